@@ -18,6 +18,8 @@ from rmqha import __version__
 from rmqha.cli.safe_text import safe_streams
 from rmqha.model.error import BrokenInvariantError, RemoteProtocolError, RmqhaError, UnreachableError, UsageError
 
+WITHOUT_ASSERTIONS = "Python runs without assertions (-O, PYTHONOPTIMIZE), which guard the log; start it without that"
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -241,6 +243,9 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
 
 def _run(args: Sequence[str] | None) -> NoReturn:
+    if not __debug__:
+        click.echo(f"rmqha: {WITHOUT_ASSERTIONS}", err=True)
+        sys.exit(2)
     try:
         cli.main(args=args, prog_name="rmqha", standalone_mode=False)
     except click.exceptions.Exit as error:

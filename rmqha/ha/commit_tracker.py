@@ -38,8 +38,6 @@ class CommitTracker:
         self._whole_set = config.mode is HaMode.CP or config.all_ack_in_sync_state_set
         self._last_confirm = PhyOffset(0)
         """The newest confirm offset of this mastership."""
-        self.check_count = 0
-        """Invariants that were checked since the start."""
         self._needed_count: int | None = None
         """Number that enableAutoInSyncReplicas last asked for; None before the first look."""
 
@@ -122,7 +120,6 @@ class CommitTracker:
             assert releasable <= confirm, f"{releasable} could be acknowledged, the set holds {confirm}"
         assert confirm >= self._last_confirm, f"confirm offset {confirm} after {self._last_confirm} in one mastership"
         self._last_confirm = confirm
-        self.check_count += 4
 
     def _live_count(self, now_ms: int, connections: Sequence[HaConnection]) -> int:
         """Number of live replicas; of interest to enableAutoInSyncReplicas alone, which says when the number that it

@@ -50,10 +50,20 @@ class SyncStateSet:
         self.proposed = None
         self.unknown = self.blind = False
         self.unconfirmed_since_ms = None
+        self._check()
+
+    def _check(self) -> None:
+        """Invariants of each change: acknowledgements count against everybody who may be in force. Only in AP, while no
+        controller answers, the union is smaller than what one has confirmed."""
+        assert list(self.union) == sorted(set(self.union)), f"the union {self.union} is not sorted, or names one twice"
+        if self.unconfirmed_since_ms is None:
+            in_force = {*self.confirmed, *(self.proposed or ())}
+            assert in_force <= set(self.union), f"{in_force} may be in force, acknowledgements count {self.union}"
 
     def propose(self, members: Members) -> None:
         self.proposed = members
         self.union = as_members([*self.union, *members])
+        self._check()
 
     def decided(self, members: Members, set_epoch: int, *, answered: bool) -> bool:
         """The controller showed its set; True if that is news. An unchanged epoch proves nothing about a proposal.
@@ -76,9 +86,11 @@ class SyncStateSet:
         self.proposed = None
         if not self.unknown:
             self.union = self.confirmed
+        self._check()
 
     def shrink_locally(self, now_ms: int, members: Members) -> None:
         """AP only: go on with `members` though no controller has confirmed it (ruling 5)."""
         self.union = members
         if self.unconfirmed_since_ms is None:
             self.unconfirmed_since_ms = now_ms
+        self._check()

@@ -144,16 +144,19 @@ def _send_next(core: Core, peer: str, progress: Progress) -> bool:
 
 def _send_append(core: Core, peer: str, progress: Progress, *, with_entries: bool) -> None:
     log, config = core.log, core.config
-    prev_index = RaftIndex(progress.next_index - 1)
+    next_index = progress.next_index
+    assert progress.match_index < next_index, f"{peer} matches up to {progress.match_index}, {next_index} is sent next"
+    prev_index = RaftIndex(next_index - 1)
     prev_term = log.term_at(prev_index)
     if prev_term is None:
         return
     entries: tuple[Entry, ...] = ()
     if with_entries:
-        entries = log.batch(progress.next_index, config.max_append_entries, config.max_append_bytes)
+        entries = log.batch(next_index, config.max_append_entries, config.max_append_bytes)
     core.send(AppendRequest(core.node_id, peer, core.term, prev_index, prev_term, log.commit_index, entries))
     if entries and progress.state is ProgressState.REPLICATE:
         progress.next_index = RaftIndex(entries[-1].index + 1)
+        assert not progress.inflight or progress.inflight[-1] < next_index, f"{peer} is sent {next_index} twice"
         progress.inflight.append(entries[-1].index)
 
 

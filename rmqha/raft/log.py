@@ -125,6 +125,7 @@ class RaftLog:
         assert index <= self.last_index, f"commit {index} beyond the end {self.last_index}"
         if index <= self.commit_index:
             return False
+        assert index > self.snapshot_index, f"commit {index} within the snapshot up to {self.snapshot_index}"
         self.commit_index = index
         return True
 

@@ -305,7 +305,7 @@ class Store:
 
     def append_raw(self, phy_offset: PhyOffset, data: Buffer) -> str:
         self.discard_uncommitted()
-        assert phy_offset == self._log.end_offset
+        assert phy_offset == self._log.end_offset, f"bytes of {phy_offset}, the log ends at {self._log.end_offset}"
         self._failure.check()
         return self._incoming.append(data)
 
@@ -396,7 +396,11 @@ class Store:
         self._confirm = min(max(offset, self._log.min_offset), self._log.end_offset)
 
     def dispatch(self, limit_bytes: int) -> bool:
+        before = self._reput.position
         more = dispatch(self._log, self._queues, self._reput, self._confirm, limit_bytes)
+        position = self._reput.position
+        assert before <= position, f"dispatched up to {position} after {before}"
+        assert position <= max(before, self._confirm), f"dispatched up to {position}, {self._confirm} is confirmed"
         self._set_mark()
         offsets = self._offsets
         if self._reput.position > offsets.covered:
@@ -505,7 +509,7 @@ class Store:
     def trim(self, start_offset: PhyOffset) -> None:
         """Let the log begin with the file that starts at `start_offset`, which must not be above the settled offset.
         Nothing is removed from the disk before `schedule_unlink`."""
-        assert start_offset <= self.settled_offset
+        assert start_offset <= self.settled_offset, f"{start_offset} is above the settled {self.settled_offset}"
         self._trimmer.trim(start_offset)
         self.damage.trimmed(start_offset)
 
@@ -530,7 +534,7 @@ class Store:
     def truncate(self, end_offset: PhyOffset) -> None:
         log = self._log
         old_end = log.end_offset
-        assert log.min_offset <= end_offset <= old_end
+        assert log.min_offset <= end_offset <= old_end, f"no cut at {end_offset} of [{log.min_offset}, {old_end})"
         cuts_records = end_offset < self.record_end_offset
         with self._flush, self._failure.remembered():
             self._lower_marks(end_offset)

@@ -12,7 +12,7 @@ import pytest
 
 import rmqha as package
 from rmqha.cli.local.up import QUICKSTART
-from rmqha.cli.main import COMMANDS, SECTIONS, SERVERS
+from rmqha.cli.main import COMMANDS, SECTIONS, SERVERS, WITHOUT_ASSERTIONS
 from rmqha.ops.local.cluster_file import load
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -74,6 +74,12 @@ def test_wrong_options_are_one_sentence_too(tmp_path: Path, arguments: list[str]
     done = rmqha(tmp_path, *arguments)
     assert done.returncode == 2 and done.stdout == ""
     assert re.fullmatch(f"{sentence}\n", done.stderr), done.stderr
+
+
+def test_python_without_assertions_is_refused(tmp_path: Path) -> None:
+    command = [sys.executable, "-O", "-P", "-m", "rmqha.cli.main", "broker"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stderr) == (2, f"rmqha: {WITHOUT_ASSERTIONS}\n")
 
 
 def test_a_group_of_commands_alone_shows_its_help(tmp_path: Path) -> None:

@@ -154,6 +154,9 @@ class HaConnection:
             if confirm == self._told_confirm and now_ms < self._spoke_at_ms + self._config.ha_send_heartbeat_interval:
                 return []
             return [SendHa(self.conn_id, self._header(now_ms, 0, confirm))]
+        acked = self.acked_offset
+        assert acked is not None and acked <= offset, f"slave {self.slave_id} acked {acked}, {offset} was sent"
+        assert offset + size_bytes <= log.max_phy_offset, f"{size_bytes} bytes from {offset} are beyond the log's end"
         header = self._header(now_ms, size_bytes, confirm)
         self.next_offset = PhyOffset(offset + size_bytes)
         self._in_flight = True

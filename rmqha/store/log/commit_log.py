@@ -198,7 +198,7 @@ class CommitLog:
 
     def append_raw(self, data: Buffer) -> None:
         """Write bytes that may go on in the next files; they do not wait."""
-        assert self.write_offset == self.end_offset
+        assert self.write_offset == self.end_offset, "appends of a master wait, a slave's would overtake them"
         rest = memoryview(data)
         while rest:
             if self.end_offset == self._active_end:
@@ -275,7 +275,7 @@ class CommitLog:
 
     def start_at(self, offset: int) -> None:
         """Begin an empty log at `offset`."""
-        assert not self.files.files
+        assert not self.files.files, f"a log that begins at {offset} has files already"
         self.files.add(offset)
         self.end_at(offset)
 

@@ -290,7 +290,7 @@ class MappedFiles:
     def add(self, start_offset: int, *, durable: bool = True) -> MappedFile:
         """Make the next file, on disk too; without `durable` for good by its next `sync`, which the caller sees to.
         Raises StoreError (full disk), and then nothing has changed."""
-        assert not self.files or self.files[-1].end_offset == start_offset
+        assert not self.files or self.files[-1].end_offset == start_offset, f"{start_offset} follows no file"
         file = self._file(start_offset)
         file.open(durable=durable)
         self.files.append(file)
