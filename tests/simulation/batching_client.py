@@ -78,6 +78,7 @@ class BatchingClient(ClientProcess):
                     f"{TOPIC} {queue_id}",
                     number,
                 )
+            self.acknowledged(address, int(ids[-1][-16:], 16))
             self.after(self._interval_ms, self._next)
             return
         if is_refused(reply):

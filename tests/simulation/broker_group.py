@@ -11,7 +11,7 @@ from rmqha.model.identity import Role
 
 from .batching_client import BatchingClient
 from .broker_process import BrokerProcess
-from .checkers import agreement, delays, queues, routes, tables, transactions
+from .checkers import agreement, delays, growth, queues, routes, tables, transactions
 from .checkers.alone import Alone
 from .checkers.answers import Answers
 from .checkers.causes import Causes
@@ -23,6 +23,7 @@ from .checkers.hand_overs import HandOvers
 from .checkers.learners import Learners
 from .checkers.roles import Roles
 from .checkers.routes import Routes
+from .checkers.service import Service
 from .checkers.sets import Sets
 from .checkers.survival import Audit, audit
 from .checkers.tables import Tables
@@ -102,11 +103,20 @@ class BrokerGroup:
         self.learners = Learners(self.name, learners)
         self.answers = Answers(self.brokers)
         self.tables = Tables(self.history, cp=options.cp, strict_offsets=options.strict_offsets)
-        self.consumption = Consumption(cp=options.cp)
+        self.consumption = Consumption(self._has_led, cp=options.cp)
         self.routes = Routes(self.name)
         processes = [*self._controllers, *self.name_servers, *self.brokers]
         self.causes = Causes(ground.scheduler, ground.transport, processes)
         self.alone = Alone(ground.scheduler, self.causes, self.brokers, self._controllers, cp=options.cp)
+        self.service = Service(
+            self.name,
+            ground.scheduler,
+            self.causes,
+            self.members,
+            self._controllers,
+            cp=options.cp,
+            copy_count=2 if options.tuned or options.ap_level == IN_SYNC_TWO else 1,
+        )
         in_cp = [self.wholeness.stepped] if options.cp else []
         self.live_rot = LiveRot()
         sound = [self.live_rot.stepped] if options.live_rot_per_mille else []
@@ -122,6 +132,7 @@ class BrokerGroup:
                 *in_cp,
                 *sound,
                 self.alone.stepped,
+                self.service.stepped,
             )
 
     def _broker(self, number: int, *, is_learner: bool) -> BrokerProcess:
@@ -181,11 +192,15 @@ class BrokerGroup:
         made.unanswered = self.answers.missing
         made.delayed_per_mille = self.options.delayed_per_mille
         made.held_ms = HOLD_MS if self.options.forwards else 0
-        made.acknowledged = self.copies.answered
+        made.acknowledged = self._acknowledged
         if isinstance(made, RoutedClient):
             made.broker_name = self.name
             made.name_servers = tuple(process.address for process in self.name_servers)
         return made
+
+    def _acknowledged(self, address: str, phy_offset: int) -> None:
+        self.copies.answered(address, phy_offset)
+        self.service.acknowledged()
 
     def _place(self, host: str) -> ClientPlace:
         ground = self._ground
@@ -228,6 +243,9 @@ class BrokerGroup:
         elif what == "cut":
             self.cut(broker)
 
+    def _has_led(self, address: str) -> bool:
+        return any(broker.config.address == address and self.roles.has_led(broker.host) for broker in self.brokers)
+
     def applied(self, controller: ControllerProcess) -> None:
         """A step of a controller."""
         self.electable.applied(controller)
@@ -239,6 +257,16 @@ class BrokerGroup:
     def all_clients(self) -> list[ClientProcess | TableClient | ConsumerProcess | TransactionClient]:
         """Once they are stopped consumers still read their queues to the end."""
         return [*self.clients, *self.operators, *self.consumers, *self.deciders]
+
+    def begin_sending(self) -> None:
+        for client in self.all_clients:
+            client.boot()
+        self.service.wanted()
+
+    def stop_sending(self) -> None:
+        self.service.unwanted()
+        for client in self.all_clients:
+            client.stop()
 
     def conclude(self) -> None:
         """A calm group asks about the last transactions, and does what it is told."""
@@ -282,6 +310,7 @@ class BrokerGroup:
         for broker in self.brokers:
             self.visibility.verify(broker)
         agreement.verify(self.brokers)
+        growth.verify(self.brokers, self._controllers)
         self.tables.verify(self.brokers)
         for broker in self.brokers:
             queues.verify(broker)

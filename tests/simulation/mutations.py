@@ -64,6 +64,7 @@ from rmqha.wire.command import Command
 from .delay_mutations import DELAY_MUTATIONS
 from .disk_mutations import DISK_MUTATIONS
 from .group_mutations import GROUP_MUTATIONS
+from .growth_mutations import GROWTH_MUTATIONS
 from .moment_mutations import MOMENT_MUTATIONS, MOMENT_UNSEEN
 from .rot_mutations import ROT_MUTATIONS
 from .rule_mutations import RULE_MUTATIONS, RULE_UNSEEN
@@ -558,6 +559,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     **ROT_MUTATIONS,
     **SHELL_MUTATIONS,
     **RULE_MUTATIONS,
+    **GROWTH_MUTATIONS,
     "one vote elects a leader (Raft)": lambda: patch.object(Configuration, "won", _leads_alone),
     "votes are forgotten (Raft)": lambda: patch.object(Core, "set_hard_state", _one_vote_is_forgotten),
     "one copy commits (Raft)": lambda: patch.object(

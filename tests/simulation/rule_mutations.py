@@ -195,6 +195,7 @@ RULE_MUTATIONS: dict[str, Callable[[], Any]] = {
         ControllerClient, "_keep_in_touch", _keeps_in_touch_unclean
     ),
     "who misses entries may lead (Raft)": lambda: patch.object(RaftLog, "is_up_to_date", lambda self, *args: True),
+    "a slave moves consumers": lambda: patch.object(PullProcessor, "_process_as_slave", _moves_consumers),
 }
 
 RULE_UNSEEN: dict[str, Callable[[], Any]] = {
@@ -224,7 +225,6 @@ RULE_UNSEEN: dict[str, Callable[[], Any]] = {
     "queues are not synced": lambda: patch.object(ConsumeQueues, "sync", lambda self: None),
     "the mark of the end stands still": lambda: patch.object(EndMark, "raise_to", lambda self, offset: None),
     "a cut leaves a queue's last entry": lambda: patch.object(ConsumeQueue, "cut_to", _one_entry_stays),
-    "a slave moves consumers": lambda: patch.object(PullProcessor, "_process_as_slave", _moves_consumers),
     "entries of older terms are committed by count (Raft)": lambda: patch.object(
         raft_leader, "count_commits", _commits_any_term
     ),

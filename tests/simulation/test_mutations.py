@@ -129,6 +129,11 @@ FOUND_BY = {
     "one vote elects a leader (Raft)": "plain:2",
     "votes are forgotten (Raft)": "controllers:1",
     "one copy commits (Raft)": "rough:7",
+    "a slave moves consumers": "consumers:1",
+    "who dies is missed after eight seconds": "heirs:1",
+    "the due times of answered pulls stay": "consumers:4",
+    "queue files of removed records stay": "short:1",
+    "old log files are left on the disk": "short:1",
 }
 """Name of the bug to the first run that finds it, as seeds.txt names runs."""
 

@@ -16,7 +16,7 @@ from rmqha.sim.transport import Delays, Transport
 
 from .broker_group import CLEAN_INTERVAL_MS, FIRST, BrokerGroup
 from .broker_process import BrokerProcess
-from .checkers import agreement
+from .checkers import agreement, growth
 from .checkers.crosstalk import Crosstalk
 from .checkers.leaders import Leaders
 from .checkers.reports import Reports
@@ -234,8 +234,7 @@ class World:
             process.boot()
         self._until_whole(START_MS, "the group did not start")
         for group in self.groups:
-            for client in group.all_clients:
-                client.boot()
+            group.begin_sending()
         self.faults.start()
         self.scheduler.run_until(self.scheduler.now_ms + self.options.chaos_ms)
         self.faults.stop()
@@ -244,8 +243,7 @@ class World:
             for group in self.groups:
                 self._bereave(group)
         for group in self.groups:
-            for client in group.all_clients:
-                client.stop()
+            group.stop_sending()
         self._until_whole(HEAL_MS, "the group did not become whole again")
         self._until(HEAL_MS, self._unread, "after the heal")
         for group in self.groups:
@@ -254,9 +252,14 @@ class World:
         # only what is durable may go, and a sync that began before the heal may hang on
         syncing_ms = max(0, max(item.disturbed_at_ms for item in self.brokers) - self.scheduler.now_ms)
         limit_ms = syncing_ms + 10 * CLEAN_INTERVAL_MS
-        self._until(limit_ms, lambda: agreement.too_long(self.brokers), "old files stayed")
+        self._until(limit_ms, self._too_much, "old files stayed")
         found = [self._verify(group) for group in self.groups]
         return sum(found[1:], found[0])
+
+    def _too_much(self) -> str:
+        """A replica's files that should be gone, or ""."""
+        behind = ((broker.host, growth.left_behind(broker)) for broker in self.brokers)
+        return agreement.too_long(self.brokers) or next((f"{host} keeps {path}" for host, path in behind if path), "")
 
     def _verify(self, group: BrokerGroup) -> Audit:
         if self.crosstalk is not None:

@@ -1,9 +1,10 @@
 """What a consumer group is given: every place of a queue in turn, in CP always with the same record; nothing is passed
-over but what retention has removed; and in CP all that was acknowledged is read in the end."""
+over but what retention has removed; and in CP all that was acknowledged is read in the end. Reads are monotonic across
+masters and slaves: in CP nobody moves a consumer back, in either mode a slave moves nobody."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from zlib import crc32
 
 from rmqha.model.message import PROPERTY_UNIQUE_KEY, find_property
@@ -17,7 +18,10 @@ _UNIQUE_KEY = PROPERTY_UNIQUE_KEY.encode()
 
 
 class Consumption:
-    def __init__(self, *, cp: bool) -> None:
+    """`has_led` says of an address if the broker there has ever been a master."""
+
+    def __init__(self, has_led: Callable[[str], bool], *, cp: bool) -> None:
+        self._has_led = has_led
         self._cp = cp
         self._read: dict[tuple[int, int], tuple[bytes, int]] = {}
         """(key, checksum) of the record that was given for a (queue, offset)."""
@@ -25,7 +29,6 @@ class Consumption:
         """The highest offset of each queue that the group has ever told a broker."""
         self._removed: list[tuple[int, int, int]] = []
         """(queue, from, to) that were passed over because no broker had them any more."""
-        self.moved_back_count = 0
 
     @property
     def read_count(self) -> int:
@@ -83,6 +86,11 @@ class Consumption:
     def moved(self, queue_id: int, asked: int, reply: Command, address: str) -> int:
         """There is no such offset. Returns where the queue goes on."""
         following, low = int(reply.ext["nextBeginOffset"]), int(reply.ext["minOffset"])
+        if not self._has_led(address):
+            raise InvariantError(
+                f"{address} has never been a master, and moves a consumer of queue {queue_id} from {asked} to"
+                f" {following}"
+            )
         if following > asked:
             if following != low:
                 raise InvariantError(
@@ -90,8 +98,11 @@ class Consumption:
                     f" its first record is {low}"
                 )
             self._removed.append((queue_id, asked, following))
-        else:
-            self.moved_back_count += 1
+        elif following < asked and self._cp:
+            raise InvariantError(
+                f"{address} moves the consumer of queue {queue_id} back from {asked}, up to where it has read, to"
+                f" {following}"
+            )
         return following
 
     # --- at the end -------------------------------------------------------------------------------------------------

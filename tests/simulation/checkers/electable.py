@@ -1,7 +1,8 @@
 """Every replica that the controllers may elect holds what was acknowledged (rulings 1, 4, 9). In CP: members of the
 applied SyncStateSet, and those that are eligible beside it. In AP, where members may lack the last moments: those that
 are eligible, of what the master of this epoch has acknowledged. Seen at once, where survival needs such a replica to be
-elected."""
+elected. Who runs with an unclean store takes no mastership, whoever is told of it, and says so with its first word
+(ruling 3): until the controllers have heard that, it is not judged."""
 
 from __future__ import annotations
 
@@ -57,7 +58,9 @@ class Electable:
 
     def _verify(self) -> None:
         for broker in self._brokers:
-            if broker.broker_id not in self._shown[3] or broker.lost_power or broker.end_offset >= self._acked_to:
+            if broker.broker_id not in self._shown[3] or broker.end_offset >= self._acked_to:
+                continue
+            if broker.lost_power or (broker.alive and broker.store.unclean):
                 continue
             (master,) = [item for item in self._brokers if item.host == self._acked_by]
             if broker.end_offset < end_of_records(master, self._acked_to):

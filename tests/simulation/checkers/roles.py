@@ -20,6 +20,9 @@ class Roles:
         """Epochs in which somebody was master."""
         return sorted(self._master_of)
 
+    def has_led(self, host: str) -> bool:
+        return host in self._master_of.values()
+
     def role_taken(self, broker: BrokerProcess, role: int, epoch: int) -> None:
         if epoch < self._epoch_of.get(broker.host, 0):
             raise InvariantError(f"{broker.host} fell from epoch {self._epoch_of[broker.host]} to {epoch}")
