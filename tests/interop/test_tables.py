@@ -68,7 +68,7 @@ class Written:
             change = self._offsets.reset if random.random() < 0.3 else self._offsets.commit
             change(group, topic, random.randrange(70), random.randrange(2**62))
         if random.random() < 0.3:
-            self._offsets.remove_group(group)
+            list(self._offsets.remove_group(group))
         self._delays.put(random.randrange(1, 19), random.randrange(2**62))
 
     def expected(self, directory: Path) -> dict[str, object]:

@@ -7,7 +7,17 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from rmqha.broker.requests.record_access import denied, require_reader
-from rmqha.broker.requests.request import Channel, Feed, Handler, RequestError, ServingState, answer_when, number, text
+from rmqha.broker.requests.request import (
+    Channel,
+    Feed,
+    Handler,
+    RequestError,
+    ServingState,
+    Work,
+    answer_when,
+    number,
+    text,
+)
 from rmqha.broker.tables.clients import MAX_GROUPS_PER_CHANNEL, ClientTable, names_fault
 from rmqha.broker.tables.groups import GroupTable
 from rmqha.broker.tables.offsets import OffsetTable
@@ -17,8 +27,9 @@ from rmqha.model.message import RETRY_PREFIX
 from rmqha.model.offset import PhyOffset, QueueOffset
 from rmqha.store.integrity.record_starts import StoredRecord
 from rmqha.wire import lenient_json
-from rmqha.wire.auth.shown import groups_shown
+from rmqha.wire.auth.shown import groups_shown, shown_in_steps
 from rmqha.wire.command import Command
+from rmqha.wire.steps import sorted_in_steps
 
 
 class ConsumerLog(Protocol):
@@ -120,18 +131,24 @@ class ConsumerRequests:
         for group in self._clients.closed(channel):
             self.notify(group)
 
-    def _consumer_list(self, channel: Channel, command: Command) -> Command:
+    def _consumer_list(self, channel: Channel, command: Command) -> Work:
         name = text(command, "consumerGroup")
         group = self._clients.consumer_group(name)
         if group is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
-        return command.reply(body=lenient_json.dumps({"consumerIdList": group.client_ids()}))
+        body = yield from lenient_json.dumps_in_steps({"consumerIdList": lenient_json.Items(group.client_ids())})
+        return command.reply(body=body)
 
-    def _consumed_by(self, channel: Channel, command: Command) -> Command:
+    def _consumed_by(self, channel: Channel, command: Command) -> Work:
         """Groups that subscribe to the topic now or have committed an offset in it; mqadmin's queryMsgBy… ask."""
         topic = text(command, "topic")
-        groups = sorted({*self._clients.groups_of(topic), *self._offsets.groups_of(topic)})
-        return command.reply(body=lenient_json.dumps({"groupList": groups_shown(command.principal, groups)}))
+        connected, offsets = (yield from self._clients.groups_of(topic)), self._offsets
+        others = [name for name in connected if not offsets.has(name, topic)]
+        yield
+        found = yield from sorted_in_steps([*offsets.groups_of(topic), *others])
+        groups = yield from shown_in_steps(groups_shown, command.principal, found)
+        body = yield from lenient_json.dumps_in_steps({"groupList": lenient_json.Items(groups)})
+        return command.reply(body=body)
 
     # --- offsets ----------------------------------------------------------------------------------------------------
     def _query_offset(self, channel: Channel, command: Command) -> Command:

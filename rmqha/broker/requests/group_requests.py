@@ -5,7 +5,7 @@ Codes 32, 203, 204, 207, 208, 222, 303, 314, 343 and 352; notice 220 tells the m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from rmqha.broker.requests.pull import PullProcessor
@@ -29,13 +29,20 @@ from rmqha.broker.tables.offsets import OffsetTable
 from rmqha.broker.tables.topics import TopicConfig, TopicTable
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.error import RemoteProtocolError
 from rmqha.model.offset import QueueOffset
 from rmqha.port import Clock
 from rmqha.store.log.record import decode
 from rmqha.store.reader import PullResult
 from rmqha.wire import lenient_json
-from rmqha.wire.auth.shown import topics_shown
+from rmqha.wire.auth.shown import shown_in_steps, topics_shown
 from rmqha.wire.command import FLAG_ONEWAY, Command, Language
+from rmqha.wire.steps import RUN_COUNT, sorted_in_steps
+
+CLONED_AT_A_TIME = 16
+"""Topics whose offsets another group gets in one step; each may have a thousand queues."""
+SEARCHED_AT_A_TIME = 16
+"""Queues that are searched for a time in one step."""
 
 
 class GroupLog(Protocol):
@@ -96,7 +103,7 @@ class GroupRequests:
         require_master(self._standing, self._config)
 
     # --- who is connected -------------------------------------------------------------------------------------------
-    def _consumer_connections(self, channel: Channel, command: Command) -> Command:
+    def _consumer_connections(self, channel: Channel, command: Command) -> Work:
         name = text(command, "consumerGroup")
         group = self._clients.consumer_group(name)
         if group is None:
@@ -107,22 +114,26 @@ class GroupRequests:
             "consumeFromWhere": group.consume_from_where,
             "consumeType": group.consume_type,
             "messageModel": group.message_model,
-            "subscriptionTable": {topic: _subscription(group.subscriptions[topic]) for topic in topics},
+            "subscriptionTable": lenient_json.Entries(
+                (topic, _subscription(item)) for topic in topics if (item := group.subscriptions.get(topic)) is not None
+            ),
         }
-        return command.reply(body=lenient_json.dumps(body))
+        return command.reply(body=(yield from lenient_json.dumps_in_steps(body)))
 
-    def _producer_connections(self, channel: Channel, command: Command) -> Command:
+    def _producer_connections(self, channel: Channel, command: Command) -> Work:
         name = text(command, "producerGroup")
         require_producer(command, name)
         members = self._clients.producer_group(name)
         if members is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
-        return command.reply(body=lenient_json.dumps({"connectionSet": _connections(members)}))
+        body = yield from lenient_json.dumps_in_steps({"connectionSet": _connections(members)})
+        return command.reply(body=body)
 
-    def _topics_of_group(self, channel: Channel, command: Command) -> Command:
-        topics = topics_shown(command.principal, self._offsets.topics_of(text(command, "group")))
-        body = {"brokerAddr": self._config.address, "topicList": topics}
-        return command.reply(body=lenient_json.dumps(body))
+    def _topics_of_group(self, channel: Channel, command: Command) -> Work:
+        found = yield from sorted_in_steps(self._offsets.topics_of(text(command, "group")))
+        topics = yield from shown_in_steps(topics_shown, command.principal, found)
+        members = {"brokerAddr": self._config.address, "topicList": lenient_json.Items(topics)}
+        return command.reply(body=(yield from lenient_json.dumps_in_steps(members)))
 
     # --- settings ---------------------------------------------------------------------------------------------------
     def _group_config(self, channel: Channel, command: Command) -> Command:
@@ -131,13 +142,17 @@ class GroupRequests:
             raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
         return command.reply(body=lenient_json.dumps(settings))
 
-    def _delete_group(self, channel: Channel, command: Command) -> None:
+    def _delete_group(self, channel: Channel, command: Command) -> Work:
+        """The settings go, then the offsets in steps: who hangs up in between leaves some, and asks again."""
         self._require_master()
         name = text(command, "groupName")
         self._groups.remove(name)
         if truth(command, "cleanOffset"):
-            self._offsets.remove_group(name)
+            for _ in self._offsets.remove_group(name):
+                yield
+                self._require_master()
         answer_when(self._feed.wait_reset, channel, command.reply())
+        return None
 
     # --- how far ----------------------------------------------------------------------------------------------------
     def _queue(self, topic: str, queue_id: int) -> lenient_json.ObjectKey:
@@ -156,11 +171,19 @@ class GroupRequests:
 
     def _consume_stats(self, channel: Channel, command: Command) -> Work:
         group = text(command, "consumerGroup")
-        shown = [name for name in dict.fromkeys(self._topics_to_show(group, command)) if self._topics.get(name)]
-        per_second = sum(self._pull.rates.per_second((group, topic)) for topic in shown)
+        shown, per_second = [], 0.0
+        for place, name in enumerate((yield from self._topics_to_show(group, command))):
+            if self._topics.get(name):
+                shown.append(name)
+                per_second += self._pull.rates.per_second((group, name))
+            if place % RUN_COUNT == RUN_COUNT - 1:
+                yield
         table = lenient_json.Entries(entry for topic in shown for entry in self._consumed(group, topic))
         members = {"consumeTps": round(per_second, 2), "offsetTable": table}
-        body = yield from lenient_json.dumps_in_steps(members)
+        try:
+            body = yield from lenient_json.dumps_in_steps(members, max_bytes=self._config.max_frame_bytes)
+        except RemoteProtocolError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"{error}: name the topics of group {group}") from None
         return command.reply(body=body)
 
     def _consumed(self, group: str, topic: str) -> Iterator[tuple[lenient_json.ObjectKey, dict[str, int]]]:
@@ -178,39 +201,42 @@ class GroupRequests:
                 },
             )
 
-    def _topics_to_show(self, group: str, command: Command) -> list[str]:
+    def _topics_to_show(self, group: str, command: Command) -> Generator[None, None, list[str]]:
         """The topics asked for, else those with offsets; of a connected group, only what it subscribes to."""
         asked = [name for name in (command.ext.get("topicList") or "").split(";") if name]
         if asked:
-            return asked
+            return list(dict.fromkeys(asked))
         topic = command.ext.get("topic")
-        topics = [topic] if topic else topics_shown(command.principal, self._offsets.topics_of(group))
+        if topic:
+            topics = [topic]
+        else:
+            topics = yield from sorted_in_steps(self._offsets.topics_of(group))
+            topics = yield from shown_in_steps(topics_shown, command.principal, topics)
         connected = self._clients.consumer_group(group)
-        if connected is None or not connected.subscriptions:
-            return topics
-        return [name for name in topics if name in connected.subscriptions]
+        if connected is not None and connected.subscriptions:
+            topics = [name for name in topics if name in connected.subscriptions]
+        return topics
 
-    def _time_span(self, channel: Channel, command: Command) -> Command:
+    def _time_span(self, channel: Channel, command: Command) -> Work:
         topic_name, group = text(command, "topic"), text(command, "group")
         topic = self._topic(topic_name)
-        spans = []
-        for queue_id in range(topic.write_queue_count):
-            low, high = self._log.queue_range(topic_name, queue_id)
-            consumed = self._offsets.query(group, topic_name, queue_id) or 0
-            first_ms = self._stored_at_ms(topic_name, queue_id, low)
-            next_ms = self._stored_at_ms(topic_name, queue_id, consumed) if consumed < high else 0
-            spans.append(
-                {
-                    "consumeTimeStamp": self._stored_at_ms(topic_name, queue_id, consumed - 1)
-                    if consumed
-                    else first_ms,
-                    "delayTime": self._clock.wall_ms() - next_ms if next_ms else 0,
-                    "maxTimeStamp": self._stored_at_ms(topic_name, queue_id, high - 1),
-                    "messageQueue": self._queue(topic_name, queue_id),
-                    "minTimeStamp": first_ms,
-                }
-            )
-        return command.reply(body=lenient_json.dumps({"consumeTimeSpanSet": spans}))
+        spans = lenient_json.Items(
+            self._queue_span(group, topic_name, queue_id) for queue_id in range(topic.write_queue_count)
+        )
+        return command.reply(body=(yield from lenient_json.dumps_in_steps({"consumeTimeSpanSet": spans})))
+
+    def _queue_span(self, group: str, topic: str, queue_id: int) -> dict[str, Any]:
+        low, high = self._log.queue_range(topic, queue_id)
+        consumed = self._offsets.query(group, topic, queue_id) or 0
+        first_ms = self._stored_at_ms(topic, queue_id, low)
+        next_ms = self._stored_at_ms(topic, queue_id, consumed) if consumed < high else 0
+        return {
+            "consumeTimeStamp": self._stored_at_ms(topic, queue_id, consumed - 1) if consumed else first_ms,
+            "delayTime": self._clock.wall_ms() - next_ms if next_ms else 0,
+            "maxTimeStamp": self._stored_at_ms(topic, queue_id, high - 1),
+            "messageQueue": self._queue(topic, queue_id),
+            "minTimeStamp": first_ms,
+        }
 
     # --- set back ---------------------------------------------------------------------------------------------------
     def _topic(self, name: str) -> TopicConfig:
@@ -219,13 +245,14 @@ class GroupRequests:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {name} does not exist")
         return topic
 
-    def _reset_offset(self, channel: Channel, command: Command) -> Command | None:
-        """Timestamp −1 is the queue's end. A queue id and an offset set that queue alone to that offset."""
+    def _reset_offset(self, channel: Channel, command: Command) -> Work:
+        """Timestamp −1 is the queue's end. A queue id and an offset set that queue alone to that offset. The places are
+        looked for in steps, the offsets set all at once."""
         self._require_master()
         topic_name, group = text(command, "topic"), text(command, "group")
         topic, timestamp_ms = self._topic(topic_name), number(command, "timestamp", -1)
         if not self._config.use_server_side_reset_offset:
-            return self._reset_at_clients(command, topic, group, timestamp_ms)
+            return (yield from self._reset_at_clients(command, topic, group, timestamp_ms))
         if self._groups.get(group) is None:
             raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist")
         queue_id, offset = number(command, "queueId", -1), number(command, "offset", -1)
@@ -239,7 +266,8 @@ class GroupRequests:
             targets = {queue_id: offset}
         else:
             queue_ids = [queue_id] if queue_id >= 0 else range(topic.read_queue_count)
-            targets = {item: self._offset_at(topic_name, item, timestamp_ms) for item in queue_ids}
+            targets = yield from self._offsets_at(topic_name, queue_ids, timestamp_ms)
+            self._require_master()
         if not targets:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
         for item, target in targets.items():
@@ -248,31 +276,35 @@ class GroupRequests:
         answer_when(self._feed.wait_reset, channel, command.reply(body=self._offset_body(topic_name, targets)))
         return None
 
-    def _clone_offsets(self, channel: Channel, command: Command) -> None:
-        """Another group begins where this one is: in one topic, or in all that it has offsets in and still wants."""
+    def _clone_offsets(self, channel: Channel, command: Command) -> Work:
+        """Another group begins where this one is: in one topic, or in all that it has offsets in and still wants; in
+        steps, and who hangs up in between asks again."""
         self._require_master()
         source, target = text(command, "srcGroup"), text(command, "destGroup")
         asked = command.ext.get("topic")
-        topics = [asked] if asked else self._offsets.topics_of(source)
+        topics = [asked] if asked else (yield from sorted_in_steps(self._offsets.topics_of(source)))
         connected = self._clients.consumer_group(source)
         if connected is not None and connected.subscriptions and not truth(command, "offline"):
             topics = [name for name in topics if name in connected.subscriptions]
-        for name in topics:
+        for place, name in enumerate(topics):
+            if place % CLONED_AT_A_TIME == CLONED_AT_A_TIME - 1:
+                yield
+                self._require_master()
             topic = self._topics.get(name)
             for queue_id in range(topic.read_queue_count if topic else 0):
                 offset = self._offsets.query(source, name, queue_id)
                 if offset is not None and not self._offsets.commit(target, name, queue_id, offset):
                     raise RequestError(ResponseCode.SYSTEM_BUSY, "too many consumer groups: the offset is not kept")
         answer_when(self._feed.wait_commit, channel, command.reply())
+        return None
 
-    def _reset_at_clients(self, command: Command, topic: TopicConfig, group: str, timestamp_ms: int) -> Command:
+    def _reset_at_clients(self, command: Command, topic: TopicConfig, group: str, timestamp_ms: int) -> Work:
         """Reset as brokers before 5.0 do: the members set themselves back. Without `isForce` none goes forward."""
-        targets = {}
-        for queue_id in range(topic.write_queue_count):
+        targets = yield from self._offsets_at(topic.name, range(topic.write_queue_count), timestamp_ms)
+        for queue_id, target in targets.items():
             consumed = self._offsets.query(group, topic.name, queue_id)
             if consumed is None:
                 raise RequestError(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{group}> not exist")
-            target = self._offset_at(topic.name, queue_id, timestamp_ms)
             targets[queue_id] = target if truth(command, "isForce") else min(target, consumed)
         connected = self._clients.consumer_group(group)
         if connected is None:
@@ -287,26 +319,35 @@ class GroupRequests:
             channel.send(Command(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body, flag=FLAG_ONEWAY))
         return command.reply(body=body)
 
-    def _offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        if timestamp_ms < 0:
-            return self._log.queue_range(topic, queue_id)[1]
-        return self._log.offset_by_time(topic, queue_id, timestamp_ms)
+    def _offsets_at(
+        self, topic: str, queue_ids: Iterable[int], timestamp_ms: int
+    ) -> Generator[None, None, dict[int, int]]:
+        """By queue id; a search in many records of each queue, so a step for a few."""
+        found: dict[int, int] = {}
+        for queue_id in queue_ids:
+            if timestamp_ms < 0:
+                found[queue_id] = self._log.queue_range(topic, queue_id)[1]
+            else:
+                found[queue_id] = self._log.offset_by_time(topic, queue_id, timestamp_ms)
+            if len(found) % SEARCHED_AT_A_TIME == 0:
+                yield
+        return found
 
     def _offset_body(self, topic: str, targets: Mapping[int, int]) -> bytes:
         table = {self._queue(topic, queue_id): offset for queue_id, offset in targets.items()}
         return lenient_json.dumps({"offsetTable": table})
 
 
-def _connections(members: Mapping[Channel, GroupMember]) -> list[dict[str, Any]]:
-    return [
+def _connections(members: Mapping[Channel, GroupMember]) -> lenient_json.Items:
+    return lenient_json.Items(
         {
             "clientAddr": channel.peer,
             "clientId": member.client_id,
             "language": _language(member.language),
             "version": member.version,
         }
-        for channel, member in members.items()
-    ]
+        for channel, member in list(members.items())
+    )
 
 
 def _language(number: int) -> str:

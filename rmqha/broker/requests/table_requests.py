@@ -143,16 +143,20 @@ class TableRequests:
         made by the first send, in any group."""
         self._feed.wait(lambda fault: done(fault) if fault else self._when_routed(lambda: done("")))
 
-    def _delete_topic(self, channel: Channel, command: Command) -> None:
-        """The topic and its consumers' offsets go. Its queues stay until the log forgets their records: a topic of the
-        same name goes on behind them, since no queue offset is given twice."""
+    def _delete_topic(self, channel: Channel, command: Command) -> Work:
+        """The topic and its consumers' offsets go, these in steps: who hangs up in between leaves some, and asks again.
+        Its queues stay until the log forgets their records: a topic of the same name goes on behind them, since no
+        queue offset is given twice."""
         self._require_master()
         name = text(command, "topic")
         if name in self._topics.system_topics:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic.")
         self._topics.remove(name)
-        self._offsets.remove_topic(name)
+        for _ in self._offsets.remove_topic(name):
+            yield
+            self._require_master()
         answer_when(self._feed.wait_reset, channel, command.reply())
+        return None
 
     def _topic_config(self, channel: Channel, command: Command) -> Command:
         name = text(command, "topic")
@@ -162,25 +166,27 @@ class TableRequests:
         return command.reply(body=lenient_json.dumps(topic.to_json()))
 
     def _all_topics(self, channel: Channel, command: Command) -> Work:
-        members = self._topics.members(*_slice(command, "topicSeq", "maxTopicNum"))
+        members = yield from self._topics.members(*_slice(command, "topicSeq", "maxTopicNum"))
         ext = {"totalTopicNum": str(len(self._topics))}
         body = yield from lenient_json.dumps_in_steps(members)
         return command.reply(ResponseCode.SUCCESS, ext, body)
 
-    def _topic_stats(self, channel: Channel, command: Command) -> Command:
+    def _topic_stats(self, channel: Channel, command: Command) -> Work:
         name = text(command, "topic")
         topic = self._topics.get(name)
         if topic is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
-        table = {}
-        for queue_id in range(max(topic.read_queue_count, topic.write_queue_count)):
-            low, high = self._log.queue_range(name, queue_id)
-            queue = lenient_json.ObjectKey({"brokerName": self._config.broker_name, "queueId": queue_id, "topic": name})
-            updated = self._stored_at_ms(name, queue_id, high) if high > low else 0
-            table[queue] = {"lastUpdateTimestamp": updated, "maxOffset": high, "minOffset": low}
-        return command.reply(
-            body=lenient_json.dumps({"offsetTable": table, "topicPutTps": round(self._put_rates.per_second(name), 2)})
-        )
+        queue_ids = range(max(topic.read_queue_count, topic.write_queue_count))
+        table = lenient_json.Entries(self._queue_stats(name, queue_id) for queue_id in queue_ids)
+        rate = round(self._put_rates.per_second(name), 2)
+        body = yield from lenient_json.dumps_in_steps({"offsetTable": table, "topicPutTps": rate})
+        return command.reply(body=body)
+
+    def _queue_stats(self, topic: str, queue_id: int) -> tuple[lenient_json.ObjectKey, dict[str, int]]:
+        low, high = self._log.queue_range(topic, queue_id)
+        queue = lenient_json.ObjectKey({"brokerName": self._config.broker_name, "queueId": queue_id, "topic": topic})
+        updated = self._stored_at_ms(topic, queue_id, high) if high > low else 0
+        return queue, {"lastUpdateTimestamp": updated, "maxOffset": high, "minOffset": low}
 
     def _stored_at_ms(self, topic: str, queue_id: int, high: int) -> int:
         """storeTimestamp of a queue's last record."""
@@ -202,13 +208,14 @@ class TableRequests:
         answer_when(self._feed.wait, channel, command.reply())
 
     def _all_groups(self, channel: Channel, command: Command) -> Work:
-        members = self._groups.members(*_slice(command, "groupSeq", "maxGroupNum"))
+        members = yield from self._groups.members(*_slice(command, "groupSeq", "maxGroupNum"))
         ext = {"totalGroupNum": str(len(self._groups))}
         body = yield from lenient_json.dumps_in_steps(members)
         return command.reply(ResponseCode.SUCCESS, ext, body)
 
     def _all_offsets(self, channel: Channel, command: Command) -> Work:
-        body = yield from lenient_json.dumps_in_steps(self._offsets.members(), unquoted_integer_keys=True)
+        members = yield from self._offsets.members()
+        body = yield from lenient_json.dumps_in_steps(members, unquoted_integer_keys=True)
         return command.reply(body=body)
 
     def _delay_offsets(self, channel: Channel, command: Command) -> Command:

@@ -4,7 +4,7 @@ changes."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from rmqha.model.principal import UNRESTRICTED, Principal
 from rmqha.model.printable import MAX_NAME_CHARS, name_fault, printable
 from rmqha.model.selector import Selector, SelectorError, parse_selector
 from rmqha.wire.command import FLAG_ONEWAY, Command, Language
+from rmqha.wire.steps import RUN_COUNT
 
 MAX_GROUPS_PER_CHANNEL = 256
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -116,9 +117,15 @@ class ClientTable:
     def consumer_group(self, name: str) -> ConsumerGroup | None:
         return self._consumers.get(name)
 
-    def groups_of(self, topic: str) -> list[str]:
-        """Consumer groups that are connected and subscribe to the topic, sorted."""
-        return sorted(name for name, group in self._consumers.items() if topic in group.subscriptions)
+    def groups_of(self, topic: str) -> Generator[None, None, list[str]]:
+        """Look, in steps, which consumer groups are connected and subscribe to the topic."""
+        found = []
+        for place, (name, group) in enumerate(list(self._consumers.items())):
+            if topic in group.subscriptions:
+                found.append(name)
+            if place % RUN_COUNT == RUN_COUNT - 1:
+                yield
+        return found
 
     def producer_group(self, name: str) -> Mapping[Channel, GroupMember] | None:
         return self._producers.get(name)

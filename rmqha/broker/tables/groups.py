@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 from rmqha.broker.tables import config_table
@@ -15,6 +15,7 @@ from rmqha.model.message import RETRY_PREFIX
 from rmqha.model.quota import TokenBucket
 from rmqha.port import Clock, Disk
 from rmqha.wire.lenient_json import Entries
+from rmqha.wire.steps import sorted_in_steps
 
 MAX_GROUP_LENGTH = MAX_TOPIC_LENGTH - len(RETRY_PREFIX)
 """The name of its retry topic is a topic's."""
@@ -186,9 +187,10 @@ class GroupTable:
             "subscriptionGroupTable": {name: self._groups[name] for name in names},
         }
 
-    def members(self, first: int, count: int | None) -> dict[str, Any]:
-        """The members of `to_json`, for `dumps_in_steps`."""
-        names, find = sorted(self._groups)[first : None if count is None else first + count], self._groups.get
+    def members(self, first: int, count: int | None) -> Generator[None, None, dict[str, Any]]:
+        """The members of `to_json`, for `dumps_in_steps`; in steps."""
+        names, find = (yield from sorted_in_steps(self._groups)), self._groups.get
+        names = names[first : None if count is None else first + count]
         table = Entries((name, group) for name in names if (group := find(name)) is not None)
         return {**self.to_json(0, 0), "subscriptionGroupTable": table}
 

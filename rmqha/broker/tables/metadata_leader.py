@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rmqha.broker.requests.request import Channel, Handler, RequestError, number, text
+from rmqha.broker.requests.request import Channel, Handler, RequestError, Work, number, text
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.groups import GroupTable
 from rmqha.broker.tables.offsets import OffsetChange, OffsetTable
@@ -34,6 +34,8 @@ MAX_HOLD_MS = 10_000
 STALE_MS = MAX_HOLD_MS + 5_000
 """A slave that has not asked for so long may have been replaced by another program under its id."""
 MAX_OFFSETS_PER_ANSWER = 20_000
+TAKEN_BACK_AT_A_TIME = 64
+"""Offsets, in one step; each may take a search for the end of its queue."""
 MAX_FOLLOWER_COUNT = 64
 """Ids that may follow in one epoch; anyone can claim one."""
 
@@ -144,15 +146,44 @@ class MetadataLeader:
         return {RequestCode.RMQHA_FOLLOW_TABLES: self._follow}
 
     # --- slaves -------------------------------------------------------------------------------------------------------
-    def _follow(self, channel: Channel, command: Command) -> None:
-        version, epoch = number(command, "version"), number(command, "masterEpoch")
+    def _follow(self, channel: Channel, command: Command) -> Work | None:
+        version = number(command, "version")
         if version != VERSION:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"version {version} of request 52030 is not known here")
+        self._require_master(command)
+        if command.body:
+            return self._follow_back(channel, command)
+        self._hold(channel, command)
+        return None
+
+    def _require_master(self, command: Command) -> None:
+        epoch = number(command, "masterEpoch")
         if not self._group.may_follow_tables(epoch):
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 f"this broker is not the master of epoch {epoch}, its own is {self._group.epoch}",
             )
+
+    def _follow_back(self, channel: Channel, command: Command) -> Work:
+        """Take back, in steps, the commits that this replica lost when it was killed, and the slave still has."""
+        body = lenient_json.loads(command.body, is_strict=True)
+        try:
+            changes = [OffsetChange.from_json(item) for item in body["offsets"]]
+        except (KeyError, TypeError, ValueError):
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "the body of request 52030 is not one") from None
+        count = 0
+        for start in range(0, len(changes), TAKEN_BACK_AT_A_TIME):
+            self._require_master(command)
+            count += self._offsets.take_back(changes[start : start + TAKEN_BACK_AT_A_TIME], self._group.end_of)
+            yield
+        if count:
+            self._tracer.event("offsets_taken_back", count=count)
+        self._require_master(command)
+        self._hold(channel, command)
+        return None
+
+    def _hold(self, channel: Channel, command: Command) -> None:
+        """Answer at once if there is news, else when some comes."""
         now_ms, broker_id = self._clock.now_ms(), BrokerId(number(command, "brokerId"))
         topics, groups, offsets, delays = (_stamp(command, name) for name in ("topics", "groups", "offsets", "delays"))
         follower = _Follower(topics, groups, offsets, delays, now_ms)
@@ -161,7 +192,6 @@ class MetadataLeader:
         self._followers[broker_id] = follower
         self._foreign.discard(broker_id)
         wait_ms = max(0, min(number(command, "waitMs", 0), MAX_HOLD_MS))
-        self._take_back(command)
         self._release(broker_id)
         self._holds[broker_id] = _Hold(channel, command, now_ms + wait_ms)
         if self._has_news(follower, offsets=self.waiting_count > 0) or wait_ms == 0:
@@ -169,19 +199,6 @@ class MetadataLeader:
         self._settle()
         if self._holds_tables(follower):
             self._group.slave_is_level()
-
-    def _take_back(self, command: Command) -> None:
-        """Commits that this replica lost when it was killed, and the slave still has."""
-        if not command.body:
-            return
-        body = lenient_json.loads(command.body)
-        try:
-            changes = [OffsetChange.from_json(item) for item in body["offsets"]]
-        except (KeyError, TypeError, ValueError):
-            raise RequestError(ResponseCode.SYSTEM_ERROR, "the body of request 52030 is not one") from None
-        count = self._offsets.take_back(changes, self._group.end_of)
-        if count:
-            self._tracer.event("offsets_taken_back", count=count)
 
     def _has_news(self, follower: _Follower, *, offsets: bool) -> bool:
         """`offsets`: consumer offsets too, which change all the time."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, KeysView, Mapping
+from collections import deque
+from collections.abc import KeysView, Mapping
+from itertools import islice, takewhile
 
 from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
 
@@ -15,20 +17,21 @@ def last_stamp(stamps: dict[Place, TableVersion]) -> TableVersion:
     return next(reversed(stamps.values()), NO_STAMP)
 
 
-def newer_than(stamp: TableVersion, stamps: dict[Place, TableVersion]) -> Iterator[tuple[Place, TableVersion]]:
-    """From the newest of `stamps`, which are in order, down."""
-    for place, changed in reversed(stamps.items()):
-        if changed <= stamp:
-            return
-        yield place, changed
+def newer_than(stamp: TableVersion, stamps: dict[Place, TableVersion], limit: int) -> list[tuple[Place, TableVersion]]:
+    """The oldest of `stamps`, which are in order, that are newer than `stamp`; at most `limit` of them."""
+    if next(iter(stamps.values()), NO_STAMP) > stamp:
+        return list(islice(stamps.items(), limit))
+    found = deque(takewhile(lambda item: item[1] > stamp, reversed(stamps.items())), maxlen=limit)
+    return list(reversed(found))
 
 
 class Pairs:
     """Keys "topic@group" by topic and by group."""
 
     def __init__(self) -> None:
-        self._topics: dict[str, set[str]] = {}
-        self._groups: dict[str, set[str]] = {}
+        self._topics: dict[str, dict[str, None]] = {}
+        self._groups: dict[str, dict[str, None]] = {}
+        """Sets in the order in which their items came."""
         self._changed: set[str] = set()
 
     def take_changed(self) -> set[str]:
@@ -38,10 +41,10 @@ class Pairs:
 
     def add(self, key: str) -> None:
         topic, _, group = key.rpartition("@")
-        topics = self._topics.setdefault(group, set())
+        topics = self._topics.setdefault(group, {})
         if topic not in topics:
-            topics.add(topic)
-            self._groups.setdefault(topic, set()).add(group)
+            topics[topic] = None
+            self._groups.setdefault(topic, {})[group] = None
             self._changed.add(group)
 
     def remove(self, key: str) -> None:
@@ -56,17 +59,17 @@ class Pairs:
         self._groups.clear()
 
     def topics_of(self, group: str) -> list[str]:
-        """Sorted."""
-        return sorted(self._topics.get(group, ()))
+        """In the order in which they came."""
+        return list(self._topics.get(group, ()))
 
     def groups_of(self, topic: str) -> list[str]:
-        """Sorted."""
-        return sorted(self._groups.get(topic, ()))
+        """In the order in which they came."""
+        return list(self._groups.get(topic, ()))
 
 
-def _discard(sets: dict[str, set[str]], name: str, item: str) -> None:
+def _discard(sets: dict[str, dict[str, None]], name: str, item: str) -> None:
     found = sets[name]
-    found.discard(item)
+    found.pop(item, None)
     if not found:
         del sets[name]
 
@@ -110,11 +113,12 @@ class Removals:
         if not queues:
             del self._by_key[key]
 
-    def pop_oldest(self) -> str:
-        """Returns its key."""
-        place = next(iter(self._stamps))
-        self.pop(place)
-        return place[0]
+    def pop_oldest(self, count: int) -> set[str]:
+        """Forget the oldest `count`; the result is their keys."""
+        places = list(islice(self._stamps, count))
+        for place in places:
+            self.pop(place)
+        return {key for key, _ in places}
 
     def sort(self) -> None:
         """Put them in order again."""
@@ -124,6 +128,7 @@ class Removals:
         self._stamps.clear()
         self._by_key.clear()
 
-    def newer(self, stamp: TableVersion) -> Iterator[tuple[Place, TableVersion]]:
-        """From the newest down."""
-        return newer_than(stamp, self._stamps)
+    @property
+    def stamps(self) -> dict[Place, TableVersion]:
+        """In order; to read only."""
+        return self._stamps

@@ -8,7 +8,7 @@ its stamp behind, so that no replica brings it back.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from itertools import islice
 from threading import Lock
 from typing import Any, NamedTuple
@@ -21,9 +21,12 @@ from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
 from rmqha.port import Disk
 from rmqha.store.meta import config_file
 from rmqha.wire.lenient_json import Entries
+from rmqha.wire.steps import RUN_COUNT, sorted_in_steps
 
 MAX_ENTRY_COUNT = 1_000_000
 """Bound on (group, topic) pairs, since any client may name new ones."""
+REMOVED_AT_A_TIME = 256
+"""Keys, in one step."""
 MAX_REMOVED_COUNT = 100_000
 """Bound on remembered removals; the oldest are forgotten first."""
 
@@ -184,27 +187,35 @@ class OffsetTable:
         return found, len(self._offsets) - len(found)
 
     def topics_of(self, group: str) -> list[str]:
-        """Topics in which the group has an offset, sorted."""
+        """Topics in which the group has an offset, in the order in which they came."""
         return self._pairs.topics_of(group)
 
     def groups_of(self, topic: str) -> list[str]:
-        """Groups with an offset in the topic, sorted."""
+        """Groups with an offset in the topic, in the order in which they came."""
         return self._pairs.groups_of(topic)
 
-    def remove_group(self, group: str) -> None:
-        self._remove([f"{topic}@{group}" for topic in self.topics_of(group)])
+    def has(self, group: str, topic: str) -> bool:
+        """True if the group has an offset in the topic."""
+        return f"{topic}@{group}" in self._offsets
 
-    def remove_topic(self, topic: str) -> None:
-        self._remove([f"{topic}@{group}" for group in self.groups_of(topic)])
+    def remove_group(self, group: str) -> Generator[None, None, None]:
+        """Remove the group's offsets, in steps."""
+        return self._remove([f"{topic}@{group}" for topic in self.topics_of(group)])
 
-    def _remove(self, keys: list[str]) -> None:
-        for key in keys:
-            for queue_id in list(self._offsets[key]):
-                stamp = self._next_stamp()
-                self._forget((key, queue_id))
-                self._removed.put((key, queue_id), stamp)
-        while len(self._removed) > MAX_REMOVED_COUNT:
-            self._changed.add(self._removed.pop_oldest())
+    def remove_topic(self, topic: str) -> Generator[None, None, None]:
+        """Remove the offsets in the topic, in steps."""
+        return self._remove([f"{topic}@{group}" for group in self.groups_of(topic)])
+
+    def _remove(self, keys: list[str]) -> Generator[None, None, None]:
+        for start in range(0, len(keys), REMOVED_AT_A_TIME):
+            stamp = self._next_stamp()
+            for key in keys[start : start + REMOVED_AT_A_TIME]:
+                for queue_id in list(self._offsets.get(key, ())):
+                    self._forget((key, queue_id))
+                    self._removed.put((key, queue_id), stamp)
+                    stamp = stamp._replace(sequence=stamp.sequence + 1)
+            self._changed |= self._removed.pop_oldest(max(0, len(self._removed) - MAX_REMOVED_COUNT))
+            yield
         if keys:
             self._events.moved()
 
@@ -244,7 +255,7 @@ class OffsetTable:
     # --- what replicas tell each other --------------------------------------------------------------------------------
     def changes_since(self, stamp: TableVersion, limit: int) -> list[OffsetChange]:
         """Changes newer than `stamp`, the oldest first; NO_STAMP: everything. At most `limit` of them."""
-        newer = [*newer_than(stamp, self._stamps), *self._removed.newer(stamp)]
+        newer = [*newer_than(stamp, self._stamps, limit), *newer_than(stamp, self._removed.stamps, limit)]
         newer.sort(key=lambda item: item[1])
         return [self._change(place, changed) for place, changed in newer[:limit]]
 
@@ -280,7 +291,7 @@ class OffsetTable:
 
     def stamps(self) -> dict[Place, TableVersion]:
         """Stamps of every offset, those removed included."""
-        return self._stamps | dict(self._removed.newer(NO_STAMP))
+        return self._stamps | dict(self._removed.stamps)
 
     def changes_of(self, places: Iterable[Place], limit: int) -> list[OffsetChange]:
         """The last change of each of `places` that is still known, the oldest first; of too many the newest."""
@@ -323,13 +334,15 @@ class OffsetTable:
         """Body of request 43; queue ids stay integers."""
         return _to_json(self.version.to_json(), self._offsets)
 
-    def members(self) -> dict[str, Any]:
-        """The members of `to_json`, for `dumps_in_steps`."""
-        keys, find = sorted(self._offsets), self._offsets.get
+    def members(self) -> Generator[None, None, dict[str, Any]]:
+        """The members of `to_json`, for `dumps_in_steps`; in steps."""
+        keys, find = (yield from sorted_in_steps(self._offsets)), self._offsets.get
         topics: dict[str, list[str]] = {}
-        for key in keys:
+        for place, key in enumerate(keys):
             topic, _, group = key.rpartition("@")
             topics.setdefault(group, []).append(topic)
+            if place % RUN_COUNT == 0:
+                yield
         return {
             "dataVersion": self.version.to_json(),
             "groupTopicMap": Entries(topics.items()),
@@ -353,7 +366,7 @@ class OffsetTable:
         members are text: fastjson2 cannot pass over an unquoted integer key in a member that it does not know (ruling
         32)."""
         return {
-            _TOPICS: lambda group: self._pairs.topics_of(group) or None,
+            _TOPICS: lambda group: sorted(self._pairs.topics_of(group)) or None,
             _OFFSETS: lambda key: dict(sorted(self._offsets.get(key, {}).items())) or None,
             _VERSIONS: self._versions_row,
             _REMOVED: lambda key: (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Generator, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
@@ -20,6 +20,7 @@ from rmqha.model.quota import TokenBucket
 from rmqha.port import Clock, Disk
 from rmqha.wire.bodies import pack
 from rmqha.wire.lenient_json import Entries, dumps
+from rmqha.wire.steps import sorted_in_steps
 
 _MEMBERS = frozenset(
     {
@@ -374,9 +375,10 @@ class TopicTable:
             "topicQueueMappingInfoMap": {},
         } | self._deleted_part()
 
-    def members(self, first: int, count: int | None) -> dict[str, Any]:
-        """The members of `to_json`, for `dumps_in_steps`."""
-        names, find = self.names()[first : None if count is None else first + count], self._topics.get
+    def members(self, first: int, count: int | None) -> Generator[None, None, dict[str, Any]]:
+        """The members of `to_json`, for `dumps_in_steps`; in steps."""
+        names, find = (yield from sorted_in_steps(self._topics)), self._topics.get
+        names = names[first : None if count is None else first + count]
         table = Entries((name, topic.to_json()) for name in names if (topic := find(name)) is not None)
         return {**self.to_json(0, 0), "topicConfigTable": table}
 

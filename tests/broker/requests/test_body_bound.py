@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable
 
 import pytest
 
 from rmqha.broker.requests.body_bound import BOUNDS, DEFAULT_BOUND, UNBOUNDED, BodyBound, body_fault
-from rmqha.broker.requests.request import Steps
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command
-from tests.broker.support import Broker, FakeChannel
+from tests.broker.slices import longest_turn_ms
+from tests.broker.support import Broker
 
 LIMIT_MS = 100
 """CPU time of one piece of work, four times what the worst takes here. Ten times as much went unnoticed before: 590 ms
@@ -54,31 +53,6 @@ def body_of(shape: Shape, bound: BodyBound) -> bytes:
     room = bound.size_bytes - len(head) - len(tail)
     count = min(room // (len(item(100_000)) + 1), bound.value_count // values - 3)
     return (head + ",".join(map(item, range(count))) + tail).encode()
-
-
-class SlicedChannel(FakeChannel):
-    """Measures work in steps one by one, as the loop has other turns in between."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.longest_ms = 0.0
-
-    def work(self, steps: Steps) -> None:
-        more = True
-        while more:
-            began = time.thread_time()
-            more = next(steps, self) is None
-            self.longest_ms = max(self.longest_ms, (time.thread_time() - began) * 1000)
-
-
-def longest_turn_ms(broker: Broker, command: Command) -> float:
-    """CPU time (ms) of the longest piece of work that `command` makes."""
-    channel = SlicedChannel()
-    began = time.thread_time()
-    broker.core.processor.received(channel, [command])
-    whole_ms = (time.thread_time() - began) * 1000
-    broker.core.processor.closed(channel)
-    return channel.longest_ms or whole_ms
 
 
 def test_the_largest_admitted_body_of_each_code(make_broker: Callable[..., Broker]) -> None:

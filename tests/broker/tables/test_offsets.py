@@ -47,7 +47,7 @@ def test_a_removed_offset_does_not_come_back(tmp_path: Path) -> None:
     master.commit("G", "T", 0, 5)
     old = master.changes_since(NO_STAMP, 10)
     slave.merge(old)
-    master.remove_topic("T")
+    list(master.remove_topic("T"))
     slave.merge(master.changes_since(old[-1].stamp, 10))
     slave.merge(old)
     assert slave.query("G", "T", 0) is None and slave.topics_of("G") == []
@@ -61,7 +61,7 @@ def test_only_so_many_removals_are_remembered(tmp_path: Path, monkeypatch: pytes
     table = table_of(tmp_path)
     for number in range(4):
         table.commit("G", f"T{number}", 0, 1)
-        table.remove_topic(f"T{number}")
+        list(table.remove_topic(f"T{number}"))
     assert [item.key for item in table.changes_since(NO_STAMP, 10)] == ["T2@G", "T3@G"]
 
 
@@ -90,7 +90,7 @@ def test_stamps_and_resets_come_back_after_a_restart(tmp_path: Path) -> None:
     table = table_of(tmp_path, epoch=4)
     table.commit("G", "T", 0, 5)
     table.commit("G", "Gone", 0, 5)
-    table.remove_topic("Gone")
+    list(table.remove_topic("Gone"))
     table.reset("G", "T", 1, 2)
     save(table)
     again = OffsetTable(HostDisk(tmp_path), TableListener())
@@ -196,7 +196,7 @@ def test_our_own_members_have_quoted_keys_and_the_old_form_is_written_anew(tmp_p
     table.commit("G", "T", 0, 5)
     table.reset("G", "T", 1, 6)
     table.commit("G", "U", 0, 1)
-    table.remove_topic("U")
+    list(table.remove_topic("U"))
     made = table.unsaved()
     assert made is not None
     table.write(made)
@@ -235,12 +235,12 @@ def test_a_commit_costs_its_own_rows_only(tmp_path: Path, monkeypatch: pytest.Mo
     assert sorted(encoded) == ["T7@G7", "T7@G7", "T8@G8", "T8@G8"]  # an offset and its stamp
     encoded.clear()
     table.commit("G7", "New", 0, 1)
-    table.remove_group("G9")
+    list(table.remove_group("G9"))
     saved(table)
     assert sorted(encoded) == ["G7", "New@G7", "New@G7", "T9@G9"]
     again = OffsetTable(HostDisk(tmp_path), TableListener())
     assert again.changes_since(NO_STAMP, 1000) == table.changes_since(NO_STAMP, 1000)
-    assert again.topics_of("G7") == ["New", "T7"] and again.groups_of("T9") == []
+    assert sorted(again.topics_of("G7")) == ["New", "T7"] and again.groups_of("T9") == []
 
 
 def saved(table: OffsetTable) -> None:
@@ -295,9 +295,9 @@ def test_the_file_is_the_table_after_any_changes(changes: list[tuple[str, int, i
             case "told":
                 table.take_reset(*place)
             case "group":
-                table.remove_group(f"G{group}")
+                list(table.remove_group(f"G{group}"))
             case "topic":
-                table.remove_topic(f"T{topic}")
+                list(table.remove_topic(f"T{topic}"))
             case "clamp":
                 table.clamp(lambda name, number, end=offset: end)  # type: ignore[misc]
             case "replace":
@@ -310,7 +310,7 @@ def test_the_file_is_the_table_after_any_changes(changes: list[tuple[str, int, i
                     table.write(data)
                 disk.failing = frozenset()
         for number in range(3):
-            assert table.topics_of(f"G{number}") == [
+            assert sorted(table.topics_of(f"G{number}")) == [
                 f"T{name}"
                 for name in range(3)
                 if any(table.query(f"G{number}", f"T{name}", q) is not None for q in (0, 1))
