@@ -278,8 +278,9 @@ class StaticReplica(RoleHolder):
 
     @property
     def is_listed_unaligned(self) -> bool:
-        """Else it would never hear where its master is."""
-        return True
+        """Else it would never hear where its master is. Before it has a role it would take the master's place in the
+        list under the epoch of its last life."""
+        return self.role is not Role.STARTING
 
     @property
     def hands_over(self) -> bool:

@@ -24,6 +24,7 @@ from rmqha.store.meta import sidecar
 from rmqha.store.meta.boot_file import PATH as BOOT_PATH
 from rmqha.store.meta.config_file import unreadable_tables
 from rmqha.store.meta.epoch_file import EpochFile
+from rmqha.store.meta.identity_file import PATH as IDENTITY_PATH
 
 SIDECAR_LIMIT_BYTES = 4096
 Progress = Callable[[int, int], None]
@@ -98,6 +99,8 @@ def check(disks: Sequence[ReadDisk], target: MigrationTarget, progress: Progress
     reference = max(members, key=lambda item: (not item.is_empty, item.end_offset, item.epochs.seniority))
     for member in members:
         member.problems += _standing(member, reference)
+        if target is MigrationTarget.CONTROLLER:
+            member.problems += _elected_short(member, reference)
     filled = [member for member in members if not member.is_empty]
     _compare(reference, [member for member in filled if member is not reference], progress)
     if target is MigrationTarget.CONTROLLER:
@@ -151,6 +154,19 @@ def _standing(member: StoreCopy, reference: StoreCopy) -> list[Problem]:
             )
         )
     return found
+
+
+def _elected_short(member: StoreCopy, reference: StoreCopy) -> list[Problem]:
+    """Controllers that know the group elect from the set of the time before it was static, and wait for nobody else."""
+    short_bytes = reference.end_offset - member.end_offset
+    if not short_bytes or not member.store.disk.exists(IDENTITY_PATH):
+        return []
+    words = f"it ends {short_bytes} bytes before {reference.label}, and controllers that know it may elect it"
+    to_do = (
+        "start it in the group as it was until it has followed the master, then stop all in order; or move its"
+        " directory away and start it empty: it copies the log"
+    )
+    return [Problem(words, to_do)]
 
 
 # --- comparison -------------------------------------------------------------------------------------------------------

@@ -369,11 +369,27 @@ def test_after_a_power_loss_the_master_goes_on_and_a_slave_is_whole_at_a_heartbe
     for log in logs:
         log.unclean = True
     pair = Pair(slave_log=logs[1], master_log=logs[0])
-    assert not logs[0].unclean
+    assert not logs[0].unclean and logs[1].unclean
     pair.connect()
-    assert logs[1].unclean
-    pair.run(pair.master.config.ha_send_heartbeat_interval)
     assert not logs[1].unclean
+
+
+def test_a_slave_is_whole_though_producers_never_pause() -> None:
+    log = MemoryLog()
+    log.unclean = True
+    pair = Pair(slave_log=log)
+    for _ in range(3):
+        pair.master.add(pair.now_ms)
+    pair.connect()
+    assert not log.unclean and log.max_phy_offset == 300, "level once: what a power loss took is there again"
+
+
+def test_before_it_has_its_role_a_static_master_is_on_no_list() -> None:
+    config = BrokerConfig(enable_controller_mode=False)
+    replica = StaticReplica(config, MemoryLog(), RecordingTracer())
+    assert not replica.is_listed_unaligned, "its id is the master's, its epoch that of its last life"
+    replica.start(0)
+    assert replica.is_master and replica.is_listed_unaligned
 
 
 def test_bytes_at_another_offset_end_the_connection() -> None:

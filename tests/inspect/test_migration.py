@@ -69,6 +69,19 @@ def test_a_shorter_log_is_safe_and_the_longest_is_named(tmp_path: Path) -> None:
     assert found.members[0].same_until == found.members[0].end_offset < found.reference.end_offset
 
 
+def test_a_shorter_log_that_controllers_may_know_must_follow_first(tmp_path: Path) -> None:
+    a = make(tmp_path / "a", 5)
+    b = make(copied(a, "b"), 20)
+    (a / "brokerIdentity").write_text("DefaultCluster#broker-a#2")
+    found = compared(a, b)
+    short_bytes = found.reference.end_offset - found.members[0].end_offset
+    assert f"it ends {short_bytes} bytes before {b}, and controllers that know it may elect it" in said(found)
+    assert compared(a, b, target=MigrationTarget.STATIC).is_safe, "the configuration names the master there"
+    (a / "brokerIdentity").unlink()
+    (b / "brokerIdentity").write_text("DefaultCluster#broker-a#1")
+    assert compared(a, b).is_safe, "the longest may be elected at once"
+
+
 def test_logs_that_part_are_found_at_the_record(tmp_path: Path) -> None:
     a = make(tmp_path / "a", 25)
     b = copied(a, "b")

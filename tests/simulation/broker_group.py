@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rmqha.broker.replication.forward import HOLD_MS
@@ -84,6 +85,9 @@ class BrokerGroup:
         self.brokers = [*self.members, *learners]
         self.hosts = [broker.host for broker in self.brokers]
         self._begin_checks(learners)
+        self._controlled = {broker.host: broker.config for broker in self.brokers}
+        if options.static:
+            self.become_static(self.hosts[0])
         self.clients = [self._client(next(client_numbers)) for _ in range(options.client_count)]
         self.operators = [self._operator()] if options.tables else []
         self.consumers = [self._consumer(number) for number in range(1, options.consumer_count + 1)]
@@ -134,6 +138,7 @@ class BrokerGroup:
                 self.alone.stepped,
                 self.service.stepped,
             )
+            broker.static_checks = (self.copies.stepped, *sound)
 
     def _broker(self, number: int, *, is_learner: bool) -> BrokerProcess:
         host, options, ground = f"b{number}", self.options, self._ground
@@ -228,8 +233,35 @@ class BrokerGroup:
         """Of a client, by its number in this group."""
         return f"{kind}{number}" if self.name == FIRST else f"{kind}{number}-{self.name}"
 
+    # --- kinds of groups -------------------------------------------------------------------------------------------
+    @property
+    def is_static(self) -> bool:
+        return self.brokers[0].is_static
+
+    def become_static(self, master: str) -> None:
+        """From the next start on, with the replica on host `master` as SYNC_MASTER."""
+        slaves = [broker for broker in self.brokers if broker.host != master]
+        for broker in self.brokers:
+            broker_id = slaves.index(broker) + 1 if broker in slaves else 0
+            broker.config = replace(
+                broker.config,
+                enable_controller_mode=False,
+                ha_mode="ap",
+                broker_role="SLAVE" if broker_id else "SYNC_MASTER",
+                broker_id=broker_id,
+                all_ack_in_sync_state_set=False,
+            )
+
+    def become_controlled(self, end_offset: int) -> None:
+        """From the next start on, with a log that ends there."""
+        self.copies.static_to = end_offset
+        for broker in self.brokers:
+            broker.config = self._controlled[broker.host]
+
     # --- what happens -----------------------------------------------------------------------------------------------
     def _observe(self, broker: BrokerProcess, what: str, values: dict[str, int]) -> None:
+        if broker.is_static:
+            return
         if what == "role":
             self.roles.role_taken(broker, values["role"], values["epoch"])
             if values["role"] == Role.MASTER:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from rmqha.broker.core import BrokerCore
 from rmqha.broker.identity import BrokerIdentity
 from rmqha.broker.replication.controller_route import ControllerRoute, is_redirect
 from rmqha.broker.replication.forward import SendForwarder
 from rmqha.broker.replication.replica_driver import ReplicaDriver
+from rmqha.broker.server import HAND_OVER_MS
 from rmqha.ha.action import CallController, RoleChanged
 from rmqha.ha.replica import Replica
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import DamagedError, RemoteProtocolError, StoreError, UsageError
-from rmqha.model.offset import PhyOffset
+from rmqha.model.offset import BrokerId, PhyOffset
 from rmqha.sim.clock import SimClock
 from rmqha.sim.disk import DiskStopped, SimDisk
 from rmqha.sim.prng import SimPrng
@@ -42,6 +43,7 @@ from .transacting import Transacting
 
 FEED_TICK_MS = 100
 SAVE_INTERVAL_MS = 5000
+LEAVE_TICK_MS = 20
 SCHEDULE_TICK_MS = 100
 SYNC_MS = 5
 """A sync takes that long at most, on a disk that is well."""
@@ -85,6 +87,8 @@ class BrokerProcess(DiskProcess):
         self._observe = observe
         self.checks: Sequence[Callable[[BrokerProcess], None]] = ()
         """Looks of the checkers after every step."""
+        self.static_checks: Sequence[Callable[[BrokerProcess], None]] = ()
+        """Those instead, while it belongs to a static group."""
         self.heard: Callable[[BrokerProcess, Command], None] = lambda broker, command: None
         """Told of what a controller says, answers and notices, before it is acted on."""
         self._sync_ms = SYNC_MS
@@ -109,7 +113,7 @@ class BrokerProcess(DiskProcess):
         self.store: Store
         self.core: BrokerCore
         self.replica: Replica
-        """Of `core`; asked for after every step."""
+        """Of `core`; asked for after every step. That of a static group answers the same calls."""
         self._rpc: Rpc
         self._channels: dict[int, SimChannel] = {}
         self._timer: Timer | None = None
@@ -117,6 +121,8 @@ class BrokerProcess(DiskProcess):
         self._flushing = False
         self.is_delivering = False
         self._saving = self._saving_tables = False
+        self._stop_by_ms = 0
+        self._issued_id: BrokerId | None = None
         self._table_draws = self._prng
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -156,13 +162,13 @@ class BrokerProcess(DiskProcess):
         self._following = self.registering = self.transacting = None
         shell = SimShell(self)
         self.core = BrokerCore(config, self.disk, self.store, identity, self.clock, self._tracer, store_host, shell)
-        assert isinstance(self.core.replica, Replica)
-        self.replica = self.core.replica
+        self.replica = cast(Replica, self.core.replica)
         self._rpc = Rpc(self, self._handle, self._session_closed)
         self._channels = {}
         links = HaLinks(self)
         self.driver.ha = links
-        self.driver.controller = ControllerCalls(self, self._rpc, self._controllers)
+        if not self.is_static:
+            self.driver.controller = ControllerCalls(self, self._rpc, self._controllers)
         self.forwarder = forwarding(self, self._rpc, self.core, self.stepped, self._tracer) if self.forwards else None
         self._learning = LearningEnds(self, self._rpc, self.core, self._prng.child(f"ends-{self.life}"))
         self._repairing = Repairing(self, self._rpc, self.core, self._prng.child(f"repairs-{self.life}"))
@@ -200,13 +206,19 @@ class BrokerProcess(DiskProcess):
         )
 
     @property
+    def is_static(self) -> bool:
+        return not self.config.enable_controller_mode
+
+    @property
     def driver(self) -> ReplicaDriver:
         return self.core.driver
 
     @property
-    def broker_id(self) -> int | None:
-        """Of this life, or of the last one."""
-        return self.replica.broker_id if "core" in self.__dict__ else None
+    def broker_id(self) -> BrokerId | None:
+        """The one that controllers have issued, of this life or of the last one that asked them."""
+        if "core" in self.__dict__ and isinstance(self.core.replica, Replica):
+            return self.replica.broker_id
+        return self._issued_id
 
     @property
     def end_offset(self) -> int:
@@ -220,9 +232,28 @@ class BrokerProcess(DiskProcess):
 
     def kill(self, *, power_loss: bool) -> None:
         self.lost_power = self.lost_power or power_loss
+        self._issued_id = self.broker_id
         self.end_life(power_loss=power_loss)
         self.disk.crash(power_loss=power_loss)
         self._observe(self, "died", {})
+
+    def stop_in_order(self) -> None:
+        """As after SIGTERM: it refuses what is new, gives others what they lack, and closes its store."""
+        self._stop_by_ms = self.clock.now_ms() + HAND_OVER_MS
+        self.driver.stopping()
+        self.core.pull.refuse()
+        self.stepped()
+        self._leave()
+
+    def _leave(self) -> None:
+        if not self.replica.may_stop and self.clock.now_ms() < self._stop_by_ms:
+            self.after(LEAVE_TICK_MS, self._leave)
+            return
+        self.store.sync()
+        self.core.save()
+        self.store.close()
+        self._tracer.event("stopped", end=self.store.max_phy_offset)
+        self.kill(power_loss=False)
 
     def _new_disk(self, prng: SimPrng) -> SimDisk:
         disk = SimDisk(prng, clock=self.clock)
@@ -320,7 +351,7 @@ class BrokerProcess(DiskProcess):
         if self.lost_power and self.alive and not self.store.unclean:
             self.lost_power = False
         if self.alive:
-            for check in self.checks:
+            for check in self.static_checks if self.is_static else self.checks:
                 check(self)
 
     def _traced(self, name: str, fields: dict[str, Any]) -> None:

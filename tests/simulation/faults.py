@@ -46,7 +46,7 @@ class Faults(Strikes):
         self.moments = Moments(self, self._disks)
 
     def start(self) -> None:
-        self.begun = True
+        self.begun, self.over = True, False
         self.scheduler.after(self.options.fault_tick_ms, self._tick)
 
     def stop(self) -> None:
@@ -180,7 +180,8 @@ class Faults(Strikes):
                 return
             targets = [brokers[draws.below(len(brokers))]]
         for broker in targets:
-            if broker.alive:
+            # a static group does without a slave; a master's forks are found by comparing stores
+            if broker.alive and not (broker.is_static and broker.replica.is_master):
                 self.tell("power", broker.host)
                 broker.kill(power_loss=True)
                 self.restart_later(broker, draws)

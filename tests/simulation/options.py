@@ -152,6 +152,11 @@ class Options:
     """An operator adds a controller to the group, or removes one."""
     forwards: bool = False
     """Brokers pass sends on to a new master, as on the host (`forwardSendsMillis`)."""
+    static: bool = False
+    """The group begins without a controller: the first replica is its SYNC_MASTER."""
+    conversions: int = 0
+    """How often an operator makes a group with controllers of a static one, or the reverse, each time with faults
+    before and after."""
     bereave: bool = False
     """After the heal the master dies, then whoever is elected, before it has done anything; both stay away."""
 

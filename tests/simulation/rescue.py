@@ -41,6 +41,8 @@ class Rescue:
 
     def look(self) -> None:
         """Now and then, while the group is not whole."""
+        if self._group.is_static:
+            return
         self._take_back_drained()
         self._replace_bad_disks()
         if self._scheduler.now_ms < self._at_ms:

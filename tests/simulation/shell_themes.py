@@ -60,7 +60,35 @@ def quorum(options: Options) -> Options:
     )
 
 
+def conversions(options: Options) -> Options:
+    """Groups without controllers: slaves find their master by name servers, which die too, and an operator makes a
+    group with controllers of them and back, in the middle of the faults. The controllers keep what they know."""
+    return replace(
+        rough(options),
+        broker_count=2 if options.broker_count == 2 else 3,
+        client_count=2,
+        static=options.client_count != 3,
+        conversions=3,
+        name_server_count=2 if options.broker_count == 5 else 1,
+        kill_name_server_per_mille=20,
+        chaos_ms=5000,
+        sync_flush=options.sync_flush,
+        send_interval_ms=10,
+        kept_files=0,
+        kept_hours=72,
+        clean_per_mille=0,
+        max_delay_ms=20,
+        kill_broker_per_mille=120,
+        power_broker_per_mille=60,
+        pause_broker_per_mille=30,
+        reset_per_mille=60,
+        stick_per_mille=60,
+        restart_after_ms=1000,
+    )
+
+
 SHELL_THEMES: dict[str, Callable[[Options], Options]] = {
     "forwards": forwards,
     "quorum": quorum,
+    "conversions": conversions,
 }

@@ -22,6 +22,7 @@ from .checkers.leaders import Leaders
 from .checkers.reports import Reports
 from .checkers.survival import Audit
 from .controller_process import ControllerProcess
+from .conversion import Conversion
 from .crash_probes import CrashProbes
 from .faults import Faults
 from .ground import Ground
@@ -37,6 +38,7 @@ START_MS = 20_000
 HEAL_MS = 60_000
 HEIR_MS = 15_000
 SETTLE_STEP_MS = 250
+CONVERT_AFTER_MS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,9 +237,10 @@ class World:
         self._until_whole(START_MS, "the group did not start")
         for group in self.groups:
             group.begin_sending()
-        self.faults.start()
-        self.scheduler.run_until(self.scheduler.now_ms + self.options.chaos_ms)
-        self.faults.stop()
+        self._chaos()
+        for number in range(self.options.conversions):
+            self._convert(number)
+            self._chaos()
         self._until_all_acknowledge(HEAL_MS, more_than=5)
         if self.options.bereave:
             for group in self.groups:
@@ -260,6 +263,20 @@ class World:
         """A replica's files that should be gone, or ""."""
         behind = ((broker.host, growth.left_behind(broker)) for broker in self.brokers)
         return agreement.too_long(self.brokers) or next((f"{host} keeps {path}" for host, path in behind if path), "")
+
+    def _chaos(self) -> None:
+        self.faults.start()
+        self.scheduler.run_until(self.scheduler.now_ms + self.options.chaos_ms)
+        self.faults.stop()
+
+    def _convert(self, number: int) -> None:
+        """Each group becomes of the other kind, from whatever state the faults have left."""
+        for group in self.groups:
+            prng = self._ground.prng.child(f"conversion-{number}-{group.name}")
+            self.scheduler.run_until(self.scheduler.now_ms + prng.between(0, CONVERT_AFTER_MS))
+            conversion = Conversion(group, self.scheduler, prng, self.tracer)
+            self._until(HEAL_MS, conversion.lack, "the group cannot be converted")
+            self._until_all_acknowledge(HEAL_MS, complaint="after the conversion")
 
     def _verify(self, group: BrokerGroup) -> Audit:
         if self.crosstalk is not None:

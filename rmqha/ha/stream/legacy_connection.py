@@ -43,6 +43,8 @@ class LegacyHaConnection:
         self._log = log
         self._parser = ReportParser()
         self._in_flight = False
+        self._told_level = False
+        """The slave knows that it has held all there was: it lacks nothing of what a power loss has taken."""
         self._opened_at_ms = now_ms
         self._heard_at_ms = now_ms
         self._spoke_at_ms = now_ms
@@ -101,7 +103,8 @@ class LegacyHaConnection:
         self._in_flight = False
 
     def pump(self, now_ms: int) -> list[Action]:
-        """The next transfer or heartbeat, if one is due and the shell is free."""
+        """The next transfer or heartbeat, if one is due and the shell is free. The first heartbeat is due when the
+        slave is sent all there is: producers that never pause leave no room for one at intervals."""
         if self.state is not PlainConnectionState.TRANSFER or self._in_flight:
             return []
         log, offset = self._log, self.next_offset
@@ -110,9 +113,10 @@ class LegacyHaConnection:
         limit = self._config.ha_transfer_batch_size
         size_bytes = len(log.view(offset, limit)) if offset < log.max_phy_offset else 0
         if not size_bytes:
-            if now_ms < self._spoke_at_ms + self._config.ha_send_heartbeat_interval:
+            if self._told_level and now_ms < self._spoke_at_ms + self._config.ha_send_heartbeat_interval:
                 return []
             self._spoke_at_ms = now_ms
+            self._told_level = True
             return [SendHa(self.conn_id, encode_header(offset, 0))]
         self._spoke_at_ms = now_ms
         self.next_offset = PhyOffset(offset + size_bytes)

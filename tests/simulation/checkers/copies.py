@@ -23,6 +23,8 @@ class Copies:
         self._acked_to: dict[tuple[str, int, int], int] = {}
         self._may_ack_to = 0
         """The most that any master has been free to acknowledge: a slave may pass a send on."""
+        self.static_to = 0
+        """Where the log ended when the group got its controllers: what lies before is not theirs to judge."""
         self._alone_to = 0
         """What one of two has acknowledged alone: it stays acknowledged when they are to be three (ruling 15)."""
 
@@ -31,11 +33,14 @@ class Copies:
         if not replica.is_master:
             return
         self._may_ack_to = max(self._may_ack_to, replica.releasable_offset)
+        if master.is_static:
+            self._stepped_as_static(master)
+            return
         if not self._cp:
             self._stepped_in_ap(master)
             return
         key = (master.host, master.life, replica.epoch)
-        start, end = self._acked_to.get(key, 0), replica.releasable_offset
+        start, end = self._acked_to.get(key, self.static_to), replica.releasable_offset
         if end <= start:
             return
         self._acked_to[key] = end
@@ -86,6 +91,19 @@ class Copies:
             raise InvariantError(
                 f"{master.host} acknowledges up to {end} in epoch {replica.epoch}; only {holders} of {counted} hold it"
             )
+
+    def _stepped_as_static(self, master: BrokerProcess) -> None:
+        """A SYNC_MASTER and one slave, whichever."""
+        replica = master.replica
+        key = (master.host, master.life, replica.epoch)
+        start = self._acked_to.get(key, int(master.store.min_phy_offset))
+        end = int(replica.releasable_offset)
+        if end <= start:
+            return
+        self._acked_to[key] = end
+        holders = self._holders(master, start, end, synced=self._sync_flush)
+        if master.host not in holders or len(holders) < 2:
+            raise InvariantError(f"{master.host}, without a controller, acknowledges up to {end}; {holders} hold it")
 
     def _holders(self, master: BrokerProcess, start: int, end: int, *, synced: bool) -> list[str]:
         return [broker.host for broker in self._brokers if self._holds(broker, master, start, end, synced=synced)]
