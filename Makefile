@@ -35,7 +35,7 @@ interop: .venv/stamp ## beside the real Apache RocketMQ
 
 chaos: .venv/stamp ## faults and operators at work on real processes, for minutes
 	status=0; \
-	$(BIN)/pytest tests/chaos tests/process tests/cli/test_unreachable.py $(PARALLEL) -m "chaos and not timed" || status=1; \
+	$(BIN)/pytest tests/chaos tests/process tests/cli/test_unreachable.py tests/spark/test_source.py $(PARALLEL) -m "chaos and not timed" || status=1; \
 	$(BIN)/pytest tests/chaos -m "chaos and timed" || status=1; \
 	exit $$status
 
@@ -63,7 +63,7 @@ types: .venv/stamp ## mypy --strict
 sim: .venv/stamp ## whole clusters from SEEDS=200 seeds, then each planted bug; SEED=n replays one, THEME=name, FAULT_SECONDS=60 of faults, SHRINK=1
 	status=0; \
 	$(SIM_PYTHON) -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(THEME),--theme $(THEME)) $(if $(FAULT_SECONDS),--seconds $(FAULT_SECONDS)) $(if $(SHRINK),--shrink) || status=1; \
-	$(if $(SEED)$(THEME)$(FAULT_SECONDS),,$(BIN)/pytest tests/raft tests/simulation -n $(WORKERS) --dist worksteal -m sim || status=1;) \
+	$(if $(SEED)$(THEME)$(FAULT_SECONDS),,$(BIN)/pytest tests/raft tests/simulation tests/store/test_crash.py -n $(WORKERS) --dist worksteal -m sim || status=1;) \
 	exit $$status
 
 sim-many: .venv/stamp ## the same from N=2000 seeds, FIRST=1, FAULT_SECONDS=60 of faults each

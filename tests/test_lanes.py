@@ -23,10 +23,10 @@ LANES = {
 }
 FOLDERS = {
     "interop": ("interop",),
-    "chaos": ("chaos", "process", "cli/test_unreachable.py"),
+    "chaos": ("chaos", "process", "cli/test_unreachable.py", "spark/test_source.py"),
     "abuse": ("abuse",),
     "browser": ("nameserver/web",),
-    "sim": ("raft", "simulation"),
+    "sim": ("raft", "simulation", "store/test_crash.py"),
     "spec": ("simulation/test_specified.py",),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from rmqha.client.producers.outgoing import OutgoingMessage
@@ -81,6 +82,7 @@ async def story(cluster: Cluster) -> None:
     assert not [path for path in cluster.store(slave).iterdir() if path.name.startswith("replaced")]
 
 
+@pytest.mark.chaos
 def test_a_copy_is_held_to_its_limit_and_goes_on_after_kill_9(tmp_path: Path) -> None:
     document = quickstart("ap", 2, {"haTransferBytesPerSecond": LIMIT})
     with Cluster.of(document, tmp_path) as cluster:

@@ -27,6 +27,15 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     found.down()
 
 
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """For tests that leave a healthy group behind."""
+    found = LocalCluster(tmp_path_factory.mktemp("running"))
+    assert found.up().returncode == 0
+    yield found
+    found.down()
+
+
 def wait_master_other_than(cluster: LocalCluster, killed: str) -> str:
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
@@ -69,8 +78,7 @@ def test_up_is_healthy_and_safe_to_repeat(cluster: LocalCluster) -> None:
     assert not cluster.directory.exists()
 
 
-def test_a_killed_master_takes_no_acknowledged_message_and_comes_back(cluster: LocalCluster, tmp_path: Path) -> None:
-    assert cluster.up().returncode == 0
+def test_a_killed_master_takes_no_acknowledged_message_and_comes_back(running: LocalCluster, tmp_path: Path) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_text("".join(f"line {number}\n" for number in range(MESSAGES)))
     acked = tmp_path / "acked.jsonl"
@@ -87,49 +95,48 @@ def test_a_killed_master_takes_no_acknowledged_message_and_comes_back(cluster: L
         "-o",
         "json",
     ]
-    killed = cluster.master()  # asked now: on a busy machine all may be sent before a command has its answer
+    killed = running.master()  # asked now: on a busy machine all may be sent before a command has its answer
     with subprocess.Popen(
-        cluster.command(*arguments), env=cluster.environment, stdout=subprocess.PIPE, text=True
+        running.command(*arguments), env=running.environment, stdout=subprocess.PIPE, text=True
     ) as sender:
         deadline = time.monotonic() + DEADLINE_S
         while not acked.exists() or acked.stat().st_size < 10_000:
             assert time.monotonic() < deadline, "nothing was acknowledged"
-        stamp = json.loads(cluster.rmqha("kill", killed, "-o", "json").stdout)["killedAtMs"]
-        master = wait_master_other_than(cluster, killed)
+        stamp = json.loads(running.rmqha("kill", killed, "-o", "json").stdout)["killedAtMs"]
+        master = wait_master_other_than(running, killed)
         out, _ = sender.communicate(timeout=DEADLINE_S)
         assert sender.returncode == 0, out
     assert json.loads(out)["acknowledged"] == MESSAGES
 
     rows = [json.loads(line) for line in acked.read_text().splitlines()]
-    events = json.loads(cluster.rmqha("history", "-o", "json").stdout)["events"]
+    events = json.loads(running.rmqha("history", "-o", "json").stdout)["events"]
     phases = failover_phases(events, stamp, "broker-a", [row["ackedAtMs"] for row in rows])
     assert None not in phases.values(), phases
     assert list(phases.values())[:4] == sorted(value for value in list(phases.values())[:4] if value is not None)
 
-    down = cluster.rmqha("status")
+    down = running.rmqha("status")
     assert down.returncode == 1
     assert f"{killed}: not running" in down.stdout
-    back = cluster.rmqha("start", killed)
+    back = running.rmqha("start", killed)
     assert back.returncode == 0, back.stderr
     assert "in the SyncStateSet" in back.stdout
-    assert cluster.status()["healthy"]
-    assert cluster.master() == master
+    assert running.status()["healthy"]
+    assert running.master() == master
 
-    received = cluster.rmqha("receive", "--topic", "lines", "--idle", "2", "-o", "json")
+    received = running.rmqha("receive", "--topic", "lines", "--idle", "2", "-o", "json")
     assert received.returncode == 0, received.stderr
     assert {row["msgId"] for row in rows} <= {json.loads(line)["msgId"] for line in received.stdout.splitlines()}
 
 
-def test_elect_hands_over_to_the_named_replica(cluster: LocalCluster) -> None:
-    assert cluster.up().returncode == 0
-    master = cluster.master()
+def test_elect_hands_over_to_the_named_replica(running: LocalCluster) -> None:
+    master = running.master()
     target = next(name for name in ("broker-a-1", "broker-a-2") if name != master)
-    done = cluster.rmqha("elect", "broker-a", "--to", target, "-o", "json")
+    done = running.rmqha("elect", "broker-a", "--to", target, "-o", "json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["master"] == target
-    assert wait_master_other_than(cluster, master) == target
+    assert wait_master_other_than(running, master) == target
 
-    refused = cluster.rmqha("elect", "broker-a", "--to", master, "--unclean")
+    refused = running.rmqha("elect", "broker-a", "--to", master, "--unclean")
     assert refused.returncode == 2
     assert "ends at byte" in refused.stderr
     assert "add --yes" in refused.stderr

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from rmqha.client.consumers.consumer import Consumer
@@ -116,6 +117,7 @@ async def until_level(cluster: Cluster, table: str) -> None:
     await until(level, f"equal versions of {table}")
 
 
+@pytest.mark.chaos
 async def test_topics_and_groups_answered_before_a_kill_are_on_the_new_master_in_cp(tmp_path: Path) -> None:
     """The master dies the instant after its last answer, with all changes made within much less than five seconds."""
     async with running(tmp_path, "cp") as (cluster, desk):
@@ -171,6 +173,7 @@ async def test_a_topic_older_than_a_second_survives_a_kill_in_ap(tmp_path: Path)
         await desk.check_tables(await cluster.master(without=victim))
 
 
+@pytest.mark.chaos
 async def test_few_delayed_messages_come_twice_after_a_kill_and_none_is_left_out(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

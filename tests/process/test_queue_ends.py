@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
 import trio
 
 from rmqha.client.admin import Admin
@@ -89,6 +90,7 @@ async def story(cluster: Cluster) -> None:
             ends[result.queue_id] += 1
 
 
+@pytest.mark.chaos
 def test_a_replaced_replica_gives_no_queue_offset_again(tmp_path: Path) -> None:
     keys: dict[str, str | int | bool] = {"mappedFileSizeCommitLog": FILE_BYTES, "maxMessageSize": FILE_BYTES // 2}
     with Cluster.of(quickstart("cp", 3, keys), tmp_path) as cluster:

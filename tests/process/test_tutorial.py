@@ -129,6 +129,7 @@ class Reader:
             seen = self.run(words)
 
 
+@pytest.mark.chaos
 @pytest.mark.spark
 def test_each_command_of_the_tutorial_prints_what_it_says(tmp_path: Path) -> None:
     page = list(steps(PAGE.read_text()))

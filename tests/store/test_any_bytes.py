@@ -15,6 +15,7 @@ from rmqha.model.error import StoreError, UsageError
 from rmqha.model.identity import Identity
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.sim.disk import SimDisk
+from rmqha.sim.prng import SimPrng
 from rmqha.store.meta.identity_file import IdentityFile
 from rmqha.store.store import Store
 from tests.store.model import LogModel, check_queues, is_prefix
@@ -23,7 +24,8 @@ from tests.store.support import commit_all, log_bytes, message, open_store, sim_
 TOPICS = b'{"dataVersion":{"counter":1,"stateVersion":0,"timestamp":1},"topicConfigTable":{"T":{"topicName":"T"}}}'
 
 
-def made() -> tuple[SimDisk, LogModel, EpochHistory]:
+@cache
+def lived() -> tuple[SimDisk, LogModel, EpochHistory]:
     """Several log files, two queues of two files, two epochs, everything flushed; it was killed."""
     disk, model = sim_disk(), LogModel()
     IdentityFile(disk).confirm(Identity("c", "b", BrokerId(1)))
@@ -43,6 +45,12 @@ def made() -> tuple[SimDisk, LogModel, EpochHistory]:
     return disk, model, store.epochs
 
 
+def made() -> tuple[SimDisk, LogModel, EpochHistory]:
+    """The same, for one test to spoil."""
+    disk, model, epochs = lived()
+    return disk.copy(SimPrng(1)), model.copy(), epochs
+
+
 def files(disk: SimDisk, directory: str = "") -> Iterator[str]:
     for name in disk.list(directory):
         path = f"{directory}/{name}" if directory else name
@@ -52,7 +60,7 @@ def files(disk: SimDisk, directory: str = "") -> Iterator[str]:
 
 @cache
 def paths() -> list[str]:
-    return [path for path in files(made()[0]) if path != "lock"]
+    return [path for path in files(lived()[0]) if path != "lock"]
 
 
 QUEUE_OFFSET_AT = 20
@@ -115,7 +123,7 @@ def spoilt(path: str, content: bytes) -> None:
 @given(data=st.data())
 def test_any_file_may_hold_anything(data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(paths()))
-    old = made()[0].read(path)
+    old = lived()[0].read(path)
     at = data.draw(st.integers(0, max(len(old) - 1, 0)))
     content = data.draw(
         st.one_of(
@@ -124,7 +132,7 @@ def test_any_file_may_hold_anything(data: st.DataObject) -> None:
             st.binary(min_size=1, max_size=16).map(lambda noise: old[:at] + noise + old[at + len(noise) :]),
             st.binary(min_size=1, max_size=16).map(lambda noise: old[:at] + noise + old[at:]),
             st.just(bytes(len(old))),
-            st.sampled_from(paths()).map(lambda other: made()[0].read(other)),
+            st.sampled_from(paths()).map(lambda other: lived()[0].read(other)),
         )
     )
     spoilt(path, content)
@@ -134,7 +142,7 @@ def test_a_record_may_have_any_queue_offset() -> None:
     """The refusal named the queue, which is well, and not the record."""
     for path in paths():
         if path.startswith("commitlog"):
-            old, start = made()[0].read(path), 0
+            old, start = lived()[0].read(path), 0
             while size := int.from_bytes(old[start : start + 4]):
                 at = start + QUEUE_OFFSET_AT
                 spoilt(path, old[:at] + b"\x01" + old[at + 1 :])
@@ -143,7 +151,7 @@ def test_a_record_may_have_any_queue_offset() -> None:
 
 def test_a_queue_may_have_the_file_of_another() -> None:
     """Its entries lead to whole records with the right queue offsets, and only the newest file is looked at."""
-    spoilt("consumequeue/T/1/00000000000000000000", made()[0].read("consumequeue/T/0/00000000000000000000"))
+    spoilt("consumequeue/T/1/00000000000000000000", lived()[0].read("consumequeue/T/0/00000000000000000000"))
 
 
 @pytest.mark.parametrize("path", paths())

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.code import ResponseCode
 from rmqha.wire.lenient_json import ObjectKey, dumps
 from tests.client.test_admin import Peer, peers
 from tests.ha.group import Group, started
+from tests.support.command import rmqha
 
 APACHE_KEYS = "brokerRole=SYNC_MASTER\ninSyncReplicas=2\nlistenPort=10911\ntimerWheelEnable=true\n"
 NOWHERE = "127.0.0.1:1"
@@ -62,15 +60,9 @@ async def cluster(
         yield found
 
 
-async def run(*arguments: str, directory: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "rmqha.cli.main", *arguments]
-    done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False, cwd=directory)
-    return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
-
-
 async def described(found: list[Peer], what: str = "group") -> tuple[dict[str, Any], int]:
     name = ["broker-a"] if what == "group" else []
-    done = await run("describe", what, *name, "--namesrv", found[0].address, "-o", "json")
+    done = await rmqha("describe", what, *name, "--namesrv", found[0].address, "-o", "json")
     assert done.stdout, done.stderr
     return json.loads(done.stdout), done.returncode
 
@@ -95,7 +87,7 @@ async def test_a_healthy_cp_group() -> None:
             "file",
             "default",
         )
-        text = await run("describe", "group", "broker-a", "--namesrv", found[0].address)
+        text = await rmqha("describe", "group", "broker-a", "--namesrv", found[0].address)
         assert text.returncode == 0
         lines = text.stdout.splitlines()
         tables = [line for line in lines if (line[:2].strip().isdigit() and "1:" in line) or line[:3] in ("ID ", "KEY")]
@@ -126,7 +118,7 @@ async def test_a_replica_that_the_name_servers_have_forgotten_is_missed() -> Non
     async with cluster(group, expired_id=3) as found:
         view, code = await described(found)
         assert (view["missingReplicas"], len(view["replicas"]), code) == (1, 2, 0)
-        text = await run("describe", "group", "broker-a", "--namesrv", found[0].address)
+        text = await rmqha("describe", "group", "broker-a", "--namesrv", found[0].address)
         assert "the name servers know 2 of its 3 replicas; see rmqha health broker-a" in text.stdout
 
 
@@ -176,14 +168,14 @@ async def test_a_java_master_promises_what_apache_promises() -> None:
     async with peers(2) as (names, java):
         java.replies[Code.GET_BROKER_CONFIG] = (0, {}, APACHE_KEYS.encode())
         as_namesrv(names, {"broker-a": {0: java.address}})
-        done = await run("describe", "group", "broker-a", "--namesrv", names.address, "-o", "json")
+        done = await rmqha("describe", "group", "broker-a", "--namesrv", names.address, "-o", "json")
         view = json.loads(done.stdout)
         assert done.returncode == 0
         assert view["replicas"][0]["role"] == "APACHE"
         assert "the promise is Apache's" in view["guarantee"]["conditions"][0]
-        one = await run("describe", "broker", java.address)
+        one = await rmqha("describe", "broker", java.address)
         assert "a broker of Apache RocketMQ's" in one.stdout
-        waits = await run("explain-wait", "--namesrv", names.address)
+        waits = await rmqha("explain-wait", "--namesrv", names.address)
         assert waits.returncode == 1
         assert "is Apache RocketMQ's, which does not tell for whom it waits" in waits.stdout
 
@@ -191,10 +183,10 @@ async def test_a_java_master_promises_what_apache_promises() -> None:
 async def test_one_broker_by_its_address() -> None:
     group = started()
     async with cluster(group) as found:
-        done = await run("describe", "broker", found[3].address)
+        done = await rmqha("describe", "broker", found[3].address)
         assert done.returncode == 0
         assert "slave of broker-a, id 2, epoch 1" in done.stdout
-        view = json.loads((await run("describe", "broker", found[3].address, "-o", "json")).stdout)
+        view = json.loads((await rmqha("describe", "broker", found[3].address, "-o", "json")).stdout)
         assert (view["brokerId"], view["guarantee"]["kind"]) == (2, "CP")
 
 
@@ -204,7 +196,7 @@ async def test_explain_wait_over_the_wire() -> None:
     group.send(1)
     group.run(600)
     async with cluster(group) as found:
-        done = await run("explain-wait", "broker-a", "--namesrv", found[0].address, "-o", "json")
+        done = await rmqha("explain-wait", "broker-a", "--namesrv", found[0].address, "-o", "json")
         (view,) = json.loads(done.stdout)["groups"]
         assert done.returncode == 1
         assert view["waits"]["count"] == 1
@@ -213,7 +205,7 @@ async def test_explain_wait_over_the_wire() -> None:
 
 async def test_a_silent_master_is_named() -> None:
     async with cluster(started(), dead_id=1) as found:
-        done = await run("explain-wait", "--namesrv", found[0].address)
+        done = await rmqha("explain-wait", "--namesrv", found[0].address)
         assert done.returncode == 1
         assert done.stdout.startswith("broker-a: its master does not answer: cannot connect")
 
@@ -235,7 +227,7 @@ async def test_a_topic_shows_its_queues_and_what_its_group_promises() -> None:
         master.replies[Code.GET_TOPIC_STATS_INFO] = (0, {}, dumps({"offsetTable": table}))
         config = {"topicName": "T", "order": True, "attributes": {"queue.type": "BatchCQ"}}
         master.replies[Code.GET_TOPIC_CONFIG] = (0, {}, dumps(config))
-        done = await run("describe", "topic", "T", "--namesrv", names.address, "-o", "json")
+        done = await rmqha("describe", "topic", "T", "--namesrv", names.address, "-o", "json")
         assert done.returncode == 0, done.stderr
         (group,) = json.loads(done.stdout)["groups"]
         assert [(item["queueId"], item["minOffset"], item["maxOffset"]) for item in group["queues"]] == [
@@ -244,15 +236,15 @@ async def test_a_topic_shows_its_queues_and_what_its_group_promises() -> None:
         ]
         assert (group["kind"], group["permission"]) == ("CP", "read and write")
         assert group["attributes"] == {"queue.type": "BatchCQ", "order": True}
-        text = await run("describe", "topic", "T", "--namesrv", names.address)
+        text = await rmqha("describe", "topic", "T", "--namesrv", names.address)
         assert text.stdout.startswith("T in broker-a: 1 message\n")
         assert "CP: a message is acknowledged when every member" in text.stdout
         master.replies[Code.GET_TOPIC_STATS_INFO] = (0, {}, b"[]")
-        broken = await run("describe", "topic", "T", "--namesrv", names.address)
+        broken = await rmqha("describe", "topic", "T", "--namesrv", names.address)
         assert broken.returncode == 1
         assert "cannot be read" in broken.stdout
         names.replies[Code.GET_ROUTEINFO_BY_TOPIC] = (ResponseCode.TOPIC_NOT_EXIST, {}, b"")
-        unknown = await run("describe", "topic", "T", "--namesrv", names.address)
+        unknown = await rmqha("describe", "topic", "T", "--namesrv", names.address)
         assert unknown.returncode == 2
         assert "know no topic 'T'" in unknown.stderr
 
@@ -267,7 +259,7 @@ async def test_a_topic_shows_its_queues_and_what_its_group_promises() -> None:
 )
 async def test_unknown_names_are_one_sentence(arguments: tuple[str, ...], words: str) -> None:
     async with cluster(started()) as found:
-        done = await run(*arguments, "--namesrv", found[0].address)
+        done = await rmqha(*arguments, "--namesrv", found[0].address)
         assert done.returncode == 2
         assert words in done.stderr
         assert done.stderr.count("\n") == 1
@@ -276,14 +268,14 @@ async def test_unknown_names_are_one_sentence(arguments: tuple[str, ...], words:
 async def test_nobody_to_ask_is_one_sentence(tmp_path: Path) -> None:
     async with peers(1) as (names,):
         names.replies[Code.GET_BROKER_CLUSTER_INFO] = (0, {}, b"no json")
-        as_strange = await run("describe", "cluster", "--namesrv", names.address)
+        as_strange = await rmqha("describe", "cluster", "--namesrv", names.address)
         as_namesrv(names, {"broker-a": {0: NOWHERE}})
         dead = [
-            await run("describe", "group", "broker-a", "--namesrv", names.address),
-            await run("explain-wait", "--namesrv", names.address),
-            await run("describe", "broker", NOWHERE),
-            await run("describe", "broker", "broker-a-1", directory=tmp_path),
-            await run("describe", "cluster", "--namesrv", NOWHERE),
+            await rmqha("describe", "group", "broker-a", "--namesrv", names.address),
+            await rmqha("explain-wait", "--namesrv", names.address),
+            await rmqha("describe", "broker", NOWHERE),
+            await rmqha("describe", "broker", "broker-a-1", directory=tmp_path),
+            await rmqha("describe", "cluster", "--namesrv", NOWHERE),
         ]
         for done in (as_strange, *dead):
             assert done.returncode == 2, done

@@ -16,10 +16,10 @@ from rmqha.model.error import UsageError
 from rmqha.ops.health.findings import Health
 from rmqha.ops.health.survey import BootstrapAddresses, NodeReport, ServerKind
 from rmqha.wire.lenient_json import dumps
-from tests.cli.admin.test_describe import run
 from tests.cli.health.words import controller, told_by_a_broker
 from tests.cli.hostile import KINDS, hostile
 from tests.client.test_admin import Peer, peers
+from tests.support.command import rmqha
 
 TIMEOUT_S = 1.5
 
@@ -127,7 +127,7 @@ async def test_apaches_nodes_have_no_word_of_their_own() -> None:
 async def test_nobody_to_ask(kind: str, tmp_path: Path) -> None:
     with hostile(kind) as address:
         began = time.monotonic()
-        done = await run("health", "--namesrv", address, "--timeout", "1", "-o", "json", directory=tmp_path)
+        done = await rmqha("health", "--namesrv", address, "--timeout", "1", "-o", "json", directory=tmp_path)
         assert time.monotonic() - began < 6, "1 s and the start of a process on a busy machine"
         told: dict[str, Any] = json.loads(done.stdout)
         assert (done.returncode, told["health"], len(told["reasons"])) == (2, "UNKNOWN", 1)
@@ -141,9 +141,9 @@ async def test_a_watch_ends_when_it_is_well(tmp_path: Path) -> None:
         ill["groups"]["broker-a"]["masterBrokerId"] = None
         found[1].replies[Code.RMQHA_GET_CONTROLLER_STATE] = (0, {}, dumps(ill))
         command = ("health", "-e", "-o", "json", "--timeout", "1", "--namesrv", seeds.name_servers[0])
-        done = await run(*command, "--within", "0.2", directory=tmp_path)
+        done = await rmqha(*command, "--within", "0.2", directory=tmp_path)
         assert done.returncode == 1
         found[1].replies = Mending(found[1].replies, state)
-        done = await run(*command, directory=tmp_path)
+        done = await rmqha(*command, directory=tmp_path)
         told = [json.loads(line)["health"] for line in done.stdout.splitlines()]
         assert (done.returncode, told) == (0, ["UNHEALTHY", "HEALTHY"])

@@ -21,8 +21,8 @@ from rmqha.model.config.servers import BrokerConfig, Config
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.wire.command import Command
 from rmqha.wire.config_answer import config_body, config_ext, parse_keys
-from tests.cli.admin.test_describe import run
 from tests.client.test_admin import peers
+from tests.support.command import rmqha
 
 CP = BrokerConfig(ha_mode="cp", total_replicas=3, flush_interval_commit_log=200)
 
@@ -72,7 +72,7 @@ def test_one_key_that_needs_a_restart_refuses_all() -> None:
 
 
 async def asked(*arguments: str, code: int = 0) -> Any:
-    done = await run("config", *arguments, "-o", "json")
+    done = await rmqha("config", *arguments, "-o", "json")
     assert done.returncode == code, done.stderr
     return json.loads(done.stdout)
 
@@ -82,9 +82,9 @@ async def test_a_key_is_changed_and_kept(tmp_path: Path) -> None:
         assert await asked("get", address, "orderMessageEnable") == {"orderMessageEnable": "false"}
         row = {"key": "orderMessageEnable", "before": "false", "after": "true", "kept": True}
         assert await asked("set", address, "orderMessageEnable=true") == [row]
-        refused = await run("config", "set", address, "orderMessageEnable=false", "listenPort=1")
+        refused = await rmqha("config", "set", address, "orderMessageEnable=false", "listenPort=1")
         assert (refused.returncode, "restart" in refused.stderr) == (1, True)
-        unknown = await run("config", "set", address, "orderMesageEnable=false")
+        unknown = await rmqha("config", "set", address, "orderMesageEnable=false")
         assert (unknown.returncode, "nearest is orderMessageEnable" in unknown.stderr) == (2, True)
     async with name_server(tmp_path) as address:
         (told,) = await asked("show", address)
@@ -103,13 +103,13 @@ async def test_apaches_broker_and_ours_are_compared() -> None:
         assert "listenPort" in await asked("diff", apache.address, ours.address, "--all", code=1)
         assert await asked("diff", ours.address, ours.address) == {}
         apache.replies[Code.UPDATE_BROKER_CONFIG] = (0, {}, b"")
-        done = await run("config", "set", apache.address, "slaveTimeout=4000")
+        done = await rmqha("config", "set", apache.address, "slaveTimeout=4000")
         assert (done.returncode, "still says slaveTimeout=3000" in done.stderr) == (1, True)
         assert bytes(apache.asked[-2].body) == b"slaveTimeout=4000\n"
 
 
 @pytest.mark.parametrize("arguments", [("set", "127.0.0.1:1", "a"), ("set", "127.0.0.1:1", "a=1", "a=2")])
 async def test_wrong_usage(arguments: tuple[str, ...]) -> None:
-    done = await run("config", *arguments)
+    done = await rmqha("config", *arguments)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "nothing was changed" in done.stderr

@@ -16,9 +16,9 @@ from pathlib import Path
 import trio
 
 from rmqha.model.code import RequestCode as Code
-from tests.cli.admin.test_describe import run
 from tests.cli.health.test_command import tell
 from tests.client.test_admin import peers
+from tests.support.command import rmqha
 
 DEADLINE_S = 20
 
@@ -90,9 +90,9 @@ async def test_it_is_live_asks_and_ends(tmp_path: Path) -> None:
 async def test_without_a_terminal_it_is_one_look(tmp_path: Path) -> None:
     async with peers(5) as found:
         where = ("--interval", "0.2", "--namesrv", tell(found).name_servers[0])
-        done = await run("top", *where, directory=tmp_path)
+        done = await rmqha("top", *where, directory=tmp_path)
         assert done.returncode == 0 and done.stdout.splitlines()[0].endswith("HEALTHY")
-        told = json.loads((await run("top", "broker-a", "-o", "json", *where, directory=tmp_path)).stdout)
+        told = json.loads((await rmqha("top", "broker-a", "-o", "json", *where, directory=tmp_path)).stdout)
         assert (told["health"], len(told["replicas"])) == ("HEALTHY", 3)
-        done = await run("top", "nobody", *where, directory=tmp_path)
+        done = await rmqha("top", "nobody", *where, directory=tmp_path)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -447,3 +448,4 @@ class BatchQueueMachine(RuleBasedStateMachine):
 
 
 TestBatchQueueMachine = BatchQueueMachine.TestCase
+TestBatchQueueMachine.settings = settings(max_examples=40)
