@@ -49,7 +49,6 @@ WARNINGS = frozenset(
         "ha_broken",
         "ha_refused",
         "hand_over_failed",
-        "http_failed",
         "insecure",
         "log_truncated",
         "master_dead",

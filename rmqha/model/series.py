@@ -157,7 +157,12 @@ _KEYS = {
     "failed_request_count": FAILED,
     "quota_refused_count": QUOTA_REFUSED,
 }
-SERIES = tuple(_KEYS.values())
+HTTP_FAILED = Series(
+    "rmqha_http_failed_requests_total",
+    MetricKind.COUNTER,
+    "Requests to httpPort that met a bug of the server (event request_failed has the traceback)",
+)
+SERIES = (*_KEYS.values(), HTTP_FAILED)
 
 
 def put_remoting(families: MetricFamilies, counts: Mapping[str, int]) -> None:

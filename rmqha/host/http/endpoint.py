@@ -13,11 +13,13 @@ import trio
 
 from rmqha.host.access import security, security_watch
 from rmqha.host.event_counts import EventCounts
+from rmqha.host.net.boundary import Boundary
+from rmqha.host.net.statistics import Statistics
 from rmqha.host.tracer import HostTracer
 from rmqha.model.config.servers import ServerConfig
 from rmqha.model.identity import join_address
 from rmqha.model.readiness import Readiness
-from rmqha.model.series import Collecting, MetricFamilies
+from rmqha.model.series import HTTP_FAILED, Collecting, MetricFamilies
 
 if TYPE_CHECKING:
     from rmqha.host.http.server import Handler, Post, Request, Response
@@ -42,6 +44,9 @@ class HttpEndpoint:
         self._tracer = tracer
         self._expected = expected
         self.counts = EventCounts(tracer)
+        self._statistics = Statistics()
+        self.boundary = Boundary(self._statistics, tracer)
+        """The boundary of all routes."""
         self.parts: dict[str, HealthSource] = {}
         self._scraping = trio.Lock()
         self.routes: dict[str, Handler | Post] = {
@@ -51,10 +56,6 @@ class HttpEndpoint:
             "/role/*": self._role_is,
             "/metrics": self._metrics,
         }
-
-    def trouble(self, line: str) -> None:
-        """A bug behind a route."""
-        self._tracer.event("http_failed", reason=line)
 
     def _standings(self) -> dict[str, Readiness]:
         return {name: self.parts[name].standing() if name in self.parts else STARTING for name in self._expected}
@@ -98,9 +99,14 @@ class HttpEndpoint:
 
         sheets = [await _collected(self.parts[name]) for name in self._expected if name in self.parts]
         # a thousand topics and groups are half a megabyte of text
-        sheets += [self.counts.collect(), security_watch.collect(security.ambient.get())]
+        sheets += [self.counts.collect(), security_watch.collect(security.ambient.get()), self._own()]
         text = await trio.to_thread.run_sync(metrics.exposition, sheets)
         return Response(text, content_type=metrics.CONTENT_TYPE)
+
+    def _own(self) -> MetricFamilies:
+        families = MetricFamilies({})
+        families.put(HTTP_FAILED, self._statistics.failed_request_count)
+        return families
 
 
 async def _collected(part: HealthSource) -> MetricFamilies:
@@ -126,6 +132,6 @@ async def expose(
 
     made = HttpEndpoint(tracer, expected)
     await nursery.start(
-        partial(http.serve, made.routes, join_address(config.http_host, config.http_port), trouble=made.trouble)
+        partial(http.serve, made.routes, join_address(config.http_host, config.http_port), boundary=made.boundary)
     )
     return made

@@ -10,7 +10,7 @@ port.
     async def hello(request: Request) -> Response:
         return Response.text(f"hello {request.query.get('name', 'you')}\\n")
 
-    await nursery.start(partial(serve, {"/hello": hello}, "127.0.0.1:8080", trouble=print))
+    await nursery.start(partial(serve, {"/hello": hello}, "127.0.0.1:8080", boundary=boundary))
 
 A route that ends in "/*" takes what no longer route takes; `request.tail` is the rest of the path. A handler serves GET
 and HEAD; `Post(handler)` serves POST.
@@ -32,7 +32,8 @@ import trio
 
 from rmqha.host.access.security import Security, accept, ambient
 from rmqha.host.net import network
-from rmqha.model.error import RmqhaError
+from rmqha.host.net.boundary import Boundary
+from rmqha.model.error import BrokenInvariantError, RmqhaError
 from rmqha.model.identity import is_loopback
 
 HEAD_LIMIT_BYTES = 16 * 1024
@@ -48,7 +49,6 @@ IDLE_TIMEOUT_S = 75.0
 HANDLER_TIMEOUT_S = 30.0
 WRITE_TIMEOUT_S = 20.0
 """Time (s) that a client may take to read one piece of an answer."""
-TROUBLE_CHARS = 1000
 _READ_BYTES = 16 * 1024
 _CLOSE_GRACE_S = 1.0
 
@@ -117,15 +117,14 @@ async def serve(
     routes: Routes,
     address: str,
     *,
-    trouble: Callable[[str], object],
+    boundary: Boundary,
     security: Security | None = None,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Bind `address`, report the actual port by `task_status.started`, and serve until cancelled.
 
-    An RmqhaError of a handler is answered 503 with its sentence; any other exception is a bug: answered 500 and told
-    to `trouble`, one line, since metrics must not end a broker. `security` None takes
-    `rmqha.host.access.security.ambient`.
+    An RmqhaError of a handler is answered 503 with its sentence; any other exception is a bug: answered 500, and it
+    ends at `boundary`, since metrics must not end a broker. `security` None takes `rmqha.host.access.security.ambient`.
     Raises UsageError if the address cannot be bound.
     """
     secured = ambient.get() if security is None else security
@@ -134,6 +133,7 @@ async def serve(
     crowd = _Crowd()
 
     async def handle(stream: trio.SocketStream) -> None:
+        peer = ""
         try:
             with crowd.member() as scope:
                 # whoever has not finished its handshake is silent too
@@ -141,11 +141,10 @@ async def serve(
                     peer = network.peer_name(stream)
                     accepted = await accept(stream, secured.server_tls)
                 if accepted is not None:
-                    connection = _Connection(accepted, routes, peer, trouble, crowd, scope, local_only=local_only)
+                    connection = _Connection(accepted, routes, peer, boundary, crowd, scope, local_only=local_only)
                     await connection.run(full=crowd.is_full)
         except Exception as error:  # noqa: BLE001
-            # told, not swallowed: as for a handler
-            trouble(f"a connection: {error!r}"[:TROUBLE_CHARS])
+            boundary.failed(error, peer, request="a connection")
         finally:
             # refused, pushed out, or served to its end
             await trio.aclose_forcefully(stream)
@@ -213,7 +212,7 @@ class _Connection:
         stream: trio.abc.Stream,
         routes: Routes,
         peer: str,
-        trouble: Callable[[str], object],
+        boundary: Boundary,
         crowd: _Crowd,
         scope: trio.CancelScope,
         *,
@@ -222,7 +221,7 @@ class _Connection:
         self._stream = stream
         self._routes = routes
         self._peer = peer
-        self._trouble = trouble
+        self._boundary = boundary
         self._crowd = crowd
         self._scope = scope
         self._local_only = local_only
@@ -334,13 +333,14 @@ class _Connection:
         try:
             with trio.fail_after(HANDLER_TIMEOUT_S):
                 return await handler(_with_tail(request, tail))
+        except BrokenInvariantError:
+            raise
         except RmqhaError as error:
             return Response.text(f"{error}\n", 503)
         except trio.TooSlowError:
             return Response.text("no answer in time\n", 504)
         except Exception as error:  # noqa: BLE001
-            # told, not swallowed: a bug in a page must not end the server behind it
-            self._trouble(f"{request.method} {request.path}: {error!r}"[:TROUBLE_CHARS])
+            self._boundary.failed(error, self._peer, request=f"{request.method} {request.path}")
             return Response.text("this is a bug of the server; its log says more\n", 500)
 
     async def _respond(self, response: Response) -> None:
@@ -380,8 +380,7 @@ class _Connection:
             except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
                 is_whole = False  # the client has gone or does not read
             except Exception as error:  # noqa: BLE001
-                # told, not swallowed: as for a handler
-                self._trouble(f"a stream: {error!r}"[:TROUBLE_CHARS])
+                self._boundary.failed(error, self._peer, request="a stream")
             nursery.cancel_scope.cancel()
         if not is_whole:
             raise trio.BrokenResourceError("the stream was not sent to its end")

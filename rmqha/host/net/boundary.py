@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MAX_TRACED_CHARS = 4000
 MAX_FRAME_COUNT = 12
 MAX_CODE_COUNT = 8
+MAX_REQUEST_CHARS = 200
 REPEAT_S = 60.0
 """An exception at the same line is counted, and not traced again for so long: who can cause one can cause many."""
 MAX_KIND_COUNT = 64
@@ -46,8 +47,9 @@ class Boundary:
         self._traced_at_s: dict[tuple[str, str, int], float] = {}
         """By the exception's type, and the file and line where it was raised."""
 
-    def failed(self, error: Exception, peer: str, codes: Iterable[int] = ()) -> None:
-        """A request of `peer` met `error`; its session is the caller's to close. Raises `error` if it ends more."""
+    def failed(self, error: Exception, peer: str, codes: Iterable[int] = (), request: str = "") -> None:
+        """A request of `peer` met `error`; its session is the caller's to close. `request`: what HTTP has instead of a
+        code. Raises `error` if it ends more."""
         if ends_process(error):
             raise error
         self._statistics.failed_request_count += 1
@@ -57,11 +59,13 @@ class Boundary:
         if len(self._traced_at_s) >= MAX_KIND_COUNT:
             self._traced_at_s.clear()
         self._traced_at_s[kind] = now_s
+        named = {"request": request[:MAX_REQUEST_CHARS]} if request else {}
         lines = traceback.format_exception(error, limit=-MAX_FRAME_COUNT)
         self._tracer.event(
             "request_failed",
             peer=peer,
             codes=list(dict.fromkeys(codes))[:MAX_CODE_COUNT],
+            **named,
             failed_count=self._statistics.failed_request_count,
             traceback="".join(lines)[-MAX_TRACED_CHARS:],
         )

@@ -12,7 +12,7 @@ _EITHER = Permission.PUB | Permission.SUB
 _TOPIC_FIELDS, _GROUP_FIELDS = ("topic", "topics"), ("producer_group",)
 NAMING_FIELDS = frozenset((*_TOPIC_FIELDS, *_GROUP_FIELDS))
 """Fields of events that name what belongs to accounts."""
-ADMINS_EVENTS = frozenset({"http_failed", "request_failed"})
+ADMINS_EVENTS = frozenset({"request_failed"})
 """A traceback may quote what a request said."""
 
 SHOWN_AT_A_TIME = 256

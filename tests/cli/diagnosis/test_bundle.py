@@ -23,12 +23,15 @@ from rmqha.cli.diagnosis import debug as command
 from rmqha.cli.diagnosis.bundle import Bundle, BundleTarget, known_secrets, take_answers, take_cluster, take_machine
 from rmqha.cli.local.up import prepare
 from rmqha.host.http.server import Request, Response, Routes, serve
+from rmqha.host.net.boundary import Boundary
+from rmqha.host.net.statistics import Statistics
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.error import RmqhaError, UnreachableError, UsageError
 from rmqha.ops.local.cluster_file import NodeKind, parse
 from rmqha.ops.local.cluster_state import ClusterState
 from tests.cli.hostile import hostile
 from tests.client.test_admin import peers
+from tests.support.tracer import SilentTracer
 
 TEXT = """
 [cluster]
@@ -158,7 +161,9 @@ async def test_pages_of_the_http_port_are_taken() -> None:
     made = Bundle(100_000)
     async with peers(1) as (peer,), trio.open_nursery() as nursery:
         routes: Routes = {"/metrics": metrics, "/readyz": not_ready}
-        port = await nursery.start(partial(serve, trouble=print), routes, "127.0.0.1:0")
+        port = await nursery.start(
+            partial(serve, boundary=Boundary(Statistics(), SilentTracer())), routes, "127.0.0.1:0"
+        )
         with trio.fail_after(10):
             await take_answers(made, [BundleTarget("b", NodeKind.BROKER, peer.address, f"127.0.0.1:{port}")], 2.0)
             await take_answers(made, [BundleTarget("x", NodeKind.BROKER, peer.address, peer.address)], 0.3)

@@ -13,6 +13,7 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 from rmqha.host.http.endpoint import HttpEndpoint, expose
+from rmqha.host.http.server import Request, Response
 from rmqha.host.tracer import HostTracer
 from rmqha.model.config.servers import ServerConfig
 from rmqha.model.error import UsageError
@@ -108,6 +109,17 @@ async def test_a_server_inside_another_has_a_place_of_its_own() -> None:
             ({"node": "leader", "side": "left"}, 3.0),
         ]
         assert "process_resident_memory_bytes" in families
+
+
+async def test_a_bug_behind_a_route_is_counted() -> None:
+    async def is_a_bug(request: Request) -> Response:
+        raise ZeroDivisionError("oops")
+
+    async with exposed("broker") as (made, port):
+        made.routes["/bug"] = is_a_bug
+        assert "rmqha_http_failed_requests_total 0.0" in (await get(port, "/metrics"))[1]
+        assert (await get(port, "/bug"))[0] == 500
+        assert "rmqha_http_failed_requests_total 1.0" in (await get(port, "/metrics"))[1]
 
 
 async def test_a_port_in_use_is_a_usage_error() -> None:

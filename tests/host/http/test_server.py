@@ -19,7 +19,10 @@ from trio.testing import MemoryReceiveStream, MemorySendStream, MockClock, memor
 from rmqha.host.access.security import Security, ServerTls
 from rmqha.host.http import server as http
 from rmqha.host.http.server import Post, Request, Response, Routes, Send, event, serve
-from rmqha.model.error import StoreError, UsageError
+from rmqha.host.net.boundary import Boundary
+from rmqha.host.net.statistics import Statistics
+from rmqha.model.error import BrokenInvariantError, StoreError, UsageError
+from tests.support.tracer import RecordingTracer
 
 
 async def echo(request: Request) -> Response:
@@ -45,12 +48,27 @@ async def is_a_bug(request: Request) -> Response:
 ROUTES: Routes = {"/echo": echo, "/files/*": echo, "/post": Post(echo), "/fails": fails, "/bug": is_a_bug}
 
 
+class Met:
+    """Bugs that requests have met."""
+
+    def __init__(self) -> None:
+        self.counts, self.trace = Statistics(), RecordingTracer()
+        self.boundary = Boundary(self.counts, self.trace)
+
+    def one(self, request: str, words: str) -> None:
+        """Traced and counted once."""
+        [(name, fields)] = self.trace.events
+        assert (name, fields["request"], self.counts.failed_request_count) == ("request_failed", request, 1)
+        assert fields["traceback"].startswith("Traceback") and words in fields["traceback"]
+        assert fields["peer"].startswith("127.0.0.1:")
+
+
 @asynccontextmanager
-async def running(routes: Routes, troubles: list[str] | None = None) -> AsyncIterator[int]:
+async def running(routes: Routes, met: Met | None = None) -> AsyncIterator[int]:
     """The port of a server."""
-    told = [] if troubles is None else troubles
+    met = met or Met()
     async with trio.open_nursery() as nursery:
-        yield await nursery.start(partial(serve, routes, "127.0.0.1:0", trouble=told.append))
+        yield await nursery.start(partial(serve, routes, "127.0.0.1:0", boundary=met.boundary))
         nursery.cancel_scope.cancel()
 
 
@@ -134,20 +152,40 @@ async def test_a_body_in_chunks_is_bounded_too() -> None:
 
 
 async def test_a_bug_of_a_handler_is_told_and_the_server_goes_on() -> None:
-    troubles: list[str] = []
-    async with running(ROUTES, troubles) as port:
+    met = Met()
+    async with running(ROUTES, met) as port:
         status, _, body = await ask(port, get("/bug"))
         assert status == 500 and "oops" not in body
-        assert troubles == ["GET /bug: ZeroDivisionError('oops')"]
+        met.one("GET /bug", "ZeroDivisionError: oops")
+        for _ in range(20):
+            assert (await ask(port, get("/bug")))[0] == 500
         assert (await ask(port, get("/echo")))[0] == 200
+    assert met.counts.failed_request_count == 21 and len(met.trace.events) == 1, "told once a minute"
+
+
+async def test_a_broken_invariant_that_a_handler_meets_ends_the_process() -> None:
+    async def broken(request: Request) -> Response:
+        raise BrokenInvariantError("the confirm offset went back")
+
+    met = Met()
+
+    async def asked() -> None:
+        async with running({"/broken": broken}, met) as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(get("/broken").encode())
+            await trio.sleep_forever()
+
+    with trio.fail_after(5), pytest.raises(BaseExceptionGroup) as caught:
+        await asked()
+    assert caught.value.subgroup(BrokenInvariantError) is not None
+    assert met.trace.events == []
 
 
 async def test_a_bug_of_a_connection_is_told_and_the_server_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(*arguments: object) -> None:
-        raise KeyError("x" * 5000)
+        raise KeyError("x")
 
-    troubles: list[str] = []
-    async with running(ROUTES, troubles) as port:
+    met = Met()
+    async with running(ROUTES, met) as port:
         monkeypatch.setattr(http._Connection, "_request", broken)
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
             await stream.send_all(get("/echo").encode())
@@ -155,8 +193,7 @@ async def test_a_bug_of_a_connection_is_told_and_the_server_goes_on(monkeypatch:
                 assert await stream.receive_some() == b""
         monkeypatch.undo()
         assert (await ask(port, get("/echo")))[0] == 200
-    [told] = troubles
-    assert told.startswith("a connection: KeyError") and len(told) == http.TROUBLE_CHARS
+    met.one("a connection", "KeyError: ")
 
 
 async def test_a_connection_serves_several_requests_also_pipelined() -> None:
@@ -227,7 +264,7 @@ async def test_a_client_that_resets_a_stream_ends_only_that_stream(is_writing: b
 
 
 async def test_a_bug_of_a_stream_is_told_and_the_server_lives() -> None:
-    troubles: list[str] = []
+    met = Met()
 
     async def live(request: Request) -> Response:
         async def produce(send: Send) -> None:
@@ -236,10 +273,10 @@ async def test_a_bug_of_a_stream_is_told_and_the_server_lives() -> None:
 
         return Response.events(produce)
 
-    async with running({**ROUTES, "/live": live}, troubles) as port:
+    async with running({**ROUTES, "/live": live}, met) as port:
         _, _, body = await ask(port, get("/live"))
         assert "begun" in body
-        assert troubles == ["a stream: ZeroDivisionError('oops')"]
+        met.one("a stream", "ZeroDivisionError: oops")
         assert (await ask(port, get("/echo")))[0] == 200
 
 
@@ -330,7 +367,7 @@ async def test_a_crowd_of_requests_leaves_everybody_else_a_turn() -> None:
 async def test_a_port_in_use_is_a_usage_error() -> None:
     async with running(ROUTES) as port:
         with pytest.raises(UsageError, match=f"port {port} in use"):
-            await serve(ROUTES, f"127.0.0.1:{port}", trouble=print)
+            await serve(ROUTES, f"127.0.0.1:{port}", boundary=Met().boundary)
 
 
 async def test_one_port_takes_https_too_and_nothing_else_where_tls_is_enforced() -> None:
@@ -342,7 +379,9 @@ async def test_one_port_takes_https_too_and_nothing_else_where_tls_is_enforced()
     for only in (False, True):
         security = Security(server_tls=ServerTls(context, only))
         async with trio.open_nursery() as nursery:
-            port = await nursery.start(partial(serve, ROUTES, "127.0.0.1:0", trouble=print, security=security))
+            port = await nursery.start(
+                partial(serve, ROUTES, "127.0.0.1:0", boundary=Met().boundary, security=security)
+            )
             plain = await trio.open_tcp_stream("127.0.0.1", port)
             async with trio.SSLStream(plain, trusting, server_hostname="localhost", https_compatible=True) as secure:
                 await secure.send_all(get("/echo").replace("\n", "\r\n").encode())
@@ -363,7 +402,7 @@ def connection(
 ) -> tuple[Client, http._Connection]:
     client, server = memory_stream_pair()
     return client, http._Connection(
-        server, routes, "peer:1", print, http._Crowd(), trio.CancelScope(), local_only=False
+        server, routes, "peer:1", Met().boundary, http._Crowd(), trio.CancelScope(), local_only=False
     )
 
 
