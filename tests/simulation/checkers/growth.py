@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rmqha.ha.replica import Replica
+from rmqha.ha.static_replica import StaticReplica
 
 from ..broker_process import BrokerProcess
 from ..controller_process import ControllerProcess
@@ -69,9 +70,10 @@ def overgrown(root: object, name: str) -> list[str]:
 
 def spare_connections(broker: BrokerProcess, peer_count: int) -> str:
     """Of slaves: a master keeps one for each, a slave none."""
-    replica = broker.replica
-    assert isinstance(replica, Replica)
-    count, most = len(replica._slaves.connections), peer_count if replica.is_master else 0
+    replica = broker.core.replica
+    assert isinstance(replica, Replica | StaticReplica)
+    connections = replica._slaves.connections if isinstance(replica, Replica) else replica._connections
+    count, most = len(connections), peer_count if replica.is_master else 0
     return f"{count} connections of slaves, {most} at most" if count > most else ""
 
 
