@@ -11,7 +11,9 @@ from controller.decisions.elect_master import Policy, parse_policy
 from rmqha.model.config.servers import (
     HA_SECURITY_MODES,
     ServerConfig,
+    bounded,
     key_field,
+    knob,
     stranger_warnings,
     takes_strangers,
 )
@@ -62,31 +64,31 @@ class ControllerConfig(ServerConfig):
     decides last."""
     election_zones: str = ""
     """Own. Zones (brokerZone) from which a master is preferred, the best first, separated by `;`."""
-    hand_over_timeout_ms: int = 2000
+    hand_over_timeout_ms: int = knob(2000, 100, 2_500, drawn=(500, 2000))
     """Own. Time (ms) for which a master that shall hand over refuses messages until the next one has acknowledged its
     end."""
-    notify_broker_role_changed: bool = True
+    notify_broker_role_changed: bool = knob(True, drawn=(True, True, False))
     """Tell brokers of a new master by request 1008; without it they learn it with their next heartbeat."""
-    scan_not_active_broker_interval: int = 500
+    scan_not_active_broker_interval: int = knob(500, 10, 60_000, drawn=(100, 500))
     """Period at which every group without a live master is looked at again. RocketMQ: 5000."""
-    total_replicas: int = 0
+    total_replicas: int = bounded(0, 0, 9)
     """Own. Replicas that must answer before the first election of a group, if the brokers declare no larger number; 0
     takes theirs (a group of Apache brokers then gets its first asker as master, as in RocketMQ)."""
-    default_heartbeat_timeout_mills: int = 2000
+    default_heartbeat_timeout_mills: int = knob(2000, 100, 600_000, drawn=(1500, 2000))
     """Own. Assumed of a broker that has not yet said how long a silence it allows itself. RocketMQ: 10000."""
-    suspect_heartbeats: int = 2
+    suspect_heartbeats: int = knob(2, 1, 100, drawn=(1, 2, 3))
     """Own. After this many heartbeat intervals of silence a broker is probed."""
     preferred_master_rebalance: bool = False
     """Own. Give the mastership back to the preferred replica of a group: the one with the lowest
     brokerElectionPriority, then the lowest id."""
-    preferred_master_after_ms: int = 60_000
+    preferred_master_after_ms: int = knob(60_000, 1_000, 86_400_000, drawn=(3000, 60_000))
     """Own. Time (ms) for which all replicas must have been in the SyncStateSet, well and without an election, before
     that."""
-    probe_timeout_ms: int = 50
+    probe_timeout_ms: int = knob(50, 1, 10_000, drawn=(20, 50, 200))
     """Own. Time (ms) that an answer to request 1007 may take, in a probe and in an election (ruling 8)."""
-    election_timeout_ms: int = 250
+    election_timeout_ms: int = knob(250, 20, 60_000, drawn=(150, 250, 500))
     """Own. Time (ms) for which controllers stand by their leader after hearing from it."""
-    snapshot_after_entries: int = 10000
+    snapshot_after_entries: int = knob(10000, 16, 10_000_000, drawn=(16, 50, 10_000))
     """Own. The Raft log is replaced by a snapshot after so many entries."""
 
     @cached_property
@@ -166,15 +168,3 @@ class ControllerConfig(ServerConfig):
             raise ConfigError(f"{source}: controllerDLegerPeers: port 0 is possible only for a sole controller")
         if not self.controller_store_path:
             raise ConfigError(f"{source}: controllerStorePath must name a directory")
-        for name, low, high in (
-            ("scan_not_active_broker_interval", 10, 60_000),
-            ("total_replicas", 0, 9),
-            ("default_heartbeat_timeout_mills", 100, 600_000),
-            ("suspect_heartbeats", 1, 100),
-            ("probe_timeout_ms", 1, 10_000),
-            ("hand_over_timeout_ms", 100, 2_500),
-            ("preferred_master_after_ms", 1_000, 86_400_000),
-            ("election_timeout_ms", 20, 60_000),
-            ("snapshot_after_entries", 16, 10_000_000),
-        ):
-            self.require_range(source, name, low, high)

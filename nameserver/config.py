@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rmqha.broker.replication.controller_route import parse_addresses
 from rmqha.host.text_file import read_text
-from rmqha.model.config.servers import QUOTA_KEYS, ServerConfig, parse_properties
+from rmqha.model.config.servers import QUOTA_KEYS, ServerConfig, bounded, knob, parse_properties
 from rmqha.model.error import ConfigError
 
 if TYPE_CHECKING:
@@ -32,22 +32,22 @@ class NamesrvConfig(ServerConfig):
         | QUOTA_KEYS
     )
 
-    listen_port: int = 9876
+    listen_port: int = bounded(9876, 0, 65535)
     kv_config_path: str = ""
     """File of the settings that request 100 stores; config-overrides.properties beside it has the keys that were
     changed at run time. Empty: both are forgotten when the process ends."""
-    max_kv_count: int = 100_000
+    max_kv_count: int = knob(100_000, 1, 10_000_000)
     """Own. No setting is stored beyond so many; each has 64 Ki characters at most."""
-    max_route_count: int = 200_000
+    max_route_count: int = knob(200_000, 1, 100_000_000)
     """Own. No registration is taken whose topics would make more routes than this: topics of all groups, each counted
     once for each group that has it."""
     order_message_enable: bool = False
     """Routes carry orderTopicConf, which `mqadmin updateTopic -o true` stores."""
-    lite_heartbeat_timeout_millis: int = 5_000
+    lite_heartbeat_timeout_millis: int = knob(5_000, 100, 600_000)
     """Own. A broker that sends lite heartbeats (904, each second) is removed after so long a silence."""
-    register_broker_timeout_millis: int = 120_000
+    register_broker_timeout_millis: int = knob(120_000, 100, 3_600_000)
     """Own. Bound (ms) of a broker that only registers, each 30 s, and says nothing else of itself."""
-    scan_not_active_broker_interval: int = 500
+    scan_not_active_broker_interval: int = knob(500, 10, 60_000)
     """Period at which silent brokers are looked for. RocketMQ: 5000."""
     enable_controller_in_namesrv: bool = False
     controller_addr: str = ""
@@ -59,12 +59,6 @@ class NamesrvConfig(ServerConfig):
 
     def check(self, source: str) -> None:
         super().check(source)
-        self.require_range(source, "listen_port", 0, 65535)
-        self.require_range(source, "max_kv_count", 1, 10_000_000)
-        self.require_range(source, "max_route_count", 1, 100_000_000)
-        self.require_range(source, "lite_heartbeat_timeout_millis", 100, 600_000)
-        self.require_range(source, "register_broker_timeout_millis", 100, 3_600_000)
-        self.require_range(source, "scan_not_active_broker_interval", 10, 60_000)
         if self.controller_addr:
             parse_addresses(self.controller_addr, f"{source}: controllerAddr")
         if 2 * self.scan_not_active_broker_interval >= self.lite_heartbeat_timeout_millis:

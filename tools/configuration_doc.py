@@ -13,7 +13,7 @@ from pathlib import Path
 
 from controller.config import ControllerConfig
 from nameserver.config import NamesrvConfig
-from rmqha.model.config.servers import BrokerConfig, Config
+from rmqha.model.config.servers import BrokerConfig, Config, ServerConfig
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "operate" / "configuration.md"
 HEAD = """# Configuration keys
@@ -23,6 +23,17 @@ Written by `tools/configuration_doc.py` from the classes named below; do not edi
 Every server reads a RocketMQ-style properties file (`rmqha broker -c FILE`, `rmqha controller -c FILE`,
 `rmqha namesrv -c FILE`). Keys are RocketMQ's where RocketMQ has them; keys that only rmqha has say "Own". An unknown
 key is an error that names the nearest known one. Times are milliseconds and sizes bytes.
+
+Settings come first; what hardly anybody has a reason to change stands under [Knobs](#knobs), with its range.
+"""
+
+
+KNOBS = """
+## Knobs
+
+For those who measure. The defaults are meant to stay; a value outside the range is an error. Simulated runs draw knobs
+too: `drawn` beside a knob in the classes has the values, `tests/simulation/test_tuning.py` the reasons where it has
+none.
 """
 
 
@@ -42,27 +53,58 @@ def _remarks(cls: type) -> dict[str, str]:
     return found
 
 
-def _table(title: str, cls: type[Config]) -> str:
+def _number(value: int) -> str:
+    """A power of two by its name, as long as that is the shorter one."""
+    power = (value + 1).bit_length() - 1
+    return f"2^{power} - 1" if value > 1 << 20 and value + 1 == 1 << power else f"{value}"
+
+
+def _range(field: dataclasses.Field[object]) -> str:
+    if isinstance(field.default, bool):
+        return "true, false"
+    low, high = field.metadata["range"]
+    return f"{_number(low)} to {_number(high)}"
+
+
+def _rows(cls: type[Config], names: set[str], *, knobs: bool) -> str:
+    """The table of these fields, with their ranges if they are knobs."""
     remarks = _remarks(cls)
-    lines = [f"\n## {title}\n", "| key | default | meaning |", "|---|---|---|"]
+    lines = (
+        ["| key | default | range | meaning |", "|---|---|---|---|"]
+        if knobs
+        else ["| key | default | meaning |", "|---|---|---|"]
+    )
     for key, field in cls.keys().items():
+        if field.name not in names or field.metadata.get("is_knob", False) is not knobs:
+            continue
         default = str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
-        shown = f"`{default}`" if default else "empty"
-        remark = remarks.get(field.name, "").replace("|", "\\|")
-        lines.append(f"| `{key}` | {shown} | {remark} |")
-    aliases = [f"`{alias}` = `{key}`" for alias, key in sorted(cls.aliases.items())]
-    if aliases:
-        lines.append(f"\nAccepted under other names too: {', '.join(aliases)}.")
+        cells = [f"`{key}`", f"`{default}`" if default else "empty", *([_range(field)] if knobs else [])]
+        cells.append(remarks.get(field.name, "").replace("|", "\\|"))
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
+SERVERS: list[tuple[str, type[Config]]] = [
+    ("Every server (`ServerConfig` in `rmqha/model/config/servers.py`)", ServerConfig),
+    ("Broker (`rmqha/model/config/servers.py`)", BrokerConfig),
+    ("Controller (`controller/config.py`)", ControllerConfig),
+    ("Name server (`nameserver/config.py`)", NamesrvConfig),
+]
+
+
+def _part(title: str, cls: type[Config], *, knobs: bool) -> str:
+    names = {field.name for field in dataclasses.fields(cls)}
+    if cls is not ServerConfig:
+        names -= {field.name for field in dataclasses.fields(ServerConfig)}
+    part = f"\n### {title}\n\n{_rows(cls, names, knobs=knobs)}"
+    aliases = [f"`{alias}` = `{key}`" for alias, key in sorted(cls.aliases.items())]
+    return f"{part}\nAccepted under other names too: {', '.join(aliases)}.\n" if aliases and not knobs else part
+
+
 def page() -> str:
-    return (
-        HEAD
-        + _table("Broker (`rmqha/model/config/servers.py`)", BrokerConfig)
-        + _table("Controller (`controller/config.py`)", ControllerConfig)
-        + _table("Name server (`nameserver/config.py`)", NamesrvConfig)
-    )
+    settings = "".join(_part(title, cls, knobs=False) for title, cls in SERVERS)
+    knobs = "".join(_part(title, cls, knobs=True) for title, cls in SERVERS)
+    return f"{HEAD}\n## Settings\n{settings}{KNOBS}{knobs}"
 
 
 if __name__ == "__main__":

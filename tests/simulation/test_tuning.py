@@ -6,7 +6,10 @@ import dataclasses
 import inspect
 from dataclasses import replace
 
+import pytest
+
 from controller.config import ControllerConfig
+from nameserver.config import NamesrvConfig
 from rmqha.model.config.servers import BrokerConfig, ServerConfig
 from rmqha.sim.prng import SimPrng
 
@@ -74,6 +77,22 @@ def test_no_key_is_forgotten() -> None:
     assert known - drawn - DRAWN_BY_OPTIONS - left_out == set(), "say what a simulated run does with it"
     assert drawn & left_out == set() and DRAWN_BY_OPTIONS & left_out == set()
     assert left_out - known == set() and DRAWN_BY_OPTIONS - known == set(), "there is no such key any more"
+
+
+@pytest.mark.parametrize("kind", [BrokerConfig, ControllerConfig, NamesrvConfig])
+def test_a_knob_says_its_range(kind: type[ServerConfig]) -> None:
+    """Its default and what runs draw lie in it; `max_index_num` has a bound of its own beside."""
+    for item in dataclasses.fields(kind):
+        if item.metadata.get("is_knob") and not isinstance(item.default, bool):
+            low, high = item.metadata["range"]
+            assert all(low <= value <= high for value in (item.default, *item.metadata["drawn"])), item.name
+
+
+@pytest.mark.parametrize(("kind", "most"), [(BrokerConfig, 40), (ControllerConfig, 12), (NamesrvConfig, 8)])
+def test_users_see_few_settings(kind: type[ServerConfig], most: int) -> None:
+    own = keys(kind)
+    settings = [item.name for item in dataclasses.fields(kind) if item.name in own and "is_knob" not in item.metadata]
+    assert len(settings) <= most, settings
 
 
 def test_a_group_gives_what_it_is_said_to_draw() -> None:

@@ -1,47 +1,42 @@
-"""What an operator may set: values for every key that a machine or a store goes by. The theme `tuned` draws them for
+"""What an operator may set: values for every key that a machine or a store goes by, a knob's as they stand beside it in
+the configuration classes. The theme `tuned` draws them for
 each process, and new ones for a roll: one process after the other is started again with another configuration.
 
 `test_tuning` holds every key against this page: drawn here, drawn by `options`, or left out with a reason."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from controller.config import ControllerConfig
-from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.config.servers import BrokerConfig, ServerConfig
 from rmqha.model.identity import HaMode
 from rmqha.sim.prng import SimPrng
 
 Choices = Mapping[str, tuple[Any, ...]]
 
-BROKER: Choices = {
+_STORE = ("mapped_file_size_consume_queue", "max_hash_slot_num", "max_index_num")
+_TRANSACTIONS = ("transaction_check_interval", "transaction_check_max", "transaction_time_out")
+_CONTROLLERS = ("election_timeout_ms",)
+
+
+def _drawn(
+    kind: type[ServerConfig], names: Collection[str] = (), but: Collection[str] = ()
+) -> dict[str, tuple[Any, ...]]:
+    """Knobs that are drawn, with the values that stand beside their defaults: `names`, or all but `but`."""
+    drawn = {item.name: item.metadata["drawn"] for item in dataclasses.fields(kind) if item.metadata.get("drawn")}
+    return {name: values for name, values in drawn.items() if (name in names if names else name not in but)}
+
+
+BROKER: Choices = _drawn(BrokerConfig, but=(*_STORE, *_TRANSACTIONS)) | {
     "broker_election_priority": (1, 2, 2147483647),
     "broker_zone": ("", "east", "west"),
-    "clean_file_forcibly_enable": (False, True),
-    "controller_heart_beat_timeout_mills": (1500, 2000, 3000),
-    "controller_heartbeat_interval_millis": (100, 300, 500),
-    "default_topic_queue_nums": (4, 8),
-    "delete_commit_log_files_interval": (0, 100),
-    "delete_file_batch_max": (1, 10),
-    "destroy_maped_file_interval_forcibly": (1000, 120_000),
-    "enabled_append_prop_crc": (False, True),
-    "flush_interval_commit_log": (10, 500, 1500),
-    "ha_ack_stall_bound_ms": (300, 1000, 2000),
-    "ha_housekeeping_interval": (6000, 20_000),
-    "ha_max_gap_not_in_sync": (64 * 1024, 256 * 1024 * 1024),
-    "ha_max_time_slave_not_catchup": (3000, 15_000),
-    "ha_send_heartbeat_interval": (200, 1000, 5000),
-    "ha_transfer_batch_size": (1024, 4096, 64 * 1024, 1024 * 1024),
     "ha_transfer_bytes_per_second": (0, 0, 2_000_000),
     "message_delay_level": ("1s 5s 10s", "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"),
-    "metadata_sync_timeout_ms": (500, 3000),
-    "redelete_hanged_file_interval": (1000, 120_000),
-    "scrub_bytes_per_second": (0, 20_000, 2 * 1024 * 1024),
     "slave_read_enable": (False, True),
-    "slave_timeout": (2500, 3000),
-    "sync_flush_timeout": (2000, 3000),
 }
 """May differ between replicas, and from one start to the next."""
 
@@ -52,36 +47,20 @@ BROKER_AP: Choices = {
 }
 """Contradictions in CP (ruling 11); `minInSyncReplicas` is a number that a test of its own lowers and raises."""
 
-STORE: Choices = {
-    "mapped_file_size_consume_queue": (20 * 50, 20 * 300),
-    "max_hash_slot_num": (16, 64),
-    "max_index_num": (64, 256),
-}
+STORE: Choices = _drawn(BrokerConfig, _STORE)
 """May differ between replicas; a store keeps what it was made with."""
 
-TRANSACTIONS: Choices = {
-    "transaction_check_interval": (200, 500, 1000),
-    "transaction_check_max": (4, 8),
-    "transaction_time_out": (200, 600, 1500),
-}
+TRANSACTIONS: Choices = _drawn(BrokerConfig, _TRANSACTIONS)
 """Of the theme `transactions` only: short, so that masters ask, and give up, within a run."""
 
-CONTROLLER: Choices = {
-    "default_heartbeat_timeout_mills": (1500, 2000),
+CONTROLLER: Choices = _drawn(ControllerConfig, but=_CONTROLLERS) | {
     "election_policy": ("seniority,priority,zone", "priority,zone,seniority", "zone"),
     "election_zones": ("", "west;east"),
-    "hand_over_timeout_ms": (500, 2000),
-    "notify_broker_role_changed": (True, True, False),
-    "preferred_master_after_ms": (3000, 60_000),
     "preferred_master_rebalance": (False, True),
-    "probe_timeout_ms": (20, 50, 200),
-    "scan_not_active_broker_interval": (100, 500),
-    "snapshot_after_entries": (16, 50, 10_000),
-    "suspect_heartbeats": (1, 2, 3),
     "total_replicas": (0,),
 }
 
-CONTROLLERS: Choices = {"election_timeout_ms": (150, 250, 500)}
+CONTROLLERS: Choices = _drawn(ControllerConfig, _CONTROLLERS)
 """The same for all controllers of a run: a leader's lease goes by it."""
 
 

@@ -24,6 +24,24 @@ def key_field(key: str, default: T) -> T:
     return value
 
 
+def bounded(default: int, low: int, high: int, *, key: str = "") -> int:
+    """A setting that is a number between `low` and `high`."""
+    value: int = field(default=default, metadata=_metadata(key, range=(low, high)))
+    return value
+
+
+def knob(default: T, low: int = 0, high: int = 0, *, key: str = "", drawn: tuple[T, ...] = ()) -> T:
+    """A field that hardly anybody has a reason to change: it stands in a table of its own. `low` and `high`: the range
+    of a number. `drawn`: values that simulated runs give it (tests/simulation/tuning.py)."""
+    bounds = {"range": (low, high)} if high else {}
+    value: T = field(default=default, metadata=_metadata(key, is_knob=True, drawn=drawn, **bounds))
+    return value
+
+
+def _metadata(key: str, **more: Any) -> dict[str, Any]:
+    return more | ({"key": key} if key else {})
+
+
 def _camel(name: str) -> str:
     head, *tail = name.split("_")
     return head + "".join(word.capitalize() for word in tail)
@@ -116,6 +134,9 @@ class Config:
 
     def check(self, source: str) -> None:
         """Raise ConfigError for values that contradict each other or leave their range."""
+        for item in dataclasses.fields(self):
+            if "range" in item.metadata:
+                self.require_range(source, item.name, *item.metadata["range"])
 
     def to_properties(self) -> dict[str, str]:
         """Every key with its effective value, as a properties file would hold it."""
@@ -127,4 +148,5 @@ class Config:
     def require_range(self, source: str, name: str, low: int, high: int) -> None:
         value = getattr(self, name)
         if not low <= value <= high:
-            raise ConfigError(f"{source}: {_camel(name)} = {value} must lie between {low} and {high}")
+            key = next(key for key, item in self.keys().items() if item.name == name)
+            raise ConfigError(f"{source}: {key} = {value} must lie between {low} and {high}")

@@ -11,7 +11,9 @@ from functools import cached_property
 from typing import ClassVar, Self
 
 from rmqha.model.config.base import Config as Config
+from rmqha.model.config.base import bounded as bounded
 from rmqha.model.config.base import key_field as key_field
+from rmqha.model.config.base import knob as knob
 from rmqha.model.config.base import parse_properties as parse_properties
 from rmqha.model.config.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from rmqha.model.error import ConfigError
@@ -31,28 +33,28 @@ class ServerConfig(Config):
     """Own. The address to bind; loopback unless told otherwise."""
     log_file: str = ""
     """Own. File of the log; empty = standard error. Reopened on SIGHUP."""
-    log_max_bytes: int = 16 * 1024 * 1024
+    log_max_bytes: int = knob(16 * 1024 * 1024, 1, 1 << 40)
     """Own. Size at which the log rotates; three old files are kept."""
     audit_log_level: str = "auto"
     """Own. Requests that the audit log keeps (docs/operate/security.md): off; changes: refused requests and those that
     change something; all: every request; auto: changes if aclEnable, else off."""
     audit_log_file: str = ""
     """Own. File of the audit log; empty: audit.log beside logFile, else standard error. Reopened on SIGHUP."""
-    audit_log_max_bytes: int = 16 * 1024 * 1024
+    audit_log_max_bytes: int = knob(16 * 1024 * 1024, 4096, 1 << 40)
     """Own. Size at which the audit log rotates."""
-    audit_log_file_count: int = 10
+    audit_log_file_count: int = knob(10, 1, 1000)
     """Own. Old files of the audit log that are kept."""
     log_format: str = "text"
     """Own. text, or json: one object a line, with `cause_id`, which ties the lines of all nodes about one election
     (docs/operate/operating.md#logs)."""
-    http_port: int = 0
+    http_port: int = bounded(0, 0, 65535)
     """Own. Port of /healthz, /readyz, /role and /metrics (docs/operate/metrics.md), on a name server also of its page
     (docs/operate/web.md); 0: none is opened. A name server and the controller in it share one."""
     http_host: str = "127.0.0.1"
     """Own. The address to bind for httpPort."""
-    max_frame_bytes: int = 16 * 1024 * 1024
+    max_frame_bytes: int = knob(16 * 1024 * 1024, 1, 2**31 - 1)
     """Own. A longer remoting frame closes the connection, as com.rocketmq.remoting.frameMaxLength does."""
-    first_request_timeout_millis: int = 2_000
+    first_request_timeout_millis: int = knob(2_000, 100, 600_000)
     """Own. A connection is closed that has not sent a request that counts within this time: one that the accounts
     allow, without accounts one whose code is known (docs/operate/security.md). A handshake of TLS is a part of it."""
     acl_enable: bool = False
@@ -62,13 +64,13 @@ class ServerConfig(Config):
     credentials_file: str = ""
     """Own. File with accessKey and secretKey, as RocketMQ's tools.yml, by which this server signs what it asks of
     others; an admin of their accounts. Only the owner may open it."""
-    quota_account_requests_per_second: int = key_field("quota.account.requestsPerSecond", 0)
+    quota_account_requests_per_second: int = bounded(0, 0, (1 << 40) - 1, key="quota.account.requestsPerSecond")
     """Own. Most requests of one account; beyond, the answer is SYSTEM_BUSY (docs/operate/security.md). 0: no bound."""
-    quota_account_bytes_per_second: int = key_field("quota.account.bytesPerSecond", 0)
+    quota_account_bytes_per_second: int = bounded(0, 0, (1 << 40) - 1, key="quota.account.bytesPerSecond")
     """Own. Most bytes of its requests a second; 0: no bound."""
-    quota_address_requests_per_second: int = key_field("quota.address.requestsPerSecond", 0)
+    quota_address_requests_per_second: int = bounded(0, 0, (1 << 40) - 1, key="quota.address.requestsPerSecond")
     """Own. Most requests from one address; admins' do not count."""
-    quota_address_bytes_per_second: int = key_field("quota.address.bytesPerSecond", 0)
+    quota_address_bytes_per_second: int = bounded(0, 0, (1 << 40) - 1, key="quota.address.bytesPerSecond")
     """Own. Most bytes of its requests a second; 0: no bound."""
     quota_overrides: str = key_field("quota.overrides", "")
     """Own. Other bounds for some: `account:orders=500/1048576;address:10.0.0.7=0/0`, requests and bytes a second."""
@@ -126,23 +128,10 @@ class ServerConfig(Config):
         return QuotaLimits(account, address, *parse_overrides(self.quota_overrides, "quota.overrides"))
 
     def check(self, source: str) -> None:
-        self.require_range(source, "http_port", 0, 65535)
-        self.require_range(source, "first_request_timeout_millis", 100, 600_000)
-        for whose, what in (
-            ("account", "requests"),
-            ("account", "bytes"),
-            ("address", "requests"),
-            ("address", "bytes"),
-        ):
-            key = f"quota.{whose}.{what}PerSecond"
-            value = getattr(self, f"quota_{whose}_{what}_per_second")
-            if not 0 <= value < 1 << 40:
-                raise ConfigError(f"{source}: {key} = {value} must lie between 0 and {(1 << 40) - 1}")
+        super().check(source)
         parse_overrides(self.quota_overrides, source)
         if self.log_format not in ("text", "json"):
             raise ConfigError(f"{source}: logFormat = {self.log_format!r} must be text or json")
-        self.require_range(source, "audit_log_max_bytes", 4096, 1 << 40)
-        self.require_range(source, "audit_log_file_count", 1, 1000)
         if self.audit_log_level not in ("auto", "off", "changes", "all"):
             raise ConfigError(f"{source}: auditLogLevel = {self.audit_log_level!r} is none of auto, off, changes, all")
         for name, known in (
@@ -215,7 +204,7 @@ class BrokerConfig(ServerConfig):
     """false: a static group (docs/operate/static-groups.md). brokerRole and brokerId say who is master, for good."""
     ha_master_address: str = ""
     """HA address of a static group's master, for its slaves; empty: as the name servers say."""
-    listen_port: int = 10911
+    listen_port: int = bounded(10911, 3, 65534)
     """Port for clients; listenPort − 2 (the fast port) serves the same requests."""
     ha_listen_port: int = 0
     """Port of the HA stream; 0: listenPort + 1."""
@@ -225,7 +214,7 @@ class BrokerConfig(ServerConfig):
     """Address told to slaves for the HA stream; empty = brokerIP1."""
     store_path_root_dir: str = "store"
     """Directory of the store."""
-    compressed_register: bool = False
+    compressed_register: bool = knob(False)
     """Registers its topics with name servers compressed: for tables of many topics on narrow links."""
 
     ha_mode: str = ""
@@ -241,7 +230,7 @@ class BrokerConfig(ServerConfig):
     only in a static group."""
     flush_disk_type: str = "ASYNC_FLUSH"
     """ASYNC_FLUSH syncs each flushIntervalCommitLog; SYNC_FLUSH before an acknowledgement, on slaves too."""
-    total_replicas: int = 1
+    total_replicas: int = bounded(1, 1, 9)
     """Replicas of the group; must be given with haMode=cp. The controller keeps the number that it is told first."""
     in_sync_replicas: int = 1
     """Replicas, the master included, that must hold a record under SYNC_MASTER. AP only."""
@@ -255,74 +244,74 @@ class BrokerConfig(ServerConfig):
     async_learner: bool = False
     """A copy that is never in the SyncStateSet, never elected and not counted by totalReplicas
     (docs/operate/sites.md)."""
-    broker_election_priority: int = 2147483647
+    broker_election_priority: int = bounded(2147483647, -(2**31), 2**31 - 1)
     """Among equals the lower number is elected."""
     broker_zone: str = ""
     """Own. Rack or zone of this replica; the controllers' electionZones prefers some."""
-    disk_probe_interval_millis: int = 1000
+    disk_probe_interval_millis: int = knob(1000, 0, 3_600_000)
     """Own. Pause between two small durable writes that tell whether the disk is well; 0: none are made."""
-    disk_probe_timeout_millis: int = 5000
+    disk_probe_timeout_millis: int = knob(5000, 100, 600_000)
     """Own. After so long without an end of such a write the disk counts as failed: the mastership moves away."""
 
-    ha_max_time_slave_not_catchup: int = 15000
+    ha_max_time_slave_not_catchup: int = knob(15000, 1, 2**31 - 1, drawn=(3000, 15_000))
     """A slave that was not level with the master for so long leaves the set."""
-    ha_max_gap_not_in_sync: int = 256 * 1024 * 1024
+    ha_max_gap_not_in_sync: int = knob(256 * 1024 * 1024, 0, 2**63 - 1, drawn=(64 * 1024, 256 * 1024 * 1024))
     """A slave so many bytes behind leaves the set; in a static group a SYNC_MASTER does not wait for it."""
-    ha_send_heartbeat_interval: int = 5000
+    ha_send_heartbeat_interval: int = knob(5000, 1, 2**31 - 1, drawn=(200, 1000, 5000))
     """Silence on the HA stream after which the master sends a heartbeat."""
-    ha_housekeeping_interval: int = 20000
+    ha_housekeeping_interval: int = knob(20000, 1, 2**31 - 1, drawn=(6000, 20_000))
     """Silence on the HA stream after which either side closes it."""
-    ha_transfer_batch_size: int = 1024 * 1024
+    ha_transfer_batch_size: int = knob(1024 * 1024, 1024, 1024 * 1024, drawn=(1024, 4096, 64 * 1024, 1024 * 1024))
     """Most log bytes of one transfer, up to 1 MiB. RocketMQ: 32 KiB."""
-    ha_transfer_bytes_per_second: int = 0
+    ha_transfer_bytes_per_second: int = bounded(0, 0, 2**63 - 1)
     """Own. Most log bytes a second for each slave that copies and is not in the SyncStateSet; 0: no limit. RocketMQ's
     maxHaTransferByteInSecond is taken for it."""
-    scrub_bytes_per_second: int = 2 * 1024 * 1024
+    scrub_bytes_per_second: int = knob(2 * 1024 * 1024, 0, 2**31 - 1, drawn=(0, 20_000, 2 * 1024 * 1024))
     """Own. Log bytes a second that are read again and checked, so that rot is found and mended; 0: none are."""
-    ha_ack_stall_bound_ms: int = 2000
+    ha_ack_stall_bound_ms: int = knob(2000, 1, 2**31 - 1, drawn=(300, 1000, 2000))
     """Own. Time (ms) for which a slave in the set may hold back acks before it is shrunk out; below slaveTimeout."""
-    slave_timeout: int = 3000
+    slave_timeout: int = knob(3000, 1, 2**31 - 1, drawn=(2500, 3000))
     """Time (ms) for which a send waits for replicas before FLUSH_SLAVE_TIMEOUT."""
-    wait_time_mills_in_send_queue: int = 1000
+    wait_time_mills_in_send_queue: int = knob(1000, 0, 600_000)
     """A send that has waited longer until the broker could read it is refused with SYSTEM_BUSY, so that nothing is
     written that its client has given up; 0: none is. RocketMQ: 200."""
-    forward_sends_millis: int = 35_000
+    forward_sends_millis: int = knob(35_000, 0, 600_000)
     """Own. For so long after a start or a change of the master a slave passes sends on to the master, until clients
     have asked for the route again (Java: each 30 s); 0: it refuses them with code 14, from the beginning of a directed
     switch."""
-    sync_flush_timeout: int = 5000
+    sync_flush_timeout: int = knob(5000, 1, 2**31 - 1, drawn=(2000, 3000))
     """Time (ms) for which a send waits for the disk before FLUSH_DISK_TIMEOUT."""
-    flush_interval_commit_log: int = 500
+    flush_interval_commit_log: int = knob(500, 1, 600_000, drawn=(10, 500, 1500))
     """Period of syncs under ASYNC_FLUSH."""
-    transient_store_pool_enable: bool = False
+    transient_store_pool_enable: bool = knob(False)
     """Messages that nobody waits for (oneway, WAIT=false) are collected in memory and written to the log in one call; a
     kill loses those, a send that waits never."""
-    transient_store_pool_size: int = 5
+    transient_store_pool_size: int = knob(5, 1, 1024)
     """Multiple of commitCommitLogLeastPages that may be collected while the requests of one read are worked on.
     RocketMQ: the number of buffers of one log file each."""
-    commit_commit_log_least_pages: int = 4
+    commit_commit_log_least_pages: int = knob(4, 1, 1024)
     """Number of pages of 4 KiB that are written at once, without waiting for commitIntervalCommitLog."""
-    commit_interval_commit_log: int = 200
+    commit_interval_commit_log: int = knob(200, 1, 60_000)
     """Time (ms) for which a message may be collected."""
 
-    mapped_file_size_commit_log: int = 1024 * 1024 * 1024
+    mapped_file_size_commit_log: int = bounded(1024 * 1024 * 1024, 64 * 1024, 2**31 - 1)
     """Size of a CommitLog file; the same on all replicas of a group."""
-    mapped_file_size_consume_queue: int = 300000 * 20
+    mapped_file_size_consume_queue: int = knob(300000 * 20, 20, 2**31 - 1, drawn=(20 * 50, 20 * 300))
     """Size of a ConsumeQueue file; a multiple of 20."""
-    mapper_file_size_batch_consume_queue: int = 300000 * 46
+    mapper_file_size_batch_consume_queue: int = knob(300000 * 46, 46, 2**31 - 1)
     """Size of a file of a BatchConsumeQueue (topics with queue.type=BatchCQ); a multiple of 46."""
     message_index_enable: bool = True
     """Keep an index of keys, for queries by key, unique key and tags. false: nothing is built and queries say so."""
-    max_hash_slot_num: int = 5000000
+    max_hash_slot_num: int = knob(5000000, 1, 2**28, drawn=(16, 64))
     """Hash slots of an index file, 4 bytes each. With other numbers than before the index is made anew."""
-    max_index_num: int = 20000000
+    max_index_num: int = knob(20000000, 2, (2**31 - 41) // 20, drawn=(64, 256))
     """Entries of an index file, 20 bytes each; a message has one for each of its keys, its unique key and its tags."""
     max_message_size: int = 4 * 1024 * 1024
     """Largest body."""
-    enabled_append_prop_crc: bool = key_field("enabledAppendPropCRC", False)
+    enabled_append_prop_crc: bool = knob(False, key="enabledAppendPropCRC", drawn=(False, True))
     """Each record carries a checksum of all of it, as its last property (20 bytes). Without one its size, place and
     body are protected against rot, its other parts are not."""
-    file_reserved_time: int = 72
+    file_reserved_time: int = bounded(72, 0, 10**6)
     """Hours that a log file is kept after its newest record was stored; then it is removed in the hours of deleteWhen,
     or at once while the disk is fuller than diskMaxUsedSpaceRatio."""
     delete_when: str = "04"
@@ -330,81 +319,81 @@ class BrokerConfig(ServerConfig):
     commit_log_max_bytes: int = 0
     """Own. Size of the whole log above which its oldest files are removed, expired or not; 0: no limit. At least two
     files."""
-    disk_max_used_space_ratio: int = 75
+    disk_max_used_space_ratio: int = bounded(75, 1, 100)
     """Percent of the disk in use above which expired log files are removed at any hour."""
-    disk_space_clean_forcibly_ratio: int = 85
+    disk_space_clean_forcibly_ratio: int = knob(85, 1, 100)
     """Percent of the disk in use above which the oldest log files are removed even if they are not expired, as many as
     lead below it."""
-    disk_space_warning_level_ratio: int = 90
+    disk_space_warning_level_ratio: int = knob(90, 1, 100)
     """Percent of the disk in use above which sends are refused and cleaning by force does not wait for slaves."""
-    clean_file_forcibly_enable: bool = True
+    clean_file_forcibly_enable: bool = knob(True, drawn=(False, True))
     """True: log files that are not expired may go when the disk is full."""
-    delete_file_batch_max: int = 10
+    delete_file_batch_max: int = knob(10, 1, 10**6, drawn=(1, 10))
     """Most log files removed at one look."""
-    clean_resource_interval: int = 10000
+    clean_resource_interval: int = knob(10000, 10, 10**9)
     """Period of looks at the disk and the age of files."""
-    delete_commit_log_files_interval: int = 100
+    delete_commit_log_files_interval: int = knob(100, 0, 10**9, drawn=(0, 100))
     """Pause between two removed log files."""
-    destroy_maped_file_interval_forcibly: int = 120000
+    destroy_maped_file_interval_forcibly: int = knob(120000, 0, 10**9, drawn=(1000, 120_000))
     """Time (ms) for which a removed log file may stay on the disk, under another name, because a reader still uses
     it."""
-    redelete_hanged_file_interval: int = 120000
+    redelete_hanged_file_interval: int = knob(120000, 0, 10**9, drawn=(1000, 120_000))
     """After a log file could not be removed, how long until it is tried again."""
     auto_create_topic_enable: bool = True
     """Create an unknown topic at its first send."""
-    default_topic_queue_nums: int = 8
+    default_topic_queue_nums: int = knob(8, 1, 2**31 - 1, drawn=(4, 8))
     """Most queues of a topic created so."""
     auto_create_subscription_group: bool = True
     """Make an unknown consumer group when it first shows itself."""
-    auto_create_max_per_second: int = 20
+    auto_create_max_per_second: int = knob(20, 1, 10_000_000)
     """Own. Topics that first sends make in a second; the next one is answered SYSTEM_BUSY. A topic costs files of its
     queues on each replica, so that a flood of names would end the mastership. Groups: five times as many."""
-    max_topic_count: int = 100_000
+    max_topic_count: int = knob(100_000, 1, 10_000_000)
     """Own. No topic is made beyond so many, by an operator or a first send; those of retries and dead letters, two at
     most per group, count too and are always made."""
-    max_group_count: int = 100_000
+    max_group_count: int = knob(100_000, 1, 10_000_000)
     """Own. No consumer group is made beyond so many."""
-    max_client_count: int = 100_000
+    max_client_count: int = knob(100_000, 1, 10_000_000)
     """Own. Memberships of connected clients in producer and consumer groups, together; a heartbeat that would bring
     more is answered SYSTEM_BUSY."""
     enable_property_filter: bool = False
     """Consumers may choose messages by SQL92 expressions over their properties."""
-    use_server_side_reset_offset: bool = True
+    use_server_side_reset_offset: bool = knob(True)
     """A reset of consumer offsets is kept by the broker and told with the next pull; false: only members of the group
     that are connected are told, at once (request 220)."""
     message_delay_level: str = DEFAULT_DELAY_LEVELS
     """Time that each level of a delayed message waits, level 1 first; the same on all replicas of a group."""
-    reject_transaction_message: bool = False
+    reject_transaction_message: bool = knob(False)
     """Refuse transactional messages (16). What waits already is gone on with."""
-    transaction_time_out: int = 6000
+    transaction_time_out: int = knob(6000, 0, 2**31 - 1, drawn=(200, 600, 1500))
     """Time (ms) after its birth for which a transactional message waits before its producer is asked how the
     transaction ended; a message may say CHECK_IMMUNITY_TIME_IN_SECONDS for itself."""
-    transaction_check_interval: int = 30_000
+    transaction_check_interval: int = knob(30_000, 10, 2**31 - 1, drawn=(200, 500, 1000))
     """Pause between two rounds of questions to producers."""
-    transaction_check_max: int = 15
+    transaction_check_max: int = knob(15, 1, 2**31 - 1, drawn=(4, 8))
     """Checked so often, or older than fileReservedTime, a message goes to TRANS_CHECK_MAX_TIME_TOPIC."""
     metadata_sync: str = ""
     """Own. `strict`: who changes a topic or a group is answered when every member of the SyncStateSet that is rmqha
     holds the change on its disk; `periodic`: at once, slaves follow within a second. Empty: strict under haMode=cp."""
     offset_sync: str = "periodic"
     """Own. `strict`: the same for each commit of a consumer's offset; costs a write of the table on each slave."""
-    metadata_sync_timeout_ms: int = 3000
+    metadata_sync_timeout_ms: int = knob(3000, 100, 60_000, drawn=(500, 3000))
     """Own. Time (ms) for which a strict change waits for a silent member before it is answered with an error."""
     slave_read_enable: bool = True
     """Slaves serve pulls, up to their confirm offset: of consumers that see no master, and of those whom the master
     sends since what they read is no longer in its memory (accessMessageInMemoryMaxRatio). RocketMQ: false."""
-    access_message_in_memory_max_ratio: int = 40
+    access_message_in_memory_max_ratio: int = knob(40, 0, 100)
     """Percent of the machine's memory; a consumer further behind the log's end than that is sent to a slave."""
-    long_polling_max_ms: int = 30000
+    long_polling_max_ms: int = knob(30000, 0, 600_000)
     """Own bound on a pull's suspendTimeoutMillis."""
 
-    controller_heartbeat_interval_millis: int = 500
+    controller_heartbeat_interval_millis: int = knob(500, 1, 2**31 - 1, drawn=(100, 300, 500))
     """Own. Period of heartbeats to the controller."""
-    controller_heart_beat_timeout_mills: int = 2000
+    controller_heart_beat_timeout_mills: int = knob(2000, 1, 2**31 - 1, drawn=(1500, 2000, 3000))
     """Time (ms) after the last heartbeat for which the controller holds this broker for alive (ruling 17)."""
-    broker_heartbeat_interval: int = 1000
+    broker_heartbeat_interval: int = knob(1000, 1, 2**31 - 1)
     """Period of lite heartbeats to the name servers."""
-    register_name_server_period: int = 30000
+    register_name_server_period: int = knob(30000, 1, 2**31 - 1)
     """Period of full registrations; role and topic changes register at once."""
     region_id: str = "DefaultRegion"
     """Value of MSG_REGION."""
@@ -474,34 +463,10 @@ class BrokerConfig(ServerConfig):
         for key, value in (("metadataSync", self.metadata_sync or "strict"), ("offsetSync", self.offset_sync)):
             if value not in ("strict", "periodic"):
                 raise ConfigError(f"{source}: {key} = {value!r} must be strict or periodic")
-        self.require_range(source, "metadata_sync_timeout_ms", 100, 60_000)
-        for name in ("auto_create_max_per_second", "max_topic_count", "max_group_count", "max_client_count"):
-            self.require_range(source, name, 1, 10_000_000)
-        self.require_range(source, "access_message_in_memory_max_ratio", 0, 100)
-        self.require_range(source, "flush_interval_commit_log", 1, 600_000)
-        self.require_range(source, "long_polling_max_ms", 0, 600_000)
-        self.require_range(source, "transaction_time_out", 0, 2**31 - 1)
-        self.require_range(source, "transaction_check_interval", 10, 2**31 - 1)
-        self.require_range(source, "transaction_check_max", 1, 2**31 - 1)
-        self.require_range(source, "listen_port", 3, 65534)
-        self.require_range(source, "total_replicas", 1, 9)
         self.require_range(source, "in_sync_replicas", 1, self.total_replicas if self.enable_controller_mode else 9)
         self.require_range(source, "min_in_sync_replicas", 1, self.total_replicas)
-        self.require_range(source, "broker_election_priority", -(2**31), 2**31 - 1)
-        self.require_range(source, "disk_probe_interval_millis", 0, 3_600_000)
-        self.require_range(source, "forward_sends_millis", 0, 600_000)
-        self.require_range(source, "wait_time_mills_in_send_queue", 0, 600_000)
-        self.require_range(source, "disk_probe_timeout_millis", 100, 600_000)
-        self.require_range(source, "mapped_file_size_commit_log", 64 * 1024, 2**31 - 1)
-        self.require_range(source, "max_hash_slot_num", 1, 2**28)
         self.require_range(source, "max_index_num", 2, (2**31 - 41 - 4 * self.max_hash_slot_num) // 20)
-        self.require_range(source, "transient_store_pool_size", 1, 1024)
-        self.require_range(source, "commit_commit_log_least_pages", 1, 1024)
-        self.require_range(source, "commit_interval_commit_log", 1, 60_000)
         self.require_range(source, "max_message_size", 1, self.mapped_file_size_commit_log // 2)
-        self.require_range(source, "ha_transfer_batch_size", 1024, 1024 * 1024)
-        self.require_range(source, "ha_transfer_bytes_per_second", 0, 2**63 - 1)
-        self.require_range(source, "scrub_bytes_per_second", 0, 2**31 - 1)
         if self.mapped_file_size_consume_queue % 20:
             raise ConfigError(f"{source}: mappedFileSizeConsumeQueue must be a multiple of 20, the size of one entry")
         if self.mapper_file_size_batch_consume_queue % 46:
@@ -608,20 +573,9 @@ class BrokerConfig(ServerConfig):
                 f"{source}: commitLogMaxBytes = {self.commit_log_max_bytes} must be 0 or at least two files of"
                 f" mappedFileSizeCommitLog = {self.mapped_file_size_commit_log}: the file in use always stays"
             )
-        self.require_range(source, "file_reserved_time", 0, 10**6)
-        for name in ("disk_max_used_space_ratio", "disk_space_clean_forcibly_ratio", "disk_space_warning_level_ratio"):
-            self.require_range(source, name, 1, 100)
         self.require_range(
             source,
             "disk_space_clean_forcibly_ratio",
             self.disk_max_used_space_ratio,
             self.disk_space_warning_level_ratio,
         )
-        self.require_range(source, "delete_file_batch_max", 1, 10**6)
-        self.require_range(source, "clean_resource_interval", 10, 10**9)
-        for name in (
-            "delete_commit_log_files_interval",
-            "destroy_maped_file_interval_forcibly",
-            "redelete_hanged_file_interval",
-        ):
-            self.require_range(source, name, 0, 10**9)
