@@ -188,6 +188,8 @@ def must_be_refused(world: World, command: Command, *, key: str = OWN.name) -> N
     answers = world.ask(command, key)
     assert [answer.code for answer in answers] == [ResponseCode.NO_PERMISSION], answers
     shows_nothing(answers)
+    if FOREIGN.name not in repr((command.ext, bytes(command.body))):
+        names_nothing(answers)
     assert world.state() == before and world.statistics.denied_count == denied + 1
     told = [channel.take() for channel in world.channels.values()]
     assert told == [[], []], "nobody else is told of it"

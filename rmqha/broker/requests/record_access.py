@@ -19,10 +19,13 @@ def owner_topic(record: Record) -> str:
     return (_property(record, PROPERTY_REAL_TOPIC) if record.topic in MIXED_TOPICS else "") or record.topic
 
 
-def require_topic(command: Command, topic: str, permission: Permission) -> None:
-    """Raises RequestError if the account of the request lacks a permission on the topic, or on its group."""
-    if command.principal.is_restricted and (reason := command.principal.refusal(Needs(topics=((topic, permission),)))):
-        raise denied(command, reason)
+def require_owner(command: Command, record: Record, permission: Permission) -> None:
+    """Raises RequestError if the account of the request lacks a permission on the topic that the record is for, or on
+    its group. Which topic that is, the answer does not say: whoever names an offset need not know it."""
+    principal = command.principal
+    if principal.is_restricted and (reason := principal.refusal(Needs(topics=((owner_topic(record), permission),)))):
+        told = f"no {permission.name} permission on the topic of the message at {record.phy_offset}"
+        raise denied(command, reason, f"account {principal.access_key} has {told}")
 
 
 def require_reader(command: Command, record: Record, named_topic: str | None) -> None:
@@ -30,9 +33,8 @@ def require_reader(command: Command, record: Record, named_topic: str | None) ->
     is not the record's, by any of the names that its readers know it by."""
     if not command.principal.is_restricted:
         return
-    owner = owner_topic(record)
-    require_topic(command, owner, Permission.SUB)
-    if named_topic and named_topic not in (record.topic, owner, _property(record, PROPERTY_RETRY_TOPIC)):
+    require_owner(command, record, Permission.SUB)
+    if named_topic and named_topic not in (record.topic, owner_topic(record), _property(record, PROPERTY_RETRY_TOPIC)):
         raise denied(command, f"the message at {record.phy_offset} is none of topic {named_topic}")
 
 
@@ -42,11 +44,11 @@ def require_producer(command: Command, group: str) -> None:
         raise denied(command, reason)
 
 
-def denied(command: Command, reason: str) -> RequestError:
+def denied(command: Command, reason: str, told: str = "") -> RequestError:
     """The error to raise for a request that came through the guard and must be refused all the same; it is counted
-    there."""
+    there. `told`: what the answer says instead of the reason, which the audit log has."""
     command.principal.denied(command, reason)
-    return RequestError(ResponseCode.NO_PERMISSION, reason)
+    return RequestError(ResponseCode.NO_PERMISSION, told or reason)
 
 
 def _property(record: Record, name: str) -> str:

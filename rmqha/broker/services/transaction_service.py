@@ -10,7 +10,7 @@ from collections import deque
 from typing import NamedTuple, Protocol
 
 from rmqha.broker.replication.waiter import MessageAppender, Waiter, Waiting
-from rmqha.broker.requests.record_access import owner_topic, require_producer, require_topic
+from rmqha.broker.requests.record_access import require_owner, require_producer
 from rmqha.broker.requests.request import Channel, RequestError, not_admitted, number, text, truth
 from rmqha.broker.services.schedule import ScheduleLog
 from rmqha.broker.services.transaction import (
@@ -246,7 +246,7 @@ class TransactionService:
     def _require_rights(command: Command, half: Record, group: str) -> None:
         """Check the rights of whoever ends a transaction: the topic that it names is only a claim. Raises
         RequestError."""
-        require_topic(command, owner_topic(half), Permission.PUB)
+        require_owner(command, half, Permission.PUB)
         require_producer(command, group)
 
     # --- checks -------------------------------------------------------------------------------------------------------
