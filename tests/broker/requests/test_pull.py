@@ -286,6 +286,14 @@ def test_commit_flag_and_closed_channel(broker: Broker) -> None:
     assert channel.take() == []
 
 
+@pytest.mark.parametrize("offset", ["-1", str(-(1 << 63))])
+def test_a_pull_commits_no_offset_below_0(broker: Broker, offset: str) -> None:
+    """As request 15 does not; among replicas -1 stands for an offset that was removed."""
+    broker.ask(send_command())
+    broker.core.processor.received(FakeChannel(), [pull_command(offset=1, sysFlag="7", commitOffset=offset)])
+    assert broker.core.offsets.query("G", "T", 0) is None
+
+
 def test_only_queues_that_have_grown_are_looked_at(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     broker.ask(send_command())
     channel = FakeChannel()
