@@ -25,6 +25,10 @@ class Bounds:
     floor_ms: float
     grown_mib: float = 128.0
     left_mib: float = 64.0
+    beat_gap_ms: int = 1500
+    """Three heartbeats: a controller takes a broker for dead after four."""
+    ack_gap_ms: int = 2000
+    """haAckStallBoundMs: a slave that acknowledges nothing for so long leaves the SyncStateSet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,10 @@ class Outcome:
     settled_s: float
     settled: bool = True
     """Memory and honest sends were as before when waiting ended."""
+    beat_gap_ms: int = 0
+    """The longest time in which a broker sent no controller a heartbeat."""
+    ack_gap_ms: int = 0
+    """The longest time in which a slave acknowledged nothing."""
     wrong_answers: Sequence[int] = ()
     """Codes that no answer to this attack may have."""
 
@@ -76,6 +84,8 @@ class Outcome:
             "ended": ", ".join(self.dead),
             "grown MiB": max(self.grown_mib.values()),
             "left MiB": max(self.left_mib.values()),
+            "heartbeat gap ms": self.beat_gap_ms,
+            "ack gap ms": self.ack_gap_ms,
             "settled s": self.settled_s,
             "MB written": self.did.get("bytes written", 0) / 1e6,
             "thrown out": self.did.get("thrown out", 0) + self.did.get("refused", 0),
@@ -100,6 +110,10 @@ class Outcome:
             found.append(
                 f"honest p99 was {self.p99_ms:.0f} ms, {self.ratio:.0f} × the quiet {self.quiet_p99_ms:.1f} ms"
             )
+        if self.beat_gap_ms > bounds.beat_gap_ms and not self.dead:
+            found.append(f"a broker sent no heartbeat for {self.beat_gap_ms} ms")
+        if self.ack_gap_ms > bounds.ack_gap_ms and not self.dead:
+            found.append(f"a slave acknowledged nothing for {self.ack_gap_ms} ms")
         for name, size in self.grown_mib.items():
             if size > bounds.grown_mib:
                 found.append(f"{name} grew by {size:.0f} MiB")

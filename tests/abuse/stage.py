@@ -22,6 +22,7 @@ from rmqha.drill.cluster import GROUP, Cluster, quickstart, wall_ms
 from rmqha.host.access.security import ambient
 from tests.abuse.attack import Attack
 from tests.abuse.forger import forging
+from tests.abuse.gaps import Gaps
 from tests.abuse.honest import TIMEOUT_MS
 from tests.abuse.keys import Keys
 from tests.abuse.outcome import Outcome, percentile_ms
@@ -272,10 +273,11 @@ class Stage:
         before = trio.run(self._standing)
         memory = Memory({node.name: node.pid for node in self.cluster.state.nodes.values()})
         attacker = self._attacker(attack, connection_count, seconds)
-        began_ms = wall_ms()
+        began_ms, gaps = wall_ms(), self._gaps()
         try:
             out, _ = attacker.communicate(timeout=seconds + STARTED_S)
         finally:
+            gaps.close()
             attacker.kill()
         ended_ms = wall_ms()
         dead = self.dead
@@ -299,8 +301,15 @@ class Stage:
             left_mib={name: round(size / MIB, 1) for name, size in memory.grown(memory.now()).items()},
             settled_s=settled_s,
             settled=settled,
+            beat_gap_ms=gaps.beat_ms,
+            ack_gap_ms=gaps.ack_ms,
             wrong_answers=[code for code in answers if attack.answers is not None and code not in attack.answers],
         )
+
+    def _gaps(self) -> Gaps:
+        nodes, addresses = self.cluster.state.nodes, self.scene.addresses
+        ports = (int(addresses[name].rpartition(":")[2]) for name in ("controller", "ha"))
+        return Gaps([nodes[name].pid for name in self.cluster.brokers if nodes[name].alive], *ports)
 
     def _attacker(self, attack: Attack, connection_count: int, seconds: float) -> subprocess.Popen[str]:
         arguments = [sys.executable, "-m", "tests.abuse.attacker", str(self._files[0]), attack.name]

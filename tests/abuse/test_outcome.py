@@ -46,6 +46,8 @@ def test_who_keeps_all_promises_has_no_problem() -> None:
     [
         (replace(WELL, dead={"broker-a-1": "BadRecordError"}), "broker-a-1 has ended: BadRecordError"),
         (replace(WELL, changed={"broker-a-1": (("MASTER", 1), ("SLAVE", 2))}), "broker-a-1 was ('MASTER', 1) and"),
+        (replace(WELL, beat_gap_ms=1501), "a broker sent no heartbeat for 1501 ms"),
+        (replace(WELL, ack_gap_ms=2001), "a slave acknowledged nothing for 2001 ms"),
         (replace(WELL, failures=["no_master"]), "1 of 100 honest sends failed: 1 × no_master"),
         (replace(WELL, taken_ms=[51.0]), "honest p99 was 51 ms, 10 × the quiet 5.0 ms"),
         (replace(WELL, taken_ms=[]), "no honest send was due"),

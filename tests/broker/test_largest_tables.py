@@ -186,7 +186,7 @@ def test_each_code_with_the_largest_tables(world: Broker) -> None:
             turns = min(again, key=lambda item: item.longest_ms)
         if turns.longest_ms > LIMIT_MS:
             slow.append((code, principal.access_key, round(turns.longest_ms)))
-        if turns.codes and turns.codes[0] != ResponseCode.SUCCESS:
+        if not principal.is_restricted and turns.codes and turns.codes[0] != ResponseCode.SUCCESS:
             refused.add(code)
     assert not slow
     # a new code is given its fields above, or nothing was measured
