@@ -14,6 +14,7 @@ import rmqha as package
 from rmqha.cli.local.up import QUICKSTART
 from rmqha.cli.main import COMMANDS, SECTIONS, SERVERS, WITHOUT_ASSERTIONS
 from rmqha.ops.local.cluster_file import load
+from tests.support.patience import HANG_S
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -24,7 +25,7 @@ def rmqha(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=HANG_S,
         check=False,
     )
 
@@ -78,7 +79,7 @@ def test_wrong_options_are_one_sentence_too(tmp_path: Path, arguments: list[str]
 
 def test_python_without_assertions_is_refused(tmp_path: Path) -> None:
     command = [sys.executable, "-O", "-P", "-m", "rmqha.cli.main", "broker"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert (result.returncode, result.stderr) == (2, f"rmqha: {WITHOUT_ASSERTIONS}\n")
 
 
@@ -117,7 +118,7 @@ try:
 finally:
     print(sorted(sys.modules), file=sys.stderr)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=HANG_S, check=False)
     for name in ("up", "status", "broker", "namesrv", "controller", "spark", "send"):
         assert f"\n  {name} " in done.stdout
     assert "'trio'" not in done.stderr
@@ -144,7 +145,7 @@ from rmqha.cli.main import cli
 assert cli.get_command(None, {command!r}) is not None
 print(json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=HANG_S, check=True)
     loaded = set(json.loads(done.stdout))
     assert loaded.isdisjoint({"rich", "numpy", "pyspark", "pyarrow", "pandas"}), loaded
     # of importlib.metadata, which only the commands of the packages above need

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rmqha.ops.local.preflight import free_ports
+from tests.support.patience import HANG_S
 
 TEXT = """\
 [cluster]
@@ -26,7 +27,6 @@ listenPort = {broker}
 [broker]
 mappedFileSizeCommitLog = 16777216
 """
-COMMAND_TIMEOUT_S = 90
 
 
 class LocalCluster:
@@ -58,7 +58,7 @@ class LocalCluster:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=COMMAND_TIMEOUT_S,
+            timeout=HANG_S,
             check=False,
         )
 

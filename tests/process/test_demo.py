@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import HANG_S
+
 DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 
 
@@ -37,7 +39,7 @@ def test_a_file_that_is_not_what_was_said_is_one_sentence(tmp_path: Path, conten
         env=environment(tmp_path),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=False,
     )
     assert done.returncode == 1
@@ -75,7 +77,7 @@ def test_ctrl_c_stops_all_that_was_started(tmp_path: Path) -> None:
                 break
         assert len(processes_that_name(str(tmp_path / "rmqha-demo-"))) >= 4
         os.killpg(demo.pid, signal.SIGINT)
-        said, _ = demo.communicate(timeout=60)
+        said, _ = demo.communicate(timeout=HANG_S)
     assert demo.returncode == 130, said
     assert "Traceback" not in said
     assert processes_that_name(str(tmp_path / "rmqha-demo-")) == []

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from tests.process.cluster import LocalCluster
+from tests.support.patience import HANG_S
 
 pytestmark = pytest.mark.chaos
-
-DEADLINE_S = 30
 
 
 @pytest.fixture
@@ -60,7 +59,7 @@ def test_a_group_is_described_and_its_waits_are_explained(cluster: LocalCluster)
     try:
         command = cluster.command("send", "--topic", "T", "second")
         with subprocess.Popen(command, env=cluster.environment, stdout=subprocess.DEVNULL) as sender:
-            deadline = time.monotonic() + DEADLINE_S
+            deadline = time.monotonic() + HANG_S
             while not waits["groups"][0]["waits"]["count"] and time.monotonic() < deadline:
                 waits, code = asked(cluster, "explain-wait", "broker-a")
             lines = waits["groups"][0]["sentences"]
@@ -70,7 +69,7 @@ def test_a_group_is_described_and_its_waits_are_explained(cluster: LocalCluster)
             wrong = {(item["subject"], item["check"]) for item in examined["findings"] if item["verdict"] == "WRONG"}
             assert (code, wrong) == (1, {(slave["node"], "process"), (slave["node"], "answers")})
             os.kill(slave["pid"], signal.SIGCONT)
-            assert sender.wait(DEADLINE_S) == 0
+            assert sender.wait(HANG_S) == 0
     finally:
         os.kill(slave["pid"], signal.SIGCONT)
     measured, code = asked(cluster, "bench", "e2e", "-n", "60", "--rate", "100")

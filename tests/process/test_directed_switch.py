@@ -14,6 +14,7 @@ from rmqha.drill.audit import audit
 from rmqha.drill.traffic import SEND_OK, DirectAnswers, DirectSender, DrillTraffic
 from rmqha.ops.local.cluster_state import ClusterState
 from tests.process.cluster import LocalCluster
+from tests.support.patience import HANG_S
 
 pytestmark = pytest.mark.chaos
 
@@ -43,7 +44,7 @@ def test_switches_lose_nothing_and_store_nothing_twice(cluster: LocalCluster, tm
             if "is master" not in done.stderr and done.returncode:
                 # refused while the target is the master already, or not in the set again yet
                 assert "is still alive" in done.stderr or "SyncStateSet" in done.stderr, done.stderr
-        out, _ = sender.communicate(timeout=60)
+        out, _ = sender.communicate(timeout=HANG_S)
         assert sender.returncode == 0, out
     history = json.loads(cluster.rmqha("history", "-o", "json").stdout)["events"]
     switched = [item for item in history if item["event"] == "hand_over_begins"]
@@ -115,7 +116,7 @@ async def test_a_switch_is_no_error_at_200_messages_a_second(cluster: LocalClust
     state = ClusterState.require(cluster.directory)
     old = cluster.master()
     stays = DirectAnswers()
-    with trio.fail_after(120):
+    with trio.fail_after(HANG_S):
         async with traffic.running(cluster.namesrv), trio.open_nursery() as nursery:
             await traffic.goes_on(100)
             nursery.start_soon(DirectSender(state.node(old).address, stays.heard).run, 10_000)

@@ -22,6 +22,7 @@ from rmqha.client.consumers.consumer import Consumer
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import Producer
 from rmqha.drill.cluster import BROKERS, Cluster, quickstart
+from tests.support.patience import HANG_S
 
 SELDOM = {
     "rmqha_controller_follower_lag_entries",
@@ -73,7 +74,7 @@ def scrape(address: str) -> dict[str, float]:
 
 async def test_a_cluster_shows_every_series_and_who_leads(tmp_path: Path) -> None:
     """A master is killed under way, so that counters of failovers and cuts have something to show."""
-    with trio.fail_after(60), Cluster.of(quickstart("cp", http=True), tmp_path, quiet=True) as cluster:
+    with trio.fail_after(HANG_S), Cluster.of(quickstart("cp", http=True), tmp_path, quiet=True) as cluster:
         await cluster.up()
         places = {name: cluster.state.http_address(name) for name in cluster.state.nodes}
         namesrv = cluster.spec.namesrv_addresses

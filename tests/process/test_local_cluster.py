@@ -15,9 +15,9 @@ import pytest
 
 from rmqha.cli.local.phases import failover_phases
 from tests.process.cluster import LocalCluster
+from tests.support.patience import HANG_S
 
 MESSAGES = 3000
-DEADLINE_S = 30
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def wait_master_other_than(cluster: LocalCluster, killed: str) -> str:
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + HANG_S
     while time.monotonic() < deadline:
         master = cluster.master()
         if master not in ("", killed):
@@ -99,12 +99,12 @@ def test_a_killed_master_takes_no_acknowledged_message_and_comes_back(running: L
     with subprocess.Popen(
         running.command(*arguments), env=running.environment, stdout=subprocess.PIPE, text=True
     ) as sender:
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + HANG_S
         while not acked.exists() or acked.stat().st_size < 10_000:
             assert time.monotonic() < deadline, "nothing was acknowledged"
         stamp = json.loads(running.rmqha("kill", killed, "-o", "json").stdout)["killedAtMs"]
         master = wait_master_other_than(running, killed)
-        out, _ = sender.communicate(timeout=DEADLINE_S)
+        out, _ = sender.communicate(timeout=HANG_S)
         assert sender.returncode == 0, out
     assert json.loads(out)["acknowledged"] == MESSAGES
 
@@ -180,7 +180,7 @@ def test_ctrl_c_during_up_leaves_nothing_running(cluster: LocalCluster, tmp_path
             if line.startswith("broker-a-1: "):
                 break
         os.kill(starting.pid, signal.SIGINT)
-        _, said = starting.communicate(timeout=DEADLINE_S)
+        _, said = starting.communicate(timeout=HANG_S)
     assert starting.returncode == 130
     assert "interrupted" in said
     assert all(node["pid"] is None for node in cluster.status()["nodes"])

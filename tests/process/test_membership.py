@@ -17,9 +17,9 @@ from rmqha.drill.traffic import DrillTraffic
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.store.log.record import decode
 from tests.process.cluster import LocalCluster
+from tests.support.patience import HANG_S
 
 PER_SECOND = 100
-LIMIT_S = 240
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ async def test_a_group_grows_to_five_and_shrinks_to_one_under_load(one: LocalClu
     """Another replica is left than the one that began, and it holds every acknowledged message once."""
     assert one.up().returncode == 0
     traffic = DrillTraffic(PER_SECOND)
-    with trio.fail_after(LIMIT_S):
+    with trio.fail_after(HANG_S):
         async with traffic.running(one.namesrv):
             await traffic.goes_on()
             last = await grow_and_shrink(one, traffic)

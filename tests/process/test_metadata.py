@@ -19,6 +19,7 @@ from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
+from tests.support.patience import HANG_S
 
 SEED = 7
 ROUNDS = 3
@@ -100,7 +101,7 @@ class Desk:
 
 @asynccontextmanager
 async def running(tmp_path: Path, mode: str, **broker: str | int | bool) -> AsyncIterator[tuple[Cluster, Desk]]:
-    with trio.fail_after(120), Cluster.of(quickstart(mode, broker=broker), tmp_path, quiet=True) as cluster:
+    with trio.fail_after(HANG_S), Cluster.of(quickstart(mode, broker=broker), tmp_path, quiet=True) as cluster:
         await cluster.up()
         async with RemotingClient() as client:
             yield cluster, Desk(client, cluster)

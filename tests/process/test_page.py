@@ -14,8 +14,7 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.process.cluster import LocalCluster
-
-DEADLINE_S = 20
+from tests.support.patience import HANG_S
 
 
 @pytest.fixture
@@ -27,7 +26,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 def until(stream: HTTPResponse, well: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """The first live document that is `well`."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + HANG_S
     document: dict[str, Any] = {}
     name = b""
     for line in stream:
@@ -53,9 +52,9 @@ def test_a_message_is_found_and_a_killed_master_is_seen(cluster: LocalCluster) -
 
     def look(**query: str) -> list[dict[str, Any]]:
         """What is found; the index follows a send within a moment."""
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + HANG_S
         while True:
-            with urllib.request.urlopen(f"{base}lookup?{urlencode(query)}", timeout=DEADLINE_S) as answer:
+            with urllib.request.urlopen(f"{base}lookup?{urlencode(query)}", timeout=HANG_S) as answer:
                 found: list[dict[str, Any]] = json.load(answer)["messages"]
             if found or time.monotonic() > deadline:
                 return found
@@ -68,7 +67,7 @@ def test_a_message_is_found_and_a_killed_master_is_seen(cluster: LocalCluster) -
     for query in (*ids, {"by": "place", "topic": "T", **place}):
         assert [item["physicalOffset"] for item in look(**query)] == [message["physicalOffset"]], query
 
-    with urllib.request.urlopen(f"{base}events?group=broker-a", timeout=DEADLINE_S) as stream:
+    with urllib.request.urlopen(f"{base}events?group=broker-a", timeout=HANG_S) as stream:
         before = until(stream, lambda found: found["health"]["healthy"] and found["elections"])
         master = before["group"]["masterAddress"]
         assert cluster.rmqha("kill", cluster.master()).returncode == 0

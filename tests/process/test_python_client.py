@@ -17,6 +17,7 @@ from rmqha.client.producers.producer import Producer
 from rmqha.client.producers.transaction import Outcome, TransactionProducer
 from rmqha.drill.cluster import Cluster, quickstart
 from rmqha.model.error import RemoteError, UnreachableError
+from tests.support.patience import HANG_S
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 KEYS: dict[str, str | int | bool] = {
@@ -28,7 +29,7 @@ KEYS: dict[str, str | int | bool] = {
 
 
 async def test_what_a_real_broker_does_for_it(tmp_path: Path) -> None:
-    with trio.fail_after(60), Cluster.of(quickstart("cp", 1, KEYS), tmp_path, quiet=True) as cluster:
+    with trio.fail_after(HANG_S), Cluster.of(quickstart("cp", 1, KEYS), tmp_path, quiet=True) as cluster:
         await cluster.up()
         namesrv = cluster.spec.namesrv_addresses
         async with Admin(namesrv) as admin, Producer(namesrv) as producer:

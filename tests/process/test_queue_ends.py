@@ -15,10 +15,10 @@ from rmqha.drill.cluster import GROUP, Cluster, quickstart, until
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.wire.command import Command
+from tests.support.patience import HANG_S
 
 FILE_BYTES = 1024 * 1024
 IDLE_COUNT = 5
-LIMIT_S = 120
 
 
 async def fill(cluster: Cluster) -> None:
@@ -41,7 +41,7 @@ async def let_old_files_go(cluster: Cluster, name: str) -> None:
     async def begins_later() -> bool:
         return bool((await cluster.replica_states([name]))[name]["minPhyOffset"] == 3 * FILE_BYTES)
 
-    await until(begins_later, f"{name} has removed its first files", 30)
+    await until(begins_later, f"{name} has removed its first files", HANG_S)
 
 
 async def idle_ends(cluster: Cluster, name: str) -> list[int]:
@@ -82,7 +82,7 @@ async def story(cluster: Cluster) -> None:
     async def leads() -> bool:
         return await cluster.master() == new
 
-    await until(leads, f"{new} is master", 30)
+    await until(leads, f"{new} is master", HANG_S)
     async with Producer(cluster.spec.namesrv_addresses) as producer:
         for _ in range(4):
             result = await producer.send("Idle", b"again", timeout_ms=20_000)
@@ -96,7 +96,7 @@ def test_a_replaced_replica_gives_no_queue_offset_again(tmp_path: Path) -> None:
     with Cluster.of(quickstart("cp", 3, keys), tmp_path) as cluster:
 
         async def limited() -> None:
-            with trio.fail_after(LIMIT_S):
+            with trio.fail_after(HANG_S):
                 await story(cluster)
 
         trio.run(limited)

@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 
 from rmqha.ops.local.preflight import free_ports
+from tests.support.patience import HANG_S
 
 pytestmark = pytest.mark.chaos
-
-DEADLINE_S = 20
 
 
 class Controllers:
@@ -64,7 +63,7 @@ class Controllers:
             [sys.executable, "-P", "-m", "rmqha.cli.main", "quorum", *arguments, "--controller", asked],
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=HANG_S,
             check=False,
         )
 
@@ -75,7 +74,7 @@ class Controllers:
 
     def until_well(self, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
         """All of the group but `without` answer, and one of them leads; what `show` says."""
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + HANG_S
         while True:
             done = self.rmqha("show", "-o", "json")
             if done.stdout:
@@ -147,7 +146,7 @@ def test_a_lost_disk_has_no_vote_until_it_is_added_again(controllers: Controller
     shutil.rmtree(controllers.store(victim))
     controllers.start(victim, 3)
     lost = f"n{victim}"
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + HANG_S
     while True:
         shown = controllers.rmqha("show")
         if "has lost its disk" in shown.stdout:

@@ -16,6 +16,7 @@ from rmqha.wire.command import Command
 from tests.broker.replication.test_ha_guard import secured
 from tests.host.access.test_security import client_security
 from tests.host.access.test_security import files as files
+from tests.support.patience import HANG_S
 
 
 async def test_a_group_that_asks_everybody_for_an_account(files: Path, tmp_path: Path) -> None:
@@ -35,7 +36,7 @@ async def test_a_group_that_asks_everybody_for_an_account(files: Path, tmp_path:
             "client.trustCertPath": str(files / "ca.pem"),
         },
     }
-    with trio.fail_after(90), Cluster.of(document, tmp_path, quiet=True) as cluster:
+    with trio.fail_after(HANG_S), Cluster.of(document, tmp_path, quiet=True) as cluster:
         await cluster.up()
         namesrv = cluster.spec.namesrv_addresses
         async with Producer(namesrv) as producer:

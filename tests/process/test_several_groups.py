@@ -12,6 +12,7 @@ from rmqha.client.admin import Admin
 from rmqha.client.consumers.consumer import Consumer
 from rmqha.client.producers.producer import Producer
 from rmqha.drill.cluster import Cluster, quickstart, until
+from tests.support.patience import HANG_S
 
 TOPIC = "Orders"
 KEYS = [f"customer {number}" for number in range(12)]
@@ -23,7 +24,7 @@ async def test_ordered_messages_wait_for_their_group_and_the_others_go_to_anothe
     document = quickstart("cp", 1)
     (group,) = document["group"]
     document["group"].append({**group, "name": "broker-b", "listenPort": group["listenPort"] + 20})
-    with trio.fail_after(60), Cluster.of(document, tmp_path, quiet=True) as cluster:
+    with trio.fail_after(HANG_S), Cluster.of(document, tmp_path, quiet=True) as cluster:
         await cluster.up()
         namesrv = cluster.spec.namesrv_addresses
         old = await _new_group_joins(namesrv)

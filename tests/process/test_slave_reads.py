@@ -12,6 +12,7 @@ from rmqha.client.consumers.message import Message
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import Producer
 from rmqha.drill.cluster import Cluster, quickstart, until
+from tests.support.patience import HANG_S
 
 COUNT = 600
 MORE = 100
@@ -37,7 +38,7 @@ async def got(cluster: Cluster) -> dict[str, int]:
 async def test_a_consumer_reads_on_while_its_group_has_no_master(tmp_path: Path, mode: str) -> None:
     """Controller and master are dead: nobody can be elected. What is committed stays readable, no offset moves, and the
     consumer goes on with the master when there is one again."""
-    with trio.fail_after(100), Cluster.of(quickstart(mode, controllers=1), tmp_path, quiet=True) as cluster:
+    with trio.fail_after(HANG_S), Cluster.of(quickstart(mode, controllers=1), tmp_path, quiet=True) as cluster:
         await cluster.up()
         namesrv = cluster.spec.namesrv_addresses
         (controller,) = (node.name for node in cluster.state.nodes.values() if node.kind == "controller")
@@ -68,7 +69,7 @@ async def test_a_consumer_reads_on_while_its_group_has_no_master(tmp_path: Path,
 
 async def test_old_messages_are_read_from_a_slave(tmp_path: Path) -> None:
     keys: dict[str, str | int | bool] = {"accessMessageInMemoryMaxRatio": 0}
-    with trio.fail_after(60), Cluster.of(quickstart("cp", broker=keys), tmp_path, quiet=True) as cluster:
+    with trio.fail_after(HANG_S), Cluster.of(quickstart("cp", broker=keys), tmp_path, quiet=True) as cluster:
         await cluster.up()
         namesrv = cluster.spec.namesrv_addresses
         async with Producer(namesrv, compression=None) as producer:

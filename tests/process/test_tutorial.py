@@ -18,11 +18,10 @@ import pytest
 from rmqha.cli.local.up import QUICKSTART
 from rmqha.ops.local.preflight import free_ports
 from tests.process.cluster import LocalCluster
+from tests.support.patience import HANG_S
 
 PAGE = Path(__file__).parents[2] / "docs" / "start" / "tutorial.md"
 README = Path(__file__).parents[2] / "README.md"
-COMMAND_TIMEOUT_S = 400
-"""Spark's start takes 8 s on a machine that is free, minutes on one that is not."""
 SETTLE_S = 60
 LOOKS = ("status", "explain", "health", "receive", "log", "epochs")
 """Commands that change nothing: asked again until the group has settled."""
@@ -113,7 +112,7 @@ class Reader:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=COMMAND_TIMEOUT_S,
+            timeout=HANG_S,
             check=False,
         )
         return tuple(done.stdout.splitlines())

@@ -21,6 +21,7 @@ from rmqha.spark.java import _launcher_home, bundled_java
 from rmqha.spark.sql import _answer, scan_count, translate
 from tests.scan.test_api import GOLDEN, unpack
 from tests.store.log_writer import LogWriter, Message
+from tests.support.patience import HANG_S
 
 pytestmark = pytest.mark.spark
 
@@ -327,7 +328,7 @@ def test_the_bundled_java_runs_the_command(golden: Path, tmp_path: Path) -> None
         [sys.executable, "-W", "error", "-c", script, "spark", "query", sql, "--path", str(golden), "-o", "json"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -20,10 +20,9 @@ from tests.spark.slow_start import SLOW_START, STARTS
 from tests.spark.test_stream_reader import append, fill
 from tests.store.log_writer import LogWriter, Message
 from tests.store.support import commit_all, open_store
+from tests.support.patience import HANG_S
 
 pytestmark = pytest.mark.spark
-
-TIMEOUT_S = 120
 
 
 def started(stream: DataStreamWriter) -> StreamingQuery:
@@ -72,7 +71,7 @@ class Job:
         else:
             stream = stream.foreachBatch(sink)
         query = started(stream.trigger(availableNow=True))
-        assert query.awaitTermination(TIMEOUT_S), "the query did not end"
+        assert query.awaitTermination(HANG_S), "the query did not end"
         return len(query.recentProgress)
 
     def fails(self, sink: Callable[[DataFrame, int], None] | None = None) -> str:

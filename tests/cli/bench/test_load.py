@@ -26,6 +26,7 @@ from rmqha.model.error import UnreachableError, UsageError
 from rmqha.wire.command import Command
 from tests.client.fake import Do, FakeCluster, Node
 from tests.client.test_admin import Peer, peers
+from tests.support.patience import HANG_S
 
 GROUND = Ground(OWN, ("g-a",), created=False, other_count=0)
 
@@ -65,7 +66,7 @@ async def test_e2e_sees_everything_once_and_counts_copies() -> None:
             return Do.CLOSE_AFTER if sent == 30 else Do.STORE
 
         fake.group.master.script = script
-        with trio.fail_after(20):
+        with trio.fail_after(HANG_S):
             figures = await loads.e2e(load)
     counts = figures.counts
     assert (counts["offered"], counts["received"], counts["lost"]) == (40, 40, 0)
@@ -85,7 +86,7 @@ async def test_e2e_tells_what_never_comes(monkeypatch: pytest.MonkeyPatch) -> No
             return (ResponseCode.SUCCESS, False) if number == 7 else Do.STORE
 
         fake.group.master.script = script
-        with trio.fail_after(20):
+        with trio.fail_after(HANG_S):
             figures = await loads.e2e(load)
     assert figures.counts["lost"] == 1
     assert figures.failed
@@ -97,7 +98,7 @@ async def test_consume_reads_what_is_there_and_ends() -> None:
     async with FakeCluster() as fake:
         load = load_of(fake, rate=2000, count=100)
         await loads.produce(load)
-        with trio.fail_after(10):
+        with trio.fail_after(HANG_S):
             figures = await loads.consume(fake.namesrv, GROUND, limit_s=5, limit_count=None, idle_s=0.3)
             some = await loads.consume(fake.namesrv, GROUND, limit_s=5, limit_count=1, idle_s=0.3)
     assert figures.done == 100
@@ -157,7 +158,7 @@ async def test_replicate_watches_the_master_under_load() -> None:
             return Node._answer(fake.group.master, session, command)
 
         fake.group.master._answer = answer  # type: ignore[method-assign]
-        with trio.fail_after(10):
+        with trio.fail_after(HANG_S):
             figures = await loads.replicate(load, "g-a", 0.005)
         with pytest.raises(UsageError, match="know no group g-z; there are g-a"):
             await loads.replicate(load, "g-z", 0.005)
@@ -207,7 +208,7 @@ async def test_the_topic_is_made_where_it_is_not() -> None:
             as_namesrv(names, masters, ["g-a", "g-b"], ["orders"])
 
         b.received = registers  # type: ignore[method-assign]
-        with trio.fail_after(5):
+        with trio.fail_after(HANG_S):
             ground = await prepare(names.address, OWN, 2)
         assert (ground.groups, ground.created, ground.other_count) == (("g-a", "g-b"), True, 1)
         assert "1 topic of others on the same brokers" in ground.words

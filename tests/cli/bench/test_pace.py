@@ -9,6 +9,7 @@ import time
 import trio
 
 from rmqha.cli.bench.pace import Pace, Run, run_paced
+from tests.support.patience import HANG_S
 
 
 async def test_a_stall_is_felt_by_all_whom_it_would_have_hit() -> None:
@@ -65,7 +66,7 @@ async def test_an_interrupt_ends_it_with_what_there_is() -> None:
         if number == 30:
             os.kill(os.getpid(), signal.SIGINT)
 
-    with trio.fail_after(10):
+    with trio.fail_after(HANG_S):
         await run_paced(Pace(200, limit_s=60), run, send)
     assert run.interrupted
     assert 31 <= run.latency.count < 1000

@@ -31,6 +31,7 @@ from rmqha.ops.local.cluster_file import NodeKind, parse
 from rmqha.ops.local.cluster_state import ClusterState
 from tests.cli.hostile import hostile
 from tests.client.test_admin import peers
+from tests.support.patience import HANG_S
 from tests.support.tracer import SilentTracer
 
 TEXT = """
@@ -164,7 +165,7 @@ async def test_pages_of_the_http_port_are_taken() -> None:
         port = await nursery.start(
             partial(serve, boundary=Boundary(Statistics(), SilentTracer())), routes, "127.0.0.1:0"
         )
-        with trio.fail_after(10):
+        with trio.fail_after(HANG_S):
             await take_answers(made, [BundleTarget("b", NodeKind.BROKER, peer.address, f"127.0.0.1:{port}")], 2.0)
             await take_answers(made, [BundleTarget("x", NodeKind.BROKER, peer.address, peer.address)], 0.3)
         nursery.cancel_scope.cancel()
@@ -196,7 +197,7 @@ async def test_live_nodes_are_asked_and_silent_ones_told(tmp_path: Path) -> None
             BundleTarget("b-1", NodeKind.BROKER, peer.address),
             BundleTarget("b-2", NodeKind.BROKER, "127.0.0.1:9"),
         ]
-        with trio.fail_after(10):
+        with trio.fail_after(HANG_S):
             await take_answers(made, targets, 2.0)
     assert json.loads(made.files["answers/b-1/history.json"]) == {"events": []}
     assert made.files["answers/b-1/config.properties"] == b"brokerName=b\nsecretKey=[redacted]\n"

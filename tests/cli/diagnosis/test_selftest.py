@@ -21,6 +21,7 @@ from rmqha.cli.diagnosis.selftest import selftest
 from rmqha.host.disk import HostDisk
 from rmqha.model.error import UnreachableError, UsageError
 from tests.client.test_admin import peers
+from tests.support.patience import HANG_S
 
 ON_DISK = Mount("/", "ext4", read_only=False)
 
@@ -76,12 +77,12 @@ def test_a_full_disk_is_not_filled_further(tmp_path: Path, monkeypatch: pytest.M
 def test_who_is_ended_cleans_up_first(number: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-m", "rmqha.cli.main", "selftest", "disk", str(tmp_path), "--seconds", "60"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + HANG_S
         while not list(tmp_path.iterdir()) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert [path.name for path in tmp_path.iterdir()] == [f"rmqha.selftest-{process.pid}"]
         process.send_signal(number)
-        assert process.wait(20) == (143 if number is signal.SIGTERM else 130)
+        assert process.wait(HANG_S) == (143 if number is signal.SIGTERM else 130)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -155,7 +156,7 @@ async def test_the_other_end_answers_both_ways() -> None:
 
 
 async def test_the_other_end_ends_by_itself() -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(HANG_S):
         await net_test.echo("127.0.0.1:0", 0.1)
 
 

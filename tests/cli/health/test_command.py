@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from tests.cli.health.words import controller, told_by_a_broker
 from tests.cli.hostile import KINDS, hostile
 from tests.client.test_admin import Peer, peers
 from tests.support.command import rmqha
+from tests.support.patience import HANG_S
 
 TIMEOUT_S = 1.5
 
@@ -60,9 +60,11 @@ class Mending(dict[int, tuple[int, dict[str, str], bytes]]):
         return super().get(code, default)
 
 
-async def looked(seeds: BootstrapAddresses, group: str | None = None) -> tuple[Health, list[NodeReport]]:
-    with trio.fail_after(TIMEOUT_S + 0.5):
-        return await examine(seeds, group, TIMEOUT_S)
+async def looked(
+    seeds: BootstrapAddresses, group: str | None = None, timeout_s: float = HANG_S
+) -> tuple[Health, list[NodeReport]]:
+    with trio.fail_after(HANG_S):
+        return await examine(seeds, group, timeout_s)
 
 
 async def test_from_one_name_server_it_finds_everybody() -> None:
@@ -90,7 +92,7 @@ async def test_one_broker_is_lost(kind: str) -> None:
             state = json.loads(found[1].replies[Code.RMQHA_GET_CONTROLLER_STATE][2])
             state["groups"]["broker-a"]["replicas"][2]["address"] = address
             found[1].replies[Code.RMQHA_GET_CONTROLLER_STATE] = (0, {}, dumps(state))
-            health, _ = await looked(seeds)
+            health, _ = await looked(seeds, timeout_s=TIMEOUT_S if kind == "half-dead" else HANG_S)
             said = [item for item in health.reasons if address in item.where]
             assert len(said) == 1 and "does not answer" in said[0].what
             assert health.answered == 5
@@ -126,9 +128,8 @@ async def test_apaches_nodes_have_no_word_of_their_own() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_nobody_to_ask(kind: str, tmp_path: Path) -> None:
     with hostile(kind) as address:
-        began = time.monotonic()
-        done = await rmqha("health", "--namesrv", address, "--timeout", "1", "-o", "json", directory=tmp_path)
-        assert time.monotonic() - began < 6, "1 s and the start of a process on a busy machine"
+        with trio.fail_after(HANG_S):
+            done = await rmqha("health", "--namesrv", address, "--timeout", "1", "-o", "json", directory=tmp_path)
         told: dict[str, Any] = json.loads(done.stdout)
         assert (done.returncode, told["health"], len(told["reasons"])) == (2, "UNKNOWN", 1)
 

@@ -18,6 +18,7 @@ import trio
 from rmqha.cli.main import main
 from rmqha.cli.messaging import send_input
 from tests.client.fake import Do, FakeCluster, InTurn
+from tests.support.patience import HANG_S
 
 WELL = b'{"id": 1, "kind": "a", "name": "one"}\n{"id": 2, "kind": "b", "name": "two"}\n'
 
@@ -212,7 +213,7 @@ async def test_an_interrupt_ends_it_with_a_summary() -> None:
         async with trio.open_nursery() as nursery:
             sending = partial(trio.run_process, command, stdout=subprocess.PIPE, check=False)
             process = await nursery.start(sending)
-            with trio.fail_after(10):
+            with trio.fail_after(HANG_S):
                 await fake.group.master.asked.wait()
                 process.send_signal(signal.SIGINT)
                 output = b"".join([chunk async for chunk in process.stdout])

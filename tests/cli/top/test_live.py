@@ -19,8 +19,7 @@ from rmqha.model.code import RequestCode as Code
 from tests.cli.health.test_command import tell
 from tests.client.test_admin import peers
 from tests.support.command import rmqha
-
-DEADLINE_S = 20
+from tests.support.patience import HANG_S
 
 
 class Terminal:
@@ -33,7 +32,7 @@ class Terminal:
         self.shown = ""
 
     async def until(self, holds: Callable[[str], bool]) -> None:
-        with trio.move_on_after(DEADLINE_S):
+        with trio.move_on_after(HANG_S):
             while not holds(self.shown):
                 await trio.lowlevel.wait_readable(self._handle)
                 self.shown += os.read(self._handle, 65536).decode(errors="replace")
@@ -78,7 +77,7 @@ async def test_it_is_live_asks_and_ends(tmp_path: Path) -> None:
             asked = [item for item in found[1].asked if item.code == Code.CONTROLLER_ELECT_MASTER]
             assert len(asked) == 1 and asked[0].ext["designateElect"] == "true"
             terminal.press("q")
-            with trio.fail_after(DEADLINE_S):
+            with trio.fail_after(HANG_S):
                 assert await process.wait() == 0
         finally:
             process.kill()
