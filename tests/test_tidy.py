@@ -6,7 +6,9 @@ import ast
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -19,13 +21,6 @@ PURE_CONTRACT = "pure rooms touch neither clock, chance, system nor framework"
 CONTROLLER_SHELLS = ("cli", "config", "server", "raft_guard", "raft_log", "__init__")
 """Modules of the controller that may meet the world; every other one is pure."""
 
-PURE_CHECKS: tuple[Callable[[ast.Module], Iterator[Finding]], ...] = (
-    tidy.system_imports,
-    tidy.unstable_identities,
-    tidy.unsorted_sets,
-    tidy.float_times,
-)
-
 
 def modules(*folders: str) -> list[Path]:
     return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
@@ -35,6 +30,7 @@ def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
+@cache
 def contract() -> list[str]:
     """The modules that import-linter holds for pure: one list for both tests."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -49,72 +45,68 @@ def is_pure(name: str) -> bool:
     return any(name == root or name.startswith(f"{root}.") for root in (*contract(), "rmqha.sim"))
 
 
-def report(path: Path, findings: list[Finding]) -> str:
-    return "\n".join(f"{path.relative_to(ROOT)}:{item.line}: {item.sentence}" for item in findings)
+def is_product(path: Path) -> bool:
+    return path.relative_to(ROOT).parts[0] in PACKAGES
 
 
-def test_pure_and_simulated_code_keeps_the_determinism_law() -> None:
-    checked = [path for path in modules(*PACKAGES) if is_pure(module_name(path))]
-    assert len(checked) > 40, "the list of pure modules has shrunk"
-    problems = []
-    for path in checked:
+def is_library(path: Path) -> bool:
+    """Users call these rooms."""
+    return path.relative_to(ROOT).parts[:2] in {("rmqha", name) for name in ("client", "spark", "scan", "wire")}
+
+
+def sizes(tree: ast.Module) -> Iterator[Finding]:
+    return tidy.sizes(tree, max((getattr(node, "end_lineno", 0) for node in tree.body), default=0))
+
+
+PURE_CHECKS = (tidy.system_imports, tidy.unstable_identities, tidy.unsorted_sets, tidy.float_times)
+
+
+class Law(NamedTuple):
+    holds_for: Callable[[Path], bool]
+    checks: tuple[Callable[[ast.Module], Iterator[Finding]], ...]
+
+
+LAWS = {
+    "pure and simulated code is deterministic": Law(
+        lambda path: is_product(path) and is_pure(module_name(path)),
+        PURE_CHECKS,
+    ),
+    "packages neither print nor swallow": Law(is_product, (tidy.prints, tidy.swallowed_errors)),
+    "constructors take the callbacks that they need": Law(is_product, (tidy.late_callbacks,)),
+    "docstrings begin with their subject": Law(is_product, (tidy.docstrings_without_subject,)),
+    "public functions of the libraries have a docstring": Law(is_library, (tidy.public_functions_without_docstring,)),
+    "modules and functions are short": Law(lambda path: True, (sizes,)),
+}
+
+
+class Kept(NamedTuple):
+    file_count: int
+    findings: list[str]
+
+
+@pytest.fixture(scope="module")
+def kept() -> dict[str, Kept]:
+    """Each law with the number of its files and what breaks it. A file is parsed once for all laws."""
+    counts: Counter[str] = Counter()
+    findings: dict[str, list[str]] = {name: [] for name in LAWS}
+    for path in modules(*PACKAGES, "tests"):
         tree = ast.parse(path.read_text())
-        findings = [finding for check in PURE_CHECKS for finding in check(tree)]
-        if findings:
-            problems.append(report(path, findings))
-    assert not problems, "\n".join(problems)
+        for name in [name for name, law in LAWS.items() if law.holds_for(path)]:
+            counts[name] += 1
+            found = [item for check in LAWS[name].checks for item in check(tree)]
+            findings[name] += [f"{path.relative_to(ROOT)}:{item.line}: {item.sentence}" for item in found]
+    return {name: Kept(counts[name], findings[name]) for name in LAWS}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_the_tree_keeps_the_law(kept: dict[str, Kept], name: str) -> None:
+    assert kept[name].file_count > 40, "the list of its modules has shrunk"
+    assert not kept[name].findings, "\n".join(kept[name].findings)
 
 
 def test_every_pure_module_of_the_contract_exists() -> None:
     names = {module_name(path) for path in modules(*PACKAGES)}
     assert [name for name in contract() if name not in names] == []
-
-
-def test_packages_neither_print_nor_swallow() -> None:
-    problems = []
-    for path in modules(*PACKAGES):
-        tree = ast.parse(path.read_text())
-        findings = [*tidy.prints(tree), *tidy.swallowed_errors(tree)]
-        if findings:
-            problems.append(report(path, findings))
-    assert not problems, "\n".join(problems)
-
-
-def test_constructors_take_the_callbacks_that_they_need() -> None:
-    problems = []
-    for path in modules(*PACKAGES):
-        findings = list(tidy.late_callbacks(ast.parse(path.read_text())))
-        if findings:
-            problems.append(report(path, findings))
-    assert not problems, "\n".join(problems)
-
-
-def test_docstrings_begin_with_their_subject() -> None:
-    problems = []
-    for path in modules(*PACKAGES):
-        findings = list(tidy.docstrings_without_subject(ast.parse(path.read_text())))
-        if findings:
-            problems.append(report(path, findings))
-    assert not problems, "\n".join(problems)
-
-
-def test_public_functions_of_the_libraries_have_a_docstring() -> None:
-    problems = []
-    for path in modules("rmqha/client", "rmqha/spark", "rmqha/scan", "rmqha/wire"):
-        findings = list(tidy.public_functions_without_docstring(ast.parse(path.read_text())))
-        if findings:
-            problems.append(report(path, findings))
-    assert not problems, "\n".join(problems)
-
-
-def test_modules_and_functions_are_short() -> None:
-    problems = []
-    for path in modules(*PACKAGES, "tests"):
-        text = path.read_text()
-        findings = list(tidy.sizes(ast.parse(text), text.count("\n")))
-        if findings:
-            problems.append(report(path, findings))
-    assert not problems, "\n".join(problems)
 
 
 def test_a_folder_has_at_most_14_modules() -> None:
