@@ -39,6 +39,8 @@ from rmqha.ha.action import RoleChanged
 from rmqha.ha.machine import ReplicaMachine
 from rmqha.ha.replica import Replica
 from rmqha.ha.static_replica import StaticReplica
+from rmqha.kernel.batch_kernel import BatchKernel
+from rmqha.kernel.python_kernel import PythonKernel
 from rmqha.model.code import RequestCode
 from rmqha.model.config.delay_level import parse_delay_levels
 from rmqha.model.config.servers import BrokerConfig
@@ -85,6 +87,9 @@ class _GroupView:
         return low
 
 
+_KERNEL = PythonKernel()
+
+
 class BrokerCore:
     """`driver.ha` and `driver.controller` must be set before `driver.start()`. It is what the driver and the tables
     tell their events (`DriverEvents`, `TableEvents`)."""
@@ -101,6 +106,7 @@ class BrokerCore:
         shell: BrokerShell,
         quotas: Quotas | None = None,
         host: HostFacts = NO_HOST,
+        kernel: BatchKernel = _KERNEL,
     ) -> None:
         self.live = LiveConfig(disk, config, tracer)
         config = self.live.current
@@ -139,8 +145,8 @@ class BrokerCore:
                 tracer.event("recovery", finding=line)
         self.retry_rules = rules = RetryRules(self.topics, self.groups, self.locks)
         levels = len(levels_ms)
-        held = self.feed.wait, shell.hold
-        self.send = SendProcessor(config, self.topics, self.driver, store_host, rules, levels, self.room, *held)
+        held = self.feed.wait, shell
+        self.send = SendProcessor(config, self.topics, self.driver, store_host, rules, levels, self.room, *held, kernel)
         self.transactions = TransactionService(
             config, store, self.driver, self.offsets, self.topics, self.clients, clock, tracer, store_host, shell
         )

@@ -72,6 +72,9 @@ class HostShell:
     def when_routed(self, done: Callable[[], None]) -> None:
         self._link.when_told(done)
 
+    def is_holding(self, channel: Channel) -> bool:
+        return self._forwarder is not None and self._forwarder.is_holding(channel)
+
     def hold(self, channel: Channel, commands: list[Command]) -> bool:
         return self._forwarder is not None and self._forwarder.hold(channel, commands)
 

@@ -94,6 +94,9 @@ class _Gate:
         if self.core is None:
             session.close()
 
+    def take(self, session: Session, data: bytes, max_count: int) -> tuple[int, int]:
+        return (0, 0) if self.core is None else self.core.processor.take(session, data, max_count)
+
     def received(self, session: Session, commands: list[Command]) -> None:
         if self.core is not None:
             self.core.processor.received(session, commands)
@@ -166,6 +169,7 @@ async def _listen(config: BrokerConfig, gate: _Gate, nursery: trio.Nursery) -> t
         first_request_timeout_ms=config.first_request_timeout_millis,
         quotas=gate.quotas,
         peer_rules=PEER_RULES if config.ha_security in CLOSED else PeerRules(),
+        taker=gate,
     )
     host = config.listen_address
     listen_port: int = await nursery.start(serve, join_address(host, config.listen_port))

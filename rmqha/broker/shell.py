@@ -60,6 +60,10 @@ class BrokerShell(Protocol):
     def when_routed(self, done: Callable[[], None]) -> None:
         """Call `done` once the name servers know the topics as they are now."""
 
+    def is_holding(self, channel: Channel) -> bool:
+        """True if sends that came now by this connection would be held."""
+        ...
+
     def hold(self, channel: Channel, commands: list[Command]) -> bool:
         """Take care of sends and ends of transactions that come during or after a hand-over; False: they are not
         held."""

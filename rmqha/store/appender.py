@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple, NoReturn
 
+from rmqha.kernel.batch_kernel import BatchKernel, QueueSlot, SendGround, SendRead, SendRules, SendsTaken
 from rmqha.model.error import StoreError, UsageError
 from rmqha.model.message import PROPERTY_INNER_BASE, encode_properties
 from rmqha.model.offset import PhyOffset, QueueOffset
 from rmqha.store.log.commit_log import DIRECTORY, CommitLog
 from rmqha.store.log.new_batch import NewBatch
 from rmqha.store.log.record import (
+    MAGIC_V1,
+    MAGIC_V2,
     MAX_PROPERTIES_BYTES,
     SYS_COMMIT,
     SYS_INNER_BATCH,
@@ -32,7 +35,7 @@ from rmqha.store.log.record import (
     with_crc_room,
 )
 from rmqha.store.meta.problem import os_sentence, place
-from rmqha.store.queue.dispatcher import DispatchedRecord, DispatchedRun
+from rmqha.store.queue.dispatcher import DispatchedBlock, DispatchedRecord, DispatchedRun
 from rmqha.store.queue.reput import QueueOffsets, valid_topic
 
 _FIXED_BYTES = 82
@@ -55,6 +58,16 @@ class AppendedBatch(NamedTuple):
     queue_offsets: Sequence[int]
     end_offset: PhyOffset
     store_timestamp_ms: int
+
+
+class SendSource(NamedTuple):
+    """Plain sends that wait to be made records of, and what is known of them."""
+
+    kernel: BatchKernel
+    read: SendRead
+    rules: SendRules
+    queue_count: Callable[[str], int]
+    """Number of queues of a topic that plain sends may go to, as it is now; 0 if none may."""
 
 
 class Appender:
@@ -173,6 +186,49 @@ class Appender:
             DispatchedRun(position, end - position, topic, queue_id, first, batch.sys_flag, stored, bounds, tails)
         )
         return AppendedBatch(bounds[:-1], range(first, first + count), PhyOffset(end), stored)
+
+    def append_sends(self, source: SendSource, wall_ms: int) -> SendsTaken | None:
+        """Append the plain sends at the front of what a connection has sent, with one write; None if there is none.
+        Raises StoreError as `append_encoded`."""
+        if self._has_crc:
+            return None  # each record's own checksum depends on where it stands
+        log, offsets = self._log, self._offsets
+        if offsets.covered != log.write_offset:
+            self._take_over()
+        rules, position = source.rules, log.write_offset
+        if rules.max_body_bytes > self._max_message_size:
+            rules = rules._replace(max_body_bytes=self._max_message_size)
+        stored = max(offsets.last_store_timestamp_ms, wall_ms)
+
+        def slot(topic_bytes: bytes, queue_id: int) -> QueueSlot | None:
+            topic = topic_bytes.decode()
+            if queue_id >= source.queue_count(topic) or topic in self._batch_topics:
+                return None
+            if topic not in self._fields and not valid_topic(topic):
+                return None
+            field, version = self._fields.get(topic) or self._field(topic)
+            return QueueSlot(topic, field, MAGIC_V1 if version == 1 else MAGIC_V2, offsets.next_for((topic, queue_id)))
+
+        taken = source.kernel.sends(source.read, rules, SendGround(position, log.room_end, stored, slot))
+        if not taken.taken_count:
+            return None
+        assert taken.bounds[-1] - position == len(taken.records), "records fill their places in the log"
+        for run in taken.runs:
+            known = offsets.next.get((run.topic, run.queue_id))
+            assert run.first_offset == known, f"{run.topic} {run.queue_id} goes on at {known}, not {run.first_offset}"
+        offsets.last_store_timestamp_ms = stored
+        try:
+            log.append(taken.records)
+        except OSError as error:
+            raise StoreError(os_sentence(log.disk, DIRECTORY, "append", error)) from error
+        finally:
+            offsets.covered = log.write_offset
+        for run in taken.runs:
+            offsets.next[run.topic, run.queue_id] = run.first_offset + run.unit_count
+        offsets.fresh.add_block(
+            DispatchedBlock(position, len(taken.records), taken.runs, taken.topics, taken.bounds, taken.tails, stored)
+        )
+        return taken
 
     def encode_batch(self, messages: Sequence[NewMessage]) -> EncodedBatch:
         """Everything of the records that does not depend on where they will stand: for `append_encoded`. Raises

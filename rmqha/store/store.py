@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from threading import Lock
 
+from rmqha.kernel.batch_kernel import SendsTaken
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import StoreError
 from rmqha.model.offset import Epoch, PhyOffset, QueueOffset
 from rmqha.port import Buffer, Disk, Tracer
-from rmqha.store.appender import Appended, AppendedBatch, Appender
+from rmqha.store.appender import Appended, AppendedBatch, Appender, SendSource
 from rmqha.store.config import StoreConfig
 from rmqha.store.index.index_service import IndexService
 from rmqha.store.integrity.damage import DamageTable
@@ -302,6 +303,11 @@ class Store:
         stored."""
         self._failure.check()
         return self._appender.append_batch(batch, wall_ms)
+
+    def append_sends(self, source: SendSource, wall_ms: int) -> SendsTaken | None:
+        """Append the plain sends at the front of what a connection has sent; None if there is none."""
+        self._failure.check()
+        return self._appender.append_sends(source, wall_ms)
 
     def append_raw(self, phy_offset: PhyOffset, data: Buffer) -> str:
         self.discard_uncommitted()

@@ -59,6 +59,25 @@ class FrameParser:
         header_end = 8 + (word & 0xFFFFFF)
         return None if len(buffer) < header_end else _decode_header(word >> 24, bytes(buffer[8:header_end]))
 
+    def unparsed(self, data: bytes) -> bytes:
+        """Everything that is not parsed, and `data` behind it, for somebody else to look at; what he does not take must
+        be put back or fed. Empty as long as the frame at the front is not whole."""
+        if not self._buffer:
+            return data
+        self._buffer += data
+        if len(self._buffer) < self._wanted:
+            return b""
+        data = bytes(self._buffer)
+        self._buffer.clear()
+        return data
+
+    def put_back(self, data: bytes) -> None:
+        """Keep `data` for the next `feed`."""
+        assert not self._buffer, "what is put back stands in front"
+        self._buffer += data
+        self._wanted = 8
+        self.has_more = len(data) >= 8
+
     def feed(self, data: bytes, max_count: int | None = None) -> list[Command]:
         """At most `max_count` commands at a time. Raises RemoteProtocolError for a length out of bounds or a header
         that does not decode."""

@@ -60,6 +60,11 @@ class FakeChannel:
 
     send_at_once = send
 
+    def send_frames(self, frames: bytes, count: int) -> None:
+        commands = FrameParser(len(frames)).feed(frames)
+        assert len(commands) == count
+        self.sent += commands
+
     def work(self, steps: Steps) -> None:
         """A pause ends the call; the rest is done when it is over."""
         for pause in steps:
@@ -165,6 +170,9 @@ class FakeShell:
 
     def when_routed(self, done: Callable[[], None]) -> None:
         done()
+
+    def is_holding(self, channel: Channel) -> bool:
+        return self.holds
 
     def hold(self, channel: Channel, commands: list[Command]) -> bool:
         if self.holds:

@@ -30,6 +30,7 @@ from rmqha.store.log.record import locate
 from rmqha.store.meta.identity_file import IdentityFile
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
+from rmqha.wire.frame import encode_frame
 
 from .broker_shell import SimShell
 from .covered import is_covered
@@ -374,7 +375,8 @@ class BrokerProcess(DiskProcess):
             channel = self._channels[conn.number] = SimChannel(conn, lambda work: self.after(0, work))
         if command.code in NOTICES:
             self.heard(self, command)
-        self.core.processor.received(channel, [command])
+        if not self.core.processor.take(channel, encode_frame(command), 1)[1]:
+            self.core.processor.received(channel, [command])
         self.stepped()
 
     def _session_closed(self, conn: Connection) -> None:

@@ -56,6 +56,9 @@ class SimShell:
         """Operators of these runs do not wait for routes."""
         done()
 
+    def is_holding(self, channel: Channel) -> bool:
+        return self._process.forwarder is not None and self._process.forwarder.is_holding(channel)
+
     def hold(self, channel: Channel, commands: list[Command]) -> bool:
         return self._process.forwarder is not None and self._process.forwarder.hold(channel, commands)
 

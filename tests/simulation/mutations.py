@@ -44,6 +44,7 @@ from rmqha.ha.stream.client import HaClient
 from rmqha.ha.stream.connection import ConnectionState, HaConnection
 from rmqha.ha.sync_state import Members, SyncStateSet, as_members
 from rmqha.ha.sync_state_set_manager import SyncStateSetManager
+from rmqha.kernel.batch_kernel import SendsTaken
 from rmqha.model.code import ResponseCode
 from rmqha.model.epoch import EpochHistory
 from rmqha.model.error import RemoteProtocolError
@@ -51,15 +52,17 @@ from rmqha.model.message import HALF_TOPIC, OP_TOPIC
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset, Term
 from rmqha.raft.core import Core
 from rmqha.raft.quorum import Configuration
-from rmqha.store.appender import AppendedBatch
+from rmqha.store.appender import AppendedBatch, SendSource
 from rmqha.store.log.commit_log import CommitLog
 from rmqha.store.log.new_batch import NewBatch
 from rmqha.store.log.record import NewMessage
 from rmqha.store.queue.consume_queue import ConsumeQueues
+from rmqha.store.queue.dispatcher import DispatchedBlock
 from rmqha.store.queue.queue_min_offsets import QueueEnd, QueueMinOffsets
 from rmqha.store.reader import PullResult
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
+from rmqha.wire.frame import FrameParser, encode_frame
 
 from .delay_mutations import DELAY_MUTATIONS
 from .disk_mutations import DISK_MUTATIONS
@@ -311,6 +314,24 @@ def _append_twice(self: ReplicaDriver, messages: Any) -> Any:
     return _REAL_APPEND(self, messages)
 
 
+_REAL_APPEND_SENDS = ReplicaDriver.append_sends
+
+
+def _append_sends_twice(self: ReplicaDriver, source: SendSource) -> SendsTaken | None:
+    _REAL_APPEND_SENDS(self, source)
+    return _REAL_APPEND_SENDS(self, source)
+
+
+def _answers_of_the_next(self: ReplicaDriver, source: SendSource) -> SendsTaken | None:
+    taken = _REAL_APPEND_SENDS(self, source)
+    if taken is None:
+        return None
+    answers = FrameParser(len(taken.answers)).feed(taken.answers)
+    for answer in answers:
+        answer.ext["queueOffset"] = str(int(answer.ext["queueOffset"]) + 1)
+    return taken._replace(answers=b"".join(map(encode_frame, answers)))
+
+
 def _place_of_the_next(self: ReplicaDriver, messages: Any) -> Any:
     done = _REAL_APPEND(self, messages)
     return done._replace(queue_offsets=tuple(offset + 1 for offset in done.queue_offsets))
@@ -342,6 +363,13 @@ _REAL_COLLECT = ConsumeQueues.collect
 def _not_the_second_queue(self: ConsumeQueues, record: Any) -> None:
     if record.queue_id != 1:
         _REAL_COLLECT(self, record)
+
+
+_REAL_COLLECT_BLOCK = ConsumeQueues.collect_block
+
+
+def _block_without_the_second_queue(self: ConsumeQueues, block: DispatchedBlock) -> None:
+    _REAL_COLLECT_BLOCK(self, block._replace(runs=[run for run in block.runs if run.queue_id != 1]))
 
 
 @contextmanager
@@ -516,10 +544,16 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
         AckQueue, expire=lambda self, now_ms, status: [], deadline_ms=lambda self: None
     ),
     "what is cut is not told": lambda: patch.object(Store, "truncate", _cut_in_silence),
-    "a queue lacks its records": lambda: patch.object(ConsumeQueues, "collect", _not_the_second_queue),
-    "a message is stored twice": lambda: patch.object(ReplicaDriver, "append", _append_twice),
+    "a queue lacks its records": lambda: patch.multiple(
+        ConsumeQueues, collect=_not_the_second_queue, collect_block=_block_without_the_second_queue
+    ),
+    "a message is stored twice": lambda: patch.multiple(
+        ReplicaDriver, append=_append_twice, append_sends=_append_sends_twice
+    ),
     "a batch takes one place in its queue": lambda: patch.object(ReplicaDriver, "append", _one_place_for_all),
-    "another place is told": lambda: patch.object(ReplicaDriver, "append", _place_of_the_next),
+    "another place is told": lambda: patch.multiple(
+        ReplicaDriver, append=_place_of_the_next, append_sends=_answers_of_the_next
+    ),
     "consumers see the end": lambda: patch.object(Store, "dispatch", _all_dispatched),
     "a master that goes on serves what it has on disk": lambda: patch.object(
         Replica, "_become_master", _serves_what_is_on_disk

@@ -259,6 +259,9 @@ class SimChannel:
 
     send_at_once = send
 
+    def send_frames(self, frames: bytes, count: int) -> None:
+        self._conn.send(frames)
+
     def work(self, steps: Steps) -> None:
         for pause in steps:
             if pause is not None:

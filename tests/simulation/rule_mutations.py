@@ -22,11 +22,12 @@ from rmqha.ha.machine import Promoting
 from rmqha.ha.replica import Replica
 from rmqha.ha.stream.client import HaClient
 from rmqha.ha.stream.slaves import Slaves
+from rmqha.kernel.batch_kernel import SendsTaken
 from rmqha.model.epoch import EpochEntry
 from rmqha.model.offset import PhyOffset
 from rmqha.raft import leader as raft_leader
 from rmqha.raft.log import RaftLog
-from rmqha.store.appender import Appender
+from rmqha.store.appender import Appender, SendSource
 from rmqha.store.log.commit_log import CommitLog
 from rmqha.store.meta.boot_file import BootFile
 from rmqha.store.meta.end_mark import EndMark
@@ -104,6 +105,14 @@ _APPEND = Appender.append
 def _time_as_it_is(self: Appender, message: Any, wall_ms: int) -> Any:
     self._offsets.last_store_timestamp_ms = 0
     return _APPEND(self, message, wall_ms)
+
+
+_APPEND_SENDS = Appender.append_sends
+
+
+def _sends_time_as_it_is(self: Appender, source: SendSource, wall_ms: int) -> SendsTaken | None:
+    self._offsets.last_store_timestamp_ms = 0
+    return _APPEND_SENDS(self, source, wall_ms)
 
 
 _CUT_TO = ConsumeQueue.cut_to
@@ -188,7 +197,9 @@ RULE_MUTATIONS: dict[str, Callable[[], Any]] = {
         replicas_info, "_drop_members", _drop_in_the_same_epoch
     ),
     "who lost power stays in the set (ruling 3)": lambda: _applied({MemberRemoved: lambda group, event: None}),
-    "store times follow the clock (ruling 18)": lambda: patch.object(Appender, "append", _time_as_it_is),
+    "store times follow the clock (ruling 18)": lambda: patch.multiple(
+        Appender, append=_time_as_it_is, append_sends=_sends_time_as_it_is
+    ),
     "a start leaves no trace": lambda: patch.object(BootFile, "running", lambda self, process_id: self._write()),
     "an epoch's entry is in its copy alone": lambda: patch.object(Store, "append_epoch", _alone_in_memory),
     "an unclean replica sends heartbeats (ruling 3)": lambda: patch.object(

@@ -132,11 +132,15 @@ class SendForwarder:
     def _waits_for_company(self) -> bool:
         return self._clock.now_ms() < self._young_until_ms and self._replica.is_master and not self._ready()
 
+    def is_holding(self, channel: Channel) -> bool:
+        """True if sends that came now by this connection would be taken care of here, as far as there is room."""
+        return channel in self._held or self._replica.hands_over or self._passes_on or self._waits_for_company
+
     def hold(self, channel: Channel, commands: list[Command]) -> bool:
         """True if they are taken care of."""
-        queue = self._held.get(channel)
-        if queue is None and not (self._replica.hands_over or self._passes_on or self._waits_for_company):
+        if not self.is_holding(channel):
             return False
+        queue = self._held.get(channel)
         if self._held_count + len(commands) > MAX_HELD_COUNT or any(FORWARDED in item.ext for item in commands):
             return False
         deadline_ms = self._clock.now_ms() + HOLD_MS

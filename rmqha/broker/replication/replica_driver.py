@@ -25,13 +25,14 @@ from rmqha.ha.action import (
     SendLog,
 )
 from rmqha.ha.machine import ReplicaMachine
+from rmqha.kernel.batch_kernel import SendsTaken
 from rmqha.model.code import ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import interrupted, whole
 from rmqha.model.identity import Role
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.port import Buffer, Clock, Tracer
-from rmqha.store.appender import AppendedBatch
+from rmqha.store.appender import AppendedBatch, SendSource
 from rmqha.store.log.new_batch import NewBatch
 from rmqha.store.log.record import NewMessage
 from rmqha.store.store import Store
@@ -159,6 +160,13 @@ class ReplicaDriver:
                 one = self.store.append(messages[0], wall_ms)
                 return AppendedBatch((one.phy_offset,), (one.queue_offset,), one.end_offset, one.store_timestamp_ms)
             return self.store.append_encoded(self.store.encode_batch(messages), wall_ms)
+        except Exception as error:  # noqa: BLE001  (it goes on, as what it means)
+            interrupted(error)
+
+    def append_sends(self, source: SendSource) -> SendsTaken | None:
+        """Append the plain sends at the front of what a connection has sent; None if there is none."""
+        try:
+            return self.store.append_sends(source, self._clock.wall_ms())
         except Exception as error:  # noqa: BLE001  (it goes on, as what it means)
             interrupted(error)
 

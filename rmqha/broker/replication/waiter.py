@@ -12,6 +12,7 @@ from rmqha.model.offset import PhyOffset
 from rmqha.store.appender import AppendedBatch
 from rmqha.store.log.record import NewMessage
 from rmqha.wire.command import Command
+from rmqha.wire.frame import FrameParser
 
 _CODES = {
     AckStatus.OK: (ResponseCode.SUCCESS, None),
@@ -57,6 +58,24 @@ class Waiter(Waiting):
         send = self.channel.send
         for reply in self.replies:
             send(reply)
+
+
+class FramesWaiter(Waiting):
+    """The answers of plain sends, all of one channel, encoded. They say SUCCESS already; another end makes commands of
+    them, as `Waiter` has."""
+
+    __slots__ = ("_answers", "_channel", "_count")
+
+    def __init__(self, channel: Channel, answers: bytes, count: int) -> None:
+        self._channel = channel
+        self._answers = answers
+        self._count = count
+
+    def finish(self, status: AckStatus) -> None:
+        if status is AckStatus.OK:
+            self._channel.send_frames(self._answers, self._count)
+        else:
+            Waiter(self._channel, FrameParser(len(self._answers)).feed(self._answers)).finish(status)
 
 
 class TopicWaiter(Waiting):

@@ -61,6 +61,11 @@ class BrokerProcessor:
         """Request codes that are served."""
         return _SENDS | self._later.keys() | self._handlers.keys()
 
+    def take(self, channel: Channel, data: bytes, max_count: int) -> tuple[int, int]:
+        """Answer the plain sends at the front of the frames in `data`, `max_count` at most: the index behind them, and
+        their number. Raises as `received`."""
+        return self._send.take(channel, data, max_count)
+
     def received(self, channel: Channel, commands: list[Command]) -> None:
         """Answer `commands` by `channel.send`, now or later. Raises StoreError and OSError: the disk is unusable."""
         sends: list[Command] = []

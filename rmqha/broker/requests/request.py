@@ -26,6 +26,10 @@ class Channel(Protocol):
 
     def send(self, command: Command) -> None: ...
 
+    def send_frames(self, frames: bytes, count: int) -> None:
+        """Send as `send` does, `count` answers that are encoded."""
+        ...
+
     def send_at_once(self, command: Command) -> None:
         """For one that shall not wait for what else this turn of the event loop brings."""
         ...

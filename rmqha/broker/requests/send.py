@@ -13,7 +13,7 @@ from ipaddress import ip_address
 from typing import NamedTuple, Protocol
 
 from rmqha.broker.replication.tail_room import TailRoom
-from rmqha.broker.replication.waiter import TopicWaiter, Waiter, Waiting
+from rmqha.broker.replication.waiter import FramesWaiter, TopicWaiter, Waiter, Waiting
 from rmqha.broker.requests.record_access import require_producer
 from rmqha.broker.requests.request import Channel, RequestError, Steps, not_admitted
 from rmqha.broker.requests.retry import RetryRules
@@ -22,6 +22,7 @@ from rmqha.broker.services.statistics import Rates
 from rmqha.broker.services.traffic import Traffic
 from rmqha.broker.services.transaction import RENEWAL_BYTES, to_half
 from rmqha.broker.tables.topics import BROKER_ONLY_TOPICS, DEFAULT_TOPIC, TopicConfig, TopicTable, refusal_to_send
+from rmqha.kernel.batch_kernel import BatchKernel, SendRead, SendRules, SendsTaken
 from rmqha.model.code import SEE_FAQ, RequestCode, ResponseCode
 from rmqha.model.config.delay_level import SCHEDULE_TOPIC, delay_level
 from rmqha.model.config.servers import BrokerConfig
@@ -54,7 +55,7 @@ from rmqha.model.message import (
     offset_message_ids,
 )
 from rmqha.model.offset import PhyOffset
-from rmqha.store.appender import AppendedBatch
+from rmqha.store.appender import AppendedBatch, SendSource
 from rmqha.store.log.new_batch import NewBatch, Part
 from rmqha.store.log.record import MAX_INNER_COUNT, NewMessage
 from rmqha.wire.command import FLAG_ONEWAY, Command
@@ -82,9 +83,21 @@ class MasterLog(Protocol):
         """One call, consecutive in the log."""
         ...
 
+    def append_sends(self, source: SendSource) -> SendsTaken | None:
+        """Append the plain sends at the front; None if there is none."""
+        ...
+
     def appended(self, end_offset: PhyOffset, waiter: Waiting | None) -> None:
         """Everything of a batch is in the log up to `end_offset`; finish `waiter` when that is acknowledged."""
         ...
+
+
+class SendHolder(Protocol):
+    """Keeper of sends that come during or after a hand-over; a `BrokerShell` is one."""
+
+    def is_holding(self, channel: Channel) -> bool: ...
+
+    def hold(self, channel: Channel, commands: list[Command]) -> bool: ...
 
 
 class _Request(NamedTuple):
@@ -141,11 +154,13 @@ class SendProcessor:
         level_count: int,
         room: TailRoom,
         when_held: Callable[[Callable[[str], None]], None],
-        hold: Callable[[Channel, list[Command]], bool],
+        holder: SendHolder,
+        kernel: BatchKernel,
     ) -> None:
-        """`when_held` calls back when the set holds the topics as they are now (`MetadataLeader.wait`), `hold` takes
+        """`when_held` calls back when the set holds the topics as they are now (`MetadataLeader.wait`), `holder` takes
         care of sends that come during or after a hand-over (`SendForwarder`)."""
         self._config = config
+        self._kernel = kernel
         self._topics = topics
         self._log = log
         self._room = room
@@ -159,7 +174,8 @@ class SendProcessor:
         self._next_queue = 0
         self._has_made_topic = False
         self._when_held = when_held
-        self._hold = hold
+        self._hold, self._is_holding = holder.hold, holder.is_holding
+        self._rules = self._rules_of(config)
         self.rates = Rates()
         """Messages by topic."""
         self.traffic: Traffic | None = None
@@ -172,6 +188,57 @@ class SendProcessor:
 
     def configure(self, config: BrokerConfig) -> None:
         self._config = config
+        self._rules = self._rules_of(config)
+
+    def _rules_of(self, config: BrokerConfig) -> SendRules:
+        return SendRules(
+            config.max_frame_bytes,
+            config.max_message_size,
+            MAX_PROPERTIES_BYTES,
+            self._own_bytes,
+            _NOT_PLAIN,
+            *self._store_host,
+            tuple(self._ext.items()),
+        )
+
+    def take(self, channel: Channel, data: bytes, max_count: int) -> tuple[int, int]:
+        """Admit the plain sends at the front of what has been read, and leave the rest to `process`: the index behind
+        them, and their number. Whatever concerns all sends is decided before; if anything speaks against them, all are
+        left."""
+        if (
+            channel.waited_ms > self._patience_ms
+            or self._is_holding(channel)
+            or self._room.is_full
+            or self._log.admission()[0] is not ResponseCode.SUCCESS
+        ):
+            return 0, 0
+        read = SendRead(data, 0, max_count, *host_of(channel.peer))
+        taken = self._log.append_sends(SendSource(self._kernel, read, self._rules, self._plain_queue_count))
+        if taken is None:
+            return 0, 0
+        count, bounds = taken.taken_count, taken.bounds
+        self.put_count += count
+        self.put_bytes += bounds[-1] - bounds[0]
+        for run in taken.runs:
+            self.rates.add(run.topic, run.unit_count)
+        if self.traffic is not None:
+            for topic, tail, start, end in zip(taken.topics, taken.tails, bounds, bounds[1:], strict=False):
+                self.traffic.note_sent(topic, "fifo" if _SHARDING_KEY in tail else "normal", 1, end - start)
+        self._log.appended(PhyOffset(bounds[-1]), FramesWaiter(channel, taken.answers, count))
+        return taken.end, count
+
+    def _plain_queue_count(self, name: str) -> int:
+        """Number of queues of a topic that needs no look at the message or its sender; 0 for any other."""
+        topic = self._topics.get(name)
+        if (
+            topic is None
+            or topic.is_batch
+            or not topic.writable
+            or name in BROKER_ONLY_TOPICS
+            or name.startswith(RETRY_PREFIX)
+        ):
+            return 0
+        return max(topic.write_queue_count, topic.read_queue_count)
 
     def process(self, channel: Channel, commands: list[Command]) -> None:
         """Answer every command now or when its ack is due; oneway ones never."""
@@ -516,6 +583,20 @@ def _tail_without_crc(tail: bytes) -> bytes:
     return _INT16.pack(len(properties)) + properties
 
 
+_NOT_PLAIN = tuple(
+    name.encode()
+    for name in (
+        PROPERTY_DELAY,
+        PROPERTY_TIMER_DELIVER_MS,
+        PROPERTY_TRANSACTION_PREPARED,
+        PROPERTY_INNER_NUM,
+        PROPERTY_CRC32,
+        PROPERTY_MSG_REGION,
+        PROPERTY_TRACE_ON,
+        PROPERTY_CLUSTER,
+    )
+)
+"""Names in the properties of messages that are looked at one by one."""
 _KINDS = {SCHEDULE_TOPIC: "delay", HALF_TOPIC: "transaction"}
 _CRC32 = PROPERTY_CRC32.encode()
 _WAIT = PROPERTY_WAIT.encode()

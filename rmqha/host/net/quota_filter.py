@@ -12,7 +12,7 @@ from rmqha.port import Clock
 from rmqha.wire.command import Command
 
 if TYPE_CHECKING:
-    from rmqha.host.net.session import Service, Session
+    from rmqha.host.net.session import FrameTaker, Service, Session
     from rmqha.host.net.statistics import Statistics
 
 
@@ -54,3 +54,15 @@ class QuotaFilter:
             if not command.is_oneway:
                 session.send(command.reply(ResponseCode.SYSTEM_BUSY, remark=reason))
         return admitted
+
+
+class UnmeteredTaker:
+    """Before a `FrameTaker`: while there are quotas, each request is looked at, so it takes none."""
+
+    def __init__(self, taker: FrameTaker, quotas: Quotas) -> None:
+        self._taker = taker
+        self._quotas = quotas
+
+    def take(self, session: Session, data: bytes, max_count: int) -> tuple[int, int]:
+        """Take as the other does, if there is no quota."""
+        return (0, 0) if self._quotas.is_set else self._taker.take(session, data, max_count)

@@ -19,8 +19,8 @@ from rmqha.host.net import network
 from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.newcomers import LONG_FRAME_TIMEOUT_MS, Newcomer, Newcomers, has_known_code
 from rmqha.host.net.poller import Poller
-from rmqha.host.net.quota_filter import QuotaFilter
-from rmqha.host.net.session import IDLE_TIMEOUT_MS, MAX_QUEUED_BYTES, Service, Session
+from rmqha.host.net.quota_filter import QuotaFilter, UnmeteredTaker
+from rmqha.host.net.session import IDLE_TIMEOUT_MS, MAX_QUEUED_BYTES, FrameTaker, Service, Session
 from rmqha.host.net.statistics import Statistics
 from rmqha.host.process import session_room
 from rmqha.model.access import Credentials
@@ -50,13 +50,15 @@ async def serve(
     boundary: Boundary | None = None,
     first_request_timeout_ms: int = FIRST_REQUEST_TIMEOUT_MS,
     peer_rules: PeerRules | None = None,
+    taker: FrameTaker | None = None,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Bind `address`, report the actual port by `task_status.started`, and serve until cancelled.
 
     `security` None takes `rmqha.host.access.security.ambient`; `poller` None makes one. `boundary`: where an exception
     ends that nobody foresaw; None: it ends the server. `peer_rules`: what only servers of this cluster may ask, where
-    there are no accounts. Raises UsageError if the address cannot be bound. When
+    there are no accounts. `taker`: sees what is read before anybody else; only where nobody has to look at each request
+    (accounts, audit, secret, quotas). Raises UsageError if the address cannot be bound. When
     cancelled, sessions get a second to write what is queued. A connection that has not sent a request that counts
     within `first_request_timeout_ms` is closed (`rmqha.host.net.newcomers`).
     """
@@ -72,6 +74,7 @@ async def serve(
         boundary,
         first_request_timeout_ms,
         peer_rules,
+        taker if taker is None or quotas is None else UnmeteredTaker(taker, quotas),
     )
     listeners = await network.listen(address)
     async with trio.open_nursery() as nursery:
@@ -95,6 +98,7 @@ class _Door:
         boundary: Boundary | None,
         first_request_timeout_ms: int,
         peer_rules: PeerRules | None,
+        taker: FrameTaker | None,
     ) -> None:
         self._guard: AuthFilter | None = None
         self._service = service
@@ -107,6 +111,8 @@ class _Door:
                 self._service = Audited(service, security.audit)
             if security.secret is not None and peer_rules is not None:
                 self._service = PeerFilter(self._service, security.secret, peer_rules, counts, security.audit)
+        self._taker = taker if self._service is service else None
+        """None where something stands before the service that must see each request."""
         self._max_frame_bytes = max_frame_bytes
         self._idle_timeout_ms = idle_timeout_ms
         self._max_queued_bytes = max_queued_bytes
@@ -170,6 +176,7 @@ class _Door:
             newcomer=newcomer,
             boundary=self._boundary,
             tls=tls,
+            taker=self._taker,
         )
 
     def _newcomer(self, peer: str, number: int) -> Newcomer:
@@ -197,6 +204,7 @@ async def serve_stream(
     boundary: Boundary | None = None,
     newcomer: Newcomer | None = None,
     tls: TlsLink | None = None,
+    taker: FrameTaker | None = None,
 ) -> None:
     """Serve one accepted connection to its end."""
     session = Session(
@@ -210,6 +218,7 @@ async def serve_stream(
         boundary=boundary,
         newcomer=newcomer,
         tls=tls,
+        taker=taker,
     )
     statistics.opened_count += 1
     statistics.session_count += 1

@@ -74,9 +74,10 @@ class Session:
         boundary: Boundary | None = None,
         newcomer: Newcomer | None = None,
         tls: TlsLink | None = None,
+        taker: FrameTaker | None = None,
     ) -> None:
         """With a `poller` a socket is read by that, any other stream by a task of its own. `newcomer`: of a peer that
-        is to say first who it is. `tls`: of a socket whose bytes are not clear."""
+        is to say first who it is. `tls`: of a socket whose bytes are not clear. `taker` sees first what is read."""
         self.id = session_id
         self.peer = peer
         self.attachment: Any = None
@@ -113,10 +114,12 @@ class Session:
         self._parser = FrameParser(max_frame_bytes)
         self._max_queued_bytes = max_queued_bytes
         self._tls = tls
+        self._taker = taker
         self._sealed, self._sealed_bytes = b"", 0
         """Encrypted bytes that the socket has not taken, and for how many clear ones it counts as queued."""
         self._queue: list[bytes] = []
-        self._queued_bytes = 0
+        self._queued_count = self._queued_bytes = 0
+        """Frames and bytes in the queue."""
         self._is_noted = False
         """True if it is noted as a slow reader."""
         self._corked = False
@@ -167,6 +170,7 @@ class Session:
         """Drop its answers and close: they take too much memory."""
         self._statistics.slow_reader_count += 1
         self._queue.clear()
+        self._queued_count = 0
         self._sealed = b""
         self._abort()
 
@@ -179,8 +183,17 @@ class Session:
         except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
             self.fail(error)
             return
-        self._queue.append(frame)
-        self._count_queued(len(frame))
+        self._enqueue(frame, 1)
+
+    def send_frames(self, frames: bytes, count: int) -> None:
+        """Send as `send` does, `count` frames that are encoded."""
+        if not self._closed and not self._aborted:
+            self._enqueue(frames, count)
+
+    def _enqueue(self, frames: bytes, count: int) -> None:
+        self._queue.append(frames)
+        self._queued_count += count
+        self._count_queued(len(frames))
         if self._queued_bytes > self._max_queued_bytes:
             self.close_unread()
         elif not self._corked and not self._writing:
@@ -340,8 +353,7 @@ class Session:
                 return False
             self._take()
             if self._has_queued and not self._writing:
-                batch, count = b"".join(self._queue), len(self._queue)
-                self._queue.clear()
+                batch, count = self._take_queue()
                 if not self._write_some(handle, batch, count):
                     self._is_paused = True
                     poller.remove(handle)
@@ -380,6 +392,13 @@ class Session:
         self._statistics.bad_frame_count += 1
         self._aborted = self._nonsense = True
 
+    def _take_queue(self) -> tuple[bytes, int]:
+        """The queued frames and their number; the queue is empty then."""
+        batch, count = b"".join(self._queue), self._queued_count
+        self._queue.clear()
+        self._queued_count = 0
+        return batch, count
+
     def _write_some(self, handle: int, batch: bytes, count: int) -> bool:
         """Write `count` frames, which count as queued; what the socket does not take now is left to the writer. Whether
         it took all. Raises OSError."""
@@ -390,6 +409,7 @@ class Session:
         self._count_sent(sent, count - bool(rest))
         if rest:
             self._queue.append(rest)
+            self._queued_count += 1
             self._wake.set()
         return not rest
 
@@ -492,16 +512,16 @@ class Session:
         statistics, idle_timeout_ms = self._statistics, self._idle_timeout_ms
         data, self._unread = self._unread, b""
         statistics.received_bytes += len(data)
-        commands = self._parser.feed(data, SLICE_COUNT)
+        commands, taken_count = self._frames(data)
         half_bytes = self._parser.buffered_bytes
         if half_bytes != self._half_bytes:
             self._half_bytes = half_bytes
             statistics.half_frames.hold(self, half_bytes)
         if self._newcomer is not None:
             self._look_at(self._newcomer, commands)
-        if not commands:
+        if not commands and not taken_count:
             return commands
-        statistics.received_count += len(commands)
+        statistics.received_count += len(commands) + taken_count
         if self._newcomer is not None:
             pass  # its time is running
         elif idle_timeout_ms is not None and (now := trio.current_time()) >= self._kept_until:
@@ -509,6 +529,21 @@ class Session:
             self._kept_until = now + idle_timeout_ms / 16_000
             self._scope.deadline = now + idle_timeout_ms / 1000
         return self._take_responses(commands)
+
+    def _frames(self, data: bytes) -> tuple[list[Command], int]:
+        """The frames of a slice: those that the taker has left, and the number of those that it has taken. Raises
+        RemoteProtocolError."""
+        taker, parser = self._taker, self._parser
+        if taker is None or self._newcomer is not None:
+            return parser.feed(data, SLICE_COUNT), 0
+        data = parser.unparsed(data)
+        end, count = taker.take(self, data, SLICE_COUNT) if data else (0, 0)
+        if count:
+            data = data[end:]
+            if count == SLICE_COUNT:
+                parser.put_back(data)
+                return [], count
+        return parser.feed(data, SLICE_COUNT - count), count
 
     def _look_at(self, newcomer: Newcomer, commands: list[Command]) -> None:
         """Raises RemoteProtocolError for a first frame that is too long for somebody unknown."""
@@ -589,8 +624,7 @@ class Session:
         while self._has_queued and not self._aborted:
             # a cancellation that is due comes here, with the queue whole, and not inside the write
             await trio.lowlevel.checkpoint_if_cancelled()
-            batch, count = b"".join(self._queue), len(self._queue)
-            self._queue.clear()
+            batch, count = self._take_queue()
             size_bytes = len(batch)
             if self._tls is not None:
                 batch, size_bytes = self._sealed + self._tls.encrypt(batch), size_bytes + self._sealed_bytes
@@ -620,6 +654,15 @@ class Session:
                     await self._flush()
                 except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
                     self._queue.clear()
+
+
+class FrameTaker(Protocol):
+    """Port of a service that answers some requests as bytes, before anybody makes commands of them."""
+
+    def take(self, session: Session, data: bytes, max_count: int) -> tuple[int, int]:
+        """Answer as many whole frames at the front of `data` as it can, `max_count` at most: the index behind them, and
+        their number. Raises as `Service.received`."""
+        ...
 
 
 class Service(Protocol):

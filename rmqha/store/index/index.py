@@ -8,7 +8,7 @@ anew, as RocketMQ does by the checkpoint's indexMsgTimestamp, which is kept up f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from threading import Lock
 
 from rmqha.model.error import StoreError
@@ -19,7 +19,7 @@ from rmqha.store.log.commit_log import CommitLog
 from rmqha.store.log.record import SYS_TRANSACTION, BadRecordError, locate
 from rmqha.store.meta.boot_file import LastStop
 from rmqha.store.meta.problem import disk_errors
-from rmqha.store.queue.dispatcher import DispatchedRecord, DispatchedRun, Recovered
+from rmqha.store.queue.dispatcher import DispatchedBlock, DispatchedRecord, DispatchedRun, Recovered
 
 DIRECTORY = "index"
 SYS_ROLLBACK = 0xC
@@ -308,6 +308,22 @@ class Index:
             return
         add, stored = self._pending.append, run.store_timestamp_ms
         for phy_offset, hashes in zip(run.bounds, self._hasher.run_hashes(run.topic, run.tails), strict=False):
+            for key_hash in hashes:
+                add((key_hash, phy_offset, stored))
+
+    def collect_block(self, block: DispatchedBlock) -> None:
+        topics, tails, hasher, newest = block.topics, block.tails, self._hasher, self._newest
+        found: Iterable[list[int]]
+        if len(set(topics)) == 1:
+            found = hasher.run_hashes(topics[0], tails)
+        else:
+            found = [hasher.hashes(topic, tail[2:]) for topic, tail in zip(topics, tails, strict=True)]
+        add, stored = self._pending.append, block.store_timestamp_ms
+        for phy_offset, hashes in zip(block.bounds, found, strict=False):
+            if phy_offset <= newest:
+                if phy_offset < newest:
+                    continue
+                hashes = hashes[self._newest_count :]
             for key_hash in hashes:
                 add((key_hash, phy_offset, stored))
 

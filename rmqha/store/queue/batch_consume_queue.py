@@ -17,8 +17,8 @@ from rmqha.store.log.mapped_file import MappedFile, MappedFiles, check_sizes, fi
 from rmqha.store.log.record import SYS_COMMIT, SYS_INNER_BATCH, SYS_TRANSACTION, BadRecordError, locate, message_count
 from rmqha.store.meta.boot_file import LastStop
 from rmqha.store.meta.problem import disk_errors
-from rmqha.store.queue.consume_queue import PREFILL_SIZE, ConsumeQueue, ConsumeQueues
-from rmqha.store.queue.dispatcher import DispatchedRecord, DispatchedRun, Recovered
+from rmqha.store.queue.consume_queue import PREFILL_SIZE, UNIT, ConsumeQueue, ConsumeQueues
+from rmqha.store.queue.dispatcher import DispatchedBlock, DispatchedRecord, DispatchedRun, Recovered
 from rmqha.store.queue.reput import bad_record
 
 DIRECTORY = "batchconsumequeue"
@@ -393,6 +393,16 @@ class BatchConsumeQueues:
         if run.topic in self.topics:
             for record in run.records():
                 self.collect(record)
+
+    def collect_block(self, block: DispatchedBlock) -> None:
+        for run in block.runs:
+            if run.topic in self.topics:
+                entries = enumerate(UNIT.iter_unpack(run.units), run.first_offset)
+                units = [
+                    BatchUnit(phy_offset, size, code, block.store_timestamp_ms, queue_offset, 1)
+                    for queue_offset, (phy_offset, size, code) in entries
+                ]
+                self._collected.setdefault((run.topic, run.queue_id), []).extend(units)
 
     def write(self) -> None:
         self._move()

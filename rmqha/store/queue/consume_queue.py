@@ -20,7 +20,7 @@ from rmqha.store.log.mapped_file import MappedFile, MappedFiles, check_sizes, fi
 from rmqha.store.log.record import SYS_COMMIT, SYS_INNER_BATCH, SYS_TRANSACTION, BadRecordError, locate
 from rmqha.store.meta.boot_file import LastStop
 from rmqha.store.meta.problem import damaged, disk_errors
-from rmqha.store.queue.dispatcher import DispatchedRecord, DispatchedRun, Recovered
+from rmqha.store.queue.dispatcher import DispatchedBlock, DispatchedRecord, DispatchedRun, Recovered
 from rmqha.store.queue.queue_check import PREFILL_SIZE as PREFILL_SIZE
 from rmqha.store.queue.queue_check import UNIT as UNIT
 from rmqha.store.queue.queue_check import UNIT_BYTES as UNIT_BYTES
@@ -382,6 +382,11 @@ class ConsumeQueues:
             codes = [self.code(topic, tail[2:], stored) for tail in tails]
         units = b"".join(map(UNIT.pack, bounds, map(sub, bounds[1:], bounds), codes))
         self.collect_units(topic, run.queue_id, run.queue_offset, units)
+
+    def collect_block(self, block: DispatchedBlock) -> None:
+        for run in block.runs:
+            if run.topic not in self.batch_topics:
+                self.collect_units(run.topic, run.queue_id, run.first_offset, run.units)
 
     def collect_units(self, topic: str, queue_id: int, queue_offset: int, units: bytes) -> None:
         """Collect as `collect` does for records whose consecutive entries begin at `queue_offset`."""

@@ -8,19 +8,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from rmqha.store.queue.dispatcher import DispatchedRecord, DispatchedRun
+from rmqha.store.queue.dispatcher import DispatchedBlock, DispatchedRecord, DispatchedRun
 
 MAX_COUNT = 16_384
 """Records that one follower may leave; then it has to read the log."""
 
 
-class PendingDispatch(deque[DispatchedRecord | DispatchedRun]):
+class PendingDispatch(deque[DispatchedRecord | DispatchedRun | DispatchedBlock]):
     """Records that wait for one reader, in log order; it takes from the left."""
 
     record_count = 0
-    """Records, those of runs included."""
+    """Records, those of runs and blocks included."""
 
-    def add(self, items: Sequence[DispatchedRecord] | Sequence[DispatchedRun], count: int) -> None:
+    def add(
+        self, items: Sequence[DispatchedRecord] | Sequence[DispatchedRun] | Sequence[DispatchedBlock], count: int
+    ) -> None:
         if self.record_count > MAX_COUNT:
             self.clear()
         self.extend(items)
@@ -29,7 +31,7 @@ class PendingDispatch(deque[DispatchedRecord | DispatchedRun]):
     def take(self) -> None:
         """The first is done with."""
         item = self.popleft()
-        self.record_count -= len(item.tails) if isinstance(item, DispatchedRun) else 1
+        self.record_count -= 1 if isinstance(item, DispatchedRecord) else len(item.tails)
 
     def take_part(self, run: DispatchedRun, count: int) -> DispatchedRun:
         """The first records of `run`, which is the first: the rest of it stays."""
@@ -64,6 +66,10 @@ class FreshRecords:
     def add_run(self, run: DispatchedRun) -> None:
         for follower in self._followers:
             follower.add((run,), len(run.tails))
+
+    def add_block(self, block: DispatchedBlock) -> None:
+        for follower in self._followers:
+            follower.add((block,), len(block.tails))
 
     def clear(self) -> None:
         for follower in self._followers:

@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from rmqha.kernel.batch_kernel import QueueRun
 from rmqha.store.log.commit_log import CommitLog
 from rmqha.store.meta.boot_file import LastStop
 
@@ -77,6 +78,22 @@ class DispatchedRun(NamedTuple):
             )
 
 
+class DispatchedBlock(NamedTuple):
+    """Whole records that follow each other in the log, of any queues, as a batch kernel made them: none of a
+    transaction, none an inner batch, none of a topic with batch queues. Its first two fields and the store timestamp
+    stand where those of `DispatchedRecord` stand."""
+
+    phy_offset: int
+    size_bytes: int
+    runs: list[QueueRun]
+    topics: list[str]
+    """Topic of each record."""
+    bounds: list[int]
+    tails: list[bytes]
+    """Both as in `DispatchedRun`."""
+    store_timestamp_ms: int
+
+
 class Recovered(NamedTuple):
     """One sentence per finding, and the physical offset from which records must be dispatched again if entries below
     the position that was asked for are gone; None if none are. `lost_start`: of a queue without a record in the log
@@ -121,6 +138,10 @@ class CommitLogDispatcher(Protocol):
         ...
 
     def collect_run(self, run: DispatchedRun) -> None:
+        """Collect as `collect` does, for each of its records."""
+        ...
+
+    def collect_block(self, block: DispatchedBlock) -> None:
         """Collect as `collect` does, for each of its records."""
         ...
 

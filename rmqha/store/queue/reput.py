@@ -25,7 +25,7 @@ from rmqha.store.log.record import (
 )
 from rmqha.store.meta.problem import damaged
 from rmqha.store.queue.dispatch_cache import FreshRecords
-from rmqha.store.queue.dispatcher import CommitLogDispatcher, DispatchedRecord, DispatchedRun
+from rmqha.store.queue.dispatcher import CommitLogDispatcher, DispatchedBlock, DispatchedRecord, DispatchedRun
 
 MAX_MADE_COUNT = 16
 """New queues of one batch: each makes a file, which takes about a millisecond."""
@@ -195,6 +195,12 @@ class Reput:
                 item = fresh.take_part(item, count)
                 for derived in self._derived:
                     derived.collect_run(item)
+            elif isinstance(item, DispatchedBlock):
+                if start + item.size_bytes > end_offset or len(item.runs) > MAX_MADE_COUNT:
+                    break  # read in the log as far as it goes
+                fresh.take()
+                for derived in self._derived:
+                    derived.collect_block(item)
             else:
                 if start + item[1] > end_offset:
                     break

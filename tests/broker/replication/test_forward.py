@@ -40,6 +40,9 @@ class Client:
 
     send_at_once = send
 
+    def send_frames(self, frames: bytes, count: int) -> None:
+        raise AssertionError("what is held is no plain send")
+
     def work(self, steps: Steps) -> None:
         raise AssertionError("nothing costly is held")
 

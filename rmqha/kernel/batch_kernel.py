@@ -1,0 +1,98 @@
+"""Port of a batch kernel: functions over buffers that do the work of many messages in one call, no object for each.
+
+A kernel holds no state: whatever may change between two calls (queue offsets, topics, rights, where the log ends) is
+given with each. It does what is plain and stops in front of the first message that is not, which goes the usual way: so
+every rule stands in one place. `PythonKernel` is the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+
+class SendRules(NamedTuple):
+    """Rules of a broker's configuration on sends."""
+
+    max_frame_bytes: int
+    max_body_bytes: int
+    max_properties_bytes: int
+    own_properties: bytes
+    """Stored behind each message's own, encoded."""
+    own_names: tuple[bytes, ...]
+    """A message with one of these in its properties is not plain: a client's own must give way, or the name asks for
+    something."""
+    store_address: bytes
+    store_port: int
+    answer_fields: tuple[tuple[str, str], ...]
+    """Fields of each answer between queueOffset and transactionId."""
+
+
+class SendRead(NamedTuple):
+    """Frames that one read of a connection has brought, from index `at` on."""
+
+    data: bytes
+    at: int
+    max_count: int
+    """Frames to take at most."""
+    born_address: bytes
+    born_port: int
+
+
+class QueueSlot(NamedTuple):
+    """A queue that takes plain sends."""
+
+    topic: str
+    field: bytes
+    """The topic with its length in front, as a record holds it."""
+    magic: int
+    """The magic of records with such a field."""
+    next_offset: int
+
+
+class SendGround(NamedTuple):
+    """The log's end and the queues, as they are at the call."""
+
+    phy_offset: int
+    room_end: int
+    """The highest offset at which a record of the active file may end."""
+    store_timestamp_ms: int
+    slot: Callable[[bytes, int], QueueSlot | None]
+    """Asked once in a call for each topic and queue id that occurs; None: a send to it is not plain."""
+
+
+class QueueRun(NamedTuple):
+    """Entries of one queue, consecutive from `first_offset` on, as its file holds them."""
+
+    topic: str
+    queue_id: int
+    first_offset: int
+    unit_count: int
+    units: bytes
+
+
+class SendsTaken(NamedTuple):
+    """Plain sends made to records, answers and what is derived from the log. Empty if the first frame is not plain."""
+
+    taken_count: int
+    end: int
+    """Index behind the last frame that was taken."""
+    records: bytes
+    """To be appended at `phy_offset` as one piece."""
+    bounds: list[int]
+    """Offset at which each record begins in the log, and the end of the last one."""
+    answers: bytes
+    """A frame for each, saying SUCCESS."""
+    runs: list[QueueRun]
+    topics: list[str]
+    """Topic of each record."""
+    tails: list[bytes]
+    """Encoded properties of each with their length in front, two bytes: the keys of the index are in them."""
+
+
+class BatchKernel(Protocol):
+    """Port."""
+
+    def sends(self, read: SendRead, rules: SendRules, ground: SendGround) -> SendsTaken:
+        """Take the plain sends at the front of `read`. Changes nothing: who appends `records` says so to the queues."""
+        ...

@@ -1,0 +1,218 @@
+"""The kernel in Python: the reference, the fallback, and what the simulation runs.
+
+One pattern match a frame, one pack a record, one format an answer. Written out flat, for it is the cost of every send.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from zlib import crc32
+
+from rmqha.kernel.batch_kernel import QueueRun, QueueSlot, SendGround, SendRead, SendRules, SendsTaken
+from rmqha.kernel.send_answer import Answer, json_answer, rocketmq_answer
+from rmqha.kernel.send_header import Fields, json_send, rocketmq_send
+from rmqha.model.message import (
+    PROPERTY_SEPARATOR,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQUE_KEY,
+    PROPERTY_WAIT,
+    SYS_FLAG_BORN_HOST_V6,
+    SYS_FLAG_COMPRESSED,
+    SYS_FLAG_COMPRESSION_MASK,
+    SYS_FLAG_MULTI_TAGS,
+    SYS_FLAG_STORE_HOST_V6,
+    tags_code,
+)
+from rmqha.wire.frame import MAX_HEADER_BYTES
+
+_words = struct.Struct(">iI").unpack_from
+_unit = struct.Struct(">qiq").pack
+"""Physical offset, size, tagsCode (formats.md §3)."""
+_HEADS = {(born, stored): struct.Struct(f">iIIiiqqiq{born}siq{stored}siiqi") for born in (4, 16) for stored in (4, 16)}
+"""By bytes of the two addresses: totalSize, magic, bodyCRC, queueId, flag, queueOffset, physicalOffset, sysFlag,
+bornTimestamp, bornHost, storeTimestamp, storeHost, reconsumeTimes, preparedTransactionOffset, bodyLength (formats.md
+§2)."""
+_PLAIN_FLAGS = SYS_FLAG_COMPRESSED | SYS_FLAG_MULTI_TAGS | SYS_FLAG_COMPRESSION_MASK
+_JSON, _ROCKETMQ = 0, 1
+_UNIQUE, _TAGS = (f"{name}\x01".encode() for name in (PROPERTY_UNIQUE_KEY, PROPERTY_TAGS))
+_UNIQUE_INSIDE, _TAGS_INSIDE = b"\x02" + _UNIQUE, b"\x02" + _TAGS
+_LENGTH_BYTES = 2
+"""Bytes of the length in front of a record's properties."""
+_NO_WAIT = f"{PROPERTY_WAIT}\x01false".encode()
+
+
+class _Run:
+    """Entries of one queue of this read."""
+
+    __slots__ = ("next_offset", "queue_id", "slot", "units")
+
+    def __init__(self, slot: QueueSlot, queue_id: int) -> None:
+        self.slot = slot
+        self.queue_id = queue_id
+        self.next_offset = slot.next_offset
+        self.units: list[bytes] = []
+
+
+class _Batch:
+    """Records, answers and entries of one read, as they grow: what `SendsTaken` has at the end."""
+
+    __slots__ = (
+        "_born",
+        "_find_slot",
+        "_fixed_bytes",
+        "_pack",
+        "_phy_offset",
+        "_pieces",
+        "_room_end",
+        "_rules",
+        "_runs",
+        "_store",
+        "_v6_flags",
+        "answers",
+        "bounds",
+        "tails",
+        "topics",
+    )
+
+    def __init__(self, read: SendRead, rules: SendRules, ground: SendGround) -> None:
+        self._rules = rules
+        self._phy_offset, self._room_end, stored_ms, self._find_slot = ground
+        self._born = read.born_address, read.born_port, stored_ms, rules.store_address, rules.store_port
+        """The part of each record from bornHost to storeHost."""
+        born_bytes, store_bytes = len(read.born_address), len(rules.store_address)
+        head = _HEADS[born_bytes, store_bytes]
+        self._pack, self._fixed_bytes = head.pack, head.size + _LENGTH_BYTES
+        self._v6_flags = SYS_FLAG_BORN_HOST_V6 if born_bytes == 16 else 0
+        self._v6_flags |= SYS_FLAG_STORE_HOST_V6 if store_bytes == 16 else 0
+        self._runs: dict[tuple[bytes, bytes], _Run] = {}
+        self._pieces: list[bytes] = []
+        self.answers: list[bytes] = []
+        self.tails: list[bytes] = []
+        self.topics: list[str] = []
+        self.bounds = [self._phy_offset]
+
+    def add(self, fields: Fields, opaque: int, body: bytes, answer: Answer) -> bool:
+        """Make a record of a send; False, and nothing has changed, if it is not plain."""
+        topic, queue_text, sys_text, born_text, flag_text, properties, reconsumed = fields
+        rules, sys_flag, body_bytes = self._rules, int(sys_text), len(body)
+        if (
+            sys_flag & ~_PLAIN_FLAGS
+            or body_bytes > rules.max_body_bytes
+            or _NO_WAIT in properties
+            or any(map(properties.__contains__, rules.own_names))
+        ):
+            return False
+        run = self._runs.get((topic, queue_text)) or self._new_run(topic, queue_text)
+        if run is None:
+            return False
+        key, tags = _value(properties, _UNIQUE, _UNIQUE_INSIDE), _value(properties, _TAGS, _TAGS_INSIDE)
+        if key is not None and b"\x01" in key:
+            return False
+        if properties and properties[-1] != PROPERTY_SEPARATOR:
+            properties += b"\x02"
+        properties += rules.own_properties
+        slot, properties_bytes, phy_offset = run.slot, len(properties), self._phy_offset
+        size = self._fixed_bytes + body_bytes + len(slot.field) + properties_bytes
+        end_offset = phy_offset + size
+        if properties_bytes > rules.max_properties_bytes or end_offset > self._room_end:
+            return False
+        queue_offset = run.next_offset
+        head = self._pack(
+            size,
+            slot.magic,
+            crc32(body) & 0x7FFFFFFF,
+            run.queue_id,
+            int(flag_text),
+            queue_offset,
+            phy_offset,
+            sys_flag | self._v6_flags,
+            int(born_text),
+            *self._born,
+            int(reconsumed),
+            0,
+            body_bytes,
+        )
+        tail = properties_bytes.to_bytes(_LENGTH_BYTES, "big") + properties
+        self._pieces += (head, body, slot.field, tail)
+        self.answers.append(answer(opaque, phy_offset, queue_text, queue_offset, key))
+        run.units.append(_unit(phy_offset, size, _tags_code(tags) if tags else 0))
+        run.next_offset = queue_offset + 1
+        self.tails.append(tail)
+        self.topics.append(slot.topic)
+        self.bounds.append(end_offset)
+        self._phy_offset = end_offset
+        return True
+
+    def _new_run(self, topic: bytes, queue_text: bytes) -> _Run | None:
+        queue_id = int(queue_text)
+        if queue_text != b"%d" % queue_id:
+            return None  # two texts of one number would be two runs of one queue
+        slot = self._find_slot(topic, queue_id)
+        if slot is None:
+            return None
+        run = self._runs[topic, queue_text] = _Run(slot, queue_id)
+        return run
+
+    def taken(self, end: int) -> SendsTaken:
+        """All of it; `end` is the index behind the last frame."""
+        runs = [
+            QueueRun(run.slot.topic, run.queue_id, run.slot.next_offset, len(run.units), b"".join(run.units))
+            for run in self._runs.values()
+            if run.units
+        ]
+        records, answers = b"".join(self._pieces), b"".join(self.answers)
+        return SendsTaken(len(self.tails), end, records, self.bounds, answers, runs, self.topics, self.tails)
+
+
+class PythonKernel:
+    """Implements BatchKernel."""
+
+    def __init__(self) -> None:
+        self._answers: tuple[SendRules, Answer, Answer] | None = None
+        """Templates of the rules that were given last: to look them up by value would cost as much as a frame."""
+
+    def sends(self, read: SendRead, rules: SendRules, ground: SendGround) -> SendsTaken:
+        """Take the plain sends at the front of `read`."""
+        known = self._answers
+        if known is None or known[0] is not rules:
+            known = self._answers = rules, json_answer(rules), rocketmq_answer(rules)
+        data, at, max_count, max_frame_bytes = read.data, read.at, read.max_count, rules.max_frame_bytes
+        batch, end, count = _Batch(read, rules, ground), len(data), 0
+        add, (_, json, rocketmq) = batch.add, known
+        while count < max_count and end - at >= 8:
+            size, word = _words(data, at)
+            header_bytes = word & 0xFFFFFF
+            body_at, frame_end = at + 8 + header_bytes, at + 4 + size
+            if frame_end > end or body_at > frame_end or size > max_frame_bytes or header_bytes > MAX_HEADER_BYTES:
+                break
+            codec = word >> 24
+            if codec == _JSON:
+                found, answer = json_send(data, at + 8, body_at), json
+            elif codec == _ROCKETMQ:
+                found, answer = rocketmq_send(data, at + 8, body_at), rocketmq
+            else:
+                break
+            if found is None or not add(*found, data[body_at:frame_end], answer):
+                break
+            at = frame_end
+            count += 1
+        return batch.taken(at)
+
+
+def _value(properties: bytes, name: bytes, inside: bytes) -> bytes | None:
+    """A property's value, `find_property` written out: a repeated name keeps its last value."""
+    at = properties.rfind(inside)
+    if at >= 0:
+        at += len(inside)
+    elif properties.startswith(name):
+        at = len(name)
+    else:
+        return None
+    end = properties.find(b"\x02", at)
+    return properties[at:] if end < 0 else properties[at:end]
+
+
+@lru_cache(maxsize=4096)
+def _tags_code(tags: bytes) -> int:
+    return tags_code(tags.decode())

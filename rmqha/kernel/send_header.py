@@ -1,0 +1,80 @@
+"""The headers of plain sends in both codecs (formats.md §12.1, §12.2): patterns over a frame, no object for a field.
+
+A pattern is narrower than the codec: fields in the order of RocketMQ's clients, ASCII, numbers that fit. What it finds
+is what `rmqha.wire` would find; what it does not find is not plain.
+"""
+
+from __future__ import annotations
+
+import re
+
+_TEXT = rb"[ !#-\[\]-~]*"
+"""Neither quotation marks nor backslashes: the same in both codecs."""
+_TOPIC = rb"[%|a-zA-Z0-9_-]+"
+_INT = rb"-?[0-9]{1,9}"
+_COUNT = rb"[0-9]{1,9}"
+_TIME = rb"[0-9]{1,18}"
+_OPAQUE = rb"-?(?:0|[1-9][0-9]{0,8}|1[0-9]{9}|20[0-9]{8})"
+_NOT_TRUE = rb'(?!true["\x00])' + _TEXT
+_JSON_PROPERTIES = rb"[ !#-~]*"
+_PROPERTIES = rb"[\x01\x02 -~]*"
+
+JSON_SEND = re.compile(
+    rb'\{"code":310,"extFields":\{"a":"' + _TEXT + rb'","b":"(' + _TOPIC + rb')","c":"' + _TEXT + rb'","d":"' + _INT
+    + rb'","e":"(' + _COUNT + rb')","f":"(' + _COUNT + rb')","g":"(' + _TIME + rb')","h":"(' + _INT
+    + rb')","i":"(' + _JSON_PROPERTIES + rb')","j":"(' + _COUNT + rb')","k":"' + _TEXT
+    + rb'"(?:,"l":"[0-9]{0,9}")?,"m":"' + _NOT_TRUE + rb'"(?:,"n":"' + _TEXT + rb'")?\},"flag":0,"language":"' + _TEXT
+    + rb'","opaque":(' + _OPAQUE + rb'),"serializeTypeCurrentRPC":"JSON","version":(?:0|[1-9][0-9]{0,8})\}'
+)  # fmt: skip
+"""Groups: topic, queue id, sysFlag, bornTimestamp, flag, properties, reconsumeTimes, opaque."""
+
+
+def _field(name: bytes, value: bytes) -> bytes:
+    """Length and value are groups; a value below 256 bytes."""
+    return rb"\x00\x01" + name + rb"\x00\x00\x00([\x00-\xff])(" + value + rb")"
+
+
+ROCKETMQ_SEND = re.compile(
+    rb"\x01\x36[\x00-\xff]{3}([\x00-\xff]{4})\x00{4}\x00{4}([\x00-\xff]{4})"
+    + _field(b"a", _TEXT) + _field(b"b", _TOPIC) + _field(b"c", _TEXT) + _field(b"d", _INT) + _field(b"e", _COUNT)
+    + _field(b"f", _COUNT) + _field(b"g", _TIME) + _field(b"h", _INT)
+    + rb"\x00\x01i\x00\x00([\x00-\xff]{2})(" + _PROPERTIES + rb")"
+    + _field(b"j", _COUNT) + _field(b"k", _TEXT) + _field(b"m", _TEXT) + rb"(?:" + _field(b"n", _TEXT) + rb")?"
+)  # fmt: skip
+"""Groups: opaque, bytes of all fields, then length and value of each of a…h, i, j, k, m and perhaps n."""
+_EXT_AT = 21
+"""Index of the first field in a header without a remark."""
+_PLACES = 3, 9, 11, 13, 15, 17, 19
+_BATCH = 23
+"""Places of values among the lengths and values."""
+Fields = list[bytes]
+"""Topic, queue id, sysFlag, bornTimestamp, flag, properties, reconsumeTimes; all numbers fit their Java types."""
+_PROPERTIES_AT = 5
+
+
+def json_send(data: bytes, start: int, end: int) -> tuple[Fields, int] | None:
+    """The fields and the opaque of the header at [start, end); None if it is not that of a plain send."""
+    match = JSON_SEND.fullmatch(data, start, end)
+    if match is None:
+        return None
+    *fields, opaque = match.groups()
+    if b"\\" in fields[_PROPERTIES_AT]:
+        properties = fields[_PROPERTIES_AT].replace(b"\\u0001", b"\x01").replace(b"\\u0002", b"\x02")
+        if b"\\" in properties:
+            return None
+        fields[_PROPERTIES_AT] = properties
+    return fields, int(opaque)
+
+
+def rocketmq_send(data: bytes, start: int, end: int) -> tuple[Fields, int] | None:
+    """The fields and the opaque, as `json_send` gives them."""
+    match = ROCKETMQ_SEND.fullmatch(data, start, end)
+    if match is None:
+        return None
+    opaque, ext_bytes, *pairs = match.groups(b"")
+    for length, value in zip(pairs[::2], pairs[1::2], strict=True):
+        if int.from_bytes(length, "big") != len(value):
+            return None
+    if int.from_bytes(ext_bytes, "big") != end - start - _EXT_AT or pairs[_BATCH] == b"true":
+        return None
+    return [pairs[place] for place in _PLACES], int.from_bytes(opaque, "big", signed=True)

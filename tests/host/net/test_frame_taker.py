@@ -1,0 +1,176 @@
+"""A service that answers some requests as bytes: it sees what nobody else has to see before, in fair slices."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from rmqha.host.access.accounts import AccessFile
+from rmqha.host.access.audit import AuditLog
+from rmqha.host.access.peer_filter import PeerRules
+from rmqha.host.access.security import Security
+from rmqha.host.net.remoting import serve
+from rmqha.host.net.session import SLICE_COUNT, Session
+from rmqha.host.net.statistics import Statistics
+from rmqha.model.code import RequestCode
+from rmqha.model.quota import Limit, QuotaLimits, Quotas
+from rmqha.wire.command import Command
+from rmqha.wire.frame import FrameParser, encode_frame
+from tests.host.access.test_peer_filter import sharing
+from tests.host.net.test_quota_filter import ACCOUNTS
+from tests.support.tracer import RecordingTracer
+
+TAKEN, LEFT = RequestCode.SEND_MESSAGE_V2, RequestCode.HEART_BEAT
+COUNT = 300
+
+
+class Taking:
+    """Takes requests with the code TAKEN, and answers all others by commands."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+        """Frames taken by each call that took some."""
+        self.left: list[int] = []
+
+    def opened(self, session: Session) -> None:
+        """Nothing to do."""
+
+    def closed(self, session: Session) -> None:
+        """Nothing to do."""
+
+    def take(self, session: Session, data: bytes, max_count: int) -> tuple[int, int]:
+        at, replies = 0, list[bytes]()
+        while len(replies) < max_count and len(data) - at >= 8:
+            end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+            found = FrameParser(65536).feed(data[at:end]) if end <= len(data) else []
+            if not found or found[0].code != TAKEN:
+                break
+            replies.append(encode_frame(found[0].reply()))
+            at = end
+        if replies:
+            self.calls.append(len(replies))
+            session.send_frames(b"".join(replies), len(replies))
+        return at, len(replies)
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        for command in commands:
+            self.left.append(command.code)
+            session.send(command.reply())
+
+
+@asynccontextmanager
+async def asked(service: Taking, counts: Statistics, **keys: Any) -> AsyncIterator[trio.SocketStream]:
+    """A connection that is known: its first request has been answered."""
+    async with trio.open_nursery() as nursery:
+        start = partial(serve, service, "127.0.0.1:0", max_frame_bytes=65536, statistics=counts, taker=service, **keys)
+        port: int = await nursery.start(start)
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(encode_frame(Command(TAKEN)))
+            await answers(stream, 1)
+            assert not service.calls, "a newcomer's first request is looked at by all"
+            assert service.left.pop() == TAKEN
+            yield stream
+        nursery.cancel_scope.cancel()
+
+
+async def answers(stream: trio.SocketStream, count: int) -> list[int]:
+    parser, opaques = FrameParser(65536), list[int]()
+    with trio.fail_after(20):
+        while len(opaques) < count:
+            opaques += [command.opaque for command in parser.feed(bytes(await stream.receive_some(65536)))]
+    return opaques
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_slices_of_what_was_read_in_order(seed: int) -> None:
+    draws = random.Random(seed)
+    codes = [draws.choice([TAKEN] * 9 + [LEFT]) for _ in range(COUNT)]
+    stream_bytes = b"".join(encode_frame(Command(code, opaque=number)) for number, code in enumerate(codes))
+    service, counts = Taking(), Statistics()
+    async with asked(service, counts) as stream:
+        before = counts.received_count, counts.sent_count, counts.received_bytes
+        at = 0
+        while at < len(stream_bytes):
+            size = draws.choice([1, 7, 100, 5000, 60_000])
+            await stream.send_all(stream_bytes[at : at + size])
+            await trio.lowlevel.checkpoint()
+            at += size
+        assert await answers(stream, COUNT) == list(range(COUNT))
+        assert service.left.count(LEFT) == codes.count(LEFT)
+        assert sum(service.calls) + service.left.count(TAKEN) == codes.count(TAKEN)
+        assert sum(service.calls) > 20, "behind one that is left, the rest of a slice is left too"
+        assert max(service.calls) <= SLICE_COUNT
+        assert counts.received_count - before[0] == COUNT
+        assert counts.sent_count - before[1] == COUNT
+        assert counts.received_bytes - before[2] == len(stream_bytes)
+        assert counts.queued_bytes == 0
+
+
+async def test_a_slice_has_no_more_frames_than_one_of_commands() -> None:
+    service = Taking()
+    async with asked(service, Statistics()) as stream:
+        await stream.send_all(b"".join(encode_frame(Command(TAKEN, opaque=number)) for number in range(COUNT)))
+        await answers(stream, COUNT)
+        assert sum(service.calls) == COUNT
+        assert max(service.calls) == SLICE_COUNT
+
+
+def _accounts(directory: Path) -> AccessFile:
+    path = directory / "accounts.yml"
+    path.write_text(ACCOUNTS)
+    path.chmod(0o600)
+    return AccessFile(path)
+
+
+@pytest.fixture
+def audit() -> Iterator[AuditLog]:
+    made = AuditLog("broker", lambda line: None, RecordingTracer())
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("guard", ["quotas", "audit", "secret", "nothing"])
+async def test_nobody_who_must_see_each_request_is_passed_by(tmp_path: Path, guard: str, audit: AuditLog) -> None:
+    keys: dict[str, Any] = {"quotas": Quotas(QuotaLimits(account=Limit(1_000_000 if guard == "quotas" else 0)))}
+    if guard == "audit":
+        keys["security"] = Security()
+        keys["security"].audit = audit
+    elif guard == "secret":
+        keys |= {"security": sharing(tmp_path), "peer_rules": PeerRules()}
+    service = Taking()
+    async with asked(service, Statistics(), **keys) as stream:
+        await stream.send_all(encode_frame(Command(TAKEN, opaque=1)))
+        assert await answers(stream, 1) == [1]
+        assert service.calls == ([1] if guard == "nothing" else [])
+
+
+async def test_accounts_see_each_request(tmp_path: Path) -> None:
+    """Unsigned ones are refused before anybody takes them."""
+    service, counts, security = Taking(), Statistics(), Security(accounts=_accounts(tmp_path))
+    async with trio.open_nursery() as nursery:
+        start = partial(
+            serve, service, "127.0.0.1:0", max_frame_bytes=65536, statistics=counts, taker=service, security=security
+        )
+        port: int = await nursery.start(start)
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(b"".join(encode_frame(Command(TAKEN, opaque=number)) for number in range(3)))
+            await answers(stream, 3)
+        nursery.cancel_scope.cancel()
+    assert (counts.denied_count, service.calls, service.left) == (3, [], [])
+
+
+async def test_quotas_that_are_set_while_it_runs_count_at_once() -> None:
+    service, quotas = Taking(), Quotas(QuotaLimits())
+    async with asked(service, Statistics(), quotas=quotas) as stream:
+        for limit, expected in ((None, [1]), (Limit(1_000_000), [1]), (None, [1, 1])):
+            quotas.configure(QuotaLimits(account=limit) if limit is not None else QuotaLimits())
+            await stream.send_all(encode_frame(Command(TAKEN)))
+            await answers(stream, 1)
+            assert service.calls == expected

@@ -1,0 +1,101 @@
+"""Two brokers that get the same bytes: one answers plain sends by its kernel, the other all by commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import trio
+
+from rmqha.broker.tables.topics import TopicConfig
+from rmqha.host.net.session import Session
+from rmqha.host.net.statistics import Statistics
+from rmqha.wire.command import Command
+from rmqha.wire.frame import FrameParser
+from tests.broker.support import MAX_FRAME_BYTES, Broker, send_command
+
+TOPICS = (
+    TopicConfig("T", 4, 4),
+    TopicConfig("Narrow", 1, 2),
+    TopicConfig("%Odd|name_-", 3, 3),
+    TopicConfig("L" * 200, 2, 2),
+    TopicConfig("ReadOnly", 2, 2, perm=4),
+    TopicConfig("Batches", 2, 2, attributes={"queue.type": "BatchCQ"}),
+)
+DERIVED = ("commitlog", "consumequeue", "batchconsumequeue", "index")
+
+
+class Fed:
+    """A broker behind the session of one connection."""
+
+    def __init__(self, broker: Broker, *, lean: bool, peer: str = "127.0.0.1:50000") -> None:
+        self.broker = broker
+        self.statistics = Statistics()
+        self.taken_count = 0
+        taker = self if lean else None
+        stream = cast(trio.abc.Stream, object())
+        self._session = Session(1, stream, peer, self.statistics, MAX_FRAME_BYTES, taker=taker)
+        self._session._received = broker.core.processor.received
+
+    def take(self, session: Session, data: bytes, max_count: int) -> tuple[int, int]:
+        end, count = self.broker.core.processor.take(session, data, max_count)
+        self.taken_count += count
+        return end, count
+
+    def read(self, data: bytes) -> bytes:
+        """Handle what one read has brought; the answers so far."""
+        session = self._session
+        session._unread = data
+        session._take()
+        while session._has_backlog:
+            session._take()
+        return session._take_queue()[0]
+
+    def settle(self) -> bytes:
+        """Do the work that is due; the answers of it."""
+        self.broker.run()
+        while self.broker.store.index.build(1 << 20):
+            pass
+        return self._session._take_queue()[0]
+
+
+@contextmanager
+def broker_on(directory: Path, **keys: Any) -> Iterator[Broker]:
+    directory.mkdir(parents=True)
+    broker = Broker(directory, **{"max_hash_slot_num": 64, "max_index_num": 4096, **keys}).start()
+    try:
+        for topic in TOPICS:
+            broker.core.topics.put(topic)
+        broker.ask(send_command())  # the log's first file is made by the usual way
+        yield broker
+    finally:
+        if broker.open:
+            broker.close()
+
+
+def answers(data: bytes) -> list[bytes]:
+    """The frames, in order of their request numbers: answers may come in any order."""
+    frames: list[tuple[int, bytes]] = []
+    at = 0
+    while at < len(data):
+        end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+        (command,) = FrameParser(MAX_FRAME_BYTES).feed(data[at:end])
+        frames.append((command.opaque, data[at:end]))
+        at = end
+    return [frame for _, frame in sorted(frames)]
+
+
+def decoded(data: bytes) -> list[Command]:
+    return FrameParser(MAX_FRAME_BYTES).feed(data)
+
+
+def files(root: Path, folders: Iterable[str] = DERIVED) -> dict[str, bytes]:
+    """Content of the store's files, by their paths."""
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for folder in folders
+        for path in sorted((root / folder).rglob("*"))
+        if path.is_file()
+    }
