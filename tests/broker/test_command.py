@@ -10,13 +10,9 @@ from pathlib import Path
 import pytest
 
 from rmqha.ops.local.preflight import free_ports
+from tests.support.command import rmqha
 
 HEAVY = ("rich", "pyspark", "pyarrow", "numpy", "hypothesis")
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "rmqha.cli.main", "broker", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize(
@@ -32,11 +28,11 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 @pytest.mark.parametrize("more", [[], ["--check"]])
-def test_bad_input_is_one_sentence(tmp_path: Path, text: str | None, words: str, more: list[str]) -> None:
+async def test_bad_input_is_one_sentence(tmp_path: Path, text: str | None, words: str, more: list[str]) -> None:
     path = tmp_path / "broker.conf"
     if text is not None:
         path.write_text(f"{text}\nstorePathRootDir={tmp_path}/store\n")
-    done = run("-c", str(path), *more)
+    done = await rmqha("broker", "-c", str(path), *more)
     assert done.returncode == 2
     assert words in done.stderr and len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "store").exists()

@@ -14,20 +14,10 @@ import rmqha as package
 from rmqha.cli.local.up import QUICKSTART
 from rmqha.cli.main import COMMANDS, SECTIONS, SERVERS, WITHOUT_ASSERTIONS
 from rmqha.ops.local.cluster_file import load
+from tests.support.command import rmqha_in
 from tests.support.patience import HANG_S
 
 CONF = Path(__file__).parents[2] / "conf"
-
-
-def rmqha(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "rmqha.cli.main", *arguments],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=HANG_S,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize(
@@ -45,7 +35,7 @@ def rmqha(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_wrong_usage_is_one_sentence_and_writes_nothing(tmp_path: Path, arguments: list[str], words: str) -> None:
-    done = rmqha(tmp_path, *arguments)
+    done = rmqha_in(tmp_path, *arguments)
     assert done.returncode == 2
     assert words in done.stderr
     assert done.stderr.startswith("rmqha: ")
@@ -72,7 +62,7 @@ def test_wrong_usage_is_one_sentence_and_writes_nothing(tmp_path: Path, argument
     ],
 )
 def test_wrong_options_are_one_sentence_too(tmp_path: Path, arguments: list[str], sentence: str) -> None:
-    done = rmqha(tmp_path, *arguments)
+    done = rmqha_in(tmp_path, *arguments)
     assert done.returncode == 2 and done.stdout == ""
     assert re.fullmatch(f"{sentence}\n", done.stderr), done.stderr
 
@@ -84,7 +74,7 @@ def test_python_without_assertions_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_group_of_commands_alone_shows_its_help(tmp_path: Path) -> None:
-    done = rmqha(tmp_path, "quorum")
+    done = rmqha_in(tmp_path, "quorum")
     assert done.returncode == 2
     assert "Commands:" in done.stderr
 
@@ -92,7 +82,7 @@ def test_a_group_of_commands_alone_shows_its_help(tmp_path: Path) -> None:
 def test_up_refuses_a_foreign_directory_and_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").touch()
-    done = rmqha(tmp_path, "up", str(CONF / "quickstart.toml"), "--directory", "photos")
+    done = rmqha_in(tmp_path, "up", str(CONF / "quickstart.toml"), "--directory", "photos")
     assert done.returncode == 2
     assert "is not empty and has no cluster.json" in done.stderr
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["cat.jpg", "photos"]
@@ -103,7 +93,7 @@ def test_up_refuses_a_foreign_directory_and_writes_nothing(tmp_path: Path) -> No
 )
 def test_a_cluster_record_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "cluster.json").write_text(text)
-    done = rmqha(tmp_path, "status", "--directory", ".")
+    done = rmqha_in(tmp_path, "status", "--directory", ".")
     assert done.returncode == 2
     assert "cluster.json is " in done.stderr
     assert done.stderr.count("\n") == 1
@@ -155,7 +145,7 @@ print(json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})))
 @pytest.mark.parametrize("command", ["broker", "namesrv", "controller"])
 def test_a_server_with_an_unknown_key_says_the_nearest(tmp_path: Path, command: str) -> None:
     (tmp_path / "node.conf").write_text("listenAdress=127.0.0.1\n")
-    done = rmqha(tmp_path, command, "-c", "node.conf")
+    done = rmqha_in(tmp_path, command, "-c", "node.conf")
     assert done.returncode == 2
     assert "node.conf: unknown key listenAdress; the nearest known key is listenAddress" in done.stderr
     assert done.stderr.count("\n") == 1

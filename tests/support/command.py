@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
 import subprocess
-from collections.abc import Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
@@ -16,15 +14,15 @@ from rmqha.cli.main import main
 
 
 async def rmqha(*arguments: str, directory: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """In a thread, since a command has a trio run of its own. The test waits for it, so streams and directory are
-    nobody else's meanwhile."""
-    return await trio.to_thread.run_sync(partial(_run, arguments, directory))
+    """In a thread, since a command has a trio run of its own."""
+    return await trio.to_thread.run_sync(partial(rmqha_in, directory or Path.cwd(), *arguments))
 
 
-def _run(arguments: Sequence[str], directory: Path | None) -> subprocess.CompletedProcess[str]:
+def rmqha_in(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The test waits for it, so streams and the working directory are nobody else's meanwhile."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     code: object = None
-    with chdir(directory or os.curdir), redirect_stdout(out), redirect_stderr(err):
+    with chdir(directory), redirect_stdout(out), redirect_stderr(err):
         try:
             main(arguments)
         except SystemExit as ended:

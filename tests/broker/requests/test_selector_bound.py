@@ -84,10 +84,12 @@ def widest(term: str, between: str) -> str:
 
 
 def cpu_ms(work: Callable[[], object]) -> float:
-    """The least of three: a collection of what earlier tests left is no part of it."""
-    gc.collect()
-    times = []
-    for _ in range(3):
+    """The first of three that is within the limit, else the least: a collection of what earlier tests left is no part
+    of it."""
+    times: list[float] = []
+    while len(times) < 3 and min(times, default=LIMIT_MS + 1) > LIMIT_MS:
+        if times:
+            gc.collect()
         began = time.thread_time()
         work()
         times.append((time.thread_time() - began) * 1000)
