@@ -38,6 +38,7 @@ from rmqha.port import Tracer
 from rmqha.raft.node import RaftNode, Ready
 from rmqha.raft.quorum import id_of
 from rmqha.wire import lenient_json
+from rmqha.wire.body_bound import body_fault
 from rmqha.wire.command import Command
 from rmqha.wire.config_answer import ConfigAnswer
 from rmqha.wire.raft_codec import decode_message, encode_message
@@ -134,6 +135,9 @@ class ControllerMachine:
         nobody foresaw, other than BrokenInvariantError: reading a request, and deciding, change nothing that is
         replicated."""
         code = command.code
+        if fault := body_fault(command):
+            self._answer(token, command, command.reply(ResponseCode.CONTROLLER_INVALID_REQUEST, remark=fault))
+            return
         if code in LEADER_CODES:
             self._leader_request(now_ms, PendingRequest(session_id, token, command))
         elif code == RequestCode.RMQHA_RAFT_MESSAGE:

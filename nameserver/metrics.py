@@ -37,7 +37,7 @@ def collect(address: str, routes: RouteTable, election_index: int | None, remoti
         families.put(BROKERS, len(group.addresses), group.cluster_name, group.broker_name)
         families.put(MASTERS, MASTER_ID in group.addresses, group.cluster_name, group.broker_name)
     families.put(GROUPS_LEFT_OUT, max(0, len(groups) - MAX_GROUPS))
-    families.put(TOPICS, len(routes.topic_names))
+    families.put(TOPICS, routes.topic_count)
     families.put(SUSPECTS, routes.suspects_itself)
     if election_index is not None:
         families.put(EVENT_INDEX, election_index)

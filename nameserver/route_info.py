@@ -10,12 +10,13 @@ before the brokers concerned say so themselves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
 from rmqha.model.offset import MASTER_ID
 from rmqha.port import Tracer
 from rmqha.wire.bodies import GroupData, QueueData, Registration, TopicTableVersion
+from rmqha.wire.steps import RUN_COUNT, sorted_in_steps
 
 SELF_SUSPICION_COUNT = 3
 """Fewer brokers than this may well die at once."""
@@ -110,7 +111,12 @@ class RouteTable:
 
     @property
     def topic_names(self) -> list[str]:
-        return sorted(self._topics)
+        """In no order."""
+        return list(self._topics)
+
+    @property
+    def topic_count(self) -> int:
+        return len(self._topics)
 
     @property
     def broker_count(self) -> int:
@@ -335,23 +341,31 @@ class RouteTable:
         else:
             self._topics.pop(topic, None)
 
-    def set_write_permission(self, broker_name: str, allowed: bool) -> int:
-        """Set the write permission of all topics of a group, until it registers a changed table or has another master.
-        The result is their number."""
+    def set_write_permission(self, broker_name: str, allowed: bool) -> Generator[None, None, int]:
+        """Set, in steps, the write permission of all topics of a group, until it registers a changed table or has
+        another master. The result is their number."""
         group = self._groups.get(broker_name)
         if group is None:
             return 0
-        for topic, data in group.topics.items():
-            perm = READ | WRITE if allowed else data.perm & ~WRITE
-            group.topics[topic] = self._shape(data._replace(perm=perm))
-        if group.topics:
+        topics = list(group.topics)
+        if topics:
             group.topics_digest = ""
-        return len(group.topics)
+        for place, topic in enumerate(topics):
+            data = group.topics.get(topic)
+            if data is not None:
+                perm = READ | WRITE if allowed else data.perm & ~WRITE
+                group.topics[topic] = self._shape(data._replace(perm=perm))
+            if place % RUN_COUNT == RUN_COUNT - 1:
+                yield
+        return len(topics)
 
-    def topics_of_cluster(self, cluster_name: str) -> list[str]:
-        """Sorted."""
-        groups = [group for group in self._groups.values() if group.cluster_name == cluster_name]
-        return sorted({topic for group in groups for topic in group.topics})
+    def topics_of_cluster(self, cluster_name: str) -> Generator[None, None, list[str]]:
+        """List them in steps, sorted."""
+        found: dict[str, None] = {}
+        for group in [group for group in self._groups.values() if group.cluster_name == cluster_name]:
+            found |= dict.fromkeys(group.topics)
+            yield
+        return (yield from sorted_in_steps(found))
 
     def _forget(self, broker_name: str, group: _Group) -> None:
         """The group, and its queues."""

@@ -6,7 +6,7 @@ Each request is answered at once from memory; the only task beside the sessions 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -36,13 +36,17 @@ from rmqha.model.quota import Quotas
 from rmqha.model.readiness import Readiness
 from rmqha.model.series import Collecting
 from rmqha.port import Clock
-from rmqha.wire.auth.shown import events_shown, topics_shown
+from rmqha.wire.auth.shown import events_shown, shown_in_steps, topics_shown
 from rmqha.wire.bodies import Registration, encode_cluster_info, encode_topic_route, parse_registration, required
+from rmqha.wire.body_bound import body_fault
 from rmqha.wire.command import Command
 from rmqha.wire.config_answer import ConfigAnswer
-from rmqha.wire.lenient_json import dumps
+from rmqha.wire.lenient_json import Entries, Items, dumps, dumps_in_steps
 from rmqha.wire.state.name_server_state import NameServerState
+from rmqha.wire.steps import sorted_in_steps
 
+Work = Generator[None, None, Command]
+"""A costly request in steps, between which other connections have their turns; what it returns is the answer."""
 MAX_SAVE_PAUSE_S = 0.2
 MANY_ROUTES_COUNT = 10_000
 OVERRIDES_FILE = "config-overrides.properties"
@@ -84,7 +88,7 @@ class NameServer:
         kv_config.max_count = config.max_kv_count
         self._far = FarPeer()
         self._told_of_loopback = False
-        self._handlers: dict[int, Callable[[Command], Command]] = {
+        self._handlers: dict[int, Callable[[Command], Command | Work]] = {
             RequestCode.UNREGISTER_BROKER: self._unregister,
             RequestCode.BROKER_HEARTBEAT: self._heartbeat,
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
@@ -116,7 +120,7 @@ class NameServer:
             **self.remoting.as_dict(),
             **self._tracer.statistics(),
             "broker_count": self.routes.broker_count,
-            "topic_count": len(self.routes.topic_names),
+            "topic_count": self.routes.topic_count,
             "suspects_itself": int(self.routes.suspects_itself),
         }
 
@@ -140,13 +144,22 @@ class NameServer:
 
     def received(self, session: Session, commands: list[Command]) -> None:
         for command in commands:
-            reply = self.handle(session.id, command)
-            if command.is_oneway:
-                continue
-            if command.code in _KEPT and reply.code == ResponseCode.SUCCESS:
-                self._kv_config.wait(partial(_answer, session, reply))
+            outcome = self._begin(session.id, command)
+            if isinstance(outcome, Command):
+                self._send(session, command, outcome)
             else:
-                session.send(reply)
+                session.work(self._in_steps(session, command, outcome))
+
+    def _in_steps(self, session: Session, command: Command, work: Work) -> Iterator[None]:
+        self._send(session, command, (yield from _guarded(command, work)))
+
+    def _send(self, session: Session, command: Command, reply: Command) -> None:
+        if command.is_oneway:
+            return
+        if command.code in _KEPT and reply.code == ResponseCode.SUCCESS:
+            self._kv_config.wait(partial(_answer, session, reply))
+        else:
+            session.send(reply)
 
     def closed(self, session: Session) -> None:
         self.routes.session_closed(session.id)
@@ -154,8 +167,22 @@ class NameServer:
     # requests
 
     def handle(self, session_id: int, request: Command) -> Command:
-        """The answer to a request, never an exception for what a peer sends."""
+        """The answer to a request, all its steps at once; never an exception for what a peer sends."""
+        outcome = self._begin(session_id, request)
+        if isinstance(outcome, Command):
+            return outcome
+        steps = _guarded(request, outcome)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                reply: Command = end.value
+                return reply
+
+    def _begin(self, session_id: int, request: Command) -> Command | Work:
         try:
+            if fault := body_fault(request):
+                return request.reply(ResponseCode.SYSTEM_ERROR, remark=fault)
             if request.code == RequestCode.REGISTER_BROKER:
                 return self._register(session_id, request)
             handler = self._handlers.get(request.code)
@@ -167,15 +194,14 @@ class NameServer:
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {request.code} not supported"
         )
 
-    def _register(self, session_id: int, request: Command) -> Command:
+    def _register(self, session_id: int, request: Command) -> Command | Work:
         outcome = self.routes.register(self._clock.now_ms(), session_id, self._parse(request))
         if outcome.refusal:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=outcome.refusal)
         ext = {"haServerAddr": outcome.ha_address, "masterAddr": outcome.master_address}
         order = self._kv_config.namespace(ORDER_TOPIC_NAMESPACE)
-        return request.reply(
-            ext=ext if outcome.master_address else None, body=dumps({"table": order}) if order else b""
-        )
+        reply = request.reply(ext=ext if outcome.master_address else None)
+        return _with_table(reply, order) if order else reply
 
     def _parse(self, request: Command) -> Registration:
         return parse_registration(request, self.routes.topics_digest)
@@ -207,8 +233,9 @@ class NameServer:
     def _cluster_info(self, request: Command) -> Command:
         return request.reply(body=encode_cluster_info(self.routes.groups()))
 
-    def _topic_list(self, request: Command) -> Command:
-        return request.reply(body=dumps({"topicList": topics_shown(request.principal, self.routes.topic_names)}))
+    def _topic_list(self, request: Command) -> Work:
+        topics = yield from sorted_in_steps(self.routes.topic_names)
+        return (yield from _topic_list(request, topics))
 
     def _put_kv(self, request: Command) -> Command:
         ext = request.ext
@@ -227,16 +254,16 @@ class NameServer:
         self._kv_config.delete(required(request.ext, "namespace"), required(request.ext, "key"))
         return request.reply()
 
-    def _kv_list(self, request: Command) -> Command:
+    def _kv_list(self, request: Command) -> Command | Work:
         namespace = required(request.ext, "namespace")
         settings = self._kv_config.namespace(namespace)
         if not settings:
             return request.reply(ResponseCode.QUERY_NOT_FOUND, remark=f"No config item, Namespace: {namespace}")
-        return request.reply(body=dumps({"table": settings}))
+        return _with_table(request.reply(), settings)
 
-    def _topics_of_cluster(self, request: Command) -> Command:
-        topics = self.routes.topics_of_cluster(required(request.ext, "cluster"))
-        return request.reply(body=dumps({"topicList": topics_shown(request.principal, topics)}))
+    def _topics_of_cluster(self, request: Command) -> Work:
+        topics = yield from self.routes.topics_of_cluster(required(request.ext, "cluster"))
+        return (yield from _topic_list(request, topics))
 
     def _system_topics(self, request: Command) -> Command:
         """Brokers have a topic of each cluster's and each group's name, and any of them knows the rest."""
@@ -246,12 +273,12 @@ class NameServer:
         some = {"brokerAddr": addresses[0]} if addresses else {}
         return request.reply(body=dumps({**some, "topicList": sorted(names)}))
 
-    def _wipe_write_permission(self, request: Command) -> Command:
-        count = self.routes.set_write_permission(required(request.ext, "brokerName"), False)
+    def _wipe_write_permission(self, request: Command) -> Work:
+        count = yield from self.routes.set_write_permission(required(request.ext, "brokerName"), False)
         return request.reply(ext={"wipeTopicCount": str(count)})
 
-    def _add_write_permission(self, request: Command) -> Command:
-        count = self.routes.set_write_permission(required(request.ext, "brokerName"), True)
+    def _add_write_permission(self, request: Command) -> Work:
+        count = yield from self.routes.set_write_permission(required(request.ext, "brokerName"), True)
         return request.reply(ext={"addTopicCount": str(count)})
 
     def _delete_topic(self, request: Command) -> Command:
@@ -321,6 +348,24 @@ class NameServer:
 
 _KEPT = (RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG)
 """Answered when what they changed is on the disk."""
+
+
+def _guarded(request: Command, work: Work) -> Work:
+    """The answer, also where the steps find that there is none."""
+    try:
+        return (yield from work)
+    except (RemoteProtocolError, OSError) as error:
+        return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+
+
+def _topic_list(request: Command, topics: list[str]) -> Work:
+    shown = yield from shown_in_steps(topics_shown, request.principal, topics)
+    return request.reply(body=(yield from dumps_in_steps({"topicList": Items(shown)})))
+
+
+def _with_table(reply: Command, settings: Mapping[str, str]) -> Work:
+    reply.body = yield from dumps_in_steps({"table": Entries(settings.items())})
+    return reply
 
 
 def _answer(session: Session, reply: Command, fault: str) -> None:

@@ -79,14 +79,14 @@ def parse_set(body: bytes | memoryview) -> tuple[tuple[int, ...], int]:
 
 
 def parse_names(body: bytes | memoryview) -> list[str]:
-    """The list of broker names of request 1006."""
+    """The broker names of request 1006, each once."""
     try:
         document = lenient_json.loads(body) if body else []
     except RemoteProtocolError as problem:
         raise InvalidRequestError(f"the body is no list of broker names: {problem}") from None
     if not isinstance(document, list) or not all(isinstance(name, str) for name in document):
         raise InvalidRequestError("the body must be a list of broker names")
-    return document
+    return list(dict.fromkeys(document))
 
 
 def parse_log_end(body: bytes | memoryview, broker_name: str, broker_id: BrokerId) -> LogEnd | None:

@@ -151,7 +151,7 @@ class Site:
         return {
             "address": self._own_address,
             "brokers": self._routes.broker_count,
-            "topics": len(self._routes.topic_names),
+            "topics": self._routes.topic_count,
             "suspectsItself": self._routes.suspects_itself,
         }
 

@@ -19,6 +19,10 @@ from rmqha.wire.lenient_json import dumps, loads
 
 MAX_TOPIC_COUNT = 200_000
 """Topics of one registration."""
+MAX_FIELD_COUNT = 12
+"""Fields of a topic in it."""
+MAX_LENIENT_BYTES = 64 * 1024
+"""JSON as fastjson writes it where it is not strict is read up to here."""
 
 
 class TopicTableVersion(NamedTuple):
@@ -121,7 +125,7 @@ def parse_registration(request: Command, known_digest: Callable[[str], str] = la
     if digest and digest == known_digest(broker_name):
         version = _version_of(required(ext, "topicsVersion"))
     elif body:
-        version, topics = _parse_topics(unpack(body) if _is_packed(ext, body) else loads(body))
+        version, topics = _parse_topics(unpack(body) if _is_packed(ext, body) else _loads_bounded(body))
     timeout = ext.get("heartbeatTimeoutMillis")
     for name in ("clusterName", "brokerName", "brokerAddr", "haServerAddr"):
         if fault := name_fault(name, ext.get(name, "")):
@@ -143,6 +147,18 @@ def parse_registration(request: Command, known_digest: Callable[[str], str] = la
         timeout_ms=_number(timeout, "heartbeatTimeoutMillis") if timeout else None,
         digest=digest,
     )
+
+
+def _loads_bounded(body: bytes) -> Any:
+    """A large table must be strict JSON, and have as many values as its topics need: a list of empty lists, or integer
+    keys without quotes, cost the event loop seconds."""
+    is_large = len(body) > MAX_LENIENT_BYTES
+    if is_large and (
+        sum(map(body.count, (b"[", b"{"))) > 2 * MAX_TOPIC_COUNT + MAX_LENIENT_BYTES
+        or body.count(b",") > MAX_FIELD_COUNT * MAX_TOPIC_COUNT
+    ):
+        raise RemoteProtocolError(f"the registration has more values than {MAX_TOPIC_COUNT} topics need")
+    return loads(body, is_strict=is_large)
 
 
 def _is_packed(ext: Mapping[str, str], body: bytes) -> bool:
@@ -278,6 +294,8 @@ def unpack(body: bytes) -> dict[str, Any]:
 def _wrapper(data: bytes) -> dict[str, Any]:
     version, offset = _take(data, 0)
     (count,) = _INT.unpack_from(data, offset)
+    if count > MAX_TOPIC_COUNT:
+        raise ValueError(f"{count} topics; at most {MAX_TOPIC_COUNT} are taken")
     table = {row["topicName"]: row for row in _rows(data, offset + _INT.size, count)}
     return {"dataVersion": loads(version), "topicConfigTable": table}
 

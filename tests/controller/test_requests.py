@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller.quorum.quorum_requests import QUORUM_CODES
+from controller.requests import LEADER_CODES
+from controller.state.answers import parse_names
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.wire.body_bound import BOUNDS, DEFAULT_BOUND
 from rmqha.wire.command import Command
 from tests.controller.harness import CLUSTER, GROUP, Broker, Cluster, group_of
 
@@ -263,3 +267,20 @@ def test_state_shows_groups_replicas_and_elections() -> None:
         3,
     )
     assert group["replicas"][0]["alive"] is False
+
+
+@pytest.mark.parametrize("code", sorted(LEADER_CODES | QUORUM_CODES | {1005, 1009, 1010, 52003}))
+def test_a_body_beyond_the_bound_is_refused_unread(code: int) -> None:
+    """4 MiB of it took the leader's loop for seconds, heartbeats and Raft with it."""
+    cluster, _ = group_of(1)
+    bound = BOUNDS.get(code, DEFAULT_BOUND)
+    for body in (b" " * (bound.size_bytes + 1), b"[" * (bound.value_count + 1)):
+        token = cluster.send(Command(code, {}, body))
+        cluster.run(50)
+        reply = cluster.replies[token]
+        assert reply.code == INVALID and reply.remark is not None
+        assert f"the body of request {int(code)} has" in reply.remark
+
+
+def test_a_group_that_is_named_often_is_looked_up_once() -> None:
+    assert parse_names(json.dumps(["a", "b"] * 1000).encode()) == ["a", "b"]

@@ -5,6 +5,7 @@ A code without a row here fails: whoever adds one says what it needs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -46,6 +47,10 @@ class FakeSession:
 
     def __init__(self) -> None:
         self.sent: list[Command] = []
+
+    def work(self, steps: Iterator[None]) -> None:
+        for _ in steps:
+            pass
 
     def send(self, command: Command) -> None:
         self.sent.append(command)
@@ -89,7 +94,7 @@ class World:
         routes = self.server.routes
         order = self.kv_config.namespace(ORDER_TOPIC_NAMESPACE)
         route = [repr(routes.route(name)) for name in TOPICS]
-        return routes.topic_names, routes.broker_count, route, order, self.server.live.current
+        return sorted(routes.topic_names), routes.broker_count, route, order, self.server.live.current
 
 
 class Row(NamedTuple):

@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Protocol
 
 from rmqha.broker.replication.tail_room import NOMINAL_BYTES, TailRoom
-from rmqha.broker.requests.body_bound import body_fault
 from rmqha.broker.requests.consumer_requests import ConsumerRequests
 from rmqha.broker.requests.pull import PullProcessor
 from rmqha.broker.requests.request import Channel, Handler, RequestError, Steps, Work
@@ -15,6 +14,7 @@ from rmqha.broker.requests.send import SendProcessor
 from rmqha.broker.services.transaction_service import TransactionService
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import DamagedError, RemoteProtocolError
+from rmqha.wire.body_bound import body_fault
 from rmqha.wire.command import Command
 
 _APPENDS = frozenset({RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION})

@@ -25,9 +25,20 @@ BOUNDS: Final[dict[int, BodyBound]] = {
     RequestCode.UNLOCK_BATCH_MQ: BodyBound(256 * 1024, 16 * 1024),
     # 20,000 offsets of a slave that its master has lost by a kill
     RequestCode.RMQHA_FOLLOW_TABLES: BodyBound(8 * 1024 * 1024, 160_000),
+    # names of 16,000 broker groups
+    RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: BodyBound(512 * 1024, 16 * 1024),
 }
-UNBOUNDED: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
-"""Messages: `maxMessageSize` bounds them, and nobody parses them."""
+UNBOUNDED: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.RMQHA_RAFT_MESSAGE,
+        RequestCode.REGISTER_BROKER,
+    }
+)
+"""Messages: `maxMessageSize` bounds them, and nobody parses them. Raft's are of controllers alone, and have bounds of
+their own; so have registrations (`rmqha.wire.bodies`)."""
 
 
 def body_fault(command: Command) -> str:
