@@ -22,7 +22,7 @@ from rmqha.wire.command import Command
 if TYPE_CHECKING:
     from rmqha.host.access.audit import AuditLog
     from rmqha.host.access.live_files import LiveFiles
-    from rmqha.host.net.session import Service, Session
+    from rmqha.host.net.session import FrameTaker, Service, Session
     from rmqha.host.net.statistics import Statistics
 
 _NO_PROOF = "it is not signed with the secret of haSecretFile, which all servers of this cluster need"
@@ -52,7 +52,12 @@ class PeerFilter:
         rules: PeerRules,
         statistics: Statistics,
         audit: AuditLog | None = None,
+        taker: FrameTaker | None = None,
     ) -> None:
+        """`taker` gets what clients send: rules speak of servers, and never of sends."""
+        plain_send = Command(RequestCode.SEND_MESSAGE_V2)
+        assert not rules.refuses(plain_send) and not rules.doubts(plain_send)
+        self._taker = taker
         self._service = service
         self._secret = secret
         self._rules = rules
@@ -67,6 +72,12 @@ class PeerFilter:
     def closed(self, session: Session) -> None:
         self._own_forms.pop(session, None)
         self._service.closed(session)
+
+    def take(self, session: Session, data: bytes, max_count: int) -> tuple[int, int]:
+        """Let the taker have what a client sends; a server, whose requests may be signed, goes the usual way."""
+        if self._taker is None or session in self._own_forms:
+            return 0, 0
+        return self._taker.take(session, data, max_count)
 
     def received(self, session: Session, commands: list[Command]) -> None:
         own_form = self._own_forms.get(session)

@@ -58,7 +58,7 @@ async def serve(
     `security` None takes `rmqha.host.access.security.ambient`; `poller` None makes one. `boundary`: where an exception
     ends that nobody foresaw; None: it ends the server. `peer_rules`: what only servers of this cluster may ask, where
     there are no accounts. `taker`: sees what is read before anybody else; only where nobody has to look at each request
-    (accounts, audit, secret, quotas). Raises UsageError if the address cannot be bound. When
+    (accounts, audit, quotas, a server's signature). Raises UsageError if the address cannot be bound. When
     cancelled, sessions get a second to write what is queued. A connection that has not sent a request that counts
     within `first_request_timeout_ms` is closed (`rmqha.host.net.newcomers`).
     """
@@ -102,17 +102,20 @@ class _Door:
     ) -> None:
         self._guard: AuthFilter | None = None
         self._service = service
+        self._taker = taker
+        """None where something stands before the service that must see each request."""
         if security.accounts is not None:
             self._service = self._guard = AuthFilter(
                 service, security.accounts, counts, security.audit, security.acl_signature
             )
+            self._taker = None
         else:
             if security.audit is not None:
                 self._service = Audited(service, security.audit)
+                self._taker = None
             if security.secret is not None and peer_rules is not None:
-                self._service = PeerFilter(self._service, security.secret, peer_rules, counts, security.audit)
-        self._taker = taker if self._service is service else None
-        """None where something stands before the service that must see each request."""
+                peers = PeerFilter(self._service, security.secret, peer_rules, counts, security.audit, self._taker)
+                self._service, self._taker = peers, peers
         self._max_frame_bytes = max_frame_bytes
         self._idle_timeout_ms = idle_timeout_ms
         self._max_queued_bytes = max_queued_bytes

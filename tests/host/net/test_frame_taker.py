@@ -136,19 +136,21 @@ def audit() -> Iterator[AuditLog]:
     made.close()
 
 
-@pytest.mark.parametrize("guard", ["quotas", "audit", "secret", "nothing"])
+@pytest.mark.parametrize("guard", ["quotas", "audit", "secret", "signed", "audit and secret", "nothing"])
 async def test_nobody_who_must_see_each_request_is_passed_by(tmp_path: Path, guard: str, audit: AuditLog) -> None:
     keys: dict[str, Any] = {"quotas": Quotas(QuotaLimits(account=Limit(1_000_000 if guard == "quotas" else 0)))}
-    if guard == "audit":
-        keys["security"] = Security()
-        keys["security"].audit = audit
-    elif guard == "secret":
-        keys |= {"security": sharing(tmp_path), "peer_rules": PeerRules()}
+    signs, audits = guard in ("secret", "signed", "audit and secret"), guard in ("audit", "audit and secret")
+    if signs or audits:
+        keys |= {"security": sharing(tmp_path) if signs else Security(), "peer_rules": PeerRules()}
+        keys["security"].audit = audit if audits else None
     service = Taking()
     async with asked(service, Statistics(), **keys) as stream:
+        if guard == "signed":
+            await stream.send_all(encode_frame(Command(RequestCode.RMQHA_OPEN_SESSION, opaque=5)))
+            assert await answers(stream, 1) == [5], "a server's session: each request may carry its proof"
         await stream.send_all(encode_frame(Command(TAKEN, opaque=1)))
         assert await answers(stream, 1) == [1]
-        assert service.calls == ([1] if guard == "nothing" else [])
+        assert service.calls == ([1] if guard in ("nothing", "secret") else [])
 
 
 async def test_accounts_see_each_request(tmp_path: Path) -> None:
