@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rmqha.ops.local.preflight import free_ports
+from tests.support.command import rmqha_in
 from tests.support.patience import HANG_S
 
 TEXT = """\
@@ -66,7 +67,9 @@ class LocalCluster:
         return self.rmqha("up", str(self.path), "--directory", str(self.directory), *arguments)
 
     def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.rmqha("status", "-o", "json").stdout)
+        """Asked from the test's process: many tests ask until something has come."""
+        done = rmqha_in(self.scratch, "status", "--directory", str(self.directory), "-o", "json")
+        found: dict[str, Any] = json.loads(done.stdout)
         return found
 
     def node(self, name: str) -> dict[str, Any]:

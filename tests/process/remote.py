@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import trio
 
-from rmqha.cli.main import main
 from rmqha.client import Admin
 from rmqha.model.code import RequestCode
 from rmqha.wire.command import Command
 from tests.process.cluster import LocalCluster
+from tests.support.command import decoded, rmqha_bytes
 
 WAIT_S = 30
 
@@ -33,25 +31,11 @@ class Remote:
         assert self.run("topic", "create", topic, "--queues", str(queues)).returncode == 0
 
     def run(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """The command in this process: a process of its own costs a busy machine seconds. Output that is no text is in
-        `raw`."""
-        out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+        """Output that is no text is in `raw`."""
         words = [*arguments, "--namesrv", self.cluster.namesrv]
-        before = sys.stdin
-        sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8")
-        try:
-            with redirect_stdout(out), redirect_stderr(err):
-                main(words)
-        except SystemExit as ended:
-            code = ended.code
-        finally:
-            sys.stdin = before
-        out.flush()
-        err.flush()
-        told = [stream.buffer.getvalue() for stream in (out, err)]
-        self.raw = told[0]
-        assert isinstance(code, int)
-        return subprocess.CompletedProcess(words, code, told[0].decode("utf-8", "replace"), told[1].decode())
+        done = rmqha_bytes(Path.cwd(), *words, stdin=stdin.encode())
+        self.raw = done.stdout
+        return decoded(done)
 
     def json(self, *arguments: str) -> Any:
         done = self.run(*arguments, "-o", "json")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import subprocess
-from contextlib import chdir, redirect_stderr, redirect_stdout
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 
@@ -14,19 +17,48 @@ from rmqha.cli.main import main
 
 
 async def rmqha(*arguments: str, directory: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """In a thread, since a command has a trio run of its own."""
-    return await trio.to_thread.run_sync(partial(rmqha_in, directory or Path.cwd(), *arguments))
+    """The test's other tasks go on meanwhile."""
+    return decoded(await trio.to_thread.run_sync(partial(_run, directory or Path.cwd(), arguments, b"")))
 
 
-def rmqha_in(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def rmqha_in(directory: Path, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
+    return decoded(rmqha_bytes(directory, *arguments, stdin=stdin))
+
+
+def rmqha_bytes(directory: Path, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """In the main thread, where a command may look out for signals, or beside a trio run of the test's: a command has
+    a run of its own."""
+    if not trio.lowlevel.in_trio_run():
+        return _run(directory, arguments, stdin)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(_run, directory, arguments, stdin).result()
+
+
+def decoded(done: subprocess.CompletedProcess[bytes]) -> subprocess.CompletedProcess[str]:
+    out, err = (told.decode("utf-8", "replace") for told in (done.stdout, done.stderr))
+    return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+
+
+def _run(directory: Path, arguments: tuple[str, ...], stdin: bytes) -> subprocess.CompletedProcess[bytes]:
     """The test waits for it, so streams and the working directory are nobody else's meanwhile."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    out, err = io.BytesIO(), io.BytesIO()
+    streams = (io.TextIOWrapper(told, encoding="utf-8", write_through=True) for told in (out, err))
     code: object = None
-    with chdir(directory), redirect_stdout(out), redirect_stderr(err):
+    with chdir(directory), redirect_stdout(next(streams)), redirect_stderr(next(streams)), _standard_input(stdin):
         try:
             main(arguments)
         except SystemExit as ended:
             code = ended.code
-    told = [stream.buffer.getvalue().decode() for stream in (out, err) if isinstance(stream.buffer, io.BytesIO)]
+        told = (out.getvalue(), err.getvalue())
     assert isinstance(code, int)
     return subprocess.CompletedProcess(arguments, code, *told)
+
+
+@contextmanager
+def _standard_input(content: bytes) -> Iterator[None]:
+    before = sys.stdin
+    sys.stdin = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8")
+    try:
+        yield
+    finally:
+        sys.stdin = before
