@@ -6,12 +6,13 @@ import pytest
 
 from .options import seed_options
 from .quiet import quiet
+from .seeds import few
 from .world import World
 
 KILLED_AT_MS, BACK_AT_MS, CHAOS_MS = 6000, 6500, 20_000
 
 
-@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("seed", few([1], range(2, 5)))
 def test_a_master_that_waits_for_its_majority_tells_it(seed: int) -> None:
     """Of three one is dead, one has lost its disk, and the master was killed: it serves once the second is a member."""
     options = quiet(seed_options(seed), cp=True, chaos_ms=CHAOS_MS, send_interval_ms=20, kept_hours=0, kept_files=0)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from .run import Run
+from .seeds import few
 
 
-@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("seed", few([1], range(2, 5)))
 def test_all_is_mended(seed: int) -> None:
     world = Run(seed, "rotting").world()
     report = world.run()

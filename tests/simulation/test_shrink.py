@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from rmqha.sim.scheduler import Scheduler
@@ -32,6 +33,7 @@ def test_the_fewest_of_a_list_are_found() -> None:
     assert len(fewest("abcdefghij", fails, 3)) > 2, "the limit of runs holds"
 
 
+@pytest.mark.sim
 def test_a_failing_run_keeps_only_the_faults_that_it_needs() -> None:
     with planted(BUG):
         kept, keys, failure = shrink(Run(1, "pair"))

@@ -10,11 +10,12 @@ import pytest
 
 from .options import seed_options
 from .run import Run
+from .seeds import few
 from .themes import power_cuts, short_logs
 from .world import World
 
 
-@pytest.mark.parametrize("seed", range(1001, 1009))
+@pytest.mark.parametrize("seed", few(range(1001, 1004), range(1004, 1009)))
 def test_no_invariant_is_violated(seed: int) -> None:
     report = World(seed).run()
     assert not report.failure, f"make sim SEED={seed}: {report.failure}"
@@ -22,14 +23,14 @@ def test_no_invariant_is_violated(seed: int) -> None:
     assert report.audit.acked_count > 0
 
 
-@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("seed", few([3], [1, 2, 4]))
 def test_power_cuts_of_all_at_once(seed: int) -> None:
     """Seed 3: a registration from before the operator's unclean election undid it, and the group stood still."""
     report = World(seed, power_cuts(seed_options(seed))).run()
     assert not report.failure, report.failure
 
 
-@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("seed", few([1], range(2, 5)))
 def test_old_files_leave_while_faults_run(seed: int) -> None:
     report = World(seed, short_logs(seed_options(seed))).run()
     assert not report.failure, report.failure
