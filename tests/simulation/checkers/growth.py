@@ -25,6 +25,7 @@ EXPLAINED = (
     ".transactions._state._copies",  # MAX_REMEMBERED_COUNT
     ".transactions._state._ended",
     "._raft._core.log._entries",  # until the next snapshot
+    ".delay_offsets._states",  # MAX_STATES
 )
 """Ends of paths whose length has a bound of its own."""
 ENTRY_BYTES = 20
