@@ -19,9 +19,9 @@ class SendRules(NamedTuple):
     max_properties_bytes: int
     own_properties: bytes
     """Stored behind each message's own, encoded."""
-    own_names: tuple[bytes, ...]
-    """A message with one of these in its properties is not plain: a client's own must give way, or the name asks for
-    something."""
+    special_texts: tuple[bytes, ...]
+    """A message with one of these in its properties is not plain: it asks for something, or says what the broker
+    says."""
     store_address: bytes
     store_port: int
     answer_fields: tuple[tuple[str, str], ...]

@@ -5,8 +5,11 @@ One pattern match a frame, one pack a record, one format an answer. Written out 
 
 from __future__ import annotations
 
+import re
 import struct
+from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 from zlib import crc32
 
 from rmqha.kernel.batch_kernel import QueueRun, QueueSlot, SendGround, SendRead, SendRules, SendsTaken
@@ -16,7 +19,6 @@ from rmqha.model.message import (
     PROPERTY_SEPARATOR,
     PROPERTY_TAGS,
     PROPERTY_UNIQUE_KEY,
-    PROPERTY_WAIT,
     SYS_FLAG_BORN_HOST_V6,
     SYS_FLAG_COMPRESSED,
     SYS_FLAG_COMPRESSION_MASK,
@@ -39,7 +41,9 @@ _UNIQUE, _TAGS = (f"{name}\x01".encode() for name in (PROPERTY_UNIQUE_KEY, PROPE
 _UNIQUE_INSIDE, _TAGS_INSIDE = b"\x02" + _UNIQUE, b"\x02" + _TAGS
 _LENGTH_BYTES = 2
 """Bytes of the length in front of a record's properties."""
-_NO_WAIT = f"{PROPERTY_WAIT}\x01false".encode()
+
+
+Find = Callable[[bytes], object]
 
 
 class _Run:
@@ -60,6 +64,7 @@ class _Batch:
     __slots__ = (
         "_born",
         "_find_slot",
+        "_find_special",
         "_fixed_bytes",
         "_pack",
         "_phy_offset",
@@ -75,8 +80,9 @@ class _Batch:
         "topics",
     )
 
-    def __init__(self, read: SendRead, rules: SendRules, ground: SendGround) -> None:
+    def __init__(self, read: SendRead, rules: SendRules, find_special: Find, ground: SendGround) -> None:
         self._rules = rules
+        self._find_special = find_special
         self._phy_offset, self._room_end, stored_ms, self._find_slot = ground
         self._born = read.born_address, read.born_port, stored_ms, rules.store_address, rules.store_port
         """The part of each record from bornHost to storeHost."""
@@ -96,12 +102,7 @@ class _Batch:
         """Make a record of a send; False, and nothing has changed, if it is not plain."""
         topic, queue_text, sys_text, born_text, flag_text, properties, reconsumed = fields
         rules, sys_flag, body_bytes = self._rules, int(sys_text), len(body)
-        if (
-            sys_flag & ~_PLAIN_FLAGS
-            or body_bytes > rules.max_body_bytes
-            or _NO_WAIT in properties
-            or any(map(properties.__contains__, rules.own_names))
-        ):
+        if sys_flag & ~_PLAIN_FLAGS or body_bytes > rules.max_body_bytes or self._find_special(properties):
             return False
         run = self._runs.get((topic, queue_text)) or self._new_run(topic, queue_text)
         if run is None:
@@ -165,21 +166,37 @@ class _Batch:
         return SendsTaken(len(self.tails), end, records, self.bounds, answers, runs, self.topics, self.tails)
 
 
+class _Prepared(NamedTuple):
+    """Forms of what rules say."""
+
+    rules: SendRules
+    json: Answer
+    rocketmq: Answer
+    find_special: Find
+    """Finds a special text; all at once is five times as fast as one after the other."""
+
+
+def _prepared(rules: SendRules) -> _Prepared:
+    special = re.compile(b"|".join(map(re.escape, rules.special_texts)))
+    return _Prepared(rules, json_answer(rules), rocketmq_answer(rules), special.search)
+
+
 class PythonKernel:
     """Implements BatchKernel."""
 
     def __init__(self) -> None:
-        self._answers: tuple[SendRules, Answer, Answer] | None = None
-        """Templates of the rules that were given last: to look them up by value would cost as much as a frame."""
+        self._prepared: _Prepared | None = None
+        """Forms of the rules that were given last: to look them up by value would cost as much as a frame."""
 
     def sends(self, read: SendRead, rules: SendRules, ground: SendGround) -> SendsTaken:
         """Take the plain sends at the front of `read`."""
-        known = self._answers
-        if known is None or known[0] is not rules:
-            known = self._answers = rules, json_answer(rules), rocketmq_answer(rules)
+        prepared = self._prepared
+        if prepared is None or prepared.rules is not rules:
+            prepared = self._prepared = _prepared(rules)
+        _, json, rocketmq, find_special = prepared
         data, at, max_count, max_frame_bytes = read.data, read.at, read.max_count, rules.max_frame_bytes
-        batch, end, count = _Batch(read, rules, ground), len(data), 0
-        add, (_, json, rocketmq) = batch.add, known
+        batch, end, count = _Batch(read, rules, find_special, ground), len(data), 0
+        add = batch.add
         while count < max_count and end - at >= 8:
             size, word = _words(data, at)
             header_bytes = word & 0xFFFFFF

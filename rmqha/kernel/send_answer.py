@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from functools import lru_cache
 
 from rmqha.kernel.batch_kernel import SendRules
 from rmqha.model.code import ResponseCode
@@ -22,7 +21,6 @@ _ROCKETMQ = 1 << 24
 _PHY_OFFSET_CHARS = 16
 
 
-@lru_cache(maxsize=64)
 def json_answer(rules: SendRules) -> Answer:
     """For requests with a JSON header."""
     keyed, plain = _json_template(rules, has_key=True), _json_template(rules, has_key=False)
@@ -51,7 +49,6 @@ def _json_template(rules: SendRules, *, has_key: bool) -> bytes:
     return "%d".join(text.rsplit(str(_OPAQUE), 1)).encode()
 
 
-@lru_cache(maxsize=64)
 def rocketmq_answer(rules: SendRules) -> Answer:
     """For requests with a ROCKETMQ header."""
     command = Command(ResponseCode.SUCCESS, dict(rules.answer_fields), flag=FLAG_RESPONSE)

@@ -27,7 +27,7 @@ class Channel(Protocol):
     def send(self, command: Command) -> None: ...
 
     def send_frames(self, frames: bytes, count: int) -> None:
-        """Send as `send` does, `count` answers that are encoded."""
+        """Send `count` answers that are encoded, in this turn of the event loop unless others stand before them."""
         ...
 
     def send_at_once(self, command: Command) -> None:

@@ -586,6 +586,7 @@ def _tail_without_crc(tail: bytes) -> bytes:
 _NOT_PLAIN = tuple(
     name.encode()
     for name in (
+        f"{PROPERTY_WAIT}\x01false",
         PROPERTY_DELAY,
         PROPERTY_TIMER_DELIVER_MS,
         PROPERTY_TRANSACTION_PREPARED,
@@ -596,7 +597,7 @@ _NOT_PLAIN = tuple(
         PROPERTY_CLUSTER,
     )
 )
-"""Names in the properties of messages that are looked at one by one."""
+"""Texts in the properties of messages that are looked at one by one."""
 _KINDS = {SCHEDULE_TOPIC: "delay", HALF_TOPIC: "transaction"}
 _CRC32 = PROPERTY_CRC32.encode()
 _WAIT = PROPERTY_WAIT.encode()

@@ -186,9 +186,14 @@ class Session:
         self._enqueue(frame, 1)
 
     def send_frames(self, frames: bytes, count: int) -> None:
-        """Send as `send` does, `count` frames that are encoded."""
-        if not self._closed and not self._aborted:
+        """Send `count` frames that are encoded: with the rest of a slice while one is handled, else as `send_at_once`.
+        To wake the writer for the answers of each acknowledgement would cost as much as two of them."""
+        if self._closed or self._aborted:
+            return
+        if self._corked:
             self._enqueue(frames, count)
+        else:
+            self._write_at_once(frames, count)
 
     def _enqueue(self, frames: bytes, count: int) -> None:
         self._queue.append(frames)
@@ -202,18 +207,24 @@ class Session:
     def send_at_once(self, command: Command) -> None:
         """Send as `send` does, but in this turn of the event loop if the socket takes it: for what must not wait for
         the next."""
-        handle = self._handle
-        if handle is None or self._has_queued or self._half_written or self._closed or self._aborted:
-            self.send(command)
+        if self._closed or self._aborted:
             return
         try:
             frame = encode_frame(command)
         except Exception as error:  # noqa: BLE001  (as in `send`)
             self.fail(error)
             return
-        self._count_queued(len(frame))
+        self._write_at_once(frame, 1)
+
+    def _write_at_once(self, frames: bytes, count: int) -> None:
+        """Write what the socket takes now, unless something stands before it."""
+        handle = self._handle
+        if handle is None or self._has_queued or self._half_written:
+            self._enqueue(frames, count)
+            return
+        self._count_queued(len(frames))
         try:
-            self._write_some(handle, frame, 1)
+            self._write_some(handle, frames, count)
         except OSError:
             self._abort()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -110,6 +111,33 @@ async def test_slices_of_what_was_read_in_order(seed: int) -> None:
         assert counts.received_count - before[0] == COUNT
         assert counts.sent_count - before[1] == COUNT
         assert counts.received_bytes - before[2] == len(stream_bytes)
+        assert counts.queued_bytes == 0
+
+
+async def test_answers_that_come_later_are_written_in_their_turn() -> None:
+    """An acknowledgement's answers wake no writer; those behind others keep their order."""
+
+    class Waiting(Taking):
+        def opened(self, session: Session) -> None:
+            self.session = session
+
+    service, counts = Waiting(), Statistics()
+    frames = b"".join(encode_frame(Command(TAKEN, opaque=number, flag=1)) for number in range(3))
+    async with asked(service, counts) as stream:
+        sent_count = counts.sent_count
+        service.session.send_frames(frames, 3)
+        assert os.read(stream.socket.fileno(), 65536) == frames, "no turn of the loop between"
+        assert (counts.sent_count - sent_count, counts.queued_bytes) == (3, 0)
+        service.session.send(Command(LEFT, opaque=3, flag=1))
+        service.session.send_frames(frames, 3)
+        assert await answers(stream, 4) == [3, 0, 1, 2]
+        large = b"".join(
+            encode_frame(Command(TAKEN, {}, b"x" * 60_000, opaque=number, flag=1)) for number in range(300)
+        )
+        service.session.send_frames(large, 300)
+        assert counts.queued_bytes > 0, "the socket does not take it all"
+        service.session.send_frames(frames, 3)
+        assert await answers(stream, 303) == [*range(300), 0, 1, 2]
         assert counts.queued_bytes == 0
 
 
