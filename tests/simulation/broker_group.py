@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from rmqha.broker.replication.forward import HOLD_MS
 from rmqha.model.config.servers import BrokerConfig
@@ -66,14 +65,12 @@ class BrokerGroup:
         name_servers: Sequence[NameServerProcess],
         broker_numbers: Iterator[int],
         client_numbers: Iterator[int],
-        more_config: Mapping[str, Any],
     ) -> None:
         self.name = name
         self.options = options
         self.name_servers = name_servers
         self._ground = ground
         self._controllers = controllers
-        self._more_config = more_config
         self.history = History()
         self.elected: Callable[[BrokerProcess], None] = lambda broker: None
         self.told: Callable[[BrokerProcess, int], None] = lambda broker, epoch: None
@@ -168,7 +165,6 @@ class BrokerGroup:
             scrub_bytes_per_second=SLOW_SCRUB if options.live_rot_per_mille else BrokerConfig().scrub_bytes_per_second,
             max_message_size=16 * 1024,
             enabled_append_prop_crc=options.record_crc,
-            **self._more_config,
         )
         prng = ground.prng.child(host)
         if options.tuned:

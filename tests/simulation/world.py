@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from types import MappingProxyType
 from typing import Any
 
 from controller.config import ControllerConfig
@@ -59,9 +58,6 @@ class Report:
 
 class World:
     """What all broker groups share, controllers, name servers and faults among it, and the groups."""
-
-    more_config: Mapping[str, Any] = MappingProxyType({})
-    """Further keys of the brokers' configuration."""
 
     def __init__(self, seed: int, options: Options | None = None, only: frozenset[str] | None = None) -> None:
         """`only`: keys of the faults that may happen (`Faults.keys`), None for all that the seed draws."""
@@ -125,7 +121,6 @@ class World:
                 self.name_servers,
                 broker_numbers,
                 client_numbers,
-                self.more_config,
             )
             made.append(group)
         return made
