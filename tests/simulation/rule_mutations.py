@@ -33,6 +33,7 @@ from rmqha.store.meta.boot_file import BootFile
 from rmqha.store.meta.end_mark import EndMark
 from rmqha.store.meta.epoch_file import EpochFile
 from rmqha.store.queue.consume_queue import ConsumeQueue, ConsumeQueues
+from rmqha.store.queue.reput import QueueOffsets
 from rmqha.store.store import Store
 
 
@@ -113,6 +114,11 @@ _APPEND_SENDS = Appender.append_sends
 def _sends_time_as_it_is(self: Appender, source: SendSource, wall_ms: int) -> SendsTaken | None:
     self._offsets.last_store_timestamp_ms = 0
     return _APPEND_SENDS(self, source, wall_ms)
+
+
+def _queue_offsets_stay(self: QueueOffsets, covered: int) -> None:
+    self.fresh.clear()
+    self.covered = self._base = covered
 
 
 _CUT_TO = ConsumeQueue.cut_to
@@ -197,6 +203,9 @@ RULE_MUTATIONS: dict[str, Callable[[], Any]] = {
         replicas_info, "_drop_members", _drop_in_the_same_epoch
     ),
     "who lost power stays in the set (ruling 3)": lambda: _applied({MemberRemoved: lambda group, event: None}),
+    "queue offsets outlive a cut (apache/rocketmq 7689)": lambda: patch.object(
+        QueueOffsets, "take_from_queues", _queue_offsets_stay
+    ),
     "store times follow the clock (ruling 18)": lambda: patch.multiple(
         Appender, append=_time_as_it_is, append_sends=_sends_time_as_it_is
     ),

@@ -124,6 +124,7 @@ FOUND_BY = {
     "a hand-over that nobody takes up never ends": "operators:2",
     "a set without a member keeps its epoch": "power:1",
     "who lost power reports as well (ruling 3)": "power:2",
+    "queue offsets outlive a cut (apache/rocketmq 7689)": "plain:9",
     "store times follow the clock (ruling 18)": "disks:1",
     "a start leaves no trace": "moments:1",
     "an epoch's entry is in its copy alone": "moments:1",
