@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rmqha.ha.action import AckStatus
-from rmqha.ha.sync_state_set_manager import DISCONNECT_GRACE_MS, LOOK_INTERVAL_MS
-from rmqha.model.code import RequestCode
+from rmqha.ha.stream.connection import ConnectionState
+from rmqha.ha.sync_state import Members
+from rmqha.ha.sync_state_set_manager import DISCONNECT_GRACE_MS, LOOK_INTERVAL_MS, SyncStateSetManager
+from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import Role
-from rmqha.model.offset import BrokerId, PhyOffset
+from rmqha.model.offset import BrokerId, Epoch, PhyOffset
+from rmqha.wire.command import Command
 from rmqha.wire.ha_stream import SlaveAck, SlaveHandshake
 from tests.ha.group import Group, started
+from tests.ha.memory_log import MemoryLog
+from tests.support.tracer import RecordingTracer
 
 CONN_ID = 50
-SLAVE_ID = BrokerId(3)
+ONE, TWO, SLAVE_ID = BrokerId(1), BrokerId(2), BrokerId(3)
 
 
 class HandFed:
@@ -192,3 +198,52 @@ def test_when_and_why_each_member_leaves_is_shown() -> None:
     group.send(1, b"x" * 1000)
     assert slave.view["leavesInMs"] == 0
     assert slave.view["leavesBecause"] == "it is more than haMaxGapNotInSync = 1000 bytes behind"
+
+
+class AskedLink:
+    """A controllers' link that remembers what it was asked and never answers by itself."""
+
+    def __init__(self) -> None:
+        self.asked: list[Members] = []
+
+    def alter_sync_state_set(self, now_ms: int, epoch: Epoch, members: Members, set_epoch: int) -> int:
+        self.asked.append(members)
+        return len(self.asked)
+
+    def ask_replica_info(self) -> None:
+        pass
+
+
+def test_an_answer_to_an_earlier_proposal_says_nothing_of_the_present_one() -> None:
+    """The controllers show a newer set while the first request is under way; the refusal of that one comes late."""
+    link: Any = AskedLink()
+    manager = SyncStateSetManager(
+        BrokerConfig(ha_mode="ap"), MemoryLog(), link, RecordingTracer(), lambda slave_id: True
+    )
+    manager.begin(0, ONE, Epoch(1), (ONE, TWO, SLAVE_ID), 1, resumed=False)
+    manager.maintain(1000, [])
+    manager.shown(1010, (ONE, TWO), 2)
+    manager.maintain(1200, [])
+    assert link.asked == [(ONE,), (ONE,)]
+    refusal = Command(ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED)
+    manager.replied(1210, 1, refusal)
+    assert manager.state.proposed == (ONE,)
+    manager.replied(1220, 2, refusal)
+    assert manager.state.proposed is None
+
+
+def test_only_the_newest_connection_says_what_a_member_holds() -> None:
+    """A member that has lost its power may come back with less than it had acknowledged before."""
+    link: Any = AskedLink()
+    manager = SyncStateSetManager(BrokerConfig(), MemoryLog(), link, RecordingTracer(), lambda slave_id: True)
+    manager.begin(0, ONE, Epoch(1), (ONE, TWO), 1, resumed=False)
+
+    def acks(*offsets: int | None) -> list[PhyOffset | None]:
+        shaken = {"slave_id": TWO, "state": ConnectionState.TRANSFER, "async_learner": False}
+        connections: Any = [SimpleNamespace(acked_offset=offset, **shaken) for offset in offsets]
+        return manager.member_acks(connections)
+
+    assert acks(200) == [200]
+    assert acks() == [None]
+    assert acks(None) == [None]
+    assert acks(100) == [100]

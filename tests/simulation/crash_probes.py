@@ -79,7 +79,8 @@ class CrashProbes:
         host = broker.host
         if broker.disk.watch is None:
             broker.disk.watch = partial(self._changes, broker)
-        if host in self._cut:
+        was_cut = host in self._cut
+        if was_cut:
             self._cut.remove(host)
             restart.verify_cut(broker)
         self._change_count[host] = 0
@@ -88,6 +89,8 @@ class CrashProbes:
         known = self._known.get(host)
         if due or known is None or known[0] != broker.life or known[1].is_old(broker.store):
             self._known[host] = broker.life, restart.Promise.of(broker.store)
+        if was_cut and self._may_probe(broker):
+            self._probe(broker, after=True, worst=True)
         if due:
             self._until_step[host] = self._draws(host).between(1, STEPS_BETWEEN)
             if self._takes(broker, after=True):
@@ -116,24 +119,29 @@ class CrashProbes:
     def _draws(self, host: str) -> SimPrng:
         return self._prng.child(f"{host} {self.count} {sum(self._left[host])} {self._until_change[host]}")
 
+    @staticmethod
+    def _may_probe(process: DiskProcess) -> bool:
+        return process.alive and not process.has_bad_disk and not process.disk.failing
+
     def _takes(self, process: DiskProcess, *, after: bool) -> bool:
         left = self._left[process.host]
-        if not process.alive or process.has_bad_disk or process.disk.failing or not left[after]:
+        if not left[after] or not self._may_probe(process):
             return False
         left[after] -= 1
         self.count += 1
         return True
 
-    def _copy(self, process: DiskProcess) -> tuple[SimDisk, bool]:
-        """As it is after the machine has lost its power, or the process was killed."""
+    def _copy(self, process: DiskProcess, *, worst: bool = False) -> tuple[SimDisk, bool]:
+        """As it is after the machine has lost its power, with all that was not synced (`worst`), or the process was
+        killed."""
         draws = self._draws(process.host)
-        power_loss = draws.chance(2, 3)
-        disk = process.disk.copy(_Never(0) if draws.chance(1, 2) else draws)
+        power_loss = draws.chance(2, 3) or worst
+        disk = process.disk.copy(_Never(0) if draws.chance(1, 2) or worst else draws)
         disk.crash(power_loss=power_loss)
         return disk, power_loss
 
-    def _probe(self, broker: BrokerProcess, *, after: bool) -> None:
-        disk, power_loss = self._copy(broker)
+    def _probe(self, broker: BrokerProcess, *, after: bool, worst: bool = False) -> None:
+        disk, power_loss = self._copy(broker, worst=worst)
         _, promise = self._known[broker.host]
         where = f"{broker.host}, started anew after {'a loss of power' if power_loss else 'a kill'} at this moment,"
         try:

@@ -216,6 +216,7 @@ RULE_MUTATIONS: dict[str, Callable[[], Any]] = {
     ),
     "who misses entries may lead (Raft)": lambda: patch.object(RaftLog, "is_up_to_date", lambda self, *args: True),
     "a slave moves consumers": lambda: patch.object(PullProcessor, "_process_as_slave", _moves_consumers),
+    "a cut is not synced": lambda: patch.object(CommitLog, "cut", _in_the_cache(CommitLog.cut, lambda log: log.disk)),
 }
 
 RULE_UNSEEN: dict[str, Callable[[], Any]] = {
@@ -241,7 +242,6 @@ RULE_UNSEEN: dict[str, Callable[[], Any]] = {
         "binding_total_replicas",
         property(lambda self: self.next_total_replicas or self.total_replicas),
     ),
-    "a cut is not synced": lambda: patch.object(CommitLog, "cut", _in_the_cache(CommitLog.cut, lambda log: log.disk)),
     "queues are not synced": lambda: patch.object(ConsumeQueues, "sync", lambda self: None),
     "the mark of the end stands still": lambda: patch.object(EndMark, "raise_to", lambda self, offset: None),
     "a cut leaves a queue's last entry": lambda: patch.object(ConsumeQueue, "cut_to", _one_entry_stays),

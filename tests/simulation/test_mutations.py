@@ -139,6 +139,7 @@ FOUND_BY = {
     "the due times of answered pulls stay": "consumers:4",
     "queue files of removed records stay": "short:1",
     "old log files are left on the disk": "short:1",
+    "a cut is not synced": "splits:2",
 }
 """Name of the bug to the first run that finds it, as seeds.txt names runs."""
 

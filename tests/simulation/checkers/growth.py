@@ -25,6 +25,9 @@ EXPLAINED = (
     ".transactions._state._copies",  # MAX_REMEMBERED_COUNT
     ".transactions._state._ended",
     "._raft._core.log._entries",  # until the next snapshot
+    ".table[].files.files",  # a queue's files: `left_behind`
+    "._reput._fresh",  # records that the next dispatch collects
+    "._lineage._changes",  # of topics and groups
     ".delay_offsets._states",  # MAX_STATES
 )
 """Ends of paths whose length has a bound of its own."""
@@ -88,7 +91,8 @@ def left_behind(broker: BrokerProcess) -> str:
         if folder.startswith("consumequeue/"):
             _, topic, queue_id = folder.split("/")
             low = store.queue_range(topic, int(queue_id))[0]
-            if int(name) + config.mapped_file_size_consume_queue <= low * ENTRY_BYTES:
+            # the last file of a queue that holds nothing more says where it goes on
+            if int(name) + config.mapped_file_size_consume_queue < low * ENTRY_BYTES:
                 return f"{path}, the queue begins at {low}"
     return ""
 
