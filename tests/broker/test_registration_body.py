@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from nameserver.route_info import RouteTable
 from rmqha.broker.tables.config_table import DataVersion, pretty
-from rmqha.broker.tables.topics import TopicConfig, TopicTable
+from rmqha.broker.tables.topics import ENCODED_AT_A_TIME, TopicConfig, TopicTable
 from rmqha.host.disk import HostDisk
 from rmqha.model.code import RequestCode
 from rmqha.model.config.servers import BrokerConfig
@@ -23,6 +25,7 @@ from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps, loads
 from tests.broker.support import topic_table
 from tests.support.clock import ManualClock
+from tests.support.steps import done
 from tests.support.tracer import SilentTracer
 
 GROUP = "broker-a"
@@ -38,7 +41,7 @@ def plain_body(table: TopicTable) -> bytes:
 
 def request(table: TopicTable, *, address: str = "127.0.0.1:1", broker_id: int = 0, bare: bool = False) -> Command:
     """As the broker sends it; `bare`: without what is ours."""
-    body, digest = table.registration()
+    body, digest, version = done(table.registration())
     ext = {
         "brokerName": GROUP,
         "brokerAddr": address,
@@ -49,7 +52,7 @@ def request(table: TopicTable, *, address: str = "127.0.0.1:1", broker_id: int =
     }
     if not bare:
         ext["topicsDigest"] = digest
-        ext["topicsVersion"] = ";".join(map(str, table.version.to_json().values()))
+        ext["topicsVersion"] = ";".join(map(str, version.values()))
     return Command(RequestCode.REGISTER_BROKER, ext, body)
 
 
@@ -58,8 +61,8 @@ def test_the_body_is_what_an_encoder_of_the_whole_would_write(tmp_path: Path) ->
     table = table_at(tmp_path)
 
     def check() -> str:
-        body, digest = table.registration()
-        assert loads(body) == loads(plain_body(table))
+        body, digest, version = done(table.registration())
+        assert loads(body) == loads(plain_body(table)) and version == table.version.to_json()
         return digest
 
     digests = [check()]
@@ -84,7 +87,46 @@ def test_the_body_is_what_an_encoder_of_the_whole_would_write(tmp_path: Path) ->
 def test_any_name_is_written_as_the_encoder_would(names: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     table = table_at(tmp_path_factory.mktemp("names"))
     table.replace({name: TopicConfig(name, 1, 1) for name in names}, DataVersion(1, 1, 1))
-    assert loads(table.registration()[0]) == loads(plain_body(table))
+    assert loads(done(table.registration()).body) == loads(plain_body(table))
+
+
+def test_a_large_table_is_written_in_steps_and_may_change_meanwhile(tmp_path: Path) -> None:
+    """What changes meanwhile may be in it, under the version from before: the next one tells the rest, and is read."""
+    table = table_at(tmp_path)
+    table.replace({f"T{number}": TopicConfig(f"T{number}", 1, 1) for number in range(5000)}, DataVersion(1, 1, 1))
+    before, steps = table.version.to_json(), table.registration()
+    for _ in range(10):
+        next(steps)
+    table.put(TopicConfig("T1", 8, 8))
+    table.put(TopicConfig("new", 8, 8))
+    table.remove("T2")
+    mixed = done(steps)
+    assert mixed.version == before and loads(mixed.body)["topicConfigSerializeWrapper"]["dataVersion"] == before
+    again = done(table.registration())
+    assert loads(again.body) == loads(plain_body(table)) and again.digest != mixed.digest
+    assert again.version == table.version.to_json() != before
+    assert not list(table.registration()), "what has not changed is kept"
+    longest = max(count_encoded(table))
+    assert longest <= ENCODED_AT_A_TIME
+
+
+def count_encoded(table: TopicTable) -> Iterator[int]:
+    """Rows that each step of a registration of a table that was never told encodes."""
+    whole = {name: topic for name in table.names() if (topic := table.get(name)) is not None}
+    table.replace({name: replace(topic) for name, topic in whole.items()}, DataVersion(2, 2, 2))
+    encoded, to_json = 0, TopicConfig.to_json
+
+    def counted(topic: TopicConfig) -> dict[str, object]:
+        nonlocal encoded
+        encoded += 1
+        return to_json(topic)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TopicConfig, "to_json", counted)
+        for _ in table.registration():
+            yield encoded
+            encoded = 0
+    yield encoded
 
 
 def routed(tmp_path: Path) -> tuple[TopicTable, RouteTable]:

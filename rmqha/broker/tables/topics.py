@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Generator, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 from rmqha.broker.tables import config_table
 from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
@@ -48,6 +48,8 @@ BATCH_QUEUE = "BatchCQ"
 SIMPLE_QUEUE = "SimpleCQ"
 MAX_TOPIC_LENGTH = 127
 MAX_QUEUE_COUNT = 1024
+ENCODED_AT_A_TIME = 256
+"""Topics of a registration, in one step."""
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 BROKER_ONLY_TOPICS = frozenset(
@@ -145,6 +147,15 @@ class TopicConfig:
             {str(key): str(item) for key, item in mapping(value.get("attributes"), "attributes").items()},
             {key: item for key, item in value.items() if key not in _MEMBERS},
         )
+
+
+class TopicRegistration(NamedTuple):
+    """The topics as a name server is told of them."""
+
+    body: bytes
+    digest: str
+    """Digest of the topics without their version: a name server that knows it need not read the body."""
+    version: dict[str, int]
 
 
 class TopicTable:
@@ -382,15 +393,15 @@ class TopicTable:
         table = Entries((name, topic.to_json()) for name in names if (topic := find(name)) is not None)
         return {**self.to_json(0, 0), "topicConfigTable": table}
 
-    def registration(self) -> tuple[bytes, str]:
-        """Body of request 103, and a digest of the topics in it without their version: a name server that knows it
-        need not read the body. A failover waits for both, so only what has changed since the last one is encoded."""
+    def registration(self) -> Generator[None, None, TopicRegistration]:
+        """Make the body of request 103 in steps. A failover waits for it, so only what has changed since the last one
+        is encoded. Its version is that of the first step: rows may be newer, and the next registration tells so."""
         stamps = {
             "dataVersion": self.version.to_json(),
             "mappingDataVersion": DataVersion(0, 0, self.version.timestamp).to_json(),
         }
+        table, digest = yield from self._encoded_table()
         rest = {"topicQueueMappingDetailMap": {}, "topicQueueMappingInfoMap": {}} | self._deleted_part()
-        table = self._encoded_table()
         parts = (
             b'{"filterServerList":[],"topicConfigSerializeWrapper":',
             dumps(stamps)[:-1],
@@ -400,24 +411,32 @@ class TopicTable:
             dumps(rest)[1:],
             b"}",
         )
-        return b"".join(parts), self._table_digest
+        return TopicRegistration(b"".join(parts), digest, stamps["dataVersion"])
 
     def packed_registration(self) -> bytes:
         """The registration as a compressed body."""
         return pack(self.version.to_json(), {name: self._topics[name].to_json() for name in self.names()})
 
-    def _encoded_table(self) -> bytes:
-        if not self._table_text:
-            texts = {}
-            for name in self.names():
-                topic, known = self._topics[name], self._texts.get(name)
+    def _encoded_table(self) -> Generator[None, None, tuple[bytes, str]]:
+        """All members and their digest. They are kept unless the table changes meanwhile."""
+        if self._table_text:
+            return self._table_text, self._table_digest
+        began_with, texts, now = self.version.stamp, dict[str, tuple[TopicConfig, bytes]](), self._topics
+        for place, name in enumerate((yield from sorted_in_steps(now)), start=1):
+            topic, known = self._topics.get(name), self._texts.get(name)
+            if topic is not None:
                 if known is None or known[0] is not topic:
                     known = topic, dumps({name: topic.to_json()})[1:-1]
                 texts[name] = known
-            self._texts = texts
-            self._table_text = b",".join(text for _, text in texts.values())
-            self._table_digest = blake2b(self._table_text, digest_size=16).hexdigest()
-        return self._table_text
+            if place % ENCODED_AT_A_TIME == 0:
+                yield
+        text = b",".join(text for _, text in texts.values())
+        yield
+        digest = blake2b(text, digest_size=16).hexdigest()
+        self._texts = texts
+        if self.version.stamp == began_with and self._topics is now:
+            self._table_text, self._table_digest = text, digest
+        return text, digest
 
     def _members(self) -> dict[str, Any]:
         """Members of the file."""
