@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from rmqha.wire.body_bound import BOUNDS, DEFAULT_BOUND, UNBOUNDED, BodyBound, body_fault
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.wire.body_bound import BOUNDS, DEFAULT_BOUND, UNBOUNDED, BodyBound, body_fault
 from rmqha.wire.command import Command
 from tests.broker.slices import longest_turn_ms
 from tests.broker.support import Broker
