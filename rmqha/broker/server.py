@@ -267,7 +267,7 @@ async def _serve(
     task_status: trio.TaskStatus[Ports],
 ) -> None:
     clock, driver = HostClock(), core.driver
-    link = NameServerLink(core.config, driver, core.topics, name_servers, clock, tracer)
+    link = NameServerLink(core.config, driver, core.topics, name_servers, clock, tracer, trio.lowlevel.checkpoint)
     max_frame_bytes, secured = core.config.max_frame_bytes, security.ambient.get()
     client = remoting.RemotingClient(max_frame_bytes=max_frame_bytes, on_closed=link.lost)
     to_controllers = remoting.RemotingClient(max_frame_bytes=max_frame_bytes, security=secured.signing_with_secret())

@@ -71,6 +71,12 @@ def repair(disk: Disk, reader: ReadDisk, choices: Choices) -> RepairOutcome:
         release()
 
 
+def _may_be_cut(report: Report) -> bool:
+    """True if something in the log is not whole."""
+    kinds = FindingKind.LOG_TAIL, FindingKind.LOG_DAMAGE
+    return bool(report.damage) or any(finding.kind in kinds for finding in report.faults)
+
+
 class _Repair:
     def __init__(self, disk: Disk, reader: ReadDisk, choices: Choices) -> None:
         self._disk = disk
@@ -81,9 +87,12 @@ class _Repair:
 
     def run(self, before: Report) -> RepairOutcome:
         report = before
+        cut_at = self._choices.cut_at
         if self._complete_blanks(report):
             report = self._check()
-        cut_at = self._choices.cut_at
+            if cut_at is not None and not _may_be_cut(report):
+                self._actions.append(f"nothing was cut at {cut_at}: every record is whole now")
+                cut_at = None
         if cut_at is not None:
             self._require_boundary(report, cut_at)
         sizes = [finding for finding in report.faults if finding.kind is FindingKind.LOG_SIZE]
@@ -136,9 +145,7 @@ class _Repair:
         """UsageError unless the log may be cut there: at the start or end of a record, with damage not before it."""
         store = report.look
         worst = report.damage[0][0] if report.damage else report.end_offset
-        if not report.damage and not any(
-            f.kind in (FindingKind.LOG_TAIL, FindingKind.LOG_DAMAGE) for f in report.faults
-        ):
+        if not _may_be_cut(report):
             raise UsageError(f"--cut-at {cut_at}: every record of {self._reader.label} is whole, nothing has to be cut")
         if not store.min_offset <= cut_at <= worst:
             raise UsageError(

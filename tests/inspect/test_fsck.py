@@ -489,6 +489,12 @@ def test_any_damage_is_found_named_and_mended(pristine: Path, data: st.DataObjec
     examine(pristine, path, applied((pristine / path).read_bytes(), damage), OWN_CHOICES)
 
 
+def test_a_file_that_ends_within_its_blank_record_is_completed_not_cut(pristine: Path) -> None:
+    """`--cut-at` at the blank record, as fsck has told, is no error once nothing has to be cut."""
+    path = "commitlog/00000000000000016384"
+    examine(pristine, path, (pristine / path).read_bytes()[:16182], OWN_CHOICES)
+
+
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_byte_string_as_any_file_is_found_and_mended(pristine: Path, data: st.DataObject) -> None:

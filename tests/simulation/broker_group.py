@@ -104,7 +104,7 @@ class BrokerGroup:
         self.learners = Learners(self.name, learners)
         self.answers = Answers(self.brokers)
         self.tables = Tables(self.history, cp=options.cp, strict_offsets=options.strict_offsets)
-        self.consumption = Consumption(self._has_led, cp=options.cp)
+        self.consumption = Consumption(self._has_led, self._is_superseded, cp=options.cp)
         self.routes = Routes(self.name)
         processes = [*self._controllers, *self.name_servers, *self.brokers]
         self.causes = Causes(ground.scheduler, ground.transport, processes)
@@ -273,6 +273,11 @@ class BrokerGroup:
 
     def _has_led(self, address: str) -> bool:
         return any(broker.config.address == address and self.roles.has_led(broker.host) for broker in self.brokers)
+
+    def _is_superseded(self, address: str) -> bool:
+        return any(
+            broker.config.address == address and self.roles.is_superseded(broker.host) for broker in self.brokers
+        )
 
     def applied(self, controller: ControllerProcess) -> None:
         """A step of a controller."""

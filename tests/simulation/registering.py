@@ -22,6 +22,10 @@ LOOK_MS = 100
 """News reach a name server within so long at most; the host's tasks are woken at once."""
 
 
+async def no_turn_needed() -> None:
+    """The steps of a small table take no simulated time."""
+
+
 class SimClient(SimAwaits):
     """What NameServerLink asks of a RemotingClient."""
 
@@ -36,7 +40,9 @@ class Registering:
         self._process = process
         self._draws = draws
         self._client = cast(RemotingClient, SimClient(process, rpc, draws))
-        self._link = NameServerLink(core.config, core.driver, core.topics, addresses, process.clock, tracer)
+        self._link = NameServerLink(
+            core.config, core.driver, core.topics, addresses, process.clock, tracer, no_turn_needed
+        )
         self.changed = self._link.changed
         rpc.lost = self._link.lost
         for address in addresses:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from enum import Enum
 from time import perf_counter
@@ -34,7 +34,7 @@ RELEASED_COUNT = 200
 
 
 class NameServerLink:
-    """One task per name server, so that a dead one delays nobody."""
+    """One task per name server, so that a dead one delays nobody. `give_turn` lets other tasks have theirs."""
 
     def __init__(
         self,
@@ -44,12 +44,14 @@ class NameServerLink:
         addresses: list[str],
         clock: Clock,
         tracer: Tracer,
+        give_turn: Callable[[], Awaitable[None]],
     ) -> None:
         self._config = config
         self._driver = driver
         self._topics = topics
         self._clock = clock
         self._tracer = tracer
+        self._give_turn = give_turn
         self._registrations = {
             address: NameServerRegistration(config.broker_heartbeat_interval, config.register_name_server_period)
             for address in addresses
@@ -195,7 +197,7 @@ class NameServerLink:
         }
 
     async def _register(self, client: RemotingClient, address: str, broker_id: BrokerId) -> None:
-        topics, body_s = await _in_turns(self._topics.registration())
+        topics, body_s = await _in_turns(self._topics.registration(), self._give_turn)
         began_at_s = perf_counter()
         body = self._topics.packed_registration() if self._config.compressed_register else topics.body
         self._body_s = body_s + perf_counter() - began_at_s
@@ -227,7 +229,9 @@ class NameServerLink:
             await self._left.wait()
 
 
-async def _in_turns(steps: Generator[None, None, TopicRegistration]) -> tuple[TopicRegistration, float]:
+async def _in_turns(
+    steps: Generator[None, None, TopicRegistration], give_turn: Callable[[], Awaitable[None]]
+) -> tuple[TopicRegistration, float]:
     """Do each step in a turn of the event loop; the result is theirs, and the time (s) that they took."""
     taken_s = 0.0
     while True:
@@ -238,7 +242,7 @@ async def _in_turns(steps: Generator[None, None, TopicRegistration]) -> tuple[To
             found: TopicRegistration = end.value
             return found, taken_s + perf_counter() - began_at_s
         taken_s += perf_counter() - began_at_s
-        await trio.lowlevel.checkpoint()
+        await give_turn()
 
 
 # --- the next request to one name server: register, unregister, or the lite heartbeat ---------------------------------

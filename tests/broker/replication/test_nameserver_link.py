@@ -44,7 +44,8 @@ def link_of_master(tracer: Any, topics: Any, *, role: bool = True) -> NameServer
         is_master=role, is_following=False, is_listed_unaligned=False, seeks_master=False, broker_id=1
     )
     driver = SimpleNamespace(replica=replica, master_told=lambda *_: None)
-    return NameServerLink(BrokerConfig(), cast(Any, driver), topics, ADDRESSES, HostClock(), tracer)
+    turn = trio.lowlevel.checkpoint
+    return NameServerLink(BrokerConfig(), cast(Any, driver), topics, ADDRESSES, HostClock(), tracer, turn)
 
 
 @pytest.fixture

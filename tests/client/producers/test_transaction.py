@@ -242,7 +242,7 @@ async def test_brokers_know_who_to_ask_from_the_start_and_after_they_were_lost()
             ((_, session),) = fake.group.master.producers.values()
             session.close()
             await until(lambda: sum(count(node) for node in fake.group.nodes.values()) == 3)
-        assert all(node.producers == {} for node in fake.group.nodes.values())
+        await until(lambda: all(node.producers == {} for node in fake.group.nodes.values()))
 
 
 def count(node: object) -> int:

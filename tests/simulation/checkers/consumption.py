@@ -1,6 +1,7 @@
 """What a consumer group is given: every place of a queue in turn, in CP always with the same record; nothing is passed
 over but what retention has removed; and in CP all that was acknowledged is read in the end. Reads are monotonic across
-masters and slaves: in CP nobody moves a consumer back, in either mode a slave moves nobody."""
+masters and slaves: in CP no master moves a consumer back but one who has a successor and does
+not know it, in either mode a slave moves nobody."""
 
 from __future__ import annotations
 
@@ -18,10 +19,12 @@ _UNIQUE_KEY = PROPERTY_UNIQUE_KEY.encode()
 
 
 class Consumption:
-    """`has_led` says of an address if the broker there has ever been a master."""
+    """`has_led` says of an address if the broker there has ever been a master, `is_superseded` if another one has been
+    since."""
 
-    def __init__(self, has_led: Callable[[str], bool], *, cp: bool) -> None:
+    def __init__(self, has_led: Callable[[str], bool], is_superseded: Callable[[str], bool], *, cp: bool) -> None:
         self._has_led = has_led
+        self._is_superseded = is_superseded
         self._cp = cp
         self._read: dict[tuple[int, int], tuple[bytes, int]] = {}
         """(key, checksum) of the record that was given for a (queue, offset)."""
@@ -98,7 +101,7 @@ class Consumption:
                     f" its first record is {low}"
                 )
             self._removed.append((queue_id, asked, following))
-        elif following < asked and self._cp:
+        elif following < asked and self._cp and not self._is_superseded(address):
             raise InvariantError(
                 f"{address} moves the consumer of queue {queue_id} back from {asked}, up to where it has read, to"
                 f" {following}"

@@ -23,6 +23,11 @@ class Roles:
     def has_led(self, host: str) -> bool:
         return host in self._master_of.values()
 
+    def is_superseded(self, host: str) -> bool:
+        """True if another host has been master in a later epoch, which this one need not know."""
+        led = [epoch for epoch, master in self._master_of.items() if master == host]
+        return max(self._master_of, default=0) > max(led, default=0)
+
     def role_taken(self, broker: BrokerProcess, role: int, epoch: int) -> None:
         if epoch < self._epoch_of.get(broker.host, 0):
             raise InvariantError(f"{broker.host} fell from epoch {self._epoch_of[broker.host]} to {epoch}")
