@@ -16,9 +16,10 @@ from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import RmqhaError
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.ops.cluster_view import copy_words
+from rmqha.ops.finding import Finding, fault
 from rmqha.ops.group_view import GroupLook, promise_of
 from rmqha.ops.health.agreement import Agreement, View
-from rmqha.ops.health.findings import HealthFinding, judge, told_group
+from rmqha.ops.health.findings import judge, told_group
 from rmqha.ops.health.survey import NodeReport, ServerKind
 from rmqha.ops.wait_explanation import view_of
 from rmqha.wire.state.controller_state import GroupState, RegisteredReplica
@@ -381,15 +382,15 @@ def troubles(words: list[NodeReport], groups: Iterable[str], name_server: Mappin
         what = (
             "most brokers fell silent at once: more likely it is cut off than all of them dead; it keeps their routes"
         )
-        findings.append(HealthFinding("this name server", what, "check its network"))
+        findings.append(fault("this name server", what, "check its network"))
     known = set(findings)
     for name in groups:
         own = [*(_narrowed(word, name) for word in common), *brokers.get(name, ())]
         found, seen = _judged(own, [name], name)
         findings += [item for item in found if item not in known]
         views += seen
-    wrong = [item for item in findings if not item.note]
-    shown = [*wrong, *(item for item in findings if item.note)][:MAX_FINDINGS]
+    wrong = [item for item in findings if not item.is_note]
+    shown = [*wrong, *(item for item in findings if item.is_note)][:MAX_FINDINGS]
     answered = sum(word.answers for word in words)
     return {
         "healthy": answered > 0 and not wrong,
@@ -400,12 +401,12 @@ def troubles(words: list[NodeReport], groups: Iterable[str], name_server: Mappin
     }
 
 
-def _judged(words: list[NodeReport], groups: list[str], about: str) -> tuple[list[HealthFinding], list[View]]:
+def _judged(words: list[NodeReport], groups: list[str], about: str) -> tuple[list[Finding], list[View]]:
     try:
         health = judge(words, groups)
     except ODD as error:
         what = f"what some node answers is not known to this release: {short(repr(error))}"
-        return [HealthFinding(about, what, "rmqha status asks each node alone")], []
+        return [fault(about, what, "rmqha status asks each node alone")], []
     return list(health.findings), list(health.views)
 
 
@@ -417,8 +418,8 @@ def _narrowed(word: NodeReport, name: str) -> NodeReport:
     return replace(word, routes={name: word.routes[name]} if name in word.routes else {})
 
 
-def _finding(item: HealthFinding) -> dict[str, Any]:
-    return {"where": visible(item.where), "what": visible(item.what), "fix": visible(item.fix), "note": item.note}
+def _finding(item: Finding) -> dict[str, Any]:
+    return {**{name: visible(text) for name, text in item.as_reason().items()}, "note": item.is_note}
 
 
 def _view(item: View) -> dict[str, Any]:

@@ -17,13 +17,13 @@ from click.testing import CliRunner
 from rich.text import Text
 
 from rmqha.cli.diagnosis import doctor
-from rmqha.cli.diagnosis.checks.finding import wrong
 from rmqha.cli.main import cli, main
 from rmqha.cli.render import console, print_cluster, table
 from rmqha.cli.safe_text import SafeText, raw, safe_streams
 from rmqha.host.tracer import HostTracer
 from rmqha.model.series import MetricFamilies, MetricKind, Series
 from rmqha.ops.cluster_view import ClusterView, GroupView, NodeView
+from rmqha.ops.finding import wrong
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 from rmqha.ops.local.supervisor import start_stamp
 from rmqha.wire.command import Command

@@ -16,7 +16,6 @@ from rich.text import Text
 
 from rmqha.cli.diagnosis.checks.answers import ANNOUNCED, Answers, ask_all
 from rmqha.cli.diagnosis.checks.files import Papers, check_config, check_groups, read_papers
-from rmqha.cli.diagnosis.checks.finding import CheckOutcome, DoctorFinding, count_words, in_order, merged, ok, wrong
 from rmqha.cli.diagnosis.checks.machine import (
     check_descriptors,
     check_disk,
@@ -30,9 +29,10 @@ from rmqha.cli.diagnosis.checks.security import check_data, check_security
 from rmqha.cli.options import directory_option, echo_json, output_option
 from rmqha.cli.render import console
 from rmqha.model.error import UsageError
+from rmqha.ops.finding import Finding, Verdict, count_words, in_order, merged, ok, wrong
 from rmqha.ops.local.cluster_state import ClusterState
 
-STYLES = {CheckOutcome.WRONG: "bold red", CheckOutcome.WARN: "yellow", CheckOutcome.OK: "green"}
+STYLES = {Verdict.WRONG: "bold red", Verdict.WARN: "yellow", Verdict.OK: "green"}
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Examination:
     """Everything that was found, in no order of weight."""
 
     nodes: list[NodeUnderTest]
-    findings: list[DoctorFinding]
+    findings: list[Finding]
     answers: dict[str, Answers]
 
 
@@ -50,7 +50,7 @@ def examine(
     """`write` measures syncs, in a file that is removed. `full`: these are all nodes of a cluster, so that one that
     does not run while others do is missing."""
     others_run = full and any(node_under_test.running for node_under_test in nodes)
-    findings: list[DoctorFinding] = []
+    findings: list[Finding] = []
     papers: dict[str, Papers] = {}
     for node_under_test in nodes:
         papers[node_under_test.name] = Papers()
@@ -79,18 +79,18 @@ def examine(
     return Examination(nodes, findings, answers)
 
 
-def _process(node_under_test: NodeUnderTest, others_run: bool) -> list[DoctorFinding]:
+def _process(node_under_test: NodeUnderTest, others_run: bool) -> list[Finding]:
     return [check_process(node_under_test, others_run)]
 
 
-def _papers(node_under_test: NodeUnderTest, papers: dict[str, Papers]) -> list[DoctorFinding]:
+def _papers(node_under_test: NodeUnderTest, papers: dict[str, Papers]) -> list[Finding]:
     papers[node_under_test.name] = read_papers(node_under_test)
     return papers[node_under_test.name].findings
 
 
-def guarded(subject: str, check: str, step: Callable[[], Iterable[DoctorFinding]]) -> list[DoctorFinding]:
+def guarded(subject: str, check: str, step: Callable[[], Iterable[Finding]]) -> list[Finding]:
     """Findings of a check. A file that cannot be looked at is a finding and leaves the other checks to be made."""
-    found: list[DoctorFinding] = []
+    found: list[Finding] = []
     try:
         found.extend(step())
     except OSError as error:
@@ -100,7 +100,7 @@ def guarded(subject: str, check: str, step: Callable[[], Iterable[DoctorFinding]
     return found
 
 
-def check_spark() -> Iterator[DoctorFinding]:
+def check_spark() -> Iterator[Finding]:
     """Check what `rmqha spark` needs: Java and pyspark."""
     from rmqha.spark.java import find_java, java_version
 
@@ -152,7 +152,7 @@ def doctor(
     nodes = of_file(config) if config is not None else of_cluster(ClusterState.require(directory), node)
     full = node is None and (config is None or len(nodes) > 1)
     found = examine(nodes, timeout, write=write, spark=spark, full=full)
-    worst = CheckOutcome.WARN if strict else CheckOutcome.WRONG
+    worst = Verdict.WARN if strict else Verdict.WRONG
     is_wrong = any(finding.verdict <= worst for finding in found.findings)
     if output == "json":
         echo_json(
@@ -170,18 +170,18 @@ def doctor(
         sys.exit(1)
 
 
-def show(findings: Sequence[DoctorFinding], verbose: bool) -> None:
+def show(findings: Sequence[Finding], verbose: bool) -> None:
     """The worst first, each with its fix below it."""
     out = console()
     if out.is_terminal:
         out.width = shutil.get_terminal_size().columns
     for finding in merged(in_order(findings)):
-        if finding.verdict is CheckOutcome.OK and not verbose:
+        if finding.verdict is Verdict.OK and not verbose:
             continue
         line = Text(f"{finding.verdict.name:<5} ", STYLES[finding.verdict])
         line.append(f"{finding.subject} · {finding.check}: {finding.sentence}", "default")
         out.print(line, soft_wrap=True)
         if finding.fix:
             out.print(Text(f"      fix: {finding.fix}"), soft_wrap=True)
-    hidden = "" if verbose or not any(item.verdict is CheckOutcome.OK for item in findings) else "; -v tells these too"
+    hidden = "" if verbose or not any(item.verdict is Verdict.OK for item in findings) else "; -v tells these too"
     out.print(f"{count_words(findings)}{hidden}", soft_wrap=True)

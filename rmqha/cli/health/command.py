@@ -141,7 +141,7 @@ def _now() -> str:
 
 def _essence(found: Health) -> object:
     """The values that make it another state: no number that only counts on."""
-    return found.healthy, [(item.where, re.sub(r"\d+", "#", item.what)) for item in found.reasons]
+    return found.healthy, [(item.subject, re.sub(r"\d+", "#", item.sentence)) for item in found.reasons]
 
 
 # --- told -------------------------------------------------------------------------------------------------------------
@@ -152,10 +152,8 @@ def state_word(found: Health) -> str:
 def as_json(found: Health, words: list[NodeReport]) -> dict[str, Any]:
     return {
         "health": state_word(found),
-        "reasons": [{"where": item.where, "what": item.what, "fix": item.fix} for item in found.reasons],
-        "notes": [
-            {"where": item.where, "what": item.what, "fix": item.fix} for item in found.findings if item.note
-        ],
+        "reasons": [item.as_reason() for item in found.reasons],
+        "notes": [item.as_reason() for item in found.findings if item.is_note],
         "views": [
             {
                 "group": view.group,
@@ -185,7 +183,7 @@ def show(found: Health, words: list[NodeReport], group: str | None, output: str)
     style = "bold green" if found.healthy else "bold red"
     out.print(Text(f"{state_word(found)}: {scope}, {count}", style), soft_wrap=True)
     for item in found.reasons:
-        out.print(Text(item.sentence, "red"), soft_wrap=True)
+        out.print(Text(item.line, "red"), soft_wrap=True)
     for view in found.views:
         title = f"{view.group}: {view.about} {view.agreement.value}"
         asked = f"{len(view.says)} of {len(view.says) + len(view.silent)}"
@@ -195,5 +193,5 @@ def show(found: Health, words: list[NodeReport], group: str | None, output: str)
             told = next(iter(view.says.values()), f"none of {', '.join(view.silent)} answers")
         out.print(Text(f"{title} ({asked}): {told}"), soft_wrap=True)
     for item in found.findings:
-        if item.note:
-            out.print(Text(f"note: {item.sentence}", "yellow"), soft_wrap=True)
+        if item.is_note:
+            out.print(Text(f"note: {item.line}", "yellow"), soft_wrap=True)

@@ -117,7 +117,7 @@ async def _once(
 def _print(look: Look, output: str) -> None:
     at = datetime.now().astimezone()
     if output == "json":
-        reasons = [{"where": item.where, "what": item.what, "fix": item.fix} for item in look.health.reasons]
+        reasons = [item.as_reason() for item in look.health.reasons]
         told = [row.as_json() for row in look.rows]
         stamp = at.isoformat(timespec="milliseconds")
         echo_json({"at": stamp, "health": state_word(look.health), "replicas": told, "reasons": reasons})

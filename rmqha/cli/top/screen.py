@@ -113,7 +113,7 @@ class Screen:
             parts.append(table(COLUMNS, [self._cells(row, keys) for row in members]))
         if self.health is not None:
             reasons = self.health.reasons
-            parts += [Text(item.sentence, "red", overflow="fold") for item in reasons[:MAX_REASONS]]
+            parts += [Text(item.line, "red", overflow="fold") for item in reasons[:MAX_REASONS]]
             if len(reasons) > MAX_REASONS:
                 parts.append(Text(f"and {len(reasons) - MAX_REASONS} more: rmqha health", "red"))
         if keys:

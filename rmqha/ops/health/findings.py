@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from rmqha.host.access.security_watch import RENEW, SOON_MS, expiry_words
 from rmqha.model.identity import is_loopback
 from rmqha.ops.cluster_view import DAMAGE_FIX, copy_words, damage_words, outside_words
+from rmqha.ops.finding import Finding, Verdict, fault, note
 from rmqha.ops.health.agreement import Agreement, View, groups_of, views
 from rmqha.ops.health.survey import NodeReport, ServerKind
 from rmqha.wire.state.controller_state import GroupState, RegisteredReplica
@@ -22,29 +23,15 @@ UNCLEAN_CAUSES = ("UNCLEAN_BY_OPERATOR", "UNCLEAN_AUTOMATIC")
 
 
 @dataclass(frozen=True, slots=True)
-class HealthFinding:
-    """`where` a node or a group, `what` is wrong there, `fix` what to do; `note`: nothing is wrong."""
-
-    where: str
-    what: str
-    fix: str = ""
-    note: bool = False
-
-    @property
-    def sentence(self) -> str:
-        return f"{self.where}: {self.what}" + (f"; {self.fix}" if self.fix else "")
-
-
-@dataclass(frozen=True, slots=True)
 class Health:
-    findings: list[HealthFinding]
+    findings: list[Finding]
     views: list[View]
     answered: int
     """Nodes that answered."""
 
     @property
-    def reasons(self) -> list[HealthFinding]:
-        return [item for item in self.findings if not item.note]
+    def reasons(self) -> list[Finding]:
+        return [item for item in self.findings if not item.is_note]
 
     @property
     def healthy(self) -> bool:
@@ -66,9 +53,9 @@ def judge(words: list[NodeReport], groups: list[str]) -> Health:
             fix = (
                 f"if it stays so for more than some seconds see rmqha explain {view.group} and the logs of those nodes"
             )
-            found.append(HealthFinding(view.group, f"its {view.about} do not agree: {told}", fix))
+            found.append(fault(view.group, f"its {view.about} do not agree: {told}", fix))
     announced = {word.title for word in words if word.address in absent and not word.leads_group}
-    found = [replace(item, note=True) if item.where in announced else item for item in found]
+    found = [replace(item, verdict=Verdict.NOTE) if item.subject in announced else item for item in found]
     return Health(found, seen, sum(word.answers for word in words))
 
 
@@ -93,7 +80,7 @@ def maintained(words: list[NodeReport]) -> set[str]:
 
 
 # --- nodes ------------------------------------------------------------------------------------------------------------
-def _silent(words: list[NodeReport], absent: set[str]) -> Iterator[HealthFinding]:
+def _silent(words: list[NodeReport], absent: set[str]) -> Iterator[Finding]:
     """One finding per node that does not answer."""
     told = set[str]()
     for word in words:
@@ -105,20 +92,18 @@ def _silent(words: list[NodeReport], absent: set[str]) -> Iterator[HealthFinding
         if word.name:
             told.add(word.name)
         if word.runs is False:
-            yield HealthFinding(where, "does not run", f"rmqha start {word.name}")
+            yield fault(where, "does not run", f"rmqha start {word.name}")
         elif word.runs:
             what = f"its process lives and its {word.kind.value} does not answer: {word.error}"
-            yield HealthFinding(
-                where, what, f"see rmqha logs {word.name}; a frozen one is ended by rmqha kill {word.name}"
-            )
+            yield fault(where, what, f"see rmqha logs {word.name}; a frozen one is ended by rmqha kill {word.name}")
         else:
             fix = "start it, or if it is gone for good take it out of the configuration of the others"
             if word.kind is ServerKind.BROKER:
                 fix = "start it, or if it is gone for good clean it from the controllers (rmqha remove)"
-            yield HealthFinding(where, f"does not answer: {word.error}", fix)
+            yield fault(where, f"does not answer: {word.error}", fix)
 
 
-def _security(words: list[NodeReport]) -> Iterator[HealthFinding]:
+def _security(words: list[NodeReport]) -> Iterator[Finding]:
     """Files of certificates and accounts that are not in force, once for a process with two servers."""
     told = set[tuple[str, str]]()
     for word in words:
@@ -129,25 +114,26 @@ def _security(words: list[NodeReport]) -> Iterator[HealthFinding]:
             told.add(place)
             if row["problem"]:
                 what = f"{row['key']}: {row['problem']}; what it held before is in force"
-                yield HealthFinding(word.title, what, "mend that file; it is read again by itself")
+                yield fault(word.title, what, "mend that file; it is read again by itself")
             left_ms = row["expiresInMs"]
             if left_ms is not None and left_ms < SOON_MS:
-                yield HealthFinding(word.title, expiry_words(row["key"], row["file"], left_ms), RENEW, note=left_ms > 0)
+                make = note if left_ms > 0 else fault
+                yield make(word.title, expiry_words(row["key"], row["file"], left_ms), RENEW)
 
 
-def _without_groups(words: list[NodeReport]) -> Iterator[HealthFinding]:
+def _without_groups(words: list[NodeReport]) -> Iterator[Finding]:
     """Nobody serves a message, though nobody fails to answer: the brokers have gone from the name servers' tables."""
     for word in words:
         if word.answers and word.kind is ServerKind.NAME_SERVER:
-            yield HealthFinding(word.title, "knows no broker", "start the brokers, or check their namesrvAddr")
+            yield fault(word.title, "knows no broker", "start the brokers, or check their namesrvAddr")
 
 
-def _quorum(words: list[NodeReport]) -> Iterator[HealthFinding]:
+def _quorum(words: list[NodeReport]) -> Iterator[Finding]:
     """The controllers' own group."""
     answering = [word for word in words if word.kind is ServerKind.CONTROLLER and word.answers]
     if not answering or any(not word.is_ours for word in answering):
         if answering and not any(word.leads for word in answering):
-            yield HealthFinding("controllers", "none of those that answer leads", "start the others")
+            yield fault("controllers", "none of those that answer leads", "start the others")
         return
     rafts = [(word, word.controller.raft) for word in answering if word.controller is not None]
     leading = sorted(((word, raft) for word, raft in rafts if word.leads), key=lambda item: -item[1].term)
@@ -155,7 +141,7 @@ def _quorum(words: list[NodeReport]) -> Iterator[HealthFinding]:
         voters = max((raft.voters for _, raft in rafts), key=len)
         needed = len(voters) // 2 + 1
         told = f"{len(answering)} of {len(voters)} answer and {needed} must" if voters else "their group is not formed"
-        yield HealthFinding(
+        yield fault(
             "controllers", f"none of them leads: {told}", "start the others, then see rmqha quorum show; no election "
             "and no change of a set is possible until then"
         )  # fmt: skip
@@ -163,11 +149,11 @@ def _quorum(words: list[NodeReport]) -> Iterator[HealthFinding]:
     raft = leading[0][1]
     if len(leading) > 1 and raft.term == leading[1][1].term:
         names = " and ".join(word.title for word, _ in leading)
-        yield HealthFinding("controllers", f"{names} both lead term {raft.term}", "report this bug")
+        yield fault("controllers", f"{names} both lead term {raft.term}", "report this bug")
     for member in raft.members:
         if member.kind == "JOINING":
             what = f"{member.node} is still catching up and has no vote yet"
-            yield HealthFinding("controllers", what, "wait; see rmqha quorum show", note=True)
+            yield note("controllers", what, "wait; see rmqha quorum show")
 
 
 # --- a group ----------------------------------------------------------------------------------------------------------
@@ -181,18 +167,16 @@ class _Group:
         self.info = told_group(self.controllers, name)
         self.is_static = any(word.keys.get("enableControllerMode") == "false" for word in self.brokers)
 
-    def findings(self) -> Iterator[HealthFinding]:
+    def findings(self) -> Iterator[Finding]:
         if not self.brokers:
-            yield HealthFinding(
-                self.name, "nobody knows a replica of it", "start its brokers, or check the group's name"
-            )
+            yield fault(self.name, "nobody knows a replica of it", "start its brokers, or check the group's name")
             return
         if self.is_static:
             yield from self._static()
         elif self.info is not None:
             yield from self._controlled(self.info)
         elif any(word.is_ours for word in self.controllers):
-            yield HealthFinding(self.name, "its replicas are registered at no controller", "check their controllerAddr")
+            yield fault(self.name, "its replicas are registered at no controller", "check their controllerAddr")
         yield from self._two_masters()
         for word, state in self.ours:
             yield from self._replica(word, state)
@@ -200,105 +184,103 @@ class _Group:
         yield from self._routed()
 
     # the controllers' word against the replicas'
-    def _controlled(self, info: GroupState) -> Iterator[HealthFinding]:
+    def _controlled(self, info: GroupState) -> Iterator[Finding]:
         if info.master_broker_id is None:
             why = f": {info.why_no_master}" if info.why_no_master else ""
-            yield HealthFinding(self.name, f"has no master{why}", f"see rmqha explain {self.name}")
+            yield fault(self.name, f"has no master{why}", f"see rmqha explain {self.name}")
         known, total = [item for item in info.replicas if not item.async_learner], info.total_replicas
         if len(known) < total:
             what = f"{len(known)} of {total} replicas have registered"
-            yield HealthFinding(self.name, what, "start the others, or rmqha group resize if there are no more")
+            yield fault(self.name, what, "start the others, or rmqha group resize if there are no more")
         if info.next_total_replicas:
             what = f"totalReplicas is changing from {total} to {info.next_total_replicas}"
-            yield HealthFinding(self.name, what, note=True)
+            yield note(self.name, what)
         last = info.elections[-1] if info.elections else None
         if last is not None and last.cause in UNCLEAN_CAUSES and last.master_epoch == info.master_epoch:
             what = f"epoch {last.master_epoch} was elected unclean: messages of earlier epochs may be lost"
-            yield HealthFinding(self.name, what, note=True)
+            yield note(self.name, what)
         for item in info.replicas:
             yield from self._registered(info, item)
 
-    def _registered(self, info: GroupState, item: RegisteredReplica) -> Iterator[HealthFinding]:
+    def _registered(self, info: GroupState, item: RegisteredReplica) -> Iterator[Finding]:
         word = next((word for word in self.brokers if word.address == item.address), None)
         where = word.title if word is not None else f"replica {item.broker_id} at {item.address}"
         if item.in_maintenance:
             away = "" if word is None or word.answers else f", does not answer ({word.error})"
             away = ", stopped" if word is not None and word.runs is False else away
-            yield HealthFinding(where, f"in maintenance{away}", f"end it with rmqha maintenance off {where}", note=True)
+            yield note(where, f"in maintenance{away}", f"end it with rmqha maintenance off {where}")
         if item.drained:
-            yield HealthFinding(where, "drained: in no set", f"take it back with rmqha drain {where} --undo", note=True)
+            yield note(where, "drained: in no set", f"take it back with rmqha drain {where} --undo")
         if item.async_learner:
-            yield HealthFinding(where, "a learner: in no set and never elected", note=True)
+            yield note(where, "a learner: in no set and never elected")
         state = word.replica if word is not None else None
         if state is None or state.broker_id != item.broker_id or state.role == "STARTING":
             return
         if item.is_master:
             if not state.leads:
                 what = f"elected master of epoch {info.master_epoch}, its role is still {state.role}"
-                yield HealthFinding(where, what, f"see rmqha logs {where}")
+                yield fault(where, what, f"see rmqha logs {where}")
             return
         if state.leads:
             return
         if state.epoch is not None and info.master_broker_id is not None and state.epoch < info.master_epoch:
             what = f"its epoch {state.epoch} is behind the group's {info.master_epoch}"
-            yield HealthFinding(where, what, "it has not heard of the last election: check its way to the controllers")
+            yield fault(where, what, "it has not heard of the last election: check its way to the controllers")
         elif info.master_broker_id is None or state.disk_problem or state.refusal:
             return
         elif item.drained or item.async_learner:
             if state.follow_state != "following":
-                yield HealthFinding(where, "does not follow the master", f"see rmqha logs {where}")
+                yield fault(where, "does not follow the master", f"see rmqha logs {where}")
         elif not item.in_sync_state_set:
             copying = copy_words(state.copy)
             fix = "wait: it comes in when it has all" if copying else f"see rmqha explain-wait {self.name}"
             if state.lacks_queue_ends and not copying:
                 fix = f"wait; if it stays so see queue_ends_not_learned in rmqha logs {where}"
-            yield HealthFinding(where, copying or outside_words(state), fix)
+            yield fault(where, copying or outside_words(state), fix)
 
-    def _static(self) -> Iterator[HealthFinding]:
+    def _static(self) -> Iterator[Finding]:
         """A group without a controller: the configured master is there, every slave follows."""
         if self.ours and not any(state.leads for _, state in self.ours):
-            yield HealthFinding(self.name, "no master answers", "start the broker whose brokerRole is no SLAVE")
+            yield fault(self.name, "no master answers", "start the broker whose brokerRole is no SLAVE")
         for word, state in self.ours:
             if not state.leads and not state.refusal and state.follow_state != "following":
-                yield HealthFinding(word.title, "does not follow its master", f"see rmqha logs {word.title}")
+                yield fault(word.title, "does not follow its master", f"see rmqha logs {word.title}")
 
-    def _two_masters(self) -> Iterator[HealthFinding]:
+    def _two_masters(self) -> Iterator[Finding]:
         masters = sorted((item for item in self.ours if item[1].leads), key=lambda item: -(item[1].epoch or 0))
         for old, state in masters[1:]:
             new, newer = masters[0]
             what = f"says that it is master of epoch {state.epoch}, but {new.title} is master of epoch {newer.epoch}"
-            yield HealthFinding(old.title, what, "check its way to the controllers, or stop it")
+            yield fault(old.title, what, "check its way to the controllers, or stop it")
 
     # each replica's own word
-    def _replica(self, word: NodeReport, state: ReplicaState) -> Iterator[HealthFinding]:
+    def _replica(self, word: NodeReport, state: ReplicaState) -> Iterator[Finding]:
         if state.role == "STARTING":
             why = state.controller_refusal or "the controllers have given it no role yet"
-            yield HealthFinding(word.title, f"starting: {why}", f"see rmqha explain {self.name}")
+            yield fault(word.title, f"starting: {why}", f"see rmqha explain {self.name}")
         if state.disk_problem:
-            yield HealthFinding(word.title, f"disk: {state.disk_problem}", "mend or free that disk")
+            yield fault(word.title, f"disk: {state.disk_problem}", "mend or free that disk")
         if damage := damage_words(state):
-            yield HealthFinding(word.title, damage, DAMAGE_FIX)
+            yield fault(word.title, damage, DAMAGE_FIX)
         if state.address_problem:
             fix = "set that key to its machine's address, then restart it"
-            yield HealthFinding(word.title, state.address_problem, fix)
+            yield fault(word.title, state.address_problem, fix)
         if state.refusal:
-            yield HealthFinding(
-                word.title, f"follows nobody: {state.refusal}", "see rmqha epochs diff of the two stores"
-            )
+            yield fault(word.title, f"follows nobody: {state.refusal}", "see rmqha epochs diff of the two stores")
         if state.unclean:
             what = "it lost power, so it leads nobody until it has followed a master to its end"
-            yield HealthFinding(word.title, what, f"start its master, or rmqha elect {self.name} --unclean")
+            yield fault(word.title, what, f"start its master, or rmqha elect {self.name} --unclean")
         if not state.leads:
             return
         if not state.writable and not (state.role == "MASTER" and state.hands_over_to):
             why = state.why_not_writable or "no reason given"
-            yield HealthFinding(word.title, f"master, takes no messages: {why}", f"see rmqha explain-wait {self.name}")
+            yield fault(word.title, f"master, takes no messages: {why}", f"see rmqha explain-wait {self.name}")
         if state.one_copy_synced:
             what = "one copy, synced: it acknowledges alone, each message from its disk, until the other is back"
-            yield HealthFinding(word.title, what, note=True)
+            yield note(word.title, what)
         yield from self._stalled(word, state)
 
-    def _stalled(self, word: NodeReport, state: ReplicaState) -> Iterator[HealthFinding]:
+    def _stalled(self, word: NodeReport, state: ReplicaState) -> Iterator[Finding]:
         """Replication that does not move, seen twice."""
         before = word.before
         oldest_ms = (state.waits.oldest_age_ms if state.waits is not None else None) or 0
@@ -314,10 +296,10 @@ class _Group:
             what = f"its confirm offset stands still at {state.confirm_offset}, {behind} bytes behind its log"
         else:
             return
-        yield HealthFinding(word.title, what, f"rmqha explain-wait {self.name} tells for whom it waits")
+        yield fault(word.title, what, f"rmqha explain-wait {self.name} tells for whom it waits")
 
     # where clients go
-    def _told(self) -> Iterator[HealthFinding]:
+    def _told(self) -> Iterator[Finding]:
         """A name server that others can reach, and brokers that they cannot."""
         for word in self.name_servers:
             if is_loopback(word.address.rpartition(":")[0]):
@@ -325,9 +307,9 @@ class _Group:
             for address in word.routes.get(self.name, {}).values():
                 if is_loopback(address.rpartition(":")[0]):
                     what = f"tells clients of {self.name} {address}, which none elsewhere can reach"
-                    yield HealthFinding(word.title, what, "set brokerIP1 of that broker to its machine's address")
+                    yield fault(word.title, what, "set brokerIP1 of that broker to its machine's address")
 
-    def _routed(self) -> Iterator[HealthFinding]:
+    def _routed(self) -> Iterator[Finding]:
         masters = [word.address for word, state in self.ours if state.role == "MASTER" and state.writable]
         if len(masters) != 1:
             return
@@ -336,6 +318,4 @@ class _Group:
             if routed != masters[0]:
                 where = f"to {routed}" if routed else "to no master"
                 what = f"routes clients of {self.name} {where}, its master is {masters[0]}"
-                yield HealthFinding(
-                    word.title, what, "check that the master's namesrvAddr names it and that it is reachable"
-                )
+                yield fault(word.title, what, "check that the master's namesrvAddr names it and that it is reachable")

@@ -14,13 +14,13 @@ import trio
 
 from rmqha.cli.diagnosis.checks.answers import Answers, ask_all, judge_clocks, judge_record
 from rmqha.cli.diagnosis.checks.files import Papers
-from rmqha.cli.diagnosis.checks.finding import CheckOutcome, DoctorFinding
 from rmqha.cli.diagnosis.checks.node_under_test import NodeUnderTest
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.code import ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import Identity
 from rmqha.model.offset import BrokerId
+from rmqha.ops.finding import Finding, Verdict
 from rmqha.ops.local.cluster_file import NodeKind
 from rmqha.ops.local.supervisor import Process, start_stamp
 from tests.client.test_admin import Peer, peers
@@ -51,7 +51,7 @@ def as_broker(peer: Peer, config: BrokerConfig, *, ahead_ms: int = 0, stepped_ms
     }
 
 
-async def examined(node_under_test: NodeUnderTest, timeout_s: float = TIMEOUT_S) -> dict[str, DoctorFinding]:
+async def examined(node_under_test: NodeUnderTest, timeout_s: float = TIMEOUT_S) -> dict[str, Finding]:
     """By check; of several the worst."""
     _, findings = await ask_all([node_under_test], {node_under_test.name: Papers()}, timeout_s)
     return {item.check: item for item in sorted(findings, key=lambda item: -item.verdict)}
@@ -63,7 +63,7 @@ async def test_a_node_that_is_well() -> None:
         assert node_under_test.broker is not None
         as_broker(peer, node_under_test.broker)
         found = await examined(node_under_test)
-    assert {item.verdict for item in found.values()} == {CheckOutcome.OK}
+    assert {item.verdict for item in found.values()} == {Verdict.OK}
     assert sorted(found) == ["address", "answers", "clock", "keys in force"]
 
 
@@ -78,7 +78,7 @@ async def test_an_address_that_leads_nowhere() -> None:
             json.dumps(STATE | {"addressProblem": "brokerIP1: x"}).encode(),
         )
         found = await examined(node_under_test)
-    assert (found["address"].verdict, found["address"].sentence) == (CheckOutcome.WRONG, "brokerIP1: x")
+    assert (found["address"].verdict, found["address"].sentence) == (Verdict.WRONG, "brokerIP1: x")
 
 
 async def test_its_clock_and_a_file_that_was_changed() -> None:
@@ -90,7 +90,7 @@ async def test_its_clock_and_a_file_that_was_changed() -> None:
             ahead_ms=60_000,
         )
         found = await examined(node_under_test)
-    assert found["clock"].verdict is CheckOutcome.WRONG
+    assert found["clock"].verdict is Verdict.WRONG
     assert "s ahead of this machine's" in found["clock"].sentence
     words = found["keys in force"].sentence
     assert "flushDiskType=ASYNC_FLUSH (file: SYNC_FLUSH)" in words
@@ -100,13 +100,13 @@ async def test_its_clock_and_a_file_that_was_changed() -> None:
 @pytest.mark.parametrize(
     ("offset_ms", "stepped_ms", "verdict", "words"),
     [
-        (20.0, 0, CheckOutcome.OK, "clocks asked: 1, none more than 20 ms from"),
-        (-900.0, 0, CheckOutcome.WARN, "behind this machine's"),
-        (9_000.0, 0, CheckOutcome.WRONG, "ahead of this machine's"),
-        (0.0, -7_200_000, CheckOutcome.WARN, "was set by -7200.0 s since its start"),
+        (20.0, 0, Verdict.OK, "clocks asked: 1, none more than 20 ms from"),
+        (-900.0, 0, Verdict.WARN, "behind this machine's"),
+        (9_000.0, 0, Verdict.WRONG, "ahead of this machine's"),
+        (0.0, -7_200_000, Verdict.WARN, "was set by -7200.0 s since its start"),
     ],
 )
-def test_clocks(offset_ms: float, stepped_ms: int, verdict: CheckOutcome, words: str) -> None:
+def test_clocks(offset_ms: float, stepped_ms: int, verdict: Verdict, words: str) -> None:
     (finding,) = judge_clocks({"b-1": Answers(clock_offset_ms=offset_ms, clock_error_ms=5, stepped_ms=stepped_ms)})
     assert finding.verdict is verdict
     assert words in finding.sentence
@@ -117,7 +117,7 @@ async def test_an_account_is_needed() -> None:
     async with peers(1) as (peer,):
         peer.replies = {Code.RMQHA_GET_REPLICA_STATE: (ResponseCode.NO_PERMISSION, {}, b"")}
         found = await examined(broker_at(peer.address))
-    assert found["answers"].verdict is CheckOutcome.WARN
+    assert found["answers"].verdict is Verdict.WARN
     assert "--security FILE" in found["answers"].fix
 
 
@@ -127,7 +127,7 @@ async def test_controllers_that_ask_for_an_account() -> None:
         node_under_test = broker_at("127.0.0.1:9")
         node_under_test.broker = BrokerConfig(listen_port=10911, controller_addr=controller.address)
         found = await examined(node_under_test)
-    assert found["controllers"].verdict is CheckOutcome.WARN
+    assert found["controllers"].verdict is Verdict.WARN
     assert "--security FILE" in found["controllers"].fix
 
 
@@ -162,13 +162,13 @@ async def test_half_dead_and_foreign_ports_end_in_time_with_one_sentence(
         started = time.monotonic()
         found = await examined(broker_at(address), timeout_s=0.5)
         assert time.monotonic() - started < 3
-    assert found["answers"].verdict is CheckOutcome.WRONG
+    assert found["answers"].verdict is Verdict.WRONG
     assert found["answers"].fix
 
 
 async def test_nobody_listens() -> None:
     found = await examined(broker_at("127.0.0.1:9"))
-    assert found["answers"].verdict is CheckOutcome.WRONG
+    assert found["answers"].verdict is Verdict.WRONG
     assert "Connection refused" in found["answers"].sentence
     assert "others are told 127.0.0.1:9" in found["address"].sentence
 
@@ -185,12 +185,12 @@ async def test_servers_elsewhere() -> None:
         found = await examined(broker_at(peer.address, namesrv_addr=peer.address))
         assert "servers" not in found, "it is examined itself"
         found = await examined(broker_at("127.0.0.1:9", namesrv_addr=f"{peer.address};127.0.0.1:10"))
-    assert found["servers"].verdict is CheckOutcome.WRONG
+    assert found["servers"].verdict is Verdict.WRONG
     assert "namesrvAddr: cannot connect to 127.0.0.1:10" in found["servers"].sentence
     stopped = broker_at("127.0.0.1:9", namesrv_addr="127.0.0.1:10", controller_addr="127.0.0.1:11")
     stopped.process = None
     found = await examined(stopped)
-    assert found["servers"].verdict is CheckOutcome.WARN
+    assert found["servers"].verdict is Verdict.WARN
     assert "controllerAddr" not in found["servers"].sentence, "a static group has no use for them"
 
 
@@ -212,7 +212,7 @@ async def test_a_stopped_broker_is_held_against_the_controllers_too() -> None:
         papers = {node_under_test.name: Papers(Identity("c", "broker-a", BrokerId(2)))}
         _, findings = await ask_all([node_under_test], papers, TIMEOUT_S)
     (finding,) = [item for item in findings if item.check == "identity"]
-    assert finding.verdict is CheckOutcome.WARN
+    assert finding.verdict is Verdict.WARN
     assert "have replica 2 at 127.0.0.1:1, not 127.0.0.1:10911" in finding.sentence
 
 
@@ -222,12 +222,12 @@ RECORD = {"masterBrokerId": 1, "replicas": [{"brokerId": 1, "address": "127.0.0.
 @pytest.mark.parametrize(
     ("broker_id", "port", "verdict", "words"),
     [
-        (1, 10911, CheckOutcome.OK, "have it as replica 1"),
-        (4, 10911, CheckOutcome.WRONG, "it holds id 4, the controllers know only [1]"),
-        (1, 10921, CheckOutcome.WRONG, "have replica 1 at 127.0.0.1:10911, not 127.0.0.1:10921"),
+        (1, 10911, Verdict.OK, "have it as replica 1"),
+        (4, 10911, Verdict.WRONG, "it holds id 4, the controllers know only [1]"),
+        (1, 10921, Verdict.WRONG, "have replica 1 at 127.0.0.1:10911, not 127.0.0.1:10921"),
     ],
 )
-def test_identity_against_the_controllers(broker_id: int, port: int, verdict: CheckOutcome, words: str) -> None:
+def test_identity_against_the_controllers(broker_id: int, port: int, verdict: Verdict, words: str) -> None:
     node_under_test = broker_at(f"127.0.0.1:{port}")
     papers = {"b-1": Papers(Identity("c", "broker-a", BrokerId(broker_id)))}
     (finding,) = judge_record("broker-a", [node_under_test], papers, RECORD)
@@ -242,7 +242,7 @@ def test_a_replica_that_is_away_on_purpose(mark: str) -> None:
     papers = {"b-1": Papers(Identity("c", "broker-a", BrokerId(1)))}
     record = {"masterBrokerId": 2, "replicas": [{"brokerId": 1, "address": "127.0.0.1:10911", mark: True}]}
     found = judge_record("broker-a", [node_under_test], papers, record)
-    assert [item.verdict for item in found] == [CheckOutcome.OK, CheckOutcome.OK]
+    assert [item.verdict for item in found] == [Verdict.OK, Verdict.OK]
     assert "it may be away" in found[1].sentence
 
 
@@ -254,5 +254,5 @@ def test_a_sick_disk_and_no_master_are_the_controllers_word() -> None:
     }
     papers = {"b-1": Papers(Identity("c", "broker-a", BrokerId(1)))}
     found = judge_record("broker-a", [broker_at("127.0.0.1:10911")], papers, record)
-    assert [item.check for item in found if item.verdict is CheckOutcome.WRONG] == ["disk", "master"]
+    assert [item.check for item in found if item.verdict is Verdict.WRONG] == ["disk", "master"]
     assert "no replica of the set lives" in found[-1].sentence

@@ -18,7 +18,6 @@ from click.testing import CliRunner
 
 from rmqha.cli.diagnosis import disk_test
 from rmqha.cli.diagnosis.checks import machine as check_machine
-from rmqha.cli.diagnosis.checks.finding import CheckOutcome, count_words, in_order, merged, ok, warn, wrong
 from rmqha.cli.diagnosis.checks.listeners import SocketOwner, listening, parse_listeners
 from rmqha.cli.diagnosis.checks.machine import parse_pressure, parse_sizes
 from rmqha.cli.diagnosis.checks.mounts import Mount
@@ -28,6 +27,7 @@ from rmqha.cli.local.up import prepare
 from rmqha.host.disk import HostDisk
 from rmqha.host.read_disk import HostReadDisk
 from rmqha.model.error import UsageError
+from rmqha.ops.finding import Verdict, count_words, in_order, merged, ok, warn, wrong
 from rmqha.ops.local.cluster_file import ClusterSpec, parse
 from rmqha.ops.local.preflight import free_ports
 from rmqha.store.meta.checkpoint import Checkpoint
@@ -76,7 +76,7 @@ def look(spec: ClusterSpec, *arguments: str) -> tuple[list[dict[str, Any]], int]
     return run("--directory", str(spec.directory), *arguments)
 
 
-def told(findings: list[dict[str, Any]], subject: str, check: str, verdict: CheckOutcome) -> str:
+def told(findings: list[dict[str, Any]], subject: str, check: str, verdict: Verdict) -> str:
     """Sentences and fixes of that kind, one after the other."""
     kind = (subject, check, verdict.name)
     return "\n".join(
@@ -101,10 +101,10 @@ def test_a_stopped_cluster_is_not_wrong(spec: ClusterSpec) -> None:
     before = sorted(spec.directory.rglob("*"))
     findings, code = look(spec)
     assert (code, [item for item in findings if item["verdict"] == "WRONG"]) == (0, [])
-    assert told(findings, "broker-a-1", "process", CheckOutcome.OK) == "was never started | "
-    assert "are free" in told(findings, "broker-a-1", "ports", CheckOutcome.OK)
-    assert "a sole controller" in told(findings, "ns-1", "config", CheckOutcome.WARN)
-    assert "totalReplicas=2" in told(findings, "broker-a-1", "config", CheckOutcome.WARN)
+    assert told(findings, "broker-a-1", "process", Verdict.OK) == "was never started | "
+    assert "are free" in told(findings, "broker-a-1", "ports", Verdict.OK)
+    assert "a sole controller" in told(findings, "ns-1", "config", Verdict.WARN)
+    assert "totalReplicas=2" in told(findings, "broker-a-1", "config", Verdict.WARN)
     assert sorted(spec.directory.rglob("*")) == before, "nothing is left behind"
     assert look(spec, "--strict")[1] == 1
     names = {item["subject"] for item in look(spec, "broker-a-2")[0]}
@@ -126,7 +126,7 @@ def test_who_has_the_port(spec: ClusterSpec) -> None:
     with socket.create_server(("127.0.0.1", port)):
         findings, code = look(spec)
     assert code == 1
-    sentence = told(findings, "broker-a-2", "ports", CheckOutcome.WRONG)
+    sentence = told(findings, "broker-a-2", "ports", Verdict.WRONG)
     assert f"127.0.0.1:{port} is taken by pid {os.getpid()} (" in sentence
     assert f"kill {os.getpid()}, or change haListenPort in {spec.source}" in sentence
 
@@ -137,7 +137,7 @@ def test_the_port_of_metrics_is_a_port_too(spec: ClusterSpec) -> None:
         file.write(f"httpPort={port}\n")
     with socket.create_server(("127.0.0.1", port)):
         findings, _ = look(spec, "ns-1", "--no-write")
-    assert f"change httpPort in {spec.source}" in told(findings, "ns-1", "ports", CheckOutcome.WRONG)
+    assert f"change httpPort in {spec.source}" in told(findings, "ns-1", "ports", Verdict.WRONG)
 
 
 def test_a_killed_broker_and_a_store_in_use(spec: ClusterSpec) -> None:
@@ -146,10 +146,10 @@ def test_a_killed_broker_and_a_store_in_use(spec: ClusterSpec) -> None:
     assert release is not None
     findings, code = look(spec)
     release()
-    assert told(look(spec)[0], "broker-a-2", "process", CheckOutcome.OK) == "stopped in order | "
+    assert told(look(spec)[0], "broker-a-2", "process", Verdict.OK) == "stopped in order | "
     assert code == 1
-    assert "was killed or lost power" in told(findings, "broker-a-1", "process", CheckOutcome.WARN)
-    assert "is in use by a process that is not this node" in told(findings, "broker-a-2", "process", CheckOutcome.WRONG)
+    assert "was killed or lost power" in told(findings, "broker-a-1", "process", Verdict.WARN)
+    assert "is in use by a process that is not this node" in told(findings, "broker-a-2", "process", Verdict.WRONG)
 
 
 # --- configuration ----------------------------------------------------------------------------------------------------
@@ -160,8 +160,8 @@ def test_an_unknown_key_and_replicas_that_differ(spec: ClusterSpec) -> None:
     config_of(spec, "broker-a-2").write_text(text.replace("CommitLog=1048576", "CommitLog=2097152"))
     findings, code = look(spec)
     assert code == 1
-    assert "unknown key kvConfigPaht" in told(findings, "ns-1", "config", CheckOutcome.WRONG)
-    words = told(findings, "broker-a", "config", CheckOutcome.WRONG)
+    assert "unknown key kvConfigPaht" in told(findings, "ns-1", "config", Verdict.WRONG)
+    words = told(findings, "broker-a", "config", Verdict.WRONG)
     assert "differ in mappedFileSizeCommitLog: broker-a-1 1048576, broker-a-2 2097152" in words
 
 
@@ -171,57 +171,57 @@ def test_an_unknown_key_and_replicas_that_differ(spec: ClusterSpec) -> None:
         (
             "haMode=ap\ntotalReplicas=3",
             "config",
-            CheckOutcome.WARN,
+            Verdict.WARN,
             "the master dies: what it had acknowledged and not yet",
         ),
-        ("haMode=ap\ntotalReplicas=3", "config", CheckOutcome.WARN, "of about the last 500 ms"),
-        ("haMode=cp\ntotalReplicas=1", "config", CheckOutcome.WARN, "what this disk loses is lost"),
+        ("haMode=ap\ntotalReplicas=3", "config", Verdict.WARN, "of about the last 500 ms"),
+        ("haMode=cp\ntotalReplicas=1", "config", Verdict.WARN, "what this disk loses is lost"),
         (
             "haMode=cp\ntotalReplicas=3\ndiskProbeIntervalMillis=0",
             "config",
-            CheckOutcome.WARN,
+            Verdict.WARN,
             "does not move the mastership away",
         ),
-        ("transientStorePoolEnable=true", "config", CheckOutcome.WARN, "that nobody waits for"),
-        ("inSyncReplicas=2\ntotalReplicas=3", "config", CheckOutcome.WARN, "inSyncReplicas=2 without effect"),
-        ("enableControllerMode=false", "config", CheckOutcome.WARN, "nobody takes its place"),
-        ("haMode=cp\ninSyncReplicas=2\ntotalReplicas=3", "config", CheckOutcome.WRONG, "contradicts haMode=cp"),
+        ("transientStorePoolEnable=true", "config", Verdict.WARN, "that nobody waits for"),
+        ("inSyncReplicas=2\ntotalReplicas=3", "config", Verdict.WARN, "inSyncReplicas=2 without effect"),
+        ("enableControllerMode=false", "config", Verdict.WARN, "nobody takes its place"),
+        ("haMode=cp\ninSyncReplicas=2\ntotalReplicas=3", "config", Verdict.WRONG, "contradicts haMode=cp"),
         (
             "listenAddress=0.0.0.0\nhaSecurity=open\nbrokerIP1=127.0.0.1",
             "config",
-            CheckOutcome.WARN,
+            Verdict.WARN,
             "whoever reaches this server may ask it for anything",
         ),
         (
             "listenAddress=0.0.0.0\nhaSecurity=open\nbrokerIP1=127.0.0.1",
             "config",
-            CheckOutcome.WARN,
+            Verdict.WARN,
             "may acknowledge in its name what it does not have",
         ),
         (
             "listenAddress=0.0.0.0\nhaSecurity=open\nbrokerIP1=127.0.0.1\nenableControllerMode=false\nbrokerId=0",
             "config",
-            CheckOutcome.WARN,
+            Verdict.WARN,
             "may acknowledge in its name what it does not have",
         ),
         (
             "listenAddress=0.0.0.0\nhaSecurity=open",
             "config",
-            CheckOutcome.WRONG,
+            Verdict.WRONG,
             "brokerIP1: clients cannot reach 0.0.0.0",
         ),
-        ("controllerAddr=10.9.8.7:9878", "config", CheckOutcome.WRONG, "10.9.8.7:9878 would be told 127.0.0.1"),
-        ("controllerAddr=ctl.example:9878", "address", CheckOutcome.WRONG, "ctl.example is told 127.0.0.1 and cannot"),
-        ("brokerIP1=10.9.8.7", "address", CheckOutcome.WRONG, "told 10.9.8.7, but it listens on 127.0.0.1 only"),
+        ("controllerAddr=10.9.8.7:9878", "config", Verdict.WRONG, "10.9.8.7:9878 would be told 127.0.0.1"),
+        ("controllerAddr=ctl.example:9878", "address", Verdict.WRONG, "ctl.example is told 127.0.0.1 and cannot"),
+        ("brokerIP1=10.9.8.7", "address", Verdict.WRONG, "told 10.9.8.7, but it listens on 127.0.0.1 only"),
         (
             "listenAddress=0.0.0.0\nhaSecurity=open\nbrokerIP1=203.0.113.9",
             "address",
-            CheckOutcome.WARN,
+            Verdict.WARN,
             "is not an address of this machine",
         ),
     ],
 )
-def test_dangerous_keys(lines: str, check: str, verdict: CheckOutcome, words: str, tmp_path: Path) -> None:
+def test_dangerous_keys(lines: str, check: str, verdict: Verdict, words: str, tmp_path: Path) -> None:
     path, port = tmp_path / "b.conf", free_ports(4) + 2
     path.write_text(f"brokerName=broker-a\nlistenPort={port}\nstorePathRootDir={tmp_path}/store\n{lines}\n")
     findings, code = run("-c", str(path), "--no-write")
@@ -240,7 +240,7 @@ def test_dangerous_keys(lines: str, check: str, verdict: CheckOutcome, words: st
 def test_dangerous_keys_of_controllers(lines: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "c.conf"
     path.write_text(f"controllerStorePath={tmp_path}/controller\n{lines}\n")
-    assert words in told(run("-c", str(path), "--no-write")[0], "c", "config", CheckOutcome.WARN)
+    assert words in told(run("-c", str(path), "--no-write")[0], "c", "config", Verdict.WARN)
 
 
 def test_accounts_need_accounts(spec: ClusterSpec, tmp_path: Path) -> None:
@@ -252,10 +252,10 @@ def test_accounts_need_accounts(spec: ClusterSpec, tmp_path: Path) -> None:
     with config_of(spec, "broker-a-1").open("a") as file:
         file.write(f"aclEnable=true\naclFile={accounts}\ncredentialsFile={own}\n")
     findings, _ = look(spec)
-    assert told(findings, "broker-a-1", "accounts", CheckOutcome.WRONG) == ""
+    assert told(findings, "broker-a-1", "accounts", Verdict.WRONG) == ""
     for node in ("ns-1", "broker-a-2"):
         assert "aclEnable=true on broker-a-1, and this server has no account" in told(
-            findings, node, "accounts", CheckOutcome.WRONG
+            findings, node, "accounts", Verdict.WRONG
         )
 
 
@@ -265,32 +265,30 @@ def test_files_of_accounts_and_certificates(spec: ClusterSpec, tmp_path: Path) -
     with config_of(spec, "broker-a-1").open("a") as file:
         file.write(f"aclEnable=true\naclFile={accounts}\n")
     findings, _ = look(spec)
-    assert f"others may open it: chmod 600 {accounts}" in told(findings, "broker-a-1", "config", CheckOutcome.WRONG)
+    assert f"others may open it: chmod 600 {accounts}" in told(findings, "broker-a-1", "config", Verdict.WRONG)
     accounts.chmod(0o600)
     findings, _ = look(spec)
-    assert "files of certificates and accounts can be used: 2" in told(
-        findings, "broker-a-1", "security", CheckOutcome.OK
-    )
+    assert "files of certificates and accounts can be used: 2" in told(findings, "broker-a-1", "security", Verdict.OK)
 
 
 def test_a_store_that_everybody_may_read_is_told(spec: ClusterSpec) -> None:
     store = config_of(spec, "broker-a-1").parent / "store"
     HostDisk(store).make_dirs("commitlog")
-    assert told(look(spec)[0], "broker-a-1", "data", CheckOutcome.WARN) == ""
+    assert told(look(spec)[0], "broker-a-1", "data", Verdict.WARN) == ""
     store.chmod(0o755)
-    assert "can be read by every user of this machine" in told(look(spec)[0], "broker-a-1", "data", CheckOutcome.WARN)
+    assert "can be read by every user of this machine" in told(look(spec)[0], "broker-a-1", "data", Verdict.WARN)
 
 
 @pytest.mark.parametrize(
     ("days", "verdict", "words"),
     [
-        (10.5, CheckOutcome.WARN, "ends in 10 days"),
-        (-1, CheckOutcome.WRONG, "has ended"),
-        (15, CheckOutcome.OK, "can be used"),
+        (10.5, Verdict.WARN, "ends in 10 days"),
+        (-1, Verdict.WRONG, "has ended"),
+        (15, Verdict.OK, "can be used"),
     ],
 )
 def test_certificates_that_end_soon(
-    spec: ClusterSpec, tmp_path: Path, days: float, verdict: CheckOutcome, words: str
+    spec: ClusterSpec, tmp_path: Path, days: float, verdict: Verdict, words: str
 ) -> None:
     end = datetime.now(UTC) + timedelta(days=days)
     made = trustme.CA().issue_cert("127.0.0.1", not_before=end - timedelta(days=90), not_after=end)
@@ -308,7 +306,7 @@ def test_a_key_set_while_it_ran_hides_the_file(spec: ClusterSpec) -> None:
     place.mkdir()
     (place / "config-overrides.properties").write_text("fileReservedTime=12\ndeleteWhen=03\n")
     findings, _ = look(spec)
-    sentence = told(findings, "broker-a-1", "overrides", CheckOutcome.WARN)
+    sentence = told(findings, "broker-a-1", "overrides", Verdict.WARN)
     assert "fileReservedTime=24" in sentence
     assert "12 was set while it ran" in sentence
     assert "deleteWhen" not in sentence
@@ -326,14 +324,14 @@ def test_identity_files(text: str, words: str, spec: ClusterSpec) -> None:
     (store_of(spec, "broker-a-1") / "brokerIdentity").write_text(text)
     findings, code = look(spec)
     assert code == 1
-    assert words in told(findings, "broker-a-1", "identity", CheckOutcome.WRONG)
+    assert words in told(findings, "broker-a-1", "identity", Verdict.WRONG)
 
 
 def test_a_copied_store(spec: ClusterSpec) -> None:
     for node in ("broker-a-1", "broker-a-2"):
         (store_of(spec, node) / "brokerIdentity").write_text("c#broker-a#7")
     findings, _ = look(spec)
-    assert "both hold id 7" in told(findings, "broker-a", "identity", CheckOutcome.WRONG)
+    assert "both hold id 7" in told(findings, "broker-a", "identity", Verdict.WRONG)
 
 
 def test_epochs_behind_the_log_and_a_clock_set_back(spec: ClusterSpec) -> None:
@@ -345,24 +343,24 @@ def test_epochs_behind_the_log_and_a_clock_set_back(spec: ClusterSpec) -> None:
     (place / "checkpoint").write_bytes(Checkpoint(physic_msg_timestamp_ms=stored_ms).encode().ljust(4096, b"\0"))
     findings, code = look(spec)
     assert code == 1
-    sentence = told(findings, "broker-a-1", "epochs", CheckOutcome.WRONG)
+    sentence = told(findings, "broker-a-1", "epochs", Verdict.WRONG)
     assert "rmqha fsck" in sentence
-    assert "in the future: the clock has been set back" in told(findings, "broker-a-1", "clock", CheckOutcome.WARN)
+    assert "in the future: the clock has been set back" in told(findings, "broker-a-1", "clock", Verdict.WARN)
 
 
 # --- machine ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("used", "free", "verdict", "words"),
     [
-        (10, 90, CheckOutcome.OK, "10 % in use"),
-        (80, 20, CheckOutcome.WARN, "above diskMaxUsedSpaceRatio=75"),
-        (87, 13, CheckOutcome.WRONG, "above diskSpaceCleanForciblyRatio=85"),
-        (95, 5, CheckOutcome.WRONG, "so sends are refused"),
-        (0.0006, 0.0009, CheckOutcome.WRONG, "two log files of 1 MiB do not fit"),
+        (10, 90, Verdict.OK, "10 % in use"),
+        (80, 20, Verdict.WARN, "above diskMaxUsedSpaceRatio=75"),
+        (87, 13, Verdict.WRONG, "above diskSpaceCleanForciblyRatio=85"),
+        (95, 5, Verdict.WRONG, "so sends are refused"),
+        (0.0006, 0.0009, Verdict.WRONG, "two log files of 1 MiB do not fit"),
     ],
 )
 def test_space(
-    used: float, free: float, verdict: CheckOutcome, words: str, spec: ClusterSpec, monkeypatch: pytest.MonkeyPatch
+    used: float, free: float, verdict: Verdict, words: str, spec: ClusterSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(HostDisk, "space", lambda self: (round(used * 10**9), round(free * 10**9)))
     findings, _ = look(spec, "broker-a-1", "--no-write")
@@ -372,13 +370,13 @@ def test_space(
 @pytest.mark.parametrize(
     ("mount", "verdict", "words"),
     [
-        (Mount("/x", "tmpfs", read_only=False), CheckOutcome.WRONG, "in memory: a loss of power takes everything"),
-        (Mount("/x", "nfs4", read_only=False), CheckOutcome.WARN, "its server decides what a sync is"),
-        (Mount("/x", "ext4", read_only=True), CheckOutcome.WRONG, "is mounted read-only"),
+        (Mount("/x", "tmpfs", read_only=False), Verdict.WRONG, "in memory: a loss of power takes everything"),
+        (Mount("/x", "nfs4", read_only=False), Verdict.WARN, "its server decides what a sync is"),
+        (Mount("/x", "ext4", read_only=True), Verdict.WRONG, "is mounted read-only"),
     ],
 )
 def test_file_systems(
-    mount: Mount, verdict: CheckOutcome, words: str, spec: ClusterSpec, monkeypatch: pytest.MonkeyPatch
+    mount: Mount, verdict: Verdict, words: str, spec: ClusterSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check_machine, "mount_of", lambda path: mount)
     findings, _ = look(spec, "broker-a-1", "--no-write")
@@ -392,10 +390,10 @@ def test_copies_that_a_store_keeps_are_told_with_their_size(spec: ClusterSpec) -
         for number in range(count):
             (store / name / f"{number}").write_bytes(os.urandom(500_000))
     findings, _ = look(spec, "broker-a-1", "--no-write")
-    said = told(findings, "broker-a-1", "kept", CheckOutcome.WARN)
+    said = told(findings, "broker-a-1", "kept", Verdict.WARN)
     assert said.startswith("2 directories with 2.0 MB put aside, which nobody removes: replaced-1, rmqha.cut-2 | ")
     assert f"rmqha log kept {store}" in said
-    assert not told(look(spec, "broker-a-2", "--no-write")[0], "broker-a-2", "kept", CheckOutcome.WARN)
+    assert not told(look(spec, "broker-a-2", "--no-write")[0], "broker-a-2", "kept", Verdict.WARN)
 
 
 def test_a_slow_disk_is_wrong_only_for_who_waits_for_it(spec: ClusterSpec, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,13 +404,11 @@ def test_a_slow_disk_is_wrong_only_for_who_waits_for_it(spec: ClusterSpec, monke
 
     monkeypatch.setattr(disk_test, "measure", slow)
     findings, code = look(spec, "broker-a-1")
-    assert "very slow here" in told(findings, "broker-a-1", "sync", CheckOutcome.WARN)
+    assert "very slow here" in told(findings, "broker-a-1", "sync", Verdict.WARN)
     assert code == 0
     with config_of(spec, "broker-a-1").open("a") as file:
         file.write("flushDiskType=SYNC_FLUSH\n")
-    assert "set flushDiskType=ASYNC_FLUSH" in told(
-        look(spec, "broker-a-1")[0], "broker-a-1", "sync", CheckOutcome.WRONG
-    )
+    assert "set flushDiskType=ASYNC_FLUSH" in told(look(spec, "broker-a-1")[0], "broker-a-1", "sync", Verdict.WRONG)
 
 
 def test_too_few_descriptors(spec: ClusterSpec, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,9 +419,9 @@ def test_too_few_descriptors(spec: ClusterSpec, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(resource, "getrlimit", lambda which: (1004, 1004))
     findings, _ = look(spec, "broker-a-1", "--no-write")
     words = "it needs 5 store files and 1000 connections, the limit is 1004"
-    assert words in told(findings, "broker-a-1", "descriptors", CheckOutcome.WRONG)
+    assert words in told(findings, "broker-a-1", "descriptors", Verdict.WRONG)
     monkeypatch.setattr(resource, "getrlimit", lambda which: (1010, 1010))
-    assert "soon needs more" in told(look(spec)[0], "broker-a-1", "descriptors", CheckOutcome.WARN)
+    assert "soon needs more" in told(look(spec)[0], "broker-a-1", "descriptors", Verdict.WARN)
 
 
 def test_what_the_kernel_tells_is_read() -> None:
@@ -479,10 +475,10 @@ def test_what_may_not_be_looked_at_is_a_finding_and_the_rest_goes_on(
     monkeypatch.setattr(HostReadDisk, "is_locked", refused)
     findings, code = look(spec)
     assert code == 1
-    sentence = told(findings, "broker-a-1", "process", CheckOutcome.WRONG)
+    sentence = told(findings, "broker-a-1", "process", Verdict.WRONG)
     assert "lock cannot be looked at: Permission denied" in sentence
     assert "as the user that runs the node" in sentence
-    assert "are free" in told(findings, "broker-a-1", "ports", CheckOutcome.OK)
+    assert "are free" in told(findings, "broker-a-1", "ports", Verdict.OK)
 
 
 # --- usage ------------------------------------------------------------------------------------------------------------

@@ -93,8 +93,8 @@ async def test_one_broker_is_lost(kind: str) -> None:
             state["groups"]["broker-a"]["replicas"][2]["address"] = address
             found[1].replies[Code.RMQHA_GET_CONTROLLER_STATE] = (0, {}, dumps(state))
             health, _ = await looked(seeds, timeout_s=TIMEOUT_S if kind == "half-dead" else HANG_S)
-            said = [item for item in health.reasons if address in item.where]
-            assert len(said) == 1 and "does not answer" in said[0].what
+            said = [item for item in health.reasons if address in item.subject]
+            assert len(said) == 1 and "does not answer" in said[0].sentence
             assert health.answered == 5
 
 
@@ -105,7 +105,7 @@ async def test_answers_that_are_no_answers() -> None:
         found[3].replies[Code.RMQHA_GET_REPLICA_STATE] = (0, {}, b"[]")
         found[4].replies[Code.GET_BROKER_CONFIG] = (0, {}, b"\xff")
         health, _ = await looked(seeds)
-        assert sum("cannot be read" in item.what for item in health.reasons) == 3
+        assert sum("cannot be read" in item.sentence for item in health.reasons) == 3
 
 
 async def test_apaches_nodes_have_no_word_of_their_own() -> None:

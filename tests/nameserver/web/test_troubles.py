@@ -21,7 +21,7 @@ def test_it_says_what_rmqha_health_says() -> None:
     every = list(words.values())
     expected = judge(every, groups_of(every)).findings
     assert len(expected) >= 3
-    assert sorted(told(every)) == sorted((item.where, item.what) for item in expected)
+    assert sorted(told(every)) == sorted((item.subject, item.sentence) for item in expected)
 
 
 def test_views_that_match_are_left_out_and_others_name_who_says_what() -> None:

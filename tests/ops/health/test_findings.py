@@ -64,14 +64,14 @@ def test_a_certificate_that_ends_soon_is_told_and_is_no_reason() -> None:
     for days, notes in ((13, ["tls.server.certPath: a certificate in f ends in 12 days"]), (15, [])):
         word.security = [{**row, "expiresInMs": days * DAY_MS - 1}]
         found = judged(word)
-        assert (found.healthy, [item.what for item in found.findings]) == (True, notes)
+        assert (found.healthy, [item.sentence for item in found.findings]) == (True, notes)
 
 
 def test_nobody_answers() -> None:
     found = judged(*(silent(word) for word in cluster().values()))
     assert (found.healthy, found.answered) == (False, 0)
     assert {view.agreement for view in found.views} == {Agreement.UNAVAILABLE}
-    assert len([item for item in found.reasons if "does not answer" in item.what]) == 8
+    assert len([item for item in found.reasons if "does not answer" in item.sentence]) == 8
 
 
 def test_a_node_that_is_two_servers_is_one_sentence() -> None:
@@ -188,7 +188,7 @@ def test_who_is_drained_or_a_learner_is_no_trouble() -> None:
     changed = {"replicas": rows, "totalReplicas": 2}
     found = judged(*(controller(number, leads=number == 2, **changed) for number in (1, 2, 3)))
     assert found.healthy, found.reasons
-    assert [item.where for item in found.findings] == ["broker-a-2", "broker-a-3"]
+    assert [item.subject for item in found.findings] == ["broker-a-2", "broker-a-3"]
 
 
 def test_who_is_in_maintenance_may_be_away() -> None:
@@ -200,7 +200,7 @@ def test_who_is_in_maintenance_may_be_away() -> None:
         "broker-a-3: in maintenance, stopped; end it with rmqha maintenance off broker-a-3"
     ]
     frozen = judged(*words, silent(broker(3)))
-    assert frozen.healthy and "in maintenance, does not answer (" in frozen.findings[0].what
+    assert frozen.healthy and "in maintenance, does not answer (" in frozen.findings[0].sentence
     assert judged(*words).healthy
     assert not judged(*words, silent(broker(2), runs=False)).healthy
 
@@ -209,12 +209,12 @@ def test_an_unclean_election_is_remembered() -> None:
     election = {"cause": "UNCLEAN_BY_OPERATOR", "masterEpoch": 4}
     found = judged(*(controller(number, leads=number == 2, elections=[election]) for number in (1, 2, 3)))
     assert found.healthy
-    assert "messages of earlier epochs may be lost" in found.findings[0].what
+    assert "messages of earlier epochs may be lost" in found.findings[0].sentence
 
 
 def test_a_group_that_nobody_knows() -> None:
     found = judge(list(cluster().values()), ["broker-z"])
-    assert "nobody knows a replica of it" in found.reasons[0].what
+    assert "nobody knows a replica of it" in found.reasons[0].sentence
 
 
 def test_a_cluster_without_a_broker_is_not_well() -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import trio
 
 from rmqha.cli.diagnosis.checks.files import Papers
-from rmqha.cli.diagnosis.checks.finding import DoctorFinding, ok, warn, wrong
 from rmqha.cli.diagnosis.checks.node_under_test import NodeUnderTest
 from rmqha.cli.diagnosis.checks.security import judge_security
 from rmqha.host.net.network import dial
@@ -21,6 +20,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig, parse_properties
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError
 from rmqha.ops.cluster_view import DAMAGE_FIX, ask, ask_leader, ask_state, damage_words
+from rmqha.ops.finding import Finding, ok, warn, wrong
 from rmqha.ops.local.cluster_file import NodeKind
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
@@ -46,16 +46,16 @@ class Answers:
     clock_error_ms: float = 0.0
     stepped_ms: int = 0
     keys: dict[str, str] = field(default_factory=dict)
-    findings: list[DoctorFinding] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
 
 
 async def ask_all(
     nodes: Sequence[NodeUnderTest], papers: Mapping[str, Papers], timeout_s: float
-) -> tuple[dict[str, Answers], list[DoctorFinding]]:
+) -> tuple[dict[str, Answers], list[Finding]]:
     """Everybody at once; whoever has not answered after `timeout_s` has not answered."""
     running = [node_under_test for node_under_test in nodes if node_under_test.running]
     answers = {node_under_test.name: Answers() for node_under_test in running}
-    findings: list[DoctorFinding] = []
+    findings: list[Finding] = []
     async with RemotingClient() as client, trio.open_nursery() as nursery:
         for node_under_test in running:
             nursery.start_soon(_examine, client, node_under_test, answers[node_under_test.name], timeout_s)
@@ -91,7 +91,7 @@ async def _examine(client: RemotingClient, node_under_test: NodeUnderTest, found
         await _reach(node_under_test, node_under_test.broker, found)
 
 
-async def _servers(nodes: Sequence[NodeUnderTest], findings: list[DoctorFinding]) -> None:
+async def _servers(nodes: Sequence[NodeUnderTest], findings: list[Finding]) -> None:
     """Name servers and controllers that brokers are told of, and that are not among `nodes`."""
     own = {
         address
@@ -114,7 +114,7 @@ async def _servers(nodes: Sequence[NodeUnderTest], findings: list[DoctorFinding]
             nursery.start_soon(_server, key, address, members, findings)
 
 
-async def _server(key: str, address: str, members: Sequence[NodeUnderTest], findings: list[DoctorFinding]) -> None:
+async def _server(key: str, address: str, members: Sequence[NodeUnderTest], findings: list[Finding]) -> None:
     name = members[0].name
     try:
         stream = await dial(address, DIAL_TIMEOUT_MS)
@@ -127,7 +127,7 @@ async def _server(key: str, address: str, members: Sequence[NodeUnderTest], find
     findings.append(ok(name, "servers", f"{key}: {address} can be reached"))
 
 
-def _silent(node_under_test: NodeUnderTest, reason: str) -> DoctorFinding:
+def _silent(node_under_test: NodeUnderTest, reason: str) -> Finding:
     assert node_under_test.process is not None
     name = node_under_test.name
     fix = f"rmqha logs {name}; then rmqha kill {name} and rmqha start {name}"
@@ -197,7 +197,7 @@ async def _reach(node_under_test: NodeUnderTest, config: BrokerConfig, found: An
     )
 
 
-def _judge_keys(node_under_test: NodeUnderTest, found: Answers) -> list[DoctorFinding]:
+def _judge_keys(node_under_test: NodeUnderTest, found: Answers) -> list[Finding]:
     """The file may have been changed since the start."""
     if node_under_test.broker is None or not found.keys:
         return []
@@ -221,7 +221,7 @@ def _judge_keys(node_under_test: NodeUnderTest, found: Answers) -> list[DoctorFi
     ]
 
 
-def judge_clocks(answers: Mapping[str, Answers]) -> list[DoctorFinding]:
+def judge_clocks(answers: Mapping[str, Answers]) -> list[Finding]:
     """Clocks against this machine's, and whether one was set while its node ran."""
     findings = []
     known = {name: item for name, item in answers.items() if item.clock_offset_ms is not None}
@@ -250,7 +250,7 @@ async def _controllers(
     client: RemotingClient,
     nodes: Sequence[NodeUnderTest],
     papers: Mapping[str, Papers],
-    findings: list[DoctorFinding],
+    findings: list[Finding],
     timeout_s: float,
 ) -> None:
     """Each group's replicas as the controllers have them, against identity files and configured addresses."""
@@ -281,13 +281,13 @@ async def _controllers(
             findings.append(wrong(name, "controllers", f"their answer cannot be read: {error}", "rmqha quorum show"))
 
 
-def _no_controller(name: str, reason: str) -> DoctorFinding:
+def _no_controller(name: str, reason: str) -> Finding:
     return wrong(name, "controllers", f"nobody can elect a master for it: {reason}", "rmqha quorum show; rmqha status")
 
 
 def judge_record(
     group: str, members: Sequence[NodeUnderTest], papers: Mapping[str, Papers], record: Mapping[str, Any]
-) -> list[DoctorFinding]:
+) -> list[Finding]:
     """`record` is an answer to request 52010."""
     replicas = {int(item["brokerId"]): item for item in record["replicas"]}
     findings = []

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from rmqha.broker.services.live_config import PATH as OVERRIDES_PATH
-from rmqha.cli.diagnosis.checks.finding import DoctorFinding, ok, warn, wrong
 from rmqha.cli.diagnosis.checks.node_under_test import CONTROLLER_DEFAULT, NodeUnderTest
 from rmqha.host.disk import HostDisk
 from rmqha.host.net.network import is_own_address
@@ -19,6 +18,7 @@ from rmqha.inspect.look import read_or_empty
 from rmqha.model.config.servers import BrokerConfig, ServerConfig, parse_properties, stranger_warnings
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.model.identity import Identity, is_loopback, parse_address
+from rmqha.ops.finding import Finding, ok, warn, wrong
 from rmqha.ops.guarantee import effective_keys, promise
 from rmqha.ops.local.cluster_file import NodeKind
 from rmqha.store.meta.checkpoint import CHECKPOINT_BYTES, CHECKPOINT_PATH, Checkpoint
@@ -45,11 +45,11 @@ class Papers:
 
     identity: Identity | None = None
     epochs: EpochLook | None = None
-    findings: list[DoctorFinding] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
 
 
 # --- configuration ----------------------------------------------------------------------------------------------------
-def check_config(node_under_test: NodeUnderTest) -> Iterator[DoctorFinding]:
+def check_config(node_under_test: NodeUnderTest) -> Iterator[Finding]:
     """The keys as the server would read them, then those that are allowed and dangerous."""
     if node_under_test.problem:
         yield wrong(node_under_test.name, "config", node_under_test.problem, f"edit {node_under_test.source}")
@@ -60,7 +60,7 @@ def check_config(node_under_test: NodeUnderTest) -> Iterator[DoctorFinding]:
         yield ok(node_under_test.name, "config", f"{len(node_under_test.properties)} keys, all known, none dangerous")
 
 
-def _risks(node_under_test: NodeUnderTest) -> Iterator[DoctorFinding]:
+def _risks(node_under_test: NodeUnderTest) -> Iterator[Finding]:
     given, source, name = node_under_test.properties, node_under_test.source, node_under_test.name
     if node_under_test.broker is not None:
         yield from _broker_risks(node_under_test, node_under_test.broker)
@@ -78,7 +78,7 @@ def _risks(node_under_test: NodeUnderTest) -> Iterator[DoctorFinding]:
         yield warn(name, "config", risk, f"{fix} in {source}")
 
 
-def _broker_risks(node_under_test: NodeUnderTest, config: BrokerConfig) -> Iterator[DoctorFinding]:
+def _broker_risks(node_under_test: NodeUnderTest, config: BrokerConfig) -> Iterator[Finding]:
     name, source = node_under_test.name, node_under_test.source
     keys = effective_keys(node_under_test.properties)
     found = promise(keys, is_static=not config.enable_controller_mode)
@@ -113,7 +113,7 @@ def _has_controller(node_under_test: NodeUnderTest) -> bool:
     return node_under_test.kind is not NodeKind.NAMESRV or embeds
 
 
-def _controller_risks(node_under_test: NodeUnderTest) -> Iterator[DoctorFinding]:
+def _controller_risks(node_under_test: NodeUnderTest) -> Iterator[Finding]:
     given, name, source = node_under_test.properties, node_under_test.name, node_under_test.source
     if not _has_controller(node_under_test):
         return
@@ -131,7 +131,7 @@ def _controller_risks(node_under_test: NodeUnderTest) -> Iterator[DoctorFinding]
         yield warn(name, "config", sentence, f"enableElectUncleanMaster=false in {source}")
 
 
-def check_advertised(node_under_test: NodeUnderTest, config: BrokerConfig) -> Iterator[DoctorFinding]:
+def check_advertised(node_under_test: NodeUnderTest, config: BrokerConfig) -> Iterator[Finding]:
     """brokerIP1 and brokerIP2: others are told them, so they must lead here (ruling 23). What the server refuses itself
     is not asked again."""
     name, source = node_under_test.name, node_under_test.source
@@ -178,7 +178,7 @@ def read_papers(node_under_test: NodeUnderTest) -> Papers:
     return papers
 
 
-def _identity(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[DoctorFinding]:
+def _identity(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[Finding]:
     name, config = node_under_test.name, node_under_test.broker
     assert config is not None
     try:
@@ -200,7 +200,7 @@ def _identity(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[Doctor
         yield ok(name, "identity", f"id {found.broker_id} of {found.broker_name}")
 
 
-def _epochs(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[DoctorFinding]:
+def _epochs(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[Finding]:
     name, place = node_under_test.name, node_under_test.data
     try:
         papers.epochs = found = look_at_store(HostReadDisk(str(place)))
@@ -218,7 +218,7 @@ def _epochs(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[DoctorFi
         yield ok(name, "epochs", f"{words}, the log ends at {found.end_offset}")
 
 
-def _stamps(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[DoctorFinding]:
+def _stamps(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[Finding]:
     from rmqha.host.clock import HostClock
 
     data = read_or_empty(HostReadDisk(str(node_under_test.data)), CHECKPOINT_PATH, CHECKPOINT_BYTES)
@@ -238,12 +238,12 @@ def _stamps(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[DoctorFi
         yield warn(node_under_test.name, "clock", f"{sentence}; new ones get that stamp too until then", "timedatectl")
 
 
-def _tables(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[DoctorFinding]:
+def _tables(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[Finding]:
     for sentence in unreadable_tables(HostReadDisk(str(node_under_test.data))):
         yield warn(node_under_test.name, "tables", sentence, f"rmqha fsck --repair {node_under_test.data}")
 
 
-def _overrides(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[DoctorFinding]:
+def _overrides(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[Finding]:
     """Keys set while it ran win over its file, which people forget."""
     assert node_under_test.data is not None
     path = node_under_test.data / OVERRIDES_PATH
@@ -267,7 +267,7 @@ def _overrides(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[Docto
             )
 
 
-def _kept(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[DoctorFinding]:
+def _kept(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[Finding]:
     """Findings about files that no broker removes by itself."""
     from rmqha.cli.storage.log_kept import find, words
 
@@ -285,7 +285,7 @@ def _kept(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[DoctorFind
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------
-def check_groups(nodes: Sequence[NodeUnderTest], papers: Mapping[str, Papers]) -> Iterator[DoctorFinding]:
+def check_groups(nodes: Sequence[NodeUnderTest], papers: Mapping[str, Papers]) -> Iterator[Finding]:
     """The replicas of a group against each other."""
     yield from _accounts(nodes)
     groups: dict[str, list[NodeUnderTest]] = {}
@@ -299,7 +299,7 @@ def check_groups(nodes: Sequence[NodeUnderTest], papers: Mapping[str, Papers]) -
             yield from _histories(name, members, papers)
 
 
-def _accounts(nodes: Sequence[NodeUnderTest]) -> Iterator[DoctorFinding]:
+def _accounts(nodes: Sequence[NodeUnderTest]) -> Iterator[Finding]:
     """Check that, where brokers serve accounts only, the servers that ask them need one: without it nobody can be
     elected."""
     guarded = [
@@ -315,7 +315,7 @@ def _accounts(nodes: Sequence[NodeUnderTest]) -> Iterator[DoctorFinding]:
             yield wrong(node_under_test.name, "accounts", sentence, fix)
 
 
-def _same_keys(name: str, members: Sequence[NodeUnderTest]) -> Iterator[DoctorFinding]:
+def _same_keys(name: str, members: Sequence[NodeUnderTest]) -> Iterator[Finding]:
     differing = []
     for key in SAME_IN_GROUP:
         values = {member.name: member.broker.to_properties()[key] for member in members if member.broker}
@@ -327,7 +327,7 @@ def _same_keys(name: str, members: Sequence[NodeUnderTest]) -> Iterator[DoctorFi
         yield ok(name, "config", f"{len(members)} replicas agree on the keys of the group")
 
 
-def _same_ids(name: str, members: Sequence[NodeUnderTest], papers: Mapping[str, Papers]) -> Iterator[DoctorFinding]:
+def _same_ids(name: str, members: Sequence[NodeUnderTest], papers: Mapping[str, Papers]) -> Iterator[Finding]:
     seen: dict[int, NodeUnderTest] = {}
     for member in members:
         found = papers[member.name].identity
@@ -341,7 +341,7 @@ def _same_ids(name: str, members: Sequence[NodeUnderTest], papers: Mapping[str, 
             yield wrong(name, "identity", sentence, f"empty {member.data}, then rmqha start {member.name}")
 
 
-def _histories(name: str, members: Sequence[NodeUnderTest], papers: Mapping[str, Papers]) -> Iterator[DoctorFinding]:
+def _histories(name: str, members: Sequence[NodeUnderTest], papers: Mapping[str, Papers]) -> Iterator[Finding]:
     """Histories of stopped replicas: where they parted from the one that an election would take."""
     stopped = [(member, look) for member in members if not member.running and (look := papers[member.name].epochs)]
     stopped.sort(key=lambda item: item[1].seniority, reverse=True)

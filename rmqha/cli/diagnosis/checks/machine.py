@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rmqha.cli.diagnosis import disk_test
-from rmqha.cli.diagnosis.checks.finding import DoctorFinding, ok, warn, wrong
 from rmqha.cli.diagnosis.checks.listeners import SocketOwner, listening
 from rmqha.cli.diagnosis.checks.mounts import existing, mount_of
 from rmqha.cli.diagnosis.checks.node_under_test import ListeningPort, NodeUnderTest
@@ -16,6 +15,7 @@ from rmqha.host.read_disk import HostReadDisk
 from rmqha.inspect.look import LOCK_PATH, is_run_name
 from rmqha.model.error import UsageError
 from rmqha.model.identity import join_address
+from rmqha.ops.finding import Finding, ok, warn, wrong
 from rmqha.ops.local.cluster_file import NodeKind
 from rmqha.ops.local.preflight import cannot_bind
 from rmqha.store.meta.boot_file import ABORT_PATH
@@ -32,7 +32,7 @@ IO_PRESSURE_PERCENT = 50.0
 
 
 # --- processes and ports ----------------------------------------------------------------------------------------------
-def check_process(node_under_test: NodeUnderTest, others_run: bool) -> DoctorFinding:
+def check_process(node_under_test: NodeUnderTest, others_run: bool) -> Finding:
     """Check that the process runs, and if not, how it ended."""
     name, process = node_under_test.name, node_under_test.process
     if process is not None and process.alive:
@@ -74,7 +74,7 @@ def _stat(pid: int) -> str:
         return ""
 
 
-def check_ports(nodes: Sequence[NodeUnderTest]) -> Iterator[DoctorFinding]:
+def check_ports(nodes: Sequence[NodeUnderTest]) -> Iterator[Finding]:
     """Each port is listened on by its node, or free for it."""
     owners = listening({port.number for node_under_test in nodes for port in node_under_test.ports})
     for node_under_test in nodes:
@@ -91,7 +91,7 @@ def check_ports(nodes: Sequence[NodeUnderTest]) -> Iterator[DoctorFinding]:
 
 def _port_trouble(
     node_under_test: NodeUnderTest, port: ListeningPort, owners: Mapping[int, list[SocketOwner]]
-) -> DoctorFinding | None:
+) -> Finding | None:
     found = owners.get(port.number, [])
     host = port.host or node_under_test.host
     name, where = node_under_test.name, join_address(host, port.number)
@@ -118,7 +118,7 @@ def _port_trouble(
 
 
 # --- descriptors ------------------------------------------------------------------------------------------------------
-def check_descriptors(node_under_test: NodeUnderTest) -> Iterator[DoctorFinding]:
+def check_descriptors(node_under_test: NodeUnderTest) -> Iterator[Finding]:
     """A broker keeps every file of its log, queues and index open and mapped."""
     if node_under_test.data is None or node_under_test.kind is not NodeKind.BROKER:
         return
@@ -171,7 +171,7 @@ def _number(path: Path, default: int) -> int:
 
 
 # --- disks ------------------------------------------------------------------------------------------------------------
-def check_disk(node_under_test: NodeUnderTest) -> Iterator[DoctorFinding]:
+def check_disk(node_under_test: NodeUnderTest) -> Iterator[Finding]:
     """Space against the watermarks, and whether the file system is one that keeps what it is given."""
     if node_under_test.data is None:
         return
@@ -202,7 +202,7 @@ def check_disk(node_under_test: NodeUnderTest) -> Iterator[DoctorFinding]:
     yield _space(node_under_test, place, used, free)
 
 
-def _space(node_under_test: NodeUnderTest, place: Path, used: int, free: int) -> DoctorFinding:
+def _space(node_under_test: NodeUnderTest, place: Path, used: int, free: int) -> Finding:
     name, config = node_under_test.name, node_under_test.broker
     percent = 100 * used / max(1, used + free)
     words = f"{place}: {percent:.0f} % in use, {free / 1e9:,.1f} GB free"
@@ -225,7 +225,7 @@ def _space(node_under_test: NodeUnderTest, place: Path, used: int, free: int) ->
     return ok(name, "disk", words)
 
 
-def check_syncs(nodes: Sequence[NodeUnderTest]) -> Iterator[DoctorFinding]:
+def check_syncs(nodes: Sequence[NodeUnderTest]) -> Iterator[Finding]:
     """Measure the cost of a sync on each file system that holds a store: about a second each."""
     seen: dict[int, str] = {}
     for node_under_test in nodes:
@@ -259,7 +259,7 @@ def check_syncs(nodes: Sequence[NodeUnderTest]) -> Iterator[DoctorFinding]:
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
-def check_memory(running: Collection[NodeUnderTest], log_file_bytes: int) -> Iterator[DoctorFinding]:
+def check_memory(running: Collection[NodeUnderTest], log_file_bytes: int) -> Iterator[Finding]:
     """This machine's memory and page cache, and what of our processes is swapped out."""
     info = parse_sizes(_text(Path("/proc/meminfo")))
     total, available = info.get("MemTotal", 0), info.get("MemAvailable", 0)
@@ -288,7 +288,7 @@ def check_memory(running: Collection[NodeUnderTest], log_file_bytes: int) -> Ite
     yield from _pressure()
 
 
-def _cgroup() -> Iterator[DoctorFinding]:
+def _cgroup() -> Iterator[Finding]:
     root = Path("/sys/fs/cgroup")
     limit, used = _number(root / "memory.max", 0), _number(root / "memory.current", 0)
     if limit and used > 0.9 * limit:
@@ -296,7 +296,7 @@ def _cgroup() -> Iterator[DoctorFinding]:
         yield warn("machine", "memory limit", sentence, "raise the container's memory limit")
 
 
-def _pressure() -> Iterator[DoctorFinding]:
+def _pressure() -> Iterator[Finding]:
     for what, bound in (("memory", PRESSURE_PERCENT), ("io", IO_PRESSURE_PERCENT)):
         share = parse_pressure(_text(Path(f"/proc/pressure/{what}")))
         if share is None:

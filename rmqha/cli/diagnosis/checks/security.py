@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rmqha.cli.diagnosis.checks.finding import DoctorFinding, ok, warn, wrong
 from rmqha.cli.diagnosis.checks.node_under_test import NodeUnderTest
 from rmqha.host.access import security
 from rmqha.host.access.live_files import LiveFiles
@@ -15,9 +14,10 @@ from rmqha.host.access.security_watch import RENEW, SOON_MS, expiry_words
 from rmqha.host.clock import HostClock
 from rmqha.model.config.servers import ServerConfig
 from rmqha.model.error import UsageError
+from rmqha.ops.finding import Finding, ok, warn, wrong
 
 
-def check_security(node_under_test: NodeUnderTest) -> Iterator[DoctorFinding]:
+def check_security(node_under_test: NodeUnderTest) -> Iterator[Finding]:
     """The files that its configuration names, as the server would read them now."""
     if node_under_test.problem:
         return
@@ -43,13 +43,13 @@ def check_security(node_under_test: NodeUnderTest) -> Iterator[DoctorFinding]:
         yield ok(node_under_test.name, "security", f"files of certificates and accounts can be used: {len(files)}")
 
 
-def _expiry(node_under_test: NodeUnderTest, item: LiveFiles[Any], now_ms: int) -> Iterator[DoctorFinding]:
+def _expiry(node_under_test: NodeUnderTest, item: LiveFiles[Any], now_ms: int) -> Iterator[Finding]:
     if item.expires_at_ms is not None and (left_ms := item.expires_at_ms - now_ms) < SOON_MS:
         make = warn if left_ms > 0 else wrong
         yield make(node_under_test.name, "security", expiry_words(item.key, item.path, left_ms), RENEW)
 
 
-def check_data(node_under_test: NodeUnderTest) -> Iterator[DoctorFinding]:
+def check_data(node_under_test: NodeUnderTest) -> Iterator[Finding]:
     """Messages that other users of this machine may read: of a store that was made before its files were closed."""
     if node_under_test.data is None or not node_under_test.data.is_dir():
         return
@@ -62,7 +62,7 @@ def check_data(node_under_test: NodeUnderTest) -> Iterator[DoctorFinding]:
             return  # nobody else gets in
 
 
-def judge_security(node_under_test: NodeUnderTest, told: Mapping[str, Any]) -> Iterator[DoctorFinding]:
+def judge_security(node_under_test: NodeUnderTest, told: Mapping[str, Any]) -> Iterator[Finding]:
     """From the answer to request 52017."""
     for row in told["files"]:
         if row["problem"]:

@@ -1,0 +1,96 @@
+"""A finding of `rmqha health`, the page or the doctor: a verdict, one sentence, and what to do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+
+class Verdict(IntEnum):
+    """In the order of reading."""
+
+    WRONG = 0
+    """It does not work, or loses what was promised."""
+    WARN = 1
+    """It works, with a risk or a cost."""
+    NOTE = 2
+    """Nothing is wrong; an operator should know."""
+    OK = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`subject` is a node, a group or "machine", `check` what the doctor looked at, "" of others, `fix` a command or
+    what to change."""
+
+    verdict: Verdict
+    subject: str
+    check: str
+    sentence: str
+    fix: str = ""
+
+    @property
+    def is_note(self) -> bool:
+        return self.verdict is Verdict.NOTE
+
+    @property
+    def line(self) -> str:
+        return f"{self.subject}: {self.sentence}" + (f"; {self.fix}" if self.fix else "")
+
+    def as_reason(self) -> dict[str, str]:
+        """JSON of `rmqha health` and `rmqha top`."""
+        return {"where": self.subject, "what": self.sentence, "fix": self.fix}
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict.name,
+            "subject": self.subject,
+            "check": self.check,
+            "sentence": self.sentence,
+            "fix": self.fix,
+        }
+
+
+def fault(subject: str, sentence: str, fix: str = "") -> Finding:
+    return Finding(Verdict.WRONG, subject, "", sentence, fix)
+
+
+def note(subject: str, sentence: str, fix: str = "") -> Finding:
+    return Finding(Verdict.NOTE, subject, "", sentence, fix)
+
+
+def ok(subject: str, check: str, sentence: str) -> Finding:
+    return Finding(Verdict.OK, subject, check, sentence)
+
+
+def warn(subject: str, check: str, sentence: str, fix: str) -> Finding:
+    return Finding(Verdict.WARN, subject, check, sentence, fix)
+
+
+def wrong(subject: str, check: str, sentence: str, fix: str) -> Finding:
+    return Finding(Verdict.WRONG, subject, check, sentence, fix)
+
+
+def in_order(findings: Sequence[Finding]) -> list[Finding]:
+    """The worst first, else as they were found."""
+    return sorted(findings, key=lambda item: item.verdict)
+
+
+def merged(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings that are the same of several subjects as one, in the place of the first."""
+    subjects: dict[tuple[Verdict, str, str, str], list[str]] = {}
+    for item in findings:
+        subjects.setdefault((item.verdict, item.check, item.sentence, item.fix), []).append(item.subject)
+    return [
+        Finding(verdict, ", ".join(dict.fromkeys(names)), check, sentence, fix)
+        for (verdict, check, sentence, fix), names in subjects.items()
+    ]
+
+
+def count_words(findings: Sequence[Finding]) -> str:
+    """ "1 wrong, 2 warnings, 30 ok"."""
+    counts = {verdict: sum(item.verdict is verdict for item in findings) for verdict in Verdict}
+    warnings = "1 warning" if counts[Verdict.WARN] == 1 else f"{counts[Verdict.WARN]} warnings"
+    return f"{counts[Verdict.WRONG]} wrong, {warnings}, {counts[Verdict.OK]} ok"
