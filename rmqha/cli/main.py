@@ -40,6 +40,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "rmqha.cli.messaging.consumer:consumer",
         "Consumer groups: list, describe, lag, members, reset, skip, delete.",
     ),
+    "message": ("rmqha.cli.messaging.message:message", "Messages: get one, find, track, resend."),
+    "dlq": ("rmqha.cli.messaging.dlq:dlq", "Dead letters: list, send to their group again, export."),
     "elect": ("rmqha.cli.local.elect:elect", "Hand the mastership of a group to another replica."),
     "join": ("rmqha.cli.local.join:join", "Add a replica to a running group, or take a drained one back."),
     "drain": ("rmqha.cli.local.drain:drain", "Take a replica out of the set, so that it may be stopped."),
@@ -85,7 +87,7 @@ SERVERS = {
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Local cluster": ("up", "down", "status", "start", "stop", "kill", "logs", "purge"),
-    "Messages": ("send", "receive", "topic", "consumer"),
+    "Messages": ("send", "receive", "topic", "consumer", "message", "dlq"),
     "Watch": ("health", "top", "history", "explain", "explain-wait", "describe"),
     "Change": ("elect", "maintenance", "join", "drain", "remove", "config", "group", "quorum"),
     "Files of a store": ("log", "spark", "epochs", "fsck", "migrate"),

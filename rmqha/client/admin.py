@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from types import TracebackType
 from typing import Any
 
-from rmqha.client.consumers.message import Message, decode_messages
+from rmqha.client.consumers.message import Message, MessageBatch, decode_messages
 from rmqha.client.producers.outgoing import check_topic
 from rmqha.client.route import parse_route
 from rmqha.client.session import ClientSession
@@ -20,6 +20,8 @@ from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 
 TIMEOUT_MS = 3_000
+_SUBSCRIPTION_IN_REQUEST = 4
+"""sysFlag of a pull that waits for nothing."""
 ELECT_TIMEOUT_MS = 30_000
 """A directed switch waits until the target has caught up."""
 
@@ -199,6 +201,40 @@ class Admin:
             found += decode_messages(name, answer.body)
         found.sort(key=lambda message: (message.stored_at_ms, message.phy_offset), reverse=True)
         return found
+
+    async def read_queue(
+        self, address: str, broker_name: str, topic: str, queue_id: int, offset: int, *, group: str, max_count: int = 32
+    ) -> tuple[list[Message], int]:
+        """Messages of a queue from `offset` on and the offset to ask for next, which is `offset` again at the end. An
+        offset that the queue no longer has becomes its first. `group` names the reader; nothing is committed."""
+        ext = {
+            "consumerGroup": group,
+            "topic": topic,
+            "queueId": str(queue_id),
+            "queueOffset": str(offset),
+            "maxMsgNums": str(max_count),
+            "sysFlag": str(_SUBSCRIPTION_IN_REQUEST),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": "*",
+            "subVersion": "0",
+            "expressionType": "TAG",
+            "bname": broker_name,
+        }
+        self._ask_count += 1
+        answer = await self._session.remoting.call(address, Command(RequestCode.PULL_MESSAGE, ext), self._timeout_ms)
+        next_text = answer.ext.get("nextBeginOffset", "")
+        next_offset = int(next_text) if next_text.isdigit() else offset
+        match answer.code:
+            case ResponseCode.SUCCESS:
+                found = MessageBatch(broker_name, answer.body, from_offset=offset).messages()
+                return found, max(next_offset, offset)
+            case ResponseCode.PULL_NOT_FOUND | ResponseCode.PULL_RETRY_IMMEDIATELY:
+                return [], max(next_offset, offset)
+            case ResponseCode.PULL_OFFSET_MOVED:
+                return [], max(next_offset, offset)
+        self._failure_count += 1
+        raise RemoteError(answer.code, answer.remark or "", address)
 
     async def replica_state(self, address: str) -> dict[str, Any]:
         """State of a replica, from a broker of ours (52000)."""

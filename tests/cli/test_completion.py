@@ -48,6 +48,8 @@ NODES = {"ns-1", "broker-a-1", "broker-a-2"}
         (["top"], {"broker-a"}),
         (["explain"], {"broker-a"}),
         (["topic"], {"ls", "describe", "create", "alter", "delete"}),
+        (["message"], {"get", "find", "track", "resend"}),
+        (["dlq"], {"ls", "resend", "export"}),
         (["consumer"], {"ls", "describe", "lag", "members", "reset", "skip", "delete"}),
     ],
 )

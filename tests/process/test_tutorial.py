@@ -100,6 +100,8 @@ class Reader:
         assert program == "rmqha"
         if words == ["up"]:
             return ["up", "own.toml"]
+        if words[0] == "receive":
+            return [*words, "-o", "table"]  # as on a terminal: a pipe gets the bodies alone
         if words[0] == "kill":
             self.killed = self.cluster.master()
         return [words[0], self.killed] if words[0] in ("kill", "start") else words

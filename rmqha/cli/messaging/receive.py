@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import shutil
 import signal
 import sys
-from datetime import datetime
-from typing import Any
+from collections.abc import Callable
 
 import click
 import trio
+from click.core import ParameterSource
 
+from rmqha.cli.messaging.asking import complete_consumer_group, topic_option
+from rmqha.cli.messaging.message_lines import (
+    FORMAT_HELP,
+    Line,
+    compiled,
+    echo_bytes,
+    json_line,
+    parse_format,
+    table_line,
+)
+from rmqha.cli.moments import moment
 from rmqha.cli.options import namesrv_option, output_option
+from rmqha.client.consumers.assigned import Part
 from rmqha.client.consumers.consumer import Consumer, Start
 from rmqha.client.consumers.message import Message
+from rmqha.client.route import MessageQueue
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteError, UsageError
 
@@ -25,38 +36,55 @@ NO_GROUP = "rmqha-receive"
 
 
 @click.command(epilog="Example: rmqha receive --topic orders --from first --idle 2")
-@click.option("--topic", required=True, metavar="T", help="Topic to read.")
+@topic_option(required=True, text="Topic to read.")
 @click.option(
-    "--group", metavar="G", help="Consumer group to join; without one all queues are read, nothing committed."
-)
+    "--group", metavar="G", shell_complete=complete_consumer_group,
+    help="Consumer group to join; without one all queues are read, nothing committed.",
+)  # fmt: skip
 @click.option(
     "--from", "start", type=click.Choice(["first", "last", "committed"]),
     help="Where to begin; default: committed with --group, else first.",
 )  # fmt: skip
+@click.option(
+    "--since", "since_ms", callback=moment, metavar="TIME", help="Begin with what was stored at TIME or later."
+)
+@click.option("--queue", metavar="QUEUE", help="Only this queue, such as broker-a:0.")
+@click.option("--offset", type=click.IntRange(0), metavar="N", help="Begin there in the queue of --queue.")
 @click.option("--tags", default="*", show_default=True, metavar="EXPR", help='Tags to read, such as "A || B".')
 @click.option("--max", "limit", type=click.IntRange(1), metavar="N", help="Stop after N messages.")
 @click.option(
     "--idle", "idle_s", type=click.FloatRange(0, min_open=True), metavar="S",
     help="Stop after S seconds without a message.",
 )  # fmt: skip
+@click.option("--format", "line", callback=parse_format, metavar="FORMAT", help=FORMAT_HELP)
 @namesrv_option
 @output_option
 def receive(
     topic: str,
     group: str | None,
     start: Start | None,
+    since_ms: int | None,
+    queue: str | None,
+    offset: int | None,
     tags: str,
     limit: int | None,
     idle_s: float | None,
+    line: Line | None,
     namesrv: str,
     output: str,
 ) -> None:
     """Print the messages of a topic, one line each, through failovers, until interrupted.
 
+    On a terminal a line is cut to its width. Where the output is none, each message is its body, byte for byte, and a
+    newline; -o table or --format tell more.
+
     Exit code: 0 well, 1 nothing could be read, 2 wrong usage or nobody to ask.
     """
     if start == "committed" and group is None:
         raise UsageError("--from committed needs --group, whose offsets they are")
+    context = click.get_current_context()
+    if line is not None and context.get_parameter_source("output") is ParameterSource.COMMANDLINE:
+        raise UsageError("--format and -o each say how a message is printed: give one")
     consumer = Consumer(
         namesrv,
         group or NO_GROUP,
@@ -64,10 +92,13 @@ def receive(
         tags,
         start=start or ("committed" if group else "first"),
         standalone=group is None,
+        part=_part(topic, group, start, since_ms, queue, offset),
     )
+    asked_for_table = context.get_parameter_source("output") is ParameterSource.COMMANDLINE
+    show = _printer(line, output, asked_for_table=asked_for_table)
     count = -1
     try:
-        count = trio.run(_run, consumer, topic, limit, idle_s, output == "json")
+        count = trio.run(_run, consumer, topic, limit, idle_s, show)
     except* BrokenPipeError:
         # whoever read our lines has seen enough, e.g. `head`; nothing more may be written, not even at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -84,7 +115,46 @@ def receive(
         click.echo(f"{count} message{'' if count == 1 else 's'}", err=True)
 
 
-async def _run(consumer: Consumer, topic: str, limit: int | None, idle_s: float | None, as_json: bool) -> int:
+def _part(
+    topic: str, group: str | None, start: Start | None, since_ms: int | None, queue: str | None, offset: int | None
+) -> Part | None:
+    """The part of the topic to read. Raises UsageError for options that contradict each other."""
+    if since_ms is None and queue is None and offset is None:
+        return None
+    if group is not None:
+        raise UsageError(
+            "--since, --queue and --offset read without a group, whose members divide the queues; "
+            "a group goes elsewhere by rmqha consumer reset"
+        )
+    if offset is not None and queue is None:
+        raise UsageError("--offset is one of a queue: say which with --queue")
+    if sum(given is not None for given in (start, since_ms, offset)) > 1:
+        raise UsageError("--from, --since and --offset each say where to begin: give one")
+    found = None
+    if queue is not None:
+        from rmqha.ops.messaging.brokers import parse_queue
+
+        name = parse_queue(queue)
+        found = MessageQueue(topic, name.broker_name, name.queue_id)
+    return Part(found, since_ms, offset)
+
+
+def _printer(line: Line | None, output: str, *, asked_for_table: bool) -> Callable[[Message], None]:
+    """The function that prints a message. Bodies that a script reads are the bytes that were sent."""
+    if line is None and output != "json" and not asked_for_table and not sys.stdout.isatty():
+        line = compiled("%v\\n")
+    if line is not None:
+        chosen = line
+        return lambda message: echo_bytes(chosen(message))
+    if output == "json":
+        return lambda message: click.echo(json_line(message))
+    is_terminal = sys.stdout.isatty()
+    return lambda message: click.echo(table_line(message, shutil.get_terminal_size().columns if is_terminal else None))
+
+
+async def _run(
+    consumer: Consumer, topic: str, limit: int | None, idle_s: float | None, show: Callable[[Message], None]
+) -> int:
     """Print until the limit, the silence or a signal; the number of messages."""
     count = 0
     try:
@@ -96,7 +166,7 @@ async def _run(consumer: Consumer, topic: str, limit: int | None, idle_s: float 
                     message = await consumer.receive()
                 if message is None:
                     break
-                click.echo(json_line(message) if as_json else table_line(message, shutil.get_terminal_size().columns))
+                show(message)
                 count += 1
             nursery.cancel_scope.cancel()
     except RemoteError as error:
@@ -110,37 +180,3 @@ async def _stop_on_signal(scope: trio.CancelScope) -> None:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for _ in signals:
             scope.cancel()
-
-
-def json_line(message: Message) -> str:
-    """One object; the body as text if it is UTF-8, else in base64 under bodyBase64."""
-    value: dict[str, Any] = {
-        "topic": message.topic,
-        "brokerName": message.broker_name,
-        "queueId": message.queue_id,
-        "queueOffset": message.queue_offset,
-        "msgId": message.msg_id,
-        "offsetMsgId": message.offset_msg_id,
-        "keys": message.keys,
-        "tags": message.tags,
-        "bornAtMs": message.born_at_ms,
-        "storedAtMs": message.stored_at_ms,
-        "reconsumeTimes": message.reconsume_times,
-        "properties": message.properties,
-    }
-    try:
-        value["body"] = message.body.decode()
-    except UnicodeDecodeError:
-        value["bodyBase64"] = base64.b64encode(message.body).decode()
-    return json.dumps(value, ensure_ascii=False)
-
-
-def table_line(message: Message, width: int) -> str:
-    """Place, time of storing, tags, keys and the body's beginning, at most `width` characters, nothing unprintable."""
-    stamp = datetime.fromtimestamp(message.stored_at_ms / 1000).isoformat(sep=" ", timespec="milliseconds")[5:]
-    place = f"{message.broker_name}:{message.queue_id}@{message.queue_offset}"
-    labels = "".join(f"[{label}] " for label in (message.tags, message.keys) if label)
-    body = message.body[: 4 * width].decode("utf-8", "replace")
-    line = f"{place:<14} {stamp} {labels}{body}"
-    line = "".join(char if char.isprintable() else "·" for char in line[: width + 1])
-    return line if len(line) <= width else line[: width - 1] + "…"

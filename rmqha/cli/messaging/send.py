@@ -17,7 +17,15 @@ from typing import Any, TextIO, get_args
 import click
 import trio
 
-from rmqha.cli.messaging.send_input import InputFormat, InputMessage, OpenInput, SendInput
+from rmqha.cli.messaging.asking import topic_option
+from rmqha.cli.messaging.send_input import (
+    InputFormat,
+    InputMessage,
+    OpenInput,
+    SendInput,
+    delay_property,
+    parse_properties,
+)
 from rmqha.cli.options import echo_json, namesrv_option, output_option
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import Producer
@@ -152,7 +160,7 @@ def parse_rate(context: click.Context, parameter: click.Parameter, value: str | 
 
 @click.command(epilog="Example: rmqha send --topic orders --file orders.jsonl --format jsonl --key-field id")
 @click.argument("bodies", nargs=-1, metavar="[BODY]...")
-@click.option("--topic", required=True, metavar="T", help="Topic to send to.")
+@topic_option(required=True, text="Topic to send to.")
 @click.option("--file", "path", type=click.Path(path_type=Path), metavar="FILE", help="File to send; - reads stdin.")
 @click.option(
     "--format", "input_format", type=click.Choice(get_args(InputFormat)), default="lines", show_default=True,
@@ -160,6 +168,10 @@ def parse_rate(context: click.Context, parameter: click.Parameter, value: str | 
 )  # fmt: skip
 @click.option("--key-field", metavar="FIELD", help="JSON field that becomes the message key.")
 @click.option("--tag-field", metavar="FIELD", help="JSON field that becomes the tag.")
+@click.option("--key", "keys", multiple=True, metavar="K", help="Key of each message; repeatable.")
+@click.option("--tag", default="", metavar="TAG", help="Tag of each message.")
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Of each message; repeatable.")
+@click.option("--delay", metavar="LEVEL", help="Deliver each later: a delay level, or its time, such as 10s.")
 @click.option("--order-by", metavar="FIELD", help="JSON field whose equal values keep their order.")
 @click.option("--rate", callback=parse_rate, metavar="N/s", help="Send no faster than this.")
 @click.option("--group", default="rmqha-send", show_default=True, metavar="G", help="Producer group.")
@@ -185,6 +197,10 @@ def send(
     input_format: InputFormat,
     key_field: str | None,
     tag_field: str | None,
+    keys: tuple[str, ...],
+    tag: str,
+    properties: tuple[str, ...],
+    delay: str | None,
     order_by: str | None,
     rate: float | None,
     group: str,
@@ -202,7 +218,12 @@ def send(
 
     Exit code: 0 all acknowledged, 1 some not, 2 wrong usage or nobody to ask.
     """
-    settings = SendInput(topic, bodies, path, input_format, key_field, tag_field, order_by)
+    given = parse_properties(properties)
+    for name in delay_property(delay) if delay is not None else {}:
+        if name in given:
+            raise UsageError(f"--delay and --property {name} each say it: give one")
+    given |= delay_property(delay) if delay is not None else {}
+    settings = SendInput(topic, bodies, path, input_format, key_field, tag_field, order_by, keys, tag, given)
     with settings.open() as messages, ExitStack() as stack:
         report = SendReport(messages.check())
         if acked is not None:

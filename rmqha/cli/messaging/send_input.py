@@ -6,14 +6,16 @@ import json
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from rmqha.client.producers.outgoing import MAX_BODY_BYTES, OutgoingMessage, check_message, message_properties
+from rmqha.model.config.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from rmqha.model.error import UsageError
+from rmqha.model.message import PROPERTY_DELAY, PROPERTY_TIMER_DELAY_MS
 
 InputFormat = Literal["lines", "jsonl"]
 SPOOL_BYTES = 16 * 1024 * 1024
@@ -21,6 +23,8 @@ SPOOL_BYTES = 16 * 1024 * 1024
 MAX_SPOOLED_BYTES = 8 << 30
 LINE_BYTES = MAX_BODY_BYTES + 3
 """The longest line that can be a message, its end, and one byte that tells that there is more."""
+MAX_DELAY_LEVEL = 64
+"""More levels than a broker has; which there are is its own to say."""
 UNIQUE_KEY_EXAMPLE = "0" * 32
 
 
@@ -43,6 +47,10 @@ class SendInput:
     key_field: str | None = None
     tag_field: str | None = None
     order_by: str | None = None
+    keys: tuple[str, ...] = ()
+    tag: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Properties that each message gets, as it gets the keys and the tag."""
 
     def __post_init__(self) -> None:
         if (self.path is None) == (not self.words):
@@ -54,6 +62,15 @@ class SendInput:
         ):
             if value is not None and self.format != "jsonl":
                 raise UsageError(f"{option} names a field of JSON records: add --format jsonl")
+        for option, of_each, of_all in (
+            ("--key", self.key_field, self.keys),
+            ("--tag", self.tag_field, self.tag),
+        ):
+            if of_each is not None and of_all:
+                raise UsageError(f"{option} and {option}-field each say it: give one")
+        for key in self.keys:
+            if not key or " " in key:
+                raise UsageError(f"--key {key!r} must be a word: a message's keys are told apart by spaces")
 
     @contextmanager
     def open(self) -> Iterator[OpenInput]:
@@ -142,15 +159,28 @@ class OpenInput:
         settings = self._settings
         text = line.decode()
         if settings.format == "lines":
-            return OutgoingMessage(settings.topic, line)
+            return self._made(line)
         record = _record(text)
         order_by = settings.order_by
+        return self._made(
+            line,
+            keys=_field(record, settings.key_field) if settings.key_field else None,
+            tags=_field(record, settings.tag_field) if settings.tag_field else None,
+            key=_field(record, order_by) if order_by else None,
+        )
+
+    def _made(
+        self, body: bytes, *, keys: str | None = None, tags: str | None = None, key: str | None = None
+    ) -> OutgoingMessage:
+        """A message with what its record names, else with what all messages get."""
+        settings = self._settings
         return OutgoingMessage(
             settings.topic,
-            line,
-            keys=_field(record, settings.key_field) if settings.key_field else "",
-            tags=_field(record, settings.tag_field) if settings.tag_field else "",
-            key=_field(record, order_by) if order_by else None,
+            body,
+            keys=" ".join(settings.keys) if keys is None else keys,
+            tags=settings.tag if tags is None else tags,
+            properties=settings.properties,
+            key=key,
         )
 
 
@@ -180,3 +210,31 @@ def _field(record: dict[str, Any], name: str) -> str:
     if not text:
         raise UsageError(f"field {name!r} is empty")
     return text
+
+
+def parse_properties(pairs: tuple[str, ...]) -> dict[str, str]:
+    """Properties of `--property NAME=VALUE`. Raises UsageError for what is none, and for one that is given twice."""
+    found: dict[str, str] = {}
+    for text in pairs:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise UsageError(f"--property {text!r} must be NAME=VALUE")
+        if name in found:
+            raise UsageError(f"--property {name} is given twice")
+        found[name] = value
+    return found
+
+
+def delay_property(text: str) -> dict[str, str]:
+    """The property of `--delay`: a level, or a time, which is one of the brokers' default levels or else left to their
+    timers. Raises UsageError for neither."""
+    if text.isascii() and text.isdigit() and 0 < int(text) <= MAX_DELAY_LEVEL:
+        return {PROPERTY_DELAY: str(int(text))}
+    try:
+        (delay_ms,) = parse_delay_levels(text)
+    except ValueError:
+        raise UsageError(f"--delay {text!r} must be a level, 1 to {MAX_DELAY_LEVEL}, or a time such as 10s") from None
+    levels = parse_delay_levels(DEFAULT_DELAY_LEVELS)
+    if delay_ms in levels:
+        return {PROPERTY_DELAY: str(levels.index(delay_ms) + 1)}
+    return {PROPERTY_TIMER_DELAY_MS: str(delay_ms)}

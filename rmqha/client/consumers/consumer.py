@@ -18,7 +18,7 @@ from typing import Any, Literal
 import trio
 
 from rmqha.client.compression import MAX_BODY_BYTES, BodyTooLargeError
-from rmqha.client.consumers.assigned import Ahead, Assigned, number, reset_offsets
+from rmqha.client.consumers.assigned import Ahead, Assigned, Part, number, reset_offsets
 from rmqha.client.consumers.membership import TAG, ConsumerMembership, allocate_averagely
 from rmqha.client.consumers.message import Message, MessageBatch, MessageView
 from rmqha.client.consumers.offsets import BrokerOffsets, FileOffsets, Offsets, answered_offset
@@ -85,6 +85,7 @@ class Consumer:
         selector: str = "",
         start: Start = "committed",
         standalone: bool = False,
+        part: Part | None = None,
         offset_file: str | os.PathLike[str] | None = None,
         security: Security | None = None,
         max_body_bytes: int = MAX_BODY_BYTES,
@@ -93,7 +94,8 @@ class Consumer:
         `start`: where queues begin at first: "committed" (nothing committed: the first message), "first" or "last".
 
         By default the group's members share the queues. `offset_file` makes this a broadcast reader: it reads all
-        queues and keeps its own offsets there. `standalone`: read all queues without joining the group, commit nothing.
+        queues and keeps its own offsets there. `standalone`: read all queues without joining the group, commit nothing;
+        `part`: those that it reads, and from where.
         `max_body_bytes`: what a compressed body may stand for.
 
         Raises UsageError for a wrong address, topic or expression."""
@@ -102,6 +104,8 @@ class Consumer:
             raise UsageError("a consumer needs the name of its group")
         if offset_file is not None and standalone:
             raise UsageError("a standalone consumer keeps no offsets, so it takes no offset_file")
+        if part is not None and not standalone:
+            raise UsageError("only a standalone consumer reads a part of a topic")
         self._session = ClientSession(namesrv, self._asked, security, self._lost)
         self._routes = self._session.routes
         self._remoting = self._session.remoting
@@ -113,6 +117,7 @@ class Consumer:
         self._start = start
         self._max_body_bytes = max_body_bytes
         self._standalone = standalone
+        self._part = part or Part()
         self._offset_file = offset_file
         self._reads_all = standalone or offset_file is not None
         self._retry_topic = RETRY_PREFIX + group
@@ -152,7 +157,13 @@ class Consumer:
             self._offsets.close()
             raise
         try:
-            await self._routes.get(self._topic)
+            route = await self._routes.get(self._topic)
+            if self._part.queue is not None and self._part.queue not in route.read_queues():
+                known = ", ".join(f"{queue.broker_name}:{queue.queue_id}" for queue in route.read_queues())
+                queue = self._part.queue
+                raise UsageError(
+                    f"topic {self._topic} has no queue {queue.broker_name}:{queue.queue_id} to read; it has {known}"
+                )
             nursery = self._session.nursery
             for task in (self._keep_rebalanced, self._watch_routes, self._poll_routes, self._keep_committed):
                 nursery.start_soon(task)
@@ -369,7 +380,7 @@ class Consumer:
             route = await self._routes.refresh(self._topic)
         if route.auto_created:
             raise RemoteError(ResponseCode.TOPIC_NOT_EXIST, f"topic {self._topic} has no messages yet")
-        queues = route.read_queues()
+        queues = [queue for queue in route.read_queues() if self._part.queue in (None, queue)]
         if self._offset_file is not None:
             await self._membership.heartbeat(route)
         elif not self._standalone:
@@ -468,6 +479,11 @@ class Consumer:
 
     async def _first_offset(self, queue: MessageQueue, start: Start) -> int:
         """The offset to begin at. Raises UnreachableError, RemoteError."""
+        if self._part.offset is not None:
+            return self._part.offset
+        if self._part.since_ms is not None:
+            ext = {"timestamp": str(self._part.since_ms)}
+            return answered_offset(await self._ask_group(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext))
         if start == "committed":
             known = await self._offsets.load(queue)
             kept = max(self._kept_offsets.get(queue, -1), -1 if known is None else known)

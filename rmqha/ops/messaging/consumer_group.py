@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rmqha.client.admin import Admin
+from rmqha.client.consumers.membership import TAG
 from rmqha.client.route import PERM_READ
 from rmqha.model.access import SYSTEM_GROUP_PREFIX
 from rmqha.model.code import RequestCode, ResponseCode
@@ -41,6 +42,7 @@ SYSTEM_GROUPS = frozenset(
         "CID_ONSAPI_PERMISSION",
         "CID_ONSAPI_PULL",
         "rmqha-receive",
+        "rmqha-dlq",
     )
 )
 """Groups that servers and tools make for themselves."""
@@ -83,14 +85,15 @@ class GroupMember:
 
 @dataclass
 class ConsumerGroup:
-    """`paused`: reasons why the group reads less than it subscribes to, by place; `silent`: brokers that did not tell,
-    with why."""
+    """`by_selector`: subscribed topics whose expression is SQL92, not tags; `paused`: reasons why the group reads less
+    than it subscribes to, by place; `silent`: brokers that did not tell, with why."""
 
     name: str
     members: list[GroupMember] = field(default_factory=list)
     message_model: str | None = None
     consume_from: str | None = None
     subscriptions: dict[str, str] = field(default_factory=dict)
+    by_selector: set[str] = field(default_factory=set)
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     progress: list[Progress] = field(default_factory=list)
     retries_waiting: int | None = None
@@ -182,6 +185,8 @@ async def _look(
             group.consume_from = group.consume_from or words.connections.get("consumeFromWhere")
             for item in (words.connections.get("subscriptionTable") or {}).values():
                 group.subscriptions[str(item["topic"])] = str(item.get("subString") or "*")
+                if item.get("expressionType", TAG) != TAG:
+                    group.by_selector.add(str(item["topic"]))
     group.members = _members({name: words.connections or {} for name, words in told.answers.items()})
     group.subscriptions.pop(RETRY_PREFIX + name, None)
     wanted = sorted((topics | set(group.subscriptions)) - {RETRY_PREFIX + name})

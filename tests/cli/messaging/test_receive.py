@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from rmqha.cli.main import main
-from rmqha.cli.messaging.receive import json_line, table_line
+from rmqha.cli.messaging.message_lines import json_line, table_line
 from rmqha.client.consumers.message import Message
 from rmqha.model.offset import PhyOffset, QueueOffset
 from tests.client.consumers.test_consumer import fill
@@ -46,6 +46,8 @@ def test_a_line_fits_the_width_and_cannot_drive_the_terminal() -> None:
     assert line.startswith("g-a:3@41 ") and "[A] [k1] ·[2Jдд" in line
     assert "\x1b" not in table_line(message(b"\x1b"), 80)
     assert table_line(message(b"short"), 80).endswith(" short")
+    # where there is no width nothing is cut
+    assert table_line(message(b"x" * 5000), None).endswith(" " + "x" * 5000)
 
 
 def test_json_keeps_bytes_that_are_no_text() -> None:
@@ -76,6 +78,34 @@ async def test_a_group_goes_on_where_it_stopped() -> None:
         assert [line[-1:] for line in rest.stdout.splitlines()] == [b"d", b"e"]
         assert rest.stderr == b"2 messages\n"
         assert fake.group.offsets["G", "T", 0] == 5
+
+
+async def test_a_pipe_gets_the_bytes_that_were_sent() -> None:
+    """A body is never cut, escaped or decoded where the output is no terminal."""
+    bodies = ["x" * 5000, "\x1b[2J\t", "строка"]
+    async with FakeCluster() as fake:
+        fill(fake.group, bodies, queue_count=1, tags="A")
+        done = await run(fake, "--topic", "T", "--max", "3")
+        assert done.stdout == "".join(f"{body}\n" for body in bodies).encode()
+        done = await run(fake, "--topic", "T", "--max", "3", "--format", r"%t|%q|%o|%g|%v\0")
+        assert done.stdout == "".join(f"T|g-a:0|{at}|A|{body}\0" for at, body in enumerate(bodies)).encode()
+        # a table that is asked for is not cut either, but drives no terminal
+        done = await run(fake, "--topic", "T", "--max", "3", "-o", "table")
+        lines = done.stdout.decode().splitlines()
+        assert lines[0].endswith("] " + bodies[0]) and lines[1].endswith("] ·[2J·") and len(lines) == 3
+
+
+async def test_one_queue_from_an_offset_on() -> None:
+    async with FakeCluster() as fake:
+        fill(fake.group, "abcdefgh", queue_count=2)
+        every = await run(fake, "--topic", "T", "--idle", "0.5", "--format", "%q %o %v")
+        wanted = [line for line in every.stdout.splitlines() if line.startswith((b"g-a:1 2", b"g-a:1 3"))]
+        done = await run(
+            fake, "--topic", "T", "--queue", "g-a:1", "--offset", "2", "--idle", "0.5", "--format", "%q %o %v"
+        )
+        assert done.stdout.splitlines() == wanted and len(wanted) == 2
+        done = await run(fake, "--topic", "T", "--queue", "g-a:7", "--idle", "0.5")
+        assert done.returncode == 2 and b"has no queue g-a:7 to read; it has g-a:0, g-a:1" in done.stderr
 
 
 async def test_tags_and_the_last_end() -> None:
@@ -110,6 +140,13 @@ async def test_brokers_that_are_all_down_are_said_to_be() -> None:
     ("args", "sentence"),
     [
         (["--from", "committed"], "--from committed needs --group, whose offsets they are"),
+        (["--offset", "3"], "--offset is one of a queue: say which with --queue"),
+        (["--queue", "q"], "queue 'q' must be written GROUP:N"),
+        (["--queue", "q:1", "--group", "G"], "--since, --queue and --offset read without a group"),
+        (["--since", "2026-01-01", "--from", "last"], "--from, --since and --offset each say where to begin"),
+        (["--since", "soon"], "--since 'soon' is no time"),
+        (["--format", "%x"], "--format '%x': %x stands for nothing"),
+        (["--format", "%v", "-o", "json"], "--format and -o each say how a message is printed"),
         (["--tags", "A ||"], "tags 'A ||': an alternative is empty"),
         ([], "no name server answers: cannot connect to 127.0.0.1:1"),
     ],
