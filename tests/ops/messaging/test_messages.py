@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rmqha.client.consumers.message import Message
@@ -55,7 +57,7 @@ def test_a_message_that_could_not_be_worked_off() -> None:
     assert tracked(group(6), message(), [back], [dead]) == Track("g", TrackState.DEAD, 0, 16, 1)
 
 
-STORED = {
+STORED: dict[str, Any] = {
     "KEYS": "k1 k2", "TAGS": "A", "own": "1", "WAIT": "false", "DELAY": "3", "REAL_TOPIC": "T", "REAL_QID": "1",
     "CLUSTER": "c", "MSG_REGION": "r", "TRACE_ON": "true", "__CRC32#": "9", "RETRY_TOPIC": "T",
     "ORIGIN_MESSAGE_ID": "O1", "RECONSUME_TIME": "4", "TRAN_MSG": "true", "PGROUP": "p", "INNER_BASE": "7",
