@@ -23,7 +23,7 @@ def judged(*words: NodeReport) -> Health:
 
 
 def reasons(*words: NodeReport) -> list[str]:
-    return [item.sentence for item in judged(*words).reasons]
+    return [item.line for item in judged(*words).reasons]
 
 
 def test_all_is_well() -> None:
@@ -196,7 +196,7 @@ def test_who_is_in_maintenance_may_be_away() -> None:
     words = [controller(number, leads=number == 2, replicas=rows) for number in (1, 2, 3)]
     stopped = judged(*words, silent(broker(3), runs=False))
     assert stopped.healthy
-    assert [item.sentence for item in stopped.findings] == [
+    assert [item.line for item in stopped.findings] == [
         "broker-a-3: in maintenance, stopped; end it with rmqha maintenance off broker-a-3"
     ]
     frozen = judged(*words, silent(broker(3)))
@@ -222,6 +222,6 @@ def test_a_cluster_without_a_broker_is_not_well() -> None:
     empty = NodeReport(ServerKind.NAME_SERVER, "127.0.0.1:9861", "ns-1", runs=True)
     found = judge([empty, controller(1, leads=True)], [])
     assert not found.healthy
-    assert [item.sentence for item in found.reasons] == [
+    assert [item.line for item in found.reasons] == [
         "ns-1: knows no broker; start the brokers, or check their namesrvAddr"
     ]
