@@ -36,7 +36,7 @@ interop: .venv/stamp ## beside the real Apache RocketMQ
 chaos: .venv/stamp ## faults and operators at work on real processes, for minutes
 	status=0; \
 	$(BIN)/pytest tests/chaos tests/process tests/cli/test_unreachable.py tests/spark/test_source.py $(PARALLEL) -m "chaos and not timed" || status=1; \
-	$(BIN)/pytest tests/chaos -m "chaos and timed" || status=1; \
+	$(BIN)/pytest tests/chaos tests/process -m "chaos and timed" || status=1; \
 	exit $$status
 
 abuse: .venv/stamp ## attacks beside honest traffic on real processes

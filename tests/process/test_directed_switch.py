@@ -16,7 +16,7 @@ from rmqha.ops.local.cluster_state import ClusterState
 from tests.process.cluster import LocalCluster
 from tests.support.patience import HANG_S
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.timed]  # a client of a busy machine tries again, and says so
 
 MESSAGES = 1500
 SWITCHES = 4
