@@ -33,6 +33,7 @@ class Heartbeats:
         self._started_ms = started_ms
         self._number = next(_client_numbers)
         self._heard: dict[str, float] = {}
+        """By address: when the replica last answered a heartbeat (s, monotonic), -inf while it never did."""
 
     @property
     def client_id(self) -> str:
@@ -49,9 +50,14 @@ class Heartbeats:
         said = {"clientID": self.client_id, "heartbeatFingerprint": 0, "withoutSub": False, **body()}
         data = json.dumps(said, separators=(",", ":")).encode()
         for address in addresses:
-            with suppress(UnreachableError):
+            # it may hear this and its answer come too late for us: `leave` must reach it too
+            self._heard.setdefault(address, float("-inf"))
+            try:
                 command = Command(RequestCode.HEART_BEAT, {}, data)
                 answer = await self._session.remoting.call(address, command, CALL_TIMEOUT_MS)
+            except UnreachableError:
+                self.forget(address)
+            else:
                 if answer.code == ResponseCode.SUCCESS:
                     self._heard[address] = trio.current_time()
 

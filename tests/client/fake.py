@@ -95,6 +95,7 @@ class Node:
         self.requests: list[Command] = []
         self.producers: dict[str, tuple[str, Session]] = {}
         """By client id: the group, and the connection of the last heartbeat."""
+        self.answers_heartbeats = True
         self.asked = trio.Event()
         self.held: list[tuple[Session, Command]] = []
 
@@ -136,7 +137,7 @@ class Node:
                     self.group.members[name][value["clientID"]] = session
                     if not known:
                         self._notify(name)
-                return command.reply()
+                return command.reply() if self.answers_heartbeats else None
             case RequestCode.UNREGISTER_CLIENT:
                 if "producerGroup" in command.ext:
                     self.producers.pop(command.ext["clientID"], None)

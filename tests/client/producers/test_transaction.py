@@ -18,6 +18,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import UsageError
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from tests.client.fake import Do, FakeCluster, InTurn, encode_stored
+from tests.support.patience import HANG_S
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden" / "wire" / "java-producer.jsonl"
 COMMIT, ROLLBACK = "8", "12"
@@ -42,7 +43,7 @@ def answering(outcome: Outcome, asked: list[Message]) -> Callable[[Message], Awa
 
 
 async def until(what: Callable[[], object]) -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(HANG_S):
         while not what():  # noqa: ASYNC110 (the fake tells nobody what it has got)
             await trio.sleep(0.005)
 
@@ -243,6 +244,14 @@ async def test_brokers_know_who_to_ask_from_the_start_and_after_they_were_lost()
             session.close()
             await until(lambda: sum(count(node) for node in fake.group.nodes.values()) == 3)
         await until(lambda: all(node.producers == {} for node in fake.group.nodes.values()))
+
+
+async def test_a_broker_that_heard_and_did_not_answer_yet_is_told_that_the_producer_goes() -> None:
+    async with FakeCluster() as fake:
+        fake.group.master.answers_heartbeats = False
+        async with TransactionProducer(fake.namesrv, "P", never, topics=["T"]):
+            await until(lambda: fake.group.master.producers)
+        await until(lambda: fake.group.master.producers == {})
 
 
 def count(node: object) -> int:
