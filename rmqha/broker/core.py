@@ -209,7 +209,7 @@ class BrokerCore:
         )
         self.read_repair = ReadRepair(store, self.replica, self._tracer, self._repair_settled)
         asked = (feed, consumers, self.calls, queries, self.tables, group, self.admin, locks, self.retention)
-        parts = (*asked, selectors, self.queue_ends, self.read_repair)
+        parts = (*asked, self.send, selectors, self.queue_ends, self.read_repair)
         return BrokerProcessor(self.send, self.pull, send_back, self.transactions, consumers, parts, self.room)
 
     def _repair_settled(self) -> None:

@@ -92,6 +92,8 @@ class Node:
         self.script: Script = lambda node, command: Do.STORE
         self.end_script: Script = lambda node, command: Do.STORE
         self.pull_script: Callable[[Command], Command | None] = lambda command: None
+        self.holds_sends: bool | None = None
+        """None: it does not know the question (52035), as Apache's brokers."""
         self.requests: list[Command] = []
         self.producers: dict[str, tuple[str, Session]] = {}
         """By client id: the group, and the connection of the last heartbeat."""
@@ -153,6 +155,8 @@ class Node:
                 return self._send_back(command)
             case RequestCode.END_TRANSACTION:
                 return self._end(session, command)
+            case RequestCode.RMQHA_HOLDS_SENDS if self.holds_sends is not None:
+                return command.reply(ext={"holds": "true" if self.holds_sends else "false"})
             case _:
                 return self._offsets(command)
 

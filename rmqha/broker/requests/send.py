@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from rmqha.broker.replication.tail_room import TailRoom
 from rmqha.broker.replication.waiter import FramesWaiter, TopicWaiter, Waiter, Waiting
 from rmqha.broker.requests.record_access import require_producer
-from rmqha.broker.requests.request import Channel, RequestError, Steps, not_admitted
+from rmqha.broker.requests.request import Channel, Handler, RequestError, Steps, not_admitted
 from rmqha.broker.requests.retry import RetryRules
 from rmqha.broker.services.schedule import to_schedule
 from rmqha.broker.services.statistics import Rates
@@ -189,6 +189,13 @@ class SendProcessor:
     def configure(self, config: BrokerConfig) -> None:
         self._config = config
         self._rules = self._rules_of(config)
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.RMQHA_HOLDS_SENDS: self._tell_holding}
+
+    def _tell_holding(self, channel: Channel, command: Command) -> Command:
+        """Tell a client whether what it waits for on this connection waits here, to be taken or passed on."""
+        return command.reply(ext={"holds": "true" if self._is_holding(channel) else "false"})
 
     def _rules_of(self, config: BrokerConfig) -> SendRules:
         return SendRules(

@@ -21,6 +21,7 @@ import trio
 
 from rmqha.client import compression as compressions
 from rmqha.client.producers.batching import BatchPipeline
+from rmqha.client.producers.hedge import Hedge, Try
 from rmqha.client.producers.outgoing import Outgoing, OutgoingMessage, batch_part, check_message
 from rmqha.client.producers.pipeline import Pipeline
 from rmqha.client.producers.result import STATUS_OF_CODE, OnResult, SendResult, SendStatus, SendTally
@@ -34,9 +35,6 @@ from rmqha.wire.command import Command
 
 SEND_TIMEOUT_MS = 3_000
 LONGEST_MONTH_MS = 31 * 86_400_000
-HEDGE_CHECK_MS = 250
-HEDGE_AFTER_MS = 500
-"""A try without an answer for this long makes the producer look whether the group has another master by now."""
 RETRIABLE = frozenset(
     (
         ResponseCode.SYSTEM_ERROR,
@@ -58,18 +56,6 @@ class _Progress:
     tries: int = 0
     copies_possible: int = 0
     avoid: str = ""
-
-
-@dataclass(slots=True)
-class _Try:
-    """A request without an answer yet, watched by the hedge."""
-
-    topic: str
-    broker_name: str
-    address: str
-    started: float
-    scope: trio.CancelScope
-    given_up: bool = False
 
 
 @dataclass(slots=True)
@@ -106,8 +92,7 @@ class Producer:
         # two producers of a process, or of two containers with the same address and pid, must not make the same ids
         self._instance_hash = secrets.randbits(32)
         self._plans: dict[str, _Plan] = {}
-        self._tries: dict[int, _Try] = {}
-        self._try_count = 0
+        self._hedge = Hedge(self._routes, self._remoting)
         self._hedged_count = 0
         self._in_flight = 0
         self._tally = SendTally()
@@ -115,7 +100,7 @@ class Producer:
     async def __aenter__(self) -> Producer:
         await self._session.__aenter__()
         self._host = ip_address(self._session.local_host).packed
-        self._session.nursery.start_soon(self._hedge)
+        self._session.nursery.start_soon(self._hedge.run)
         return self
 
     async def __aexit__(
@@ -315,10 +300,9 @@ class Producer:
             progress.failure = UnreachableError(f"group {queue.broker_name} has no master")
             return None
         progress.tries += 1
-        self._try_count += 1
-        number, now = self._try_count, trio.current_time()
         with trio.CancelScope(deadline=progress.deadline) as scope:
-            waiting = self._tries[number] = _Try(outgoing.topic, queue.broker_name, address, now, scope)
+            waiting = Try(outgoing.topic, queue.broker_name, address, trio.current_time(), scope)
+            self._hedge.tries.add(waiting)
             try:
                 return await self._remoting.call(address, outgoing.request(queue), None)
             except UnreachableError as error:
@@ -326,7 +310,7 @@ class Producer:
                 progress.copies_possible += 1
                 return None
             finally:
-                del self._tries[number]
+                self._hedge.tries.remove(waiting)
         progress.copies_possible += 1
         if waiting.given_up:
             self._hedged_count += 1
@@ -397,23 +381,6 @@ class Producer:
             if queue.broker_name != avoid:
                 return queue
         return queues[plan.turn % len(queues)]
-
-    async def _hedge(self) -> None:
-        """Give up a request that has no answer, once its group has another master."""
-        while True:
-            await trio.sleep(HEDGE_CHECK_MS / 1000)
-            overdue = trio.current_time() - HEDGE_AFTER_MS / 1000
-            topics = sorted({item.topic for item in self._tries.values() if item.started < overdue})
-            for topic in topics:
-                try:
-                    route = await self._routes.refresh(topic)
-                except RmqhaError:
-                    break
-                for item in self._tries.values():
-                    master = route.master(item.broker_name)
-                    if item.topic == topic and item.started < overdue and master not in (None, item.address):
-                        item.given_up = True
-                        item.scope.cancel()
 
 
 def _wall_ms() -> int:

@@ -66,6 +66,7 @@ EVERYDAY = frozenset(
         RequestCode.RMQHA_EXPLAIN_GROUP,
         RequestCode.RMQHA_FOLLOW_GROUPS,
         RequestCode.RMQHA_FOLLOW_TABLES,
+        RequestCode.RMQHA_HOLDS_SENDS,
         RequestCode.RMQHA_ECHO,
     }
     | {code for code in RequestCode if code.name.startswith(("GET_", "CONTROLLER_GET_", "RMQHA_GET_"))}

@@ -78,6 +78,7 @@ ANY_ACCOUNT = frozenset(
         RequestCode.RMQHA_GET_QUORUM,
         RequestCode.RMQHA_GET_REPLICA_STATE,
         RequestCode.RMQHA_GET_SECURITY_STATE,
+        RequestCode.RMQHA_HOLDS_SENDS,
     }
 )
 """Looks that show no message: any account may. Lists of topics show each account those that it may use."""

@@ -253,6 +253,17 @@ def test_sync_flush_answers_after_the_disk(make_broker: Callable[..., Broker]) -
     assert channel.one().code == 0 and broker.store.synced_offset == broker.store.max_phy_offset
 
 
+def test_a_client_is_told_whether_its_sends_are_held(broker: Broker) -> None:
+    """One that waits would else send the same to the new master."""
+    question = Command(RequestCode.RMQHA_HOLDS_SENDS)
+    assert broker.ask(question).ext == {"holds": "false"}
+    broker.shell.holds = True
+    channel = FakeChannel()
+    broker.core.processor.received(channel, [send_command(), question])
+    assert [(reply.code, reply.ext) for reply in channel.sent] == [(0, {"holds": "true"})]
+    assert len(broker.shell.held) == 1
+
+
 def test_host_of() -> None:
     assert host_of("127.0.0.1:80") == (b"\x7f\0\0\1", 80)
     assert host_of("[::1]:80") == (bytes(15) + b"\1", 80)

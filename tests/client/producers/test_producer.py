@@ -20,6 +20,7 @@ from rmqha.model.code import ResponseCode as Code
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
 from rmqha.model.message import java_string_hash
 from tests.client.fake import Answer, Do, FakeCluster, InTurn
+from tests.support.patience import HANG_S
 
 
 async def test_the_request_is_what_a_java_client_sends() -> None:
@@ -168,6 +169,28 @@ async def test_a_frozen_master_is_given_up_once_another_is_registered() -> None:
             fake.group.master_id = 2
         assert len(fake.stored) == 1
         assert producer.statistics()["hedged"] == 1
+
+
+async def test_a_send_that_the_old_master_holds_is_not_sent_to_the_new_one_as_well() -> None:
+    async with FakeCluster() as fake, Producer(fake.namesrv) as producer:
+        old, sent = fake.group.master, list[SendResult]()
+        old.holds_sends = True
+        old.script = lambda node, command: Do.HANG
+
+        async def send() -> None:
+            sent.append(await producer.send("T", b"x", timeout_ms=HANG_S * 1000))
+
+        with trio.fail_after(HANG_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(send)
+                await old.asked.wait()
+                fake.group.master_id = 2
+                # the second answer comes after the first question that was put when there was another master
+                while sum(item.code == RequestCode.RMQHA_HOLDS_SENDS for item in old.requests) < 4:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+                assert not sent and not fake.stored
+                old.holds_sends = False
+        assert (len(fake.stored), sent[0].tries, producer.statistics()["hedged"]) == (1, 2, 1)
 
 
 async def test_an_unordered_send_moves_to_another_group_and_an_ordered_one_waits_for_its_own() -> None:

@@ -81,6 +81,7 @@ def test_every_code_that_changes_something_takes_an_admin_or_a_permission() -> N
         "RMQHA_GET_QUORUM",
         "RMQHA_GET_REPLICA_STATE",
         "RMQHA_GET_SECURITY_STATE",
+        "RMQHA_HOLDS_SENDS",
         "UNREGISTER_CLIENT",
         "END_TRANSACTION",
     }
