@@ -10,7 +10,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import PROPERTY_UNIQUE_KEY, encode_properties
 from rmqha.wire.command import Command
 
-from .client_process import PATIENCE_MS, TIMEOUT_MS, TOPIC, ClientProcess, is_refused
+from .client_process import PATIENCE_MS, QUEUE_COUNT, TIMEOUT_MS, TOPIC, ClientProcess, is_refused
 from .history import InvariantError, Send
 from .process import Rpc
 
@@ -40,10 +40,14 @@ class BatchingClient(ClientProcess):
         else:
             self._attempt_batch(sends)
 
+    def _properties(self, sends: Sequence[Send]) -> dict[str, str]:
+        """Properties of the batch itself."""
+        return {"WAIT": "true"}
+
     def _attempt_batch(self, sends: Sequence[Send]) -> None:
         if self._stopped:
             return
-        ext = self.fields(encode_properties({"WAIT": "true"}), is_batch=True)
+        ext = self.fields(encode_properties(self._properties(sends)), is_batch=True)
         address = self._address()
         body = b"".join([_part(send.key, b"." * self._prng.below(200)) for send in sends])
         attempts = [Attempt(send.key, self.scheduler.now_ms) for send in sends]
@@ -64,7 +68,7 @@ class BatchingClient(ClientProcess):
         if reply is None and now_ms - called_at_ms >= PATIENCE_MS + self.held_ms:
             self.unanswered(sends[0].key, address, called_at_ms, now_ms)
         if reply is not None and reply.code == ResponseCode.SUCCESS:
-            ids = reply.ext["msgId"].split(",")
+            ids = reply.ext["msgId"].split(",") * (len(sends) if "batchUniqId" in reply.ext else 1)
             if len(ids) != len(sends):
                 raise InvariantError(
                     f"{address} answers {len(ids)} of the {len(sends)} messages from {sends[0].key} on"
@@ -87,6 +91,33 @@ class BatchingClient(ClientProcess):
         if self._prng.chance(1, 2):
             self._target += 1
         self.after(20, lambda: self._attempt_batch(sends))
+
+
+class InnerBatchClient(BatchingClient):
+    """To a topic with queue.type=BatchCQ, which it makes first: a batch is one record there."""
+
+    def boot(self) -> None:
+        self.begin_life()
+        self._rpc = Rpc(self, self._unasked)
+        self._make_topic()
+
+    def _make_topic(self) -> None:
+        queues = str(QUEUE_COUNT)
+        ext = {"topic": TOPIC, "readQueueNums": queues, "writeQueueNums": queues, "perm": "6"}
+        command = Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext | {"attributes": "+queue.type=BatchCQ"})
+        self._rpc.call(self._address(), command, TIMEOUT_MS, self._made)
+
+    def _made(self, reply: Command | None) -> None:
+        if reply is not None and reply.code == ResponseCode.SUCCESS:
+            for _ in range(IN_FLIGHT):
+                self._next()
+            return
+        self._target += 1
+        self.after(20, self._make_topic)
+
+    def _properties(self, sends: Sequence[Send]) -> dict[str, str]:
+        """As Java's producer does it, the batch has a key of its own: the first message's."""
+        return super()._properties(sends) | {PROPERTY_UNIQUE_KEY: sends[0].key}
 
 
 def _part(key: str, filler: bytes) -> bytes:

@@ -9,7 +9,7 @@ from rmqha.broker.replication.forward import HOLD_MS
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import Role
 
-from .batching_client import BatchingClient
+from .batching_client import BatchingClient, InnerBatchClient
 from .broker_process import BrokerProcess
 from .checkers import agreement, delays, growth, queues, routes, tables, transactions
 from .checkers.alone import Alone
@@ -21,6 +21,7 @@ from .checkers.electable import Electable
 from .checkers.elected import Elected
 from .checkers.hand_overs import HandOvers
 from .checkers.learners import Learners
+from .checkers.pool import Pool
 from .checkers.roles import Roles
 from .checkers.routes import Routes
 from .checkers.service import Service
@@ -41,7 +42,7 @@ from .options import IN_SYNC_TWO, WHOLE_SET, Options
 from .routed_client import RoutedClient
 from .table_client import TableClient
 from .transaction_client import TransactionClient
-from .tuning import tuned_broker, tuned_store, tuned_transactions
+from .tuning import tuned_broker, tuned_pool, tuned_store, tuned_transactions
 
 CLEAN_INTERVAL_MS = 500
 DECIDER_COUNT = 2
@@ -121,6 +122,7 @@ class BrokerGroup:
         in_cp = [self.wholeness.stepped] if options.cp else []
         self.live_rot = LiveRot()
         sound = [self.live_rot.stepped] if options.live_rot_per_mille else []
+        pooled = [Pool().stepped] if options.pool else []
         for broker in self.brokers:
             broker.takes_rotten_offers = options.live_rot_per_mille > 0
             broker.checks = (
@@ -130,6 +132,7 @@ class BrokerGroup:
                 self.copies.stepped,
                 self.sets.stepped,
                 self.hand_overs.stepped,
+                *pooled,
                 *in_cp,
                 *sound,
                 self.alone.stepped,
@@ -155,6 +158,7 @@ class BrokerGroup:
             controller_heartbeat_interval_millis=options.heartbeat_ms,
             mapped_file_size_commit_log=options.file_size_bytes,
             mapped_file_size_consume_queue=20 * 100 if options.kept_files else 20 * 1000,
+            mapper_file_size_batch_consume_queue=46 * (20 if options.kept_files else 400),
             max_hash_slot_num=64,
             max_index_num=256,
             commit_log_max_bytes=options.kept_files * options.file_size_bytes,
@@ -165,10 +169,13 @@ class BrokerGroup:
             scrub_bytes_per_second=SLOW_SCRUB if options.live_rot_per_mille else BrokerConfig().scrub_bytes_per_second,
             max_message_size=16 * 1024,
             enabled_append_prop_crc=options.record_crc,
+            transient_store_pool_enable=options.pool,
         )
         prng = ground.prng.child(host)
         if options.tuned:
             config = tuned_broker(tuned_store(config, prng.child("store-keys")), prng.child("keys"))
+        if options.pool:
+            config = tuned_pool(config, prng.child("pool-keys"))
         if options.transactions:
             config = tuned_transactions(config, prng.child("transaction-keys"))
         made = BrokerProcess(
@@ -188,10 +195,12 @@ class BrokerGroup:
         return made
 
     def _client(self, number: int) -> ClientProcess:
-        kind = RoutedClient if self.name_servers else BatchingClient if self.options.batches else ClientProcess
+        batching = InnerBatchClient if self.options.batch_queues else BatchingClient
+        kind = RoutedClient if self.name_servers else batching if self.options.batches else ClientProcess
         made = kind(self._place(f"p{number}"), self.options.send_interval_ms, self.history, number)
         made.unanswered = self.answers.missing
         made.delayed_per_mille = self.options.delayed_per_mille
+        made.waitless_per_mille = self.options.waitless_per_mille
         made.held_ms = HOLD_MS if self.options.forwards else 0
         made.acknowledged = self._acknowledged
         if isinstance(made, RoutedClient):

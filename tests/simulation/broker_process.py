@@ -192,6 +192,8 @@ class BrokerProcess(DiskProcess):
         self.driver.start()
         self._flush_later()
         self._clean_later()
+        if config.transient_store_pool_enable:
+            self._commit_later()
         Scrubbing(self, self.core)
 
     @property
@@ -200,6 +202,10 @@ class BrokerProcess(DiskProcess):
         return StoreConfig(
             mapped_file_size_commit_log=config.mapped_file_size_commit_log,
             mapped_file_size_consume_queue=config.mapped_file_size_consume_queue,
+            mapper_file_size_batch_consume_queue=config.mapper_file_size_batch_consume_queue,
+            transient_store_pool_enable=config.transient_store_pool_enable,
+            transient_store_pool_size=config.transient_store_pool_size,
+            commit_commit_log_least_pages=config.commit_commit_log_least_pages,
             max_message_size=config.max_message_size,
             enabled_append_prop_crc=config.enabled_append_prop_crc,
             max_hash_slot_num=config.max_hash_slot_num,
@@ -432,6 +438,14 @@ class BrokerProcess(DiskProcess):
         if self.store.is_file_due:
             self.store.allocate_ahead()
         self.stepped()
+
+    def _commit_later(self) -> None:
+        self.after(self.config.commit_interval_commit_log, self._commit_tick)
+
+    def _commit_tick(self) -> None:
+        self.driver.commit()
+        self.stepped()
+        self._commit_later()
 
     # --- tables -----------------------------------------------------------------------------------------------------
     def _feed_later(self) -> None:

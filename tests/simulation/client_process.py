@@ -62,7 +62,7 @@ class ClientProcess(GroupClient):
         self._interval_ms = interval_ms
         self._history = history
         self._target = first_target
-        self.delayed_per_mille = 0
+        self.delayed_per_mille = self.waitless_per_mille = 0
         self.acknowledged: Callable[[str, int], None] = lambda address, phy_offset: None
         """Told of each SEND_OK: whose it is and where the record lies."""
 
@@ -92,6 +92,10 @@ class ClientProcess(GroupClient):
         self._history.sends.append(send)
         self._attempt(send)
 
+    def _waits(self, send: Send) -> bool:
+        """For the group; False: told as soon as the master has taken the message. The same at each attempt."""
+        return int(send.key.rpartition("-")[2]) * 5003 % 1000 >= self.waitless_per_mille
+
     def _more_properties(self, send: Send) -> dict[str, str]:
         """Of a message, beside its key: the same at each attempt, as with a client that tries again."""
         number = int(send.key.rpartition("-")[2]) * 7919
@@ -109,7 +113,8 @@ class ClientProcess(GroupClient):
 
     def _attempt(self, send: Send) -> None:
         body = send.key.encode() + b"." * self._prng.below(400)
-        properties = encode_properties({PROPERTY_UNIQUE_KEY: send.key, "WAIT": "true"} | self._more_properties(send))
+        wait = str(self._waits(send)).lower()
+        properties = encode_properties({PROPERTY_UNIQUE_KEY: send.key, "WAIT": wait} | self._more_properties(send))
         ext = self.fields(properties, is_batch=False)
         address = self._address()
         command = Command(RequestCode.SEND_MESSAGE_V2, ext, body)
@@ -123,9 +128,12 @@ class ClientProcess(GroupClient):
         if reply is None and attempt.ended_at_ms - attempt.called_at_ms >= PATIENCE_MS + self.held_ms:
             self.unanswered(send.key, address, attempt.called_at_ms, attempt.ended_at_ms)
         if reply is not None and reply.code == ResponseCode.SUCCESS:
-            send.acked_at_ms = self.scheduler.now_ms
             send.offset_id = reply.ext["msgId"]
-            self.acknowledged(address, int(send.offset_id[-16:], 16))
+            if self._waits(send):
+                send.acked_at_ms = self.scheduler.now_ms
+                self.acknowledged(address, int(send.offset_id[-16:], 16))
+            else:
+                self._history.taken.add(send.key)
             send.queue_id = int(reply.ext["queueId"])
             send.queue_offset = int(reply.ext["queueOffset"])
             send.broker = address

@@ -62,6 +62,8 @@ class History:
     sends: list[Send] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
     """Every try of every send."""
+    taken: set[str] = field(default_factory=set)
+    """Keys of messages that a master has taken, for which nobody waits: a kill may lose them."""
     changes: list[Proposal] = field(default_factory=list)
     transactions: dict[str, Transaction] = field(default_factory=dict)
     """By key, in the order in which they were begun."""

@@ -114,6 +114,12 @@ class Options:
     """Faults of brokers and links touch the first group alone."""
     batches: bool = False
     """Producers send batches, and have several sends in flight."""
+    pool: bool = False
+    """Brokers collect in memory what nobody waits for (transientStorePoolEnable)."""
+    waitless_per_mille: int = 0
+    """Of all messages, those that nobody waits for (WAIT=false)."""
+    batch_queues: bool = False
+    """The topic has queue.type=BatchCQ: each batch is one record (an inner batch)."""
     consumer_count: int = 0
     """Consumers of the topic, each with all of its queues; the brokers keep their offsets, slaves follow."""
     transactions: bool = False
@@ -163,7 +169,13 @@ class Options:
     @property
     def follows_tables(self) -> bool:
         """Slaves take their master's topics, groups and offsets, as on the host."""
-        return self.tables or self.transactions or self.consumer_count > 0 or self.delayed_per_mille > 0
+        return (
+            self.tables
+            or self.transactions
+            or self.batch_queues
+            or self.consumer_count > 0
+            or self.delayed_per_mille > 0
+        )
 
 
 def seed_options(seed: int) -> Options:

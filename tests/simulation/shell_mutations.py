@@ -10,6 +10,8 @@ from unittest.mock import patch
 
 from rmqha.broker.replication import forward
 from rmqha.broker.replication.forward import SendForwarder
+from rmqha.broker.replication.replica_driver import ReplicaDriver
+from rmqha.broker.replication.waiter import HandOverWaiter
 from rmqha.broker.requests.request import UNWRITTEN, Channel
 from rmqha.ha import static_replica
 from rmqha.ha.action import Action
@@ -18,9 +20,16 @@ from rmqha.ha.stream.legacy_client import LegacyHaClient
 from rmqha.inspect import migration
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import UnreachableError
+from rmqha.model.offset import BrokerId, Epoch
 from rmqha.raft import reconfiguration
+from rmqha.store import appender
+from rmqha.store.log.mapped_file import MappedFile
+from rmqha.store.queue import batch_consume_queue
+from rmqha.store.queue.batch_consume_queue import UNIT_BYTES, BatchConsumeQueue, BatchConsumeQueues
+from rmqha.store.store import Store
 from rmqha.wire.command import Command
 
+REAL_COMMIT = Store.commit
 REAL_SETTLE = SendForwarder._settle
 
 
@@ -55,6 +64,28 @@ class _TellsItsEnd(LegacyHaClient):
             self._config = config
 
 
+def _trimmed_more(self: BatchConsumeQueue, log_min: int) -> list[MappedFile]:
+    """The unit in front of the log's first goes too, and one behind it."""
+    self._min_seen_for = -1
+    return self.files.detach_below((self.index_at(log_min) + 1) * UNIT_BYTES)
+
+
+def _committed_if_much(self: Store, *, everything: bool = True) -> bool:
+    return REAL_COMMIT(self, everything=False)
+
+
+def _hands_over_the_log_alone(
+    self: ReplicaDriver, epoch: Epoch, target: BrokerId | None, timeout_ms: int, waiter: HandOverWaiter
+) -> None:
+    self.replica.hand_over(self._clock.now_ms(), epoch, target, timeout_ms, waiter)
+    self._perform()
+
+
+def _discarded_bytes_alone(self: Store) -> None:
+    self._log.discard()
+    self._offsets.covered = self._log.write_offset
+
+
 SHELL_MUTATIONS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "what has no answer is passed on again": lambda: patch.object(forward, "NotSentError", UnreachableError),
     "a refusal after the write is passed on again": lambda: patch.object(SendForwarder, "_settle", _settle_believing),
@@ -68,5 +99,22 @@ SHELL_MUTATIONS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     ),
     "a store that was not stopped in order may be converted": lambda: patch.object(
         migration, "_standing", lambda member, reference: []
+    ),
+    "batch queues are not cut": lambda: patch.object(BatchConsumeQueues, "truncate", lambda self, end_offset: None),
+    "a batch takes one place of a batch queue": lambda: patch.object(
+        batch_consume_queue, "message_count", lambda sys_flag, properties: 1
+    ),
+    "an inner batch takes one queue offset": lambda: patch.object(appender, "message_count", lambda flag, text: 1),
+    "a batch is found by its first message alone": lambda: patch.object(
+        BatchConsumeQueue, "index_of", lambda self, offset: self._first_with(lambda unit: unit.base_offset >= offset)
+    ),
+    "files of batch queues stay": lambda: patch.object(BatchConsumeQueues, "trim", lambda self, log_min: []),
+    "files of batch queues go with their last units": lambda: patch.object(BatchConsumeQueue, "trim", _trimmed_more),
+    "who waits waits for a full pool": lambda: patch.object(Store, "commit", _committed_if_much),
+    "what is collected stays in memory": lambda: patch.object(ReplicaDriver, "commit", lambda self: None),
+    "a hand-over leaves what is collected": lambda: patch.object(ReplicaDriver, "hand_over", _hands_over_the_log_alone),
+    "a slave keeps what it collected as master": lambda: patch.object(Store, "discard_uncommitted", lambda self: None),
+    "queue offsets of what was dropped stay": lambda: patch.object(
+        Store, "discard_uncommitted", _discarded_bytes_alone
     ),
 }

@@ -87,8 +87,57 @@ def conversions(options: Options) -> Options:
     )
 
 
+def batch_queues(options: Options) -> Options:
+    """A topic with queue.type=BatchCQ: each batch is one record and one unit of its queue. Kills, cuts, losses of power
+    and stops between two changes of a disk; logs and queues that lose their oldest files in some runs. AP more often
+    than CP: what queues hold is cut there."""
+    return replace(
+        rough(options),
+        cp=options.cp and options.client_count == 1,
+        sync_flush=options.sync_flush,
+        client_count=2,
+        batches=True,
+        batch_queues=True,
+        send_interval_ms=10,
+        chaos_ms=10_000,
+        max_delay_ms=20,
+        kill_broker_per_mille=100,
+        kill_elected_per_mille=100,
+        power_broker_per_mille=60,
+        pause_broker_per_mille=30,
+        stop_per_mille=120 if options.client_count == 3 else 0,
+        reset_per_mille=60,
+        switch_per_mille=60,
+        restart_after_ms=1000,
+    )
+
+
+def pool(options: Options) -> Options:
+    """Masters collect in memory what nobody waits for (transientStorePoolEnable), half of all messages, and die, are
+    switched, cut off or drained of their power with it; the other half waits."""
+    return replace(
+        rough(options),
+        cp=options.cp,
+        sync_flush=options.sync_flush,
+        client_count=2,
+        pool=True,
+        waitless_per_mille=500,
+        chaos_ms=10_000,
+        kill_broker_per_mille=100,
+        kill_elected_per_mille=60,
+        power_broker_per_mille=60 if options.sync_flush or not options.cp else 0,
+        pause_broker_per_mille=60,
+        stop_per_mille=120 if options.client_count == 3 else 0,
+        reset_per_mille=60,
+        switch_per_mille=200,
+        restart_after_ms=1000,
+    )
+
+
 SHELL_THEMES: dict[str, Callable[[Options], Options]] = {
     "forwards": forwards,
     "quorum": quorum,
     "conversions": conversions,
+    "batch-queues": batch_queues,
+    "pool": pool,
 }

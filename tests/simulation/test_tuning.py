@@ -23,8 +23,8 @@ from .world import World
 
 DRAWN_BY_OPTIONS = {
     "async_learner", "clean_resource_interval", "commit_log_max_bytes", "delete_when", "file_reserved_time",
-    "flush_disk_type", "ha_mode", "mapped_file_size_commit_log", "max_message_size", "metadata_sync", "offset_sync",
-    "total_replicas",
+    "flush_disk_type", "ha_mode", "mapped_file_size_commit_log", "mapper_file_size_batch_consume_queue",
+    "max_message_size", "metadata_sync", "offset_sync", "total_replicas", "transient_store_pool_enable",
 }  # fmt: skip
 """What `BrokerGroup` gives brokers, most of it by what the seed draws."""
 LEFT_OUT = {
@@ -48,12 +48,7 @@ LEFT_OUT = {
     "by the room on a disk: tests/store/log/test_retention.py": {
         "disk_max_used_space_ratio", "disk_space_clean_forcibly_ratio", "disk_space_warning_level_ratio",
     },
-    "its promise is a smaller one, no reported cut tells what a kill loses: tests/store/test_transient_pool.py": {
-        "commit_commit_log_least_pages", "commit_interval_commit_log", "transient_store_pool_enable",
-        "transient_store_pool_size",
-    },
     "the checkers look for every message by its key": {"message_index_enable"},
-    "no client sends batches into batch queues": {"mapper_file_size_batch_consume_queue"},
     "topics and groups of the simulation are made by their first use": {
         "auto_create_subscription_group", "auto_create_topic_enable",
     },

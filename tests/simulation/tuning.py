@@ -20,6 +20,7 @@ Choices = Mapping[str, tuple[Any, ...]]
 
 _STORE = ("mapped_file_size_consume_queue", "max_hash_slot_num", "max_index_num")
 _TRANSACTIONS = ("transaction_check_interval", "transaction_check_max", "transaction_time_out")
+_POOL = ("commit_commit_log_least_pages", "commit_interval_commit_log", "transient_store_pool_size")
 _CONTROLLERS = ("election_timeout_ms",)
 
 
@@ -31,7 +32,7 @@ def _drawn(
     return {name: values for name, values in drawn.items() if (name in names if names else name not in but)}
 
 
-BROKER: Choices = _drawn(BrokerConfig, but=(*_STORE, *_TRANSACTIONS)) | {
+BROKER: Choices = _drawn(BrokerConfig, but=(*_STORE, *_TRANSACTIONS, *_POOL)) | {
     "broker_election_priority": (1, 2, 2147483647),
     "broker_zone": ("", "east", "west"),
     "ha_transfer_bytes_per_second": (0, 0, 2_000_000),
@@ -52,6 +53,9 @@ STORE: Choices = _drawn(BrokerConfig, _STORE)
 
 TRANSACTIONS: Choices = _drawn(BrokerConfig, _TRANSACTIONS)
 """Of the theme `transactions` only: short, so that masters ask, and give up, within a run."""
+
+POOL: Choices = _drawn(BrokerConfig, _POOL)
+"""Of the theme `pool` only, which sends what nobody waits for."""
 
 CONTROLLER: Choices = _drawn(ControllerConfig, but=_CONTROLLERS) | {
     "election_policy": ("seniority,priority,zone", "priority,zone,seniority", "zone"),
@@ -86,6 +90,10 @@ def tuned_store(config: BrokerConfig, draws: SimPrng) -> BrokerConfig:
 
 def tuned_transactions(config: BrokerConfig, draws: SimPrng) -> BrokerConfig:
     return replace(config, **_pick(draws, TRANSACTIONS))
+
+
+def tuned_pool(config: BrokerConfig, draws: SimPrng) -> BrokerConfig:
+    return replace(config, **_pick(draws, POOL))
 
 
 def tuned_controller(config: ControllerConfig, draws: SimPrng) -> ControllerConfig:

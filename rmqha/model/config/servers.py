@@ -286,12 +286,12 @@ class BrokerConfig(ServerConfig):
     transient_store_pool_enable: bool = knob(False)
     """Messages that nobody waits for (oneway, WAIT=false) are collected in memory and written to the log in one call; a
     kill loses those, a send that waits never."""
-    transient_store_pool_size: int = knob(5, 1, 1024)
+    transient_store_pool_size: int = knob(5, 1, 1024, drawn=(1, 5))
     """Multiple of commitCommitLogLeastPages that may be collected while the requests of one read are worked on.
     RocketMQ: the number of buffers of one log file each."""
-    commit_commit_log_least_pages: int = knob(4, 1, 1024)
+    commit_commit_log_least_pages: int = knob(4, 1, 1024, drawn=(1, 4))
     """Number of pages of 4 KiB that are written at once, without waiting for commitIntervalCommitLog."""
-    commit_interval_commit_log: int = knob(200, 1, 60_000)
+    commit_interval_commit_log: int = knob(200, 1, 60_000, drawn=(20, 200, 1000))
     """Time (ms) for which a message may be collected."""
 
     mapped_file_size_commit_log: int = bounded(1024 * 1024 * 1024, 64 * 1024, 2**31 - 1)

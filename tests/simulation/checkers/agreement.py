@@ -89,8 +89,8 @@ def _check_index(broker: BrokerProcess, hash_of: Callable[[str, str], int]) -> N
         pass
     for topic, queue_ids in store.queues().items():
         for queue_id in queue_ids:
-            for number, phy_offset, stored_ms, key, view in entries(broker, topic, queue_id):
-                if not key:
+            for number, phy_offset, stored_ms, key, view, is_indexed in entries(broker, topic, queue_id):
+                if not key or not is_indexed:
                     continue
                 found = phy_offset in store.index.files.search(hash_of(topic, key), stored_ms, stored_ms)
                 if found and number % QUERY_EVERY == 0:
@@ -112,8 +112,10 @@ def _live_ends(broker: BrokerProcess, start: int) -> dict[tuple[str, int], int]:
         for queue_id in queue_ids:
             low, high = broker.store.queue_range(topic, queue_id)
             if low < high:
-                (newest,) = broker.store.pull(topic, queue_id, high - 1, 1, 1 << 20).records
-                if located(newest)[0] >= start:
+                newest = broker.store.pull(topic, queue_id, high - 1, 1, 1 << 20).records
+                if not newest:
+                    raise InvariantError(f"{broker.host}: {topic}/{queue_id} cannot be read at {high - 1}, its last")
+                if located(newest[0])[0] >= start:
                     found[topic, queue_id] = int(high)
     return found
 

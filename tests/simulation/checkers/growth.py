@@ -9,6 +9,8 @@ from typing import Any
 
 from rmqha.ha.replica import Replica
 from rmqha.ha.static_replica import StaticReplica
+from rmqha.store.queue.batch_consume_queue import DIRECTORY as BATCH_DIRECTORY
+from rmqha.store.queue.batch_consume_queue import UNIT_BYTES as BATCH_UNIT_BYTES
 
 from ..broker_process import BrokerProcess
 from ..controller_process import ControllerProcess
@@ -94,6 +96,13 @@ def left_behind(broker: BrokerProcess) -> str:
             # the last file of a queue that holds nothing more says where it goes on
             if int(name) + config.mapped_file_size_consume_queue < low * ENTRY_BYTES:
                 return f"{path}, the queue begins at {low}"
+        if folder.startswith(f"{BATCH_DIRECTORY}/"):
+            _, topic, queue_id = folder.split("/")
+            queue = store._batch_queues.table[topic, int(queue_id)]
+            # one unit in front of the log says where offsets go on behind a cut
+            first = queue.index_at(store.min_phy_offset) - 1
+            if int(name) + queue.files.file_size_bytes <= first * BATCH_UNIT_BYTES:
+                return f"{path}, the first unit of the log is {first + 1}"
     return ""
 
 

@@ -27,6 +27,8 @@ class HandOvers:
         if told is None or told[:2] != term:
             self._told[master.host] = (*term, end)
             self.judged_count += 1
+            if waiting_bytes := master.store.uncommitted_bytes:
+                raise InvariantError(f"{master.host} hands over, and {waiting_bytes} bytes wait in its memory")
             for broker in self._brokers:
                 if broker.broker_id == waiting.target and not broker.lost_power and broker.end_offset < end:
                     raise InvariantError(

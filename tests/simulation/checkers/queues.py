@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from rmqha.model.offset import PhyOffset
-from rmqha.store.log.record import BLANK, MAGIC_BLANK, locate
+from rmqha.store.log.record import BLANK, MAGIC_BLANK, locate, message_count
 
 from ..broker_process import BrokerProcess
 from ..history import InvariantError
@@ -21,7 +21,10 @@ def verify(broker: BrokerProcess) -> None:
         view = store.view(PhyOffset(position), end - position)
         size, magic = BLANK.unpack_from(view, 0)
         if magic != MAGIC_BLANK:
-            _, _, queue_id, number, _, _, topic_at, topic_bytes, *_, stored_ms = locate(view, 0, len(view), position)
+            parts = locate(view, 0, len(view), position)
+            _, sys_flag, queue_id, number, _, _, topic_at, topic_bytes, properties_at, properties_bytes, stored_ms = (
+                parts
+            )
             if stored_ms < newest_ms:
                 raise InvariantError(f"{broker.host}: the record at {position} says {stored_ms}, after {newest_ms}")
             newest_ms = stored_ms
@@ -32,8 +35,9 @@ def verify(broker: BrokerProcess) -> None:
                     f"{broker.host}: the record at {position} is number {number} of {queue},"
                     f" which holds [{low}, {high})"
                 )
-            counts[queue] = counts.get(queue, 0) + 1
-            ends[queue] = number + 1
+            count = message_count(sys_flag, bytes(view[properties_at : properties_at + properties_bytes]))
+            counts[queue] = counts.get(queue, 0) + count
+            ends[queue] = number + count
         position += size
     for topic, queue_ids in store.queues().items():
         for queue_id in queue_ids:

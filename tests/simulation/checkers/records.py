@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from rmqha.model.message import PROPERTY_UNIQUE_KEY, find_property
 from rmqha.model.offset import QueueOffset
-from rmqha.store.log.record import Located, locate
+from rmqha.store.log.record import SYS_INNER_BATCH, Located, locate, message_count
 
 from ..broker_process import BrokerProcess
 from ..history import InvariantError
 
 PULL_COUNT = 1000
 _UNIQUE_KEY = PROPERTY_UNIQUE_KEY.encode()
+_INNER_HEAD = struct.Struct(">iiiii")
 
 
 class Entry(NamedTuple):
@@ -23,6 +25,8 @@ class Entry(NamedTuple):
     stored_ms: int
     key: str
     view: memoryview
+    is_indexed: bool = True
+    """False: a message of an inner batch behind its first, whose key is the batch's."""
 
 
 def entries(broker: BrokerProcess, topic: str, queue_id: int) -> Iterator[Entry]:
@@ -38,11 +42,27 @@ def entries(broker: BrokerProcess, topic: str, queue_id: int) -> Iterator[Entry]
                 raise InvariantError(
                     f"{broker.host}: {topic}/{queue_id} entry {offset} leads to a record of {found}, at {phy_offset}"
                 )
-            offset = QueueOffset(offset + 1)
-            key = find_property(bytes(view[parts[8] :]), _UNIQUE_KEY) or b""
-            yield Entry(found, phy_offset, parts[10], key.decode(), view)
+            properties = bytes(view[parts[8] :])
+            key = find_property(properties, _UNIQUE_KEY) or b""
+            keys = inner_keys(view, parts) if parts[1] & SYS_INNER_BATCH else [key.decode()]
+            for number, each in enumerate(keys, found):
+                yield Entry(number, phy_offset, parts[10], each, view, number == found)
+            offset = QueueOffset(offset + len(keys))
         if not pulled.records:
             raise InvariantError(f"{broker.host}: {topic}/{queue_id} cannot be read at {offset}, below {end}")
+
+
+def inner_keys(view: memoryview, parts: Located) -> list[str]:
+    """Keys of the messages of an inner batch, as many as its record says."""
+    body, keys, position = bytes(view[parts[4] : parts[4] + parts[5]]), [], 0
+    while position < len(body):
+        total_bytes, *_, body_bytes = _INNER_HEAD.unpack_from(body, position)
+        properties = body[position + _INNER_HEAD.size + body_bytes + 2 : position + total_bytes]
+        keys.append((find_property(properties, _UNIQUE_KEY) or b"").decode())
+        position += total_bytes
+    if len(keys) != message_count(parts[1], bytes(view[parts[8] : parts[8] + parts[9]])):
+        raise InvariantError(f"the inner batch from {keys[0]} on says another number of messages than {len(keys)}")
+    return keys
 
 
 def located(view: memoryview) -> tuple[int, Located]:

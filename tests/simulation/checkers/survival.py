@@ -37,6 +37,7 @@ def audit(history: History, broker: BrokerProcess, *, cp: bool, ordered: bool) -
     }
     log_min = broker.store.min_phy_offset
     removed = {send.key for send in history.acked if _place(send) < log_min}
+    removed |= history.taken.difference(key for entries_of in queues.values() for _, key in entries_of)
     verdict = check(history.attempts, queues, removed=lambda attempt: attempt.key in removed)
     wrong: list[str] = []
     if ordered:
