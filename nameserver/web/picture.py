@@ -19,8 +19,8 @@ from rmqha.ops.cluster_view import copy_words
 from rmqha.ops.finding import Finding, fault
 from rmqha.ops.group_view import GroupLook, promise_of
 from rmqha.ops.health.agreement import Agreement, View
-from rmqha.ops.health.findings import judge, told_group
-from rmqha.ops.health.survey import NodeReport, ServerKind
+from rmqha.ops.health.findings import judge
+from rmqha.ops.snapshot import ClusterSnapshot, NodeReport, ServerKind
 from rmqha.ops.wait_explanation import view_of
 from rmqha.wire.state.controller_state import GroupState, RegisteredReplica
 from rmqha.wire.state.replica_state import SlaveState
@@ -82,7 +82,7 @@ class GroupSeen:
 
     @property
     def look(self) -> GroupLook:
-        return GroupLook(self.name, self.cluster, [self.brokers[address] for address in sorted(self.brokers)])
+        return GroupLook(self.name, self.cluster, tuple(self.brokers[address] for address in sorted(self.brokers)))
 
     @property
     def master(self) -> NodeReport | None:
@@ -94,30 +94,29 @@ class Seen:
     """All answers of one round."""
 
     name_server: dict[str, Any]
-    words: list[NodeReport]
+    snapshot: ClusterSnapshot
     groups: dict[str, GroupSeen]
 
 
 def seen_of(
-    words: list[NodeReport], name_server: dict[str, Any], own_address: str, closer: Mapping[str, Closer]
+    snapshot: ClusterSnapshot, name_server: dict[str, Any], own_address: str, closer: Mapping[str, Closer]
 ) -> Seen:
     """`own_address`: this name server's; its routes are shown, other name servers' where it has none."""
     groups: dict[str, GroupSeen] = {}
-    for word in sorted(words, key=lambda item: item.address == own_address):
+    for word in sorted(snapshot.nodes, key=lambda item: item.address == own_address):
         for name, addresses in word.routes.items():
             groups.setdefault(name, GroupSeen(name)).routes = dict(addresses)
-    for word in words:
-        if word.kind is ServerKind.BROKER and word.group:
+    for word in snapshot.of_kind(ServerKind.BROKER):
+        if word.group:
             group = groups.setdefault(word.group, GroupSeen(word.group))
             routed = {where: broker_id for broker_id, where in group.routes.items()}
-            word.routed_id = routed.get(word.address)
-            group.brokers[word.address] = word
+            group.brokers[word.address] = replace(word, routed_id=routed.get(word.address))
             group.cluster = group.cluster or str(word.keys.get("brokerClusterName") or "")
     for name, group in groups.items():
-        group.told = told_group(words, name)
+        group.told = snapshot.told_group(name)
         group.cluster = group.cluster or (group.told.cluster_name if group.told is not None else "")
         group.closer = closer.get(name, group.closer)
-    return Seen(name_server, words, groups)
+    return Seen(name_server, snapshot, groups)
 
 
 # --- the cluster ------------------------------------------------------------------------------------------------------
@@ -128,8 +127,8 @@ def cluster_document(seen: Seen) -> dict[str, Any]:
     return {
         "version": VERSION,
         "nameServer": seen.name_server,
-        "health": troubles(seen.words, sorted(seen.groups), seen.name_server),
-        "controllers": [_controller(word) for word in seen.words if word.kind is ServerKind.CONTROLLER],
+        "health": troubles(seen.snapshot, sorted(seen.groups), seen.name_server),
+        "controllers": [_controller(word) for word in seen.snapshot.of_kind(ServerKind.CONTROLLER)],
         "groups": [row | {"kind": _kind(group)} for group, row in rows[:MAX_GROUPS]],
         "groupsLeftOut": max(0, len(rows) - MAX_GROUPS),
     }
@@ -273,7 +272,7 @@ def group_document(seen: Seen, name: str) -> dict[str, Any]:
         "version": VERSION,
         "error": None,
         "group": row,
-        "health": troubles(_words_about(seen.words, name), [name], seen.name_server),
+        "health": troubles(_about(seen.snapshot, name), [name], seen.name_server),
         "answer": visible(group.closer.explained.get("answer") or "") or None,
         "elections": [_election(item) for item in reversed(group.closer.explained.get("elections", ()))],
         "logs": draw(logs),
@@ -284,8 +283,10 @@ def group_document(seen: Seen, name: str) -> dict[str, Any]:
     }
 
 
-def _words_about(words: list[NodeReport], name: str) -> list[NodeReport]:
-    return [word for word in words if word.kind is not ServerKind.BROKER or word.group == name]
+def _about(snapshot: ClusterSnapshot, name: str) -> ClusterSnapshot:
+    return ClusterSnapshot(
+        tuple(word for word in snapshot.nodes if word.kind is not ServerKind.BROKER or word.group == name)
+    )
 
 
 def _waits(group: GroupSeen) -> list[str]:
@@ -361,7 +362,7 @@ def _fields(event: Mapping[str, Any]) -> str:
     return short(words, 300)
 
 
-# --- troubles in the words of `rmqha health`, group by group: one odd answer spoils one group's part ------------------
+# --- troubles in the words of `rmqha health`, group by group ------------------
 
 ODD = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 """Errors that an answer of a release that is older, newer or foreign may lead to; the part that needs it is left out
@@ -369,15 +370,15 @@ then."""
 MAX_FINDINGS = 200
 
 
-def troubles(words: list[NodeReport], groups: Iterable[str], name_server: Mapping[str, Any]) -> dict[str, Any]:
+def troubles(snapshot: ClusterSnapshot, groups: Iterable[str], name_server: Mapping[str, Any]) -> dict[str, Any]:
     """JSON-ready: `findings` (where, what, fix, note), `views` (those that do not match), `healthy`, `answered`."""
-    common = [word for word in words if word.kind is not ServerKind.BROKER]
+    common = [word for word in snapshot.nodes if word.kind is not ServerKind.BROKER]
     brokers: dict[str, list[NodeReport]] = {}
-    for word in words:
-        if word.kind is ServerKind.BROKER:
-            for name in sorted(word.groups | {word.group}):
-                brokers.setdefault(name, []).append(word)
-    findings, views = _judged(words, [], "the controllers")
+    for word in snapshot.of_kind(ServerKind.BROKER):
+        for name in sorted(word.groups | {word.group}):
+            brokers.setdefault(name, []).append(word)
+    common_health = judge(snapshot, [])
+    findings, views = list(common_health.findings), list(common_health.views)
     if name_server.get("suspectsItself"):
         what = (
             "most brokers fell silent at once: more likely it is cut off than all of them dead; it keeps their routes"
@@ -385,37 +386,19 @@ def troubles(words: list[NodeReport], groups: Iterable[str], name_server: Mappin
         findings.append(fault("this name server", what, "check its network"))
     known = set(findings)
     for name in groups:
-        own = [*(_narrowed(word, name) for word in common), *brokers.get(name, ())]
-        found, seen = _judged(own, [name], name)
-        findings += [item for item in found if item not in known]
-        views += seen
+        own = ClusterSnapshot((*(word.about(name) for word in common), *brokers.get(name, ())))
+        health = judge(own, [name])
+        findings += [item for item in health.findings if item not in known]
+        views += health.views
     wrong = [item for item in findings if not item.is_note]
     shown = [*wrong, *(item for item in findings if item.is_note)][:MAX_FINDINGS]
-    answered = sum(word.answers for word in words)
     return {
-        "healthy": answered > 0 and not wrong,
-        "answered": answered,
+        "healthy": snapshot.answered > 0 and not wrong,
+        "answered": snapshot.answered,
         "wrong": len(wrong),
         "findings": [_finding(item) for item in shown],
         "views": [_view(item) for item in views if item.agreement is not Agreement.MATCHING][:MAX_FINDINGS],
     }
-
-
-def _judged(words: list[NodeReport], groups: list[str], about: str) -> tuple[list[Finding], list[View]]:
-    try:
-        health = judge(words, groups)
-    except ODD as error:
-        what = f"what some node answers is not known to this release: {short(repr(error))}"
-        return [fault(about, what, "rmqha status asks each node alone")], []
-    return list(health.findings), list(health.views)
-
-
-def _narrowed(word: NodeReport, name: str) -> NodeReport:
-    """A controller's or name server's word about one group."""
-    if word.controller is not None:
-        told = word.controller.groups
-        word = replace(word, controller=replace(word.controller, groups={name: told[name]} if name in told else {}))
-    return replace(word, routes={name: word.routes[name]} if name in word.routes else {})
 
 
 def _finding(item: Finding) -> dict[str, Any]:

@@ -19,8 +19,9 @@ from rmqha.host.http.server import Send, event
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError
-from rmqha.ops.cluster_view import ask
-from rmqha.ops.health.survey import BootstrapAddresses, NodeReport, ServerKind, Survey
+from rmqha.ops.asking import ask
+from rmqha.ops.snapshot import ClusterSnapshot, ServerKind
+from rmqha.ops.survey import BootstrapAddresses, Survey
 from rmqha.port import Clock, Tracer
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
@@ -66,7 +67,7 @@ class ClusterWatch:
         self._documents: dict[str, bytes] = {}
         self._answered: dict[tuple[ServerKind, str], tuple[str, int]] = {}
         """Group and time of the last answer."""
-        self._states: dict[str, ReplicaState | None] = {}
+        self._states: dict[str, ReplicaState] = {}
         self._closer: dict[str, Closer] = {}
         self._events_at_ms: dict[str, int] = {}
         self.round_count = 0
@@ -147,16 +148,15 @@ class ClusterWatch:
 
     async def _round(self, client: RemotingClient) -> int:
         now_ms = self._clock.now_ms()
-        words = await Survey(client, self._seeds(now_ms), ROUND_S).run()
-        self._remember(now_ms, words)
+        snapshot = self._remembered(now_ms, await Survey(client, self._seeds(now_ms), ROUND_S).run())
         groups = [name for name in self._viewers if name != CLUSTER]
         async with trio.open_nursery() as nursery:
             for name in groups:
-                nursery.start_soon(self._look_closer, client, words, name, now_ms)
+                nursery.start_soon(self._look_closer, client, snapshot, name, now_ms)
         facts, closer, names = self._name_server(), dict(self._closer), list(self._viewers)
 
         def documents() -> dict[str, bytes]:
-            seen = seen_of(words, facts, self._own_address, closer)
+            seen = seen_of(snapshot, facts, self._own_address, closer)
             return {
                 name: event(cluster_document(seen) if name == CLUSTER else group_document(seen, name)) for name in names
             }
@@ -164,7 +164,7 @@ class ClusterWatch:
         # beside the event loop: with thousands of brokers it takes longer than their heartbeats may wait
         made = await trio.to_thread.run_sync(documents)
         self._documents = {name: made[name] for name in made if name in self._viewers}
-        return len(words)
+        return len(snapshot.nodes)
 
     def _seeds(self, now_ms: int) -> BootstrapAddresses:
         """Addresses that the configuration names, and those that have answered lately."""
@@ -179,20 +179,20 @@ class ClusterWatch:
             brokers=tuple((address, group) for (kind, address), (group, _) in lately if kind is ServerKind.BROKER),
         )
 
-    def _remember(self, now_ms: int, words: list[NodeReport]) -> None:
-        """`before` of each word is its state of the round before: what stands still is seen by that."""
-        for word in words:
-            key = (word.kind, word.address)
+    def _remembered(self, now_ms: int, snapshot: ClusterSnapshot) -> ClusterSnapshot:
+        """The snapshot beside the one of the round before."""
+        for word in snapshot.nodes:
             if word.answers:
-                self._answered[key] = (word.group, now_ms)
-            word.before = self._states.get(word.address)
-        self._states = {word.address: word.replica for word in words if word.kind is ServerKind.BROKER}
+                self._answered[word.kind, word.address] = (word.group, now_ms)
+        beside = snapshot.after(self._states)
+        self._states = snapshot.replicas
+        return beside
 
     # --- one group --------------------------------------------------------------------------------------------------
-    async def _look_closer(self, client: RemotingClient, words: list[NodeReport], name: str, now_ms: int) -> None:
+    async def _look_closer(self, client: RemotingClient, snapshot: ClusterSnapshot, name: str, now_ms: int) -> None:
         """Ask for what only the group's own page shows. Who does not answer has said so in the survey already."""
-        brokers = [word for word in words if word.kind is ServerKind.BROKER and word.group == name and word.answers]
-        leader = next((word for word in words if word.controller is not None and word.leads), None)
+        brokers = [word for word in snapshot.of_kind(ServerKind.BROKER) if word.group == name and word.answers]
+        leader = next((word for word in snapshot.nodes if word.controller is not None and word.leads), None)
         known = self._closer.get(name, Closer())
         fresh = Closer(events=known.events)
         with_events = now_ms - self._events_at_ms.get(name, -EVENTS_PERIOD_MS) >= EVENTS_PERIOD_MS

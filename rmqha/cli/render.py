@@ -74,16 +74,16 @@ def node_row(view: ClusterView, node: NodeView) -> dict[str, Any]:
         "dataDirectory": str(view.state.data_path(node.node)),
     }
     if node.node.is_broker:
-        info = view.groups[node.node.group].info
+        told = view.groups[node.node.group].told
         broker_id = state.broker_id if state is not None else None
         row |= {"asyncLearner": state is not None and bool(state.async_learner), "drained": False}
         row |= {"inMaintenance": view.is_maintained(node)}
         if state is not None:
             row |= {"brokerId": broker_id, "epoch": state.epoch}
             row |= {"maxOffset": state.max_phy_offset, "confirmOffset": state.confirm_offset}
-        if info is not None and info.members is not None and broker_id is not None:
-            row["inSync"] = broker_id in info.members
-            row["drained"] = broker_id in info.drained_ids
+        if told is not None and broker_id is not None:
+            row["inSync"] = broker_id in told.sync_state_set
+            row["drained"] = broker_id in told.drained_ids
     elif node.answers:
         raft = node.controller.raft if node.controller is not None else None
         row |= {"role": raft.role.lower() if raft else node.node.kind, "epoch": raft.term if raft else None}
@@ -129,10 +129,10 @@ def print_cluster(view: ClusterView, out: Console) -> None:
     where = f"cluster {view.state.name}, haMode={view.state.ha_mode}; data in {view.state.directory}/NODE"
     out.print(Text(where), soft_wrap=True)
     for name, node in view.nodes.items():
-        told = node.name_server
-        if told is not None and told.event_index is not None:
-            leader = told.follows or "nobody yet"
-            out.print(f"{name} routes by the elections of {leader} up to {told.event_index}", soft_wrap=True)
+        follower = node.name_server
+        if follower is not None and follower.event_index is not None:
+            leader = follower.follows or "nobody yet"
+            out.print(f"{name} routes by the elections of {leader} up to {follower.event_index}", soft_wrap=True)
     for name, node in view.nodes.items():
         if node.replica is not None and node.replica.one_copy_synced:
             words = "one copy, synced: it acknowledges alone, each message from its disk, until the other is back"
@@ -158,9 +158,9 @@ def cluster_json(view: ClusterView) -> dict[str, Any]:
         "groups": [
             {
                 "name": group.name,
-                "masterId": group.info.master_id if group.info else None,
-                "epoch": group.info.epoch if group.info else None,
-                "syncStateSet": sorted(group.info.members or ()) if group.info else None,
+                "masterId": group.told.master_broker_id if group.told else None,
+                "epoch": group.told.master_epoch if group.told else None,
+                "syncStateSet": sorted(group.told.sync_state_set) if group.told else None,
                 "routes": {str(broker_id): address for broker_id, address in sorted(group.routes.items())},
             }
             for group in view.groups.values()

@@ -24,7 +24,8 @@ from rmqha.drill.error import DrillError
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError
-from rmqha.ops.cluster_view import ClusterView, ask, look
+from rmqha.ops.asking import ask
+from rmqha.ops.cluster_view import ClusterView, look
 from rmqha.ops.local.cluster_file import ClusterSpec, parse
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 from rmqha.ops.local.preflight import check_cluster, free_ports

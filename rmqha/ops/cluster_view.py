@@ -1,43 +1,29 @@
-"""Ask every node of a cluster how it is, and say what is not well. Control plane.
+"""The nodes and groups of a cluster directory as a snapshot shows them, and what is not well. Pure, but for `look`.
 
-Each answer is one party's word: the broker's about itself (request 52000), the controllers' about the group (1004),
+Each answer is one party's word: the broker's about itself (request 52000), the controllers' about the group (52003),
 the name servers' about where clients go (106). A group is healthy when they agree.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-import trio
-
-from rmqha.ha.group_info import GroupInfo, parse_group_info
 from rmqha.host.net.remoting import RemotingClient
-from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.error import RemoteError, RmqhaError, UnreachableError
-from rmqha.ops.answer import reading
 from rmqha.ops.local.cluster_file import NodeKind
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
-from rmqha.wire.command import Command
-from rmqha.wire.lenient_json import loads
-from rmqha.wire.state.controller_state import ControllerState, ExplainedGroup
-from rmqha.wire.state.json_record import JsonRecord
+from rmqha.ops.snapshot import ClusterSnapshot, NodeReport
+from rmqha.ops.survey import BootstrapAddresses, Extent, Survey
+from rmqha.wire.state.controller_state import ControllerState, GroupState
 from rmqha.wire.state.name_server_state import NameServerState
 from rmqha.wire.state.replica_state import CopyState, DamageState, ReplicaState
 
-ASK_TIMEOUT_MS = 1000
+LOOK_S = 2.5
 DAMAGE_FIX = 'start a replica that has it, or see "A record that nobody has" in docs/operate/recovery.md'
-_STATES: dict[type[JsonRecord], tuple[RequestCode, str]] = {
-    ReplicaState: (RequestCode.RMQHA_GET_REPLICA_STATE, "a broker's"),
-    ControllerState: (RequestCode.RMQHA_GET_CONTROLLER_STATE, "a controller's"),
-    NameServerState: (RequestCode.RMQHA_GET_NAMESRV_STATE, "a name server's"),
-}
-StateT = TypeVar("StateT", ReplicaState, ControllerState, NameServerState)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class NodeView:
     """A node as it was a moment ago: what its servers said of themselves, None of those that it has not or that did not
     answer."""
@@ -48,6 +34,19 @@ class NodeView:
     controller: ControllerState | None = None
     name_server: NameServerState | None = None
     error: str = ""
+
+    @classmethod
+    def of(cls, node: NodeRecord, servers: Iterable[NodeReport]) -> NodeView:
+        """`servers`: those of its process that were asked, none if it does not run."""
+        asked = list(servers)
+        return cls(
+            node,
+            bool(asked),
+            next((item.replica for item in asked if item.replica is not None), None),
+            next((item.controller for item in asked if item.controller is not None), None),
+            next((item.name_server for item in asked if item.name_server is not None), None),
+            next((item.error for item in asked if item.error), ""),
+        )
 
     @property
     def answers(self) -> bool:
@@ -63,23 +62,47 @@ class NodeView:
         return self.controller.to_json() | ({"nameServer": told} if self.node.kind == NodeKind.NAMESRV.value else {})
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group as the controllers see it (`info`, None if none of them answered) and as clients are routed."""
+    """A group as its leading controller sees it (`told`, None if none leads) and as clients are routed."""
 
     name: str
-    info: GroupInfo | None = None
+    told: GroupState | None = None
     routes: dict[int, str] = field(default_factory=dict)
     """Broker id → address of the name servers' answer; the master is id 0."""
-    in_maintenance: frozenset[str] = frozenset()
-    """Addresses of the replicas whose absence an operator has announced (`rmqha maintenance on`)."""
+
+    @classmethod
+    def of(cls, name: str, snapshot: ClusterSnapshot) -> GroupView:
+        leads = any(node.leads and name in node.told_groups for node in snapshot.nodes)
+        routes = [node.routes[name] for node in snapshot.nodes if name in node.routes]
+        return cls(name, snapshot.told_group(name) if leads else None, routes[-1] if routes else {})
+
+    @property
+    def in_maintenance(self) -> frozenset[str]:
+        """Addresses of the replicas whose absence an operator has announced (`rmqha maintenance on`)."""
+        told = () if self.told is None else self.told.replicas
+        return frozenset(item.address for item in told if item.in_maintenance)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ClusterView:
     state: ClusterState
     nodes: dict[str, NodeView]
     groups: dict[str, GroupView]
+
+    @classmethod
+    def of(cls, state: ClusterState, snapshot: ClusterSnapshot) -> ClusterView:
+        """`state`: the nodes that live are those that were asked."""
+        servers: dict[str, list[NodeReport]] = {}
+        for report in snapshot.nodes:
+            if report.runs:
+                # the controller first: of a name server that embeds one, its trouble is told
+                servers.setdefault(report.name, []).insert(0, report)
+        return cls(
+            state,
+            {name: NodeView.of(node, servers.get(name, ())) for name, node in state.nodes.items()},
+            {name: GroupView.of(name, snapshot) for name in state.groups},
+        )
 
     def replicas(self, group: str) -> list[NodeView]:
         return [view for view in self.nodes.values() if view.node.group == group]
@@ -89,117 +112,10 @@ class ClusterView:
         return node.node.is_broker and node.node.address in self.groups[node.node.group].in_maintenance
 
 
-def asked(reply: Command, address: str) -> Command:
-    """The reply if it is a success; RemoteError otherwise."""
-    if reply.code != ResponseCode.SUCCESS:
-        raise RemoteError(reply.code, reply.remark or "", address)
-    return reply
-
-
-async def ask(client: RemotingClient, address: str, command: Command) -> Command:
-    """One request to one node. Raises UnreachableError or RemoteError."""
-    return asked(await client.call(address, command, ASK_TIMEOUT_MS), address)
-
-
-async def ask_leader(
-    client: RemotingClient, addresses: list[str], command: Callable[[], Command], timeout_ms: int = ASK_TIMEOUT_MS
-) -> tuple[Command, str]:
-    """One request to the leader of the controllers, whichever of `addresses` that is: (reply, who answered).
-
-    Raises RemoteError for its refusal, UnreachableError if no leader can be found."""
-    waiting, tried = list(addresses), set[str]()
-    trouble = "none is configured"
-    while waiting:
-        address = waiting.pop(0)
-        if address in tried:
-            continue
-        tried.add(address)
-        try:
-            reply = await client.call(address, command(), timeout_ms)
-        except UnreachableError as error:
-            trouble = str(error)
-            continue
-        if reply.code == ResponseCode.CONTROLLER_NOT_LEADER:
-            leader = reply.ext.get("controllerLeaderAddress", "")
-            trouble = f"{address} knows no leader" if not leader else f"{address} says that {leader} leads"
-            waiting = [leader, *waiting] if leader else waiting
-            continue
-        return asked(reply, address), address
-    raise UnreachableError(f"no controller could be asked: {trouble}")
-
-
 async def look(client: RemotingClient, state: ClusterState) -> ClusterView:
-    """Ask all nodes at once; never raises for a node that does not answer."""
-    view = ClusterView(
-        state,
-        {name: NodeView(node, node.alive) for name, node in state.nodes.items()},
-        {name: GroupView(name) for name in state.groups},
-    )
-    async with trio.open_nursery() as nursery:
-        for node in view.nodes.values():
-            if node.alive:
-                nursery.start_soon(_look_at_node, client, node)
-        for group in view.groups.values():
-            nursery.start_soon(_look_at_group, client, state, group)
-    return view
-
-
-async def _look_at_node(client: RemotingClient, view: NodeView) -> None:
-    async def state() -> None:
-        if view.node.is_broker:
-            view.replica = await state_of(client, view.node.address, ReplicaState)
-        if view.node.controller_address and not view.node.is_broker:
-            view.controller = await state_of(client, view.node.controller_address, ControllerState)
-        if view.node.kind == NodeKind.NAMESRV.value:
-            view.name_server = await state_of(client, view.node.address, NameServerState)
-
-    view.error = await _said(state)
-
-
-async def state_of(client: RemotingClient, address: str, schema: type[StateT]) -> StateT:
-    """A server's own state. Raises UnreachableError or RemoteError."""
-    with reading(address, _STATES[schema][1]):
-        return await ask_state(client, address, schema)
-
-
-async def ask_state(client: RemotingClient, address: str, schema: type[StateT]) -> StateT:
-    """Ask a server for its own state; ValueError for an answer that is no such state."""
-    return schema.from_json(json.loads(bytes((await ask(client, address, Command(_STATES[schema][0]))).body)))
-
-
-async def _look_at_group(client: RemotingClient, state: ClusterState, view: GroupView) -> None:
-    async def controllers() -> None:
-        request = {"brokerName": view.name}
-        reply, _ = await ask_leader(
-            client, state.controller_addresses, lambda: Command(RequestCode.CONTROLLER_GET_REPLICA_INFO, dict(request))
-        )
-        view.info = parse_group_info(reply)
-        reply, _ = await ask_leader(
-            client, state.controller_addresses, lambda: Command(RequestCode.RMQHA_EXPLAIN_GROUP, dict(request))
-        )
-        explained = ExplainedGroup.from_json(json.loads(bytes(reply.body)))
-        view.in_maintenance = frozenset(item.address for item in explained.replicas if item.in_maintenance)
-
-    async def name_servers() -> None:
-        for address in state.namesrv_addresses.split(";"):
-            reply = await ask(client, address, Command(RequestCode.GET_BROKER_CLUSTER_INFO))
-            table = loads(bytes(reply.body)).get("brokerAddrTable", {})
-            addresses = table.get(view.name, {}).get("brokerAddrs", {})
-            view.routes = {int(broker_id): where for broker_id, where in addresses.items()}
-
-    await _said(controllers)
-    await _said(name_servers)
-
-
-async def _said(question: Callable[[], Awaitable[None]]) -> str:
-    """Run it; what went wrong as a sentence, "" if nothing did."""
-    try:
-        await question()
-    except RmqhaError as error:
-        return str(error)
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
-        return f"its answer cannot be read: {error}"
-    return ""
+    """Ask all nodes that live at once; never raises for a node that does not answer."""
+    survey = Survey(client, BootstrapAddresses.of_living(state), LOOK_S, extent=Extent.STATES)
+    return ClusterView.of(state, await survey.run())
 
 
 def problems(view: ClusterView) -> dict[str, str]:
@@ -256,16 +172,16 @@ def damage_words(state: ReplicaState) -> str:
 
 def _leaderless(group: GroupView, replicas: Iterable[NodeView]) -> str:
     """The reason why nobody can say what its replicas are, "" if the controllers can."""
-    if _is_static(replicas) or (group.info is not None and group.info.master_id is not None):
+    if _is_static(replicas) or (group.told is not None and group.told.master_broker_id is not None):
         return ""
-    return "no controller answers" if group.info is None else "has no master"
+    return "no controller answers" if group.told is None else "has no master"
 
 
 def _group_problems(group: GroupView, replicas: dict[str, NodeView]) -> dict[str, str]:
     if _is_static(replicas.values()):
         return _static_problems(group, replicas)
-    info = group.info
-    if info is None or info.master_id is None:
+    told = group.told
+    if told is None or told.master_broker_id is None:
         return {group.name: _leaderless(group, replicas.values())}
     found = {}
     for name, node in replicas.items():
@@ -273,7 +189,7 @@ def _group_problems(group: GroupView, replicas: dict[str, NodeView]) -> dict[str
         if state is None:
             continue  # `problems` tells that it does not answer
         broker_id, role = state.broker_id, state.role
-        is_master = broker_id == info.master_id
+        is_master = broker_id == told.master_broker_id
         if broker_id is None:
             found[name] = state.controller_refusal or "has no id from the controller yet"
         elif role == "STARTING":
@@ -283,11 +199,11 @@ def _group_problems(group: GroupView, replicas: dict[str, NodeView]) -> dict[str
         elif is_master and not state.writable:
             found[name] = f"master, not writable: {state.why_not_writable or 'no reason given'}"
         elif not is_master and role != "SLAVE":
-            found[name] = f"its role is {role}, the controller's master is broker id {info.master_id}"
-        elif broker_id in info.drained_ids or state.async_learner:
+            found[name] = f"its role is {role}, the controller's master is broker id {told.master_broker_id}"
+        elif broker_id in told.drained_ids or state.async_learner:
             if state.follow_state != "following":
                 found[name] = state.refusal or "does not follow the master yet"
-        elif info.members is not None and broker_id not in info.members:
+        elif broker_id not in told.sync_state_set:
             found[name] = state.disk_problem or state.refusal or copy_words(state.copy) or outside_words(state)
         elif is_master and group.routes.get(0) != node.node.address:
             found[group.name] = f"the name server does not route to the master {name} yet"

@@ -5,28 +5,28 @@ Partial results count: a broker that does not answer has its error instead, and 
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-
-import trio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import parse_properties
 from rmqha.model.error import RemoteError, RemoteProtocolError, RmqhaError, UnreachableError
-from rmqha.ops.cluster_view import ask
+from rmqha.ops.asking import ask
 from rmqha.ops.guarantee import Effective, Promise, effective_keys, promise
-from rmqha.ops.health.survey import NodeReport, ServerKind
+from rmqha.ops.snapshot import NodeReport, ServerKind
+from rmqha.ops.survey import BootstrapAddresses, Extent, Survey
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
-from rmqha.wire.state.replica_state import ReplicaState
+
+LOOK_S = 5.0
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class GroupLook:
     name: str
     cluster: str
-    brokers: list[NodeReport]
+    brokers: tuple[NodeReport, ...]
 
     @property
     def masters(self) -> list[NodeReport]:
@@ -50,10 +50,10 @@ async def find_groups(client: RemotingClient, namesrv: str) -> dict[str, GroupLo
                 name: GroupLook(
                     name,
                     str(row.get("cluster", "")),
-                    [
+                    tuple(
                         NodeReport(ServerKind.BROKER, where, routed_id=int(broker_id))
                         for broker_id, where in sorted(row["brokerAddrs"].items())
-                    ],
+                    ),
                 )
                 for name, row in sorted(table.items())
             }
@@ -64,30 +64,24 @@ async def find_groups(client: RemotingClient, namesrv: str) -> dict[str, GroupLo
     raise UnreachableError(f"no name server of {namesrv} tells the groups: {trouble}; give another with --namesrv")
 
 
-async def look_at_groups(client: RemotingClient, groups: list[GroupLook]) -> None:
-    """Ask every broker of them at once. Also those that only the master knows: slaves a name server has dropped."""
-    async with trio.open_nursery() as nursery:
-        for group in groups:
-            for view in group.brokers:
-                nursery.start_soon(look_at_broker, client, view)
+async def look_at_groups(client: RemotingClient, groups: Sequence[GroupLook]) -> list[GroupLook]:
+    """Ask the brokers of all groups at once: the groups with their reports."""
+    seeds = BootstrapAddresses(brokers=tuple((item.address, group.name) for group in groups for item in group.brokers))
+    found = await Survey(client, seeds, LOOK_S, extent=Extent.KEYS).run()
+    told = {report.address: report for report in found.nodes}
+
+    def asked(item: NodeReport) -> NodeReport:
+        silent = replace(item, error=f"{item.address} is not an address")
+        return replace(told.get(item.address, silent), routed_id=item.routed_id)
+
+    return [replace(group, brokers=tuple(map(asked, group.brokers))) for group in groups]
 
 
-async def look_at_broker(client: RemotingClient, view: NodeReport) -> None:
-    """Fill in its state and keys; never raises for a broker that does not answer."""
-    try:
-        reply = await ask(client, view.address, Command(RequestCode.GET_BROKER_CONFIG))
-        view.keys = parse_properties(bytes(reply.body).decode(), f"the configuration of {view.address}")
-        reply = await ask(client, view.address, Command(RequestCode.RMQHA_GET_REPLICA_STATE))
-        view.replica = ReplicaState.from_json(json.loads(bytes(reply.body)))
-    except RemoteError as error:
-        if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            view.is_ours = False
-        else:
-            view.error = str(error)
-    except RmqhaError as error:
-        view.error = str(error)
-    except ValueError as error:
-        view.error = f"the answer of {view.address} cannot be read: {error}"
+async def look_at_broker(client: RemotingClient, address: str) -> NodeReport:
+    """Its state and keys; `error` for a broker that does not answer."""
+    unasked = GroupLook("", "", (NodeReport(ServerKind.BROKER, address),))
+    (group,) = await look_at_groups(client, [unasked])
+    return group.brokers[0]
 
 
 async def controllers_are_ours(client: RemotingClient, addresses: list[str]) -> bool | None:

@@ -19,7 +19,7 @@ from rmqha.drill.traffic import DrillTraffic
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteError
-from rmqha.ops.cluster_view import ask_leader
+from rmqha.ops.asking import ask_leader
 from rmqha.wire.command import Command
 from tests.chaos.conftest import Tell
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,8 @@ import pytest
 from rich.console import Console
 
 from rmqha.cli.render import cluster_json, print_cluster
-from rmqha.ha.group_info import GroupInfo
 from rmqha.ha.stream.copy_progress import CopyProgress
-from rmqha.model.offset import BrokerId, Epoch, PhyOffset
+from rmqha.model.offset import PhyOffset
 from rmqha.ops.cluster_view import (
     ClusterView,
     GroupView,
@@ -24,6 +25,7 @@ from rmqha.ops.cluster_view import (
     problems_of,
 )
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
+from rmqha.wire.state.controller_state import GroupState, RegisteredReplica
 from rmqha.wire.state.replica_state import ReplicaState
 
 
@@ -53,18 +55,28 @@ def test_who_has_all_and_is_no_member() -> None:
     assert "asks its master where idle queues end" in outside_words(state_of(lacksQueueEnds=True))
 
 
+def told_of(master_id: int | None, members: Sequence[int], maintained: Sequence[str] = ()) -> GroupState:
+    """The group as the leading controller has it."""
+    return GroupState(
+        master_broker_id=master_id,
+        master_epoch=3,
+        sync_state_set=members,
+        sync_state_set_epoch=4,
+        total_replicas=2,
+        replicas=[RegisteredReplica(broker_id=2, address=address, in_maintenance=True) for address in maintained],
+    )
+
+
 def group_of_two(*, second_runs: bool, maintained: bool) -> ClusterView:
     """A master, and a slave that runs or not."""
     records = [NodeRecord(f"g-{number}", "broker", f"127.0.0.1:1091{number}", group="g") for number in (1, 2)]
-    ids = BrokerId(1), BrokerId(2)
-    info = GroupInfo(ids[0], records[0].address, "", Epoch(3), ids if second_runs else ids[:1], 4, 2, False)
+    told = told_of(1, [1, 2] if second_runs else [1], [records[1].address] if maintained else [])
     master = state_of(brokerId=1, role="MASTER", writable=True)
     slave = state_of(brokerId=2, role="SLAVE") if second_runs else None
-    absent = frozenset({records[1].address} if maintained else ())
     return ClusterView(
         ClusterState(Path("/nowhere"), "c", "cp", "c.toml", {record.name: record for record in records}),
         {"g-1": NodeView(records[0], True, master), "g-2": NodeView(records[1], second_runs, slave)},
-        {"g": GroupView("g", info, {0: records[0].address}, absent)},
+        {"g": GroupView("g", told, {0: records[0].address})},
     )
 
 
@@ -92,13 +104,13 @@ def test_a_replica_stopped_in_maintenance_is_no_problem(
     assert all(f"{name}: {words}" in out.getvalue() for name, words in (wrong | note).items())
 
 
-@pytest.mark.parametrize("info", [None, GroupInfo(None, "", "", Epoch(3), (BrokerId(1),), 4, 2, False)])
-def test_a_replica_is_not_back_while_nobody_can_say_that_it_is_in_the_set(info: GroupInfo | None) -> None:
+@pytest.mark.parametrize("told", [None, told_of(None, [1])])
+def test_a_replica_is_not_back_while_nobody_can_say_that_it_is_in_the_set(told: GroupState | None) -> None:
     """`rmqha start` waits for that, and once called a replica in the set whose group had no master."""
     view = group_of_two(second_runs=True, maintained=False)
     assert problems_of(view, ["g-2"]) == {}
-    view.groups["g"].info = info
-    view.nodes["g-2"].replica = state_of(brokerId=2, role="STARTING")
-    trouble = "has no master" if info else "no controller answers"
+    view.groups["g"] = replace(view.groups["g"], told=told)
+    view.nodes["g-2"] = replace(view.nodes["g-2"], replica=state_of(brokerId=2, role="STARTING"))
+    trouble = "has no master" if told else "no controller answers"
     assert problems_of(view, ["g-2"]) == {"g-2": f"group g: {trouble}; see rmqha explain g"}
     assert problems_of(view, ["g", "g-2"]) == problems(view) == {"g": trouble}, "once"

@@ -28,8 +28,8 @@ from rmqha.ops.group_view import (
     promise_of,
 )
 from rmqha.ops.guarantee import conditions
-from rmqha.ops.health.survey import NodeReport, ServerKind
 from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.ops.snapshot import NodeReport
 
 REPLICA_COLUMNS = [
     ("ID", "right"),
@@ -70,8 +70,8 @@ async def _look(namesrv: str, name: str | None) -> tuple[list[GroupLook], dict[s
                 near = nearest(name, list(groups))
                 raise UsageError(f"the name servers {namesrv} know no group {name!r}{near}; see rmqha describe cluster")
             groups = {name: groups[name]}
-        await look_at_groups(client, list(groups.values()))
-        return list(groups.values()), {key: await _conditions(client, group) for key, group in groups.items()}
+        found = await look_at_groups(client, list(groups.values()))
+        return found, {group.name: await _conditions(client, group) for group in found}
 
 
 async def _conditions(client: RemotingClient, group: GroupLook) -> list[str]:
@@ -223,8 +223,7 @@ def broker_command(name: str, output: str) -> None:
 
     Exit code: 0 it is well, 1 something is not, 2 nobody to ask.
     """
-    view = NodeReport(ServerKind.BROKER, _address_of(name))
-    trio.run(_ask_one, view)
+    view = trio.run(_ask_one, _address_of(name))
     if view.error:
         raise UnreachableError(view.error)
     keys, found = promise_of(view)
@@ -247,9 +246,9 @@ def broker_command(name: str, output: str) -> None:
         sys.exit(1)
 
 
-async def _ask_one(view: NodeReport) -> None:
+async def _ask_one(address: str) -> NodeReport:
     async with RemotingClient() as client:
-        await look_at_broker(client, view)
+        return await look_at_broker(client, address)
 
 
 def _address_of(name: str) -> str:

@@ -19,7 +19,6 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UsageError
 from rmqha.model.offset import MASTER_ID
 from rmqha.ops.group_view import look_at_broker, promise_of
-from rmqha.ops.health.survey import NodeReport, ServerKind
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import ObjectKey, loads
 
@@ -77,7 +76,6 @@ async def _look_at_group(
 ) -> dict[str, Any]:
     """The master is asked, else any broker of the group; what went wrong is in `error`."""
     address = addresses.get(MASTER_ID) or next(iter(addresses.values()), "")
-    view = NodeReport(ServerKind.BROKER, address)
     row: dict[str, Any] = {
         "group": group,
         "askedAt": address,
@@ -94,7 +92,7 @@ async def _look_at_group(
     try:
         row["queues"] = await _queues(admin, address, name)
         row["attributes"] = await _attributes(admin, address, name)
-        await look_at_broker(client, view)
+        view = await look_at_broker(client, address)
         if view.error:
             raise RmqhaError(view.error)
         _, found = promise_of(view)

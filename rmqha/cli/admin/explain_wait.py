@@ -24,8 +24,7 @@ async def _look(namesrv: str, name: str | None) -> list[GroupLook]:
             near = nearest(name, list(groups))
             raise UsageError(f"the name servers {namesrv} know no group {name!r}{near}; see rmqha describe cluster")
         chosen = [group for key, group in groups.items() if name in (None, key)]
-        await look_at_groups(client, chosen)
-        return chosen
+        return await look_at_groups(client, chosen)
 
 
 @click.command("explain-wait", epilog="Example: rmqha explain-wait broker-a")

@@ -12,7 +12,7 @@ from rmqha.cli.options import controllers_option, echo_json, output_option, refu
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.ops.answer import reading
-from rmqha.ops.cluster_view import ask_leader
+from rmqha.ops.asking import ask_leader
 from rmqha.wire.command import Command
 
 

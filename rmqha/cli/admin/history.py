@@ -16,7 +16,7 @@ from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError
 from rmqha.model.printable import printable
-from rmqha.ops.cluster_view import ask
+from rmqha.ops.asking import ask
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 from rmqha.wire.command import Command
 

@@ -18,7 +18,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
 from rmqha.model.identity import parse_address
 from rmqha.ops.answer import json_object, reading
-from rmqha.ops.cluster_view import ask, ask_leader
+from rmqha.ops.asking import ask, ask_leader
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.wire.command import Command
 

@@ -27,7 +27,7 @@ from rmqha.client.producers.result import SendStatus
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
-from rmqha.ops.cluster_view import ask
+from rmqha.ops.asking import ask
 from rmqha.ops.group_view import find_groups
 from rmqha.wire.command import Command
 

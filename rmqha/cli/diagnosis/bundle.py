@@ -29,7 +29,7 @@ from rmqha.cli.diagnosis.redact import is_secret, redact_bytes
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UnreachableError
-from rmqha.ops.cluster_view import ask
+from rmqha.ops.asking import ask
 from rmqha.ops.local.cluster_file import NodeKind
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.wire.command import Command

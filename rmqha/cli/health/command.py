@@ -27,10 +27,11 @@ from rmqha.cli.options import (
 from rmqha.cli.options import resolve_namesrv as checked_namesrv
 from rmqha.cli.render import console
 from rmqha.model.error import UsageError
-from rmqha.ops.health.agreement import Agreement, groups_of
+from rmqha.ops.health.agreement import Agreement
 from rmqha.ops.health.findings import Health, is_unsettled, judge
-from rmqha.ops.health.survey import BootstrapAddresses, NodeReport, ServerKind, look
 from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.ops.snapshot import ClusterSnapshot, ServerKind
+from rmqha.ops.survey import BootstrapAddresses, look
 
 INTERVAL_S = 1.0
 
@@ -68,8 +69,8 @@ def health(
     """
     seeds = partial(seeds_of, namesrv, controller, directory)
     if not watch and not exit_when_healthy:
-        found, words = trio.run(examine, seeds(), group, timeout)
-        show(found, words, group, output)
+        found, snapshot = trio.run(examine, seeds(), group, timeout)
+        show(found, snapshot, group, output)
     else:
         found = trio.run(_watched, seeds, group, timeout, exit_when_healthy, within, output)
     if not found.answered:
@@ -91,19 +92,19 @@ def seeds_of(namesrv: str | None, controller: str | None, directory: Path | None
     return BootstrapAddresses(name_servers, tuple(resolve_controllers(controller)) if controller else ())
 
 
-async def examine(seeds: BootstrapAddresses, group: str | None, timeout_s: float) -> tuple[Health, list[NodeReport]]:
+async def examine(seeds: BootstrapAddresses, group: str | None, timeout_s: float) -> tuple[Health, ClusterSnapshot]:
     """One look, judged. Raises UsageError for a group that nobody knows although name servers or controllers tell."""
-    words = await look(seeds, timeout_s, group, lambda found: is_unsettled(list(found)))
-    known = groups_of(words)
-    if group is not None and group not in known and any(word.answers for word in words):
-        told = sorted({name for word in words for name in [*word.routes, *word.told_groups]})
+    found = await look(seeds, timeout_s, group, is_unsettled)
+    known = found.groups
+    if group is not None and group not in known and found.answered:
+        told = sorted({name for word in found.nodes for name in [*word.routes, *word.told_groups]})
         hint = nearest(group, told) or (f"; they know {', '.join(told)}" if told else "; they know no group")
-        raise UsageError(f"nobody of {_addresses(words)} knows a group {group!r}{hint}")
-    return judge(words, known if group is None else [group] if group in known else []), words
+        raise UsageError(f"nobody of {_addresses(found)} knows a group {group!r}{hint}")
+    return judge(found, known if group is None else [group] if group in known else []), found
 
 
-def _addresses(words: list[NodeReport]) -> str:
-    return ", ".join(word.address for word in words if word.answers and word.kind is not ServerKind.BROKER)
+def _addresses(snapshot: ClusterSnapshot) -> str:
+    return ", ".join(word.address for word in snapshot.nodes if word.answers and word.kind is not ServerKind.BROKER)
 
 
 async def _watched(
@@ -120,15 +121,15 @@ async def _watched(
     shown: object = None
     while True:
         began = trio.current_time()
-        found, words = await examine(seeds(), group, timeout_s)
+        found, snapshot = await examine(seeds(), group, timeout_s)
         essence = _essence(found)
         if essence != shown:
             shown = essence
             if output == "json":
-                click.echo(json.dumps({"at": _now(), **as_json(found, words)}, ensure_ascii=False))
+                click.echo(json.dumps({"at": _now(), **as_json(found, snapshot)}, ensure_ascii=False))
             else:
                 click.echo(_now())
-                show(found, words, group, output)
+                show(found, snapshot, group, output)
         now = trio.current_time()
         if (until_healthy and found.healthy) or now >= deadline:
             return found
@@ -149,7 +150,7 @@ def state_word(found: Health) -> str:
     return "HEALTHY" if found.healthy else "UNHEALTHY" if found.answered else "UNKNOWN"
 
 
-def as_json(found: Health, words: list[NodeReport]) -> dict[str, Any]:
+def as_json(found: Health, snapshot: ClusterSnapshot) -> dict[str, Any]:
     return {
         "health": state_word(found),
         "reasons": [item.as_reason() for item in found.reasons],
@@ -166,20 +167,20 @@ def as_json(found: Health, words: list[NodeReport]) -> dict[str, Any]:
         ],
         "nodes": [
             {"kind": word.kind.value, "address": word.address, "name": word.name or None, "error": word.error or None}
-            for word in words
+            for word in snapshot.nodes
         ],
     }  # fmt: skip
 
 
-def show(found: Health, words: list[NodeReport], group: str | None, output: str) -> None:
+def show(found: Health, snapshot: ClusterSnapshot, group: str | None, output: str) -> None:
     """For scripts or for people; those who do not answer also where nobody does."""
     if output == "json":
-        echo_json(as_json(found, words))
+        echo_json(as_json(found, snapshot))
         return
     out = console()
     groups = len({view.group for view in found.views})
     scope = group or f"{groups} group{'' if groups == 1 else 's'}"
-    count = f"{found.answered} of {len(words)} nodes answer"
+    count = f"{found.answered} of {len(snapshot.nodes)} nodes answer"
     style = "bold green" if found.healthy else "bold red"
     out.print(Text(f"{state_word(found)}: {scope}, {count}", style), soft_wrap=True)
     for item in found.reasons:

@@ -16,7 +16,8 @@ from rmqha.model.code import RequestCode
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import RmqhaError, UnreachableError, UsageError
 from rmqha.model.offset import Epoch, PhyOffset
-from rmqha.ops.cluster_view import ClusterView, GroupView, NodeView, ask_leader, look
+from rmqha.ops.asking import ask_leader
+from rmqha.ops.cluster_view import ClusterView, GroupView, NodeView, look
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.wire.command import Command
 from rmqha.wire.state.replica_state import ReplicaState
@@ -86,7 +87,7 @@ async def _elect(state: ClusterState, group: str, target: str | None, unclean: b
             raise UsageError(
                 f"{group} is a static group: its master is fixed by brokerRole; see docs/operate/migration.md"
             )
-        if seen.info is None:
+        if seen.told is None:
             raise UnreachableError(f"no controller of {state.name} answers, so nobody can elect; see rmqha status")
         chosen = view.nodes[target] if target else _best_member(view, seen)
         if chosen.replica is None or chosen.replica.broker_id is None:
@@ -111,12 +112,12 @@ async def _elect(state: ClusterState, group: str, target: str | None, unclean: b
 
 def _best_member(view: ClusterView, group: GroupView) -> NodeView:
     """The member of the set, other than the master, that has the most."""
-    assert group.info is not None
-    members = group.info.members or ()
+    assert group.told is not None
+    members = set(group.told.sync_state_set) - {group.told.master_broker_id}
     fit = [
         (node.replica.max_phy_offset, node)
         for node in view.replicas(group.name)
-        if node.replica is not None and node.replica.broker_id in {*members} - {group.info.master_id}
+        if node.replica is not None and node.replica.broker_id in members
     ]
     if not fit:
         raise RmqhaError(f"{group.name} has no other member of its SyncStateSet that answers; see rmqha status")

@@ -19,7 +19,7 @@ from rmqha.host.disk import make_directories
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UnreachableError, UsageError
-from rmqha.ops.cluster_view import state_of
+from rmqha.ops.asking import state_of
 from rmqha.ops.local.cluster_file import SECRET_FILE, NodeSpec, load, properties_text
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord, last_line, write_atomic
 from rmqha.ops.local.preflight import check_ports

@@ -14,7 +14,7 @@ from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UsageError
 from rmqha.ops.answer import json_object
-from rmqha.ops.cluster_view import ask_leader
+from rmqha.ops.asking import ask_leader
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord, write_atomic
 from rmqha.wire.command import Command
 

@@ -14,7 +14,7 @@ from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
 from rmqha.model.identity import parse_address
-from rmqha.ops.cluster_view import asked
+from rmqha.ops.asking import asked
 from rmqha.ops.guarantee import effective_keys
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.wire.command import Command

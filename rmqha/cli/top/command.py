@@ -22,10 +22,10 @@ from rmqha.cli.top.terminal import pressed, single_keys
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteError, RmqhaError, UsageError
-from rmqha.ops.cluster_view import ask_leader
-from rmqha.ops.health.agreement import groups_of
+from rmqha.ops.asking import ask_leader
 from rmqha.ops.health.findings import Health, judge
-from rmqha.ops.health.survey import BootstrapAddresses, NodeReport, ServerKind, Survey
+from rmqha.ops.snapshot import ClusterSnapshot, ServerKind
+from rmqha.ops.survey import BootstrapAddresses, Survey
 from rmqha.wire.command import Command
 
 ORDER_TIMEOUT_MS = 5000
@@ -76,12 +76,12 @@ def top(
 class Look:
     """One look at everybody, beside the one before it."""
 
-    words: list[NodeReport] = field(default_factory=list)
+    snapshot: ClusterSnapshot = field(default_factory=ClusterSnapshot)
     at_s: float = 0.0
     at: str = ""
     """Time of day when it began: what is shown is not younger."""
     rows: list[Row] = field(default_factory=list)
-    health: Health = field(default_factory=lambda: judge([], []))
+    health: Health = field(default_factory=lambda: judge(ClusterSnapshot(), []))
 
 
 async def _look(
@@ -89,17 +89,14 @@ async def _look(
 ) -> Look:
     """Raises UsageError for a group that nobody knows."""
     at = f"{datetime.now():%H:%M:%S}"
-    words = await Survey(client, seeds, timeout_s, group).run()
-    earlier = {word.address: word.replica for word in before.words if word.replica is not None}
-    for word in words:
-        word.before = earlier.get(word.address)
-    known = groups_of(words)
-    if group is not None and group not in known and any(word.answers for word in words):
+    found = (await Survey(client, seeds, timeout_s, group).run()).after(before.snapshot.replicas)
+    known = found.groups
+    if group is not None and group not in known and found.answered:
         raise UsageError(f"nobody knows a group {group!r}; see rmqha describe cluster")
     chosen = known if group is None else [name for name in known if name == group]
     now_s = trio.current_time()
-    told = [row for row in rows(words, before.words, now_s - before.at_s) if row.group in chosen]
-    return Look(words, now_s, at, told, judge(words, chosen))
+    told = [row for row in rows(found, before.snapshot, now_s - before.at_s) if row.group in chosen]
+    return Look(found, now_s, at, told, judge(found, chosen))
 
 
 async def _once(
@@ -153,7 +150,7 @@ async def _live(
                 nursery.cancel_scope.cancel()
 
             async def carry_out(order: Order) -> None:
-                screen.message = await obey(client, order, look.words)
+                screen.message = await obey(client, order, look.snapshot)
                 draw()
 
             async def tick() -> None:
@@ -172,14 +169,13 @@ async def _live(
                 await trio.sleep(interval_s)
 
 
-async def obey(client: RemotingClient, order: Order, words: list[NodeReport]) -> str:
+async def obey(client: RemotingClient, order: Order, snapshot: ClusterSnapshot) -> str:
     """Ask the leading controller for it; what came of it, as a sentence."""
     row = order.row
-    controllers = [word.address for word in words if word.kind is ServerKind.CONTROLLER]
+    controllers = [word.address for word in snapshot.of_kind(ServerKind.CONTROLLER)]
     if order.deed is Deed.SWITCH:
-        cluster = next(
-            (word.replica.cluster_name for word in words if word.address == row.address and word.replica), ""
-        )
+        state = snapshot.replicas.get(row.address)
+        cluster = state.cluster_name if state is not None else ""
         code, ext = RequestCode.CONTROLLER_ELECT_MASTER, {"clusterName": cluster, "designateElect": "true"}
     else:
         code, ext = RequestCode.RMQHA_SET_MAINTENANCE, {"on": str(order.deed is Deed.MAINTENANCE_ON).lower()}

@@ -7,9 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from rmqha.ops.health.agreement import groups_of
-from rmqha.ops.health.findings import told_group
-from rmqha.ops.health.survey import NodeReport, ServerKind
+from rmqha.ops.snapshot import ClusterSnapshot, NodeReport
 from rmqha.wire.state.controller_state import RegisteredReplica
 from rmqha.wire.state.json_record import camel
 from rmqha.wire.state.replica_state import LEADING_ROLES, ReplicaState, SlaveState, Waits
@@ -48,14 +46,14 @@ class Row:
         return {camel(name): value for name, value in asdict(self).items()}
 
 
-def rows(now: Sequence[NodeReport], before: Sequence[NodeReport], elapsed_s: float) -> list[Row]:
-    """All replicas, by group and name. `before`: the words of `elapsed_s` ago, [] at the first look."""
-    earlier = {word.address: word.replica for word in before if word.replica is not None}
+def rows(now: ClusterSnapshot, before: ClusterSnapshot, elapsed_s: float) -> list[Row]:
+    """All replicas, by group and name. `before`: the snapshot of `elapsed_s` ago, an empty one at the first look."""
+    earlier = before.replicas
     found = []
-    for name in groups_of(now):
-        group = told_group(now, name)
+    for name in now.groups:
+        group = now.told_group(name)
         told = {} if group is None else {item.address: item for item in group.replicas}
-        brokers = [word for word in now if word.kind is ServerKind.BROKER and name in word.groups | {word.group}]
+        brokers = now.brokers_of(name)
         master = _master(brokers)
         made = [
             _row(word, name, told.get(word.address), master, earlier.get(word.address), elapsed_s) for word in brokers

@@ -5,12 +5,11 @@ Agreement is no health: three controllers may agree that a group has no master.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
-from rmqha.ops.health.survey import NodeReport, ServerKind
+from rmqha.ops.snapshot import ClusterSnapshot, NodeReport, ServerKind
 
 
 class Agreement(Enum):
@@ -43,25 +42,15 @@ class View:
         return Agreement.PARTIAL if self.silent else Agreement.MATCHING
 
 
-def groups_of(words: Iterable[NodeReport]) -> list[str]:
-    """All groups that somebody has named."""
-    found = set[str]()
-    for word in words:
-        if word.kind is ServerKind.BROKER:
-            found |= set(word.groups) | ({word.group} if word.group else set())
-        found |= set(word.routes)
-    return sorted(found)
-
-
-def views(words: list[NodeReport], group: str) -> list[View]:
+def views(snapshot: ClusterSnapshot, group: str) -> list[View]:
     """Views of the controllers, the name servers, the replicas; a kind that the group does not have is left out."""
-    brokers = [word for word in words if word.kind is ServerKind.BROKER and group in word.groups | {word.group}]
+    brokers = snapshot.brokers_of(group)
     is_static = any(word.keys.get("enableControllerMode") == "false" for word in brokers)
     found = []
-    controllers = [word for word in words if word.kind is ServerKind.CONTROLLER]
+    controllers = snapshot.of_kind(ServerKind.CONTROLLER)
     if controllers and not is_static:
         found.append(_view(group, "controllers", controllers, _controller_says))
-    name_servers = [word for word in words if word.kind is ServerKind.NAME_SERVER]
+    name_servers = snapshot.of_kind(ServerKind.NAME_SERVER)
     if name_servers:
         found.append(_view(group, "name servers", name_servers, _name_server_says))
     if brokers:
@@ -69,7 +58,7 @@ def views(words: list[NodeReport], group: str) -> list[View]:
     return found
 
 
-def _view(group: str, about: str, words: list[NodeReport], says: Any) -> View:
+def _view(group: str, about: str, words: Sequence[NodeReport], says: Callable[[NodeReport, str], str | None]) -> View:
     told = {word.title: says(word, group) for word in words if word.answers}
     return View(
         group,
@@ -82,11 +71,11 @@ def _view(group: str, about: str, words: list[NodeReport], says: Any) -> View:
 def _controller_says(word: NodeReport, group: str) -> str | None:
     """None: Apache's followers tell nothing of groups."""
     if not word.is_ours:
-        row = word.replicas.get(group)
+        row = word.apache_groups.get(group)
         if row is None:
             return None
-        members = sorted(int(item["brokerId"]) for item in row.get("inSyncReplicas", []))
-        return _words(row.get("masterBrokerId"), row.get("masterEpoch"), members, row.get("syncStateSetEpoch"))
+        members = sorted(item.broker_id for item in row.in_sync_replicas)
+        return _words(row.master_broker_id, row.master_epoch, members, row.sync_state_set_epoch)
     known = word.told_groups.get(group)
     if known is None:
         return "knows no such group"

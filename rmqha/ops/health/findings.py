@@ -6,15 +6,15 @@ controllers say, what each replica says of itself and where clients are routed m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rmqha.host.access.security_watch import RENEW, SOON_MS, expiry_words
 from rmqha.model.identity import is_loopback
 from rmqha.ops.cluster_view import DAMAGE_FIX, copy_words, damage_words, outside_words
 from rmqha.ops.finding import Finding, Verdict, fault, note
-from rmqha.ops.health.agreement import Agreement, View, groups_of, views
-from rmqha.ops.health.survey import NodeReport, ServerKind
+from rmqha.ops.health.agreement import Agreement, View, views
+from rmqha.ops.snapshot import ClusterSnapshot, NodeReport, ServerKind
 from rmqha.wire.state.controller_state import GroupState, RegisteredReplica
 from rmqha.wire.state.replica_state import ReplicaState
 
@@ -38,15 +38,15 @@ class Health:
         return self.answered > 0 and not self.reasons
 
 
-def judge(words: list[NodeReport], groups: list[str]) -> Health:
+def judge(snapshot: ClusterSnapshot, groups: Sequence[str]) -> Health:
     """`groups`: those to look at, which need not be known to anybody."""
-    seen = [view for group in groups for view in views(words, group)]
-    absent = maintained(words)
-    found = [*_silent(words, absent), *_quorum(words), *_security(words)]
-    if not any(word.kind is ServerKind.BROKER for word in words):
-        found += _without_groups(words)
+    seen = [view for group in groups for view in views(snapshot, group)]
+    absent = snapshot.maintained
+    found = [*_silent(snapshot, absent), *_quorum(snapshot), *_security(snapshot)]
+    if not snapshot.of_kind(ServerKind.BROKER):
+        found += _without_groups(snapshot)
     for group in groups:
-        found += _Group(words, group).findings()
+        found += _Group(snapshot, group).findings()
     for view in seen:
         if view.agreement is Agreement.DIVERGENT:
             told = "; ".join(f"{title} says {sentence}" for title, sentence in view.says.items())
@@ -54,36 +54,23 @@ def judge(words: list[NodeReport], groups: list[str]) -> Health:
                 f"if it stays so for more than some seconds see rmqha explain {view.group} and the logs of those nodes"
             )
             found.append(fault(view.group, f"its {view.about} do not agree: {told}", fix))
-    announced = {word.title for word in words if word.address in absent and not word.leads_group}
+    announced = {word.title for word in snapshot.nodes if word.address in absent and not word.leads_group}
     found = [replace(item, verdict=Verdict.NOTE) if item.subject in announced else item for item in found]
-    return Health(found, seen, sum(word.answers for word in words))
+    return Health(found, seen, snapshot.answered)
 
 
-def told_group(words: Iterable[NodeReport], name: str) -> GroupState | None:
-    """The group as the leading controller has it, else as the controller that knows the highest epoch."""
-    told = [(word.leads, word.told_groups[name]) for word in words if name in word.told_groups]
-    best = max(told, key=lambda item: (item[0], item[1].master_epoch), default=None)
-    return None if best is None else best[1]
-
-
-def is_unsettled(words: list[NodeReport]) -> bool:
+def is_unsettled(snapshot: ClusterSnapshot) -> bool:
     """Something may be a moment's difference only: it takes a second look to tell."""
-    states = [word.replica for word in words if word.replica is not None]
+    states = snapshot.replicas.values()
     behind = any(state.leads and state.confirm_offset < state.max_phy_offset for state in states)
-    return behind or bool(judge(words, groups_of(words)).reasons)
-
-
-def maintained(words: list[NodeReport]) -> set[str]:
-    """Addresses of replicas whose absence an operator has announced (`rmqha maintenance on`)."""
-    groups = [group for word in words for group in word.told_groups.values()]
-    return {item.address for group in groups for item in group.replicas if item.in_maintenance}
+    return behind or bool(judge(snapshot, snapshot.groups).reasons)
 
 
 # --- nodes ------------------------------------------------------------------------------------------------------------
-def _silent(words: list[NodeReport], absent: set[str]) -> Iterator[Finding]:
+def _silent(snapshot: ClusterSnapshot, absent: set[str]) -> Iterator[Finding]:
     """One finding per node that does not answer."""
     told = set[str]()
-    for word in words:
+    for word in snapshot.nodes:
         if word.answers or word.name in told:
             continue
         where = word.name or f"{word.kind.value} {word.address}"
@@ -103,34 +90,34 @@ def _silent(words: list[NodeReport], absent: set[str]) -> Iterator[Finding]:
             yield fault(where, f"does not answer: {word.error}", fix)
 
 
-def _security(words: list[NodeReport]) -> Iterator[Finding]:
+def _security(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Files of certificates and accounts that are not in force, once for a process with two servers."""
     told = set[tuple[str, str]]()
-    for word in words:
+    for word in snapshot.nodes:
         for row in word.security:
-            place = (word.name or word.address, str(row["file"]))
+            place = (word.title, row.file)
             if place in told:
                 continue
             told.add(place)
-            if row["problem"]:
-                what = f"{row['key']}: {row['problem']}; what it held before is in force"
+            if row.problem:
+                what = f"{row.key}: {row.problem}; what it held before is in force"
                 yield fault(word.title, what, "mend that file; it is read again by itself")
-            left_ms = row["expiresInMs"]
+            left_ms = row.expires_in_ms
             if left_ms is not None and left_ms < SOON_MS:
                 make = note if left_ms > 0 else fault
-                yield make(word.title, expiry_words(row["key"], row["file"], left_ms), RENEW)
+                yield make(word.title, expiry_words(row.key, row.file, left_ms), RENEW)
 
 
-def _without_groups(words: list[NodeReport]) -> Iterator[Finding]:
+def _without_groups(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Nobody serves a message, though nobody fails to answer: the brokers have gone from the name servers' tables."""
-    for word in words:
+    for word in snapshot.nodes:
         if word.answers and word.kind is ServerKind.NAME_SERVER:
             yield fault(word.title, "knows no broker", "start the brokers, or check their namesrvAddr")
 
 
-def _quorum(words: list[NodeReport]) -> Iterator[Finding]:
+def _quorum(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """The controllers' own group."""
-    answering = [word for word in words if word.kind is ServerKind.CONTROLLER and word.answers]
+    answering = [word for word in snapshot.of_kind(ServerKind.CONTROLLER) if word.answers]
     if not answering or any(not word.is_ours for word in answering):
         if answering and not any(word.leads for word in answering):
             yield fault("controllers", "none of those that answer leads", "start the others")
@@ -158,13 +145,13 @@ def _quorum(words: list[NodeReport]) -> Iterator[Finding]:
 
 # --- a group ----------------------------------------------------------------------------------------------------------
 class _Group:
-    def __init__(self, words: list[NodeReport], name: str) -> None:
+    def __init__(self, snapshot: ClusterSnapshot, name: str) -> None:
         self.name = name
-        self.brokers = [word for word in words if word.kind is ServerKind.BROKER and name in word.groups | {word.group}]
+        self.brokers = snapshot.brokers_of(name)
         self.ours = [(word, word.replica) for word in self.brokers if word.replica is not None]
-        self.name_servers = [word for word in words if word.kind is ServerKind.NAME_SERVER and word.answers]
-        self.controllers = [word for word in words if word.kind is ServerKind.CONTROLLER and word.answers]
-        self.info = told_group(self.controllers, name)
+        self.name_servers = [word for word in snapshot.of_kind(ServerKind.NAME_SERVER) if word.answers]
+        self.controllers = [word for word in snapshot.of_kind(ServerKind.CONTROLLER) if word.answers]
+        self.info = snapshot.told_group(name)
         self.is_static = any(word.keys.get("enableControllerMode") == "false" for word in self.brokers)
 
     def findings(self) -> Iterator[Finding]:

@@ -7,14 +7,17 @@ one gives the field's default (no default: the object is refused), one of anothe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, Field, field, fields
+from enum import Enum
 from types import UnionType
-from typing import Any, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
 
 
-@dataclass(slots=True, kw_only=True)
 class JsonRecord:
-    """Base of such a dataclass."""
+    """Base of such a dataclass, frozen or not."""
+
+    __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready values by member; a None is left out if its anchor, the member that it belongs to, is None too."""
@@ -86,7 +89,11 @@ def _encoded(value: object) -> object:
     if isinstance(value, JsonRecord):
         return value.to_json()
     if isinstance(value, dict):
-        return {name: _encoded(item) for name, item in value.items()}
+        return {str(name): _encoded(item) for name, item in value.items()}
+    if isinstance(value, frozenset):
+        value = sorted(value)
+    if isinstance(value, Enum):
+        return value.value
     return [_encoded(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
@@ -98,10 +105,15 @@ def _parser(hint: Any) -> Callable[[object], object]:
         return lambda value: None if value is None else inner(value)
     if origin in (list, Sequence):
         return _list_parser(_parser(given[0]))
+    if origin in (tuple, frozenset):
+        all_of, make = _list_parser(_parser(given[0])), origin
+        return lambda value: make(all_of(value))
     if origin in (dict, Mapping):
-        return _object_parser(_parser(given[1]))
+        return _object_parser(given[0], _parser(given[1]))
     if isinstance(hint, type) and issubclass(hint, JsonRecord):
         return hint.from_json
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint
     assert hint in (str, bool, int, float), f"{hint} is not a type of JSON"
     return _scalar_parser((float, int) if hint is float else (hint,), hint.__name__)
 
@@ -115,8 +127,8 @@ def _scalar_parser(kinds: tuple[type, ...], name: str) -> Callable[[object], obj
     return parse
 
 
-def _list_parser(parse: Callable[[object], object]) -> Callable[[object], object]:
-    def parse_all(value: object) -> object:
+def _list_parser(parse: Callable[[object], object]) -> Callable[[object], list[object]]:
+    def parse_all(value: object) -> list[object]:
         if not isinstance(value, list):
             raise ValueError(f"it is {type(value).__name__}, not list")
         return [parse(item) for item in value]
@@ -124,10 +136,10 @@ def _list_parser(parse: Callable[[object], object]) -> Callable[[object], object
     return parse_all
 
 
-def _object_parser(parse: Callable[[object], object]) -> Callable[[object], object]:
+def _object_parser(name_of: Callable[[str], object], parse: Callable[[object], object]) -> Callable[[object], object]:
     def parse_all(value: object) -> object:
         if not isinstance(value, dict):
             raise ValueError(f"it is {type(value).__name__}, not an object")
-        return {name: parse(item) for name, item in value.items()}
+        return {name_of(name): parse(item) for name, item in value.items()}
 
     return parse_all

@@ -13,7 +13,8 @@ from rmqha.cli.health.command import examine
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.error import UsageError
 from rmqha.ops.health.findings import Health
-from rmqha.ops.health.survey import BootstrapAddresses, NodeReport, ServerKind
+from rmqha.ops.snapshot import ClusterSnapshot, ServerKind
+from rmqha.ops.survey import BootstrapAddresses
 from rmqha.wire.lenient_json import dumps
 from tests.cli.health.words import controller, told_by_a_broker
 from tests.cli.hostile import KINDS, hostile
@@ -62,16 +63,16 @@ class Mending(dict[int, tuple[int, dict[str, str], bytes]]):
 
 async def looked(
     seeds: BootstrapAddresses, group: str | None = None, timeout_s: float = HANG_S
-) -> tuple[Health, list[NodeReport]]:
+) -> tuple[Health, ClusterSnapshot]:
     with trio.fail_after(HANG_S):
         return await examine(seeds, group, timeout_s)
 
 
 async def test_from_one_name_server_it_finds_everybody() -> None:
     async with peers(5) as found:
-        health, words = await looked(tell(found))
+        health, snapshot = await looked(tell(found))
         assert health.healthy, health.reasons
-        assert [word.kind for word in words] == [
+        assert [word.kind for word in snapshot.nodes] == [
             ServerKind.NAME_SERVER,
             ServerKind.CONTROLLER,
             *[ServerKind.BROKER] * 3,
@@ -119,9 +120,9 @@ async def test_apaches_nodes_have_no_word_of_their_own() -> None:
         found[1].replies[Code.CONTROLLER_GET_METADATA_INFO] = (0, ext, b"")
         body = dumps({"replicasInfoTable": {"broker-a": row}})
         found[1].replies[Code.CONTROLLER_GET_SYNC_STATE_DATA] = (0, {}, body)
-        health, words = await looked(seeds)
+        health, snapshot = await looked(seeds)
         assert health.healthy, health.reasons
-        assert not any(word.is_ours for word in words if word.kind is not ServerKind.NAME_SERVER)
+        assert not any(word.is_ours for word in snapshot.nodes if word.kind is not ServerKind.NAME_SERVER)
         assert dict(health.views[0].says) == {found[1].address: "master 1, epoch 2, set [1] of set epoch 3"}
 
 

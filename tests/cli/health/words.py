@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
-from rmqha.ops.health.survey import NodeReport, ServerKind
+from rmqha.ops.snapshot import ClusterSnapshot, NodeReport, ServerKind
 from rmqha.wire.state.controller_state import ControllerState, GroupState
 from rmqha.wire.state.replica_state import ReplicaState
 
@@ -24,9 +26,9 @@ def replica_row(broker_id: int, **more: Any) -> dict[str, Any]:
     } | more
 
 
-def controller(number: int, *, leads: bool = False, **more: Any) -> NodeReport:
-    """`more` changes the group."""
-    group = {
+def group_row(**more: Any) -> dict[str, Any]:
+    """The group as a controller tells it."""
+    return {
         "masterBrokerId": MASTER_ID,
         "masterEpoch": EPOCH,
         "syncStateSet": [1, 2, 3],
@@ -37,8 +39,12 @@ def controller(number: int, *, leads: bool = False, **more: Any) -> NodeReport:
         "elections": [],
         "replicas": [replica_row(broker_id) for broker_id in (1, 2, 3)],
     } | more
+
+
+def controller(number: int, *, leads: bool = False, **more: Any) -> NodeReport:
+    """`more` changes the group."""
     raft = {"term": 7, "voters": ["n0", "n1", "n2"], "members": []}
-    state = ControllerState.from_json({"leading": leads, "raft": raft, "groups": {"broker-a": group}})
+    state = ControllerState.from_json({"leading": leads, "raft": raft, "groups": {"broker-a": group_row(**more)}})
     address = f"127.0.0.1:987{number}"
     return NodeReport(ServerKind.CONTROLLER, address, f"ctl-{number}", runs=True, controller=state, leads=leads)
 
@@ -83,13 +89,14 @@ def told_by_a_broker(broker_id: int = MASTER_ID) -> dict[str, Any]:
     return state.to_json()
 
 
-def tell(word: NodeReport, **more: Any) -> None:
+def tell(words: dict[str, NodeReport], name: str, **more: Any) -> None:
     """Change what a broker says of itself; as in a survey, an answer that cannot be read is none."""
+    word = words[name]
     assert word.replica is not None
     try:
-        word.replica = ReplicaState.from_json(word.replica.to_json() | more)
-    except ValueError:
-        word.replica, word.error = None, f"the answer of {word.address} cannot be read: it is no broker that we know"
+        words[name] = replace(word, replica=ReplicaState.from_json(word.replica.to_json() | more))
+    except ValueError as error:
+        words[name] = replace(word, replica=None, error=f"the answer of {word.address} cannot be read: {error}")
 
 
 def tell_group(word: NodeReport, **more: Any) -> None:
@@ -97,6 +104,11 @@ def tell_group(word: NodeReport, **more: Any) -> None:
     assert word.controller is not None
     groups = word.controller.groups
     groups["broker-a"] = GroupState.from_json(groups["broker-a"].to_json() | more)
+
+
+def snapshot_of(words: Iterable[NodeReport]) -> ClusterSnapshot:
+    """In the order in which they are given."""
+    return ClusterSnapshot(tuple(words))
 
 
 def cluster() -> dict[str, NodeReport]:

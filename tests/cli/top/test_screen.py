@@ -9,12 +9,12 @@ from rmqha.cli.top.sample import Row, latencies, rows
 from rmqha.cli.top.screen import Deed, Order, Screen, count_words, size_words
 from rmqha.cli.top.terminal import parse_keys
 from rmqha.ops.health.findings import judge
-from rmqha.ops.health.survey import NodeReport
+from rmqha.ops.snapshot import ClusterSnapshot
 from rmqha.wire.state.replica_state import Waits
-from tests.cli.health.words import broker, cluster, controller, name_server, replica_row, silent
+from tests.cli.health.words import broker, cluster, controller, name_server, replica_row, silent, snapshot_of
 
 
-def words(puts: int, counts: list[int]) -> list[NodeReport]:
+def words(puts: int, counts: list[int]) -> ClusterSnapshot:
     """The well cluster at work: replica 2 is behind."""
     slaves = [
         {"brokerId": 2, "lagBytes": 5000, "lagMs": 1200, "inSet": True},
@@ -23,7 +23,7 @@ def words(puts: int, counts: list[int]) -> list[NodeReport]:
     waits = {"count": 3, "oldestAgeMs": 1, "latencyCounts": counts, "latencyTotalMs": 0}
     found = cluster()
     found["broker-a-1"] = broker(1, putCount=puts, getCount=7, slaves=slaves, waits=waits)
-    return list(found.values())
+    return snapshot_of(found.values())
 
 
 def told() -> list[Row]:
@@ -47,7 +47,7 @@ def test_rates_and_latencies_are_of_the_time_between_two_looks() -> None:
 
 
 def test_the_first_look_has_no_rates_nor_has_a_restarted_broker() -> None:
-    for before in ([], words(9000, [5, 0, 900, 15])):
+    for before in (ClusterSnapshot(), words(9000, [5, 0, 900, 15])):
         master = rows(words(1500, [5, 0, 90, 15]), before, 1.0)[0]
         assert (master.in_per_second, master.ack_p50_ms) == (None, None)
 
@@ -60,29 +60,33 @@ def test_latencies_of_nothing() -> None:
 
 def test_who_does_not_answer_is_shown_as_the_controllers_know_it() -> None:
     listed = [replica_row(1), replica_row(2), replica_row(3, inSyncStateSet=False, inMaintenance=True)]
-    found = [controller(1, leads=True, replicas=listed), name_server(1), broker(1), broker(2), silent(broker(3))]
-    row = rows(found, [], 1.0)[2]
+    told = [controller(1, leads=True, replicas=listed), name_server(1), broker(1), broker(2), silent(broker(3))]
+    row = rows(snapshot_of(told), ClusterSnapshot(), 1.0)[2]
     assert (row.role, row.in_set, row.in_maintenance, row.broker_id) == ("down", False, True, 3)
     assert "did not answer" in row.error
 
 
 def test_without_controllers_the_master_tells_who_is_in_the_set() -> None:
-    made = rows([name_server(1), broker(1, syncStateSet=[1, 3]), broker(2), broker(3)], [], 1.0)
+    told = [name_server(1), broker(1, syncStateSet=[1, 3]), broker(2), broker(3)]
+    made = rows(snapshot_of(told), ClusterSnapshot(), 1.0)
     assert [row.in_set for row in made] == [True, False, True]
     found = Screen()
-    found.update(made, judge(list(cluster().values()), ["broker-a"]))
+    found.update(made, judge(snapshot_of(cluster().values()), ["broker-a"]))
     assert any("2 of 3 in the set" in line for line in shown(found))
 
 
 def test_a_set_that_nobody_tells_is_not_called_empty() -> None:
     found = Screen()
-    found.update(rows([name_server(1), silent(broker(1)), broker(2)], [], 1.0), judge(list(cluster().values()), []))
+    found.update(
+        rows(snapshot_of([name_server(1), silent(broker(1)), broker(2)]), ClusterSnapshot(), 1.0),
+        judge(snapshot_of(cluster().values()), []),
+    )
     assert any("set unknown" in line for line in shown(found))
 
 
 def screen() -> Screen:
     found = Screen()
-    found.update(told(), judge(list(cluster().values()), ["broker-a"]))
+    found.update(told(), judge(snapshot_of(cluster().values()), ["broker-a"]))
     return found
 
 
@@ -131,9 +135,9 @@ def test_a_key_asks_before_it_acts(keys: list[str], order: tuple[Deed, str] | No
 
 def test_maintenance_is_ended_by_the_same_key() -> None:
     listed = [replica_row(1), replica_row(2, inMaintenance=True), replica_row(3)]
-    nodes = [controller(1, leads=True, replicas=listed), broker(1), broker(2), broker(3)]
+    nodes = snapshot_of([controller(1, leads=True, replicas=listed), broker(1), broker(2), broker(3)])
     found = Screen()
-    found.update(rows(nodes, [], 1.0), judge(nodes, ["broker-a"]))
+    found.update(rows(nodes, ClusterSnapshot(), 1.0), judge(nodes, ["broker-a"]))
     found.press("j")
     found.press("m")
     order = found.press("y")
@@ -148,11 +152,11 @@ def selected(found: Screen) -> str:
 def test_what_is_selected_stays_selected_while_rows_come_and_go() -> None:
     found = screen()
     found.press("j")
-    found.update(told()[1:], judge([], []))
+    found.update(told()[1:], judge(ClusterSnapshot(), []))
     assert selected(found) == "broker-a-2"
-    found.update(told()[:1], judge([], []))
+    found.update(told()[:1], judge(ClusterSnapshot(), []))
     assert selected(found) == "broker-a-1"
-    found.update([], judge([], []))
+    found.update([], judge(ClusterSnapshot(), []))
     pressed = [found.press(key) for key in "sj"]
     assert (selected(found), pressed, found.message) == ("nobody", [None, None], "")
 

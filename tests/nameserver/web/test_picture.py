@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nameserver.web.picture import MAX_GROUPS, Closer, Seen, cluster_document, group_document, seen_of
-from rmqha.ops.health.survey import NodeReport, ServerKind
+from rmqha.ops.snapshot import NodeReport, ServerKind
 from rmqha.wire.state.replica_state import ReplicaState
-from tests.cli.health.words import broker, cluster, name_server, replica_row, silent, tell, tell_group, told_by_a_broker
+from tests.cli.health.words import (
+    broker,
+    cluster,
+    name_server,
+    replica_row,
+    silent,
+    snapshot_of,
+    tell,
+    tell_group,
+    told_by_a_broker,
+)
 from tests.ha.group import Group, started
 
 OWN = "127.0.0.1:9861"
 
 
 def seen(words: list[NodeReport], closer: dict[str, Closer] | None = None, **facts: Any) -> Seen:
-    return seen_of(words, {"address": OWN, **facts}, OWN, closer or {})
+    return seen_of(snapshot_of(words), {"address": OWN, **facts}, OWN, closer or {})
 
 
 def document(words: list[NodeReport], **facts: Any) -> dict[str, Any]:
@@ -105,8 +116,7 @@ def test_nothing_known_is_no_error() -> None:
 
 
 def test_hostile_names_are_made_visible() -> None:
-    word = broker(1, brokerName="a\u202eb<script>")
-    word.groups = frozenset()
+    word = replace(broker(1, brokerName="a\u202eb<script>"), groups=frozenset())
     found = document([word])
     assert found["groups"][0]["name"] == "a\\u{202e}b<script>"
 
@@ -164,7 +174,7 @@ def test_an_unknown_group_is_a_sentence_that_names_the_known() -> None:
 
 def test_a_node_of_another_release_does_not_take_the_page_away() -> None:
     words = cluster()
-    tell(words["broker-a-1"], epochs=[["x"]])
+    tell(words, "broker-a-1", epochs=[["x"]])
     found = document(list(words.values()))
     assert [item["where"] for item in found["health"]["findings"]] == ["broker-a-1"]
     assert found["groups"][0]["replicas"][1]["role"] == "SLAVE"
@@ -182,7 +192,7 @@ VALUES = st.recursive(
 @given(st.sampled_from([*sorted(told_by_a_broker()), "epochs", "slaves", "syncStateSet", "copy"]), VALUES)
 def test_an_odd_field_of_a_broker_is_survived(field: str, value: Any) -> None:
     words = cluster()
-    tell(words["broker-a-1"], **{field: value})
+    tell(words, "broker-a-1", **{field: value})
     found = document(list(words.values()))
     assert len(found["groups"][0]["replicas"]) == 3 or field == "brokerName"
     group_page(list(words.values()))
@@ -193,8 +203,7 @@ def test_many_groups_are_bounded_and_those_in_trouble_come_first() -> None:
     for number in range(MAX_GROUPS + 5):
         name = f"g{number:04}"
         word = broker(1, brokerName=name, writable=number != MAX_GROUPS + 2)
-        word.address, word.groups = f"10.0.0.1:{20_000 + number}", frozenset({name})
-        words.append(word)
+        words.append(replace(word, address=f"10.0.0.1:{20_000 + number}", groups=frozenset({name})))
     found = document(words)
     assert (len(found["groups"]), found["groupsLeftOut"]) == (MAX_GROUPS, 5)
     assert found["groups"][0]["name"] == f"g{MAX_GROUPS + 2:04}"

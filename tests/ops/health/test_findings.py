@@ -10,8 +10,8 @@ import pytest
 
 from rmqha.ops.health.agreement import Agreement, views
 from rmqha.ops.health.findings import Health, is_unsettled, judge
-from rmqha.ops.health.survey import NodeReport, ServerKind
-from tests.cli.health.words import broker, cluster, controller, name_server, replica_row, silent
+from rmqha.ops.snapshot import NodeReport, SecurityFile, ServerKind
+from tests.cli.health.words import broker, cluster, controller, name_server, replica_row, silent, snapshot_of
 
 Proposal = Callable[[dict[str, NodeReport]], None]
 
@@ -19,7 +19,7 @@ Proposal = Callable[[dict[str, NodeReport]], None]
 def judged(*words: NodeReport) -> Health:
     """The well cluster with these in place of those at the same addresses."""
     found = {word.address: word for word in cluster().values()} | {word.address: word for word in words}
-    return judge(list(found.values()), ["broker-a"])
+    return judge(snapshot_of(found.values()), ["broker-a"])
 
 
 def reasons(*words: NodeReport) -> list[str]:
@@ -34,7 +34,7 @@ def test_all_is_well() -> None:
         ("name servers", Agreement.MATCHING),
         ("replicas", Agreement.MATCHING),
     ]
-    assert not is_unsettled(list(cluster().values()))
+    assert not is_unsettled(snapshot_of(cluster().values()))
 
 
 DAY_MS = 24 * 3600 * 1000
@@ -52,18 +52,15 @@ DAY_MS = 24 * 3600 * 1000
     ],
 )
 def test_a_file_that_is_not_in_force_is_a_reason(problem: str, expires_in_ms: int | None, said: str) -> None:
-    word = broker(2)
-    word.security = [{"key": "aclFile", "file": "f", "problem": problem, "expiresInMs": expires_in_ms}]
-    (line,) = reasons(word)
+    file = SecurityFile(key="aclFile", file="f", problem=problem, expires_in_ms=expires_in_ms)
+    (line,) = reasons(replace(broker(2), security=(file,)))
     assert line.startswith(f"broker-a-2: {said}")
 
 
 def test_a_certificate_that_ends_soon_is_told_and_is_no_reason() -> None:
-    word = broker(2)
-    row = {"key": "tls.server.certPath", "file": "f", "problem": ""}
+    file = SecurityFile(key="tls.server.certPath", file="f", problem="")
     for days, notes in ((13, ["tls.server.certPath: a certificate in f ends in 12 days"]), (15, [])):
-        word.security = [{**row, "expiresInMs": days * DAY_MS - 1}]
-        found = judged(word)
+        found = judged(replace(broker(2), security=(replace(file, expires_in_ms=days * DAY_MS - 1),)))
         assert (found.healthy, [item.sentence for item in found.findings]) == (True, notes)
 
 
@@ -75,8 +72,7 @@ def test_nobody_answers() -> None:
 
 
 def test_a_node_that_is_two_servers_is_one_sentence() -> None:
-    inside = silent(controller(1))
-    inside.name = "ns-1"
+    inside = replace(silent(controller(1)), name="ns-1")
     found = [line for line in reasons(silent(name_server(1)), inside) if line.startswith("ns-1: ")]
     assert len(found) == 1 and "its process lives" in found[0]
 
@@ -164,19 +160,18 @@ def test_two_masters_and_an_epoch_behind() -> None:
 
 def test_a_confirm_offset_stands_still_only_if_two_looks_say_so() -> None:
     moving = broker(1, maxPhyOffset=2000, confirmOffset=1500)
-    assert is_unsettled(list((cluster() | {"broker-a-1": moving}).values()))
+    assert is_unsettled(snapshot_of((cluster() | {"broker-a-1": moving}).values()))
     assert judged(moving).healthy
-    moving.before = broker(1, maxPhyOffset=2000, confirmOffset=1400).replica
-    assert judged(moving).healthy
-    moving.before = moving.replica
-    assert "stands still at 1500, 500 bytes behind" in reasons(moving)[0]
+    earlier = broker(1, maxPhyOffset=2000, confirmOffset=1400).replica
+    assert judged(replace(moving, before=earlier)).healthy
+    assert "stands still at 1500, 500 bytes behind" in reasons(replace(moving, before=moving.replica))[0]
 
 
 def test_views_are_told_apart() -> None:
     old = controller(3, masterEpoch=3)
-    divergent = views([controller(1), old, silent(controller(2))], "broker-a")[0]
+    divergent = views(snapshot_of([controller(1), old, silent(controller(2))]), "broker-a")[0]
     assert (divergent.agreement, divergent.silent) == (Agreement.DIVERGENT, ("ctl-2",))
-    partial = views([controller(1), silent(controller(2))], "broker-a")[0]
+    partial = views(snapshot_of([controller(1), silent(controller(2))]), "broker-a")[0]
     assert partial.agreement is Agreement.PARTIAL
     found = reasons(old)
     assert any("its controllers do not agree: ctl-1 says master 1, epoch 4" in line for line in found)
@@ -213,14 +208,14 @@ def test_an_unclean_election_is_remembered() -> None:
 
 
 def test_a_group_that_nobody_knows() -> None:
-    found = judge(list(cluster().values()), ["broker-z"])
+    found = judge(snapshot_of(cluster().values()), ["broker-z"])
     assert "nobody knows a replica of it" in found.reasons[0].sentence
 
 
 def test_a_cluster_without_a_broker_is_not_well() -> None:
     """All brokers dead and struck off: nobody fails to answer, and nothing is served."""
     empty = NodeReport(ServerKind.NAME_SERVER, "127.0.0.1:9861", "ns-1", runs=True)
-    found = judge([empty, controller(1, leads=True)], [])
+    found = judge(snapshot_of([empty, controller(1, leads=True)]), [])
     assert not found.healthy
     assert [item.line for item in found.reasons] == [
         "ns-1: knows no broker; start the brokers, or check their namesrvAddr"

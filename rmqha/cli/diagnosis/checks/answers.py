@@ -19,7 +19,8 @@ from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig, parse_properties
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError
-from rmqha.ops.cluster_view import DAMAGE_FIX, ask, ask_leader, ask_state, damage_words
+from rmqha.ops.asking import ask, ask_leader, ask_state
+from rmqha.ops.cluster_view import DAMAGE_FIX, damage_words
 from rmqha.ops.finding import Finding, ok, warn, wrong
 from rmqha.ops.local.cluster_file import NodeKind
 from rmqha.wire.command import Command

@@ -1,0 +1,84 @@
+"""Single requests to servers, by an operator's tools. Control plane."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TypeVar
+
+import trio
+
+from rmqha.host.net.remoting import RemotingClient
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import RemoteError, UnreachableError
+from rmqha.ops.answer import reading
+from rmqha.wire.command import Command
+from rmqha.wire.state.controller_state import ControllerState
+from rmqha.wire.state.json_record import JsonRecord
+from rmqha.wire.state.name_server_state import NameServerState
+from rmqha.wire.state.replica_state import ReplicaState
+
+ASK_TIMEOUT_MS = 1000
+LARGE_BYTES = 64 * 1024
+"""A larger answer is parsed beside the event loop."""
+_STATES: dict[type[JsonRecord], tuple[RequestCode, str]] = {
+    ReplicaState: (RequestCode.RMQHA_GET_REPLICA_STATE, "a broker's"),
+    ControllerState: (RequestCode.RMQHA_GET_CONTROLLER_STATE, "a controller's"),
+    NameServerState: (RequestCode.RMQHA_GET_NAMESRV_STATE, "a name server's"),
+}
+StateT = TypeVar("StateT", ReplicaState, ControllerState, NameServerState)
+
+
+def asked(reply: Command, address: str) -> Command:
+    """The reply if it is a success; RemoteError otherwise."""
+    if reply.code != ResponseCode.SUCCESS:
+        raise RemoteError(reply.code, reply.remark or "", address)
+    return reply
+
+
+async def ask(client: RemotingClient, address: str, command: Command, timeout_ms: int = ASK_TIMEOUT_MS) -> Command:
+    """One request to one node. Raises UnreachableError or RemoteError."""
+    return asked(await client.call(address, command, timeout_ms), address)
+
+
+async def ask_leader(
+    client: RemotingClient, addresses: list[str], command: Callable[[], Command], timeout_ms: int = ASK_TIMEOUT_MS
+) -> tuple[Command, str]:
+    """One request to the leader of the controllers, whichever of `addresses` that is: (reply, who answered).
+
+    Raises RemoteError for its refusal, UnreachableError if no leader can be found."""
+    waiting, tried = list(addresses), set[str]()
+    trouble = "none is configured"
+    while waiting:
+        address = waiting.pop(0)
+        if address in tried:
+            continue
+        tried.add(address)
+        try:
+            reply = await client.call(address, command(), timeout_ms)
+        except UnreachableError as error:
+            trouble = str(error)
+            continue
+        if reply.code == ResponseCode.CONTROLLER_NOT_LEADER:
+            leader = reply.ext.get("controllerLeaderAddress", "")
+            trouble = f"{address} knows no leader" if not leader else f"{address} says that {leader} leads"
+            waiting = [leader, *waiting] if leader else waiting
+            continue
+        return asked(reply, address), address
+    raise UnreachableError(f"no controller could be asked: {trouble}")
+
+
+async def state_of(client: RemotingClient, address: str, schema: type[StateT]) -> StateT:
+    """A server's own state. Raises UnreachableError or RemoteError."""
+    with reading(address, _STATES[schema][1]):
+        return await ask_state(client, address, schema)
+
+
+async def ask_state(
+    client: RemotingClient, address: str, schema: type[StateT], timeout_ms: int = ASK_TIMEOUT_MS
+) -> StateT:
+    """Ask a server for its own state; ValueError for an answer that is no such state."""
+    body = bytes((await ask(client, address, Command(_STATES[schema][0]), timeout_ms)).body)
+    if len(body) < LARGE_BYTES:
+        return schema.from_json(json.loads(body))
+    return await trio.to_thread.run_sync(lambda: schema.from_json(json.loads(body)))

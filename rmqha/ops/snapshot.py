@@ -1,0 +1,195 @@
+"""A cluster as its nodes told of themselves in one round of questions: the one picture that all observers read. Pure.
+
+Health, `rmqha status`, `top`, `describe`, `explain-wait`, the name server's page and the drills are made from it.
+`rmqha.ops.survey` asks for it. It has a version, and JSON both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Self
+
+from rmqha.wire.state.controller_state import ControllerState, GroupState
+from rmqha.wire.state.json_record import JsonRecord
+from rmqha.wire.state.name_server_state import NameServerState
+from rmqha.wire.state.replica_state import ReplicaState
+
+VERSION = 1
+
+
+class ServerKind(Enum):
+    """In the order of a snapshot."""
+
+    NAME_SERVER = "name server"
+    CONTROLLER = "controller"
+    BROKER = "broker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecurityFile(JsonRecord):
+    """A file of certificates, accounts or credentials that a process reads. `problem`: why it is not in force, ""
+    if it is; `expires_in_ms`: None if nothing in it ends."""
+
+    key: str
+    file: str
+    problem: str
+    expires_in_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncedReplica(JsonRecord):
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApacheGroup(JsonRecord):
+    """A group as Apache's leading controller tells it (request 1006)."""
+
+    master_broker_id: int | None = None
+    master_epoch: int | None = None
+    sync_state_set_epoch: int | None = None
+    in_sync_replicas: tuple[SyncedReplica, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport(JsonRecord):
+    """Answers of one server. `error` is one sentence if it says nothing; what it says is then empty."""
+
+    kind: ServerKind
+    address: str
+    name: str = ""
+    """Name of a node of the cluster directory; "" of any other."""
+    groups: frozenset[str] = frozenset()
+    """Groups in which a broker was heard of."""
+    runs: bool | None = None
+    """True if its process lives; None: it is none of the cluster directory."""
+    error: str = ""
+    is_ours: bool = True
+    keys: dict[str, str] = field(default_factory=dict)
+    """Keys of a broker, by request 26."""
+    replica: ReplicaState | None = None
+    """State of a broker, None of Apache's."""
+    before: ReplicaState | None = None
+    """`replica` a moment earlier, if there was a second look."""
+    controller: ControllerState | None = None
+    """State of a controller, None of Apache's."""
+    name_server: NameServerState | None = None
+    """State of a name server, where it was asked for."""
+    routed_id: int | None = None
+    """Id under which clients are routed to a broker; the master is 0. None: the name servers do not know it."""
+    routes: dict[str, dict[int, str]] = field(default_factory=dict)
+    """Routes of a name server: group → broker id → address; the master is id 0."""
+    security: tuple[SecurityFile, ...] = ()
+    """Files of its process, by request 52017; () of a node that has no such request."""
+    leads: bool = False
+    """True of a controller that says so."""
+    apache_groups: dict[str, ApacheGroup] = field(default_factory=dict)
+    """Groups by the word of Apache's leading controller."""
+
+    @property
+    def answers(self) -> bool:
+        return not self.error
+
+    @property
+    def title(self) -> str:
+        """The name by which people know it."""
+        return self.name or self.address
+
+    @property
+    def group(self) -> str:
+        """Group of a broker; "" if nobody told."""
+        named = (self.replica.broker_name if self.replica is not None else "") or self.keys.get("brokerName")
+        return named or next(iter(sorted(self.groups)), "")
+
+    @property
+    def leads_group(self) -> bool:
+        """True for a master, by its own word; by where clients are routed if it is not ours or is silent."""
+        return self.routed_id == 0 if self.replica is None else self.replica.leads
+
+    @property
+    def told_groups(self) -> Mapping[str, GroupState]:
+        """Groups that a controller of ours knows."""
+        return {} if self.controller is None else self.controller.groups
+
+    def is_of(self, group: str) -> bool:
+        """True of a broker that belongs to the group, by its own word or another's."""
+        return self.kind is ServerKind.BROKER and (group in self.groups or group == self.group)
+
+    def about(self, group: str) -> NodeReport:
+        """A controller's or name server's report without what it says of other groups."""
+        own = {group: self.routes[group]} if group in self.routes else {}
+        if self.controller is None:
+            return replace(self, routes=own)
+        told = {group: self.told_groups[group]} if group in self.told_groups else {}
+        return replace(self, routes=own, controller=replace(self.controller, groups=told))
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSnapshot(JsonRecord):
+    """The reports of all servers that were asked, by kind, name and address."""
+
+    nodes: tuple[NodeReport, ...] = ()
+    version: int = VERSION
+
+    @classmethod
+    def of(cls, reports: Sequence[NodeReport]) -> ClusterSnapshot:
+        order = {kind: place for place, kind in enumerate(ServerKind)}
+        return cls(tuple(sorted(reports, key=lambda node: (order[node.kind], node.name, node.address))))
+
+    @classmethod
+    def from_json(cls, found: object) -> Self:
+        """Raises ValueError for what is no snapshot, or one of a newer release."""
+        made = super(ClusterSnapshot, cls).from_json(found)
+        if made.version > VERSION:
+            raise ValueError(f"it is a snapshot of version {made.version}; this release reads up to {VERSION}")
+        return made
+
+    # --- who is in it -----------------------------------------------------------------------------------------------
+    def of_kind(self, kind: ServerKind) -> list[NodeReport]:
+        return [node for node in self.nodes if node.kind is kind]
+
+    def brokers_of(self, group: str) -> list[NodeReport]:
+        return [node for node in self.nodes if node.is_of(group)]
+
+    def server(self, kind: ServerKind, address: str) -> NodeReport | None:
+        return next((node for node in self.nodes if (node.kind, node.address) == (kind, address)), None)
+
+    @property
+    def answered(self) -> int:
+        """Number of servers that answered."""
+        return sum(node.answers for node in self.nodes)
+
+    # --- what they say together -------------------------------------------------------------------------------------
+    @property
+    def groups(self) -> list[str]:
+        """All groups that somebody has named."""
+        found = set[str]()
+        for node in self.nodes:
+            if node.kind is ServerKind.BROKER:
+                found |= node.groups | ({node.group} if node.group else set())
+            found |= set(node.routes)
+        return sorted(found)
+
+    def told_group(self, name: str) -> GroupState | None:
+        """The group as the leading controller has it, else as the controller that knows the highest epoch."""
+        told = [(node.leads, node.told_groups[name]) for node in self.nodes if name in node.told_groups]
+        best = max(told, key=lambda item: (item[0], item[1].master_epoch), default=None)
+        return None if best is None else best[1]
+
+    @property
+    def maintained(self) -> set[str]:
+        """Addresses of replicas whose absence an operator has announced (`rmqha maintenance on`)."""
+        groups = [group for node in self.nodes for group in node.told_groups.values()]
+        return {item.address for group in groups for item in group.replicas if item.in_maintenance}
+
+    # --- beside an earlier one --------------------------------------------------------------------------------------
+    @property
+    def replicas(self) -> dict[str, ReplicaState]:
+        """States of the brokers that told theirs, by address."""
+        return {node.address: node.replica for node in self.nodes if node.replica is not None}
+
+    def after(self, earlier: Mapping[str, ReplicaState]) -> ClusterSnapshot:
+        """This snapshot with `before` from `earlier`, the states by address: what stands still is seen by that."""
+        return replace(self, nodes=tuple(replace(node, before=earlier.get(node.address)) for node in self.nodes))

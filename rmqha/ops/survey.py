@@ -1,0 +1,322 @@
+"""Ask every node that a cluster has, each for its own word, at once and within a fixed time. Control plane.
+
+The nodes are those of the cluster directory or of the given addresses, and whoever those name: name servers name
+brokers, brokers name their controllers and name servers, controllers name replicas and each other. A node that is
+silent costs its own time and nobody else's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import trio
+
+from rmqha.host.net.remoting import RemotingClient
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config.servers import parse_properties
+from rmqha.model.error import RemoteError, RmqhaError
+from rmqha.model.identity import parse_address
+from rmqha.ops.asking import StateT, ask, ask_state
+from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.ops.snapshot import ApacheGroup, ClusterSnapshot, NodeReport, SecurityFile, ServerKind
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import dumps, loads
+from rmqha.wire.state.controller_state import ControllerState
+from rmqha.wire.state.name_server_state import NameServerState
+from rmqha.wire.state.replica_state import ReplicaState
+
+NODE_SHARE = 0.4
+"""Part of the whole time that one node may take to answer."""
+SECOND_LOOK_S = 0.4
+"""Pause ahead of the second look at whatever may be a moment's difference."""
+
+
+class Extent(Enum):
+    """Questions of a survey."""
+
+    STATES = "states"
+    """The own state of each given server, and the routes of name servers."""
+    KEYS = "keys"
+    """Brokers' keys too."""
+    ALL = "all"
+    """Files of certificates and accounts too; and whoever they name is asked as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapAddresses:
+    """Addresses to begin at, by kind, and the names of the nodes of a cluster directory."""
+
+    name_servers: tuple[str, ...] = ()
+    controllers: tuple[str, ...] = ()
+    brokers: tuple[tuple[str, str], ...] = ()
+    """(address, group)."""
+    names: tuple[tuple[ServerKind, str, str, bool], ...] = ()
+    """(kind, address, name, whether its process lives)."""
+
+    @classmethod
+    def of_state(cls, state: ClusterState) -> BootstrapAddresses:
+        names = []
+        for node in state.nodes.values():
+            if node.is_broker:
+                names.append((ServerKind.BROKER, node.address, node.name, node.alive))
+            elif node.controller_address != node.address:
+                names.append((ServerKind.NAME_SERVER, node.address, node.name, node.alive))
+            if node.controller_address:
+                names.append((ServerKind.CONTROLLER, node.controller_address, node.name, node.alive))
+        return cls(
+            tuple(item for item in state.namesrv_addresses.split(";") if item),
+            tuple(state.controller_addresses),
+            tuple((node.address, node.group) for node in state.brokers),
+            tuple(names),
+        )
+
+    @classmethod
+    def of_living(cls, state: ClusterState) -> BootstrapAddresses:
+        """All servers of processes that live, and nobody else."""
+        found = cls.of_state(state)
+        names = tuple(item for item in found.names if item[3])
+        living = {kind: tuple(item[1] for item in names if item[0] is kind) for kind in ServerKind}
+        return replace(
+            found,
+            name_servers=living[ServerKind.NAME_SERVER],
+            controllers=living[ServerKind.CONTROLLER],
+            brokers=tuple(item for item in found.brokers if item[0] in living[ServerKind.BROKER]),
+            names=names,
+        )
+
+
+class Survey:
+    """One round of questions. `only` limits the brokers to one group. `snapshot` fills while `run` runs."""
+
+    def __init__(
+        self,
+        client: RemotingClient,
+        seeds: BootstrapAddresses,
+        time_s: float,
+        only: str | None = None,
+        extent: Extent = Extent.ALL,
+    ) -> None:
+        self._client = client
+        self._seeds = seeds
+        self._only = only
+        self._extent = extent
+        self._time_s = time_s
+        self._node_ms = max(1, round(time_s * NODE_SHARE * 1000))
+        self._nursery: trio.Nursery | None = None
+        self._reports: dict[tuple[ServerKind, str], NodeReport] = {}
+
+    @property
+    def snapshot(self) -> ClusterSnapshot:
+        """The reports as they are by now."""
+        return ClusterSnapshot.of(list(self._reports.values()))
+
+    async def run(self) -> ClusterSnapshot:
+        """Everybody's report; within the time, whatever the nodes do."""
+        with trio.move_on_after(self._time_s):
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                for address in self._seeds.name_servers:
+                    self._meet(ServerKind.NAME_SERVER, address)
+                for address in self._seeds.controllers:
+                    self._meet(ServerKind.CONTROLLER, address)
+                for address, group in self._seeds.brokers:
+                    self._meet(ServerKind.BROKER, address, group)
+            groups = sorted({group for report in self._reports.values() for group in report.groups})
+            for report in list(self._reports.values()):
+                if report.kind is ServerKind.CONTROLLER and report.leads and not report.is_ours and groups:
+                    await self._ask_apaches_groups(report.address, groups)
+        return self.snapshot
+
+    async def look_again(self) -> ClusterSnapshot:
+        """The states of those that answered, a second time: `before` keeps the first."""
+        with trio.move_on_after(self._time_s * NODE_SHARE):
+            async with trio.open_nursery() as nursery:
+                for report in list(self._reports.values()):
+                    if report.answers:
+                        nursery.start_soon(self._again, report)
+        return self.snapshot
+
+    # --- who is asked -----------------------------------------------------------------------------------------------
+    def _named(self, kind: ServerKind, address: str, group: str = "") -> None:
+        """Somebody has named this node."""
+        if self._extent is Extent.ALL:
+            self._meet(kind, address, group)
+
+    def _meet(self, kind: ServerKind, address: str, group: str = "") -> None:
+        """A node of the survey; it is asked once."""
+        if kind is ServerKind.BROKER and self._only is not None and group != self._only:
+            return
+        try:
+            parse_address(address)
+        except ValueError:
+            return
+        report = self._reports.get((kind, address))
+        if report is None:
+            names = [item[2:] for item in self._seeds.names if item[:2] == (kind, address)]
+            name, runs = names[-1] if names else ("", None)
+            report = NodeReport(kind, address, name, runs=runs, error=f"{address} has not answered yet")
+            assert self._nursery is not None
+            self._nursery.start_soon(self._ask, kind, address)
+        self._put(replace(report, groups=report.groups | {group}) if group else report)
+
+    def _put(self, report: NodeReport) -> None:
+        self._reports[report.kind, report.address] = report
+
+    async def _ask(self, kind: ServerKind, address: str) -> None:
+        """Never raises for a node that does not answer, or answers nonsense."""
+        question = {
+            ServerKind.NAME_SERVER: self._name_server,
+            ServerKind.CONTROLLER: self._controller,
+            ServerKind.BROKER: self._broker,
+        }[kind]
+        error = ""
+        try:
+            with trio.move_on_after(self._node_ms / 1000) as scope:
+                await question(address)
+                if self._extent is Extent.ALL:
+                    files = await self._security(address)
+                    self._put(replace(self._reports[kind, address], security=files))
+            if scope.cancelled_caught:
+                error = f"{address} did not answer within {self._node_ms} ms"
+        except RmqhaError as trouble:
+            error = str(trouble)
+        except (ValueError, TypeError, AttributeError, KeyError) as trouble:
+            why = f"it lacks {trouble}" if isinstance(trouble, KeyError) else str(trouble)
+            error = f"the answer of {address} cannot be read: {why}"
+        self._put(replace(self._reports[kind, address], error=error))
+
+    async def _again(self, report: NodeReport) -> None:
+        try:
+            if report.kind is ServerKind.NAME_SERVER:
+                self._put(replace(report, routes=await self._routes(report.address)))
+            elif report.controller is not None:
+                self._put(replace(report, controller=await self._state(report.address, ControllerState)))
+            elif report.replica is not None:
+                state = await self._state(report.address, ReplicaState)
+                self._put(replace(report, before=report.replica, replica=state))
+        except (RmqhaError, ValueError, TypeError, AttributeError, KeyError):
+            return  # the first look counts
+
+    # --- what is asked ----------------------------------------------------------------------------------------------
+    async def _call(
+        self, address: str, code: RequestCode, ext: dict[str, str] | None = None, body: bytes = b""
+    ) -> Command:
+        return await ask(self._client, address, Command(code, ext or {}, body), self._node_ms)
+
+    async def _state(self, address: str, schema: type[StateT]) -> StateT:
+        return await ask_state(self._client, address, schema, self._node_ms)
+
+    async def _state_of_ours(self, address: str, schema: type[StateT]) -> StateT | None:
+        """None of a node of Apache's, which has no such request."""
+        try:
+            return await self._state(address, schema)
+        except RemoteError as error:
+            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+            return None
+
+    async def _routes(self, address: str) -> dict[str, dict[int, str]]:
+        body = loads(bytes((await self._call(address, RequestCode.GET_BROKER_CLUSTER_INFO)).body))
+        table = body.get("brokerAddrTable") or {}
+        return {
+            str(name): {int(broker_id): str(where) for broker_id, where in row["brokerAddrs"].items()}
+            for name, row in table.items()
+        }
+
+    async def _name_server(self, address: str) -> None:
+        key = ServerKind.NAME_SERVER, address
+        if self._extent is Extent.STATES:
+            self._put(replace(self._reports[key], name_server=await self._state_of_ours(address, NameServerState)))
+        routes = await self._routes(address)
+        self._put(replace(self._reports[key], routes=routes))
+        for name, addresses in routes.items():
+            for broker in addresses.values():
+                self._named(ServerKind.BROKER, broker, name)
+
+    async def _broker(self, address: str) -> None:
+        key = ServerKind.BROKER, address
+        keys: dict[str, str] = {}
+        if self._extent is not Extent.STATES:
+            reply = await self._call(address, RequestCode.GET_BROKER_CONFIG)
+            keys = parse_properties(str(reply.body, "utf-8"), f"the configuration of {address}")
+            self._put(replace(self._reports[key], keys=keys))
+        state = await self._state_of_ours(address, ReplicaState)
+        self._put(replace(self._reports[key], replica=state, is_ours=state is not None))
+        if keys.get("enableControllerMode") == "true":
+            self._all_named(ServerKind.CONTROLLER, keys.get("controllerAddr", ""))
+        self._all_named(ServerKind.NAME_SERVER, keys.get("namesrvAddr", ""))
+
+    async def _controller(self, address: str) -> None:
+        key = ServerKind.CONTROLLER, address
+        state = await self._state_of_ours(address, ControllerState)
+        if state is None:
+            self._put(replace(self._reports[key], is_ours=False))
+            await self._apaches_controller(address)
+            return
+        self._put(replace(self._reports[key], controller=state, leads=state.leading))
+        if self._extent is not Extent.ALL:
+            return
+        for name, group in state.groups.items():
+            for replica in group.replicas:
+                self._named(ServerKind.BROKER, replica.address, name)
+        quorum = await self._call(address, RequestCode.RMQHA_GET_QUORUM, {"version": "1"})
+        for member in json.loads(bytes(quorum.body))["addresses"].values():
+            self._named(ServerKind.CONTROLLER, str(member))
+
+    async def _apaches_controller(self, address: str) -> None:
+        ext = (await self._call(address, RequestCode.CONTROLLER_GET_METADATA_INFO)).ext
+        for peer in ext.get("peers", "").split(";"):
+            self._named(ServerKind.CONTROLLER, peer.partition(":")[2])
+        leads = ext.get("isLeader") == "true"
+        self._put(replace(self._reports[ServerKind.CONTROLLER, address], leads=leads))
+
+    async def _ask_apaches_groups(self, address: str, groups: list[str]) -> None:
+        """Apache's controller tells of the groups that it is asked for."""
+        report = self._reports[ServerKind.CONTROLLER, address]
+        try:
+            reply = await self._call(address, RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=dumps(groups))
+            table = loads(bytes(reply.body)).get("replicasInfoTable") or {}
+            told = {str(name): ApacheGroup.from_json(row) for name, row in table.items()}
+            self._put(replace(report, apache_groups=told))
+        except RmqhaError as error:
+            self._put(replace(report, error=str(error)))
+        except (ValueError, TypeError, AttributeError):
+            self._put(replace(report, error=f"the answer of {address} about its groups cannot be read"))
+
+    async def _security(self, address: str) -> tuple[SecurityFile, ...]:
+        try:
+            told = loads(bytes((await self._call(address, RequestCode.RMQHA_GET_SECURITY_STATE)).body))
+        except RemoteError:
+            return ()
+        now_ms = int(told["nowMs"])
+        return tuple(
+            SecurityFile(
+                key=str(row["key"]),
+                file=str(row["file"]),
+                problem=str(row["problem"] or ""),
+                expires_in_ms=None if row["expiresAtMs"] is None else int(row["expiresAtMs"]) - now_ms,
+            )
+            for row in told["files"]
+        )
+
+    def _all_named(self, kind: ServerKind, addresses: str) -> None:
+        for address in addresses.split(";"):
+            self._named(kind, address.strip())
+
+
+async def look(
+    seeds: BootstrapAddresses, time_s: float, only: str | None, unsettled: Callable[[ClusterSnapshot], bool]
+) -> ClusterSnapshot:
+    """Ask everybody; a second time, a moment later, if what they said is `unsettled`. Ends within `time_s`."""
+    with trio.move_on_after(time_s):
+        async with RemotingClient() as client:
+            survey = Survey(client, seeds, time_s * 0.6, only)
+            found = await survey.run()
+            if unsettled(found):
+                await trio.sleep(min(SECOND_LOOK_S, time_s * 0.1))
+                return await survey.look_again()
+            return found
+    return survey.snapshot

@@ -1,0 +1,70 @@
+"""A snapshot of a cluster: JSON both ways, with a version, and asked for within a bound."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+
+from rmqha.ops.snapshot import (
+    VERSION,
+    ApacheGroup,
+    ClusterSnapshot,
+    NodeReport,
+    SecurityFile,
+    ServerKind,
+    SyncedReplica,
+)
+from rmqha.ops.survey import BootstrapAddresses, Extent, Survey
+from tests.cli.health.words import cluster, silent, snapshot_of
+from tests.ops.recorded import CASES, RecordedCluster
+
+
+@pytest.mark.parametrize("extent", Extent)
+@pytest.mark.parametrize("case", CASES)
+async def test_what_a_cluster_told_is_the_same_after_json(
+    case: str, extent: Extent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = RecordedCluster(case, monkeypatch)
+    seeds = BootstrapAddresses.of_state(recorded.state)
+    found = await Survey(recorded.client, seeds, 5.0, extent=extent).run()
+    assert found.answered == (7 if case == "well" else 6)
+    assert ClusterSnapshot.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+def test_every_kind_of_report_is_the_same_after_json() -> None:
+    apache = NodeReport(
+        ServerKind.CONTROLLER,
+        "10.0.0.1:9878",
+        is_ours=False,
+        leads=True,
+        apache_groups={"g": ApacheGroup(master_epoch=3, in_sync_replicas=(SyncedReplica(broker_id=2),))},
+        security=(SecurityFile(key="aclFile", file="f", problem="no YAML"),),
+    )
+    words = cluster()
+    words["broker-a-3"] = silent(words["broker-a-3"], runs=False)
+    moved = replace(words["broker-a-1"], before=words["broker-a-2"].replica, routed_id=0)
+    told = snapshot_of([apache, moved, *words.values()]).to_json()
+    assert ClusterSnapshot.from_json(json.loads(json.dumps(told))).to_json() == told
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"version": VERSION + 1}, f"of version {VERSION + 1}; this release reads up to {VERSION}"),
+        ({"nodes": [{"kind": "printer", "address": "a:1"}]}, "nodes: kind: 'printer' is not a valid ServerKind"),
+        ({"nodes": [{"kind": "broker"}]}, "nodes: it lacks address"),
+        ({"nodes": [{"kind": "broker", "address": "a:1", "routes": {"g": {"x": "b:1"}}}]}, "routes: invalid literal"),
+        ({"nodes": {}}, "nodes: it is dict, not list"),
+    ],
+)
+def test_a_snapshot_that_cannot_be_read_is_one_sentence(change: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ClusterSnapshot.from_json(ClusterSnapshot().to_json() | change)
+
+
+def test_nothing_in_it_is_changed_in_place() -> None:
+    found = snapshot_of(cluster().values())
+    with pytest.raises(FrozenInstanceError):
+        setattr(found.nodes[0], "error", "it fell silent")  # noqa: B010
