@@ -13,10 +13,13 @@ WORKERS ?= 2
 # a module's tests stay with one worker, in their order; tests/conftest.py says which modules go first
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+NATIVE_SOURCES := tools/native.py native/Cargo.toml native/Cargo.lock $(wildcard native/src/*.rs)
+NATIVE_STAMP := native/target/stamp
+
 # else every server that a test starts, and every collection, compiles what it imports
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env demo test interop chaos abuse browser spec drills lint types sim sim-many sim-day planted fuzz fuzz-frames bench lock test-lowest sbom clean
+.PHONY: help env demo test interop chaos abuse browser spec drills lint types sim sim-many sim-day planted fuzz fuzz-frames fuzz-kernel native bench lock test-lowest sbom clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -81,10 +84,14 @@ fuzz: .venv/stamp ## hostile bytes, FUZZ_SECONDS=30 for each parser
 fuzz-frames: .venv/stamp ## CASES=1000000 damaged streams through a server's sessions: no task and no descriptor is left
 	RMQHA_FRAME_CASES=$(CASES) $(BIN)/pytest tests/fuzz/test_sessions.py -s
 
+fuzz-kernel: .venv/stamp ## CASES=1000000 damaged sends to the native kernel and the one in Python: the same answers
+	RMQHA_KERNEL_CASES=$(CASES) $(BIN)/pytest tests/kernel/test_native.py -s -k many
+
 bench: .venv/stamp ## figures and plots, into benchmarks/results
 	$(BIN)/python -m benchmarks
 
 clean: ## the environment and all caches
+	rm -rf native/target rmqha/kernel/librmqha_kernel.so
 	rm -rf .venv .venv-lowest .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 lock: .venv/stamp ## renew requirements/*.lock: the newest versions that pyproject.toml allows, with their hashes
@@ -96,6 +103,13 @@ test-lowest: .venv/stamp ## the tests that need no Java, with the lowest version
 sbom: .venv/stamp ## build/rmqha.cdx.json: what the wheel needs at run time, as CycloneDX
 	$(BIN)/python tools/sbom.py build/rmqha.cdx.json
 
-.venv/stamp: pyproject.toml tools/bootstrap.py requirements/build.lock requirements/dev.lock
+native: ## the native kernel, if cargo is there; `make env` does it too
+	$(PYTHON) tools/native.py
+
+$(NATIVE_STAMP): $(NATIVE_SOURCES)
+	$(PYTHON) tools/native.py
+	@mkdir -p $(@D) && touch $@
+
+.venv/stamp: pyproject.toml tools/bootstrap.py requirements/build.lock requirements/dev.lock | $(NATIVE_STAMP)
 	$(PYTHON) tools/bootstrap.py .venv
 	@touch $@

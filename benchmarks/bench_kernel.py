@@ -1,4 +1,4 @@
-"""Cost of a plain send to a broker, by the batch kernel and by commands: calls, and CPU of one process without sockets.
+"""Cost of a plain send to a broker, by commands and by each kernel: calls, and CPU of one process without sockets.
 
 Frames of one read go through a session to a master that is alone in its group; the queues and the index of keys follow.
 Calls are counted exactly (`sys.setprofile`), from the parser to the answer; the CPU is the median of ROUNDS.
@@ -21,8 +21,11 @@ import trio
 
 from benchmarks.figures import show
 from rmqha.broker.tables.topics import TopicConfig
+from rmqha.host.kernel_choice import LIBRARY, load_kernel
 from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
+from rmqha.kernel.batch_kernel import BatchKernel
+from rmqha.kernel.python_kernel import PythonKernel
 from rmqha.wire.frame import encode_frame
 from tests.broker.support import MAX_FRAME_BYTES, Broker, send_command
 
@@ -42,14 +45,16 @@ def read_of(count: int) -> bytes:
 
 
 class Reading:
-    """A broker and one session; `by_kernel` False: all goes by commands."""
+    """A broker and one session; without a kernel all goes by commands."""
 
-    def __init__(self, directory: Path, *, by_kernel: bool) -> None:
+    def __init__(self, directory: Path, kernel: BatchKernel | None) -> None:
         sizes = {"mapped_file_size_commit_log": 1 << 26, "mapped_file_size_consume_queue": 6_000_000}
         self.broker = Broker(directory, **sizes, max_hash_slot_num=1_000_000, max_index_num=4_000_000).start()
         self.broker.core.topics.put(TopicConfig("T", QUEUE_COUNT, QUEUE_COUNT))
         processor = self.broker.core.processor
-        taker, stream = processor if by_kernel else None, cast(trio.abc.Stream, object())
+        if kernel is not None:
+            self.broker.core.send._kernel = kernel
+        taker, stream = None if kernel is None else processor, cast(trio.abc.Stream, object())
         self._session = Session(1, stream, "127.0.0.1:5", Statistics(), MAX_FRAME_BYTES, taker=taker)
         self._session._received = processor.received
 
@@ -88,11 +93,11 @@ class Reading:
 
 def main() -> None:
     rows = []
+    kernels: dict[str, BatchKernel | None] = {"commands": None, "kernel in Python": PythonKernel()}
+    if LIBRARY.exists():
+        kernels["native kernel"] = load_kernel()
     with tempfile.TemporaryDirectory() as scratch:
-        ways = {
-            name: Reading(Path(scratch) / name, by_kernel=by_kernel)
-            for name, by_kernel in (("commands", False), ("kernel", True))
-        }
+        ways = {name: Reading(Path(scratch) / name, kernel) for name, kernel in kernels.items()}
         for count in READ_COUNTS:
             data = read_of(count)
             for name, way in ways.items():

@@ -39,6 +39,7 @@ from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
 from rmqha.host.event_counts import BROKER_PHASES, JOIN
 from rmqha.host.http.endpoint import HttpEndpoint
+from rmqha.host.kernel_choice import choose_kernel
 from rmqha.host.net import network, remoting
 from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.session import Session
@@ -214,6 +215,9 @@ def _open(
     config: BrokerConfig, tracer: HostTracer, store_host: tuple[bytes, int], quotas: Quotas, shell: BrokerShell
 ) -> BrokerCore:
     root = Path(config.store_path_root_dir).absolute()
+    choice = choose_kernel()
+    if choice.lack:
+        tracer.event("kernel_in_python", reason=choice.lack)
     disk, clock = HostDisk(root), HostClock()
     identity = BrokerIdentity(IdentityFile(disk), config.broker_cluster_name, config.broker_name)
     store_config = StoreConfig(
@@ -243,12 +247,13 @@ def _open(
             shell,
             quotas,
             HostFacts(
-                process={"pid": os.getpid(), "dataDirectory": str(root)},
+                process={"pid": os.getpid(), "dataDirectory": str(root), "kernel": choice.words},
                 disk_usage=lambda: shutil.disk_usage(root),
                 history=tracer.history,
                 local_hour=lambda: time.localtime().tm_hour,
                 memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
             ),
+            choice.kernel,
         )
     except BaseException:
         store.close()

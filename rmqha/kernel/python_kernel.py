@@ -177,7 +177,8 @@ class _Prepared(NamedTuple):
 
 
 def _prepared(rules: SendRules) -> _Prepared:
-    special = re.compile(b"|".join(map(re.escape, rules.special_texts)))
+    assert all(rules.special_texts), "no special text is empty, it would be in all properties"
+    special = re.compile(b"|".join(map(re.escape, rules.special_texts)) or b"(?!)")
     return _Prepared(rules, json_answer(rules), rocketmq_answer(rules), special.search)
 
 

@@ -1,4 +1,4 @@
-"""The answers to plain sends, as `rmqha.wire` would encode them: templates of which few bytes differ."""
+"""The answers to plain sends, as `rmqha.wire` would encode them: literals of the configuration, few values between."""
 
 from __future__ import annotations
 
@@ -21,6 +21,20 @@ _ROCKETMQ = 1 << 24
 _PHY_OFFSET_CHARS = 16
 
 
+def json_literals(rules: SendRules, *, has_key: bool) -> list[bytes]:
+    """Parts of a JSON header around physical offset, queue id, queue offset, perhaps the unique key, and opaque."""
+    last = {"transactionId": _HOLE} if has_key else {}
+    fields = {"msgId": _HOLE, "queueId": _HOLE, "queueOffset": _HOLE, **dict(rules.answer_fields), **last}
+    command = Command(ResponseCode.SUCCESS, fields, flag=FLAG_RESPONSE, opaque=_OPAQUE)
+    *parts, rest = encode_json_header(command).decode().split(_HOLE, 3)
+    if has_key:
+        before, rest = rest.rsplit(_HOLE, 1)  # what stands between is the broker's own
+        parts.append(before)
+    parts += rest.rsplit(str(_OPAQUE), 1)
+    parts[0] += _store_host(rules)
+    return [part.encode() for part in parts]
+
+
 def json_answer(rules: SendRules) -> Answer:
     """For requests with a JSON header."""
     keyed, plain = _json_template(rules, has_key=True), _json_template(rules, has_key=False)
@@ -38,67 +52,66 @@ def json_answer(rules: SendRules) -> Answer:
 
 
 def _json_template(rules: SendRules, *, has_key: bool) -> bytes:
-    last = {"transactionId": _HOLE} if has_key else {}
-    fields = {"msgId": _HOLE, "queueId": _HOLE, "queueOffset": _HOLE, **dict(rules.answer_fields), **last}
-    command = Command(ResponseCode.SUCCESS, fields, flag=FLAG_RESPONSE, opaque=_OPAQUE)
-    text = encode_json_header(command).decode().replace("%", "%%")
-    for form in (f"{_store_host(rules)}%0{_PHY_OFFSET_CHARS}X", "%b", "%d"):
-        text = text.replace(_HOLE, form, 1)
-    if has_key:
-        text = "%b".join(text.rsplit(_HOLE, 1))  # what stands between is the broker's own
-    return "%d".join(text.rsplit(str(_OPAQUE), 1)).encode()
+    forms = (b"%%0%dX" % _PHY_OFFSET_CHARS, b"%b", b"%d", *((b"%b",) if has_key else ()), b"%d", b"")
+    literals = json_literals(rules, has_key=has_key)
+    return b"".join(literal.replace(b"%", b"%%") + form for literal, form in zip(literals, forms, strict=True))
+
+
+def rocketmq_literals(rules: SendRules) -> list[bytes]:
+    """Parts of a ROCKETMQ header around: opaque; bytes of all fields; physical offset; queue id and queue offset, each
+    behind the last byte of its length; and the unique key, if there is one, behind its length."""
+    command = Command(ResponseCode.SUCCESS, dict(rules.answer_fields), flag=FLAG_RESPONSE)
+    header = encode_rocketmq_header(command)
+    opaque_at, fields_at = 5, 21
+    host = _store_host(rules).encode()
+    return [
+        header[:opaque_at],
+        header[opaque_at + 4 : fields_at - 4],
+        _name(b"msgId") + bytes((len(host) + _PHY_OFFSET_CHARS,)) + host,
+        _name(b"queueId"),
+        _name(b"queueOffset"),
+        header[fields_at:],
+        _name(b"transactionId")[:-3],
+    ]
 
 
 def rocketmq_answer(rules: SendRules) -> Answer:
     """For requests with a ROCKETMQ header."""
-    command = Command(ResponseCode.SUCCESS, dict(rules.answer_fields), flag=FLAG_RESPONSE)
-    header = encode_rocketmq_header(command)
-    opaque_at, fields_at = 5, 21
-    head, middle, own = (
-        header[:opaque_at],
-        header[opaque_at + 4 : fields_at - 4],
-        header[fields_at:].replace(b"%", b"%%"),
-    )
-    host = _store_host(rules)
-    template = (
-        b"%b%b%b%b%b"
-        + _field(b"msgId", bytes((len(host) + _PHY_OFFSET_CHARS,)), b"%b%%0%dX" % (host.encode(), _PHY_OFFSET_CHARS))
-        + _field(b"queueId", b"%c", b"%b")
-        + _field(b"queueOffset", b"%c", b"%b")
-        + own
-    )
-    key_head = _field(b"transactionId", b"", b"")[:-3]
+    head, middle, message_id, queue_name, offset_name, own, key_name = rocketmq_literals(rules)
+    template = b"%b%b%b%b%b%b" + b"%%0%dX" % _PHY_OFFSET_CHARS + b"%b%c%b%b%c%b%b%b"
     int32 = struct.Struct(">i").pack
-    rest_bytes = len(template % (b"", b"", b"", b"", b"", 0, 0, b"", 0, b""))
+    header_bytes = len(head) + 4 + len(middle) + 4
+    rest_bytes = len(message_id) + _PHY_OFFSET_CHARS + len(queue_name) + 1 + len(offset_name) + 1 + len(own)
 
     def answer(opaque: int, phy_offset: int, queue_id: bytes, queue_offset: int, key: bytes | None) -> bytes:
         offset = b"%d" % queue_offset
-        last = b"" if key is None else key_head + int32(len(key)) + key
+        last = b"" if key is None else key_name + int32(len(key)) + key
         ext_bytes = rest_bytes + len(queue_id) + len(offset) + len(last)
-        size = fields_at + ext_bytes
-        return (
-            template
-            % (
-                _WORDS.pack(4 + size, _ROCKETMQ | size),
-                head,
-                int32(opaque),
-                middle,
-                int32(ext_bytes),
-                phy_offset,
-                len(queue_id),
-                queue_id,
-                len(offset),
-                offset,
-            )
-            + last
+        size = header_bytes + ext_bytes
+        return template % (
+            _WORDS.pack(4 + size, _ROCKETMQ | size),
+            head,
+            int32(opaque),
+            middle,
+            int32(ext_bytes),
+            message_id,
+            phy_offset,
+            queue_name,
+            len(queue_id),
+            queue_id,
+            offset_name,
+            len(offset),
+            offset,
+            own,
+            last,
         )
 
     return answer
 
 
-def _field(name: bytes, length: bytes, value: bytes) -> bytes:
-    """A field with a value below 256 bytes; `length` is the last of the four bytes of its length."""
-    return struct.pack(">h", len(name)) + name + b"\0\0\0" + length + value
+def _name(name: bytes) -> bytes:
+    """A field's name, and the first three of the four bytes of its value's length."""
+    return struct.pack(">h", len(name)) + name + b"\0\0\0"
 
 
 def _store_host(rules: SendRules) -> str:

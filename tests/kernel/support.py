@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 import trio
 
 from rmqha.broker.tables.topics import TopicConfig
+from rmqha.host.kernel_choice import LIBRARY, load_kernel
 from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
+from rmqha.kernel.batch_kernel import BatchKernel
+from rmqha.kernel.python_kernel import PythonKernel
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser
 from tests.broker.support import MAX_FRAME_BYTES, Broker, send_command
@@ -24,7 +29,17 @@ TOPICS = (
     TopicConfig("ReadOnly", 2, 2, perm=4),
     TopicConfig("Batches", 2, 2, attributes={"queue.type": "BatchCQ"}),
 )
+KERNELS = ("python", "native")
 DERIVED = ("commitlog", "consumequeue", "batchconsumequeue", "index")
+
+
+def kernel_named(name: str) -> BatchKernel:
+    """A new one. Where there is no cargo, what needs the native one is left out."""
+    if name == "python":
+        return PythonKernel()
+    if not LIBRARY.exists() and shutil.which("cargo") is None:
+        pytest.skip("no native kernel and no cargo: that both kernels do the same is left out")
+    return load_kernel()
 
 
 class Fed:

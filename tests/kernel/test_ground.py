@@ -19,17 +19,17 @@ from rmqha.store.log.record import decode
 from rmqha.store.store import Store
 from rmqha.wire.frame import encode_frame
 from tests.broker.support import send_command
-from tests.kernel.support import Fed, broker_on, decoded
+from tests.kernel.support import KERNELS, Fed, broker_on, decoded, kernel_named
 from tests.store.support import SMALL, bodies, commit_all, log_bytes, message, open_store, sim_disk
 
 RULES = SendRules(1 << 24, 3000, 32767, b"CLUSTER\x01c\x02", (b"DELAY",), b"\x7f\0\0\1", 10911, (("TRACE_ON", "true"),))
 
 
-class Remembering(PythonKernel):
+class Remembering:
     """Planted: asks for a queue once, and counts on by itself."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, kernel: BatchKernel) -> None:
+        self._kernel = kernel
         self._slots: dict[tuple[bytes, int], QueueSlot] = {}
 
     def sends(self, read: SendRead, rules: SendRules, ground: SendGround) -> SendsTaken:
@@ -39,7 +39,7 @@ class Remembering(PythonKernel):
                 self._slots[topic, queue_id] = known
             return known
 
-        taken = super().sends(read, rules, ground._replace(slot=slot))
+        taken = self._kernel.sends(read, rules, ground._replace(slot=slot))
         for run in taken.runs:
             key = run.topic.encode(), run.queue_id
             self._slots[key] = self._slots[key]._replace(next_offset=run.first_offset + run.unit_count)
@@ -133,15 +133,20 @@ CHANGES: dict[str, Callable[[BatchKernel], None]] = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_what_is_given_at_the_call_counts(change: str) -> None:
-    CHANGES[change](PythonKernel())
+both_kernels = pytest.mark.parametrize("kernel", KERNELS)
 
 
+@both_kernels
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_kernel_that_remembers_is_found(change: str) -> None:
+def test_what_is_given_at_the_call_counts(kernel: str, change: str) -> None:
+    CHANGES[change](kernel_named(kernel))
+
+
+@both_kernels
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_kernel_that_remembers_is_found(kernel: str, change: str) -> None:
     with pytest.raises(AssertionError):
-        CHANGES[change](Remembering())
+        CHANGES[change](Remembering(kernel_named(kernel)))
 
 
 # --- topics ---------------------------------------------------------------------------------------------------------
@@ -170,11 +175,13 @@ TOPIC_CHANGES: dict[str, tuple[Callable[[Fed], None], ResponseCode]] = {
 }
 
 
+@both_kernels
 @pytest.mark.parametrize("change", TOPIC_CHANGES)
 @pytest.mark.parametrize("remembers", [False, True])
-def test_changes_of_a_topic_count_at_once(tmp_path: Path, change: str, remembers: bool) -> None:
+def test_changes_of_a_topic_count_at_once(tmp_path: Path, kernel: str, change: str, remembers: bool) -> None:
     make, expected = TOPIC_CHANGES[change]
-    with fed(tmp_path / "store", Remembering() if remembers else PythonKernel()) as broker:
+    asked = kernel_named(kernel)
+    with fed(tmp_path / "store", Remembering(asked) if remembers else asked) as broker:
         broker.broker.core.topics.configure(replace(broker.broker.config, auto_create_topic_enable=False))
         make(broker)
         assert (answer(broker) is expected) is not remembers, "the planted kernel is found, the other is well"

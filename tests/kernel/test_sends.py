@@ -16,103 +16,22 @@ from hypothesis import strategies as st
 from rmqha.broker.replication.waiter import Waiting
 from rmqha.broker.services.traffic import Traffic
 from rmqha.ha.action import AckStatus
-from rmqha.model.code import RequestCode
 from rmqha.model.offset import PhyOffset
-from rmqha.wire.command import Command, HeaderCodec, Language
-from rmqha.wire.frame import FrameParser, encode_frame
-from tests.broker.support import MAX_FRAME_BYTES, Broker, send_command
-from tests.golden.reader import frames as golden_frames
-from tests.golden.reader import raw
-from tests.kernel.support import Fed, answers, broker_on, files
+from rmqha.wire.command import Command, HeaderCodec
+from rmqha.wire.frame import encode_frame
+from tests.broker.support import Broker, send_command
+from tests.kernel.streams import OPAQUES, PLAIN, golden_streams, sends, stream_of
+from tests.kernel.support import KERNELS, Fed, answers, broker_on, files, kernel_named
 
-PLAIN = "UNIQ_KEY\x017F000001000000000000000000000A\x02WAIT\x01true\x02TAGS\x01TagA\x02"
-PROPERTIES = [
-    "",
-    PLAIN,
-    "KEYS\x01a b c\x02" + PLAIN,
-    "TAGS\x01only\x02",
-    "TAGS\x01",
-    "UNIQ_KEY\x01first\x02UNIQ_KEY\x01second\x02",
-    "aUNIQ_KEY\x01no\x02TAGS\x01x\x02TAGS\x01y",
-    "UNIQ_KEY\x01with\x01one\x02",
-    "colour\x01red",
-    "noseparator",
-    "text\x01\u4f60\u597d\x02",
-    'quote\x01"\x02',
-    "path\x01c:\\u0001\x02",
-    "WAIT\x01false\x02",
-    "WAIT\x01falsehood\x02",
-    "DELAY\x013\x02",
-    "TIMER_DELIVER_MS\x0199\x02",
-    "TRAN_MSG\x01true\x02PGROUP\x01P\x02",
-    "MSG_REGION\x01elsewhere\x02",
-    "CLUSTER\x01mine\x02",
-    "INNER_NUM\x013\x02",
-    "__CRC32#\x010000000000\x02",
-    "__SHARDINGKEY\x01s\x02",
-    "big\x01" + "x" * 32_700 + "\x02",
-]
-NUMBERS = ["0", "1", "3", "4", "-1", "007", "999999999", "2147483648", "", "x", "+1", "1_0", " 1"]
-FIELDS: dict[str, list[str]] = {
-    "b": [
-        "T",
-        "Narrow",
-        "%Odd|name_-",
-        "L" * 200,
-        "ReadOnly",
-        "Batches",
-        "New",
-        "%RETRY%G",
-        "SCHEDULE_TOPIC_XXXX",
-        "a/b",
-    ],
-    "e": NUMBERS,
-    "f": ["0", "1", "2", "3", "4", "8", "16", "128", "256", "769", "-1", "x"],
-    "g": ["0", "1795227462186", "-5", "999999999999999999", "99999999999999999999", "t"],
-    "h": NUMBERS,
-    "i": PROPERTIES,
-    "j": ["0", "3", "-1", "9999999999"],
-    "k": ["false", "true", "", "\u00fc"],
-    "l": ["", "0", "16", "x"],
-    "m": ["false", "true", "True", ""],
-    "n": ["broker-a", "", 'a"b'],
-    "forwardedBy": ["127.0.0.1:7"],
-    "AccessKey": ["me"],
-}
-ORDER = "abcdefghijklmn"
+both_kernels = pytest.mark.parametrize("kernel", KERNELS)
 
 
-@st.composite
-def sends(draw: st.DrawFn) -> Command:
-    """A send as clients write it, with few fields that are not the usual ones."""
-    body = draw(st.one_of(st.binary(max_size=40), st.just(b"y" * 100_000), st.just(b"z" * 100_001)))
-    command = send_command("T", draw(st.integers(0, 3)), body, i=draw(st.sampled_from(PROPERTIES[:5])), n="broker-a")
-    for name in draw(st.lists(st.sampled_from(sorted(FIELDS)), max_size=2)):
-        command.ext[name] = draw(st.sampled_from(FIELDS[name]))
-    if draw(st.booleans()):
-        command.ext = {name: command.ext[name] for name in sorted(command.ext, key=lambda name: (len(name), name))}
-    for name in draw(st.lists(st.sampled_from("abcdefghijkmn"), max_size=1)) if draw(st.integers(0, 9)) == 0 else ():
-        del command.ext[name]
-    command.code = draw(st.sampled_from([310, 310, 310, 310, 310, 310, 10, 320, 34]))
-    command.codec = draw(st.sampled_from(list(HeaderCodec)))
-    command.flag = draw(st.sampled_from([0, 0, 0, 0, 0, 2, 4]))
-    command.language = draw(st.sampled_from([Language.JAVA, Language.GO, Language.PYTHON]))
-    command.version = draw(st.sampled_from([493, 0, 9, -1]))
-    command.remark = draw(st.sampled_from([None, None, None, "r"]))
-    return command
-
-
-def stream_of(commands: list[Command], opaques: list[int]) -> bytes:
-    for command, opaque in zip(commands, opaques, strict=True):
-        command.opaque = opaque
-    return b"".join(map(encode_frame, commands))
-
-
-def both_ways(stack: ExitStack, **keys: Any) -> tuple[Fed, Fed]:
+def both_ways(stack: ExitStack, kernel: str, **keys: Any) -> tuple[Fed, Fed]:
     root = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)))
     brokers = [stack.enter_context(broker_on(root / name, **keys)) for name in ("lean", "usual")]
     for broker in brokers:
         broker.core.send.traffic = Traffic()
+    brokers[0].core.send._kernel = kernel_named(kernel)
     return Fed(brokers[0], lean=True), Fed(brokers[1], lean=False)
 
 
@@ -142,35 +61,34 @@ def chunks(stream: bytes, cuts: list[int]) -> list[bytes]:
     return [stream[start:end] for start, end in pairwise(bounds) if end > start]
 
 
-OPAQUES = st.sampled_from(
-    [0, 1, 7, 12345, 999_999_999, 1_000_000_000, 2_099_999_999, 2_147_483_647, -1, -2_147_483_648]
-)
-
-
+@both_kernels
 @settings(max_examples=120, deadline=None)
 @given(
-    st.lists(sends(), min_size=1, max_size=12),
-    st.lists(st.integers(0, 1 << 20), max_size=3),
-    st.lists(OPAQUES, min_size=12, max_size=12, unique=False),
-    st.sampled_from([{}, {"message_index_enable": False}, {"region_id": "50%@hole@"}]),
+    commands=st.lists(sends(), min_size=1, max_size=12),
+    cuts=st.lists(st.integers(0, 1 << 20), max_size=3),
+    opaques=st.lists(OPAQUES, min_size=12, max_size=12, unique=False),
+    keys=st.sampled_from([{}, {"message_index_enable": False}, {"region_id": "50%@hole@"}]),
 )
-@example([send_command("T", 0, b"x" * 400_000), send_command("T", 1, b"x")], [], [1] * 12, {})
+@example(
+    commands=[send_command("T", 0, b"x" * 400_000), send_command("T", 1, b"x")], cuts=[], opaques=[1] * 12, keys={}
+)
 def test_same_frames_leave_the_same(
-    commands: list[Command], cuts: list[int], opaques: list[int], keys: dict[str, Any]
+    kernel: str, commands: list[Command], cuts: list[int], opaques: list[int], keys: dict[str, Any]
 ) -> None:
     stream = stream_of(commands, opaques[: len(commands)])
     with ExitStack() as stack:
-        lean, usual = both_ways(stack, **keys)
+        lean, usual = both_ways(stack, kernel, **keys)
         for data in chunks(stream, cuts):
             found = [answers(fed.read(data) + fed.settle()) for fed in (lean, usual)]
             assert sorted(found[0]) == sorted(found[1])
         alike(lean, usual)
 
 
-def test_plain_sends_are_taken_in_both_codecs() -> None:
+@both_kernels
+def test_plain_sends_are_taken_in_both_codecs(kernel: str) -> None:
     """Else nothing above would be proven of the kernel."""
     with ExitStack() as stack:
-        lean, usual = both_ways(stack)
+        lean, usual = both_ways(stack, kernel)
         commands = []
         for number in range(150):
             command = send_command("T", number % 4, b"b%d" % number, i=PLAIN, n="broker-a")
@@ -186,10 +104,11 @@ def test_plain_sends_are_taken_in_both_codecs() -> None:
         assert lean.broker.store.queue_range("T", 3) == (0, 37)
 
 
+@both_kernels
 @pytest.mark.parametrize("peer", ["127.0.0.1:9", "[::1]:9"])
-def test_producers_with_either_address(peer: str) -> None:
+def test_producers_with_either_address(kernel: str, peer: str) -> None:
     with ExitStack() as stack:
-        lean, usual = both_ways(stack)
+        lean, usual = both_ways(stack, kernel)
         feds = [Fed(lean.broker, lean=True, peer=peer), Fed(usual.broker, lean=False, peer=peer)]
         stream = stream_of([send_command("T", 0, b"x", i=PLAIN) for _ in range(3)], [1, 2, 3])
         found = [fed.read(stream) + fed.settle() for fed in feds]
@@ -198,9 +117,10 @@ def test_producers_with_either_address(peer: str) -> None:
         alike(lean, usual)
 
 
-def test_a_log_file_ends_in_the_midst_of_a_read() -> None:
+@both_kernels
+def test_a_log_file_ends_in_the_midst_of_a_read(kernel: str) -> None:
     with ExitStack() as stack:
-        lean, usual = both_ways(stack, mapped_file_size_commit_log=4096, max_message_size=3000)
+        lean, usual = both_ways(stack, kernel, mapped_file_size_commit_log=4096, max_message_size=3000)
         stream = stream_of(
             [send_command("T", number % 2, b"x" * 900, i=PLAIN) for number in range(30)], list(range(30))
         )
@@ -210,22 +130,14 @@ def test_a_log_file_ends_in_the_midst_of_a_read() -> None:
         alike(lean, usual)
 
 
-def test_golden_sends_of_java_clients() -> None:
+@both_kernels
+def test_golden_sends_of_java_clients(kernel: str) -> None:
     """Recorded traffic, byte for byte as it came."""
-    streams: dict[tuple[str, str], bytes] = {}
-    for entry in golden_frames():
-        for command in FrameParser(MAX_FRAME_BYTES).feed(raw(entry)):
-            if not command.is_response and command.code in (
-                RequestCode.SEND_MESSAGE,
-                RequestCode.SEND_MESSAGE_V2,
-                RequestCode.SEND_BATCH_MESSAGE,
-            ):
-                key = entry["scenario"], entry["conn"]
-                streams[key] = streams.get(key, b"") + raw(entry)
+    streams = golden_streams()
     assert len(streams) > 3
     with ExitStack() as stack:
-        lean, usual = both_ways(stack)
-        for stream in streams.values():
+        lean, usual = both_ways(stack, kernel)
+        for stream in streams:
             found = [answers(fed.read(stream) + fed.settle()) for fed in (lean, usual)]
             assert sorted(found[0]) == sorted(found[1])
             again = [answers(fed.read(stream) + fed.settle()) for fed in (lean, usual)]
@@ -234,8 +146,9 @@ def test_golden_sends_of_java_clients() -> None:
         alike(lean, usual)
 
 
+@both_kernels
 @pytest.mark.parametrize("codec", list(HeaderCodec))
-def test_damaged_frames_end_alike(codec: HeaderCodec) -> None:
+def test_damaged_frames_end_alike(kernel: str, codec: HeaderCodec) -> None:
     """A byte of a frame is another one: the kernel takes no frame that is none."""
     command = send_command("T", 1, b"body", i=PLAIN, n="broker-a")
     command.codec = codec
@@ -256,7 +169,7 @@ def test_damaged_frames_end_alike(codec: HeaderCodec) -> None:
         assert outcome(lean.broker, frame, lean=True) == outcome(usual.broker, frame, lean=False)
 
     with ExitStack() as stack:
-        lean, usual = both_ways(stack)
+        lean, usual = both_ways(stack, kernel)
         damage()
         alike(lean, usual)
 
@@ -289,11 +202,12 @@ def test_what_concerns_all_sends_is_decided_before(tmp_path: Path) -> None:
         assert count(broker) == 0
 
 
+@both_kernels
 @pytest.mark.parametrize("status", list(AckStatus))
 @pytest.mark.parametrize("codec", list(HeaderCodec))
-def test_every_end_of_a_wait_is_told_alike(status: AckStatus, codec: HeaderCodec) -> None:
+def test_every_end_of_a_wait_is_told_alike(kernel: str, status: AckStatus, codec: HeaderCodec) -> None:
     with ExitStack() as stack:
-        stores = both_ways(stack)
+        stores = both_ways(stack, kernel)
         told = []
         for fed in stores:
             waiters: list[tuple[PhyOffset, Waiting]] = []

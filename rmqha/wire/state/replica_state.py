@@ -208,6 +208,8 @@ class ReplicaState(JsonRecord):
     scrub: ScrubState | None = part()
     pid: int | None = part()
     data_directory: str | None = part()
+    kernel: str | None = part()
+    """The batch kernel, and behind a colon why it is not the native one."""
     address_problem: str | None = part()
     put_count: int | None = part()
     get_count: int | None = part()

@@ -1,0 +1,19 @@
+//! The batch kernel of rmqha behind a C ABI: what `rmqha/kernel/python_kernel.py` does, byte for byte.
+//!
+//! All memory is the caller's, and nothing is remembered between calls. Only `border` is unsafe: it makes slices of the
+//! caller's pointers. The rest indexes nothing without a check, so hostile bytes end as "not plain" and never as a panic.
+
+#![deny(unsafe_code, unsafe_op_in_unsafe_fn)]
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod answer;
+pub mod border;
+mod header;
+mod input;
+mod output;
+mod properties;
+mod rules;
+mod sends;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,318 @@
+//! Plain sends: the frames of a read to rows, then rows to records, answers and entries of queues.
+//!
+//! Between the two the caller says which queues there are.
+
+use crate::answer::{json_answer, rocketmq_answer, Stored};
+use crate::header::{json_send, rocketmq_send, Send, JSON, ROCKETMQ};
+use crate::input::{Cursor, Span};
+use crate::output::{Decimal, Full, Writer};
+use crate::properties::{tags_code, unescape, unique_key, SEPARATOR};
+use crate::rules::Rules;
+
+const MAX_HEADER_BYTES: u32 = 256 * 1024;
+/// Compressed, multi-tags, kind of compression.
+const PLAIN_FLAGS: i64 = 0x703;
+const BORN_V6: i64 = 0x10;
+const STORE_V6: i64 = 0x20;
+/// Bytes of a record in front of its hosts, and between them and the body (formats.md §2).
+const FRONT_BYTES: usize = 48;
+const BACK_BYTES: usize = 16;
+pub const UNIT_BYTES: usize = 20;
+
+/// A send of the read.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub struct Row {
+    send: Send,
+    body: Span,
+    codec: u32,
+    queue: u32,
+    tags: i64,
+}
+
+/// A queue that sends of the read are for. The caller fills in the second half.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub struct Queue {
+    pub topic_start: u64,
+    pub topic_end: u64,
+    pub queue_id: i64,
+    pub unit_count: u64,
+    /// 0 if no plain send may go there.
+    pub is_known: i64,
+    pub magic: i64,
+    pub next_offset: i64,
+    /// The topic's field of a record, among the fields of all.
+    pub field_start: u64,
+    pub field_end: u64,
+    /// Index of its next entry, while they are written.
+    next_unit: usize,
+}
+
+pub struct Parsed {
+    pub row_count: usize,
+    pub queue_count: usize,
+}
+
+/// Finds the sends at the front of `data` from `at` on, and their queues; as many as there are rows.
+pub fn parse(data: &[u8], at: usize, rules: &Rules, rows: &mut [Row], queues: &mut [Queue]) -> Parsed {
+    let mut found = Parsed { row_count: 0, queue_count: 0 };
+    let mut cursor = Cursor::new(data, at);
+    for row in rows {
+        let sent = parse_frame(data, &mut cursor, rules);
+        let Some((codec, send, body)) = sent else { break };
+        let Some(queue) = queue_of(data, &send, queues, &mut found.queue_count) else { break };
+        *row = Row { send, body, codec, queue, tags: 0 };
+        found.row_count += 1;
+    }
+    found
+}
+
+fn parse_frame(data: &[u8], cursor: &mut Cursor, rules: &Rules) -> Option<(u32, Send, Span)> {
+    let size = i64::from(cursor.word()? as i32);
+    let word = cursor.word()?;
+    let header_bytes = word & 0x00FF_FFFF;
+    let body_bytes = size - 4 - i64::from(header_bytes);
+    if size > rules.max_frame_bytes || header_bytes > MAX_HEADER_BYTES || body_bytes > rules.max_body_bytes {
+        return None;
+    }
+    let header_start = cursor.at;
+    cursor.take(usize::try_from(header_bytes).ok()?)?;
+    let body_start = cursor.at;
+    cursor.take(usize::try_from(body_bytes).ok()?)?;
+    let header = data.get(..body_start)?;
+    let codec = word >> 24;
+    let send = match codec {
+        JSON => json_send(header, header_start)?,
+        ROCKETMQ => rocketmq_send(header, header_start)?,
+        _ => return None,
+    };
+    if send.sys_flag & !PLAIN_FLAGS != 0 {
+        return None;
+    }
+    Some((codec, send, Span { start: body_start, end: cursor.at }))
+}
+
+/// The place of a send's queue among `queues`, a new one if it occurs for the first time.
+fn queue_of(data: &[u8], send: &Send, queues: &mut [Queue], count: &mut usize) -> Option<u32> {
+    let topic = send.topic.of(data)?;
+    let same = |queue: &Queue| {
+        queue.queue_id == send.queue_id && queue.topic().and_then(|other| other.of(data)) == Some(topic)
+    };
+    let place = queues.get(..*count)?.iter().position(same).unwrap_or(*count);
+    if place == *count {
+        if send.queue_text.of(data)? != Decimal::new(send.queue_id).text() {
+            return None; // two texts of one number would be two runs of one queue
+        }
+        *queues.get_mut(place)? = Queue {
+            topic_start: u64::try_from(send.topic.start).ok()?,
+            topic_end: u64::try_from(send.topic.end).ok()?,
+            queue_id: send.queue_id,
+            ..Queue::default()
+        };
+        *count += 1;
+    }
+    u32::try_from(place).ok()
+}
+
+impl Queue {
+    fn topic(&self) -> Option<Span> {
+        span(self.topic_start, self.topic_end)
+    }
+}
+
+fn span(start: u64, end: u64) -> Option<Span> {
+    Some(Span { start: usize::try_from(start).ok()?, end: usize::try_from(end).ok()? })
+}
+
+/// The log's end, as it is at the call, and who has sent.
+pub struct Ground<'a> {
+    pub phy_offset: i64,
+    pub room_end: i64,
+    pub stored_ms: i64,
+    pub born_address: &'a [u8],
+    pub born_port: i32,
+    /// Topic fields of the queues.
+    pub fields: &'a [u8],
+}
+
+/// The caller's memory for what is made. Of the lists each has a place for every row, `ends` too.
+pub struct Made<'a> {
+    pub records: Writer<'a>,
+    pub answers: Writer<'a>,
+    /// Index among the records at which each one's properties begin, with their length in front.
+    pub tail_starts: &'a mut [i64],
+    /// Index among the records behind each one.
+    pub ends: &'a mut [i64],
+    /// Each one's queue.
+    pub places: &'a mut [i64],
+    /// Entries, those of one queue together.
+    pub units: &'a mut [u8],
+}
+
+/// What all records of a read have in common.
+struct Common<'a> {
+    rules: &'a Rules<'a>,
+    ground: &'a Ground<'a>,
+    hosts: Hosts,
+    v6_flags: i64,
+}
+
+/// Bytes from bornHost to storeHost.
+struct Hosts {
+    bytes: [u8; 48],
+    size: usize,
+}
+
+impl Hosts {
+    fn new(rules: &Rules, ground: &Ground) -> Result<Self, Full> {
+        let mut bytes = [0; 48];
+        let mut writer = Writer::new(&mut bytes);
+        writer.put(ground.born_address)?;
+        writer.put(&ground.born_port.to_be_bytes())?;
+        writer.put(&ground.stored_ms.to_be_bytes())?;
+        writer.put(rules.store_address)?;
+        writer.put(&rules.store_port.to_be_bytes())?;
+        let size = writer.size();
+        Ok(Hosts { bytes, size })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.size).unwrap_or_default()
+    }
+}
+
+/// Makes the records, answers and entries of as many rows as are plain; returns their number and the index in `data`
+/// behind the last one, `at` if there is none. `Full` if the memory is too small for them.
+pub fn build(
+    data: &[u8],
+    at: usize,
+    rules: &Rules,
+    ground: &Ground,
+    rows: &mut [Row],
+    queues: &mut [Queue],
+    made: &mut Made,
+) -> Result<(usize, usize), Full> {
+    let v6_flag = |address: &[u8], flag| if address.len() == 16 { flag } else { 0 };
+    let common = Common {
+        rules,
+        ground,
+        hosts: Hosts::new(rules, ground)?,
+        v6_flags: v6_flag(ground.born_address, BORN_V6) | v6_flag(rules.store_address, STORE_V6),
+    };
+    queues.iter_mut().for_each(|queue| queue.unit_count = 0);
+    let (mut count, mut end) = (0, at);
+    for row in rows.iter_mut() {
+        let Some(queue) = usize::try_from(row.queue).ok().and_then(|place| queues.get_mut(place)) else { break };
+        let sizes = (made.records.size(), made.answers.size());
+        let Some(tail_start) = add(data, &common, row, queue, made)? else {
+            made.records.cut(sizes.0);
+            made.answers.cut(sizes.1);
+            break;
+        };
+        queue.unit_count += 1;
+        *made.tail_starts.get_mut(count).ok_or(Full)? = index(tail_start)?;
+        *made.ends.get_mut(count).ok_or(Full)? = index(made.records.size())?;
+        *made.places.get_mut(count).ok_or(Full)? = i64::from(row.queue);
+        count += 1;
+        end = row.body.end;
+    }
+    entries(rows.get(..count).unwrap_or_default(), queues, ground.phy_offset, made)?;
+    Ok((count, end))
+}
+
+fn index(size: usize) -> Result<i64, Full> {
+    i64::try_from(size).map_err(|_| Full)
+}
+
+/// Makes one send's record and answer; returns where the record's properties begin. None if the send is not plain: what
+/// has been written of it must be cut then.
+fn add(data: &[u8], common: &Common, row: &mut Row, queue: &Queue, made: &mut Made) -> Result<Option<usize>, Full> {
+    let (rules, ground, send) = (common.rules, common.ground, row.send);
+    let texts = (row.body.of(data), send.properties.of(data), send.queue_text.of(data));
+    let field = span(queue.field_start, queue.field_end).and_then(|field| field.of(ground.fields));
+    let ((Some(body), Some(properties), Some(queue_text)), Some(field)) = (texts, field) else { return Ok(None) };
+    if queue.is_known == 0 {
+        return Ok(None);
+    }
+    let records = &mut made.records;
+    let start = records.size();
+    records.skip(FRONT_BYTES + common.hosts.size + BACK_BYTES)?;
+    records.put(body)?;
+    records.put(field)?;
+    let tail_start = records.size();
+    records.skip(2)?;
+    if row.codec != JSON {
+        records.put(properties)?;
+    } else if !unescape(properties, records)? {
+        return Ok(None);
+    }
+    let sent = records.since(tail_start + 2);
+    let key = unique_key(sent);
+    if rules.special.is_in(sent) || key.and_then(|key| key.of(sent)).map_or(false, |key| key.contains(&1)) {
+        return Ok(None);
+    }
+    row.tags = tags_code(sent);
+    if !matches!(sent.last(), None | Some(&SEPARATOR)) {
+        records.put(&[SEPARATOR])?;
+    }
+    records.put(rules.own_properties)?;
+    let properties_bytes = records.size() - tail_start - 2;
+    let record_bytes = records.size() - start;
+    let phy_offset = ground.phy_offset.checked_add(index(start)?).ok_or(Full)?;
+    let queue_offset = i64::try_from(queue.unit_count).ok().and_then(|count| queue.next_offset.checked_add(count));
+    let sizes = (i32::try_from(record_bytes), i32::try_from(body.len()), u16::try_from(properties_bytes));
+    let ((Ok(size), Ok(body_bytes), Ok(tail_bytes)), Some(queue_offset)) = (sizes, queue_offset) else {
+        return Ok(None);
+    };
+    if i64::from(tail_bytes) > rules.max_properties_bytes
+        || i64::from(size) > ground.room_end.saturating_sub(phy_offset)
+    {
+        return Ok(None);
+    }
+    let mut front = [0; FRONT_BYTES];
+    let mut head = Writer::new(&mut front);
+    head.put(&size.to_be_bytes())?;
+    head.put(&(queue.magic as u32).to_be_bytes())?;
+    head.put(&(crc32fast::hash(body) & 0x7FFF_FFFF).to_be_bytes())?;
+    head.put(&(send.queue_id as i32).to_be_bytes())?;
+    head.put(&(send.flag as i32).to_be_bytes())?;
+    head.put(&queue_offset.to_be_bytes())?;
+    head.put(&phy_offset.to_be_bytes())?;
+    head.put(&((send.sys_flag | common.v6_flags) as i32).to_be_bytes())?;
+    head.put(&send.born_ms.to_be_bytes())?;
+    let mut back = [0; BACK_BYTES];
+    let mut foot = Writer::new(&mut back);
+    foot.put(&(send.reconsumed as i32).to_be_bytes())?;
+    foot.skip(8)?; // preparedTransactionOffset
+    foot.put(&body_bytes.to_be_bytes())?;
+    records.set(start, &front)?;
+    records.set(start + FRONT_BYTES, common.hosts.bytes())?;
+    records.set(start + FRONT_BYTES + common.hosts.size, &back)?;
+    records.set(tail_start, &tail_bytes.to_be_bytes())?;
+    let unique_key = key.and_then(|key| key.of(records.since(tail_start + 2)));
+    let stored = Stored { opaque: send.opaque, phy_offset, queue_text, queue_offset, unique_key };
+    let answer = if row.codec == ROCKETMQ { rocketmq_answer } else { json_answer };
+    answer(rules, &stored, &mut made.answers)?;
+    Ok(Some(tail_start))
+}
+
+/// Writes the queues' entries (formats.md §3): physical offset, size, tagsCode; those of one queue together.
+fn entries(rows: &[Row], queues: &mut [Queue], phy_offset: i64, made: &mut Made) -> Result<(), Full> {
+    let mut units = Writer::new(made.units);
+    for queue in queues.iter_mut() {
+        queue.next_unit = units.size();
+        units.skip(usize::try_from(queue.unit_count).map_err(|_| Full)?.saturating_mul(UNIT_BYTES))?;
+    }
+    let mut start = 0;
+    for (row, &end) in rows.iter().zip(made.ends.iter()) {
+        let queue = usize::try_from(row.queue).ok().and_then(|place| queues.get_mut(place)).ok_or(Full)?;
+        let at = queue.next_unit;
+        units.set(at, &(phy_offset + start).to_be_bytes())?;
+        units.set(at + 8, &((end - start) as i32).to_be_bytes())?;
+        units.set(at + 12, &row.tags.to_be_bytes())?;
+        queue.next_unit = at + UNIT_BYTES;
+        start = end;
+    }
+    Ok(())
+}

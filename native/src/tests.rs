@@ -1,0 +1,207 @@
+//! What the tests in Python (`tests/kernel/test_native.py`) cannot see: memory that is too small, and numbers at their
+//! ends.
+
+#![allow(clippy::indexing_slicing, clippy::unwrap_used)]
+
+use crate::header::{json_send, rocketmq_send};
+use crate::input::{number, Class, Cursor, Span};
+use crate::output::{hexadecimal, Decimal, Writer};
+use crate::properties::{tags_code, unescape, unique_key};
+use crate::rules::Rules;
+use crate::sends::{build, parse, Ground, Made, Queue, Row, UNIT_BYTES};
+
+const HEADER: &[u8] = concat!(
+    r#"{"code":310,"extFields":{"a":"P","b":"T","c":"TBW102","d":"4","e":"1","f":"0","g":"1795227462186","h":"0","#,
+    r#""i":"UNIQ_KEY\u0001K\u0002TAGS\u0001Aa\u0002","j":"0","k":"false","m":"false"},"flag":0,"language":"JAVA","#,
+    r#""opaque":7,"serializeTypeCurrentRPC":"JSON","version":493}"#
+)
+.as_bytes();
+const BODY: &[u8] = b"body";
+
+fn frame() -> Vec<u8> {
+    let header_bytes = HEADER.len() as u32;
+    let mut data = (4 + header_bytes + BODY.len() as u32).to_be_bytes().to_vec();
+    data.extend(header_bytes.to_be_bytes());
+    data.extend(HEADER);
+    data.extend(BODY);
+    data
+}
+
+fn text(into: &mut Vec<u8>, text: &[u8]) {
+    into.extend((text.len() as u32).to_be_bytes());
+    into.extend(text);
+}
+
+fn rules() -> Vec<u8> {
+    let mut data = Vec::new();
+    for limit in [1i64 << 20, 1 << 20, 32767] {
+        data.extend(limit.to_be_bytes());
+    }
+    data.extend(10911i32.to_be_bytes());
+    text(&mut data, b"CLUSTER\x01c\x02");
+    text(&mut data, &[127, 0, 0, 1]);
+    for _ in 0..21 {
+        text(&mut data, b"-");
+    }
+    text(&mut data, b"DELAY");
+    data
+}
+
+struct Outcome {
+    count: Option<usize>,
+    records: Vec<u8>,
+    answers: Vec<u8>,
+    units: Vec<u8>,
+}
+
+/// Both steps with `byte_limit` bytes of memory.
+fn made_of(data: &[u8], byte_limit: usize, room_bytes: i64) -> Outcome {
+    let encoded = rules();
+    let rules = Rules::read(&encoded).unwrap();
+    let (mut rows, mut queues) = ([Row::default(); 4], [Queue::default(); 4]);
+    let parsed = parse(data, 0, &rules, &mut rows, &mut queues);
+    for queue in &mut queues[..parsed.queue_count] {
+        (queue.is_known, queue.next_offset, queue.field_end) = (1, 41, 2);
+    }
+    let (mut records, mut answers) = (vec![0; byte_limit], vec![0; byte_limit]);
+    let (mut tail_starts, mut ends, mut places) = ([0; 4], [0; 4], [0; 4]);
+    let mut units = [0; 4 * UNIT_BYTES];
+    let mut made = Made {
+        records: Writer::new(&mut records),
+        answers: Writer::new(&mut answers),
+        tail_starts: &mut tail_starts,
+        ends: &mut ends,
+        places: &mut places,
+        units: &mut units,
+    };
+    let ground = Ground {
+        phy_offset: 100,
+        room_end: 100 + room_bytes,
+        stored_ms: 5,
+        born_address: &[127, 0, 0, 1],
+        born_port: 9,
+        fields: b"\x01T",
+    };
+    let rows = &mut rows[..parsed.row_count];
+    let built = build(data, 0, &rules, &ground, rows, &mut queues[..parsed.queue_count], &mut made);
+    let (records_bytes, answers_bytes) = (made.records.size(), made.answers.size());
+    let count = built.ok().map(|(count, _)| count);
+    let unit_bytes = count.unwrap_or(0) * UNIT_BYTES;
+    Outcome {
+        count,
+        records: records[..records_bytes].to_vec(),
+        answers: answers[..answers_bytes].to_vec(),
+        units: units[..unit_bytes].to_vec(),
+    }
+}
+
+#[test]
+fn a_record_and_its_entry() {
+    let made = made_of(&frame(), 1000, 1000);
+    assert_eq!(made.count, Some(1));
+    let size = made.records.len() as u32;
+    assert_eq!(made.records[..4], size.to_be_bytes());
+    assert!(made.records.ends_with(b"UNIQ_KEY\x01K\x02TAGS\x01Aa\x02CLUSTER\x01c\x02"));
+    assert_eq!(made.units[..8], 100u64.to_be_bytes());
+    assert_eq!(made.units[8..12], size.to_be_bytes());
+    assert_eq!(made.units[12..], (31 * u64::from(b'A') + u64::from(b'a')).to_be_bytes());
+    assert_eq!(made.answers[8..], *b"-0000000000000064-1-41-K-7-");
+}
+
+#[test]
+fn memory_that_is_too_small_is_told() {
+    let two = [frame(), frame()].concat();
+    let needed = made_of(&two, 1000, 1000).records.len();
+    for byte_limit in 0..needed {
+        assert_eq!(made_of(&two, byte_limit, 1000).count, None, "{}", byte_limit);
+    }
+    assert_eq!(made_of(&two, needed, 1000).count, Some(2));
+}
+
+#[test]
+fn what_does_not_fit_the_file_stays() {
+    let size = made_of(&frame(), 1000, 1000).records.len() as i64;
+    let two = [frame(), frame()].concat();
+    for (room_bytes, count) in [(0, 0), (size - 1, 0), (size, 1), (2 * size - 1, 1), (2 * size, 2), (-1, 0)] {
+        let made = made_of(&two, 1000, room_bytes);
+        assert_eq!(made.count, Some(count));
+        assert_eq!(made.records.len() as i64, size * count as i64);
+    }
+}
+
+#[test]
+fn no_prefix_and_no_changed_byte_is_a_panic() {
+    let whole = frame();
+    for end in 0..whole.len() {
+        assert_eq!(made_of(&whole[..end], 1000, 1000).count, Some(0));
+    }
+    for at in 0..whole.len() {
+        for byte in 0..=255 {
+            let mut data = whole.clone();
+            data[at] = byte;
+            assert!(made_of(&data, 1000, 1000).count.is_some());
+            let _ = json_send(&data, at);
+            let _ = rocketmq_send(&data, at);
+        }
+    }
+}
+
+#[test]
+fn rules_that_are_none() {
+    let whole = rules();
+    for end in 0..whole.len() {
+        // the special texts at the end may be fewer
+        assert!(Rules::read(&whole[..end]).is_none() || end == whole.len() - 9);
+    }
+}
+
+#[test]
+fn numbers() {
+    for (text, signed, expected) in [
+        ("0", false, Some(0)),
+        ("007", false, Some(7)),
+        ("-0", true, Some(0)),
+        ("-5", true, Some(-5)),
+        ("-5", false, None),
+        ("", false, None),
+        ("-", true, None),
+        ("--1", true, None),
+        ("+1", true, None),
+        ("999999999", false, Some(999_999_999)),
+        ("1000000000", false, None),
+    ] {
+        assert_eq!(number(text.as_bytes(), 9, signed), expected, "{}", text);
+    }
+    assert_eq!(number(&[b'9'; 18], 18, false), Some(999_999_999_999_999_999));
+    assert_eq!(number(&[b'9'; 19], 19, false), None);
+    for value in [0, 9, 10, -1, i64::MAX, i64::MIN] {
+        assert_eq!(Decimal::new(value).text(), value.to_string().as_bytes());
+        assert_eq!(hexadecimal(value).to_vec(), format!("{:016X}", value).into_bytes());
+    }
+}
+
+#[test]
+fn properties() {
+    let key = |text: &[u8]| unique_key(text).map(|span| text[span.start..span.end].to_vec());
+    assert_eq!(key(b"UNIQ_KEY\x01a\x02UNIQ_KEY\x01b"), Some(b"b".to_vec()));
+    assert_eq!(key(b"xUNIQ_KEY\x01a\x02"), None);
+    assert_eq!(key(b"UNIQ_KEY\x01"), Some(Vec::new()));
+    assert_eq!(tags_code(b""), 0);
+    assert_eq!(tags_code(b"TAGS\x01polygenelubricants\x02"), i64::from(i32::MIN));
+    let mut memory = [0; 16];
+    let mut into = Writer::new(&mut memory);
+    assert!(unescape(br"a\u0001b\u0002", &mut into).unwrap());
+    assert_eq!(into.since(0), b"a\x01b\x02");
+    for other in [&br"\"[..], br"\\u0001", br"\u0003", br"\u000", br"\n"] {
+        assert!(!unescape(other, &mut into).unwrap());
+    }
+}
+
+#[test]
+fn a_cursor_stays_in_its_bytes() {
+    let mut cursor = Cursor::new(b"abc", 9);
+    assert_eq!((cursor.literal(b"a"), cursor.word(), cursor.rest()), (None, None, &b""[..]));
+    assert_eq!(cursor.take(usize::MAX), None);
+    assert_eq!(cursor.run(Class::TEXT), Span { start: 9, end: 9 });
+    assert_eq!(Span { start: 3, end: 1 }.of(b"abc"), None);
+}

@@ -1,0 +1,55 @@
+"""The choice of a batch kernel: RMQHA_KERNEL=python or native; by default the native one if its library is there."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from rmqha.kernel import native_kernel
+from rmqha.kernel.batch_kernel import BatchKernel
+from rmqha.kernel.native_kernel import NativeKernel
+from rmqha.kernel.python_kernel import PythonKernel
+from rmqha.model.error import ConfigError
+
+VARIABLE = "RMQHA_KERNEL"
+LIBRARY = Path(native_kernel.__file__).with_name("librmqha_kernel.so")
+_NAMES = ("native", "python")
+
+
+class KernelChoice(NamedTuple):
+    """A kernel and why it is not the native one; "" where it is, or is not wanted."""
+
+    name: str
+    kernel: BatchKernel
+    lack: str = ""
+
+    @property
+    def words(self) -> str:
+        return f"{self.name}: {self.lack}" if self.lack else self.name
+
+
+def choose_kernel() -> KernelChoice:
+    """Raises ConfigError if RMQHA_KERNEL is neither, or asks for a library that cannot be had."""
+    wanted = os.environ.get(VARIABLE, "")
+    if wanted not in ("", *_NAMES):
+        raise ConfigError(f"{VARIABLE}: {wanted!r} is no kernel; it is one of {', '.join(_NAMES)}, or unset")
+    if wanted != "python":
+        try:
+            return KernelChoice("native", load_kernel())
+        except OSError as error:
+            if wanted:
+                raise ConfigError(f"{VARIABLE}=native: {error}") from None
+            return KernelChoice("python", PythonKernel(), str(error))
+    return KernelChoice("python", PythonKernel())
+
+
+def load_kernel(library: Path = LIBRARY) -> NativeKernel:
+    """Load the native kernel. Raises OSError with a sentence if that cannot be."""
+    if not library.exists():
+        raise OSError(f"there is no {library}: make native builds it, with cargo")
+    try:
+        return NativeKernel(ctypes.PyDLL(str(library)))
+    except (OSError, AttributeError, ValueError) as error:
+        raise OSError(f"{library} cannot be used ({error}): make native builds it anew") from None

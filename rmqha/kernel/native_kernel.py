@@ -1,0 +1,200 @@
+"""The kernel in native code: a shared library with a C ABI (`native/src/border.rs`), called through ctypes.
+
+All memory is Python's and kept from call to call, no state is. A read takes two calls: the first finds the sends and
+their queues, the second makes records of them, with what `SendGround.slot` says of the queues. All steps here are per
+read or per queue but for the few lists of `SendsTaken`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import Final
+
+from rmqha.kernel.batch_kernel import QueueRun, SendGround, SendRead, SendRules, SendsTaken
+from rmqha.kernel.send_answer import json_literals, rocketmq_literals
+
+ABI_VERSION: Final = 1
+_FULL: Final = -1
+_FAULTS = {-2: "refuses what it was given", -3: "has a bug and has printed where"}
+_NUMBERS = struct.Struct(">qqqi")
+_SIZE = struct.Struct(">I")
+_GROUND = struct.Struct("=qqqqQ16s")
+"""Physical offset, end of the room, store timestamp, born port, bytes of the born address, it."""
+_FOUND = struct.Struct("=QQQ")
+"""Index behind the last frame, bytes of the records, bytes of the answers."""
+_TOPIC = struct.Struct("=QQqQ")
+"""Front of a `Queue`: where its topic is in the read, queue id, number of entries."""
+_SLOT = struct.Struct("=qqqQQ8x")
+"""The rest: 1 if it is known, magic, next offset, where its field is among all fields."""
+_QUEUE_BYTES = _TOPIC.size + _SLOT.size
+_UNIT_BYTES = 20
+_ROW_COUNT, _BYTE_COUNT = 64, 1 << 16
+"""Least memory: for the frames of a slice, and for the records of a usual read."""
+_KEPT_BYTES = 1 << 20
+"""A larger memory for records goes with the read that needed it."""
+_LEAST_FRAME_BYTES = 100
+_LITERAL_COUNT = 7
+
+
+class _Sends(ctypes.Structure):
+    """`Sends` of border.rs."""
+
+    _fields_ = (
+        ("rules", ctypes.c_char_p),
+        ("rules_bytes", ctypes.c_size_t),
+        ("rows", ctypes.c_void_p),
+        ("queues", ctypes.c_void_p),
+        ("lists", ctypes.c_void_p),
+        ("units", ctypes.c_void_p),
+        ("row_limit", ctypes.c_size_t),
+        ("records", ctypes.c_void_p),
+        ("answers", ctypes.c_void_p),
+        ("byte_limit", ctypes.c_size_t),
+        ("ground", ctypes.c_char * _GROUND.size),
+        ("row_count", ctypes.c_size_t),
+        ("queue_count", ctypes.c_size_t),
+        ("found", ctypes.c_char * _FOUND.size),
+    )
+
+
+class _Memory:
+    """Bytes at an address that stays."""
+
+    def __init__(self, size_bytes: int) -> None:
+        words = (ctypes.c_int64 * (-(-size_bytes // 8)))()
+        self.address = ctypes.addressof(words)
+        self.view = memoryview(words).cast("B")
+
+
+class NativeKernel:
+    """Implements BatchKernel. One thread uses it."""
+
+    def __init__(self, library: ctypes.PyDLL) -> None:
+        """Raises AttributeError if `library` is none of a kernel, ValueError if it is of another version."""
+        library.rmqha_kernel_abi.restype = ctypes.c_int64
+        found = library.rmqha_kernel_abi()
+        if found != ABI_VERSION:
+            raise ValueError(f"its interface is version {found}, not {ABI_VERSION}")
+        library.rmqha_kernel_row_bytes.restype = ctypes.c_size_t
+        self._row_bytes: int = library.rmqha_kernel_row_bytes()
+        size, address = ctypes.c_size_t, ctypes.c_void_p
+        self._parse, self._build = library.rmqha_sends_parse, library.rmqha_sends_build
+        self._parse.argtypes = ctypes.c_char_p, size, size, size, address
+        self._build.argtypes = ctypes.c_char_p, size, size, ctypes.c_char_p, size, address
+        self._parse.restype = self._build.restype = ctypes.c_int64
+        self._call = _Sends()
+        self._address = ctypes.addressof(self._call)
+        self._call_view = memoryview(self._call).cast("B")
+        self._rules: SendRules | None = None
+        self._make_rows(_ROW_COUNT)
+        self._make_bytes(_BYTE_COUNT)
+
+    def _make_rows(self, count: int) -> None:
+        self._row_limit = self._call.row_limit = count
+        self._rows = _Memory(count * self._row_bytes)
+        self._queues = _Memory(count * _QUEUE_BYTES)
+        self._lists = _Memory(3 * count * 8)
+        self._units = _Memory(count * _UNIT_BYTES)
+        self._call.rows, self._call.queues = self._rows.address, self._queues.address
+        self._call.lists, self._call.units = self._lists.address, self._units.address
+
+    def _make_bytes(self, size_bytes: int) -> None:
+        self._byte_limit = self._call.byte_limit = size_bytes
+        self._records, self._answers = _Memory(size_bytes), _Memory(size_bytes)
+        self._call.records, self._call.answers = self._records.address, self._answers.address
+
+    def sends(self, read: SendRead, rules: SendRules, ground: SendGround) -> SendsTaken:
+        """Take the plain sends at the front of `read`."""
+        if rules is not self._rules:
+            self._rules, encoded = rules, _encoded(rules)
+            self._call.rules, self._call.rules_bytes = encoded, len(encoded)
+        data, at, max_count, born_address, born_port = read
+        phy_offset, room_end, stored_ms, find_slot = ground
+        data_bytes = len(data)
+        limit = min(max_count, (data_bytes - at) // _LEAST_FRAME_BYTES)
+        if limit > self._row_limit:
+            self._make_rows(limit)
+        queue_count = self._parse(data, data_bytes, at, limit, self._address) if limit > 0 else 0
+        if queue_count < 0:
+            raise _fault(queue_count)
+        topics, fields, queues = [], b"", self._queues.view
+        for place in range(queue_count):
+            queue_at = place * _QUEUE_BYTES
+            start, end, queue_id, _ = _TOPIC.unpack_from(queues, queue_at)
+            slot = find_slot(data[start:end], queue_id)
+            if slot is None:
+                break  # all that is for the queues behind it comes later in the read
+            topic, field, magic, next_offset = slot
+            field_at = len(fields)
+            fields += field
+            topics.append(topic)
+            _SLOT.pack_into(queues, queue_at + _TOPIC.size, 1, magic, next_offset, field_at, len(fields))
+        if not topics:
+            return SendsTaken(0, at, b"", [phy_offset], b"", [], [], [])
+        _GROUND.pack_into(
+            self._call_view,
+            _Sends.ground.offset,
+            phy_offset,
+            room_end,
+            stored_ms,
+            born_port,
+            len(born_address),
+            born_address,
+        )
+        while (count := self._build(data, data_bytes, at, fields, len(fields), self._address)) == _FULL:
+            self._make_bytes(max(self._byte_limit, data_bytes) * 2)
+        if count < 0:
+            raise _fault(count)
+        return self._taken(count, topics, phy_offset)
+
+    def _taken(self, count: int, topics: list[str], phy_offset: int) -> SendsTaken:
+        end, records_bytes, answers_bytes = _FOUND.unpack_from(self._call_view, _Sends.found.offset)
+        records = bytes(self._records.view[:records_bytes])
+        answers = bytes(self._answers.view[:answers_bytes])
+        lists, limit = self._lists.view.cast("q"), self._row_limit
+        starts, ends = lists[:count].tolist(), lists[limit : limit + count].tolist()
+        if len(topics) == 1:
+            record_topics = topics * count
+        else:
+            record_topics = [topics[place] for place in lists[2 * limit : 2 * limit + count]]
+        runs, queues, units, units_at = [], self._queues.view, self._units.view, 0
+        for place, topic in enumerate(topics):
+            queue_at = place * _QUEUE_BYTES
+            _, _, queue_id, unit_count = _TOPIC.unpack_from(queues, queue_at)
+            if unit_count:
+                units_end = units_at + unit_count * _UNIT_BYTES
+                first_offset = _SLOT.unpack_from(queues, queue_at + _TOPIC.size)[2]
+                runs.append(QueueRun(topic, queue_id, first_offset, unit_count, bytes(units[units_at:units_end])))
+                units_at = units_end
+        if self._byte_limit > _KEPT_BYTES:
+            self._make_bytes(_BYTE_COUNT)
+        return SendsTaken(
+            count,
+            end,
+            records,
+            [phy_offset, *[phy_offset + record_end for record_end in ends]],
+            answers,
+            runs,
+            record_topics,
+            [records[start:record_end] for start, record_end in zip(starts, ends, strict=True)],
+        )
+
+
+def _fault(code: int) -> RuntimeError:
+    return RuntimeError(f"the native kernel {_FAULTS.get(code, f'answers {code}')}: start with RMQHA_KERNEL=python")
+
+
+def _encoded(rules: SendRules) -> bytes:
+    """The rules as `native/src/rules.rs` reads them."""
+    assert all(rules.special_texts), "no special text is empty, it would be in all properties"
+    numbers = _NUMBERS.pack(rules.max_frame_bytes, rules.max_body_bytes, rules.max_properties_bytes, rules.store_port)
+    texts = [rules.own_properties, rules.store_address]
+    for literals in (
+        json_literals(rules, has_key=False),
+        json_literals(rules, has_key=True),
+        rocketmq_literals(rules),
+    ):
+        texts += [*literals, *[b""] * (_LITERAL_COUNT - len(literals))]
+    texts += rules.special_texts
+    return numbers + b"".join([_SIZE.pack(len(text)) + text for text in texts])
