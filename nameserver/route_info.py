@@ -10,8 +10,10 @@ before the brokers concerned say so themselves.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from rmqha.model.offset import MASTER_ID
 from rmqha.port import Tracer
@@ -37,6 +39,14 @@ class _Live:
     lite: bool = False
 
 
+@dataclass(eq=False, slots=True)
+class _Reading:
+    """A topic table that is applied in steps."""
+
+    digest: str
+    """"" once something else has changed these topics."""
+
+
 @dataclass(slots=True)
 class _Group:
     """One brokerName. `addresses` and `live` hold the same addresses, none is under two ids."""
@@ -51,12 +61,22 @@ class _Group:
     """Topics that have queues on it."""
     topics_digest: str = ""
     """Digest of the topic table that was applied last and has not been touched since; "" if unknown."""
+    reading: _Reading | None = None
+    """The table that is being applied. One whose connection ends on the way stays here: some of it may be missing, so
+    the next table is read once more."""
     refused: dict[str, int] = field(default_factory=dict)
-    """State version of each address whose claim of an occupied id was ignored; bounds the trace to one line each."""
+    """State version of each of MAX_REFUSED_COUNT addresses whose claim of an occupied id was ignored; bounds the trace
+    to one line each."""
 
     @property
     def master(self) -> str | None:
         return self.addresses.get(MASTER_ID)
+
+    def touched(self) -> None:
+        """Its topics are no more those of a broker's table: the next version of that is read."""
+        self.topics_digest = ""
+        if self.reading is not None:
+            self.reading.digest = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +90,11 @@ class RegistrationOutcome:
 
 
 MAX_ROUTE_COUNT = 200_000
+MAX_BROKER_COUNT = 5_000
+"""Brokers of all groups."""
+MAX_ADDRESS_COUNT = 64
+"""Brokers of one group."""
+MAX_REFUSED_COUNT = 64
 MAX_SHAPE_COUNT = 1024
 
 
@@ -91,6 +116,8 @@ class RouteTable:
         """Most topics have the same few: one object of each is enough."""
         self.forgotten_count = 0
         """Routes that were forgotten since the last `compact`."""
+        self._gone: deque[tuple[str, Iterator[str]]] = deque()
+        """Large groups that are gone, and those of their topics that are still in the table."""
         self._elected: dict[str, int] = {}
         """Epoch of each group's newest election, as controllers told it; whoever claims to be the master of an older
         one is ignored."""
@@ -133,7 +160,11 @@ class RouteTable:
 
     def route(self, topic: str) -> tuple[list[GroupData], dict[str, QueueData]] | None:
         """The groups that have the topic and its queues on each, sorted by group; None if no group has it."""
-        queues = {name: self._groups[name].topics[topic] for name in self._topics.get(topic, ())}
+        queues = {
+            name: group.topics[topic]
+            for name in self._topics.get(topic, ())
+            if (group := self._groups.get(name)) is not None and topic in group.topics
+        }
         return ([self._group_data(name) for name in queues], queues) if queues else None
 
     def _group_data(self, name: str) -> GroupData:
@@ -142,30 +173,49 @@ class RouteTable:
 
     # brokers
 
-    def register(self, now_ms: int, session_id: int, request: Registration) -> RegistrationOutcome:
+    def register(
+        self, now_ms: int, session_id: int, request: Registration
+    ) -> Generator[None, None, RegistrationOutcome]:
+        """Take it in, its topics in steps: they are there when the last is done."""
         group = self._groups.get(request.broker_name)
         if group is not None and group.cluster_name != request.cluster_name:
             return RegistrationOutcome(
                 refusal=f"broker group {request.broker_name} is registered in cluster {group.cluster_name}, "
                 f"not {request.cluster_name}; a brokerName must be unique"
             )
-        if self._is_full(request):
-            return RegistrationOutcome(
-                refusal=f"this name server keeps as many routes as maxRouteCount allows, {self.max_route_count}: "
-                "raise it, or look who registers so many topics"
-            )
-        if group is None:
-            group = self._groups[request.broker_name] = _Group(request.cluster_name)
+        if refusal := self._no_room_for(group, request):
+            return RegistrationOutcome(refusal=refusal)
+        group = group or _Group(request.cluster_name)
         if self._outranked(group, session_id, request):
             return RegistrationOutcome(*self._master_of(group, request.address), ignored=True)
+        self._groups[request.broker_name] = group
         group.refused.pop(request.address, None)
         group.enable_acting_master = request.enable_acting_master
         moved = self._place(group, request.broker_id, request.address)
         self._hear(group, now_ms, session_id, request)
-        retopiced = self._apply_topics(group, request)
+        retopiced = yield from self._apply_topics(group, request)
         if moved or retopiced:
             self._trace_route(request.broker_name, group)
         return RegistrationOutcome(*self._master_of(group, request.address))
+
+    def _no_room_for(self, group: _Group | None, request: Registration) -> str:
+        if group is None or not (request.broker_id in group.addresses or request.address in group.live):
+            if self.broker_count >= MAX_BROKER_COUNT:
+                return (
+                    f"this name server knows {MAX_BROKER_COUNT} brokers and takes no more: "
+                    "look who registers so many groups"
+                )
+            if group is not None and len(group.addresses) >= MAX_ADDRESS_COUNT:
+                return (
+                    f"broker group {request.broker_name} has {MAX_ADDRESS_COUNT} brokers and takes no more: "
+                    "look who registers them"
+                )
+        if self._is_full(request):
+            return (
+                f"this name server keeps as many routes as maxRouteCount allows, {self.max_route_count}: "
+                "raise it, or look who registers so many topics"
+            )
+        return ""
 
     def _is_full(self, request: Registration) -> bool:
         topics = request.topics or {}
@@ -188,7 +238,8 @@ class RouteTable:
             held = max(held, self._elected.get(request.broker_name, 0))
         if claimed >= held:
             return False
-        if group.refused.get(request.address) != claimed:
+        told = group.refused.get(request.address)
+        if told != claimed and (told is not None or len(group.refused) < MAX_REFUSED_COUNT):
             group.refused[request.address] = claimed
             self._tracer.event(
                 "registration_ignored",
@@ -248,8 +299,8 @@ class RouteTable:
         limit = request.timeout_ms or self._register_timeout_ms
         group.live[request.address] = _Live(now_ms, limit, version, request.ha_address, session_id, lite)
 
-    def _apply_topics(self, group: _Group, request: Registration) -> bool:
-        """Take the topics of the master, or of the lowest id while there is none. True if a route changed.
+    def _apply_topics(self, group: _Group, request: Registration) -> Generator[None, None, bool]:
+        """Take, in steps, the topics of the master, or of the lowest id while there is none. True if a route changed.
 
         Only additions and changes: a registration may carry a part of the table (RocketMQ's incremental form)."""
         if request.version is None or request.broker_id != min(group.addresses):
@@ -262,20 +313,35 @@ class RouteTable:
             return False
         if group.topics_from == source:
             return False
-        group.topics_from = source
+        is_whole = group.reading is None
+        group.topics_from, group.topics_digest = None, ""
+        reading = group.reading = _Reading(request.digest)
         changed = False
-        name = request.broker_name
+        topics = iter(request.topics.items())
+        while some := list(islice(topics, RUN_COUNT)):
+            changed = self._apply_some(request.broker_name, group, some) or changed
+            if len(some) == RUN_COUNT:
+                yield
+                if group.reading is not reading:
+                    return changed  # a newer table took its place, or the group is gone
+        group.reading = None
+        if is_whole:
+            group.topics_from, group.topics_digest = source, reading.digest
+        return changed
+
+    def _apply_some(self, name: str, group: _Group, topics: list[tuple[str, QueueData]]) -> bool:
+        changed = False
         alone = (name,)
-        for topic, data in request.topics.items():
+        for topic, data in topics:
             if group.topics.get(topic) == data:
                 continue
             if topic not in group.topics:
                 self._route_count += 1
-                others = self._topics.get(topic)
-                self._topics[topic] = alone if others is None else tuple(sorted((*others, name)))
+                others = self._topics.get(topic, ())
+                if name not in others:  # else it has come back
+                    self._topics[topic] = tuple(sorted((*others, name))) if others else alone
             group.topics[topic] = self._shape(data)
             changed = True
-        group.topics_digest = request.digest
         return changed
 
     def _shape(self, data: QueueData) -> QueueData:
@@ -326,11 +392,13 @@ class RouteTable:
         changed table brings it back."""
         left = []
         for broker_name in self._topics.get(topic, ()):
-            group = self._groups[broker_name]
+            group = self._groups.get(broker_name)
+            if group is None or topic not in group.topics:
+                continue  # what is left of a group that is gone
             if cluster_name is None or group.cluster_name == cluster_name:
                 del group.topics[topic]
                 self._route_count -= 1
-                group.topics_digest = ""
+                group.touched()
             else:
                 left.append(broker_name)
         self._have(topic, tuple(left))
@@ -349,7 +417,7 @@ class RouteTable:
             return 0
         topics = list(group.topics)
         if topics:
-            group.topics_digest = ""
+            group.touched()
         for place, topic in enumerate(topics):
             data = group.topics.get(topic)
             if data is not None:
@@ -368,14 +436,32 @@ class RouteTable:
         return (yield from sorted_in_steps(found))
 
     def _forget(self, broker_name: str, group: _Group) -> None:
-        """The group, and its queues."""
+        """The group, and its queues: of a large one the topics go with `forget_some`."""
         del self._groups[broker_name]
-        for topic in group.topics:
-            self._have(topic, tuple(name for name in self._topics[topic] if name != broker_name))
         self._route_count -= len(group.topics)
         self.forgotten_count += len(group.topics)
-        group.topics.clear()
-        group.topics_digest = ""
+        topics, group.topics = group.topics, {}
+        group.reading, group.topics_digest = None, ""
+        if len(topics) <= RUN_COUNT:
+            self._drop(broker_name, topics)
+        else:
+            self._gone.append((broker_name, iter(topics)))
+
+    def forget_some(self) -> bool:
+        """Drop RUN_COUNT topics of groups that are gone; True if more are left."""
+        if self._gone:
+            broker_name, topics = self._gone[0]
+            some = list(islice(topics, RUN_COUNT))
+            self._drop(broker_name, some)
+            if len(some) < RUN_COUNT:
+                self._gone.popleft()
+        return bool(self._gone)
+
+    def _drop(self, broker_name: str, topics: Iterable[str]) -> None:
+        group = self._groups.get(broker_name)
+        for topic in topics:
+            if group is None or topic not in group.topics:  # else it has come back
+                self._have(topic, tuple(name for name in self._topics.get(topic, ()) if name != broker_name))
 
     def compact(self) -> None:
         """Give back the room of what was forgotten: a dict that shrinks keeps its size."""

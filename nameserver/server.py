@@ -17,6 +17,7 @@ from nameserver.follower import ElectionFollower
 from nameserver.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
 from nameserver.metrics import collect
 from nameserver.route_info import RouteTable
+from nameserver.single_file import SingleFile
 from rmqha.broker.replication.controller_route import parse_addresses
 from rmqha.broker.services.live_config import LiveConfig
 from rmqha.host.access import security, security_watch
@@ -35,17 +36,18 @@ from rmqha.model.identity import is_loopback, join_address
 from rmqha.model.quota import Quotas
 from rmqha.model.readiness import Readiness
 from rmqha.model.series import Collecting
-from rmqha.port import Clock
+from rmqha.port import Clock, Pause
 from rmqha.wire.auth.shown import events_shown, shown_in_steps, topics_shown
-from rmqha.wire.bodies import Registration, encode_cluster_info, encode_topic_route, parse_registration, required
+from rmqha.wire.bodies import encode_cluster_info, encode_topic_route, required
 from rmqha.wire.body_bound import body_fault
 from rmqha.wire.command import Command
 from rmqha.wire.config_answer import ConfigAnswer
 from rmqha.wire.lenient_json import Entries, Items, dumps, dumps_in_steps
+from rmqha.wire.registration import SMALL_BYTES, is_known, parse_registration
 from rmqha.wire.state.name_server_state import NameServerState
 from rmqha.wire.steps import sorted_in_steps
 
-Work = Generator[None, None, Command]
+Work = Generator[Pause | None, None, Command]
 """A costly request in steps, between which other connections have their turns; what it returns is the answer."""
 MAX_SAVE_PAUSE_S = 0.2
 MANY_ROUTES_COUNT = 10_000
@@ -78,6 +80,8 @@ class NameServer:
             register_timeout_ms=config.register_broker_timeout_millis,
             max_route_count=config.max_route_count,
         )
+        self._large = SingleFile()
+        """Connections whose large registrations are read, or wait for that: each takes tens of megabytes."""
         self.follower: ElectionFollower | None = None
         if config.controller_addr:
             controllers = parse_addresses(config.controller_addr, "controllerAddr")
@@ -150,7 +154,7 @@ class NameServer:
             else:
                 session.work(self._in_steps(session, command, outcome))
 
-    def _in_steps(self, session: Session, command: Command, work: Work) -> Iterator[None]:
+    def _in_steps(self, session: Session, command: Command, work: Work) -> Iterator[Pause | None]:
         self._send(session, command, (yield from _guarded(command, work)))
 
     def _send(self, session: Session, command: Command, reply: Command) -> None:
@@ -162,6 +166,7 @@ class NameServer:
             session.send(reply)
 
     def closed(self, session: Session) -> None:
+        self._large.leave(session.id)
         self.routes.session_closed(session.id)
 
     # requests
@@ -194,20 +199,27 @@ class NameServer:
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {request.code} not supported"
         )
 
-    def _register(self, session_id: int, request: Command) -> Command | Work:
-        outcome = self.routes.register(self._clock.now_ms(), session_id, self._parse(request))
+    def _register(self, session_id: int, request: Command) -> Work:
+        is_large = len(request.body) > SMALL_BYTES and not is_known(request, self.routes.topics_digest)
+        try:
+            if is_large and (turn := self._large.enter(session_id, len(request.body))):
+                yield turn
+            registration = yield from parse_registration(request, self.routes.topics_digest)
+            outcome = yield from self.routes.register(self._clock.now_ms(), session_id, registration)
+        finally:
+            if is_large:
+                self._large.leave(session_id)
         if outcome.refusal:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=outcome.refusal)
         ext = {"haServerAddr": outcome.ha_address, "masterAddr": outcome.master_address}
         order = self._kv_config.namespace(ORDER_TOPIC_NAMESPACE)
         reply = request.reply(ext=ext if outcome.master_address else None)
-        return _with_table(reply, order) if order else reply
+        return (yield from _with_table(reply, order)) if order else reply
 
-    def _parse(self, request: Command) -> Registration:
-        return parse_registration(request, self.routes.topics_digest)
-
-    def _unregister(self, request: Command) -> Command:
+    def _unregister(self, request: Command) -> Work:
         self.routes.unregister(required(request.ext, "brokerName"), required(request.ext, "brokerAddr"))
+        while self.routes.forget_some():
+            yield None
         return request.reply()
 
     def _heartbeat(self, request: Command) -> Command:
@@ -230,8 +242,8 @@ class NameServer:
         order = self._kv_config.get(ORDER_TOPIC_NAMESPACE, topic) if self.live.current.order_message_enable else None
         return request.reply(body=encode_topic_route(*found, order_topic_conf=order, standard_json=standard))
 
-    def _cluster_info(self, request: Command) -> Command:
-        return request.reply(body=encode_cluster_info(self.routes.groups()))
+    def _cluster_info(self, request: Command) -> Work:
+        return request.reply(body=(yield from encode_cluster_info(self.routes.groups())))
 
     def _topic_list(self, request: Command) -> Work:
         topics = yield from sorted_in_steps(self.routes.topic_names)
@@ -419,6 +431,8 @@ async def run_name_server(
             nursery.start_soon(_follow, server.follower, config)
         while True:
             server.routes.scan(clock.now_ms())
+            while server.routes.forget_some():
+                await trio.lowlevel.checkpoint()
             give_back(server.routes)
             server.look_at_addresses()
             await trio.sleep(server.live.current.scan_not_active_broker_interval / 1000)

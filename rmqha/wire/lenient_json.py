@@ -25,6 +25,7 @@ _TOKEN = re.compile(
     r"""|(?P<word>true|false|null)|(?P<end>\Z))""",
     re.ASCII,
 )
+_BLANKS = re.compile(r"[ \t\n\r]*")
 _WORDS = {"true": True, "false": False, "null": None}
 
 
@@ -90,6 +91,111 @@ def loads(data: bytes | bytearray | memoryview | str, *, integer_keys: bool = Fa
     except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"not JSON: {error}") from None
     return value
+
+
+WINDOW_CHARS = 256 * 1024
+"""A text is decoded out of a copy of so much of it; no value of half of it may be anything but an object."""
+READ_AT_A_TIME = 256
+"""Members that are decoded in one step."""
+
+
+def loads_in_steps(
+    data: bytes, path: tuple[str, ...], take: Callable[[str, Any], None], *, max_member_count: int
+) -> Generator[None, None, Any]:
+    """Load strict JSON in steps: the value, without the members of the object at `path`, which are given to `take` and
+    not kept if they are many. Raises RemoteProtocolError, also for more than `max_member_count` members of large
+    objects."""
+    try:
+        return (yield from _WindowReader(str(data, "utf-8"), take, max_member_count).document(path))
+    except (ValueError, RecursionError) as error:
+        raise RemoteProtocolError(f"not JSON: {error}") from None
+
+
+class _WindowReader:
+    """Decodes what is small whole, and large objects member by member."""
+
+    def __init__(self, text: str, take: Callable[[str, Any], None], max_member_count: int) -> None:
+        self._text = text
+        self._take = take
+        self._members_left = max_member_count
+        self._start = self._at = 0
+        """Place of the window in the text, and of the next character in the window."""
+        self._window = text[:WINDOW_CHARS]
+        self._has_moved = False
+        """The window has, since the last step began."""
+
+    def document(self, path: tuple[str, ...]) -> Generator[None, None, Any]:
+        self._next()
+        value = yield from self._value(path, 0)
+        if self._next():
+            raise self._unexpected()
+        return value
+
+    def _unexpected(self) -> ValueError:
+        return ValueError(f"unexpected text near character {self._start + self._at}")
+
+    @property
+    def _is_last(self) -> bool:
+        return self._start + WINDOW_CHARS >= len(self._text)
+
+    def _next(self) -> str:
+        """The next character that is no blank, "" at the end; half a window at least stands behind it."""
+        match = _BLANKS.match(self._window, self._at)
+        assert match is not None
+        self._at = match.end()
+        if 2 * self._at > WINDOW_CHARS and not self._is_last:
+            self._start += self._at
+            self._at, self._has_moved = 0, True
+            self._window = self._text[self._start : self._start + WINDOW_CHARS]
+            return self._next()
+        return self._window[self._at : self._at + 1]
+
+    def _decoded(self) -> Any:
+        """The value that begins here. Raises ValueError if it is none or goes beyond the window."""
+        value, end = _DECODER.raw_decode(self._window, self._at)
+        if end == len(self._window) and not self._is_last:
+            raise self._unexpected()
+        self._at = end
+        return value
+
+    def _value(self, path: tuple[str, ...] | None, depth: int) -> Generator[None, None, Any]:
+        """The value that begins here; `path` leads from it, None: nowhere."""
+        try:
+            return self._decoded()
+        except ValueError:
+            if self._is_last or self._window[self._at] != "{":
+                raise self._unexpected() from None
+        if depth > MAX_DEPTH:
+            raise ValueError(f"nested deeper than {MAX_DEPTH}")
+        yield  # half a window was looked at in vain
+        return (yield from self._object(path, depth))
+
+    def _object(self, path: tuple[str, ...] | None, depth: int) -> Generator[None, None, dict[str, Any]]:
+        members: dict[str, Any] = {}
+        put = self._take if path == () else members.__setitem__
+        mark = "{"
+        while mark != "}":
+            self._at += 1
+            if self._next() != '"':
+                raise self._unexpected()  # it is too large to be empty
+            key = self._decoded()
+            if self._next() != ":":
+                raise self._unexpected()
+            self._at += 1
+            self._next()
+            below = path[1:] if path and path[0] == key else None
+            put(key, (yield from self._value(below, depth + 1)))
+            mark = self._next()
+            if mark not in ("}", ","):
+                raise self._unexpected()
+            self._members_left -= 1
+            if self._members_left < 0:
+                raise ValueError("it has too many members")
+            if self._has_moved or self._members_left % READ_AT_A_TIME == 0:
+                self._has_moved = False
+                yield
+        self._at += 1
+        return members
 
 
 def dumps(value: Any, *, unquoted_integer_keys: bool = False) -> bytes:

@@ -35,7 +35,6 @@ from rmqha.store.meta.sidecar import BadSidecarError
 from rmqha.store.meta.sidecar import decode as decode_sidecar
 from rmqha.store.meta.sidecar import encode as encode_sidecar
 from rmqha.store.queue.queue_min_offsets import parse as parse_queue_starts
-from rmqha.wire.bodies import pack, parse_registration, unpack
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
 from rmqha.wire.ha_stream import (
@@ -48,12 +47,14 @@ from rmqha.wire.ha_stream import (
 )
 from rmqha.wire.json_header import decode_json_header
 from rmqha.wire.legacy_ha import PlainTransferParser, ReportParser
-from rmqha.wire.lenient_json import loads
+from rmqha.wire.lenient_json import loads, loads_in_steps
 from rmqha.wire.raft_codec import decode_entry, decode_message, encode_entry, encode_message
 from rmqha.wire.raft_message import AppendRequest, Entry, EntryKind, Heartbeat, SnapshotChunk
+from rmqha.wire.registration import pack, parse_registration
 from rmqha.wire.rocketmq_header import decode_rocketmq_header
 from tests.golden.reader import frames, raw
 from tests.store.support import log_bytes, message, open_store
+from tests.support.steps import done
 
 SYS_FLAGS = (0, 1, 0x101, 0x201, 0x301)
 PROPERTIES = {"TAGS": "a", "KEYS": "k1 k2", "n": "3.5", "b": "true"}
@@ -88,13 +89,18 @@ def _sidecar(data: bytes) -> None:
     decode_sidecar(data, "x")
 
 
-def _unpacked(data: bytes) -> None:
-    unpack(zlib.compress(data))
-
-
 def _registration(data: bytes) -> None:
     ext = {"clusterName": "c", "brokerName": "b", "brokerId": "0", "brokerAddr": "a:1"}
-    parse_registration(Command(103, ext, data))
+    done(parse_registration(Command(103, ext, data)))
+
+
+def _packed_registration(data: bytes) -> None:
+    ext = {"clusterName": "c", "brokerName": "b", "brokerId": "0", "brokerAddr": "a:1", "compressed": "true"}
+    done(parse_registration(Command(103, ext, data)))
+
+
+def _large_json(data: bytes) -> None:
+    done(loads_in_steps(data, ("topicConfigSerializeWrapper",), lambda name, value: None, max_member_count=100))
 
 
 def _selector(data: bytes) -> None:
@@ -218,7 +224,7 @@ def _begin(*data: bytes) -> Callable[[], Sequence[bytes]]:
 
 
 def _packed() -> bytes:
-    return pack(VERSION, {"T": TOPIC})
+    return done(pack(VERSION, 1, [TOPIC]))
 
 
 def _entries() -> list[bytes]:
@@ -245,8 +251,10 @@ TARGETS: dict[str, Target] = {
     "rocketmq-header": Target(decode_rocketmq_header, REMOTE, lambda: _headers(1)),
     "json": Target(loads, REMOTE, _begin(json.dumps(ROUTE).encode(), b'{0:"a",1:[1.5,true,null]}')),
     "registration": Target(_registration, REMOTE, _registrations),
-    "packed-registration": Target(unpack, REMOTE, lambda: [_packed()]),
-    "unpacked-registration": Target(_unpacked, REMOTE, lambda: [zlib.decompress(_packed())]),
+    "packed-registration": Target(_packed_registration, REMOTE, lambda: [_packed()]),
+    "unpacked-registration": Target(
+        lambda data: _packed_registration(zlib.compress(data)), REMOTE, lambda: [zlib.decompress(_packed())]
+    ),
     "ha-of-a-master": Target(_fed(MasterStreamParser), REMOTE, _ha_of_a_master),
     "ha-of-a-slave": Target(_fed(SlaveStreamParser), REMOTE, _ha_of_a_slave),
     "plain-ha-of-a-master": Target(_fed(PlainTransferParser), REMOTE, _begin(bytes(8) + b"\0\0\0\x05abcde")),

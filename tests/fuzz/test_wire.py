@@ -9,16 +9,17 @@ from hypothesis import strategies as st
 
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.message import decode_properties, parse_offset_message_id
-from rmqha.wire.bodies import parse_registration
 from rmqha.wire.command import Command, HeaderCodec
 from rmqha.wire.frame import FrameParser, encode_frame
 from rmqha.wire.ha_stream import MasterStreamParser, SlaveStreamParser
 from rmqha.wire.json_header import decode_json_header
 from rmqha.wire.legacy_ha import PlainTransferParser, ReportParser
 from rmqha.wire.lenient_json import dumps, loads
+from rmqha.wire.registration import parse_registration
 from rmqha.wire.rocketmq_header import decode_rocketmq_header
 from tests.fuzz.budget import fuzz, only
 from tests.golden.reader import frames, raw
+from tests.support.steps import done
 
 GOLDEN_FRAMES = [raw(entry) for entry in frames()][::7]
 JSON_TEXT = st.text(alphabet='{}[]",:0123456789-+.eEtruefalsn \\\tab\ud83d', max_size=200)
@@ -95,7 +96,7 @@ def test_registrations(text: str) -> None:
     ext = {"clusterName": "c", "brokerName": "b", "brokerId": "0", "brokerAddr": "a:1"}
     for wrapped in (text, f'{{"topicConfigSerializeWrapper":{{"topicConfigTable":{text}}}}}'):
         with only(RemoteProtocolError):
-            parse_registration(Command(103, ext, wrapped.encode("utf-8", "surrogatepass")))
+            done(parse_registration(Command(103, ext, wrapped.encode("utf-8", "surrogatepass"))))
 
 
 @fuzz

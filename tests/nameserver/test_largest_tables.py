@@ -20,10 +20,12 @@ from rmqha.host.net.session import Session
 from rmqha.model.access import AccessList, Account, Credentials, Permission
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.principal import UNRESTRICTED, Principal
-from rmqha.wire.bodies import MAX_TOPIC_COUNT, pack, register_broker_request
+from rmqha.wire.bodies import register_broker_request
 from rmqha.wire.body_bound import DEFAULT_BOUND
 from rmqha.wire.command import Command
+from rmqha.wire.registration import MAX_TOPIC_COUNT, pack
 from tests.support.clock import ManualClock
+from tests.support.steps import done
 from tests.support.tracer import RecordingTracer
 
 _C = RequestCode
@@ -42,8 +44,6 @@ FIELDS = {
     "value": "v",
 }
 LAST = (_C.UNREGISTER_BROKER,)
-LARGE = frozenset({_C.REGISTER_BROKER, _C.UNREGISTER_BROKER})
-"""A whole table comes or goes in one piece: a few hundred ms for the largest."""
 
 
 class Tracer(RecordingTracer):
@@ -130,15 +130,15 @@ def server() -> Iterator[NameServer]:
 
 def test_each_code_with_the_largest_tables(server: NameServer) -> None:
     slow = []
-    for code in (*sorted(server.codes - LARGE), *LAST):
+    for code in (*sorted(server.codes - {_C.REGISTER_BROKER, *LAST}), *LAST):
         for principal in PRINCIPALS:
             command = Command(code, FIELDS)
             command.principal = principal
             longest_ms, answer = asked(server, command)
             assert answer.code == ResponseCode.SUCCESS or code in LAST, (code, answer.remark)
-            if longest_ms > LIMIT_MS and code not in LARGE:
+            if longest_ms > LIMIT_MS and code not in LAST:
                 longest_ms = min(asked(server, command)[0] for _ in range(3))
-            if longest_ms > LIMIT_MS and code not in LARGE:
+            if longest_ms > LIMIT_MS:
                 slow.append((code, principal.access_key, round(longest_ms)))
     assert not slow
 
@@ -162,13 +162,21 @@ COSTLY: dict[str, Callable[[], bytes]] = {
     "objects": lambda: b"[" + b"{}," * 5_000_000 + b"{}]",
     "numbers": lambda: b"[" + b"1," * 8_000_000 + b"1]",
     "packed rows": lambda: packed_rows(4_000_000, 4_000_000),
+    "members": lambda: b'{"a":{' + b'"b":1,' * 2_300_000 + b'"b":1}}',
+    "names": lambda: b'{"' + b"a" * 15_000_000 + b'":1}',
+    "a text": lambda: b'{"a":"' + b"a" * 15_000_000 + b'"}',
+    "a list": lambda: b'{"a":[' + b"1," * 2_000_000 + b"1]}",
+    "a number": lambda: b'{"a":' + b"1" * 15_000_000 + b"}",
+    "depth": lambda: b'{"a":' * 100 + b'{"a":1' + b',"b":1' * 100_000 + b"}" * 101,
+    "blanks": lambda: b'{"a":' + b" " * 15_000_000 + b"}",
+    "a packed bomb": lambda: zlib.compress(zlib.decompress(packed("b", ["T"], 1).body) + bytes(256 * 1024 * 1024)),
     "a bomb": lambda: zlib.compress(bytes(256 * 1024 * 1024)),
 }
 
 
 @pytest.mark.parametrize("shape", COSTLY)
 def test_a_registration_that_costs_much_is_refused(shape: str) -> None:
-    """They took 2.7 to 10 seconds; what is honest and as large takes 0.7."""
+    """They took 2.7 to 10 seconds of one turn."""
     server = NameServer(NamesrvConfig(), cast(Any, Tracer()), ManualClock(), KvConfig())
     command = registration("b", ["T"], 1)
     command.ext["bodyCrc32"] = "0"
@@ -176,20 +184,37 @@ def test_a_registration_that_costs_much_is_refused(shape: str) -> None:
     longest_ms, answer = asked(server, command)
     assert answer.code == ResponseCode.SYSTEM_ERROR and answer.remark is not None
     assert "registration" in answer.remark or "JSON" in answer.remark
-    assert longest_ms < 1000
+    assert longest_ms < LIMIT_MS
     assert server.routes.broker_count == 0
 
 
-def test_the_largest_honest_registrations_are_taken() -> None:
-    server = NameServer(NamesrvConfig(), cast(Any, Tracer()), ManualClock(), KvConfig())
-    names = [f"topic-{number:06d}" for number in range(LARGE_COUNT)]
-    assert server.handle(1, registration("plain", names, 1)).code == 0
-    command = registration("packed", [], 2)
+def packed(name: str, topics: list[str], port: int) -> Command:
+    command = registration(name, [], port)
     command.ext |= {"bodyCrc32": "0", "compressed": "true"}
     version = {"counter": 1, "stateVersion": 0, "timestamp": 1}
-    command.body = pack(version, {name: row(name) for name in names})
-    assert server.handle(1, command).code == 0
-    assert server.routes.topic_count == LARGE_COUNT < MAX_TOPIC_COUNT
+    command.body = done(pack(version, len(topics), map(row, topics)))
+    return command
+
+
+@pytest.mark.parametrize("made", [registration, packed])
+def test_the_largest_honest_registration_comes_and_goes_in_steps(
+    made: Callable[[str, list[str], int], Command],
+) -> None:
+    """It took 0.4 to 0.7 seconds of one turn, and 0.1 to be forgotten."""
+    names = [f"topic-{number:06d}" for number in range(LARGE_COUNT)]
+    command, gone = made("b", names, 1), Command(_C.UNREGISTER_BROKER, {"brokerName": "b", "brokerAddr": "127.0.0.1:1"})
+    tries = []
+    gc.collect()
+    gc.disable()
+    for _ in range(3):  # caches were cold, or the machine was busy
+        server = NameServer(NamesrvConfig(), cast(Any, Tracer()), ManualClock(), KvConfig())
+        came_ms, answer = asked(server, command)
+        assert answer.code == 0 and server.routes.topic_count == LARGE_COUNT < MAX_TOPIC_COUNT
+        gone_ms, answer = asked(server, gone)
+        assert answer.code == 0 and server.routes.topic_count == server.routes.broker_count == 0
+        tries.append(max(came_ms, gone_ms))
+    gc.enable()
+    assert min(tries) < LIMIT_MS
 
 
 def test_other_bodies_are_refused_unread() -> None:

@@ -10,6 +10,7 @@ from nameserver.route_info import RouteTable
 from rmqha.host.net.statistics import Statistics
 from rmqha.model.series import MetricFamilies, Series, filled
 from rmqha.wire.bodies import Registration, TopicTableVersion
+from tests.support.steps import done
 from tests.support.tracer import RecordingTracer
 
 REMOTING = Statistics(session_count=1).as_dict()
@@ -27,7 +28,7 @@ def registered(*brokers: tuple[str, int]) -> RouteTable:
             version=TopicTableVersion(0, 0, 0),
             topics={},
         )
-        assert not routes.register(0, place, registration).refusal
+        assert not done(routes.register(0, place, registration)).refusal
     return routes
 
 

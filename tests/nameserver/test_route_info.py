@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Generator
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nameserver import route_info
 from nameserver.route_info import RouteTable
 from rmqha.wire.bodies import QueueData, Registration, TopicTableVersion
 from tests.support.steps import done
@@ -43,7 +47,7 @@ class Story:
         request = Registration(
             cluster, group, broker_id, address, f"{address}2", version, dict.fromkeys(topics, TOPIC), False, timeout_ms
         )
-        outcome = self.table.register(self.now_ms, session, request)
+        outcome = done(self.table.register(self.now_ms, session, request))
         assert not outcome.refusal
         return outcome.master_address, outcome.ha_address, outcome.ignored
 
@@ -106,7 +110,7 @@ def test_a_cut_off_old_master_keeps_registering_in_vain() -> None:
 def test_without_a_version_an_occupied_id_stays() -> None:
     story = Story()
     story.register(A, 0, 3)
-    outcome = story.table.register(0, 0, Registration("c", "g", 0, B, "", None, {}))
+    outcome = done(story.table.register(0, 0, Registration("c", "g", 0, B, "", None, {})))
     assert outcome.ignored
     assert story.addresses() == {0: A}
 
@@ -175,7 +179,7 @@ def test_unregister() -> None:
 def test_a_group_belongs_to_one_cluster() -> None:
     story = Story()
     story.register(A, 0)
-    outcome = story.table.register(0, 0, Registration("d", "g", 0, B, "", TopicTableVersion(), {}))
+    outcome = done(story.table.register(0, 0, Registration("d", "g", 0, B, "", TopicTableVersion(), {})))
     assert "cluster c, not d" in outcome.refusal
     assert story.addresses() == {0: A}
 
@@ -468,10 +472,10 @@ def test_the_routes_are_bounded_and_a_full_table_takes_what_it_has() -> None:
     story.register(B, 0, group="h", topics=("T", "U"))
     version = TopicTableVersion(2, 1, 1)
     topics = dict.fromkeys(("T", "W"), TOPIC)
-    refused = story.table.register(1, 0, Registration("c", "h", 0, B, f"{B}2", version, topics, False, None))
+    refused = done(story.table.register(1, 0, Registration("c", "h", 0, B, f"{B}2", version, topics, False, None)))
     assert "maxRouteCount" in refused.refusal and story.route("W") is None
     foreign = Registration("c", "i", 0, "9.9.9.9:9", "9.9.9.9:10", version, topics, False, None)
-    assert "maxRouteCount" in story.table.register(1, 0, foreign).refusal and story.addresses("i") == {}
+    assert "maxRouteCount" in done(story.table.register(1, 0, foreign)).refusal and story.addresses("i") == {}
     story.register(A, 0, topics=("T", "U", "V"), counter=3)
     story.table.delete_topic("V")
     story.register(B, 0, group="h", topics=("T", "W"), counter=4)
@@ -503,6 +507,135 @@ def test_a_topic_that_was_deleted_is_not_forgotten_twice() -> None:
     assert story.table.forgotten_count == 1 and sorted(story.table.topic_names) == []
 
 
+def test_a_newer_table_takes_the_place_of_one_that_is_half_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route_info, "RUN_COUNT", 2)
+    story = Story()
+
+    def table(counter: int, *topics: str, perm: int = 6, digest: str = "") -> Generator[None, None, Any]:
+        version, rows = TopicTableVersion(counter, 1, 1), dict.fromkeys(topics, QueueData(4, 4, perm))
+        return story.table.register(0, 0, Registration("c", "g", 0, A, "", version, rows, digest=digest))
+
+    def perms() -> dict[str, int]:
+        found = {topic: story.table.route(topic) for topic in "TUVWX"}
+        return {topic: route[1]["g"].perm for topic, route in found.items() if route is not None}
+
+    older = table(1, "T", "U", "V", "W", perm=4, digest="1")
+    next(older)
+    done(table(2, "T", "V", digest="2"))
+    done(older)
+    assert perms() == {"T": 6, "U": 4, "V": 6}, "the older one went no further"
+    assert story.table.topics_digest("g") == "", "what the older one did not bring may be missing"
+    done(table(2, "T", "V", "X", digest="2"))
+    assert "X" in perms() and story.table.topics_digest("g") == "2"
+    cut_off = table(3, "T", "U", "V", "W", digest="3")
+    next(cut_off)
+    del cut_off  # its connection is gone
+    done(table(3, "T", "U", "V", "W", digest="3"))
+    assert set(perms()) == set("TUVWX")
+    touched = table(4, "T", "U", "V", "W", perm=2, digest="4")
+    next(touched)
+    story.table.delete_topic("T")
+    done(touched)
+    assert "T" not in perms() and story.table.topics_digest("g") == ""
+
+
+NAMES, TOPICS = ("g", "h"), tuple("TUVWXY")
+TABLES = st.lists(st.sampled_from(TOPICS), min_size=1, unique=True)
+
+
+@given(st.data())
+def test_tables_that_come_and_go_in_any_order_of_steps(data: st.DataObject) -> None:
+    """Registrations are under way while groups go and topics are deleted; at the end all tell their tables anew."""
+    table = RouteTable(RecordingTracer(), lite_timeout_ms=LITE_MS, register_timeout_ms=REGISTER_MS)
+    under_way: list[Generator[None, None, Any]] = []
+
+    def register(counter: int, name: str, topics: list[str], broker_id: int = 0) -> Generator[None, None, Any]:
+        address, version = f"{name}{broker_id}:1", TopicTableVersion(counter, 1, 1)
+        rows = dict.fromkeys(topics, TOPIC)
+        digest = f"{counter}" if counter % 2 else ""
+        request = Registration("c", name, broker_id, address, "", version, rows, digest=digest)
+        return table.register(0, counter, request)
+
+    def step() -> None:
+        work = data.draw(st.sampled_from(under_way))
+        if next(work, under_way) is not None:
+            under_way.remove(work)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(route_info, "RUN_COUNT", 2)
+        for counter in range(data.draw(st.integers(1, 12))):
+            name = data.draw(st.sampled_from(NAMES))
+            match data.draw(st.sampled_from(["register", "step", "leave", "close", "delete", "forget", "cut off"])):
+                case "register":
+                    under_way.append(register(counter, name, data.draw(TABLES), data.draw(st.integers(0, 1))))
+                    step()
+                case "step" if under_way:
+                    step()
+                case "cut off" if under_way:
+                    under_way.pop(data.draw(st.integers(0, len(under_way) - 1)))
+                case "leave":
+                    table.unregister(name, f"{name}{data.draw(st.integers(0, 1))}:1")
+                case "close":
+                    table.session_closed(data.draw(st.integers(0, counter)))
+                case "delete":
+                    table.delete_topic(data.draw(st.sampled_from(TOPICS)))
+                case "forget":
+                    table.forget_some()
+            assert all(table.route(topic) is None or table.route(topic)[0] for topic in TOPICS)  # type: ignore[index]
+        while under_way:
+            step()
+        for counter in (101, 103):  # a table that was cut off makes that the next one is read once more
+            for name in NAMES:
+                done(register(counter, name, list(TOPICS)))
+        while table.forget_some():
+            pass
+        table.max_route_count = len(NAMES) * len(TOPICS)
+        found = {topic: table.route(topic) for topic in TOPICS}
+        assert all(route is not None and tuple(route[1]) == NAMES for route in found.values())
+        assert not any(done(register(105, name, ["Z"])).refusal == "" for name in NAMES), "the routes are counted"
+        for name in NAMES:
+            for broker_id in range(2):
+                table.unregister(name, f"{name}{broker_id}:1")
+        while table.forget_some():
+            pass
+        assert (table.topic_names, table.broker_count) == ([], 0)
+
+
+def test_brokers_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route_info, "MAX_BROKER_COUNT", 5)
+    monkeypatch.setattr(route_info, "MAX_ADDRESS_COUNT", 3)
+    story = Story()
+
+    def refusal(name: str, broker_id: int, address: str, epoch: int = 1) -> str:
+        version = TopicTableVersion(1, epoch, 1)
+        refusal: str = done(
+            story.table.register(0, 0, Registration("c", name, broker_id, address, "", version, {}))
+        ).refusal
+        return refusal
+
+    assert [refusal("g", number, f"a:{number}") for number in range(3)] == [""] * 3
+    assert "broker group g has 3 brokers and takes no more" in refusal("g", 3, "a:3")
+    assert refusal("g", 2, "b:2", epoch=2) == refusal("g", 1, "b:2", epoch=2) == "", "who takes a place needs no room"
+    assert refusal("h", 0, "h:1") == refusal("i", 0, "i:1") == refusal("j", 0, "j:1") == ""
+    assert story.table.broker_count == 5
+    assert "knows 5 brokers and takes no more" in refusal("k", 0, "k:1")
+    assert refusal("h", 0, "h:1") == ""
+    story.table.unregister("h", "h:1")
+    assert refusal("k", 0, "k:1") == ""
+
+
+def test_claims_that_are_ignored_leave_nothing_behind() -> None:
+    story = Story()
+    story.table.elected("g", A, 5)
+    assert story.register(B, 0, 4)[2] and story.table.groups() == [], "a group of no brokers"
+    assert story.register(B, 0, -4)[2]
+    story.register(A, 0, 5)
+    for number in range(2 * route_info.MAX_REFUSED_COUNT):
+        assert story.register(f"9.9.9.9:{number}", 0, 4)[2]
+    ignored = [fields["address"] for name, fields in story.events.events if name == "registration_ignored"]
+    assert len(ignored) - 2 == route_info.MAX_REFUSED_COUNT == len(story.table._groups["g"].refused)
+
+
 ATTACK = """
 from nameserver.route_info import RouteTable
 from nameserver.server import give_back
@@ -516,7 +649,8 @@ def register(session):
     for group in range(20):
         name = f"g-{session}-{group}"
         topics = {f"{name}-{n}": QueueData(4, 4, 6, n % 2) for n in range(500)}
-        table.register(0, session, Registration("c", name, 0, f"{name}:1", "", TopicTableVersion(1, 1, 1), topics))
+        registration = Registration("c", name, 0, f"{name}:1", "", TopicTableVersion(1, 1, 1), topics)
+        done(table.register(0, session, registration))
 
 table = RouteTable(RecordingTracer(), lite_timeout_ms=5000, register_timeout_ms=120_000)
 before = anonymous_rss_bytes(os.getpid())

@@ -19,6 +19,7 @@ import trio
 from nameserver.config import NamesrvConfig, parse_config, read_config
 from nameserver.kv_config import MAX_ENTRY_CHARS, KvConfig
 from nameserver.server import OVERRIDES_FILE, open_kept, run_name_server
+from nameserver.single_file import SingleFile, Turn
 from rmqha.host.disk import HostDisk
 from rmqha.host.net import network
 from rmqha.host.net.remoting import RemotingClient
@@ -29,6 +30,8 @@ from rmqha.wire.bodies import register_broker_request
 from rmqha.wire.command import Command
 from rmqha.wire.config_answer import parse_keys
 from rmqha.wire.lenient_json import loads
+from rmqha.wire.registration import SMALL_BYTES
+from tests.support.patience import HANG_S
 
 Ask = Callable[..., Any]
 
@@ -127,6 +130,52 @@ async def test_refusals_are_answers() -> None:
         compressed = registration(0, 1000)
         compressed.ext["compressed"] = "true"
         assert "cannot be unpacked" in str((await client.call(address, compressed, 2_000)).remark)
+
+
+async def test_large_registrations_take_turns_and_one_whose_connection_ends_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited, enter = list[Turn](), SingleFile.enter
+
+    def noted(file: SingleFile, owner: int, size_bytes: int) -> Turn | None:
+        turn = enter(file, owner, size_bytes)
+        if turn is not None:
+            waited.append(turn)
+        return turn
+
+    def large(group: str) -> Command:
+        rows = {f"{group}-{number:06d}": {"perm": 6} for number in range(20_000)}
+        command = register_broker_request(
+            cluster_name="c", broker_name=group, broker_id=0, address=f"{group}:1", ha_address="",
+            topic_config_table=rows, data_version={"counter": 1, "stateVersion": 1, "timestamp": 1},
+        )  # fmt: skip
+        assert len(command.body) > SMALL_BYTES
+        return command
+
+    async def register(address: str, group: str) -> None:
+        async with RemotingClient() as client:
+            answer = await client.call(address, large(group), 60_000)
+            route = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": f"{group}-019999"})
+            answers.extend((answer, await client.call(address, route, 60_000)))
+
+    monkeypatch.setattr(SingleFile, "enter", noted)
+    answers: list[Command] = []
+    async with name_server() as (_, address, _):
+        with trio.fail_after(HANG_S):
+            async with trio.open_nursery() as nursery:
+                gone = trio.CancelScope()
+
+                async def leave_while_waiting() -> None:
+                    with gone:
+                        await register(address, "gone")
+
+                for group in ("first", "second"):
+                    nursery.start_soon(register, address, group)
+                nursery.start_soon(leave_while_waiting)
+                while not waited:
+                    await trio.lowlevel.checkpoint()
+                gone.cancel()
+            assert [answer.code for answer in answers] == [ResponseCode.SUCCESS] * 4
 
 
 async def test_a_silent_broker_goes() -> None:

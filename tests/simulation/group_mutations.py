@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -66,7 +66,7 @@ REAL_REGISTER = RouteTable.register
 
 def _one_group_per_cluster(
     self: RouteTable, now_ms: int, session_id: int, request: Registration
-) -> RegistrationOutcome:
+) -> Generator[None, None, RegistrationOutcome]:
     names = [name for name, group in self._groups.items() if group.cluster_name == request.cluster_name]
     return REAL_REGISTER(self, now_ms, session_id, replace(request, broker_name=(names or [request.broker_name])[0]))
 

@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqha.model.error import RemoteProtocolError
-from rmqha.wire.lenient_json import MAX_DEPTH, Entries, ObjectKey, dumps, dumps_in_steps, loads
+from rmqha.wire import lenient_json
+from rmqha.wire.lenient_json import MAX_DEPTH, Entries, ObjectKey, dumps, dumps_in_steps, loads, loads_in_steps
 from tests.golden.reader import frames
+from tests.support.steps import done
 
 SCALARS = (
     st.none()
@@ -132,3 +134,59 @@ def _run(steps: Generator[None, None, bytes]) -> tuple[int, bytes]:
             count += 1
         except StopIteration as end:
             return count, end.value
+
+
+NESTED: st.SearchStrategy[Any] = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc", max_size=2), inner, max_size=6),
+    max_leaves=30,
+)
+
+
+def largest(value: Any) -> int:
+    """Characters of the longest text that is no object."""
+    if not isinstance(value, dict):
+        return len(json.dumps(value, ensure_ascii=False))
+    return max((max(len(json.dumps(key)), largest(member)) for key, member in value.items()), default=2)
+
+
+def in_steps(text: str, path: tuple[str, ...], window: int, taken: dict[str, Any]) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lenient_json, "WINDOW_CHARS", window)
+        return done(loads_in_steps(text.encode(), path, taken.__setitem__, max_member_count=1000))
+
+
+@given(value=NESTED, window=st.integers(8, 200), path=st.sampled_from(["", "a", "ab"]))
+def test_steps_read_what_one_look_reads(value: Any, window: int, path: str) -> None:
+    """Whatever the border of windows cuts; what is no object and does not fit in half of one is refused."""
+    taken: dict[str, Any] = {}
+    try:
+        found = in_steps(json.dumps(value, ensure_ascii=False), tuple(path), window, taken)
+    except RemoteProtocolError:
+        assert 2 * largest(value) >= window - 2
+        return
+    place = found
+    for key in path if taken else ():
+        place = place[key]
+    if taken:
+        assert place == {}
+        place.update(taken)
+    assert found == value
+
+
+@given(st.text('{}[]",:01-.e \\ab', max_size=60))
+def test_steps_refuse_what_one_look_refuses(text: str) -> None:
+    try:
+        found = in_steps(text, ("?",), 16, {})
+    except RemoteProtocolError:
+        return
+    assert found == loads(text, is_strict=True)
+
+
+def test_members_are_counted() -> None:
+    text = json.dumps({"a": {str(number): number for number in range(30)}}).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lenient_json, "WINDOW_CHARS", 16)
+        assert len(done(loads_in_steps(text, (), lambda key, value: None, max_member_count=31))) == 0
+        with pytest.raises(RemoteProtocolError, match="too many members"):
+            done(loads_in_steps(text, (), lambda key, value: None, max_member_count=30))

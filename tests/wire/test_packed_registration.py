@@ -8,8 +8,10 @@ import zlib
 import pytest
 
 from rmqha.model.error import RemoteProtocolError
-from rmqha.wire.bodies import MAX_UNPACKED_BYTES, QueueData, TopicTableVersion, pack, parse_registration, unpack
+from rmqha.wire.bodies import QueueData, Registration, TopicTableVersion
 from rmqha.wire.command import Command
+from rmqha.wire.registration import MAX_UNPACKED_BYTES, pack, parse_registration
+from tests.support.steps import done
 
 VERSION = {"counter": 3, "stateVersion": 2, "timestamp": 1}
 TABLE = {
@@ -37,8 +39,16 @@ def request(body: bytes) -> Command:
     return Command(103, ext, body)
 
 
+def packed(*names: str) -> bytes:
+    return done(pack(VERSION, len(names), (TABLE[name] for name in names)))
+
+
+def parsed(body: bytes) -> Registration:
+    return done(parse_registration(request(body)))
+
+
 def test_the_layout() -> None:
-    data = zlib.decompress(pack(VERSION, {"T": TABLE["T"]}))
+    data = zlib.decompress(packed("T"))
     version = b'{"counter":3,"stateVersion":2,"timestamp":1}'
     topic = b'T 4 8 6 SINGLE_TAG {"+queue.type":"BatchCQ"}'
     expected: list[bytes | int] = [version, 1, topic, b"[]", 0]
@@ -49,15 +59,15 @@ def test_the_layout() -> None:
 
 
 def test_a_registration_is_read() -> None:
-    found = parse_registration(request(pack(VERSION, TABLE)))
+    found = parsed(packed(*TABLE))
     assert found.version == TopicTableVersion(3, 2, 1)
     assert found.topics == {"T": QueueData(4, 8, 6), "%RETRY%G": QueueData(4, 8, 6)}
 
 
 def test_apaches_brokers_compress_without_saying_so() -> None:
-    command = request(pack(VERSION, TABLE))
+    command = request(packed(*TABLE))
     command.ext["compressed"] = "false"
-    assert parse_registration(command) == parse_registration(request(pack(VERSION, TABLE)))
+    assert done(parse_registration(command)) == parsed(packed(*TABLE))
 
 
 APACHES = bytes.fromhex(
@@ -69,24 +79,24 @@ APACHES = bytes.fromhex(
 
 
 def test_what_apaches_encoder_wrote() -> None:
-    found = parse_registration(request(APACHES))
+    found = parsed(APACHES)
     assert found.version == TopicTableVersion(1, 7, 1795333253662)
     assert found.topics == {"T": QueueData(4, 8, 6), "%RETRY%G": QueueData(1, 1, 6)}
 
 
 def test_a_broker_before_five_has_no_static_topics() -> None:
-    whole = zlib.decompress(pack(VERSION, TABLE))
-    assert unpack(zlib.compress(whole[:-4])) == unpack(pack(VERSION, TABLE))
+    whole = zlib.decompress(packed(*TABLE))
+    assert parsed(zlib.compress(whole[:-4])) == parsed(packed(*TABLE))
 
 
 @pytest.mark.parametrize("cut", [0, 1, 30, 60])
 def test_damage_is_a_sentence(cut: int) -> None:
-    whole = zlib.decompress(pack(VERSION, TABLE))
-    for body in (zlib.compress(whole[:cut]), pack(VERSION, TABLE)[:cut], zlib.compress(b"\xff" * 40)):
+    whole = zlib.decompress(packed(*TABLE))
+    for body in (zlib.compress(whole[:cut]), packed(*TABLE)[: cut + 1], zlib.compress(b"\xff" * 40)):
         with pytest.raises(RemoteProtocolError, match="compressed registration"):
-            unpack(body)
+            parsed(body)
 
 
 def test_what_grows_too_large_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="above"):
-        unpack(zlib.compress(bytes(MAX_UNPACKED_BYTES + 1)))
+        parsed(zlib.compress(zlib.decompress(packed()) + bytes(MAX_UNPACKED_BYTES)))

@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from enum import Enum
 from time import perf_counter
+from typing import TypeVar
 from zlib import crc32
 
 import trio
 
 from rmqha.broker.replication.replica_driver import ReplicaDriver
-from rmqha.broker.tables.topics import TopicRegistration, TopicTable
+from rmqha.broker.tables.topics import TopicTable
 from rmqha.ha.action import RoleChanged
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
@@ -23,6 +24,7 @@ from rmqha.model.offset import MASTER_ID, BrokerId
 from rmqha.port import Clock, Tracer
 from rmqha.wire.command import Command
 
+T = TypeVar("T")
 CALL_TIMEOUT_MS = 3000
 LEAVE_TIMEOUT_MS = 1000
 MAX_PAUSE_S = 0.5
@@ -197,10 +199,13 @@ class NameServerLink:
         }
 
     async def _register(self, client: RemotingClient, address: str, broker_id: BrokerId) -> None:
-        topics, body_s = await _in_turns(self._topics.registration(), self._give_turn)
-        began_at_s = perf_counter()
-        body = self._topics.packed_registration() if self._config.compressed_register else topics.body
-        self._body_s = body_s + perf_counter() - began_at_s
+        topics, self._body_s = await _in_turns(self._topics.registration(), self._give_turn)
+        body, digest = topics.body, topics.digest
+        if self._config.compressed_register:
+            body, packed_s = await _in_turns(self._topics.packed_registration(), self._give_turn)
+            self._body_s += packed_s
+            if self._topics.version.to_json() != topics.version:
+                digest = ""  # it may be of other topics than those that are packed
         ext = {
             **self._names(),
             "brokerId": str(broker_id),
@@ -208,7 +213,7 @@ class NameServerLink:
             "bodyCrc32": str(crc32(body) & 0x7FFFFFFF),
             "compressed": str(self._config.compressed_register).lower(),
             "enableActingMaster": "false",
-            "topicsDigest": topics.digest,
+            "topicsDigest": digest,
             "topicsVersion": ";".join(map(str, topics.version.values())),
         }
         reply = await client.call(address, Command(RequestCode.REGISTER_BROKER, ext, body), CALL_TIMEOUT_MS)
@@ -229,9 +234,7 @@ class NameServerLink:
             await self._left.wait()
 
 
-async def _in_turns(
-    steps: Generator[None, None, TopicRegistration], give_turn: Callable[[], Awaitable[None]]
-) -> tuple[TopicRegistration, float]:
+async def _in_turns(steps: Generator[None, None, T], give_turn: Callable[[], Awaitable[None]]) -> tuple[T, float]:
     """Do each step in a turn of the event loop; the result is theirs, and the time (s) that they took."""
     taken_s = 0.0
     while True:
@@ -239,7 +242,7 @@ async def _in_turns(
         try:
             next(steps)
         except StopIteration as end:
-            found: TopicRegistration = end.value
+            found: T = end.value
             return found, taken_s + perf_counter() - began_at_s
         taken_s += perf_counter() - began_at_s
         await give_turn()

@@ -18,8 +18,8 @@ from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.message import CHECK_MAX_TOPIC, HALF_TOPIC, OP_TOPIC
 from rmqha.model.quota import TokenBucket
 from rmqha.port import Clock, Disk
-from rmqha.wire.bodies import pack
 from rmqha.wire.lenient_json import Entries, dumps
+from rmqha.wire.registration import pack
 from rmqha.wire.steps import sorted_in_steps
 
 _MEMBERS = frozenset(
@@ -413,9 +413,11 @@ class TopicTable:
         )
         return TopicRegistration(b"".join(parts), digest, stamps["dataVersion"])
 
-    def packed_registration(self) -> bytes:
-        """The registration as a compressed body."""
-        return pack(self.version.to_json(), {name: self._topics[name].to_json() for name in self.names()})
+    def packed_registration(self) -> Generator[None, None, bytes]:
+        """The registration as a compressed body, in steps; its topics are those of one moment."""
+        version, now = self.version.to_json(), dict(self._topics)
+        names = yield from sorted_in_steps(now)
+        return (yield from pack(version, len(names), (now[name].to_json() for name in names)))
 
     def _encoded_table(self) -> Generator[None, None, tuple[bytes, str]]:
         """All members and their digest. They are kept unless the table changes meanwhile."""
