@@ -20,9 +20,9 @@ from rmqha.ops.finding import Finding, fault
 from rmqha.ops.group_view import GroupLook, promise_of
 from rmqha.ops.health.agreement import Agreement, View
 from rmqha.ops.health.findings import judge
-from rmqha.ops.snapshot import ClusterSnapshot, NodeReport, ServerKind
+from rmqha.ops.snapshot import ApacheEpochs, ClusterSnapshot, NodeReport, ServerKind
 from rmqha.ops.wait_explanation import view_of
-from rmqha.wire.state.controller_state import GroupState, RegisteredReplica
+from rmqha.wire.state.controller_state import ExplainedElection, ExplainedGroup, GroupState, RegisteredReplica
 from rmqha.wire.state.replica_state import SlaveState
 
 VERSION = 1
@@ -61,11 +61,11 @@ TOLD_EVENTS = frozenset(
 class Closer:
     """Answers that are asked for only while somebody looks at a group."""
 
-    explained: dict[str, Any] = field(default_factory=dict)
-    """The body of request 52010."""
+    explained: ExplainedGroup | None = None
+    """The leading controller's answer to request 52010."""
     events: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """The replicas' own events by address (52001)."""
-    epochs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    epochs: dict[str, ApacheEpochs] = field(default_factory=dict)
     """Epoch histories of Apache's brokers by address (1007)."""
 
 
@@ -244,14 +244,9 @@ def _notes(group: GroupSeen, view: NodeReport, told: RegisteredReplica | None) -
             "the controllers are away" if state.controller == "away" else "",
             f"hands over to replica {state.hands_over_to}" if state.hands_over_to else "",
         ]
-    why_not = next(
-        (
-            item.get("notElectable")
-            for item in group.closer.explained.get("replicas", ())
-            if item.get("address") == view.address
-        ),
-        None,
-    )
+    explained = group.closer.explained
+    replicas = () if explained is None else explained.replicas
+    why_not = next((item.not_electable for item in replicas if item.address == view.address), None)
     return [note for note in found if note] + (
         [f"cannot become master: {why_not}"] if why_not and not view.error else []
     )
@@ -266,15 +261,15 @@ def group_document(seen: Seen, name: str) -> dict[str, Any]:
         known = ", ".join(sorted(seen.groups)[:20]) or "none"
         words = f"no name server route and no controller knows a group {short(name, 100)!r}; known: {known}"
         return {"version": VERSION, "error": words}
-    row = _group(group) | {"kind": _kind(group)}
+    row, explained = _group(group) | {"kind": _kind(group)}, group.closer.explained
     logs = [log for address in _in_order(group) if (log := _log(group, group.brokers[address])) is not None]
     return {
         "version": VERSION,
         "error": None,
         "group": row,
         "health": troubles(_about(seen.snapshot, name), [name], seen.name_server),
-        "answer": visible(group.closer.explained.get("answer") or "") or None,
-        "elections": [_election(item) for item in reversed(group.closer.explained.get("elections", ()))],
+        "answer": visible(explained.answer) or None if explained is not None else None,
+        "elections": [_election(item) for item in reversed(explained.elections)] if explained is not None else [],
         "logs": draw(logs),
         "silent": [view.address for view in group.look.brokers if view.error],
         "waits": _waits(group),
@@ -298,26 +293,26 @@ def _waits(group: GroupSeen) -> list[str]:
         return []
 
 
-def _election(item: Mapping[str, Any]) -> dict[str, Any]:
+def _election(item: ExplainedElection) -> dict[str, Any]:
     return {
-        "epoch": item.get("masterEpoch"),
-        "brokerId": item.get("brokerId"),
-        "atMs": item.get("atMs") or None,
-        "cause": visible(str(item.get("causeText") or item.get("cause") or "")),
-        "reason": visible(str(item.get("reason") or "")),
+        "epoch": item.master_epoch,
+        "brokerId": item.broker_id,
+        "atMs": item.at_ms or None,
+        "cause": visible(item.cause_text or item.cause),
+        "reason": visible(item.reason),
     }
 
 
 def _log(group: GroupSeen, view: NodeReport) -> Log | None:
     """None for a replica that tells no history."""
-    state, java = view.replica, group.closer.epochs.get(view.address, {})
+    state, java = view.replica, group.closer.epochs.get(view.address)
     try:
         if state is not None:
             entries = [(epoch, start) for epoch, start in state.epochs]
             low, end = state.min_phy_offset, state.max_phy_offset
-        elif java:
-            entries = [(int(item["epoch"]), int(item["startOffset"])) for item in java["epochList"] or ()]
-            low, end = entries[0][1] if entries else 0, int(java["maxOffset"])
+        elif java is not None:
+            entries = [(item.epoch, item.start_offset) for item in java.epoch_list]
+            low, end = entries[0][1] if entries else 0, java.max_offset
         else:
             return None
         history = EpochHistory(EpochEntry(Epoch(epoch), PhyOffset(start)) for epoch, start in entries)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -20,11 +20,12 @@ from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError
 from rmqha.ops.asking import ask
-from rmqha.ops.snapshot import ClusterSnapshot, ServerKind
+from rmqha.ops.snapshot import ApacheEpochs, ClusterSnapshot, ServerKind
 from rmqha.ops.survey import BootstrapAddresses, Survey
 from rmqha.port import Clock, Tracer
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
+from rmqha.wire.state.controller_state import ExplainedGroup
 from rmqha.wire.state.replica_state import ReplicaState
 
 PERIOD_S = 1.0
@@ -44,6 +45,7 @@ connection."""
 CLUSTER = ""
 """Name of the cluster's document; a group's is its name."""
 _BEAT = event(0, "beat")
+T = TypeVar("T")
 
 
 class ClusterWatch:
@@ -196,41 +198,47 @@ class ClusterWatch:
         known = self._closer.get(name, Closer())
         fresh = Closer(events=known.events)
         with_events = now_ms - self._events_at_ms.get(name, -EVENTS_PERIOD_MS) >= EVENTS_PERIOD_MS
+
+        async def explained(address: str) -> None:
+            command = Command(RequestCode.RMQHA_EXPLAIN_GROUP, {"brokerName": name})
+            fresh.explained = await _ask(client, address, command, ExplainedGroup.from_json)
+
+        async def epochs(address: str) -> None:
+            told = await _ask(client, address, Command(RequestCode.GET_BROKER_EPOCH_CACHE), ApacheEpochs.from_json)
+            if told is not None:
+                fresh.epochs[address] = told
+
+        async def events(address: str) -> None:
+            told = await _ask(client, address, Command(RequestCode.RMQHA_GET_HISTORY), _events)
+            if told is not None:
+                fresh.events[address] = told
+
         async with trio.open_nursery() as nursery:
             if leader is not None:
-                command = Command(RequestCode.RMQHA_EXPLAIN_GROUP, {"brokerName": name})
-                nursery.start_soon(_ask, client, leader.address, command, fresh.explained.update)
+                nursery.start_soon(explained, leader.address)
             for word in brokers:
                 if not word.is_ours:
-                    store = fresh.epochs.setdefault(word.address, {})
-                    command = Command(RequestCode.GET_BROKER_EPOCH_CACHE)
-                    nursery.start_soon(_ask, client, word.address, command, store.update)
+                    nursery.start_soon(epochs, word.address)
                 elif with_events:
-                    command = Command(RequestCode.RMQHA_GET_HISTORY)
-                    nursery.start_soon(_ask, client, word.address, command, _events_into(fresh, word.address))
+                    nursery.start_soon(events, word.address)
         if with_events:
             self._events_at_ms[name] = now_ms
         self._closer[name] = fresh
 
 
-def _events_into(closer: Closer, address: str) -> Callable[[dict[str, Any]], None]:
-    def take(body: dict[str, Any]) -> None:
-        events = body.get("events")
-        if isinstance(events, list):
-            closer.events[address] = events
+def _events(body: object) -> list[dict[str, Any]]:
+    """Events of a replica's own history, each with fields of its own."""
+    events = body.get("events") if isinstance(body, dict) else None
+    if not isinstance(events, list):
+        raise ValueError("it is no history")
+    return events
 
-    return take
 
-
-async def _ask(
-    client: RemotingClient, address: str, command: Command, take: Callable[[dict[str, Any]], object]
-) -> None:
-    """Give the answer's JSON object to `take`; a node that has none leaves its place empty."""
+async def _ask(client: RemotingClient, address: str, command: Command, read: Callable[[object], T]) -> T | None:
+    """The answer as `read` makes it of its JSON; None of a node that has no such answer."""
     try:
         answer = bytes((await ask(client, address, command)).body)
         # text that strict JSON does not take is read by Python's own hand, for seconds if a node wants it
-        body = await trio.to_thread.run_sync(loads, answer)
-    except RmqhaError:
-        return
-    if isinstance(body, dict):
-        take(body)
+        return await trio.to_thread.run_sync(lambda: read(loads(answer)))
+    except (RmqhaError, ValueError):
+        return None

@@ -5,6 +5,7 @@ Everything binds free ports and lives in a scratch directory; every process is s
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -22,16 +23,14 @@ from rmqha.cli.local.phases import failover_phases
 from rmqha.cli.local.up import prepare
 from rmqha.drill.error import DrillError
 from rmqha.host.net.remoting import RemotingClient
-from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError
-from rmqha.ops.asking import ask
+from rmqha.ops.asking import state_of
 from rmqha.ops.cluster_view import ClusterView, look
 from rmqha.ops.local.cluster_file import ClusterSpec, parse
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 from rmqha.ops.local.preflight import check_cluster, free_ports
 from rmqha.ops.local.supervisor import send_signal, wait_gone
-from rmqha.wire.command import Command
-from rmqha.wire.lenient_json import loads
+from rmqha.wire.state.replica_state import ReplicaState
 
 GROUP = "broker-a"
 BROKERS = ("broker-a-1", "broker-a-2", "broker-a-3")
@@ -171,16 +170,13 @@ class Cluster:
     def brokers(self) -> list[str]:
         return [node.name for node in self.state.brokers]
 
-    async def replica_states(self, names: Iterable[str] | None = None) -> dict[str, dict[str, Any]]:
+    async def replica_states(self, names: Iterable[str] | None = None) -> dict[str, ReplicaState]:
         """States of the brokers by their own word (52000); those that do not answer are left out."""
-        found: dict[str, dict[str, Any]] = {}
+        found: dict[str, ReplicaState] = {}
 
         async def of(client: RemotingClient, node: NodeRecord) -> None:
-            try:
-                reply = await ask(client, node.address, Command(RequestCode.RMQHA_GET_REPLICA_STATE))
-            except RmqhaError:
-                return
-            found[node.name] = loads(bytes(reply.body))
+            with contextlib.suppress(RmqhaError):
+                found[node.name] = await state_of(client, node.address, ReplicaState)
 
         async with RemotingClient() as client, trio.open_nursery() as nursery:
             for name in names or self.brokers:
@@ -194,7 +190,7 @@ class Cluster:
 
         async def writable() -> str:
             states = await self.replica_states([name for name in self.brokers if name not in others])
-            return next((name for name, state in states.items() if state["writable"]), "")
+            return next((name for name, state in states.items() if state.writable), "")
 
         return await until(writable, f"a writable master besides {', '.join(others) or 'none'}")
 
@@ -203,8 +199,8 @@ class Cluster:
 
         async def level() -> int:
             states = await self.replica_states()
-            ends = {state[key] for state in states.values() for key in ("maxPhyOffset", "confirmOffset")}
-            return int(ends.pop()) if len(states) == len(self.brokers) and len(ends) == 1 else 0
+            ends = {end for state in states.values() for end in (state.max_phy_offset, state.confirm_offset)}
+            return ends.pop() if len(states) == len(self.brokers) and len(ends) == 1 else 0
 
         return await until(level, "equal ends and confirm offsets")
 

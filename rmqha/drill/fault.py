@@ -100,7 +100,7 @@ class Fault(ABC):
             if self.target == "minor" and found.master != found.old_master:
                 found.notes.append(f"{found.master} has become master")
         states = await cluster.replica_states(found.hit)
-        found.cut_bytes = sum(int(state.get("truncatedBytes") or 0) for state in states.values())
+        found.cut_bytes = sum(state.truncated_bytes or 0 for state in states.values())
 
     def objections(self, found: Round, unavailable_ms: int) -> list[str]:
         """Events that must not have happened in this round besides what holds for all drills."""

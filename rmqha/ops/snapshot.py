@@ -53,6 +53,20 @@ class ApacheGroup(JsonRecord):
     in_sync_replicas: tuple[SyncedReplica, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApacheEpoch(JsonRecord):
+    epoch: int
+    start_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApacheEpochs(JsonRecord):
+    """The history of one of Apache's brokers (request 1007)."""
+
+    epoch_list: tuple[ApacheEpoch, ...] = ()
+    max_offset: int
+
+
 @dataclass(frozen=True, slots=True)
 class NodeReport(JsonRecord):
     """Answers of one server. `error` is one sentence if it says nothing; what it says is then empty."""

@@ -191,6 +191,7 @@ class Stage:
     async def _look(self) -> Scene:
         master = await self.cluster.master()
         state = (await self.cluster.replica_states())[master]
+        assert state.broker_id is not None and state.epoch is not None, "a master has both"
         spec = self.cluster.spec
         slave = next(name for name in self.cluster.brokers if name != master)
         namesrv, node = self.cluster.state.node("ns-1"), spec.node(master)
@@ -204,11 +205,11 @@ class Stage:
                 "page": f"127.0.0.1:{spec.node('ns-1').properties['httpPort']}",
                 "health": f"127.0.0.1:{node.properties['httpPort']}",
             },
-            cluster=state["clusterName"],
+            cluster=state.cluster_name,
             broker_name=GROUP,
-            master_id=int(state["brokerId"]),
-            epoch=int(state["epoch"]),
-            log_end=int(state["maxPhyOffset"]),
+            master_id=state.broker_id,
+            epoch=state.epoch,
+            log_end=state.max_phy_offset,
             topic="honest",
             group="honest",
             own_topic="guest",
@@ -223,7 +224,7 @@ class Stage:
         with trio.move_on_after(SETTLE_S):
             while len(states) < len(self.cluster.brokers):
                 states = await self.cluster.replica_states()
-        return {name: (state["role"], state["epoch"]) for name, state in states.items()}
+        return {name: (state.role, state.epoch) for name, state in states.items()}
 
     @property
     def dead(self) -> dict[str, str]:

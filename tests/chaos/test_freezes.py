@@ -52,11 +52,11 @@ async def test_a_frozen_master_is_replaced_and_acknowledges_nothing_stale(
             nursery.cancel_scope.cancel()
         tell(failover.line(await cluster.phases(failover, traffic.stamps)))
         states = await cluster.replica_states()
-        assert states[frozen]["role"] == "SLAVE"
-        assert states[failover.master]["role"] == "MASTER"
+        assert states[frozen].role == "SLAVE"
+        assert states[failover.master].role == "MASTER"
         end = await cluster.wait_level()
         found = audit(cluster.store(BROKERS[0]), end, traffic.acked, direct.acked)
-        cut = states[frozen]["truncatedBytes"]
+        cut = states[frozen].truncated_bytes
         tell(f"{found.line}, {cut} bytes of a fork cut, asked directly: {dict(direct.counts)}")
         assert not traffic.failures
         assert (found.lost, found.misplaced, found.swapped) == ([], [], 0)
@@ -85,7 +85,7 @@ async def test_a_frozen_slave_holds_up_sends_for_the_stall_bound_at_most(tmp_pat
             frozen_at_ms = cluster.pause(frozen)
             await traffic.goes_on(300)
             stall_ms = traffic.longest_gap_ms(frozen_at_ms, wall_ms())
-            members = (await cluster.replica_states([master]))[master]["syncStateSet"]
+            members = (await cluster.replica_states([master]))[master].sync_state_set or ()
             cluster.resume(frozen)
             await cluster.wait_well()
             await traffic.goes_on()

@@ -78,7 +78,7 @@ async def test_a_slave_whose_disk_makes_nothing_durable_any_more_is_known_and_ho
             flag(tmp_path, slave).touch()
 
             async def told() -> str:
-                return str((await cluster.replica_states([slave]))[slave]["diskProblem"])
+                return (await cluster.replica_states([slave]))[slave].disk_problem
 
             problem = await until(told, "the slave's own word about its disk")
             await traffic.goes_on()

@@ -27,7 +27,7 @@ async def kill_masters(cluster: Cluster, traffic: DrillTraffic, tell: Tell) -> i
         await traffic.goes_on()
         await cluster.start(victim)
         tell(failover.line(await cluster.phases(failover, traffic.stamps)))
-        cut += (await cluster.replica_states([victim]))[victim].get("truncatedBytes", 0)
+        cut += (await cluster.replica_states([victim]))[victim].truncated_bytes or 0
     return cut
 
 

@@ -99,10 +99,10 @@ async def cut_the_master_off(hosts: Namespaces, scratch: Path, mode: str, tell: 
         state = (await cluster.replica_states([alone]))[alone]
         end = await cluster.wait_level()
         found = audit(cluster.store(BROKERS[0]), end, traffic.acked, direct.acked)
-        cut_bytes = int(state["truncatedBytes"])
+        cut_bytes = state.truncated_bytes or 0
         tell(f"{found.line}, {cut_bytes} bytes of a fork cut, answers on the cut side: {dict(direct.counts)}")
         check_same_bytes([cluster.store(name) for name in BROKERS], end)
-        return Told(cut_at_ms, healed_at_ms, direct, traffic, found, cut_bytes, str(state["role"]))
+        return Told(cut_at_ms, healed_at_ms, direct, traffic, found, cut_bytes, state.role)
 
 
 def run(scratch: Path, mode: str, tell: Tell) -> Told:

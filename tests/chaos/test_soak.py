@@ -39,7 +39,7 @@ async def switch(cluster: Cluster, target: str) -> str:
     ext = {
         "clusterName": cluster.spec.name,
         "brokerName": GROUP,
-        "brokerId": str(states[target]["brokerId"]),
+        "brokerId": str(states[target].broker_id),
         "designateElect": "true",
     }
     command = lambda: Command(RequestCode.CONTROLLER_ELECT_MASTER, dict(ext))  # noqa: E731
@@ -100,12 +100,12 @@ async def check_all_follow(cluster: Cluster) -> None:
     states = await cluster.replica_states()
     assert len(states) == len(BROKERS)
     told = states[master]
-    assert sorted(told["syncStateSet"]) == sorted(state["brokerId"] for state in states.values())
+    assert set(told.sync_state_set or ()) == {state.broker_id for state in states.values()}
     for name, state in states.items():
-        assert state["epoch"] == told["epoch"]
+        assert state.epoch == told.epoch
         if name != master:
-            assert (state["role"], state["followState"], state["follows"]) == ("SLAVE", "following", told["haAddress"])
-    attached = [slave for slave in told["slaves"] if slave["inSet"] and slave["state"] == "transfer"]
+            assert (state.role, state.follow_state, state.follows) == ("SLAVE", "following", told.ha_address)
+    attached = [slave for slave in told.slaves or () if slave.in_set and slave.state == "transfer"]
     assert len(attached) == len(BROKERS) - 1
 
 

@@ -121,7 +121,7 @@ async def test_queries_go_on_through_a_kill_of_the_master_in_cp(
         await cluster.wait_well()
         end = await cluster.wait_level()
         tell(failover.line(await cluster.phases(failover, traffic.stamps)))
-        cut = (await cluster.replica_states([victim]))[victim].get("truncatedBytes", 0)
+        cut = (await cluster.replica_states([victim]))[victim].truncated_bytes or 0
         for query, name in zip(queries, names, strict=True):
             await query.reaches(end)
             query.stop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -15,6 +14,7 @@ from rmqha.drill.cluster import Cluster, quickstart, until
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.wire.command import Command
+from rmqha.wire.state.replica_state import CopyState
 from tests.support.patience import HANG_S
 
 MIB = 1024 * 1024
@@ -30,15 +30,17 @@ async def fill(cluster: Cluster) -> None:
             await producer.send_batch(batch, timeout_ms=10_000, require_ok=True)
 
 
-async def copy_of(cluster: Cluster, slave: str, well: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+async def copy_of(cluster: Cluster, slave: str, well: Callable[[CopyState], bool]) -> CopyState:
     """What the slave says of its copy, once that is under way and `well`."""
 
-    async def moved() -> dict[str, Any]:
-        state = (await cluster.replica_states([slave])).get(slave, {})
-        copy: dict[str, Any] = state.get("copy") or {}
-        return copy if copy and well(copy) else {}
+    async def moved() -> CopyState | None:
+        state = (await cluster.replica_states([slave])).get(slave)
+        copy = None if state is None else state.copy
+        return copy if copy is not None and well(copy) else None
 
-    return await until(moved, f"{slave} copies", HANG_S)
+    found = await until(moved, f"{slave} copies", HANG_S)
+    assert found is not None
+    return found
 
 
 async def story(cluster: Cluster) -> None:
@@ -49,24 +51,24 @@ async def story(cluster: Cluster) -> None:
     await fill(cluster)
 
     async def alone() -> bool:
-        return len((await cluster.replica_states([master]))[master]["syncStateSet"]) == 1
+        return len((await cluster.replica_states([master]))[master].sync_state_set or ()) == 1
 
     await until(alone, f"{slave} has left the set", HANG_S)
     cluster.launch(slave)
     began_at = trio.current_time()
-    first = await copy_of(cluster, slave, lambda copy: bool(copy["copiedBytes"] >= MIB))
-    assert first["fromOffset"] == 0
+    first = await copy_of(cluster, slave, lambda copy: copy.copied_bytes >= MIB)
+    assert first.from_offset == 0
     later = await copy_of(
         cluster,
         slave,
-        lambda copy: copy["leftBytes"] <= first["leftBytes"] - MIB and copy["bytesPerSecond"] > 0 and copy["etaMs"] > 0,
+        lambda copy: copy.left_bytes <= first.left_bytes - MIB and copy.bytes_per_second > 0 and bool(copy.eta_ms),
     )
-    assert later["copiedBytes"] <= LIMIT * (trio.current_time() - began_at) + MIB
+    assert later.copied_bytes <= LIMIT * (trio.current_time() - began_at) + MIB
     await cluster.kill(slave)
 
     cluster.launch(slave)
     again = await copy_of(cluster, slave, lambda copy: True)
-    assert again["fromOffset"] >= later["toOffset"] - later["leftBytes"] - MIB
+    assert again.from_offset >= later.to_offset - later.left_bytes - MIB
     async with RemotingClient() as client:
         address = cluster.state.node(master).address
         body = b"maxHaTransferByteInSecond=0\n"
@@ -75,7 +77,7 @@ async def story(cluster: Cluster) -> None:
     await cluster.wait_well()
     end = await cluster.wait_level()
     assert end > LOG_BYTES
-    assert (await cluster.replica_states([slave]))[slave]["copy"] is None
+    assert (await cluster.replica_states([slave]))[slave].copy is None
     logs = [
         b"".join(path.read_bytes() for path in sorted((cluster.store(name) / "commitlog").iterdir()))
         for name in cluster.brokers

@@ -112,7 +112,7 @@ async def until_level(cluster: Cluster, table: str) -> None:
 
     async def level() -> bool:
         states = await cluster.replica_states()
-        versions = {state["metadataVersions"][table] for state in states.values()}
+        versions = {getattr(state.metadata_versions, table) for state in states.values()}
         return len(states) == len(BROKERS) and len(versions) == 1
 
     await until(level, f"equal versions of {table}")

@@ -39,7 +39,7 @@ async def let_old_files_go(cluster: Cluster, name: str) -> None:
     assert reply.code == 0
 
     async def begins_later() -> bool:
-        return bool((await cluster.replica_states([name]))[name]["minPhyOffset"] == 3 * FILE_BYTES)
+        return (await cluster.replica_states([name]))[name].min_phy_offset == 3 * FILE_BYTES
 
     await until(begins_later, f"{name} has removed its first files", HANG_S)
 
@@ -72,12 +72,13 @@ async def story(cluster: Cluster) -> None:
     cluster.launch(new)
     await cluster.wait_well()
     state = (await cluster.replica_states([new]))[new]
-    assert state["minPhyOffset"] == 3 * FILE_BYTES
+    assert state.min_phy_offset == 3 * FILE_BYTES
     assert await idle_ends(cluster, new) == ends
+    assert state.broker_id is not None
 
     async with Admin(cluster.spec.namesrv_addresses) as admin:
         controller = cluster.state.controller_addresses[0]
-        await admin.elect_master(controller, state["clusterName"], GROUP, state["brokerId"])
+        await admin.elect_master(controller, state.cluster_name, GROUP, state.broker_id)
 
     async def leads() -> bool:
         return await cluster.master() == new

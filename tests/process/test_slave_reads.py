@@ -31,7 +31,7 @@ async def read(consumer: Consumer, count: int) -> list[Message]:
 
 
 async def got(cluster: Cluster) -> dict[str, int]:
-    return {name: state["getCount"] for name, state in (await cluster.replica_states()).items()}
+    return {name: state.get_count or 0 for name, state in (await cluster.replica_states()).items()}
 
 
 @pytest.mark.parametrize("mode", ["ap", "cp"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from datetime import datetime
-from typing import Any
 
 import click
 import trio
@@ -16,6 +15,7 @@ from rmqha.cli.render import console, table
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError
+from rmqha.wire.state.controller_state import ExplainedElection, ExplainedGroup
 
 COLUMNS = [
     ("ID", "right"),
@@ -27,16 +27,15 @@ COLUMNS = [
 ]
 
 
-async def ask_explanation(controllers: list[str], group: str) -> dict[str, Any]:
-    """The body of the leader's answer to request 52010. Raises RmqhaError."""
+async def ask_explanation(controllers: list[str], group: str) -> tuple[ExplainedGroup, str]:
+    """The leader's answer to request 52010, and its address. Raises RmqhaError."""
     async with RemotingClient() as client:
         try:
-            view, address = await explained(client, controllers, group)
+            return await explained(client, controllers, group)
         except RemoteError as error:
             if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise RmqhaError("these controllers are Apache's and explain nothing; see rmqha history") from None
             raise
-    return view | {"answeredBy": address}
 
 
 @click.command(epilog="Example: rmqha explain broker-a -o json")
@@ -49,41 +48,39 @@ def explain(group: str, controllers: list[str], output: str) -> None:
     Exit code: 0 the group has a master, 1 it has none, 2 nobody to ask.
     """
     refuse_static_group(group)
-    view = trio.run(ask_explanation, controllers, group)
+    view, address = trio.run(ask_explanation, controllers, group)
     if output == "json":
-        echo_json(view)
+        echo_json(view.to_json() | {"answeredBy": address})
     else:
         show(group, view)
-    if view["masterBrokerId"] is None:
+    if view.master_broker_id is None:
         sys.exit(1)
 
 
-def show(group: str, view: dict[str, Any]) -> None:
+def show(group: str, view: ExplainedGroup) -> None:
     """For people: the answer, the replicas, the elections with the newest first."""
     out = console()
-    out.print(Text(f"{group}: {view['answer']}", "bold"), soft_wrap=True)
-    if view["nextTotalReplicas"]:
-        out.print(f"totalReplicas is changing from {view['totalReplicas']} to {view['nextTotalReplicas']}")
+    out.print(Text(f"{group}: {view.answer}", "bold"), soft_wrap=True)
+    if view.next_total_replicas:
+        out.print(f"totalReplicas is changing from {view.total_replicas} to {view.next_total_replicas}")
     rows = []
-    for item in view["replicas"]:
-        place = "in" if item["inSyncStateSet"] else "eligible" if item["brokerId"] in view["eligible"] else "out"
-        numbers = [item.get("epoch"), item.get("maxOffset"), item.get("lagBytes")]
-        rows.append([item["brokerId"], item["address"], "master" if item["isMaster"] else place, *numbers])
+    for item in view.replicas:
+        place = "in" if item.in_sync_state_set else "eligible" if item.broker_id in view.eligible else "out"
+        numbers = [item.epoch, item.max_offset, item.lag_bytes]
+        rows.append([item.broker_id, item.address, "master" if item.is_master else place, *numbers])
     out.print(table(COLUMNS, rows))
-    for item in view["replicas"]:
-        if item["notElectable"]:
-            out.print(f"replica {item['brokerId']} cannot become master: {item['notElectable']}", soft_wrap=True)
-        if item.get("diskProblem"):
-            out.print(Text(f"disk of replica {item['brokerId']}: {item['diskProblem']}", "red"), soft_wrap=True)
-    for item in reversed(view["elections"]):
-        out.print(Text(election_line(item)), soft_wrap=True)
+    for item in view.replicas:
+        if item.not_electable:
+            out.print(f"replica {item.broker_id} cannot become master: {item.not_electable}", soft_wrap=True)
+        if item.disk_problem:
+            out.print(Text(f"disk of replica {item.broker_id}: {item.disk_problem}", "red"), soft_wrap=True)
+    for election in reversed(view.elections):
+        out.print(Text(election_line(election)), soft_wrap=True)
 
 
-def election_line(item: dict[str, Any]) -> str:
+def election_line(item: ExplainedElection) -> str:
     """One election for people."""
-    at = (
-        f"{datetime.fromtimestamp(item['atMs'] / 1000).astimezone():%Y-%m-%d %H:%M:%S}" if item["atMs"] else "(no time)"
-    )
-    who = "no master" if item["brokerId"] is None else f"replica {item['brokerId']}"
-    why = f" ({item['reason']})" if item["reason"] else ""
-    return f"{at} epoch {item['masterEpoch']} {who}: {item['causeText']}{why}"
+    at = f"{datetime.fromtimestamp(item.at_ms / 1000).astimezone():%Y-%m-%d %H:%M:%S}" if item.at_ms else "(no time)"
+    who = "no master" if item.broker_id is None else f"replica {item.broker_id}"
+    why = f" ({item.reason})" if item.reason else ""
+    return f"{at} epoch {item.master_epoch} {who}: {item.cause_text}{why}"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 import trio
 
 from rmqha.cli.local.members import (
-    GroupView,
     ask_group,
     broker_node,
     counted,
@@ -24,6 +22,7 @@ from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.wire.state.controller_state import ExplainedGroup
 
 SETTLE_S = 5.0
 
@@ -52,31 +51,29 @@ def drain(node: str, undo: bool, timeout: float, directory: Path | None, output:
         click.echo(sentence)
 
 
-def _others_are_in(view: GroupView) -> bool:
-    return all(item["inSyncStateSet"] or not item["alive"] or item["drained"] for item in counted(view))
+def _others_are_in(view: ExplainedGroup) -> bool:
+    return all(item.in_sync_state_set or not item.alive or item.drained for item in counted(view))
 
 
-def _master(state: ClusterState, view: GroupView) -> str | None:
-    return None if view["masterBrokerId"] is None else node_of(state, view, view["masterBrokerId"])
+def _master(state: ClusterState, view: ExplainedGroup) -> str | None:
+    return None if view.master_broker_id is None else node_of(state, view, view.master_broker_id)
 
 
-async def _drain(state: ClusterState, name: str, undo: bool, timeout_s: float) -> GroupView:
+async def _drain(state: ClusterState, name: str, undo: bool, timeout_s: float) -> ExplainedGroup:
     record = broker_node(state, name)
     async with RemotingClient() as client:
         replica = replica_at(await ask_group(client, state, record.group), record.address)
         if replica is None:
             raise UsageError(f"the controllers know no replica at {record.address}; see rmqha explain {record.group}")
-        ext = {"brokerName": record.group, "brokerId": str(replica["brokerId"]), "drained": str(not undo).lower()}
+        ext = {"brokerName": record.group, "brokerId": str(replica.broker_id), "drained": str(not undo).lower()}
         await tell(client, state, RequestCode.RMQHA_DRAIN_REPLICA, ext)
 
-        def own(view: GroupView) -> dict[str, Any]:
-            return replica_at(view, record.address) or {}
-
-        def done(view: GroupView) -> bool:
-            item = own(view)
+        def done(view: ExplainedGroup) -> bool:
+            item = replica_at(view, record.address)
             if undo:
-                return bool(item.get("inSyncStateSet") or item.get("asyncLearner") or not item.get("alive"))
-            return not item.get("isMaster") and not item.get("inSyncStateSet") and view["masterBrokerId"] is not None
+                return item is None or bool(item.in_sync_state_set) or item.async_learner or not item.alive
+            is_out = item is None or not (item.is_master or item.in_sync_state_set)
+            return is_out and view.master_broker_id is not None
 
         view, well = await wait_group(client, state, record.group, timeout_s, done)
         if well and not undo:
@@ -85,7 +82,8 @@ async def _drain(state: ClusterState, name: str, undo: bool, timeout_s: float) -
     if not well and undo:
         raise RmqhaError(f"{name} is not drained any more, but not in the SyncStateSet after {timeout_s:g} s either")
     if not well:
-        where = "still master" if own(view).get("isMaster") else "out of the set, but its group has no master"
+        own = replica_at(view, record.address)
+        where = "still master" if own is not None and own.is_master else "out of the set, but its group has no master"
         raise RmqhaError(
             f"{name} is drained and {where} after {timeout_s:g} s; the controllers go on trying, "
             f"`rmqha explain {record.group}` says why not yet, `rmqha drain {name} --undo` takes it back"

@@ -71,10 +71,10 @@ async def _preferred(state: ClusterState, group: str) -> str:
     """The node of the preferred replica. Raises RmqhaError while the controllers cannot tell."""
     async with RemotingClient() as client:
         view = await ask_group(client, state, group)
-    broker_id = view.get("preferredBrokerId")
+    broker_id = view.preferred_broker_id
     if broker_id is None:
         raise RmqhaError(f"not every replica of {group} has reported its priority yet; see rmqha status")
-    if broker_id == view["masterBrokerId"]:
+    if broker_id == view.master_broker_id:
         raise RmqhaError(f"{node_of(state, view, broker_id)} is preferred and the master of {group} already")
     return node_of(state, view, broker_id)
 

@@ -12,7 +12,7 @@ import click
 import trio
 
 from rmqha.cli.local.launch import last_words, launch
-from rmqha.cli.local.members import POLL_S, GroupView, ask_group, counted, redundancy, replica_at, resize, tell
+from rmqha.cli.local.members import POLL_S, ask_group, counted, redundancy, replica_at, resize, tell
 from rmqha.cli.options import directory_option, echo_json, output_option
 from rmqha.host.access.shared_secret import make_secret_file
 from rmqha.host.disk import make_directories
@@ -23,6 +23,7 @@ from rmqha.ops.asking import state_of
 from rmqha.ops.local.cluster_file import SECRET_FILE, NodeSpec, load, properties_text
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord, last_line, write_atomic
 from rmqha.ops.local.preflight import check_ports
+from rmqha.wire.state.controller_state import ExplainedGroup, ExplainedReplica
 from rmqha.wire.state.replica_state import ReplicaState
 
 RESIZE_TIMEOUT_S = 15.0
@@ -62,7 +63,7 @@ def join(node: str, learner: bool, timeout: float, directory: Path | None, outpu
                 "node": node,
                 "pid": record.pid,
                 "brokerId": seen.broker_id if seen else None,
-                "totalReplicas": view["totalReplicas"],
+                "totalReplicas": view.total_replicas,
                 "sentence": sentence,
             }
         )
@@ -164,7 +165,7 @@ async def _check_controllers(state: ClusterState, group: str) -> None:
 
 async def _join(
     state: ClusterState, record: NodeRecord, learner: bool, timeout_s: float
-) -> tuple[GroupView, ReplicaState | None]:
+) -> tuple[ExplainedGroup, ReplicaState | None]:
     group = record.group
     async with RemotingClient() as client:
         seen: ReplicaState | None = None
@@ -175,8 +176,8 @@ async def _join(
                     raise RmqhaError(f"{record.name} ended while joining: {last_words(state, record.name)}")
                 view = await ask_group(client, state, group)
                 replica = replica_at(view, record.address)
-                if replica is not None and replica["drained"]:
-                    ext = {"brokerName": group, "brokerId": str(replica["brokerId"]), "drained": "false"}
+                if replica is not None and replica.drained:
+                    ext = {"brokerName": group, "brokerId": str(replica.broker_id), "drained": "false"}
                     await tell(client, state, RequestCode.RMQHA_DRAIN_REPLICA, ext)
                 seen = await _state_of(client, record) or seen
                 step = _step(seen, replica)
@@ -192,7 +193,7 @@ async def _join(
         if limit.cancelled_caught:
             told = last_line(state.log_path(record.name))
             raise RmqhaError(f"{record.name} is not well after {timeout_s:g} s: {step}; its log ends: {told}")
-        total = max(view["totalReplicas"], view["nextTotalReplicas"] or 0)
+        total = max(view.total_replicas, view.next_total_replicas or 0)
         if not learner and len(counted(view)) > total:
             await resize(client, state, group, len(counted(view)), RESIZE_TIMEOUT_S)
         return await ask_group(client, state, group), seen
@@ -206,18 +207,18 @@ async def _state_of(client: RemotingClient, record: NodeRecord) -> ReplicaState 
         return None
 
 
-def _end(view: GroupView) -> int:
+def _end(view: ExplainedGroup) -> int:
     """End of the group's longest log, as last reported."""
-    return max((int(item.get("maxOffset") or 0) for item in view["replicas"]), default=0)
+    return max((item.max_offset or 0 for item in view.replicas), default=0)
 
 
-def _step(seen: ReplicaState | None, replica: dict[str, Any] | None) -> str:
+def _step(seen: ReplicaState | None, replica: ExplainedReplica | None) -> str:
     if seen is None:
         return "starting"
     if replica is None or seen.broker_id is None:
         return seen.controller_refusal or "registering"
     if seen.refusal:
         return seen.refusal
-    if replica["inSyncStateSet"]:
+    if replica.in_sync_state_set:
         return "well"
     return "copying" if seen.follow_state == "following" else "aligning"

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 import trio
 
-from rmqha.cli.local.members import GroupView, ask_group, broker_node, node_of, redundancy, replica_at, tell, wait_group
+from rmqha.cli.local.members import ask_group, broker_node, node_of, redundancy, replica_at, tell, wait_group
 from rmqha.cli.options import complete_node, directory_option, echo_json, output_option
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.wire.state.controller_state import ExplainedGroup, ExplainedReplica
 
 timeout_option = click.option(
     "--timeout", type=click.FloatRange(min=0.1), default=15.0, show_default=True, help="Seconds to the hand-over."
@@ -41,7 +42,7 @@ def on(node: str, timeout: float, directory: Path | None, output: str) -> None:
     state = ClusterState.require(directory)
     view = trio.run(switch, state, node, True, timeout)
     group, replica = broker_node(state, node).group, _replica(state, view, node)
-    if replica["isMaster"]:
+    if replica.is_master:
         raise RmqhaError(
             f"{node} is in maintenance and still leads {group}: nobody else can yet; `rmqha explain {group}` says why"
         )
@@ -58,7 +59,7 @@ def off(node: str, timeout: float, directory: Path | None, output: str) -> None:
     """End the maintenance of NODE: it may lead again, and its absence is an alarm."""
     state = ClusterState.require(directory)
     view = trio.run(switch, state, node, False, timeout)
-    where = "in the SyncStateSet" if _replica(state, view, node)["inSyncStateSet"] else "not in the SyncStateSet"
+    where = "in the SyncStateSet" if _replica(state, view, node).in_sync_state_set else "not in the SyncStateSet"
     _tell(state, view, node, f"{node} is not in maintenance any more, {where}", output)
 
 
@@ -71,12 +72,7 @@ def show(node: str | None, directory: Path | None, output: str) -> None:
     state = ClusterState.require(directory)
     groups = state.groups if node is None else [broker_node(state, node).group]
     views = trio.run(_views, state, groups)
-    names = [
-        node_of(state, view, item["brokerId"])
-        for view in views
-        for item in view["replicas"]
-        if item.get("inMaintenance")
-    ]
+    names = [node_of(state, view, item.broker_id) for view in views for item in view.replicas if item.in_maintenance]
     if node is not None:
         _replica(state, views[0], node)
         names = [name for name in names if name == node]
@@ -87,29 +83,29 @@ def show(node: str | None, directory: Path | None, output: str) -> None:
         click.echo(f"in maintenance: {', '.join(names)}" if names else none)
 
 
-async def _views(state: ClusterState, groups: list[str]) -> list[GroupView]:
+async def _views(state: ClusterState, groups: list[str]) -> list[ExplainedGroup]:
     async with RemotingClient() as client:
         return [await ask_group(client, state, group) for group in groups]
 
 
-async def switch(state: ClusterState, name: str, wanted: bool, timeout_s: float) -> GroupView:
+async def switch(state: ClusterState, name: str, wanted: bool, timeout_s: float) -> ExplainedGroup:
     """Begin or end it, and wait until a master has handed over or the time is up. Raises RmqhaError."""
     record = broker_node(state, name)
     async with RemotingClient() as client:
         replica = _replica(state, await ask_group(client, state, record.group), name)
-        ext = {"brokerName": record.group, "brokerId": str(replica["brokerId"]), "on": str(wanted).lower()}
+        ext = {"brokerName": record.group, "brokerId": str(replica.broker_id), "on": str(wanted).lower()}
         await tell(client, state, RequestCode.RMQHA_SET_MAINTENANCE, ext)
 
-        def done(view: GroupView) -> bool:
+        def done(view: ExplainedGroup) -> bool:
             own = _replica(state, view, name)
-            others = any(item["inSyncStateSet"] and not item["isMaster"] and item["alive"] for item in view["replicas"])
-            return not wanted or not own["isMaster"] or not others
+            others = any(item.in_sync_state_set and not item.is_master and item.alive for item in view.replicas)
+            return not wanted or not own.is_master or not others
 
         view, _ = await wait_group(client, state, record.group, timeout_s, done)
     return view
 
 
-def _replica(state: ClusterState, view: GroupView, name: str) -> dict[str, Any]:
+def _replica(state: ClusterState, view: ExplainedGroup, name: str) -> ExplainedReplica:
     record = broker_node(state, name)
     found = replica_at(view, record.address)
     if found is None:
@@ -117,15 +113,16 @@ def _replica(state: ClusterState, view: GroupView, name: str) -> dict[str, Any]:
     return found
 
 
-def _without(view: GroupView, replica: dict[str, Any]) -> GroupView:
+def _without(view: ExplainedGroup, replica: ExplainedReplica) -> ExplainedGroup:
     """The group as it would be with this replica stopped."""
-    return view | {"replicas": [item | {"alive": item["alive"] and item is not replica} for item in view["replicas"]]}
+    stopped = replace(replica, alive=False)
+    return replace(view, replicas=[stopped if item is replica else item for item in view.replicas])
 
 
-def _tell(state: ClusterState, view: GroupView, node: str, sentence: str, output: str) -> None:
-    master = None if view["masterBrokerId"] is None else node_of(state, view, view["masterBrokerId"])
+def _tell(state: ClusterState, view: ExplainedGroup, node: str, sentence: str, output: str) -> None:
+    master = None if view.master_broker_id is None else node_of(state, view, view.master_broker_id)
     if output == "json":
         own = _replica(state, view, node)
-        echo_json({"node": node, "inMaintenance": own["inMaintenance"], "master": master, "sentence": sentence})
+        echo_json({"node": node, "inMaintenance": own.in_maintenance, "master": master, "sentence": sentence})
     else:
         click.echo(sentence)

@@ -3,33 +3,23 @@ plane."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import trio
 
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UsageError
-from rmqha.ops.answer import json_object
+from rmqha.ops.answer import reading
 from rmqha.ops.asking import ask_leader
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord, write_atomic
 from rmqha.wire.command import Command
+from rmqha.wire.state.controller_state import ExplainedGroup, ExplainedReplica
 
 POLL_S = 0.1
-GroupView = dict[str, Any]
-"""The body of an answer to request 52010."""
-GROUP_MEMBERS = (
-    "answer",
-    "masterBrokerId",
-    "masterEpoch",
-    "totalReplicas",
-    "nextTotalReplicas",
-    "replicas",
-    "elections",
-)
 
 
 def broker_node(state: ClusterState, name: str) -> NodeRecord:
@@ -41,7 +31,7 @@ def broker_node(state: ClusterState, name: str) -> NodeRecord:
     return record
 
 
-async def explained(client: RemotingClient, controllers: list[str], group: str) -> tuple[GroupView, str]:
+async def explained(client: RemotingClient, controllers: list[str], group: str) -> tuple[ExplainedGroup, str]:
     """The leading controller's word of a group (request 52010), and its address.
 
     Raises UsageError if it knows no such group, RemoteError for another refusal, UnreachableError without a leader.
@@ -53,10 +43,11 @@ async def explained(client: RemotingClient, controllers: list[str], group: str) 
         if error.code == ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST:
             raise UsageError(f"the controllers know no group {group!r}; see rmqha health") from None
         raise
-    return json_object(reply, address, "a controller's", GROUP_MEMBERS), address
+    with reading(address, "a controller's"):
+        return ExplainedGroup.from_json(json.loads(bytes(reply.body))), address
 
 
-async def ask_group(client: RemotingClient, state: ClusterState, group: str) -> GroupView:
+async def ask_group(client: RemotingClient, state: ClusterState, group: str) -> ExplainedGroup:
     """Raises UnreachableError without a leading controller, RmqhaError if it is Apache's or knows no such group."""
     try:
         return (await explained(client, state.controller_addresses, group))[0]
@@ -82,8 +73,8 @@ async def wait_group(
     state: ClusterState,
     group: str,
     timeout_s: float,
-    done: Callable[[GroupView], bool],
-) -> tuple[GroupView, bool]:
+    done: Callable[[ExplainedGroup], bool],
+) -> tuple[ExplainedGroup, bool]:
     """Ask until `done` says so or the time is over: the last view, and whether it is done."""
     deadline = trio.current_time() + timeout_s
     while True:
@@ -93,27 +84,27 @@ async def wait_group(
         await trio.sleep(POLL_S)
 
 
-def replica_at(view: GroupView, address: str) -> dict[str, Any] | None:
+def replica_at(view: ExplainedGroup, address: str) -> ExplainedReplica | None:
     """The replica that registered with this address."""
-    return next((item for item in view["replicas"] if item["address"] == address), None)
+    return next((item for item in view.replicas if item.address == address), None)
 
 
-def node_of(state: ClusterState, view: GroupView, broker_id: int | None) -> str:
+def node_of(state: ClusterState, view: ExplainedGroup, broker_id: int | None) -> str:
     """The name of a replica's node; its id in words if it is none of this cluster."""
-    found = next((item["address"] for item in view["replicas"] if item["brokerId"] == broker_id), "")
+    found = next((item.address for item in view.replicas if item.broker_id == broker_id), "")
     return next((node.name for node in state.brokers if node.address == found), f"replica {broker_id}")
 
 
-def counted(view: GroupView) -> list[dict[str, Any]]:
+def counted(view: ExplainedGroup) -> list[ExplainedReplica]:
     """The replicas that totalReplicas counts."""
-    return [item for item in view["replicas"] if not item["asyncLearner"]]
+    return [item for item in view.replicas if not item.async_learner]
 
 
 async def resize(client: RemotingClient, state: ClusterState, group: str, total: int, timeout_s: float) -> None:
     """Make totalReplicas `total` and wait until it is final; the nodes' files say so too. Raises RmqhaError."""
     ext = {"brokerName": group, "totalReplicas": str(total)}
     await tell(client, state, RequestCode.RMQHA_RESIZE_GROUP, ext)
-    final = lambda view: view["totalReplicas"] == total and not view["nextTotalReplicas"]  # noqa: E731
+    final = lambda view: view.total_replicas == total and not view.next_total_replicas  # noqa: E731
     _, done = await wait_group(client, state, group, timeout_s, final)
     if not done:
         raise RmqhaError(
@@ -130,12 +121,12 @@ def _write_total(path: Path, total: int) -> None:
     write_atomic(path, re.sub(r"(?m)^totalReplicas=.*$", f"totalReplicas={total}", text))
 
 
-def redundancy(view: GroupView, group: str) -> str:
+def redundancy(view: ExplainedGroup, group: str) -> str:
     """The number of copies that remain, and of those that may still fail, in words."""
-    members = [item for item in view["replicas"] if item["inSyncStateSet"] and item["alive"]]
-    total, count = max(view["totalReplicas"], view["nextTotalReplicas"] or 0), len(members)
+    members = [item for item in view.replicas if item.in_sync_state_set and item.alive]
+    total, count = max(view.total_replicas, view.next_total_replicas or 0), len(members)
     copies = f"{count} of {total} copies of {group} remain in the SyncStateSet"
-    if view["haMode"] != "cp":
+    if view.ha_mode != "cp":
         return f"{copies}; it stays writable with one"
     if count == 1:
         return f"{copies}: one copy, synced before each acknowledgement" if total == 2 else f"{copies}: one copy"
@@ -145,11 +136,11 @@ def redundancy(view: GroupView, group: str) -> str:
     return f"{copies}: sends go on if {spare} more {'fails' if spare == 1 else 'fail'}"
 
 
-def refuse_to_stop_sends(view: GroupView, group: str, total: int) -> None:
+def refuse_to_stop_sends(view: ExplainedGroup, group: str, total: int) -> None:
     """Raises RmqhaError if a CP group would take no messages with this totalReplicas, and takes them now."""
-    members = sum(1 for item in view["replicas"] if item["inSyncStateSet"] and item["alive"])
-    needed, needed_now = (1 if count == 2 else count // 2 + 1 for count in (total, view["totalReplicas"]))
-    if view["haMode"] == "cp" and needed_now <= members < needed:
+    members = sum(1 for item in view.replicas if item.in_sync_state_set and item.alive)
+    needed, needed_now = (1 if count == 2 else count // 2 + 1 for count in (total, view.total_replicas))
+    if view.ha_mode == "cp" and needed_now <= members < needed:
         raise RmqhaError(
             f"with totalReplicas = {total} {group} takes no messages until {needed} replicas are in the SyncStateSet, "
             f"and {members} {'is' if members == 1 else 'are'}; start the others first (rmqha join), or add --yes"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 import trio
 
 from rmqha.cli.local.members import (
-    GroupView,
     ask_group,
     broker_node,
     counted,
@@ -26,6 +24,7 @@ from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 from rmqha.ops.local.supervisor import stop_all
+from rmqha.wire.state.controller_state import ExplainedGroup, ExplainedReplica
 
 
 @click.command(epilog="Example: rmqha drain broker-a-3 && rmqha remove broker-a-3")
@@ -51,12 +50,12 @@ def remove(node: str, timeout: float, directory: Path | None, output: str) -> No
         "starts it again"
     )
     if output == "json":
-        echo_json({"node": node, "totalReplicas": view["totalReplicas"], "sentence": sentence})
+        echo_json({"node": node, "totalReplicas": view.total_replicas, "sentence": sentence})
     else:
         click.echo(sentence)
 
 
-async def _remove(state: ClusterState, record: NodeRecord, timeout_s: float) -> GroupView:
+async def _remove(state: ClusterState, record: NodeRecord, timeout_s: float) -> ExplainedGroup:
     group = record.group
     async with RemotingClient() as client:
         view = await ask_group(client, state, group)
@@ -68,31 +67,35 @@ async def _remove(state: ClusterState, record: NodeRecord, timeout_s: float) -> 
             killed = await trio.to_thread.run_sync(stop_all, [record.process], DRAIN_TIMEOUT_S)
             if killed:
                 click.echo(f"{record.name} did not stop within {DRAIN_TIMEOUT_S:g} s and had to be killed", err=True)
+
         # the controllers must have noticed, else they would refuse to clean a living replica
-        gone = lambda view: not (replica_at(view, record.address) or {}).get("alive")  # noqa: E731
+        def gone(view: ExplainedGroup) -> bool:
+            own = replica_at(view, record.address)
+            return own is None or not own.alive
+
         _, noticed = await wait_group(client, state, group, timeout_s, gone)
         if not noticed:
             raise RmqhaError(f"the controllers still hear from {record.name} {timeout_s:g} s after it was stopped")
         ext = {
             "clusterName": state.name,
             "brokerName": group,
-            "brokerControllerIdsToClean": str(replica["brokerId"]),
+            "brokerControllerIdsToClean": str(replica.broker_id),
             "isCleanLivingBroker": "false",
         }
         await tell(client, state, RequestCode.CONTROLLER_CLEAN_BROKER_METADATA, ext)
         view = await ask_group(client, state, group)
-        total = max(view["totalReplicas"], view["nextTotalReplicas"] or 0)
-        if not replica["asyncLearner"] and total > len(counted(view)):
+        total = max(view.total_replicas, view.next_total_replicas or 0)
+        if not replica.async_learner and total > len(counted(view)):
             await resize(client, state, group, total - 1, timeout_s)
         return await ask_group(client, state, group)
 
 
-def check_removable(name: str, alive: bool, replica: dict[str, Any]) -> None:
+def check_removable(name: str, alive: bool, replica: ExplainedReplica) -> None:
     """Raises UsageError for a replica that its group still relies on."""
     drain = f"run `rmqha drain {name}` first"
-    if replica["isMaster"]:
+    if replica.is_master:
         raise UsageError(f"{name} is the master; {drain}")
-    if replica["inSyncStateSet"]:
+    if replica.in_sync_state_set:
         raise UsageError(f"{name} is in the SyncStateSet; {drain}")
-    if alive and not replica["drained"] and not replica["asyncLearner"]:
+    if alive and not replica.drained and not replica.async_learner:
         raise UsageError(f"{name} runs and may join the SyncStateSet at any moment; {drain}")

@@ -11,6 +11,7 @@ from rmqha.cli.local.remove import check_removable
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.local.cluster_file import load
 from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.wire.state.controller_state import ExplainedGroup, ExplainedReplica
 
 TEXT = """\
 [cluster]
@@ -23,9 +24,20 @@ brokerZone = "east"
 """
 
 
-def view(members: int, total: int, ha_mode: str = "cp") -> dict[str, Any]:
-    replicas = [{"inSyncStateSet": number < members, "alive": True} for number in range(total)]
-    return {"replicas": replicas, "totalReplicas": total, "nextTotalReplicas": None, "haMode": ha_mode}
+def replica(broker_id: int = 1, **more: Any) -> ExplainedReplica:
+    return ExplainedReplica(broker_id=broker_id, address=f"127.0.0.1:{broker_id}", **more)
+
+
+def view(members: int, total: int, ha_mode: str = "cp") -> ExplainedGroup:
+    return ExplainedGroup(
+        master_broker_id=0,
+        master_epoch=1,
+        sync_state_set=range(members),
+        sync_state_set_epoch=1,
+        total_replicas=total,
+        ha_mode=ha_mode,
+        replicas=[replica(number, in_sync_state_set=number < members, alive=True) for number in range(total)],
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,7 +73,7 @@ def test_other_totals_are_not_held_up(members: int, total: int, ha_mode: str, wa
 
 def test_a_dead_member_is_no_copy_that_remains() -> None:
     seen = view(3, 3)
-    seen["replicas"][2]["alive"] = False
+    seen.replicas[2].alive = False
     assert redundancy(seen, "g").startswith("2 of 3")
 
 
@@ -71,20 +83,19 @@ def test_a_dead_member_is_no_copy_that_remains() -> None:
         (True, {}, "runs and may join the SyncStateSet at any moment"),
         (False, {}, None),
         (True, {"drained": True}, None),
-        (True, {"asyncLearner": True}, None),
-        (False, {"isMaster": True}, "is the master"),
-        (False, {"inSyncStateSet": True}, "is in the SyncStateSet"),
+        (True, {"async_learner": True}, None),
+        (False, {"is_master": True}, "is the master"),
+        (False, {"in_sync_state_set": True}, "is in the SyncStateSet"),
     ],
 )
 def test_only_a_replica_that_nobody_relies_on_is_removed(
     alive: bool, changes: dict[str, bool], words: str | None
 ) -> None:
-    replica = {"isMaster": False, "inSyncStateSet": False, "drained": False, "asyncLearner": False} | changes
     if words is None:
-        check_removable("broker-a-1", alive, replica)
+        check_removable("broker-a-1", alive, replica(**changes))
         return
     with pytest.raises(UsageError, match=words):
-        check_removable("broker-a-1", alive, replica)
+        check_removable("broker-a-1", alive, replica(**changes))
 
 
 @pytest.fixture

@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nameserver.web.picture import MAX_GROUPS, Closer, Seen, cluster_document, group_document, seen_of
-from rmqha.ops.snapshot import NodeReport, ServerKind
+from rmqha.ops.snapshot import ApacheEpochs, NodeReport, ServerKind
+from rmqha.wire.state.controller_state import ExplainedGroup
 from rmqha.wire.state.replica_state import ReplicaState
 from tests.cli.health.words import (
     broker,
     cluster,
+    group_row,
     name_server,
     replica_row,
     silent,
@@ -142,8 +144,9 @@ def test_elections_and_cuts_are_told() -> None:
     cut = {"at_ms": 9, "event": "log_truncated", "end_offset": 100, "cut_bytes": 40, "epochs_dropped": 1}
     noise = {"at_ms": 9, "event": "listening", "port": 1}
     replicas = [replica_row(3) | {"address": "127.0.0.1:10913", "notElectable": "not alive"}]
+    told = group_row(elections=elections, replicas=replicas) | {"answer": "replica 2 is master"}
     closer = Closer(
-        explained={"answer": "replica 2 is master", "elections": elections, "replicas": replicas},
+        explained=ExplainedGroup.from_json(told),
         events={"127.0.0.1:10913": [cut, noise, {"event": "writable"}]},
     )
     group = started()
@@ -163,7 +166,7 @@ def test_elections_and_cuts_are_told() -> None:
 def test_apaches_epochs_are_drawn_by_request_1007() -> None:
     word = NodeReport(ServerKind.BROKER, "127.0.0.1:10911", groups=frozenset({"broker-a"}), is_ours=False)
     epochs = {"epochList": [{"epoch": 3, "startOffset": 10, "endOffset": 99}], "maxOffset": 50}
-    found = group_page([word], Closer(epochs={word.address: epochs}))
+    found = group_page([word], Closer(epochs={word.address: ApacheEpochs.from_json(epochs)}))
     assert [part["end"] for part in found["logs"]["lanes"][0]["parts"]] == [50]
 
 
