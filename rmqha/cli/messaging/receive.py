@@ -78,7 +78,7 @@ def receive(
     On a terminal a line is cut to its width. Where the output is none, each message is its body, byte for byte, and a
     newline; -o table or --format tell more.
 
-    Exit code: 0 well, 1 nothing could be read, 2 wrong usage or nobody to ask.
+    Exit code: 0 well, 1 nothing could be read or nothing more may be, 2 wrong usage or nobody to ask.
     """
     if start == "committed" and group is None:
         raise UsageError("--from committed needs --group, whose offsets they are")
@@ -96,15 +96,18 @@ def receive(
     )
     asked_for_table = context.get_parameter_source("output") is ParameterSource.COMMANDLINE
     show = _printer(line, output, asked_for_table=asked_for_table)
-    count = -1
+    count, refusals = -1, list[RemoteError]()
     try:
-        count = trio.run(_run, consumer, topic, limit, idle_s, show)
+        count = trio.run(_run, consumer, topic, limit, idle_s, show, refusals)
     except* BrokenPipeError:
         # whoever read our lines has seen enough, e.g. `head`; nothing more may be written, not even at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if count < 0:
         return
     problem = consumer.statistics()["last_error"]
+    if refusals:
+        click.echo(f"rmqha: topic {topic} may not be read: {refusals[0]}", err=True)
+        sys.exit(1)
     if passed_over := int(consumer.statistics()["too_large"]):
         where = "to the dead letters" if group else "passed over"
         click.echo(f"rmqha: {passed_over} too large when decompressed, {where}; the last: {problem}", err=True)
@@ -153,13 +156,19 @@ def _printer(line: Line | None, output: str, *, asked_for_table: bool) -> Callab
 
 
 async def _run(
-    consumer: Consumer, topic: str, limit: int | None, idle_s: float | None, show: Callable[[Message], None]
+    consumer: Consumer,
+    topic: str,
+    limit: int | None,
+    idle_s: float | None,
+    show: Callable[[Message], None],
+    refusals: list[RemoteError],
 ) -> int:
-    """Print until the limit, the silence or a signal; the number of messages."""
+    """Print until the limit, the silence, a signal or a refusal, which `refusals` takes; the number of messages."""
     count = 0
     try:
         async with consumer, trio.open_nursery() as nursery:
             nursery.start_soon(_stop_on_signal, nursery.cancel_scope)
+            nursery.start_soon(_stop_on_refusal, consumer, nursery.cancel_scope, refusals)
             while limit is None or count < limit:
                 message = None
                 with trio.move_on_after(float("inf") if idle_s is None else idle_s):
@@ -174,6 +183,11 @@ async def _run(
             raise UsageError(f"topic {topic} does not exist") from None
         raise
     return count
+
+
+async def _stop_on_refusal(consumer: Consumer, scope: trio.CancelScope, refusals: list[RemoteError]) -> None:
+    refusals.append(await consumer.refused())
+    scope.cancel()
 
 
 async def _stop_on_signal(scope: trio.CancelScope) -> None:

@@ -145,6 +145,8 @@ class Consumer:
             0,
         )
         self._last_error = ""
+        self._refusal: RemoteError | None = None
+        self._is_refused = trio.Event()
 
     async def __aenter__(self) -> Consumer:
         """Raises UnreachableError if no name server answers, RemoteError (17) if none knows the topic, UsageError and
@@ -304,6 +306,19 @@ class Consumer:
         for assigned in list(self._assigned.values()):
             await self._commit(assigned)
 
+    async def refused(self) -> RemoteError:
+        """Wait until a broker says that this consumer may not read (NO_PERMISSION): it goes on trying, for an operator
+        may give it the right."""
+        await self._is_refused.wait()
+        assert self._refusal is not None
+        return self._refusal
+
+    def _failed(self, error: RmqhaError) -> None:
+        self._last_error = str(error)
+        if isinstance(error, RemoteError) and error.code == ResponseCode.NO_PERMISSION:
+            self._refusal = error
+            self._is_refused.set()
+
     def statistics(self) -> dict[str, Any]:
         """Counts since the start, the queues of now, and the last error ("" if none)."""
         return {
@@ -350,7 +365,7 @@ class Consumer:
                 if not self._reads_all and self._retry_looks < RETRY_LOOKS:
                     wait_ms = RETRY_MS
             except RmqhaError as error:
-                self._last_error = str(error)
+                self._failed(error)
                 wait_ms = RETRY_MS
             with trio.move_on_after(wait_ms / 1000):
                 await self._wake.wait()
@@ -522,7 +537,10 @@ class Consumer:
                     await trio.sleep(EMPTY_ANSWER_MS / 1000)
 
     async def _pull_failed(self, assigned: Assigned, error: RmqhaError, backoff: Backoff) -> None:
-        self._last_error = str(error)
+        if assigned.queue.topic == self._topic:
+            self._failed(error)
+        else:
+            self._last_error = str(error)
         self._counts["failed_pulls"] += 1
         await self._routes.recover(assigned.queue.topic, backoff)
 

@@ -10,7 +10,7 @@ from rmqha.client.heartbeat import CALL_TIMEOUT_MS, Heartbeats
 from rmqha.client.route import TopicRoute
 from rmqha.client.session import ClientSession
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.error import RemoteProtocolError, UnreachableError, UsageError
+from rmqha.model.error import RemoteError, RemoteProtocolError, UnreachableError, UsageError
 from rmqha.model.message import RETRY_PREFIX, java_string_hash
 from rmqha.model.selector import SelectorError, parse_selector
 from rmqha.wire.command import Command
@@ -51,7 +51,8 @@ class ConsumerMembership:
         return self._heartbeats.client_id
 
     async def members(self, route: TopicRoute) -> Sequence[str]:
-        """Client ids of the group, sorted. Raises UnreachableError if no broker of the topic tells."""
+        """Client ids of the group, sorted. Raises UnreachableError if no broker of the topic tells, RemoteError (16) if
+        one may not tell this account."""
         await self.heartbeat(route)
         reason = f"topic {self._topic} has no broker"
         for broker_name in sorted(route.addresses):
@@ -65,6 +66,8 @@ class ConsumerMembership:
                     continue
                 if answer.code == ResponseCode.SUCCESS:
                     return _client_ids(bytes(answer.body))
+                if answer.code == ResponseCode.NO_PERMISSION:
+                    raise RemoteError(answer.code, answer.remark or "", address)
                 reason = f"{address} answered {answer.code}: {answer.remark or 'no remark'}"
         raise UnreachableError(f"no broker tells the members of group {self._group}: {reason}")
 

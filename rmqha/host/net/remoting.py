@@ -60,7 +60,7 @@ async def serve(
     there are no accounts. `taker`: sees what is read before anybody else; only where nobody has to look at each request
     (accounts, audit, quotas, a server's signature). Raises UsageError if the address cannot be bound. When
     cancelled, sessions get a second to write what is queued. A connection that has not sent a request that counts
-    within `first_request_timeout_ms` is closed (`rmqha.host.net.newcomers`).
+    within `first_request_timeout_ms` is closed (`rmqha.host.net.newcomers`); a TLS handshake before it has as long.
     """
     counts = Statistics() if statistics is None else statistics
     door = _Door(
@@ -155,7 +155,6 @@ class _Door:
         counts.pushed_out_count += scope.cancelled_caught
 
     async def _serve(self, stream: trio.SocketStream, peer: str, number: int) -> None:
-        newcomer = self._newcomer(peer, number)
         network.tune(stream)
         self._handshaking_count += 1
         try:
@@ -176,7 +175,7 @@ class _Door:
             max_queued_bytes=self._max_queued_bytes,
             statistics=self._counts,
             poller=self.poller,
-            newcomer=newcomer,
+            newcomer=self._newcomer(peer, number),
             boundary=self._boundary,
             tls=tls,
             taker=self._taker,

@@ -56,7 +56,8 @@ class ServerConfig(Config):
     """Own. A longer remoting frame closes the connection, as com.rocketmq.remoting.frameMaxLength does."""
     first_request_timeout_millis: int = knob(2_000, 100, 600_000)
     """Own. A connection is closed that has not sent a request that counts within this time: one that the accounts
-    allow, without accounts one whose code is known (docs/operate/security.md). A handshake of TLS is a part of it."""
+    allow, without accounts one whose code is known (docs/operate/security.md). A handshake of TLS before it has as long
+    again."""
     acl_enable: bool = False
     """Serve only signed requests of the accounts in aclFile."""
     acl_file: str = "conf/plain_acl.yml"

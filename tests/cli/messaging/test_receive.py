@@ -13,9 +13,11 @@ import trio
 from rmqha.cli.main import main
 from rmqha.cli.messaging.message_lines import json_line, table_line
 from rmqha.client.consumers.message import Message
+from rmqha.model.code import ResponseCode
 from rmqha.model.offset import PhyOffset, QueueOffset
 from tests.client.consumers.test_consumer import fill
 from tests.client.fake import FakeCluster
+from tests.support.patience import HANG_S
 
 
 def message(body: bytes, **properties: str) -> Message:
@@ -134,6 +136,20 @@ async def test_brokers_that_are_all_down_are_said_to_be() -> None:
         done = await run(fake, "--topic", "T", "--idle", "0.5")
         assert (done.returncode, done.stdout) == (1, b"")
         assert done.stderr.startswith(b"rmqha: nothing was read from topic T: cannot connect to 127.0.0.1:")
+
+
+@pytest.mark.parametrize("group", [(), ("--group", "G")])
+async def test_who_may_not_read_is_told_at_once(group: tuple[str, ...]) -> None:
+    """It retried in silence until it was interrupted. There is no --idle: nothing else would end it."""
+    async with FakeCluster() as fake:
+        fill(fake.group, "ab", queue_count=1)
+        for node in fake.group.nodes.values():
+            node.pull_script = lambda command: command.reply(ResponseCode.NO_PERMISSION, remark="account g may not")
+        with trio.fail_after(HANG_S):
+            done = await run(fake, "--topic", "T", *group)
+        assert (done.returncode, done.stdout) == (1, b"")
+        assert done.stderr.startswith(b"rmqha: topic T may not be read: 127.0.0.1:")
+        assert done.stderr.endswith(b" answered 16: account g may not\n") and done.stderr.count(b"\n") == 1
 
 
 @pytest.mark.parametrize(

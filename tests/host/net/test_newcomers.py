@@ -192,3 +192,31 @@ async def test_idle_sockets_make_room_for_new_ones_the_oldest_first(monkeypatch:
         for stream in idle:
             await stream.aclose()
     assert (statistics.refused_count, statistics.pushed_out_count) == (0, 1)
+
+
+async def test_the_time_for_the_first_request_begins_when_the_handshake_is_done(
+    mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Java client may take seconds for its part of a handshake where others take the processor."""
+    shaking, is_shaken = trio.Event(), trio.Event()
+
+    async def slow(*_: object) -> tuple[bool, None]:
+        shaking.set()
+        await is_shaken.wait()
+        return True, None
+
+    monkeypatch.setattr(remoting, "accept_link", slow)
+    statistics = Statistics()
+    async with running(Recorder(), statistics) as address:
+        stream = await trio.open_tcp_stream("127.0.0.1", int(address.rpartition(":")[2]))
+        await shaking.wait()
+        mock_clock.jump(1.9)
+        is_shaken.set()
+        while not statistics.session_count:
+            await trio.lowlevel.checkpoint()
+        mock_clock.jump(1.9)
+        await trio.testing.wait_all_tasks_blocked()
+        await stream.send_all(encode_frame(Command(HEART_BEAT)))
+        assert await stream.receive_some(), "it is answered"
+        await stream.aclose()
+    assert statistics.idle_closed_count == 0
