@@ -239,6 +239,7 @@ class Requests:
             name,
             integer(ext, "appliedBrokerId"),
             text(ext, "registerCheckCode"),
+            wished=flag(ext, "wished"),
         )
         echo = {"clusterName": cluster_name, "brokerName": name}
         if isinstance(result, Refusal):
@@ -299,7 +300,9 @@ class Requests:
             target = BrokerId(broker_id) if broker_id > 0 else None
             avoid = group.master_id if target is None and has_master else None
             why = (
-                "an operator asked for another master" if target is None else f"an operator asked for replica {target}"
+                "an operator asked for another master"
+                if target is None
+                else f"an operator asked for {group.label(target)}"
             )
             election_request = ElectionRequest(
                 Cause.DESIGNATED, target=target, avoid=avoid, unclean=flag(ext, "unclean"), why=why
@@ -307,7 +310,7 @@ class Requests:
         else:
             cause = Cause.MEMBER_RETURNED if group.master_id is None else Cause.MASTER_DEAD
             election_request = ElectionRequest(
-                cause, asker=BrokerId(broker_id), why=f"replica {broker_id} asked for a master"
+                cause, asker=BrokerId(broker_id), why=f"{group.label(broker_id)} asked for a master"
             )
         refusal = self._leadership.elect(now_ms, group, election_request, (asked,))
         if refusal is not None:

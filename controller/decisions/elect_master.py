@@ -140,11 +140,11 @@ def electorate(
 
 def why_no_member(group: BrokerGroup) -> str:
     if group.electable_ids:
-        ids = ", ".join(map(str, sorted(group.electable_ids)))
-        return f"no member of the last SyncStateSet is ready to lead; waiting for one of: {ids}"
+        names = group.labels(group.electable_ids)
+        return f"no member of the last SyncStateSet is ready to lead; waiting for one of: {names}"
     if group.unclean_ids:
-        ids = ", ".join(map(str, group.unclean_ids))
-        return f"the last members ({ids}) lost power and may have lost messages; an operator must elect with unclean"
+        names = group.labels(group.unclean_ids)
+        return f"the last members ({names}) lost power and may have lost messages; an operator must elect with unclean"
     return "the SyncStateSet is empty; an operator must elect with unclean"
 
 
@@ -156,9 +156,9 @@ def _designated(
     if target not in group.replicas:
         return Refusal(FAILED, f"{group.broker_name} has no replica {target}")
     if group.replicas[target].async_learner:
-        return Refusal(FAILED, f"replica {target} is an async learner, which is never elected (asyncLearner=true)")
+        return Refusal(FAILED, f"{group.label(target)} is an async learner, which is never elected (asyncLearner=true)")
     if target in group.maintenance_ids and not election_request.unclean:
-        return Refusal(FAILED, f"replica {target} is in maintenance, which rmqha maintenance off ends")
+        return Refusal(FAILED, f"{group.label(target)} is in maintenance, which rmqha maintenance off ends")
     if election_request.unclean:
         # its answer to 1007 is the proof of life: a replica after an unclean boot sends no heartbeat
         return Electorate((target,), Cause.UNCLEAN_BY_OPERATOR)
@@ -167,11 +167,11 @@ def _designated(
     if group.set_known and target not in group.electable_ids:
         return Refusal(
             FAILED,
-            f"replica {target} is not in the SyncStateSet {sorted(group.sync_state_set)} and may lack acknowledged "
-            "messages; elect with unclean to accept their loss",
+            f"{group.label(target)} is not in the SyncStateSet ({group.labels(group.sync_state_set)}) and may lack "
+            "acknowledged messages; elect with unclean to accept their loss",
         )
     if target not in fit:
-        return Refusal(FAILED, f"replica {target} is not alive, or stopping")
+        return Refusal(FAILED, f"{group.label(target)} is not alive, or stopping")
     return Electorate((target,), election_request.cause)
 
 
@@ -201,8 +201,10 @@ def choose(
     seniority: tuple[BrokerId, ...],
     traits: Mapping[BrokerId, Traits],
     policy: Policy = DEFAULT_POLICY,
+    label: Callable[[BrokerId], str] = lambda broker_id: f"replica {broker_id}",
 ) -> ElectedMaster:
-    """The best of `answers`, which must not be empty. `seniority`: longest in the set first."""
+    """The best of `answers`, which must not be empty. `seniority`: longest in the set first. `label`: a replica's name
+    in the reason."""
 
     def rank(broker_id: BrokerId) -> tuple[int, ...]:
         end, own = answers[broker_id], traits.get(broker_id, NO_TRAITS)
@@ -229,7 +231,7 @@ def choose(
     words = (
         f"highest epoch, {end.epoch} before {answers[other].epoch}",
         f"the master of epoch {end.epoch}",
-        f"longest log, {end.max_offset - answers[other].max_offset} bytes more than replica {other}",
+        f"longest log, {end.max_offset - answers[other].max_offset} bytes more than {label(other)}",
         *(told[item] for item in policy.criteria),
         "lowest id among equals",
     )

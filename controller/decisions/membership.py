@@ -39,9 +39,16 @@ def next_broker_id(group: BrokerGroup | None) -> BrokerId:
 
 
 def apply_broker_id(
-    group: BrokerGroup | None, cluster_name: str, broker_name: str, broker_id: int, check_code: str
+    group: BrokerGroup | None,
+    cluster_name: str,
+    broker_name: str,
+    broker_id: int,
+    check_code: str,
+    *,
+    wished: bool = False,
 ) -> BrokerIdApplied | Refusal | None:
-    """None: the asker has the id already."""
+    """None: the asker has the id already. `wished`: the id stands in the asker's file, which says nothing of whether a
+    replica had it that has been cleaned."""
     if not 0 < len(cluster_name) <= MAX_NAME_CHARS or not 0 < len(broker_name) <= MAX_NAME_CHARS:
         return Refusal(ResponseCode.CONTROLLER_INVALID_REQUEST, "clusterName and brokerName must not be empty or long")
     if not FIRST_BROKER_ID <= broker_id <= MAX_BROKER_ID or not 0 < len(check_code) <= MAX_NAME_CHARS:
@@ -55,6 +62,12 @@ def apply_broker_id(
             f"{broker_name} belongs to cluster {group.cluster_name}, not {cluster_name}; choose another brokerName",
         )
     owner = group.replicas.get(BrokerId(broker_id)) if group is not None else None
+    if owner is None and wished and group is not None and broker_id < group.next_broker_id and group.elections:
+        # while a group forms its brokers come in any order; after that a lower id that is free was another replica's
+        return Refusal(
+            ResponseCode.CONTROLLER_BROKER_ID_INVALID,
+            f"id {broker_id} of {broker_name} is below the next one, {group.next_broker_id}; ask for that",
+        )
     if owner is None:
         address = check_code.partition(";")[0]
         return BrokerIdApplied(cluster_name, broker_name, BrokerId(broker_id), address, check_code)
@@ -105,8 +118,8 @@ def register(
     if request.async_learner and broker_id in group.electable_ids and group.electable_ids == (broker_id,):
         return Refusal(
             ResponseCode.CONTROLLER_INVALID_REQUEST,
-            f"replica {broker_id} is the last member of the SyncStateSet: it cannot become an async learner before "
-            "another is in the set",
+            f"{group.label(broker_id)} is the last member of the SyncStateSet: it cannot become an async learner "
+            "before another is in the set",
         )
     events: list[Event] = []
     # Sent before its sender learned that it was elected in spite of its unclean boot: the answer tells it.
@@ -242,8 +255,8 @@ def drain(
         needed = members_needed(group)
         if len(remaining) < needed:
             return _refused(
-                f"without replica {chosen} {len(remaining)} live members of the SyncStateSet remain and {broker_name} "
-                f"needs {needed}; start or join another replica and wait until it is in the set"
+                f"without {group.label(chosen)} {len(remaining)} live members of the SyncStateSet remain and "
+                f"{broker_name} needs {needed}; start or join another replica and wait until it is in the set"
             )
     return ReplicaDrained(group.broker_name, chosen, drained)
 
@@ -309,7 +322,7 @@ def clean_brokers(
     if living and not clean_living:
         return Refusal(
             ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA,
-            f"replicas {living} of {broker_name} are alive; stop them or ask to clean living brokers",
+            f"{group.labels(living)} of {broker_name} are alive; stop them or ask to clean living brokers",
         )
     holders = group.electable_ids or group.unclean_ids
     left = [broker_id for broker_id in group.counted_ids if broker_id not in chosen]
@@ -325,9 +338,9 @@ def _why_kept(
     ends = [end_of(broker_id) for broker_id in holders]
     known = all(end.epoch >= 0 for end in ends)
     stake = f"{bytes_at_stake(end_of(best), ends)} bytes or more" if known else "an unknown number of bytes"
-    kept = ", ".join(map(str, sorted(holders)))
+    kept = group.labels(holders)
     return (
-        f"only replica {kept} of {group.broker_name} is sure to hold every acknowledged message, and replica {best} "
-        f"lacks {stake} of it: start replica {kept}, or accept that loss by an unclean election of another one and "
+        f"only {kept} of {group.broker_name} is sure to hold every acknowledged message, and {group.label(best)} "
+        f"lacks {stake} of it: start {kept}, or accept that loss by an unclean election of another one and "
         "clean then"
     )

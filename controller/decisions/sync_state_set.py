@@ -54,9 +54,9 @@ def alter_sync_state_set(
             return Refusal(ResponseCode.CONTROLLER_INVALID_REPLICAS, f"there is no replica {member}")
         if member != master_id and (member in group.drained_ids or group.replicas[BrokerId(member)].async_learner):
             why = "is drained" if member in group.drained_ids else "is an async learner"
-            return Refusal(ResponseCode.CONTROLLER_INVALID_REPLICAS, f"replica {member} {why} and in no set")
+            return Refusal(ResponseCode.CONTROLLER_INVALID_REPLICAS, f"{group.label(member)} {why} and in no set")
         if not is_alive(BrokerId(member)):
-            return Refusal(ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, f"replica {member} is not alive")
+            return Refusal(ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, f"{group.label(member)} is not alive")
     if master_id not in new_set:
         return Refusal(
             ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, f"the set lacks its master {group.master_id}"

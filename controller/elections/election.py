@@ -146,7 +146,7 @@ class Elections:
     def _choose(self, group: BrokerGroup, ends: dict[BrokerId, LogEnd]) -> tuple[BrokerId, str]:
         live = ((item, self._table.get(BrokerKey(group.broker_name, item))) for item in ends)
         traits = {item: broker.traits for item, broker in live if broker is not None}
-        choice = choose(ends, group.electable_ids, traits, self._config().policy)
+        choice = choose(ends, group.electable_ids, traits, self._config().policy, group.label)
         return choice.winner, choice.reason
 
     def begin(
@@ -302,7 +302,7 @@ class Elections:
         del self._candidate_probes[name]
         if len(answers) < who.needed_answers:
             bound = f"within {candidate_probe.timeout_ms} ms"
-            told = f"{len(answers)} of the replicas {list(who.ids)} answered request 1007 {bound}"
+            told = f"{len(answers)} of {group.labels(who.ids)} answered request 1007 {bound}"
             self._give_up(now_ms, candidate_probe, f"{told}; {who.needed_answers} must")
             return
         live = [item for item in group.replicas if self._table.is_alive(now_ms, BrokerKey(name, item))]
@@ -312,8 +312,7 @@ class Elections:
         reason = f"{candidate_probe.election_request.why}; {reason}" if candidate_probe.election_request.why else reason
         if silent:
             more = bytes_at_stake(answers[winner], [self._reported_end(group, item) for item in silent])
-            ids = ", ".join(map(str, silent))
-            reason = f"{reason}; replica {ids}, which does not answer, has reported at least {more} bytes more"
+            reason = f"{reason}; {group.labels(silent)}, which does not answer, has reported at least {more} bytes more"
         at_stake = None
         if who.cause in (Cause.UNCLEAN_BY_OPERATOR, Cause.UNCLEAN_AUTOMATIC):
             at_stake = bytes_at_stake(answers[winner], [self._reported_end(group, item) for item in group.replicas])

@@ -56,7 +56,7 @@ def _answer(group: GroupState, elections: list[ExplainedElection]) -> str:
         return f"there is no master: {why}"
     assert last is not None, "a master has been elected"
     why = f"{last.cause_text} ({last.reason})" if last.reason else last.cause_text
-    return f"replica {group.master_broker_id} is master of epoch {group.master_epoch}: {why}"
+    return f"{group.label(group.master_broker_id)} is master of epoch {group.master_epoch}: {why}"
 
 
 def _why_not(group: GroupState, replica: RegisteredReplica) -> str | None:

@@ -355,18 +355,22 @@ class Leadership:
         master_id, master = group.master_id, self.table.get(BrokerKey(group.broker_name, group.master_id))
         if not self.has_live_master(now_ms, group):
             why = master.death if master is not None else NOT_REPORTED
-            return ElectionRequest(Cause.MASTER_DEAD, why=f"master {master_id} is dead: {why}")
+            return ElectionRequest(Cause.MASTER_DEAD, why=f"master {group.label(master_id)} is dead: {why}")
         if master is not None and master.stopping:
-            return ElectionRequest(Cause.CONTROLLED_SHUTDOWN, avoid=master_id, why=f"master {master_id} is stopping")
+            return ElectionRequest(
+                Cause.CONTROLLED_SHUTDOWN, avoid=master_id, why=f"master {group.label(master_id)} is stopping"
+            )
         if master is not None and master.disk_problem:
             return ElectionRequest(
-                Cause.DISK_FAILED, avoid=master_id, why=f"disk of master {master_id}: {master.disk_problem}"
+                Cause.DISK_FAILED,
+                avoid=master_id,
+                why=f"disk of master {group.label(master_id)}: {master.disk_problem}",
             )
         if master_id in group.drained_ids:
-            return ElectionRequest(Cause.DRAINED, avoid=master_id, why=f"master {master_id} is drained")
+            return ElectionRequest(Cause.DRAINED, avoid=master_id, why=f"master {group.label(master_id)} is drained")
         if master_id in group.maintenance_ids:
             election_request = ElectionRequest(
-                Cause.MAINTENANCE, avoid=master_id, why=f"master {master_id} is in maintenance"
+                Cause.MAINTENANCE, avoid=master_id, why=f"master {group.label(master_id)} is in maintenance"
             )
             # a master that nobody can take over from leads on, and its group is as it should be
             return (
@@ -401,7 +405,7 @@ class Leadership:
         if now_ms - since_ms < config.preferred_master_after_ms:
             return
         del self._calm_since_ms[name]
-        why = f"replica {target} is preferred and has been caught up for {now_ms - since_ms} ms"
+        why = f"{group.label(target)} is preferred and has been caught up for {now_ms - since_ms} ms"
         refusal = self.elect(now_ms, group, ElectionRequest(Cause.PREFERRED, target=target, why=why))
         if refusal is not None:
             self._tracer.event("hand_over_failed", group=name, why=refusal.remark)

@@ -7,7 +7,7 @@ own term always fits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from controller.state.event import (
     ReplicaDrained,
     SyncStateSetAltered,
 )
+from rmqha.model.identity import name_in_check_code, node_label
 from rmqha.model.offset import BrokerId, Epoch
 
 REMEMBERED_ELECTIONS = 10
@@ -46,6 +47,11 @@ class ReplicaInfo:
     total_replicas: int = 0
     ha_mode: str = ""
     async_learner: bool = False
+
+    @property
+    def node_name(self) -> str:
+        """ "" of a broker of Apache's."""
+        return name_in_check_code(self.check_code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +136,15 @@ class BrokerGroup:
     @property
     def master_address(self) -> str:
         return "" if self.master_id is None else self.replicas[self.master_id].address
+
+    def label(self, broker_id: int) -> str:
+        """The name of a replica in sentences."""
+        replica = self.replicas.get(BrokerId(broker_id))
+        return f"replica {broker_id}" if replica is None else node_label(replica.node_name, broker_id, replica.address)
+
+    def labels(self, broker_ids: Iterable[int]) -> str:
+        """Names of several replicas, by their ids."""
+        return ", ".join(map(self.label, sorted(broker_ids)))
 
     def remember(self, broker_id: BrokerId | None, cause: Cause, at_ms: int, reason: str = "") -> None:
         record = ElectionRecord(self.master_epoch, broker_id, cause, at_ms, reason)

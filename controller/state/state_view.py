@@ -64,6 +64,7 @@ def _replica(now_ms: int, group: BrokerGroup, broker_id: BrokerId, leadership: L
     state = RegisteredReplica(
         broker_id=broker_id,
         address=replica.address,
+        node_name=replica.node_name or None,
         ha_address=replica.ha_address,
         total_replicas=replica.total_replicas,
         ha_mode=replica.ha_mode,

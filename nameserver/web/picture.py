@@ -14,6 +14,7 @@ from nameserver.web.forks import Log, cuts_of, draw
 from nameserver.web.message_view import short, visible
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import RmqhaError
+from rmqha.model.identity import node_label
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.ops.cluster_view import copy_words
 from rmqha.ops.finding import Finding, fault
@@ -320,7 +321,7 @@ def _log(group: GroupSeen, view: NodeReport) -> Log | None:
         return None
     cuts = cuts_of(group.closer.events.get(view.address, ()))
     broker_id = view.routed_id if state is None else state.broker_id
-    name = f"replica {broker_id}" if broker_id is not None else view.address
+    name = node_label(view.node_name, broker_id) if broker_id is not None else view.address
     return Log(name, history, low, end, view.leads_group, cuts)
 
 

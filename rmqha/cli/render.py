@@ -1,4 +1,5 @@
-"""Tables for people: at most 80 columns, plain where the output is no terminal. Control plane."""
+"""Tables for people: as wide as a terminal is; plain and as wide as what they hold where the output is none. Control
+plane."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from rmqha.cli.safe_text import raw
 from rmqha.model.printable import printable
 from rmqha.ops.cluster_view import ClusterView, NodeView, notes, problems
 
-WIDTH = 80
+UNCUT_COLUMNS = 1_000_000
+"""Columns of an output that is no terminal: nothing is cut or folded in a pipe."""
 
 
 class SafeConsole(Console):
@@ -32,18 +34,24 @@ class SafeConsole(Console):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console no wider than 80 columns, so that a table looks the same in a pipe and a terminal."""
+    """The console for what people and scripts read."""
     found = SafeConsole(stderr=stderr)
-    if not found.is_terminal or found.width > WIDTH:
-        found.width = WIDTH
+    if not found.is_terminal:
+        found.width = UNCUT_COLUMNS
     return found
 
 
-def table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]]) -> Table:
-    """`columns` are (heading, "left" or "right")."""
+def table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]], *, fold: bool = True) -> Table:
+    """`columns` are (heading, "left" or "right"). A cell too wide for the terminal goes on below; without `fold` it is
+    cut, so that a row stays a line."""
     made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     for heading, justify in columns:
-        made.add_column(heading, justify="right" if justify == "right" else "left", no_wrap=True)
+        made.add_column(
+            heading,
+            justify="right" if justify == "right" else "left",
+            no_wrap=not fold,
+            overflow="fold" if fold else "ellipsis",
+        )
     for row in rows:
         made.add_row(*map(_cell, row))
     return made

@@ -20,7 +20,7 @@ from rmqha.ha.action import CallController
 from rmqha.ha.sync_state import Members
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
-from rmqha.model.identity import HaMode
+from rmqha.model.identity import HaMode, make_check_code, node_name
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.port import IdentityStore, Tracer
 from rmqha.wire.command import Command
@@ -77,6 +77,8 @@ class ControllerClient:
         self.answered_at_ms: int | None = None
         self.refusal = ""
         """The reason why the controllers refuse this replica, in their words; empty when they do not."""
+        self._wish = None if self.broker_id is not None or config.broker_id <= 0 else BrokerId(config.broker_id)
+        """The id of the file, until the controllers have refused it."""
         self._told_unclean = False
         self._must_read_config = config.mode is HaMode.CP
         self._config = config
@@ -122,7 +124,7 @@ class ControllerClient:
             case LinkState.APPLYING:
                 codes = (RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, RequestCode.CONTROLLER_APPLY_BROKER_ID)
                 if now_ms >= self._step_at_ms and not self._waits_for(*codes):
-                    self._apply_id()
+                    self._apply_id(now_ms)
             case LinkState.REGISTERING:
                 codes = (RequestCode.CONTROLLER_GET_CONFIG, RequestCode.CONTROLLER_REGISTER_BROKER)
                 if now_ms >= self._step_at_ms and not self._waits_for(*codes):
@@ -133,13 +135,17 @@ class ControllerClient:
             case LinkState.REGISTERED:
                 self._keep_in_touch(now_ms)
 
-    def _apply_id(self) -> None:
+    def _apply_id(self, now_ms: int) -> None:
         pending = self._identity.pending()
+        if pending is None and self._wish is not None:
+            self._identity.begin(self._wish, self._check_code(now_ms, self._wish))
+            pending = self._identity.pending()
         if pending is None:
             self._call(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, self._group_ext())
             return
         broker_id, check_code = pending
-        ext = {**self._group_ext(), "appliedBrokerId": str(broker_id), "registerCheckCode": check_code}
+        wished = {"wished": "true"} if broker_id == self._wish else {}
+        ext = {**self._group_ext(), "appliedBrokerId": str(broker_id), "registerCheckCode": check_code, **wished}
         self._call(RequestCode.CONTROLLER_APPLY_BROKER_ID, ext)
 
     def _register(self, now_ms: int) -> None:
@@ -285,7 +291,7 @@ class ControllerClient:
         if reply.code != ResponseCode.SUCCESS or not given.isdigit() or int(given) < 1:
             self._refused(now_ms, reply)
             return
-        self._identity.begin(BrokerId(int(given)), self._check_code(now_ms))
+        self._identity.begin(BrokerId(int(given)), self._check_code(now_ms, int(given)))
         self._step_at_ms = now_ms
 
     def _id_applied(self, now_ms: int, reply: Command) -> None:
@@ -299,6 +305,7 @@ class ControllerClient:
             self._tracer.event("id_applied", broker_id=self.broker_id)
             return
         if reply.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
+            self._wish = None
             self._identity.abandon()
             if self.broker_id is not None:
                 self.state = LinkState.REGISTERING  # somebody else has this id: `refusal` says so until that changes
@@ -335,12 +342,13 @@ class ControllerClient:
     def _apply_anew(self, now_ms: int) -> None:
         """The controllers never issued this id, or have forgotten it: apply for the same one (nothing is deleted)."""
         assert self.broker_id is not None, "only a replica with an id registers"
-        self._identity.begin(self.broker_id, self._check_code(now_ms))
+        self._identity.begin(self.broker_id, self._check_code(now_ms, self.broker_id))
         self.state = LinkState.APPLYING
 
-    def _check_code(self, now_ms: int) -> str:
-        """RocketMQ's `address;wall time`: by it the controller knows the applicant again."""
-        return f"{self._config.address};{now_ms + self._wall_offset_ms}"
+    def _check_code(self, now_ms: int, broker_id: int) -> str:
+        config = self._config
+        name = node_name(config.broker_name, config.broker_id if config.broker_id > 0 else broker_id)
+        return make_check_code(config.address, now_ms + self._wall_offset_ms, name)
 
     def _refused(self, now_ms: int, reply: Command) -> None:
         self.refusal = f"code {reply.code}: {reply.remark or 'no remark'}"

@@ -10,6 +10,7 @@ from ipaddress import ip_address
 from rmqha.model.offset import BrokerId
 
 MAX_NAME_CHARS = 253
+MAX_CHECK_CODE_CHARS = 255
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?")
 
 
@@ -36,6 +37,34 @@ class HaMode(IntEnum):
 
     AP = 0
     CP = 1
+
+
+def node_name(broker_name: str, number: int) -> str:
+    """The name of a broker's node: `rmqha up` counts the nodes of a group from 1."""
+    return f"{broker_name}-{number}"
+
+
+def node_label(name: str, own_id: int | str | None, address: str = "") -> str:
+    """The one form in which sentences name a node: its name, with its id beside it where they differ. A replica whose
+    name nobody has told goes by its id and address. `own_id`: a broker's number, or a controller's such as n1."""
+    if not name:
+        return f"replica {own_id}" + (f" at {address}" if address else "")
+    same = own_id is None or name.rpartition("-")[2] == str(own_id).removeprefix("n") or name == own_id
+    return name if same else f"{name} (id {own_id})"
+
+
+def make_check_code(address: str, at_ms: int, name: str) -> str:
+    """RocketMQ's `address;wall time`, by which a controller knows the applicant for an id again. Behind that stands the
+    node's name, so that controllers can tell it of a replica that is away."""
+    code = f"{address};{at_ms}"
+    named = f"{code};{name}"
+    return named if len(named) <= MAX_CHECK_CODE_CHARS else code
+
+
+def name_in_check_code(check_code: str) -> str:
+    """The node's name; "" of a broker of Apache's or of an earlier release."""
+    parts = check_code.split(";", 2)
+    return parts[2] if len(parts) == 3 else ""
 
 
 def is_loopback(host: str) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Self
 
+from rmqha.model.identity import node_name
 from rmqha.wire.state.controller_state import ControllerState, GroupState
 from rmqha.wire.state.json_record import JsonRecord
 from rmqha.wire.state.name_server_state import NameServerState
@@ -101,6 +102,8 @@ class NodeReport(JsonRecord):
     """True of a controller that says so."""
     apache_groups: dict[str, ApacheGroup] = field(default_factory=dict)
     """Groups by the word of Apache's leading controller."""
+    registered_name: str = ""
+    """Name of a broker's node as the controllers know it."""
 
     @property
     def answers(self) -> bool:
@@ -109,7 +112,17 @@ class NodeReport(JsonRecord):
     @property
     def title(self) -> str:
         """The name by which people know it."""
-        return self.name or self.address
+        return self.name or self.node_name or self.address
+
+    @property
+    def node_name(self) -> str:
+        """The name of a broker's node: the one in the cluster directory, else by the number in its file, else as
+        the controllers know it; "" if nobody told."""
+        number = self.keys.get("brokerId", "")
+        is_numbered = self.keys.get("enableControllerMode") == "true" and number.isdecimal() and int(number) > 0
+        if self.name or not is_numbered:
+            return self.name or self.registered_name
+        return node_name(self.keys.get("brokerName", ""), int(number))
 
     @property
     def group(self) -> str:

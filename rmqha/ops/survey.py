@@ -262,6 +262,9 @@ class Survey:
         for name, group in state.groups.items():
             for replica in group.replicas:
                 self._named(ServerKind.BROKER, replica.address, name)
+                known = self._reports.get((ServerKind.BROKER, replica.address))
+                if known is not None and replica.node_name:
+                    self._put(replace(known, registered_name=replica.node_name))
         quorum = await self._call(address, RequestCode.RMQHA_GET_QUORUM, {"version": "1"})
         for member in json.loads(bytes(quorum.body))["addresses"].values():
             self._named(ServerKind.CONTROLLER, str(member))

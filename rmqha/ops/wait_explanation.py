@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from rmqha.ops.group_view import GroupLook
+from rmqha.ops.node_names import ReplicaNames, replica_names
 from rmqha.wire.state.replica_state import AckRule, ReplicaState, SetMember, Waits
 
 LONG_WAIT_MS = 500
 """A send that waits longer is something wrong."""
+NO_NAMES = ReplicaNames()
 _SHOWN = (
     "epoch",
     "writable",
@@ -39,7 +41,7 @@ def view_of(group: GroupLook) -> dict[str, Any]:
         "master": group.masters[0].address,
         **{name: told.get(name) for name in _SHOWN},
         "wrong": is_wrong(state),
-        "sentences": sentences(group.name, state),
+        "sentences": sentences(group.name, state, replica_names(group.brokers, group.name)),
     }
 
 
@@ -49,25 +51,25 @@ def is_wrong(state: ReplicaState) -> bool:
 
 
 # --- what it means ----------------------------------------------------------------------------------------------------
-def sentences(name: str, state: ReplicaState) -> list[str]:
+def sentences(name: str, state: ReplicaState, names: ReplicaNames = NO_NAMES) -> list[str]:
     """The first says whether anything waits, the others for whom and how that ends. `state`: a master's of 52000."""
     lines = []
     waits, rule = state.waits, state.ack_rule
     if waits is None or rule is None:
         lines += _without_set(name, state)
     elif not waits.count:
-        lines.append(f"{name}: no send waits; {_rule_words(state, rule)}")
+        lines.append(f"{name}: no send waits; {_rule_words(state, rule, names)}")
     else:
         sends = "1 send waits" if waits.count == 1 else f"{waits.count} sends wait"
         lines.append(
             f"{name}: {sends}, the oldest for {waits.oldest_age_ms} ms, until offset {waits.oldest_end_offset} "
             "is acknowledged"
         )
-        lines.append(_rule_words(state, rule))
-        lines += _waited_for(state, rule, waits)
+        lines.append(_rule_words(state, rule, names))
+        lines += _waited_for(state, rule, waits, names)
         lines.append(f"at the latest in {waits.ends_in_ms} ms the oldest is answered {waits.ends_with}")
     for broker_id, joins_in_ms in sorted((state.held_back or {}).items()):
-        lines.append(f"replica {broker_id} came and went: it may join the set in {joins_in_ms} ms if it stays")
+        lines.append(f"{names.of(int(broker_id))} came and went: it may join the set in {joins_in_ms} ms if it stays")
     if not state.writable:
         lines.append(f"no new send is taken: {state.why_not_writable}")
     return lines
@@ -89,18 +91,20 @@ def _without_set(name: str, state: ReplicaState) -> list[str]:
     return lines
 
 
-def _rule_words(state: ReplicaState, rule: AckRule) -> str:
+def _rule_words(state: ReplicaState, rule: AckRule, names: ReplicaNames) -> str:
     where = " on disk" if rule.synced else ""
     if rule.whole_set:
         least = f", at least {rule.majority} of {state.total_replicas}" if rule.majority is not None else ""
-        return f"rule: every member of the set {state.ack_union}{least} must have it{where}"
+        return f"rule: every member of the set [{names.all_of(state.ack_union or ())}]{least} must have it{where}"
     if rule.needed == 1:
         return f"rule: the master must have it{where}"
     fallen = f" ({rule.in_sync_replicas} while enough live)" if rule.needed < rule.in_sync_replicas else ""
-    return f"rule: {rule.needed} replicas of the set {state.ack_union} must have it{where}{fallen}"
+    return (
+        f"rule: {rule.needed} replicas of the set [{names.all_of(state.ack_union or ())}] must have it{where}{fallen}"
+    )
 
 
-def _waited_for(state: ReplicaState, rule: AckRule, waits: Waits) -> list[str]:
+def _waited_for(state: ReplicaState, rule: AckRule, waits: Waits, names: ReplicaNames) -> list[str]:
     end_offset = waits.oldest_end_offset or 0
     members = state.set_members or ()
     lines = []
@@ -112,37 +116,39 @@ def _waited_for(state: ReplicaState, rule: AckRule, waits: Waits) -> list[str]:
         if missing <= 0:
             lacking = []
         else:
-            ids = [item.broker_id for item in lacking]
-            lines.append(
-                f"waited for: {missing} of the replicas {ids}" if ids else f"waited for: {missing} more replicas"
-            )
-    lines += [_member_words(item, end_offset) for item in lacking]
+            who = names.all_of(item.broker_id for item in lacking)
+            lines.append(f"waited for: {missing} of {who}" if lacking else f"waited for: {missing} more replicas")
+    lines += [_member_words(item, end_offset, names) for item in lacking]
     if state.set_proposed is not None:
-        lines.append(f"the controllers have been asked to make the set {state.set_proposed}; their answer is due")
+        lines.append(
+            f"the controllers have been asked to make the set [{names.all_of(state.set_proposed)}]; their answer is due"
+        )
     elif state.set_outcome_unknown:
         lines.append("an answer of the controllers was lost: until they show the set, both the old and the new count")
     if state.controller == "away" and rule.whole_set and lacking and rule.majority is not None:
         lines.append("the controllers are away: without them nobody leaves the set")
     elif lacking:
-        lines += _outcome(state, rule, waits, lacking)
+        lines += _outcome(state, rule, waits, lacking, names)
     return lines
 
 
-def _member_words(item: SetMember, end_offset: int) -> str:
-    who = f"waited for: replica {item.broker_id}"
+def _member_words(item: SetMember, end_offset: int, names: ReplicaNames) -> str:
+    who = f"waited for: {names.of(item.broker_id)}"
     if not item.connected:
         return f"{who}, not connected for {item.silent_for_ms} ms"
     owed = end_offset - (item.ack_offset or 0)
     return f"{who}, it owes {owed} bytes and acknowledged nothing for {item.silent_for_ms} ms"
 
 
-def _outcome(state: ReplicaState, rule: AckRule, waits: Waits, lacking: list[SetMember]) -> list[str]:
+def _outcome(
+    state: ReplicaState, rule: AckRule, waits: Waits, lacking: list[SetMember], names: ReplicaNames
+) -> list[str]:
     """A sentence on when those leave the set, and what that changes."""
     leaving = [(item, item.leaves_in_ms) for item in lacking if item.leaves_in_ms is not None]
     if not leaving:
         return []
     lines = [
-        f"replica {item.broker_id} leaves the set in {leaves_in_ms} ms, because {item.leaves_because}"
+        f"{names.of(item.broker_id)} leaves the set in {leaves_in_ms} ms, because {item.leaves_because}"
         for item, leaves_in_ms in leaving
     ]
     if not rule.whole_set and not rule.adaptive:

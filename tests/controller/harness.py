@@ -15,6 +15,7 @@ from controller.machine import ControllerMachine
 from controller.state.action import Notify, Probe, Reply, SaveConfig, SendRaft, WriteSnapshot
 from controller.state.replicas_info import BrokerGroup
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.identity import make_check_code, node_name
 from rmqha.model.offset import RaftIndex
 from rmqha.raft.config import RaftConfig
 from rmqha.raft.log import StoredState
@@ -367,9 +368,10 @@ class Cluster:
         self.brokers[broker.address] = broker
         broker.probes, broker.session_id = "answer", next(self._sessions)
         ids = {"clusterName": CLUSTER, "brokerName": broker.name}
+        check_code = make_check_code(broker.address, 1, node_name(broker.name, broker.broker_id))
         self.call(
             RequestCode.CONTROLLER_APPLY_BROKER_ID,
-            {**ids, "appliedBrokerId": str(broker.broker_id), "registerCheckCode": f"{broker.address};1"},
+            {**ids, "appliedBrokerId": str(broker.broker_id), "registerCheckCode": check_code},
         )
         answer = self.register(broker, unclean=unclean)
         assert answer.code == ResponseCode.SUCCESS, answer.remark

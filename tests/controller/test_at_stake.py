@@ -39,7 +39,7 @@ def test_a_stale_replica_does_not_lead_by_a_clean_and_a_resize() -> None:
     cluster.run(100)
     ids = {"clusterName": CLUSTER, "brokerName": GROUP, "brokerControllerIdsToClean": "1"}
     refused = cluster.call(RequestCode.CONTROLLER_CLEAN_BROKER_METADATA, ids)
-    assert "replica 2 lacks 4000 bytes or more of it" in (refused.remark or "")
+    assert "broker-a-2 lacks 4000 bytes or more of it" in (refused.remark or "")
     cluster.call(RequestCode.RMQHA_RESIZE_GROUP, {"brokerName": GROUP, "totalReplicas": "1"})
     cluster.run(5000)
     assert cluster.group().master_id is None

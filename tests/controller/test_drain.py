@@ -91,7 +91,7 @@ def test_a_drain_that_leaves_too_few_is_refused_in_a_sentence() -> None:
     answer = drain(cluster, 2)
     assert answer.code == ResponseCode.CONTROLLER_INVALID_REQUEST
     assert answer.remark == (
-        "without replica 2 1 live members of the SyncStateSet remain and broker-a needs 2; "
+        "without broker-a-2 1 live members of the SyncStateSet remain and broker-a needs 2; "
         "start or join another replica and wait until it is in the set"
     )
     assert cluster.group().drained_ids == (3,)
@@ -220,7 +220,7 @@ def test_the_role_goes_back_once_all_has_been_calm_for_long_enough() -> None:
     group = cluster.group()
     assert (group.master_id, group.elections[-1].cause) == (1, Cause.PREFERRED)
     assert brokers[1].hand_overs[-1]["targetBrokerId"] == "1"
-    assert group.elections[-1].reason.startswith("replica 1 is preferred and has been caught up for 5")
+    assert group.elections[-1].reason.startswith("broker-a-1 is preferred and has been caught up for 5")
     epoch = group.master_epoch
     cluster.run(60_000)
     assert cluster.group().master_epoch == epoch, "and there it stays"

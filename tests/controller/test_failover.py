@@ -161,7 +161,7 @@ def test_without_a_live_member_the_group_is_masterless_until_one_returns() -> No
     answer = cluster.call(RequestCode.CONTROLLER_GET_REPLICA_INFO, {"brokerName": GROUP})
     assert answer.ext == {"masterEpoch": "1"}
     reason = cluster.leader.machine.state(cluster.now_ms).to_json()["groups"][GROUP]["whyNoMaster"]
-    assert "waiting for one of: 1, 2" in reason
+    assert "waiting for one of: broker-a-1, broker-a-2" in reason
     before_ms = cluster.now_ms
     cluster.boot(brokers[1])
     cluster.run(1000, until=lambda: cluster.group().master_id is not None)

@@ -20,7 +20,7 @@ def test_the_master_hands_over_before_the_target_is_elected() -> None:
         {"brokerName": GROUP, "masterEpoch": "1", "targetBrokerId": "3", "timeoutMs": "2000"}
     ]
     assert cluster.group().elections[-1].cause is Cause.DESIGNATED
-    assert cluster.group().elections[-1].reason == "an operator asked for replica 3; the only candidate"
+    assert cluster.group().elections[-1].reason == "an operator asked for broker-a-3; the only candidate"
 
 
 def test_a_hand_over_that_fails_changes_nothing_and_tells_why() -> None:
@@ -115,8 +115,8 @@ def test_a_master_with_a_failed_disk_is_replaced_and_not_elected_again() -> None
     assert (group.master_id, group.elections[-1].cause) == (2, Cause.DISK_FAILED)
     assert brokers[0].hand_overs[0]["targetBrokerId"] == "2"
     assert explained(cluster)["answer"] == (
-        "replica 2 is master of epoch 2: the disk of the master failed "
-        "(disk of master 1: no write ended for 5000 ms; the only candidate)"
+        "broker-a-2 is master of epoch 2: the disk of the master failed "
+        "(disk of master broker-a-1: no write ended for 5000 ms; the only candidate)"
     )
     for broker in brokers[1:]:
         broker.epoch, broker.max_offset = 2, 2000

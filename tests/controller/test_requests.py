@@ -249,14 +249,14 @@ def test_state_shows_groups_replicas_and_elections() -> None:
             "brokerId": 1,
             "cause": "FIRST_ELECTION",
             "atMs": 1001,
-            "reason": "there was no master; longest log, 1 bytes more than replica 2",
+            "reason": "there was no master; longest log, 1 bytes more than broker-a-2",
         },
         {
             "masterEpoch": 2,
             "brokerId": 3,
             "cause": "MASTER_DEAD",
             "atMs": 2502,
-            "reason": "master 1 is dead: probe failed; longest log, 600 bytes more than replica 2",
+            "reason": "master broker-a-1 is dead: probe failed; longest log, 600 bytes more than broker-a-2",
         },
     ]
     replica = group["replicas"][1]

@@ -56,7 +56,7 @@ def test_a_silent_candidate_is_waited_for_a_second_if_it_must_hold_more(
     waits = bool(more) and ha_mode == "ap"
     took_ms = until_elected(cluster)
     assert (LONG_MS if waits else SHORT_MS) <= took_ms < (LONG_MS if waits else SHORT_MS) + 20
-    told = f"; replica 3, which does not answer, has reported at least {more} bytes more"
+    told = f"; broker-a-3, which does not answer, has reported at least {more} bytes more"
     assert cluster.group().master_id == 2
     assert cluster.group().elections[-1].reason.endswith(told) == waits
     assert ("election_waits" in cluster.tracer.names()) == waits
@@ -79,7 +79,7 @@ def test_an_answer_within_the_second_counts_as_any_other() -> None:
     brokers[2].probes, brokers[2].max_offset = "slow", 1700
     until_elected(cluster)
     group = cluster.group()
-    assert group.master_id == 3 and group.elections[-1].reason.endswith("200 bytes more than replica 2")
+    assert group.master_id == 3 and group.elections[-1].reason.endswith("200 bytes more than broker-a-2")
 
 
 def test_an_unclean_election_waits_too_and_so_loses_least() -> None:

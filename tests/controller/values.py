@@ -46,7 +46,7 @@ def make_group(
         0,
         BrokerId(replica_count + 1),
         {
-            number: ReplicaInfo(number, f"127.0.0.1:{number}", f"code-{number}", "", declared, ha_mode)
+            number: ReplicaInfo(number, f"127.0.0.1:{number}", f"code-{number};0;g-{number}", "", declared, ha_mode)
             for number in ids(*range(1, replica_count + 1))
         },
         total_replicas=declared,

@@ -8,7 +8,7 @@ import pytest
 
 from rmqha.ha.action import AckStatus, CallController
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.identity import Role
+from rmqha.model.identity import Role, name_in_check_code
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.wire.command import Command
 
@@ -28,6 +28,27 @@ def test_ids_are_applied_for_in_two_phases_and_kept() -> None:
     group.kill(1)
     again = group.restart(1)
     assert again.replica.broker_id == 1
+
+
+def test_the_id_of_the_file_is_applied_for_first() -> None:
+    """`rmqha up` numbers the nodes, so that broker-a-3 has the id 3, whichever of them is up first."""
+    group = Group(0)
+    group.options["broker_id"] = 3
+    node = group.add(1)
+    applied = next(item for item in group.controller.seen if item.code == RequestCode.CONTROLLER_APPLY_BROKER_ID)
+    assert (applied.ext["appliedBrokerId"], applied.ext["wished"]) == ("3", "true")
+    assert name_in_check_code(applied.ext["registerCheckCode"]) == "broker-a-3"
+    assert node.replica.broker_id == 3
+
+
+def test_an_id_that_another_has_is_given_up_for_the_next_one() -> None:
+    group = Group(1)
+    group.options["broker_id"] = 1
+    node = group.add(2)
+    group.run(500)
+    assert node.replica.broker_id == 2
+    last = [item for item in group.controller.seen if item.code == RequestCode.CONTROLLER_APPLY_BROKER_ID][-1]
+    assert "wished" not in last.ext and name_in_check_code(last.ext["registerCheckCode"]) == "broker-a-1"
 
 
 def test_cp_stays_out_of_a_controller_that_elects_uncleanly() -> None:

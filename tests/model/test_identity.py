@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqha.model.identity import is_loopback, join_address, parse_address
+from rmqha.model.identity import (
+    MAX_CHECK_CODE_CHARS,
+    is_loopback,
+    join_address,
+    make_check_code,
+    name_in_check_code,
+    node_label,
+    node_name,
+    parse_address,
+)
 
 
 @pytest.mark.parametrize(
@@ -66,3 +75,30 @@ def test_a_joined_address_says_where_the_host_ends() -> None:
     assert join_address("::1", 9876) == join_address("[::1]", 9876) == "[::1]:9876"
     assert join_address("broker", 9876) == "broker:9876"
     assert is_loopback("[::1]") and is_loopback("::1")
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "address", "label"),
+    [
+        ("broker-a-1", 1, "h:1", "broker-a-1"),
+        ("broker-a-1", 3, "h:1", "broker-a-1 (id 3)"),
+        ("broker-a-11", 1, "", "broker-a-11 (id 1)"),
+        ("broker-a-1", None, "", "broker-a-1"),
+        ("", 3, "h:1", "replica 3 at h:1"),
+        ("", 3, "", "replica 3"),
+    ],
+)
+def test_a_node_goes_by_its_name_with_its_id_beside_it_where_they_differ(
+    name: str, number: int | None, address: str, label: str
+) -> None:
+    assert node_label(name, number, address) == label
+
+
+@given(broker_name=st.text(min_size=1, max_size=300), number=st.integers(1, 2**31 - 1), at_ms=st.integers(0, 2**53))
+def test_a_check_code_tells_the_name_or_is_rocketmqs(broker_name: str, number: int, at_ms: int) -> None:
+    name = node_name(broker_name, number)
+    code = make_check_code("10.0.0.1:10911", at_ms, name)
+    assert code.startswith(f"10.0.0.1:10911;{at_ms}") and len(code) <= MAX_CHECK_CODE_CHARS
+    assert name_in_check_code(code) in (name, "")
+    assert name_in_check_code(code) == name or len(name) > 200
+    assert name_in_check_code(f"10.0.0.1:10911;{at_ms}") == ""

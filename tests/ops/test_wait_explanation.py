@@ -6,10 +6,12 @@ import json
 from typing import Any
 
 from rmqha.ha.action import AckStatus
+from rmqha.ops.node_names import ReplicaNames
 from rmqha.ops.wait_explanation import is_wrong, sentences
 from rmqha.wire.state.replica_state import ReplicaState, SlaveState
 from tests.ha.group import Group, started
 
+NAMES = ReplicaNames({number: f"broker-a-{number}" for number in (1, 2, 3)})
 AP_COUNT: dict[str, Any] = {"ha_mode": "", "broker_role": "SYNC_MASTER", "in_sync_replicas": 3}
 
 
@@ -18,7 +20,7 @@ def silence(group: Group, *numbers: int) -> None:
 
 
 def told(group: Group) -> list[str]:
-    return sentences("g", state_of(group))
+    return sentences("g", state_of(group), NAMES)
 
 
 def state_of(group: Group) -> ReplicaState:
@@ -28,7 +30,10 @@ def state_of(group: Group) -> ReplicaState:
 
 def test_nothing_waits() -> None:
     group = started()
-    assert told(group) == ["g: no send waits; rule: every member of the set [1, 2, 3], at least 2 of 3 must have it"]
+    assert told(group) == [
+        "g: no send waits; "
+        "rule: every member of the set [broker-a-1, broker-a-2, broker-a-3], at least 2 of 3 must have it"
+    ]
     assert not is_wrong(state_of(group))
 
 
@@ -40,9 +45,9 @@ def test_one_silent_slave_in_cp_leaves_in_time_and_the_prophecy_holds() -> None:
     group.run(500)
     assert told(group) == [
         "g: 2 sends wait, the oldest for 500 ms, until offset 100 is acknowledged",
-        "rule: every member of the set [1, 2, 3], at least 2 of 3 must have it",
-        "waited for: replica 3, it owes 100 bytes and acknowledged nothing for 500 ms",
-        "replica 3 leaves the set in 1500 ms, because it owes bytes and acknowledges none",
+        "rule: every member of the set [broker-a-1, broker-a-2, broker-a-3], at least 2 of 3 must have it",
+        "waited for: broker-a-3, it owes 100 bytes and acknowledged nothing for 500 ms",
+        "broker-a-3 leaves the set in 1500 ms, because it owes bytes and acknowledges none",
         "then 2 are left and sends go on",
         "at the latest in 2500 ms the oldest is answered FLUSH_SLAVE_TIMEOUT",
     ]
@@ -74,8 +79,8 @@ def test_a_dead_slave_is_called_not_connected() -> None:
     group.send(1)
     group.run(200)
     lines = told(group)
-    assert "waited for: replica 3, not connected for 200 ms" in lines
-    assert "replica 3 leaves the set in 300 ms, because it is not connected" in lines
+    assert "waited for: broker-a-3, not connected for 200 ms" in lines
+    assert "broker-a-3 leaves the set in 300 ms, because it is not connected" in lines
 
 
 def test_without_controllers_nobody_leaves_in_cp() -> None:
@@ -94,8 +99,8 @@ def test_a_fixed_number_waits_until_the_time_out() -> None:
     group.send(1)
     group.run(100)
     lines = told(group)
-    assert lines[1] == "rule: 3 replicas of the set [1, 2, 3] must have it"
-    assert "waited for: 1 of the replicas [3]" in lines
+    assert lines[1] == "rule: 3 replicas of the set [broker-a-1, broker-a-2, broker-a-3] must have it"
+    assert "waited for: 1 of broker-a-3" in lines
     assert "that does not help these sends: 3 replicas must have them" in lines
 
 
@@ -106,7 +111,9 @@ def test_an_adaptive_number_falls() -> None:
     group.run(100)
     assert "then 2 are left and sends go on" in told(group)
     group.run(2500)
-    assert told(group) == ["g: no send waits; rule: 2 replicas of the set [1, 2] must have it (3 while enough live)"]
+    assert told(group) == [
+        "g: no send waits; rule: 2 replicas of the set [broker-a-1, broker-a-2] must have it (3 while enough live)"
+    ]
 
 
 def test_the_masters_own_disk_is_named() -> None:

@@ -79,6 +79,8 @@ class ScriptedController:
             case RequestCode.CONTROLLER_GET_CONFIG:
                 return command.reply(body=self.config_text)
             case RequestCode.CONTROLLER_APPLY_BROKER_ID:
+                if command.ext.get("wished") and int(command.ext["appliedBrokerId"]) in self.addresses:
+                    return command.reply(ResponseCode.CONTROLLER_BROKER_ID_INVALID, remark="taken")
                 self.forgotten.discard(int(command.ext["appliedBrokerId"]))
                 return command.reply(ext=dict(command.ext))
             case RequestCode.CONTROLLER_REGISTER_BROKER if int(command.ext["brokerId"]) in self.forgotten:

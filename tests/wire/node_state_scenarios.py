@@ -83,6 +83,6 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "node_state.json"
 
 
 def golden() -> dict[str, str]:
-    """Answers of the release that had no schema for them, byte for byte."""
+    """Answers that were recorded, byte for byte."""
     found: dict[str, str] = json.loads(GOLDEN.read_text())
     return found

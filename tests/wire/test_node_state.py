@@ -1,4 +1,4 @@
-"""State requests: the schema writes what servers wrote before it, byte for byte, and reads it as the same value."""
+"""State requests: the schema writes what is recorded, byte for byte, and reads it as the same value."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def schema_of(name: str) -> type[JsonRecord]:
     return ControllerState if name in ("leader", "follower", "after a failover") else ReplicaState
 
 
-def test_servers_answer_byte_for_byte_as_before_the_schema() -> None:
+def test_servers_answer_byte_for_byte_as_recorded() -> None:
     wanted = golden()
     assert {name: body.decode() for name, body in scenarios().items()} == {
         name: body for name, body in wanted.items() if name != "broker"

@@ -9,15 +9,17 @@ import click
 import trio
 from rich.text import Text
 
-from rmqha.cli.local.members import explained
+from rmqha.cli.local.members import explained, node_of, replica_label
 from rmqha.cli.options import complete_group, controllers_option, echo_json, output_option, refuse_static_group
 from rmqha.cli.render import console, table
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError
+from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.wire.state.controller_state import ExplainedElection, ExplainedGroup
 
 COLUMNS = [
+    ("NODE", "left"),
     ("ID", "right"),
     ("ADDRESS", "left"),
     ("SET", "left"),
@@ -59,7 +61,7 @@ def explain(group: str, controllers: list[str], output: str) -> None:
 
 def show(group: str, view: ExplainedGroup) -> None:
     """For people: the answer, the replicas, the elections with the newest first."""
-    out = console()
+    out, state = console(), ClusterState.find(None)
     out.print(Text(f"{group}: {view.answer}", "bold"), soft_wrap=True)
     if view.next_total_replicas:
         out.print(f"totalReplicas is changing from {view.total_replicas} to {view.next_total_replicas}")
@@ -67,20 +69,22 @@ def show(group: str, view: ExplainedGroup) -> None:
     for item in view.replicas:
         place = "in" if item.in_sync_state_set else "eligible" if item.broker_id in view.eligible else "out"
         numbers = [item.epoch, item.max_offset, item.lag_bytes]
-        rows.append([item.broker_id, item.address, "master" if item.is_master else place, *numbers])
+        name = node_of(state, view, item.broker_id)
+        rows.append([name, item.broker_id, item.address, "master" if item.is_master else place, *numbers])
     out.print(table(COLUMNS, rows))
     for item in view.replicas:
+        who = replica_label(state, view, item.broker_id)
         if item.not_electable:
-            out.print(f"replica {item.broker_id} cannot become master: {item.not_electable}", soft_wrap=True)
+            out.print(f"{who} cannot become master: {item.not_electable}", soft_wrap=True)
         if item.disk_problem:
-            out.print(Text(f"disk of replica {item.broker_id}: {item.disk_problem}", "red"), soft_wrap=True)
+            out.print(Text(f"disk of {who}: {item.disk_problem}", "red"), soft_wrap=True)
     for election in reversed(view.elections):
-        out.print(Text(election_line(election)), soft_wrap=True)
+        who = "no master" if election.broker_id is None else replica_label(state, view, election.broker_id)
+        out.print(Text(election_line(election, who)), soft_wrap=True)
 
 
-def election_line(item: ExplainedElection) -> str:
-    """One election for people."""
+def election_line(item: ExplainedElection, who: str) -> str:
+    """One election for people; `who` won it."""
     at = f"{datetime.fromtimestamp(item.at_ms / 1000).astimezone():%Y-%m-%d %H:%M:%S}" if item.at_ms else "(no time)"
-    who = "no master" if item.broker_id is None else f"replica {item.broker_id}"
     why = f" ({item.reason})" if item.reason else ""
     return f"{at} epoch {item.master_epoch} {who}: {item.cause_text}{why}"

@@ -16,7 +16,7 @@ from rmqha.cli.render import console, table
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
-from rmqha.model.identity import parse_address
+from rmqha.model.identity import node_label, parse_address
 from rmqha.ops.answer import json_object, reading
 from rmqha.ops.asking import ask, ask_leader
 from rmqha.ops.local.cluster_state import ClusterState
@@ -66,6 +66,11 @@ class Quorum:
                 found[node] = "is still catching up and has no vote yet"
         return found
 
+    def title(self, node: str) -> str:
+        """The name of a controller's node in the cluster directory, with its id beside it where they differ; else its
+        id."""
+        return node_titles(self.word["addresses"]).get(node, node)
+
     def lag(self, node: str) -> int | None:
         """Entries that the follower is behind the leader; None if nobody knows."""
         followers = self.leader.get("followers", {}) if self.leader else {}
@@ -81,6 +86,7 @@ class Quorum:
                 "address": self.word["addresses"].get(member["node"], ""),
                 "lag": self.lag(member["node"]),
                 "state": self.members[member["node"]],
+                "name": self.title(member["node"]),
                 "problem": problems.get(member["node"]),
             }
             for member in self.word["members"]
@@ -173,6 +179,13 @@ def member_id(given: str, addresses: dict[str, str]) -> str:
     return next((node for node, listens in addresses.items() if listens == address), given)
 
 
+def node_titles(addresses: dict[str, str]) -> dict[str, str]:
+    """Names of the controllers of the cluster directory, by id; `addresses` by id."""
+    state = ClusterState.find(None)
+    names = {} if state is None else {node.controller_address: node.name for node in state.nodes.values()}
+    return {node: node_label(names[address], node) for node, address in addresses.items() if address in names}
+
+
 async def _until(client: RemotingClient, controllers: list[str], holds: Callable[[Quorum], bool]) -> Quorum:
     """Look again and again until `holds`; the caller sets the time."""
     while True:
@@ -221,11 +234,11 @@ def print_quorum(found: Quorum) -> None:
         style = {"leader": "bold green", "down": "bold red"}.get(role, "")
         indexes = [own.get(key) for key in ("term", "lastIndex", "commitIndex", "snapshotIndex")]
         address = found.word["addresses"].get(node, "")
-        rows.append([node, member["kind"].lower(), Text(role, style), *indexes, found.lag(node), address])
+        rows.append([found.title(node), member["kind"].lower(), Text(role, style), *indexes, found.lag(node), address])
     out = console()
     out.print(table(COLUMNS, rows))
     for node, problem in found.problems().items():
-        out.print(Text(f"{node}: {problem}" if node else problem, "red"), soft_wrap=True)
+        out.print(Text(f"{found.title(node)}: {problem}" if node else problem, "red"), soft_wrap=True)
 
 
 # --- change -----------------------------------------------------------------------------------------------------------
@@ -295,7 +308,8 @@ def _kind(quorum: Quorum, node: str) -> str | None:
 
 
 def _members(result: dict[str, Any]) -> str:
-    return "the group is " + ", ".join(member["node"] for member in result["members"])
+    titles = node_titles({member["node"]: member["address"] for member in result["members"]})
+    return "the group is " + ", ".join(titles.get(member["node"], member["node"]) for member in result["members"])
 
 
 @quorum.command(epilog="Example: rmqha quorum remove ctl-3")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -173,8 +172,6 @@ def doctor(
 def show(findings: Sequence[Finding], verbose: bool) -> None:
     """The worst first, each with its fix below it."""
     out = console()
-    if out.is_terminal:
-        out.width = shutil.get_terminal_size().columns
     for finding in merged(in_order(findings)):
         if finding.verdict is Verdict.OK and not verbose:
             continue

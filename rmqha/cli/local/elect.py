@@ -8,7 +8,7 @@ from typing import Any
 import click
 import trio
 
-from rmqha.cli.local.members import ask_group, node_of
+from rmqha.cli.local.members import ask_group, node_of, replica_label
 from rmqha.cli.options import complete_group, complete_node, directory_option, echo_json, output_option
 from rmqha.ha.stream.alignment import consistent_point
 from rmqha.host.net.remoting import RemotingClient
@@ -75,7 +75,7 @@ async def _preferred(state: ClusterState, group: str) -> str:
     if broker_id is None:
         raise RmqhaError(f"not every replica of {group} has reported its priority yet; see rmqha status")
     if broker_id == view.master_broker_id:
-        raise RmqhaError(f"{node_of(state, view, broker_id)} is preferred and the master of {group} already")
+        raise RmqhaError(f"{replica_label(state, view, broker_id)} is preferred and the master of {group} already")
     return node_of(state, view, broker_id)
 
 

@@ -13,6 +13,7 @@ import trio
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UsageError
+from rmqha.model.identity import node_label
 from rmqha.ops.answer import reading
 from rmqha.ops.asking import ask_leader
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord, write_atomic
@@ -89,10 +90,26 @@ def replica_at(view: ExplainedGroup, address: str) -> ExplainedReplica | None:
     return next((item for item in view.replicas if item.address == address), None)
 
 
-def node_of(state: ClusterState, view: ExplainedGroup, broker_id: int | None) -> str:
-    """The name of a replica's node; its id in words if it is none of this cluster."""
-    found = next((item.address for item in view.replicas if item.broker_id == broker_id), "")
-    return next((node.name for node in state.brokers if node.address == found), f"replica {broker_id}")
+def _named(state: ClusterState | None, view: ExplainedGroup, broker_id: int | None) -> tuple[str, str]:
+    """The name of a replica's node, by the cluster directory, else as the controllers were told it, "" if neither
+    knows; and its address."""
+    item = next((item for item in view.replicas if item.broker_id == broker_id), None)
+    if item is None:
+        return "", ""
+    here = [node.name for node in state.brokers if node.address == item.address] if state is not None else []
+    return here[0] if here else item.node_name or "", item.address
+
+
+def node_of(state: ClusterState | None, view: ExplainedGroup, broker_id: int | None) -> str:
+    """The name of a replica's node; its id and address in words where nobody knows it."""
+    name, address = _named(state, view, broker_id)
+    return name or node_label("", broker_id, address)
+
+
+def replica_label(state: ClusterState | None, view: ExplainedGroup, broker_id: int) -> str:
+    """The name in sentences, with the id beside it where they differ."""
+    name, address = _named(state, view, broker_id)
+    return node_label(name, broker_id, address)
 
 
 def counted(view: ExplainedGroup) -> list[ExplainedReplica]:

@@ -14,7 +14,16 @@ from rmqha.host.access.shared_secret import make_secret_file
 from rmqha.host.disk import make_directories
 from rmqha.model.error import UsageError
 from rmqha.ops.cluster_view import ClusterView
-from rmqha.ops.local.cluster_file import SECRET_FILE, ClusterSpec, NodeKind, load, promise, properties_text
+from rmqha.ops.local.cluster_file import (
+    SECRET_FILE,
+    SELF_ID,
+    ClusterSpec,
+    NodeKind,
+    counted_from_zero,
+    load,
+    promise,
+    properties_text,
+)
 from rmqha.ops.local.cluster_state import ClusterState, write_atomic
 from rmqha.ops.local.preflight import check_cluster
 from rmqha.ops.local.supervisor import Process, stop_all
@@ -57,7 +66,8 @@ def prepare(spec: ClusterSpec, running: ClusterState | None) -> ClusterState:
             for name, record in running.nodes.items() if running else ():
                 if record.alive:
                     state.nodes[name] = record
-            for node in spec.nodes:
+            old = any(state.properties(node.name).get(SELF_ID) == "n0" for node in spec.nodes)
+            for node in map(counted_from_zero, spec.nodes) if old else spec.nodes:
                 make_directories(state.node_directory(node.name))
                 if not state.nodes[node.name].alive:
                     write_atomic(state.config_path(node.name), properties_text(spec, node))

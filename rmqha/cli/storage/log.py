@@ -233,7 +233,7 @@ def _records(store: StoreLook, options: dict[str, Any]) -> Iterator[Record]:
 def _print(records: Iterator[Record], output: str, body: str, limit: int | None) -> int:
     """Returns how many were printed."""
     count = 0
-    width = shutil.get_terminal_size().columns
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     if limit == 0:
         return 0
     for record in records:

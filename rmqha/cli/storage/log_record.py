@@ -93,17 +93,17 @@ def json_line(record: Record, body_as: str) -> str:
     return json.dumps(to_json(record, body_as), ensure_ascii=False)
 
 
-def table_line(record: Record, width: int, body_as: str) -> str:
-    """Place, time of storing, tags, keys and the body's beginning, at most `width` characters, nothing unprintable."""
+def table_line(record: Record, width: int | None, body_as: str) -> str:
+    """Place, time of storing, tags, keys and body, at most `width` characters (None: all), nothing unprintable."""
     properties = decode_properties(record.properties)
     place = f"{record.phy_offset:>10} {record.topic}:{record.queue_id}@{record.queue_offset}"
     names = (properties.get(name) for name in (PROPERTY_TAGS, PROPERTY_KEYS))
     labels = "".join(f"[{label}] " for label in names if label)
-    text = ""
+    text, shown_bytes = "", None if width is None else 4 * width
     if body_as == "base64":
-        text = base64.b64encode(body_of(record)[0][: 4 * width]).decode()
+        text = base64.b64encode(body_of(record)[0][:shown_bytes]).decode()
     elif body_as == "text":
-        text = body_of(record)[0][: 4 * width].decode("utf-8", "replace")
+        text = body_of(record)[0][:shown_bytes].decode("utf-8", "replace")
     line = f"{place:<28} {time_text(record.store_timestamp_ms, year=False)} {labels}{text}".rstrip()
-    line = "".join(char if char.isprintable() else "·" for char in line[: width + 1])
-    return line if len(line) <= width else line[: width - 1] + "…"
+    line = "".join(char if char.isprintable() else "·" for char in (line if width is None else line[: width + 1]))
+    return line if width is None or len(line) <= width else line[: width - 1] + "…"

@@ -110,7 +110,7 @@ class Screen:
         for group in dict.fromkeys(row.group for row in self.rows):
             members = [row for row in self.rows if row.group == group]
             parts.append(_title(group, members))
-            parts.append(table(COLUMNS, [self._cells(row, keys) for row in members]))
+            parts.append(table(COLUMNS, [self._cells(row, keys) for row in members], fold=False))
         if self.health is not None:
             reasons = self.health.reasons
             parts += [Text(item.line, "red", overflow="fold") for item in reasons[:MAX_REASONS]]

@@ -196,7 +196,8 @@ class BrokerConfig(ServerConfig):
     broker_name: str = "broker-a"
     """The group: all replicas of one CommitLog have the same name."""
     broker_id: int = -1
-    """-1: the controller issues it; in a static group 0 for the master. A static slave needs a number of its own."""
+    """With a controller the id to apply for first, which also numbers the node in sentences; -1 or 0: the next that is
+    free. In a static group 0 for the master; a slave needs a number of its own."""
     namesrv_addr: str = "127.0.0.1:9876"
     """Name servers, separated by `;`."""
     controller_addr: str = "127.0.0.1:9878"

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
+from rmqha.ops.node_names import ReplicaNames, replica_names
 from rmqha.ops.snapshot import ClusterSnapshot, NodeReport, ServerKind
 
 
@@ -46,15 +48,15 @@ def views(snapshot: ClusterSnapshot, group: str) -> list[View]:
     """Views of the controllers, the name servers, the replicas; a kind that the group does not have is left out."""
     brokers = snapshot.brokers_of(group)
     is_static = any(word.keys.get("enableControllerMode") == "false" for word in brokers)
-    found = []
+    found, names = [], replica_names(snapshot.nodes, group)
     controllers = snapshot.of_kind(ServerKind.CONTROLLER)
     if controllers and not is_static:
-        found.append(_view(group, "controllers", controllers, _controller_says))
+        found.append(_view(group, "controllers", controllers, partial(_controller_says, names)))
     name_servers = snapshot.of_kind(ServerKind.NAME_SERVER)
     if name_servers:
         found.append(_view(group, "name servers", name_servers, _name_server_says))
     if brokers:
-        found.append(_view(group, "replicas", brokers, _replica_says))
+        found.append(_view(group, "replicas", brokers, partial(_replica_says, names)))
     return found
 
 
@@ -68,23 +70,25 @@ def _view(group: str, about: str, words: Sequence[NodeReport], says: Callable[[N
     )
 
 
-def _controller_says(word: NodeReport, group: str) -> str | None:
+def _controller_says(names: ReplicaNames, word: NodeReport, group: str) -> str | None:
     """None: Apache's followers tell nothing of groups."""
     if not word.is_ours:
         row = word.apache_groups.get(group)
         if row is None:
             return None
         members = sorted(item.broker_id for item in row.in_sync_replicas)
-        return _words(row.master_broker_id, row.master_epoch, members, row.sync_state_set_epoch)
+        return _words(names, row.master_broker_id, row.master_epoch, members, row.sync_state_set_epoch)
     known = word.told_groups.get(group)
     if known is None:
         return "knows no such group"
-    return _words(known.master_broker_id, known.master_epoch, known.sync_state_set, known.sync_state_set_epoch)
+    return _words(names, known.master_broker_id, known.master_epoch, known.sync_state_set, known.sync_state_set_epoch)
 
 
-def _words(master_id: int | None, epoch: int | None, members: Sequence[int], set_epoch: int | None) -> str:
-    master = "no master" if master_id is None else f"master {master_id}"
-    return f"{master}, epoch {epoch}, set {members} of set epoch {set_epoch}"
+def _words(
+    names: ReplicaNames, master_id: int | None, epoch: int | None, members: Sequence[int], set_epoch: int | None
+) -> str:
+    master = "no master" if master_id is None else f"master {names.of(master_id)}"
+    return f"{master}, epoch {epoch}, set [{names.all_of(members)}] of set epoch {set_epoch}"
 
 
 def _name_server_says(word: NodeReport, group: str) -> str:
@@ -96,9 +100,9 @@ def _name_server_says(word: NodeReport, group: str) -> str:
     return f"{f'master at {master}' if master else 'no master'}, slaves {slaves}"
 
 
-def _replica_says(word: NodeReport, group: str) -> str | None:
+def _replica_says(names: ReplicaNames, word: NodeReport, group: str) -> str | None:
     state = word.replica
     if state is None or state.role == "STARTING" or state.is_static:
         return None
     master_id = state.broker_id if state.leads else state.master_id
-    return "no master" if master_id is None else f"master {master_id}, epoch {state.epoch}"
+    return "no master" if master_id is None else f"master {names.of(master_id)}, epoch {state.epoch}"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rmqha.host.access.security_watch import RENEW, SOON_MS, expiry_words
-from rmqha.model.identity import is_loopback
+from rmqha.model.identity import is_loopback, node_label
 from rmqha.ops.cluster_view import DAMAGE_FIX, copy_words, damage_words, outside_words
 from rmqha.ops.finding import Finding, Verdict, fault, note
 from rmqha.ops.health.agreement import Agreement, View, views
@@ -139,7 +139,8 @@ def _quorum(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         yield fault("controllers", f"{names} both lead term {raft.term}", "report this bug")
     for member in raft.members:
         if member.kind == "JOINING":
-            what = f"{member.node} is still catching up and has no vote yet"
+            name = next((word.name for word in answering if word.address == member.address and word.name), member.node)
+            what = f"{node_label(name, member.node)} is still catching up and has no vote yet"
             yield note("controllers", what, "wait; see rmqha quorum show")
 
 
@@ -191,7 +192,7 @@ class _Group:
 
     def _registered(self, info: GroupState, item: RegisteredReplica) -> Iterator[Finding]:
         word = next((word for word in self.brokers if word.address == item.address), None)
-        where = word.title if word is not None else f"replica {item.broker_id} at {item.address}"
+        where = word.title if word is not None else item.label
         if item.in_maintenance:
             away = "" if word is None or word.answers else f", does not answer ({word.error})"
             away = ", stopped" if word is not None and word.runs is False else away

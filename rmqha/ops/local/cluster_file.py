@@ -101,7 +101,7 @@ SET_BY = {
     "totalReplicas": "[[group]] replicas",
     "listenPort": "[[group]] listenPort",
     "haListenPort": "[[group]] listenPort",
-    "brokerId": "the controller or the order in a static [[group]]",
+    "brokerId": "the order in a [[group]]",
     "namesrvAddr": "[namesrv]",
     "controllerAddr": "[controllers]",
     "enableControllerMode": "[[group]] static",
@@ -112,6 +112,7 @@ SET_BY = {
 }
 """Broker keys that differ from node to node or are given once elsewhere, and where."""
 
+SELF_ID, PEERS = "controllerDLegerSelfId", "controllerDLegerPeers"
 HTTP_BLOCK = 10
 """Ports for each kind of server and each group; none has more than 9 nodes."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -306,15 +307,13 @@ class _Layout:
         return {"listenAddress": self.ip, "logFile": log_file, **secret, **self.security}
 
     def controller_properties(self, name: str) -> dict[str, str]:
-        ids = {peer: f"n{number}" for number, (peer, _) in enumerate(self.controllers)}
+        ids = {peer: f"n{number}" for number, (peer, _) in enumerate(self.controllers, 1)}
         opened = {"haSecurity": self.ha_security} if self.ha_security not in ("", *CLOSED) else {}
         return {
             **opened,
             "controllerDLegerGroup": "group1",
-            "controllerDLegerPeers": ";".join(
-                f"{ids[peer]}-{join_address(self.ip, port)}" for peer, port in self.controllers
-            ),
-            "controllerDLegerSelfId": ids[name],
+            PEERS: ";".join(f"{ids[peer]}-{join_address(self.ip, port)}" for peer, port in self.controllers),
+            SELF_ID: ids[name],
             "controllerStorePath": str(self.root / name / "controller"),
         }
 
@@ -343,6 +342,18 @@ def _server_nodes(layout: _Layout) -> list[NodeSpec]:
     return nodes
 
 
+def counted_from_zero(node: NodeSpec) -> NodeSpec:
+    """The node with the ids that an earlier release gave to controllers: theirs stay once they have formed their
+    group."""
+    if SELF_ID not in node.properties:
+        return node
+    shifted = {
+        key: re.sub(r"(?:^|(?<=;))n(\d+)", lambda found: f"n{int(found[1]) - 1}", node.properties[key])
+        for key in (SELF_ID, PEERS)
+    }
+    return dataclasses.replace(node, properties={**node.properties, **shifted})
+
+
 def _broker_nodes(
     layout: _Layout, group: GroupSection, shared: Mapping[str, str], own: Mapping[str, Mapping[str, str]]
 ) -> list[NodeSpec]:
@@ -366,6 +377,7 @@ def _broker_nodes(
             properties |= {"brokerRole": "SLAVE"} if n else {}
         else:
             properties |= {"enableControllerMode": "true", "controllerAddr": layout.addresses(layout.controllers)}
+            properties["brokerId"] = str(n + 1)
         ports = tuple(BoundPort(port + shift, "[[group]] listenPort") for shift in (0, 1, -2))
         address = join_address(layout.ip, port)
         nodes.append(NodeSpec(name, NodeKind.BROKER, address, ports, properties, group=group.name))

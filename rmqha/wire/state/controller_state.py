@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from rmqha.model.identity import node_label
 from rmqha.wire.state.json_record import JsonRecord, part
 
 VERSION = 1
@@ -77,6 +78,8 @@ class RegisteredReplica(JsonRecord):
 
     broker_id: int
     address: str
+    node_name: str | None = part()
+    """None of a broker of Apache's, and where an earlier release tells."""
     ha_address: str = ""
     total_replicas: int = 0
     ha_mode: str = ""
@@ -100,6 +103,11 @@ class RegisteredReplica(JsonRecord):
     stopping: bool | None = part()
     unclean: bool | None = part()
 
+    @property
+    def label(self) -> str:
+        """The name in sentences."""
+        return node_label(self.node_name or "", self.broker_id, self.address)
+
 
 @dataclass(slots=True, kw_only=True)
 class GroupState(JsonRecord):
@@ -121,6 +129,10 @@ class GroupState(JsonRecord):
     why_no_master: str | None = None
     elections: Sequence[ElectionState] = ()
     replicas: Sequence[RegisteredReplica]
+
+    def label(self, broker_id: int) -> str:
+        """The name of a replica in sentences."""
+        return next((item.label for item in self.replicas if item.broker_id == broker_id), f"replica {broker_id}")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqha.cli.admin.quorum import member_id
+from rmqha.cli.admin.quorum import member_id, node_titles
 from rmqha.ops.local.cluster_file import NodeKind
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 
@@ -44,3 +44,10 @@ def test_a_controller_is_named_by_id_by_node_or_by_address(
 def test_without_a_cluster_directory_ids_and_addresses_remain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ClusterState, "find", lambda directory: None)
     assert [member_id(given, ADDRESSES) for given in ("n0", "ctl-1", "127.0.0.1:9880")] == ["n0", "ctl-1", "ctl-3"]
+
+
+def test_controllers_go_by_the_names_of_their_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ctl-1 is n1 in clusters of this release, n0 in those of earlier ones."""
+    monkeypatch.setattr(ClusterState, "find", lambda directory: cluster(tmp_path))
+    assert node_titles({"n1": "127.0.0.1:9878", "n7": "10.0.0.1:1"}) == {"n1": "ctl-1"}
+    assert node_titles({"n0": "127.0.0.1:9878"}) == {"n0": "ctl-1 (id n0)"}

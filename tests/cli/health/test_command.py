@@ -123,7 +123,9 @@ async def test_apaches_nodes_have_no_word_of_their_own() -> None:
         health, snapshot = await looked(seeds)
         assert health.healthy, health.reasons
         assert not any(word.is_ours for word in snapshot.nodes if word.kind is not ServerKind.NAME_SERVER)
-        assert dict(health.views[0].says) == {found[1].address: "master 1, epoch 2, set [1] of set epoch 3"}
+        assert dict(health.views[0].says) == {
+            found[1].address: "master replica 1, epoch 2, set [replica 1] of set epoch 3"
+        }
 
 
 @pytest.mark.parametrize("kind", KINDS)

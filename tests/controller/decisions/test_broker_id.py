@@ -45,13 +45,42 @@ def test_a_free_id_is_taken_with_its_check_code() -> None:
 
 def test_the_second_phase_may_be_repeated_by_its_owner_only() -> None:
     group = make_group(3)
-    assert apply_broker_id(group, "c", "g", 2, "code-2") is None
+    assert apply_broker_id(group, "c", "g", 2, "code-2;0;g-2") is None
     other = apply_broker_id(group, "c", "g", 2, "code-x")
     assert isinstance(other, Refusal) and other.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID
 
 
 def test_a_group_whose_controllers_forgot_it_keeps_its_ids() -> None:
     assert isinstance(apply_broker_id(None, "c", "g", 7, "x;1"), BrokerIdApplied)
+
+
+@pytest.mark.parametrize(
+    ("elected", "broker_id", "wished", "granted"),
+    [
+        (False, 2, True, True),
+        (True, 2, True, False),
+        (True, 4, True, True),
+        (True, 7, True, True),
+        (True, 2, False, True),
+        (True, 3, True, False),
+    ],
+)
+def test_a_wish_is_granted_unless_another_replica_may_have_had_the_id(
+    elected: bool, broker_id: int, wished: bool, granted: bool
+) -> None:
+    """Replica 2 is gone: once the group has had a master that may be a clean, and an id is issued once. Without a wish
+    it is that replica itself, which comes back."""
+    info = ReplicasInfo()
+    for number in ids(1, 2, 3):
+        info.apply(BrokerIdApplied("c", "g", number, f"h:{number}", f"h:{number};1;g-{number}"))
+    if elected:
+        info.apply(MasterElected("g", BrokerId(1), Epoch(1), (), Cause.FIRST_ELECTION))
+    info.apply(BrokersCleaned("g", ids(2)))
+    group = info.groups["g"]
+    if not elected:
+        group.elections = ()
+    result = apply_broker_id(group, "c", "g", broker_id, "h:9;1;g-9", wished=wished)
+    assert isinstance(result, BrokerIdApplied if granted else Refusal)
 
 
 @pytest.mark.parametrize(
@@ -158,14 +187,14 @@ def test_clean(text: str, clean_living: bool, alive: tuple[int, ...], expected: 
             (),
             (),
             "1",
-            "replica 1 of g is sure to hold every acknowledged message, and replica 3 lacks 3500 bytes or",
+            "g-1 of g is sure to hold every acknowledged message, and g-3 lacks 3500 bytes or",
         ),
-        ((1,), (), (), "1;2", "replica 3 lacks 3500 bytes or more of it"),
-        ((1,), (), (), "1;3", "replica 2 lacks 1 bytes or more of it"),
-        ((1,), (2,), (), "1;2", "only replica 1, 2 of g is sure"),
+        ((1,), (), (), "1;2", "g-3 lacks 3500 bytes or more of it"),
+        ((1,), (), (), "1;3", "g-2 lacks 1 bytes or more of it"),
+        ((1,), (2,), (), "1;2", "only g-1, g-2 of g is sure"),
         ((1,), (2,), (), "1", ""),
         ((1, 2), (), (), "2", ""),
-        ((), (), (1,), "1", "replica 3 lacks 3500 bytes or more"),
+        ((), (), (1,), "1", "g-3 lacks 3500 bytes or more"),
         ((), (), (1, 2), "1", ""),
         ((), (), (), "1", ""),
         ((1,), (), (), "", ""),

@@ -86,7 +86,7 @@ def test_a_drained_slave_leaves_the_set_with_the_event_and_fences_the_old_one() 
     assert isinstance(refused, Refusal)
     assert (refused.code, refused.remark) == (
         ResponseCode.CONTROLLER_INVALID_REPLICAS,
-        "replica 3 is drained and in no set",
+        "g-3 is drained and in no set",
     )
     back = applied(group, ReplicaDrained("g", BrokerId(3), False))
     assert not isinstance(alter_sync_state_set(back, 1, 5, [1, 2, 3], 8, lambda _: True), Refusal)
@@ -110,7 +110,7 @@ def with_learner(replica_count: int = 4, **keys: object) -> BrokerGroup:
 
 def test_an_async_learner_is_in_no_set() -> None:
     refused = alter_sync_state_set(with_learner(), 1, 5, [1, 2, 3, 4], 7, lambda _: True)
-    assert isinstance(refused, Refusal) and refused.remark == "replica 4 is an async learner and in no set"
+    assert isinstance(refused, Refusal) and refused.remark == "g-4 is an async learner and in no set"
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_a_known_empty_set_waits_for_an_operator() -> None:
     ("target", "fit", "unclean", "expected"),
     [
         (2, (1, 2, 3), False, (2,)),
-        (2, (1, 3), False, "replica 2 is not alive, or stopping"),
+        (2, (1, 3), False, "g-2 is not alive, or stopping"),
         (9, (1, 2, 3), True, "g has no replica 9"),
         (4, (1, 2, 3, 4), True, (4,)),
         (4, (), True, (4,)),

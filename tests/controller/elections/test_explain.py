@@ -13,14 +13,15 @@ def resize(cluster: Cluster, total: int) -> Command:
 
 def test_why_this_master() -> None:
     cluster, brokers = group_of(3, ha_mode="cp")
-    assert explained(cluster)["answer"].startswith("replica 1 is master of epoch 1: first election of the group (")
+    assert explained(cluster)["answer"].startswith("broker-a-1 is master of epoch 1: first election of the group (")
     brokers[1].priority = 7
     cluster.run(600)
     cluster.crash(brokers[0])
     cluster.run(100)
     view = explained(cluster)
     assert view["answer"] == (
-        "replica 2 is master of epoch 2: the master died (master 1 is dead: probe failed; longest in the SyncStateSet)"
+        "broker-a-2 is master of epoch 2: the master died (master broker-a-1 is dead: probe failed; "
+        "longest in the SyncStateSet)"
     )
     assert [(item["brokerId"], item["notElectable"]) for item in view["replicas"]] == [
         (1, "not alive"),
@@ -39,7 +40,8 @@ def test_why_no_master_and_why_not_each_replica() -> None:
     cluster.run(3000)
     view = explained(cluster)
     assert view["answer"] == (
-        "there is no master: no member of the last SyncStateSet is ready to lead; waiting for one of: 1, 2"
+        "there is no master: no member of the last SyncStateSet is ready to lead; "
+        "waiting for one of: broker-a-1, broker-a-2"
     )
     assert [item["notElectable"] for item in view["replicas"]] == [
         "not alive",

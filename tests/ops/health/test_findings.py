@@ -174,7 +174,7 @@ def test_views_are_told_apart() -> None:
     partial = views(snapshot_of([controller(1), silent(controller(2))]), "broker-a")[0]
     assert partial.agreement is Agreement.PARTIAL
     found = reasons(old)
-    assert any("its controllers do not agree: ctl-1 says master 1, epoch 4" in line for line in found)
+    assert any("its controllers do not agree: ctl-1 says master broker-a-1, epoch 4" in line for line in found)
 
 
 def test_who_is_drained_or_a_learner_is_no_trouble() -> None:

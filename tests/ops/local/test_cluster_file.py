@@ -12,7 +12,7 @@ import controller.server
 import nameserver.config
 from rmqha.model.config.servers import BrokerConfig, parse_properties
 from rmqha.model.error import ConfigError, UsageError
-from rmqha.ops.local.cluster_file import ClusterSpec, NodeKind, load, parse, promise, properties_text
+from rmqha.ops.local.cluster_file import ClusterSpec, NodeKind, counted_from_zero, load, parse, promise, properties_text
 
 CONF = Path(__file__).parents[3] / "conf"
 GROUP = '[[group]]\nname = "broker-a"\n'
@@ -61,8 +61,9 @@ def test_quickstart_is_one_name_server_with_controller_and_three_brokers() -> No
     ]
     server = found.node("ns-1")
     assert server.embeds_controller
-    assert server.properties["controllerDLegerPeers"] == "n0-127.0.0.1:9878"
+    assert server.properties["controllerDLegerPeers"] == "n1-127.0.0.1:9878"
     config = broker_config(found, "broker-a-2")
+    assert config.broker_id == 2, "the controllers give a node the id that its name says"
     assert config.controller_addr == "127.0.0.1:9878"
     assert config.store_path_root_dir == str(Path("rmqha-data/quickstart/broker-a-2/store").absolute())
     assert (config.broker_role, config.all_ack_in_sync_state_set) == ("SYNC_MASTER", True)
@@ -70,11 +71,15 @@ def test_quickstart_is_one_name_server_with_controller_and_three_brokers() -> No
 
 def test_controllers_of_their_own_know_each_other_and_themselves() -> None:
     found = load(CONF / "three-controllers.toml")
-    peers = "n0-127.0.0.1:9878;n1-127.0.0.1:9879;n2-127.0.0.1:9880"
+    peers = "n1-127.0.0.1:9878;n2-127.0.0.1:9879;n3-127.0.0.1:9880"
     for number in range(3):
         properties = found.node(f"ctl-{number + 1}").properties
         assert properties["controllerDLegerPeers"] == peers
-        assert properties["controllerDLegerSelfId"] == f"n{number}"
+        assert properties["controllerDLegerSelfId"] == f"n{number + 1}"
+    kept = counted_from_zero(found.node("ctl-2")).properties
+    assert kept["controllerDLegerPeers"] == "n0-127.0.0.1:9878;n1-127.0.0.1:9879;n2-127.0.0.1:9880"
+    assert kept["controllerDLegerSelfId"] == "n1"
+    assert counted_from_zero(found.node("broker-a-1")) == found.node("broker-a-1")
     assert not found.node("ns-1").embeds_controller
     assert found.namesrv_addresses == "127.0.0.1:9876;127.0.0.1:9877"
 

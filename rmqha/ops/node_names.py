@@ -1,0 +1,40 @@
+"""Names of the replicas of a group, for sentences about those of which only the id is told. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from rmqha.model.identity import node_label
+from rmqha.ops.snapshot import NodeReport, ServerKind
+
+
+class ReplicaNames:
+    """`labels` by broker id; a replica that is not among them goes by its id."""
+
+    def __init__(self, labels: Mapping[int, str] | None = None) -> None:
+        self._labels = labels or {}
+
+    def of(self, broker_id: int) -> str:
+        return self._labels.get(broker_id) or node_label("", broker_id)
+
+    def all_of(self, broker_ids: Iterable[int]) -> str:
+        """Several of them, in the order of their ids."""
+        return ", ".join(self.of(broker_id) for broker_id in sorted(broker_ids)) or "nobody"
+
+
+def replica_names(reports: Iterable[NodeReport], group: str) -> ReplicaNames:
+    """From the controllers, who know also those that are away, and from what each broker tells of itself."""
+    reports = list(reports)
+    local = {report.address: report.name for report in reports if report.kind is ServerKind.BROKER and report.name}
+    labels: dict[int, str] = {}
+    for report in reports:
+        told = report.told_groups.get(group)
+        for item in told.replicas if told is not None else ():
+            labels[item.broker_id] = node_label(
+                local.get(item.address) or item.node_name or "", item.broker_id, item.address
+            )
+    for report in reports:
+        state = report.replica
+        if state is not None and state.broker_id is not None and report.group == group:
+            labels[state.broker_id] = node_label(report.node_name, state.broker_id, report.address)
+    return ReplicaNames(labels)
