@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 from rmqha.port import Disk, Tracer
 from rmqha.store.log.commit_log import CommitLog
-from rmqha.store.log.mapped_file import MappedFile, MappedFiles, check_sizes, find_queues
+from rmqha.store.log.mapped_file import MappedFile
 from rmqha.store.log.record import SYS_COMMIT, SYS_INNER_BATCH, SYS_TRANSACTION, BadRecordError, locate, message_count
 from rmqha.store.meta.boot_file import LastStop
 from rmqha.store.meta.problem import disk_errors
 from rmqha.store.queue.consume_queue import PREFILL_SIZE, UNIT, ConsumeQueue, ConsumeQueues
 from rmqha.store.queue.dispatcher import DispatchedBlock, DispatchedRecord, DispatchedRun, Recovered
+from rmqha.store.queue.queue_table import QueueFiles, QueueTable
 from rmqha.store.queue.reput import bad_record
 
 DIRECTORY = "batchconsumequeue"
@@ -49,26 +50,21 @@ class BatchUnit(NamedTuple):
         return self.size_bytes > 0 and self.batch_num > 0
 
 
-class BatchConsumeQueue:
+class BatchConsumeQueue(QueueFiles):
     """Units [first_index, end_index) exist; the messages below `max_offset` are in them."""
 
     __slots__ = (
         "_floor",
         "_min_seen_for",
         "end_index",
-        "files",
         "last_end",
         "max_offset",
-        "queue_id",
         "start",
-        "topic",
     )
 
     def __init__(self, disk: Disk, topic: str, queue_id: int, file_size_bytes: int, start: int = 0) -> None:
         """`start`: where offsets begin while there is no unit."""
-        self.topic = topic
-        self.queue_id = queue_id
-        self.files = MappedFiles(disk, f"{DIRECTORY}/{topic}/{queue_id}", file_size_bytes, reserve=False)
+        super().__init__(disk, DIRECTORY, topic, queue_id, file_size_bytes)
         self.end_index = 0
         self.max_offset = self.start = start
         self.last_end = 0
@@ -133,24 +129,12 @@ class BatchConsumeQueue:
             data += _STRUCT.pack(*unit)
             last_end, max_offset = unit.phy_offset + unit.size_bytes, unit.end_offset
         if data:
-            self._write(self.end_index * UNIT_BYTES, memoryview(data))
+            self.write_at(self.end_index * UNIT_BYTES, memoryview(data))
             self.end_index += len(data) // UNIT_BYTES
             if self.max_offset == self.start:
                 self._min_seen_for = -1
             self.last_end, self.max_offset = last_end, max_offset
         return strange
-
-    def _write(self, at: int, data: memoryview) -> None:
-        with disk_errors(self.files.disk, self.files.directory, "write an entry"):
-            while data:
-                file = self.files.find(at)
-                if file is None:
-                    self.files.add(self.files.files[-1].end_offset if self.files.files else 0, durable=False)
-                    continue
-                size = min(len(data), file.end_offset - at)
-                file.region.write(at - file.start_offset, data[:size])
-                at += size
-                data = data[size:]
 
     def truncate(self, end_offset: int) -> None:
         """Drop the units of records at or behind the physical `end_offset`."""
@@ -162,9 +146,7 @@ class BatchConsumeQueue:
         """Drop the units from `end_index` on and zero what stands behind them."""
         end = end_index * UNIT_BYTES
         self.files.remove_from(end)
-        file = self.files.find(end)
-        if file is not None:
-            file.zero(end, file.used_end(end))
+        self.zero_from(end)
         self.end_index = end_index if self.files.files else 0
         self._min_seen_for = -1
         self.max_offset, self.last_end = self.start, 0
@@ -178,13 +160,6 @@ class BatchConsumeQueue:
         first = self._first_with(lambda unit: unit.phy_offset >= log_min)
         self._min_seen_for = -1
         return self.files.detach_below(max(first - 1, 0) * UNIT_BYTES)
-
-    def sync(self) -> None:
-        for file in list(self.files.files):
-            file.sync()
-
-    def close(self) -> None:
-        self.files.close()
 
     # --- open -------------------------------------------------------------------------------------------------------
     def recover(self, log: CommitLog, position: int, *, whole: bool) -> Recovered:
@@ -265,7 +240,7 @@ class BatchConsumeQueue:
         return behind, lost
 
 
-class BatchConsumeQueues:
+class BatchConsumeQueues(QueueTable[BatchConsumeQueue]):
     """All queues of topics with queue.type=BatchCQ, by (topic, queue id). Derived state.
 
     `topics` are the topics that are known to be such. The type may become known after the first records, on a slave: a
@@ -274,43 +249,25 @@ class BatchConsumeQueues:
     """
 
     directory = DIRECTORY
+    size_key = SIZE_KEY
+    unit_bytes = UNIT_BYTES
     to_make_count = 0
 
     def __init__(
         self, disk: Disk, file_size_bytes: int, queues: ConsumeQueues, log: CommitLog, guard: Lock, tracer: Tracer
     ) -> None:
-        self._disk = disk
+        super().__init__(disk, file_size_bytes)
         self._queues = queues
         self._log = log
         self._guard = guard
         self._tracer = tracer
-        self.file_size_bytes = -(-file_size_bytes // UNIT_BYTES) * UNIT_BYTES
-        self.table: dict[tuple[str, int], BatchConsumeQueue] = {}
         self.topics: set[str] = set()
         self._to_move: set[str] = set()
         self._collected: dict[tuple[str, int], list[BatchUnit]] = {}
-        self._dirty: set[tuple[str, int]] = set()
-        self._dirty_guard = Lock()
-        """The flusher takes the dirty queues in its own thread."""
 
-    def __iter__(self) -> Iterator[BatchConsumeQueue]:
-        return iter(self.table.values())
-
-    def get(self, topic: str, queue_id: int) -> BatchConsumeQueue | None:
-        return self.table.get((topic, queue_id))
-
-    def make(self, topic: str, queue_id: int) -> BatchConsumeQueue:
-        queue = self.table.get((topic, queue_id))
-        if queue is None:
-            start = self._queues.starts.get((topic, queue_id), 0)
-            queue = BatchConsumeQueue(self._disk, topic, queue_id, self.file_size_bytes, start)
-            self.table[topic, queue_id] = queue
-        return queue
-
-    @property
-    def covered_offset(self) -> int:
-        """The physical end of the newest record that has a unit."""
-        return max((queue.last_end for queue in self), default=0)
+    def _new(self, topic: str, queue_id: int) -> BatchConsumeQueue:
+        start = self._queues.starts.get((topic, queue_id), 0)
+        return BatchConsumeQueue(self._disk, topic, queue_id, self.file_size_bytes, start)
 
     # --- types ------------------------------------------------------------------------------------------------------
     def add_topics(self, topics: Iterable[str]) -> None:
@@ -353,16 +310,8 @@ class BatchConsumeQueues:
     # --- derived state ----------------------------------------------------------------------------------------------
     def recover(self, log: CommitLog, position: int, last_stop: LastStop) -> Recovered:
         """Find and check the queues on disk; ConsumeQueues have been. A topic without a directory is made anew."""
-        lines: list[str] = []
-        repairs: list[int] = []
-        found_queues, strange = find_queues(self._disk, DIRECTORY)
-        check_sizes(self._disk, DIRECTORY, found_queues, SIZE_KEY, self.file_size_bytes, UNIT_BYTES)
-        lines += strange
+        found_queues, lines, repairs, _ = self._recover_all(log, position, last_stop)
         present = {topic for topic, _ in found_queues}
-        for topic, queue_id in found_queues:
-            found = self.make(topic, queue_id).recover(log, position, whole=last_stop is LastStop.POWER_LOST)
-            lines += found.lines
-            repairs += [] if found.repair_from is None else [found.repair_from]
         self.topics.update(topic for topic, _ in self.table)
         elsewhere = {topic for topic, _ in self._queues.table} & self.topics
         missing = self.topics.difference(present) - elsewhere
@@ -416,8 +365,7 @@ class BatchConsumeQueues:
                     phy_offset=unit.phy_offset,
                 )
         self._queues.grown.update(dict.fromkeys(self._collected))
-        with self._dirty_guard:
-            self._dirty.update(self._collected)
+        self._mark_dirty(self._collected)
 
     def forget(self) -> None:
         self._collected.clear()
@@ -426,25 +374,6 @@ class BatchConsumeQueues:
         for queue in self:
             queue.truncate(end_offset)
 
-    def trim(self, log_min: int) -> list[MappedFile]:
-        return [file for queue in self for file in queue.trim(log_min)]
-
-    def sync(self) -> None:
-        with self._dirty_guard:
-            dirty, self._dirty = self._dirty, set()
-        for key in sorted(dirty):
-            queue = self.table.get(key)
-            if queue is not None:
-                queue.sync()
-
     def set_aside(self, directory: str) -> None:
-        self.close()
-        with disk_errors(self._disk, DIRECTORY, "move the old queues aside"):
-            if self._disk.exists(DIRECTORY):
-                self._disk.rename(DIRECTORY, f"{directory}/{DIRECTORY}")
-        self.table.clear()
+        super().set_aside(directory)
         self._to_move |= self.topics
-
-    def close(self) -> None:
-        for queue in self:
-            queue.close()

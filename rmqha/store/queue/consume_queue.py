@@ -6,17 +6,16 @@ message's queue offset, so doing it again after a crash changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from itertools import repeat
 from operator import sub
-from threading import Lock
 
 from rmqha.model.config.delay_level import DEFAULT_DELAY_LEVELS, SCHEDULE_TOPIC, parse_delay_levels
 from rmqha.model.message import PROPERTY_DELAY, PROPERTY_TAGS, find_property, tags_code
 from rmqha.port import Disk, Tracer
 from rmqha.store.log.commit_log import DIRECTORY as LOG_DIRECTORY
 from rmqha.store.log.commit_log import CommitLog
-from rmqha.store.log.mapped_file import MappedFile, MappedFiles, check_sizes, find_queues
+from rmqha.store.log.mapped_file import MappedFile
 from rmqha.store.log.record import SYS_COMMIT, SYS_INNER_BATCH, SYS_TRANSACTION, BadRecordError, locate
 from rmqha.store.meta.boot_file import LastStop
 from rmqha.store.meta.problem import damaged, disk_errors
@@ -25,6 +24,7 @@ from rmqha.store.queue.queue_check import PREFILL_SIZE as PREFILL_SIZE
 from rmqha.store.queue.queue_check import UNIT as UNIT
 from rmqha.store.queue.queue_check import UNIT_BYTES as UNIT_BYTES
 from rmqha.store.queue.queue_check import ordered_count
+from rmqha.store.queue.queue_table import QueueFiles, QueueTable
 
 DIRECTORY = "consumequeue"
 UNREADABLE = "remove this replica's directory consumequeue: it is made anew from the log; and look at the disk"
@@ -37,16 +37,14 @@ _DELAY = PROPERTY_DELAY.encode()
 _CHOICES = "remove this replica's store and let it copy the group's, if another replica has this record whole"
 
 
-class ConsumeQueue:
+class ConsumeQueue(QueueFiles):
     """Entries [min_offset, max_offset) exist; min depends on the log's min."""
 
-    __slots__ = ("_floor", "_min_seen_for", "_start", "files", "max_offset", "queue_id", "topic")
+    __slots__ = ("_floor", "_min_seen_for", "_start", "max_offset")
 
     def __init__(self, disk: Disk, topic: str, queue_id: int, file_size_bytes: int, start: int = 0) -> None:
         """`start`: where offsets begin while there is no file."""
-        self.topic = topic
-        self.queue_id = queue_id
-        self.files = MappedFiles(disk, f"{DIRECTORY}/{topic}/{queue_id}", file_size_bytes, reserve=False)
+        super().__init__(disk, DIRECTORY, topic, queue_id, file_size_bytes)
         self.max_offset = self._start = start
         self._floor = 0
         self._min_seen_for = -1
@@ -124,7 +122,7 @@ class ConsumeQueue:
         elif queue_offset > self.max_offset or not self.files.files:
             filled = self._fill_to(queue_offset)
         if units:
-            self._write(queue_offset, memoryview(units))
+            self.write_at(queue_offset * UNIT_BYTES, memoryview(units))
             self.max_offset = queue_offset + len(units) // UNIT_BYTES
         return filled
 
@@ -137,24 +135,11 @@ class ConsumeQueue:
         at = start
         while at < queue_offset:
             count = min(queue_offset - at, 4096)
-            self._write(at, memoryview(PREFILL * count))
+            self.write_at(at * UNIT_BYTES, memoryview(PREFILL * count))
             at += count
         self.max_offset = queue_offset
         self._min_seen_for = -1
         return queue_offset - start
-
-    def _write(self, queue_offset: int, units: memoryview) -> None:
-        at = queue_offset * UNIT_BYTES
-        with disk_errors(self.files.disk, self.files.directory, "write an entry"):
-            while units:
-                file = self.files.find(at)
-                if file is None:
-                    self.files.add(self.files.files[-1].end_offset if self.files.files else 0, durable=False)
-                    continue
-                size = min(len(units), file.end_offset - at)
-                file.region.write(at - file.start_offset, units[:size])
-                at += size
-                units = units[size:]
 
     def truncate(self, end_offset: int) -> bool:
         """Drop the entries of records at or behind the physical `end_offset`. True if there were any."""
@@ -172,9 +157,7 @@ class ConsumeQueue:
         # the first file's name says where offsets go on: unless they begin at 0 it stays, empty
         first = self.files.files[0].start_offset if self.files.files else 0
         self.files.remove_from(end if end > first or not first else end + 1)
-        file = self.files.find(end)
-        if file is not None:
-            file.zero(end, file.used_end(end))
+        self.zero_from(end)
         if not self.files.files:
             self.max_offset = self._start
 
@@ -182,13 +165,6 @@ class ConsumeQueue:
         """Forget files whose records all stood before `log_min`. One entry in front of the rest stays: it says where
         offsets go on if the rest is cut, and that nothing is missing in front."""
         return self.files.detach_below(max(self.min_offset(log_min) - 1, 0) * UNIT_BYTES)
-
-    def sync(self) -> None:
-        for file in list(self.files.files):
-            file.sync()
-
-    def close(self) -> None:
-        self.files.close()
 
     # --- open -------------------------------------------------------------------------------------------------------
     def recover(self, log: CommitLog, position: int, *, whole: bool) -> Recovered:
@@ -288,7 +264,7 @@ class ConsumeQueue:
         return self.files.files[-1].end_offset // UNIT_BYTES
 
 
-class ConsumeQueues:
+class ConsumeQueues(QueueTable[ConsumeQueue]):
     """All queues of the store, by (topic, queue id). Derived state.
 
     Prepared and rollback records get no entry, nor do records of `batch_topics`, whose queues have another form. The
@@ -296,6 +272,8 @@ class ConsumeQueues:
     """
 
     directory = DIRECTORY
+    size_key = SIZE_KEY
+    unit_bytes = UNIT_BYTES
 
     def __init__(
         self,
@@ -304,11 +282,9 @@ class ConsumeQueues:
         tracer: Tracer,
         delay_levels_ms: tuple[int, ...] = parse_delay_levels(DEFAULT_DELAY_LEVELS),
     ) -> None:
-        self._disk = disk
+        super().__init__(disk, file_size_bytes)
         self._tracer = tracer
         self._delay_levels_ms = delay_levels_ms
-        self.file_size_bytes = -(-file_size_bytes // UNIT_BYTES) * UNIT_BYTES
-        self.table: dict[tuple[str, int], ConsumeQueue] = {}
         self.batch_topics: Set[str] = frozenset()
         self.starts: Mapping[tuple[str, int], int] = {}
         """First offsets of queues without a file, other than 0."""
@@ -319,43 +295,15 @@ class ConsumeQueues:
         self.to_make_count = 0
         """Entries to make of what was collected: per queue, runs of consecutive units with the entry number of the
         first."""
-        self._dirty: set[tuple[str, int]] = set()
-        self._dirty_guard = Lock()
-        """The flusher takes the dirty queues in its own thread."""
         self._tags: dict[bytes, int] = {}
 
-    def __iter__(self) -> Iterator[ConsumeQueue]:
-        return iter(self.table.values())
-
-    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        return self.table.get((topic, queue_id))
-
-    def make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        queue = self.table.get((topic, queue_id))
-        if queue is None:
-            start = self.starts.get((topic, queue_id), 0)
-            queue = ConsumeQueue(self._disk, topic, queue_id, self.file_size_bytes, start)
-            self.table[topic, queue_id] = queue
-        return queue
-
-    @property
-    def covered_offset(self) -> int:
-        """The physical end of the newest record that has an entry: dispatch goes in log order."""
-        return max((queue.last_end for queue in self), default=0)
+    def _new(self, topic: str, queue_id: int) -> ConsumeQueue:
+        start = self.starts.get((topic, queue_id), 0)
+        return ConsumeQueue(self._disk, topic, queue_id, self.file_size_bytes, start)
 
     def recover(self, log: CommitLog, position: int, last_stop: LastStop) -> Recovered:
         """Find and check the queues on disk, as `ConsumeQueue.recover` does for each."""
-        lines: list[str] = []
-        repairs: list[int] = []
-        lost_start = False
-        found_queues, strange = find_queues(self._disk, DIRECTORY)
-        check_sizes(self._disk, DIRECTORY, found_queues, SIZE_KEY, self.file_size_bytes, UNIT_BYTES)
-        lines += strange
-        for topic, queue_id in found_queues:
-            found = self.make(topic, queue_id).recover(log, position, whole=last_stop is LastStop.POWER_LOST)
-            lines += found.lines
-            lost_start = lost_start or found.lost_start
-            repairs += [] if found.repair_from is None else [found.repair_from]
+        _, lines, repairs, lost_start = self._recover_all(log, position, last_stop)
         self._count()
         if not self.table and log.end_offset > log.min_offset:
             repairs.append(log.min_offset)
@@ -420,8 +368,7 @@ class ConsumeQueues:
             for queue_offset, units in runs:
                 self._put(queue_offset, units, key)
         self.grown.update(dict.fromkeys(self._runs))
-        with self._dirty_guard:
-            self._dirty.update(self._runs)
+        self._mark_dirty(self._runs)
 
     def _put(self, queue_offset: int, units: bytearray, key: tuple[str, int]) -> None:
         queue = self.make(*key)
@@ -468,26 +415,6 @@ class ConsumeQueues:
     def _count(self) -> None:
         self.unit_count = sum(queue.max_offset for queue in self)
 
-    def trim(self, log_min: int) -> list[MappedFile]:
-        """Each queue keeps at least its newest file, which says where its offsets go on."""
-        return [file for queue in self for file in queue.trim(log_min)]
-
-    def sync(self) -> None:
-        with self._dirty_guard:
-            dirty, self._dirty = self._dirty, set()
-        for key in sorted(dirty):
-            queue = self.table.get(key)
-            if queue is not None:
-                queue.sync()
-
     def set_aside(self, directory: str) -> None:
-        self.close()
-        with disk_errors(self._disk, DIRECTORY, "move the old queues aside"):
-            if self._disk.exists(DIRECTORY):
-                self._disk.rename(DIRECTORY, f"{directory}/{DIRECTORY}")
-        self.table.clear()
+        super().set_aside(directory)
         self._count()
-
-    def close(self) -> None:
-        for queue in self:
-            queue.close()
