@@ -43,6 +43,7 @@ from .routed_client import RoutedClient
 from .table_client import TableClient
 from .transaction_client import TransactionClient
 from .tuning import tuned_broker, tuned_pool, tuned_store, tuned_transactions
+from .versions import OF_BROKERS, drawn
 
 CLEAN_INTERVAL_MS = 500
 DECIDER_COUNT = 2
@@ -191,6 +192,8 @@ class BrokerGroup:
         made.follows_tables = options.follows_tables
         made.has_transactions = options.transactions
         made.forwards = options.forwards
+        if options.change_version_per_mille:
+            made.dialect = drawn(prng.child("version"), OF_BROKERS)
         made.name_servers = [process.address for process in self.name_servers]
         return made
 

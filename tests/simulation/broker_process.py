@@ -41,6 +41,7 @@ from .node_tracer import NodeTracer
 from .process import Rpc, SimChannel
 from .registering import Registering
 from .transacting import Transacting
+from .versions import TODAY
 
 FEED_TICK_MS = 100
 SAVE_INTERVAL_MS = 5000
@@ -94,6 +95,9 @@ class BrokerProcess(DiskProcess):
         """Told of what a controller says, answers and notices, before it is acted on."""
         self._sync_ms = SYNC_MS
         self._slow_until_ms = 0
+        self.dialect = TODAY
+        """Of the release that its next start is of."""
+        self.is_stopping = False
         self.disk_fails = False
         self.flip_next: tuple[str, SimPrng] | None = None
         """A bit flips in the next records that it sends to that host."""
@@ -158,13 +162,13 @@ class BrokerProcess(DiskProcess):
         # where sends are passed on, the address in a message's id says who has stored it
         place = STORES_AT + int(self.host[1:]) if self.forwards else 1
         store_host = (bytes((127, 0, 0, place)), config.listen_port)
-        self._dispatching = self._flushing = self.is_delivering = False
+        self._dispatching = self._flushing = self.is_delivering = self.is_stopping = False
         self._timer = None
         self._following = self.registering = self.transacting = None
         shell = SimShell(self)
         self.core = BrokerCore(config, self.disk, self.store, identity, self.clock, self._tracer, store_host, shell)
         self.replica = cast(Replica, self.core.replica)
-        self._rpc = Rpc(self, self._handle, self._session_closed)
+        self._rpc = Rpc(self, self._handle, self._session_closed, self.dialect)
         self._channels = {}
         links = HaLinks(self)
         self.driver.ha = links
@@ -246,6 +250,7 @@ class BrokerProcess(DiskProcess):
 
     def stop_in_order(self) -> None:
         """As after SIGTERM: it refuses what is new, gives others what they lack, and closes its store."""
+        self.is_stopping = True
         self._stop_by_ms = self.clock.now_ms() + HAND_OVER_MS
         self.driver.stopping()
         self.core.pull.refuse()
@@ -378,7 +383,7 @@ class BrokerProcess(DiskProcess):
     def _handle(self, conn: Connection, command: Command) -> None:
         channel = self._channels.get(conn.number)
         if channel is None:
-            channel = self._channels[conn.number] = SimChannel(conn, lambda work: self.after(0, work))
+            channel = self._channels[conn.number] = SimChannel(self._rpc, conn, lambda work: self.after(0, work))
         if command.code in NOTICES:
             self.heard(self, command)
         if not self.core.processor.take(channel, encode_frame(command), 1)[1]:

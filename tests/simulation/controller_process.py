@@ -22,12 +22,12 @@ from rmqha.sim.scheduler import Scheduler, Timer
 from rmqha.sim.tracer import SimTracer
 from rmqha.sim.transport import Connection, Transport
 from rmqha.wire.command import Command
-from rmqha.wire.frame import encode_frame
 from rmqha.wire.raft_message import Snapshot
 
 from .disk_process import DiskProcess
 from .node_tracer import NodeTracer
 from .process import Rpc
+from .versions import TODAY
 
 
 class ControllerProcess(DiskProcess):
@@ -53,6 +53,8 @@ class ControllerProcess(DiskProcess):
         self._rpc: Rpc
         self._timer: Timer | None = None
         self.wipe_count = 0
+        self.dialect = TODAY
+        """Of the release that its next start is of."""
         self.echo_per_mille = 0
         """Chance that a notice arrives once more, late: brokers must stand old news."""
         self._notices: dict[str, list[Command]] = {}
@@ -87,7 +89,7 @@ class ControllerProcess(DiskProcess):
         image = stored.snapshot.data if stored.snapshot is not None else b""
         self._raft = raft
         self.machine = ControllerMachine(config, raft, image, self._tracer)
-        self._rpc = Rpc(self, self._handle, self._session_closed)
+        self._rpc = Rpc(self, self._handle, self._session_closed, self.dialect)
         self._timer = None
         self.transport.listen(self.host, config.self_address, self._rpc)
         self.transport.power_on(self.host)
@@ -187,7 +189,7 @@ class ControllerProcess(DiskProcess):
                     assert isinstance(token, tuple)
                     conn, request = token
                     command.opaque = request.opaque
-                    conn.send(encode_frame(command))
+                    self._rpc.reply(conn, command)
                 case Notify(address, command):
                     self._rpc.oneway(address, command)
                     self._notices.setdefault(address, []).append(command)

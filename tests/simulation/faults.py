@@ -24,6 +24,7 @@ from .options import Options
 from .quorum_faults import QuorumFaults
 from .strikes import Strikes
 from .tuning import tuned_broker, tuned_controller
+from .version_faults import VersionFaults
 
 
 class Faults(Strikes):
@@ -43,6 +44,7 @@ class Faults(Strikes):
         self._rolling = False
         self._disks = DiskFaults(self)
         self._quorum = QuorumFaults(self)
+        self._versions = VersionFaults(self)
         self.moments = Moments(self, self._disks)
 
     def start(self) -> None:
@@ -98,6 +100,7 @@ class Faults(Strikes):
             ("isolate", options.isolate_per_mille, self._isolate),
             *self._disks.kinds,
             *self._quorum.kinds,
+            *self._versions.kinds,
         ):
             if per_mille:
                 self.chance(name, str(self.scheduler.now_ms), per_mille, act)

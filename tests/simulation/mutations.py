@@ -73,6 +73,7 @@ from .rot_mutations import ROT_MUTATIONS
 from .rule_mutations import RULE_MUTATIONS, RULE_UNSEEN
 from .run import Run
 from .shell_mutations import SHELL_MUTATIONS
+from .version_mutations import VERSION_MUTATIONS
 
 ALTER = "alter_sync_state_set"
 
@@ -592,6 +593,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     **DISK_MUTATIONS,
     **ROT_MUTATIONS,
     **SHELL_MUTATIONS,
+    **VERSION_MUTATIONS,
     **RULE_MUTATIONS,
     **GROWTH_MUTATIONS,
     "one vote elects a leader (Raft)": lambda: patch.object(Configuration, "won", _leads_alone),

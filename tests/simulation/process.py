@@ -13,6 +13,7 @@ from rmqha.wire.command import FLAG_ONEWAY, Command
 from rmqha.wire.frame import FrameParser, encode_frame
 
 from .history import InvariantError
+from .versions import TODAY, Dialect, known
 
 Answer = Callable[[Command | None], None]
 MAX_FRAME_BYTES = 16 * 1024 * 1024
@@ -119,8 +120,10 @@ class Rpc:
         process: Process,
         handle: Callable[[Connection, Command], None],
         session_closed: Callable[[Connection], None] = lambda conn: None,
+        dialect: Dialect = TODAY,
     ) -> None:
         self._process = process
+        self._dialect = dialect
         self._life = process.life
         self._handle = handle
         self._session_closed = session_closed
@@ -152,7 +155,20 @@ class Rpc:
                     timer.cancel()
                     answer(command)
             else:
-                self._handle(conn, command)
+                self._heard(conn, command)
+
+    def _heard(self, conn: Connection, command: Command) -> None:
+        refusal = self._dialect.refusal(command)
+        if refusal is None:
+            self._dialect.strip(command)
+            self._handle(conn, command)
+        elif not command.is_oneway:
+            self.reply(conn, refusal)
+
+    def reply(self, conn: Connection, command: Command) -> None:
+        """Answer, in the words that this process knows."""
+        self._dialect.strip(command)
+        conn.send(encode_frame(command))
 
     def closed(self, conn: Connection) -> None:
         self._process.post(self._life, lambda: self._closed(conn))
@@ -176,6 +192,12 @@ class Rpc:
     ) -> None:
         """`answer` is called once, with None when nothing came in time or the connection broke; instead of it `unsent`,
         where given, when there was no connection."""
+        refusal = self._dialect.refusal(command)
+        if refusal is not None:
+            self._process.after(0, partial(answer, refusal))  # that release does as if nobody knew the request
+            return
+        self._dialect.strip(command)
+        answer = known(self._dialect, answer)
         opaque = self._next_opaque
         self._next_opaque += 1
         if unsent is not None and not self._is_open(address):
@@ -186,6 +208,7 @@ class Rpc:
 
     def oneway(self, address: str, command: Command) -> None:
         command.flag |= FLAG_ONEWAY
+        self._dialect.strip(command)
         self._transmit(address, encode_frame(command))
 
     def _expire(self, opaque: int) -> None:
@@ -248,14 +271,15 @@ class SimChannel:
 
     waited_ms = 0
 
-    def __init__(self, conn: Connection, later: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(self, rpc: Rpc, conn: Connection, later: Callable[[Callable[[], None]], object]) -> None:
         """`later` calls what it is given in a turn of its own."""
+        self._rpc = rpc
         self._conn = conn
         self._later = later
         self.peer = f"127.0.0.9:{conn.number % 60000 + 1}"
 
     def send(self, command: Command) -> None:
-        self._conn.send(encode_frame(command))
+        self._rpc.reply(self._conn, command)
 
     send_at_once = send
 

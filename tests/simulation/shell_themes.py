@@ -134,10 +134,38 @@ def pool(options: Options) -> Options:
     )
 
 
+def versions(options: Options) -> Options:
+    """Brokers and controllers of this release and of earlier ones, which lack requests and fields of ours; operators
+    install others, one process at a time, while masters die, are switched and are cut off. Sends are passed on in some
+    runs."""
+    return replace(
+        rough(options),
+        broker_count=5 if options.broker_count == 5 else 3,
+        controller_count=3 if options.controller_count == 3 else 1,
+        cp=options.cp,
+        sync_flush=options.sync_flush,
+        client_count=2,
+        forwards=options.client_count != 1,
+        change_version_per_mille=250,
+        chaos_ms=12_000,
+        kill_broker_per_mille=60,
+        kill_elected_per_mille=60,
+        pause_broker_per_mille=30,
+        power_broker_per_mille=30 if options.sync_flush else 0,
+        cut_per_mille=60,
+        one_way_per_mille=30,
+        slow_per_mille=60,
+        switch_per_mille=150,
+        reset_per_mille=60,
+        restart_after_ms=1000,
+    )
+
+
 SHELL_THEMES: dict[str, Callable[[Options], Options]] = {
     "forwards": forwards,
     "quorum": quorum,
     "conversions": conversions,
     "batch-queues": batch_queues,
     "pool": pool,
+    "versions": versions,
 }

@@ -32,6 +32,7 @@ from .options import Options, seed_options
 from .quorum_faults import missing_members
 from .rescue import Rescue
 from .tuning import tuned_controller, tuned_controllers
+from .versions import OF_CONTROLLERS, drawn
 
 START_MS = 20_000
 HEAL_MS = 60_000
@@ -175,6 +176,8 @@ class World:
             config = tuned_controller(shared, prng.child("keys"))
         made = ControllerProcess(host, config, self.scheduler, self.transport, ground.clock(host), prng, self.tracer)
         made.echo_per_mille = self.options.echo_per_mille
+        if self.options.change_version_per_mille:
+            made.dialect = drawn(prng.child("version"), OF_CONTROLLERS)
         made.stepped = self._controller_stepped
         return made
 

@@ -1,0 +1,72 @@
+"""Planted bugs of what is said between releases: today's processes fail those that say less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+from controller.elections import election
+from controller.requests import Requests
+from controller.state.answers import InvalidRequestError
+from controller.state.proposal import PendingRequest
+from rmqha.broker.tables.metadata_follower import Awaits, Master
+from rmqha.broker.tables.queue_max_offsets import QueueMaxOffsets
+from rmqha.ha.stream import door
+from rmqha.ha.stream.door import Door
+from rmqha.model.code import ResponseCode
+from rmqha.model.offset import BrokerId
+from rmqha.wire.command import Command
+
+REAL_LOG_END = election.log_end
+REAL_REGISTER = Requests._register_broker
+REAL_ASK = QueueMaxOffsets._ask
+
+
+def _end_of_who_says_its_id(reply: Command | None, broker_name: str, broker_id: BrokerId) -> Any:
+    return None if reply is None or "replicaId" not in reply.ext else REAL_LOG_END(reply, broker_name, broker_id)
+
+
+def _registered_with_an_epoch(self: Requests, now_ms: int, asked: PendingRequest) -> None:
+    if "acceptedEpoch" not in asked.command.ext:
+        raise InvalidRequestError("acceptedEpoch is missing")
+    REAL_REGISTER(self, now_ms, asked)
+
+
+def _asks_nobody(self: Door, now_ms: int) -> None:
+    self._question += 1
+    self._ask_at_ms = now_ms + door.ASK_INTERVAL_MS
+    self._is_asking = True
+
+
+class _NothingIsUnknown:
+    """Awaits to which a request that a peer does not know has just failed."""
+
+    def __init__(self, awaits: Awaits) -> None:
+        self._awaits = awaits
+        self.sleep, self.write = awaits.sleep, awaits.write
+
+    async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
+        reply = await self._awaits.call(address, command, timeout_ms)
+        if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            reply.code = ResponseCode.SYSTEM_ERROR
+        return reply
+
+
+async def _answer_needed(self: QueueMaxOffsets, awaits: Awaits, master: Master) -> None:
+    await REAL_ASK(self, _NothingIsUnknown(awaits), master)
+
+
+VERSION_MUTATIONS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "an answer without a replica's id counts for nobody": lambda: patch.object(
+        election, "log_end", _end_of_who_says_its_id
+    ),
+    "nobody is asked who may come in": lambda: patch.object(Door, "_ask", _asks_nobody),
+    "a registration without an accepted epoch is refused": lambda: patch.object(
+        Requests, "_register_broker", _registered_with_an_epoch
+    ),
+    "whose master tells no ends of queues waits for them": lambda: patch.object(
+        QueueMaxOffsets, "_ask", _answer_needed
+    ),
+}
