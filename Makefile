@@ -19,7 +19,7 @@ NATIVE_STAMP := native/target/stamp
 # else every server that a test starts, and every collection, compiles what it imports
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env demo test interop chaos abuse browser spec drills lint types sim sim-many sim-day planted fuzz fuzz-frames fuzz-kernel native bench lock test-lowest sbom clean
+.PHONY: help env demo test interop chaos abuse browser spec drills lint types sim sim-many sim-kernels sim-day planted fuzz fuzz-frames fuzz-kernel native bench lock test-lowest sbom clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -68,6 +68,9 @@ sim: .venv/stamp ## whole clusters from SEEDS=200 seeds, then each planted bug; 
 	$(SIM_PYTHON) -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(THEME),--theme $(THEME)) $(if $(FAULT_SECONDS),--seconds $(FAULT_SECONDS)) $(if $(SHRINK),--shrink) || status=1; \
 	$(if $(SEED)$(THEME)$(FAULT_SECONDS),,$(BIN)/pytest tests/raft tests/simulation tests/store/test_crash.py -n $(WORKERS) --dist worksteal -m sim || status=1;) \
 	exit $$status
+
+sim-kernels: .venv/stamp ## every kept seed on the kernel in Python and on the native one: the same traces
+	$(SIM_PYTHON) -m tests.simulation.kernels
 
 sim-many: .venv/stamp ## the same from N=2000 seeds, FIRST=1, FAULT_SECONDS=60 of faults each
 	$(SIM_PYTHON) -m tests.simulation --seeds $(N) $(if $(FIRST),--first $(FIRST)) $(if $(FAULT_SECONDS),--seconds $(FAULT_SECONDS))

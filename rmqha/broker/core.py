@@ -40,7 +40,6 @@ from rmqha.ha.machine import ReplicaMachine
 from rmqha.ha.replica import Replica
 from rmqha.ha.static_replica import StaticReplica
 from rmqha.kernel.batch_kernel import BatchKernel
-from rmqha.kernel.python_kernel import PythonKernel
 from rmqha.model.code import RequestCode
 from rmqha.model.config.delay_level import parse_delay_levels
 from rmqha.model.config.servers import BrokerConfig
@@ -87,9 +86,6 @@ class _GroupView:
         return low
 
 
-_KERNEL = PythonKernel()
-
-
 class BrokerCore:
     """`driver.ha` and `driver.controller` must be set before `driver.start()`. It is what the driver and the tables
     tell their events (`DriverEvents`, `TableEvents`)."""
@@ -104,9 +100,9 @@ class BrokerCore:
         tracer: Tracer,
         store_host: tuple[bytes, int],
         shell: BrokerShell,
+        kernel: BatchKernel,
         quotas: Quotas | None = None,
         host: HostFacts = NO_HOST,
-        kernel: BatchKernel = _KERNEL,
     ) -> None:
         self.live = LiveConfig(disk, config, tracer)
         config = self.live.current

@@ -245,6 +245,7 @@ def _open(
             tracer,
             store_host,
             shell,
+            choice.kernel,
             quotas,
             HostFacts(
                 process={"pid": os.getpid(), "dataDirectory": str(root), "kernel": choice.words},
@@ -253,7 +254,6 @@ def _open(
                 local_hour=lambda: time.localtime().tm_hour,
                 memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
             ),
-            choice.kernel,
         )
     except BaseException:
         store.close()

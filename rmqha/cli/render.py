@@ -89,6 +89,7 @@ def node_row(view: ClusterView, node: NodeView) -> dict[str, Any]:
         if state is not None:
             row |= {"brokerId": broker_id, "epoch": state.epoch}
             row |= {"maxOffset": state.max_phy_offset, "confirmOffset": state.confirm_offset}
+            row |= {"kernel": state.kernel} if state.kernel else {}
         if told is not None and broker_id is not None:
             row["inSync"] = broker_id in told.sync_state_set
             row["drained"] = broker_id in told.drained_ids
@@ -114,8 +115,11 @@ COLUMNS = [
 def print_cluster(view: ClusterView, out: Console) -> None:
     """The table of nodes, then what is not well."""
     rows = []
+    kernels: dict[str, list[str]] = {}
     for node in view.nodes.values():
         row = node_row(view, node)
+        if kernel := row.get("kernel"):
+            kernels.setdefault(kernel.partition(":")[0], []).append(row["node"])
         in_sync = {None: "", True: "in", False: "out"}[row["inSync"]]
         if not row["inSync"]:
             in_sync = "drained" if row.get("drained") else "learner" if row.get("asyncLearner") else in_sync
@@ -136,6 +140,8 @@ def print_cluster(view: ClusterView, out: Console) -> None:
     out.print(table(COLUMNS, rows))
     where = f"cluster {view.state.name}, haMode={view.state.ha_mode}; data in {view.state.directory}/NODE"
     out.print(Text(where), soft_wrap=True)
+    if kernels:
+        out.print(_cell(f"kernel: {_by_name(kernels)}"), soft_wrap=True)
     for name, node in view.nodes.items():
         follower = node.name_server
         if follower is not None and follower.event_index is not None:
@@ -149,6 +155,13 @@ def print_cluster(view: ClusterView, out: Console) -> None:
         out.print(Text(f"{name}: {words}", "yellow"), soft_wrap=True)
     for name, trouble in problems(view).items():
         out.print(Text(f"{name}: {trouble}", "red"), soft_wrap=True)
+
+
+def _by_name(found: dict[str, list[str]]) -> str:
+    """The one name, or each with those that it belongs to."""
+    if len(found) == 1:
+        return next(iter(found))
+    return "; ".join(f"{name} on {', '.join(nodes)}" for name, nodes in found.items())
 
 
 def cluster_json(view: ClusterView) -> dict[str, Any]:

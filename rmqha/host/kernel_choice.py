@@ -10,7 +10,6 @@ from typing import NamedTuple
 from rmqha.kernel import native_kernel
 from rmqha.kernel.batch_kernel import BatchKernel
 from rmqha.kernel.native_kernel import NativeKernel
-from rmqha.kernel.python_kernel import PythonKernel
 from rmqha.model.error import ConfigError
 
 VARIABLE = "RMQHA_KERNEL"
@@ -41,8 +40,14 @@ def choose_kernel() -> KernelChoice:
         except OSError as error:
             if wanted:
                 raise ConfigError(f"{VARIABLE}=native: {error}") from None
-            return KernelChoice("python", PythonKernel(), str(error))
-    return KernelChoice("python", PythonKernel())
+            return KernelChoice("python", _python_kernel(), str(error))
+    return KernelChoice("python", _python_kernel())
+
+
+def _python_kernel() -> BatchKernel:
+    from rmqha.kernel.python_kernel import PythonKernel  # its patterns take memory
+
+    return PythonKernel()
 
 
 def load_kernel(library: Path = LIBRARY) -> NativeKernel:

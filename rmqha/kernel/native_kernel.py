@@ -88,7 +88,7 @@ class NativeKernel:
         self._call_view = memoryview(self._call).cast("B")
         self._rules: SendRules | None = None
         self._make_rows(_ROW_COUNT)
-        self._make_bytes(_BYTE_COUNT)
+        self._make_bytes(0)
 
     def _make_rows(self, count: int) -> None:
         self._row_limit = self._call.row_limit = count
@@ -143,7 +143,7 @@ class NativeKernel:
             born_address,
         )
         while (count := self._build(data, data_bytes, at, fields, len(fields), self._address)) == _FULL:
-            self._make_bytes(max(self._byte_limit, data_bytes) * 2)
+            self._make_bytes(max(self._byte_limit * 2, data_bytes * 2, _BYTE_COUNT))
         if count < 0:
             raise _fault(count)
         return self._taken(count, topics, phy_offset)

@@ -19,6 +19,7 @@ from rmqha.broker.tables.groups import GroupTable
 from rmqha.broker.tables.topics import TopicTable
 from rmqha.ha.action import CallController, RoleChanged
 from rmqha.host.disk import HostDisk
+from rmqha.kernel.python_kernel import PythonKernel
 from rmqha.model.code import RequestCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.offset import BrokerId, PhyOffset
@@ -258,6 +259,7 @@ class Broker:
             self.tracer,
             (b"\x7f\0\0\1", self.config.listen_port),
             self.shell,
+            PythonKernel(),
             host=HostFacts(
                 process={"pid": 1, "dataDirectory": str(directory)},
                 disk_usage=lambda: (110, 60, 40),

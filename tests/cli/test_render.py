@@ -15,10 +15,13 @@ from rmqha.wire.state.replica_state import ReplicaState
 from tests.ha.group import started
 
 
-def shown(state: ReplicaState) -> str:
-    record = NodeRecord("g-1", "broker", "127.0.0.1:10911", group="g")
-    cluster = ClusterState(Path("/nowhere"), "c", "cp", "c.toml", {"g-1": record})
-    view = ClusterView(cluster, {"g-1": NodeView(record, True, state)}, {"g": GroupView("g")})
+def shown(*states: ReplicaState) -> str:
+    records = [
+        NodeRecord(f"g-{number}", "broker", "127.0.0.1:10911", group="g") for number in range(1, len(states) + 1)
+    ]
+    cluster = ClusterState(Path("/nowhere"), "c", "cp", "c.toml", {record.name: record for record in records})
+    nodes = {record.name: NodeView(record, True, state) for record, state in zip(records, states, strict=True)}
+    view = ClusterView(cluster, nodes, {"g": GroupView("g")})
     out = io.StringIO()
     print_cluster(view, Console(file=out, width=80))
     return out.getvalue()
@@ -32,3 +35,20 @@ def test_one_copy_synced_is_said_while_it_lasts(alone: bool) -> None:
         group.kill(2)
         group.run(1000)
     assert ("one copy, synced" in shown(group[1].replica.state(group.now_ms))) == alone
+
+
+@pytest.mark.parametrize(
+    ("kernels", "line"),
+    [
+        (["native", "native"], "kernel: native"),
+        (["native", "python: there is no library"], "kernel: native on g-1; python on g-2"),
+        (["python", None], "kernel: python"),
+        ([None, None], ""),
+    ],
+)
+def test_which_kernel_runs_is_a_line(kernels: list[str | None], line: str) -> None:
+    group = started(2)
+    states = [group[1].replica.state(group.now_ms) for _ in kernels]
+    for state, kernel in zip(states, kernels, strict=True):
+        state.kernel = kernel
+    assert [found for found in shown(*states).splitlines() if found.startswith("kernel")] == ([line] if line else [])

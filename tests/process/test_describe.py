@@ -52,6 +52,7 @@ def test_a_group_is_described_and_its_waits_are_explained(cluster: LocalCluster)
     assert (code, [item for item in examined["findings"] if item["verdict"] == "WRONG"]) == (0, [])
     seen = {(item["subject"], item["check"]) for item in examined["findings"] if item["verdict"] == "OK"}
     assert seen >= {("machine", "clock"), ("broker-a-1", "identity"), ("broker-a-2", "address"), ("ns-1", "answers")}
+    assert ("broker-a-1", "kernel") in seen
 
     master = cluster.master()
     slave = cluster.node("broker-a-2" if master == "broker-a-1" else "broker-a-1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from rmqha.broker.core import BrokerCore
 from rmqha.broker.identity import BrokerIdentity
@@ -15,6 +15,8 @@ from rmqha.broker.replication.replica_driver import ReplicaDriver
 from rmqha.broker.server import HAND_OVER_MS
 from rmqha.ha.action import CallController, RoleChanged
 from rmqha.ha.replica import Replica
+from rmqha.kernel.batch_kernel import BatchKernel
+from rmqha.kernel.python_kernel import PythonKernel
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import DamagedError, RemoteProtocolError, StoreError, UsageError
@@ -58,6 +60,8 @@ Observer = Callable[["BrokerProcess", str, dict[str, int]], None]
 
 class BrokerProcess(DiskProcess):
     """`observe(broker, what, values)` is told of role changes, cuts and its end, for the checkers."""
+
+    kernel: ClassVar[BatchKernel] = PythonKernel()
 
     def __init__(
         self,
@@ -166,7 +170,9 @@ class BrokerProcess(DiskProcess):
         self._timer = None
         self._following = self.registering = self.transacting = None
         shell = SimShell(self)
-        self.core = BrokerCore(config, self.disk, self.store, identity, self.clock, self._tracer, store_host, shell)
+        self.core = BrokerCore(
+            config, self.disk, self.store, identity, self.clock, self._tracer, store_host, shell, self.kernel
+        )
         self.replica = cast(Replica, self.core.replica)
         self._rpc = Rpc(self, self._handle, self._session_closed, self.dialect)
         self._channels = {}

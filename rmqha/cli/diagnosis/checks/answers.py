@@ -157,6 +157,8 @@ async def _ask(client: RemotingClient, node_under_test: NodeUnderTest, found: An
     if node_under_test.kind is NodeKind.BROKER:
         replica = await ask_state(client, address, ReplicaState)
         problem, damage = replica.address_problem, damage_words(replica)
+        if replica.kernel:
+            found.findings.append(ok(node_under_test.name, "kernel", replica.kernel))
     elif node_under_test.kind is NodeKind.NAMESRV:
         problem = (await ask_state(client, address, NameServerState)).address_problem
     else:

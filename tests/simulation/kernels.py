@@ -1,0 +1,63 @@
+"""Runs on both kernels: a seed gives the same trace, whichever makes the records.
+
+python -m tests.simulation.kernels            # every kept seed
+python -m tests.simulation.kernels late:7 9   # these runs
+"""
+
+from __future__ import annotations
+
+import sys
+from unittest.mock import patch
+
+from rmqha.host.kernel_choice import load_kernel
+from rmqha.kernel.batch_kernel import BatchKernel, SendGround, SendRead, SendRules, SendsTaken
+from rmqha.kernel.python_kernel import PythonKernel
+
+from .__main__ import kept_seeds
+from .broker_process import BrokerProcess
+from .run import Run
+
+
+class Counting:
+    """A kernel, and how many sends it has taken."""
+
+    def __init__(self, kernel: BatchKernel) -> None:
+        self._kernel = kernel
+        self.taken_count = 0
+
+    def sends(self, read: SendRead, rules: SendRules, ground: SendGround) -> SendsTaken:
+        taken = self._kernel.sends(read, rules, ground)
+        self.taken_count += taken.taken_count
+        return taken
+
+
+def trace_on(kernel: BatchKernel, run: Run) -> tuple[str, int]:
+    """The hash of a run's trace, and how many sends the kernel has taken in it."""
+    counting = Counting(kernel)
+    with patch.object(BrokerProcess, "kernel", counting):
+        report = run.world().run()
+    return report.trace_hash, counting.taken_count
+
+
+def compared(run: Run, native: BatchKernel) -> tuple[bool, int]:
+    """True if both kernels give one trace; and the number of sends in it."""
+    expected, found = trace_on(PythonKernel(), run), trace_on(native, run)
+    return expected == found, found[1]
+
+
+def main(words: list[str]) -> int:
+    """Returns how many runs differ."""
+    native, differing, sends = load_kernel(), 0, 0
+    runs = [Run.parse(word) for word in words] or kept_seeds()
+    for run in runs:
+        same, count = compared(run, native)
+        sends += count
+        if not same:
+            differing += 1
+            print(f"{run.theme}:{run.seed} differs", flush=True)
+    print(f"{len(runs)} runs on both kernels, {sends} sends taken by each: {differing} traces differ")
+    return differing
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(sys.argv[1:]), 1))
