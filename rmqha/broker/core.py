@@ -21,6 +21,7 @@ from rmqha.broker.requests.retry import RetryRules, SendBackProcessor
 from rmqha.broker.requests.selectors import SelectorRequests
 from rmqha.broker.requests.send import SendProcessor
 from rmqha.broker.requests.table_requests import TableRequests
+from rmqha.broker.services.group_notices import GroupNotices
 from rmqha.broker.services.live_config import LiveConfig
 from rmqha.broker.services.retention import Retention
 from rmqha.broker.services.schedule import ScheduleService
@@ -122,6 +123,7 @@ class BrokerCore:
         self.groups = GroupTable(disk, clock, config, self, is_synced=synced)
         self.offsets = OffsetTable(disk, self, is_synced=synced)
         self.clients = ClientTable(config)
+        self.notices = GroupNotices(self.clients, shell.wake_notices)
         self.locks = LockTable(clock)
         self.retention = Retention(config, disk, self.driver, clock, tracer, shell.wake_retention, host.local_hour)
         self.delay_offsets = DelayOffsetTable(disk, clock, store, self, is_synced=synced)
@@ -179,7 +181,7 @@ class BrokerCore:
         """All that answers requests, over the tables and the rest."""
         store, driver, feed = self.store, self.driver, self.feed
         topics, groups, offsets, clients = self.topics, self.groups, self.offsets, self.clients
-        consumers = ConsumerRequests(store, driver, topics, groups, offsets, clients, feed)
+        consumers = ConsumerRequests(store, driver, topics, groups, offsets, clients, feed, self.notices)
         rates, delays = self.send.rates, self.delay_offsets
         self.tables = TableRequests(
             config, store, driver, topics, groups, offsets, delays, rates, feed, self._shell.when_routed

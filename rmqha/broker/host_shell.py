@@ -57,6 +57,9 @@ class HostShell:
     def wake_retention(self) -> None:
         self._retention.wake()
 
+    def wake_notices(self) -> None:
+        self._loops.wake_notices()
+
     def wake_searches(self) -> None:
         self._loops.wake_searches()
 

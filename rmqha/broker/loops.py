@@ -34,6 +34,8 @@ SAVE_INTERVAL_MS = 5000
 MAX_SAVE_PAUSE_MS = 200
 """Between two writes of topics and groups, else as long as the last one took: somebody may make topics all the time,
 and each write takes them all."""
+MAX_NOTICE_PAUSE_S = 0.5
+"""Between two rounds of notices to large groups of consumers."""
 
 
 class BrokerLoops:
@@ -54,6 +56,7 @@ class BrokerLoops:
         self._save_wanted = trio.Event()
         self._tables_wanted = trio.Event()
         self._search_wanted = trio.Event()
+        self._notices_due = trio.Event()
         self._index_slice = SliceSize(MIN_INDEX_STEP_BYTES, MAX_INDEX_STEP_BYTES)
         self._sleeps_until_ms: int | None = None
         self._moved: trio.Event | None = None
@@ -71,6 +74,9 @@ class BrokerLoops:
 
     def wake_transactions(self) -> None:
         self._copied.set()
+
+    def wake_notices(self) -> None:
+        self._notices_due.set()
 
     def wake_searches(self) -> None:
         self._search_wanted.set()
@@ -104,6 +110,7 @@ class BrokerLoops:
                 self._run_dispatch,
                 self._run_index,
                 self._run_searches,
+                self._run_notices,
                 self._run_flush,
                 self._run_allocate,
                 self._run_schedule,
@@ -174,6 +181,16 @@ class BrokerLoops:
             self._search_wanted = trio.Event()
             while self._core.queries.step():
                 await trio.lowlevel.checkpoint()
+
+    async def _run_notices(self) -> None:
+        """Large groups whose members change all the time are told so for a tenth of the time."""
+        while True:
+            await self._notices_due.wait()
+            self._notices_due = trio.Event()
+            began_at_s = trio.current_time()
+            while self._core.notices.step():
+                await trio.lowlevel.checkpoint()
+            await trio.sleep(min(MAX_NOTICE_PAUSE_S, 9 * (trio.current_time() - began_at_s)))
 
     async def _run_flush(self) -> None:
         """One sync serves everybody whose bytes were in the log when it began; it blocks a thread, not the broker."""

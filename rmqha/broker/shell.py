@@ -48,6 +48,8 @@ class BrokerShell(Protocol):
 
     def wake_searches(self) -> None: ...
 
+    def wake_notices(self) -> None: ...
+
     def save_offsets_soon(self) -> None:
         """Somebody waits for the file of consumer offsets."""
 

@@ -114,7 +114,7 @@ class _Ports:
 
 
 class FakeShell:
-    """Does at once what a test does not take over (`saves_tables`, `searches`), and notes what the core tells."""
+    """Does at once what a test does not take over (`saves_tables`, `searches`, `notifies`), and notes the rest."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -122,7 +122,7 @@ class FakeShell:
         self.roles: list[RoleChanged] = []
         self.topic_changes = 0
         self.woken: Counter[str] = Counter()
-        self.saves_tables = self.searches = True
+        self.saves_tables = self.searches = self.notifies = True
         self.holds = False
         self.held: list[Command] = []
 
@@ -150,6 +150,13 @@ class FakeShell:
 
     def wake_retention(self) -> None:
         self.woken["retention"] += 1
+
+    def wake_notices(self) -> None:
+        self.woken["notices"] += 1
+        if self.loops is not None:
+            self.loops.wake_notices()
+        while self.notifies and self._broker.core.notices.step():
+            pass
 
     def wake_searches(self) -> None:
         self.woken["searches"] += 1

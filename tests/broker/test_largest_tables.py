@@ -166,6 +166,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     directory: Path = tmp_path_factory.mktemp("large")
     broker = Broker(directory / "store", mapped_file_size_commit_log=4 * 1024 * 1024).start()
     broker.shell.saves_tables = False  # a thread's work
+    broker.shell.notifies = False  # a task's (test_group_notices.py)
     fill(broker)
     gc.collect()
     gc.freeze()

@@ -34,6 +34,10 @@ class SimShell:
     def wake_retention(self) -> None:
         """Operators of these runs ask for nothing."""
 
+    def wake_notices(self) -> None:
+        while self._process.core.notices.step():
+            pass
+
     def wake_searches(self) -> None:
         while self._process.core.queries.step():
             pass

@@ -18,6 +18,7 @@ from rmqha.broker.requests.request import (
     number,
     text,
 )
+from rmqha.broker.services.group_notices import GroupNotices
 from rmqha.broker.tables.clients import MAX_GROUPS_PER_CHANNEL, ClientTable, names_fault
 from rmqha.broker.tables.groups import GroupTable
 from rmqha.broker.tables.offsets import OffsetTable
@@ -55,9 +56,11 @@ class ConsumerRequests:
         offsets: OffsetTable,
         clients: ClientTable,
         feed: Feed,
+        notices: GroupNotices,
     ) -> None:
         self._log = log
         self._standing = standing
+        self._notices = notices
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
@@ -125,7 +128,7 @@ class ConsumerRequests:
         """Tell a group's members that it changed, unless its settings say not to."""
         settings = self._groups.get(group)
         if settings is None or settings.get("notifyConsumerIdsChangedEnable", True):
-            self._clients.notify(group)
+            self._notices.changed(group)
 
     def closed(self, channel: Channel) -> None:
         for group in self._clients.closed(channel):

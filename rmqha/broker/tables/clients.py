@@ -1,5 +1,4 @@
-"""The clients that are connected: producers and consumers by heartbeat, their subscriptions, and notice 40 when a group
-changes."""
+"""The clients that are connected: producers and consumers by heartbeat, and their subscriptions."""
 
 from __future__ import annotations
 
@@ -9,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rmqha.broker.requests.request import Channel, RequestError
-from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.code import ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.message import java_string_hash
 from rmqha.model.principal import UNRESTRICTED, Principal
 from rmqha.model.printable import MAX_NAME_CHARS, name_fault, printable
 from rmqha.model.selector import Selector, SelectorError, parse_selector
-from rmqha.wire.command import FLAG_ONEWAY, Command, Language
+from rmqha.wire.command import Language
 from rmqha.wire.steps import RUN_COUNT
 
 MAX_GROUPS_PER_CHANNEL = 256
@@ -101,8 +100,8 @@ class ConsumerGroup:
 
 
 class ClientTable:
-    """Groups exist while a channel of theirs does. Every change of a group's members or subscriptions notifies all
-    of its channels, the new one included (formats.md §17)."""
+    """Groups exist while a channel of theirs does. Every change of a group's members or subscriptions is to be told to
+    all of its channels, the new one included (formats.md §17)."""
 
     def __init__(self, config: BrokerConfig | None = None) -> None:
         self.configure(config or BrokerConfig())
@@ -150,7 +149,7 @@ class ClientTable:
         version: int = 0,
         principal: Principal = UNRESTRICTED,
     ) -> list[str]:
-        """Take one heartbeat; the consumer groups that changed, for `notify`. A producer group that is another
+        """Take one heartbeat; the consumer groups that changed. A producer group that is another
         account's is passed over. Raises ValueError, KeyError or TypeError if the body is not a heartbeat, RequestError
         where there is no room."""
         member = GroupMember(_name(body["clientID"]), language, version, principal)
@@ -199,14 +198,6 @@ class ClientTable:
         groups = sorted(self._groups_of.pop(channel, set()))
         self._membership_count -= len(groups)
         return [group for group, consumer in groups if self._leave(channel, group, consumer)]
-
-    def notify(self, group_name: str) -> None:
-        """Tell every member that the group has changed, so that it rebalances."""
-        group = self._consumers.get(group_name)
-        for channel in list(group.channels) if group else []:
-            channel.send(
-                Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group_name}, flag=FLAG_ONEWAY)
-            )
 
     def _may_join(self, groups: set[tuple[str, bool]], place: tuple[str, bool]) -> bool:
         if place in groups:

@@ -1,0 +1,93 @@
+"""Notice 40 to groups of thousands of members, which took a turn of the loop for each that came or went."""
+
+from __future__ import annotations
+
+import trio
+
+from rmqha.broker.loops import BrokerLoops
+from rmqha.broker.services.group_notices import AT_ONCE_COUNT, MEMBERS_AT_A_TIME
+from rmqha.broker.tables.clients import MAX_GROUPS_PER_CHANNEL
+from rmqha.host.clock import HostClock
+from rmqha.model.code import RequestCode
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import dumps
+from tests.broker.support import Broker, FakeChannel
+from tests.support.patience import HANG_S
+
+COUNT = 4 * MEMBERS_AT_A_TIME + 7
+
+
+def heartbeat(broker: Broker, channel: FakeChannel, number: int, *groups: str) -> None:
+    items = [{"groupName": group, "subscriptionDataSet": []} for group in groups]
+    body = dumps({"clientID": f"c{number}", "consumerDataSet": items})
+    broker.core.processor.received(channel, [Command(RequestCode.HEART_BEAT, body=body)])
+
+
+def told(channels: list[FakeChannel]) -> list[int]:
+    """Notices that each has had since this was last asked."""
+    return [
+        sum(1 for command in channel.take() if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)
+        for channel in channels
+    ]
+
+
+def joined(broker: Broker, count: int, *groups: str) -> list[FakeChannel]:
+    channels = [FakeChannel() for _ in range(count)]
+    for number, channel in enumerate(channels):
+        heartbeat(broker, channel, number, *groups)
+    while broker.core.notices.step():
+        pass
+    told(channels)
+    return channels
+
+
+def test_a_large_group_is_told_in_steps_and_changes_come_together(broker: Broker) -> None:
+    broker.shell.notifies = False
+    channels = joined(broker, COUNT, "G")
+    late = FakeChannel()
+    heartbeat(broker, late, COUNT, "G")
+    heartbeat(broker, late, COUNT, "G")
+    assert sum(told(channels)) == 0, "nobody in the turn of the request"
+    assert broker.core.notices.step()
+    assert sum(told([*channels, late])) == MEMBERS_AT_A_TIME
+    broker.core.processor.closed(channels[-1])
+    heartbeat(broker, FakeChannel(), COUNT + 1, "G")
+    rest, steps = [0] * COUNT, 0
+    while broker.core.notices.step():
+        steps += 1
+        counts = told(channels)
+        assert sum(counts) <= MEMBERS_AT_A_TIME
+        rest = [have + more for have, more in zip(rest, counts, strict=True)]
+    rest = [have + more for have, more in zip(rest, told(channels), strict=True)]
+    assert rest[:MEMBERS_AT_A_TIME] == [1] * MEMBERS_AT_A_TIME, "one round more for both changes"
+    assert rest[MEMBERS_AT_A_TIME:-1] == [2] * (COUNT - MEMBERS_AT_A_TIME - 1)
+    assert steps <= 2 * COUNT / MEMBERS_AT_A_TIME + 2
+
+
+def test_the_end_of_a_member_of_many_groups_tells_few_at_once(broker: Broker) -> None:
+    broker.shell.notifies = False
+    groups = [f"G{number}" for number in range(MAX_GROUPS_PER_CHANNEL)]
+    small = joined(broker, AT_ONCE_COUNT + 1, *groups)
+    broker.core.processor.closed(small[0])
+    assert sum(told(small)) == AT_ONCE_COUNT * MAX_GROUPS_PER_CHANNEL, "a group of so few is told at once"
+    large = [*small[1:], *joined(broker, 2, *groups)]
+    told(large)
+    broker.core.processor.closed(large[-1])
+    assert sum(told(large)) == 0
+    while broker.core.notices.step():
+        pass
+    assert told(large)[:-1] == [MAX_GROUPS_PER_CHANNEL] * (len(large) - 1)
+
+
+async def test_the_broker_has_a_task_for_it(broker: Broker) -> None:
+    broker.shell.notifies = False
+    channels = [FakeChannel() for _ in range(COUNT)]
+    broker.shell.loops = loops = BrokerLoops(broker.core, HostClock())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(loops.run)
+        for number, channel in enumerate(channels):
+            heartbeat(broker, channel, number, "G")
+        with trio.fail_after(HANG_S):
+            while not all(any(command.is_oneway for command in channel.sent) for channel in channels):
+                await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
