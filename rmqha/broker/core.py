@@ -113,7 +113,8 @@ class BrokerCore:
         self._tracer, self._clock, self._shell = tracer, clock, shell
         self.replica: ReplicaMachine
         if config.enable_controller_mode:
-            self.replica = Replica(config, store, identity, tracer, self._may_join, clock.wall_ms() - clock.now_ms())
+            wall_offset_ms = clock.wall_ms() - clock.now_ms()
+            self.replica = Replica(config, store, identity, tracer, self._may_join, self._table_waits, wall_offset_ms)
         else:
             self.replica = StaticReplica(config, store, tracer)
         self.room = TailRoom(self.replica, clock)
@@ -262,6 +263,9 @@ class BrokerCore:
     def _may_join(self, slave_id: BrokerId) -> bool:
         return self.feed.may_join(slave_id)
 
+    def _table_waits(self) -> int:
+        return self.feed.topic_waiting_count
+
     def moved(self) -> None:
         self.feed.changed()
 
@@ -327,7 +331,10 @@ class BrokerCore:
     def tables_written(self, trouble: str) -> None:
         """All of `table_writes` were called; `trouble` as of `tables_saved`."""
         self.tables_saved(trouble, "tables")
+        waiting_count = self.feed.topic_waiting_count
         self.feed.saved()
+        if waiting_count > self.feed.topic_waiting_count:
+            self.driver.timeout()  # a hand-over may wait for what has been answered now
 
     def writes(self) -> Iterator[Callable[[], None]]:
         """One for each other table whose file follows from time to time and is behind; a thread may call it. Each

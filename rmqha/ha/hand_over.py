@@ -62,7 +62,8 @@ class HandOver:
         self, now_ms: int, own_max: PhyOffset, target_ack: PhyOffset | None, waiting_count: int
     ) -> list[HandedOver]:
         """`target_ack`: what the target has acknowledged under this epoch, None if it is not connected.
-        `waiting_count`: producers that wait for an acknowledgement."""
+        `waiting_count`: answers that wait for an acknowledgement; the role change would end them as open, and their
+        clients would send again."""
         waiting = self._waiting
         if waiting is None:
             return []

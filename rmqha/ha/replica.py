@@ -53,9 +53,11 @@ class Replica(RoleHolder):
         identity: IdentityStore,
         tracer: Tracer,
         may_join: Callable[[BrokerId], bool],
+        table_waits: Callable[[], int],
         wall_offset_ms: int = 0,
     ) -> None:
-        """A slave is proposed for the set only if `may_join` holds too. `now_ms + wall_offset_ms` is the wall time that
+        """A slave is proposed for the set only if `may_join` holds too. `table_waits`: number of answers that wait
+        until the set holds a topic, beside those that wait for the log. `now_ms + wall_offset_ms` is the wall time that
         stamps requests to the controllers."""
         self._config = config
         self._log = log
@@ -70,6 +72,7 @@ class Replica(RoleHolder):
         self._stopping_at_ms: int | None = None
         self._hand_over_told = False
         self._switch = HandOver()
+        self._table_waits = table_waits
         self.newest_master_address = ""
         """Broker address of the newest master heard of, even if the disk has not taken its epoch yet."""
         self._speed = CopySpeed()
@@ -425,7 +428,8 @@ class Replica(RoleHolder):
         target = self._switch.target
         acks = [item.acked_offset for item in self._slaves.connections if item.slave_id == target]
         ack = acks[0] if acks else None
-        self._actions += self._switch.look(now_ms, self._log.max_phy_offset, ack, len(self._commitment.waits))
+        waiting_count = len(self._commitment.waits) + self._table_waits()
+        self._actions += self._switch.look(now_ms, self._log.max_phy_offset, ack, waiting_count)
 
     def _open(self, promoting: Promoting) -> None:
         """PROMOTING ends when everything that was there before is committed and in the queues."""

@@ -35,7 +35,9 @@ class Node:
         self.trace = RecordingTracer()
         self.config = BrokerConfig(listen_port=10901 + 10 * number, **group.options)
         self.identity = MemoryIdentity(identity)
-        self.replica = Replica(self.config, self.log, self.identity, self.trace, group.may_join)
+        self.replica = Replica(
+            self.config, self.log, self.identity, self.trace, group.may_join, lambda: group.table_waits
+        )
         self.done: dict[Any, AckStatus] = {}
         self.handed_over: dict[Any, str] = {}
         self.roles: list[RoleChanged] = []
@@ -52,6 +54,7 @@ class Group:
         self.nodes: dict[int, Node] = {}
         self.cut: set[tuple[int, int]] = set()
         self.auto_sync = True
+        self.table_waits = 0
         self.kept_out: set[int] = set()
         """Slaves whose tables are behind, say."""
         for number in range(1, count + 1):

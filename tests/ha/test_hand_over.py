@@ -83,6 +83,25 @@ def test_producers_that_wait_for_others_hold_it_up_for_half_the_time_only() -> N
     assert group[1].handed_over[token] == ""
 
 
+def test_answers_that_wait_for_the_sets_tables_hold_it_up_too() -> None:
+    """Those of sends that have made their topic: they would be told that their end is open, and come again."""
+    group = started()
+    group.table_waits = 1
+    first = ask(group, 2, timeout_ms=400)
+    group.run(190)
+    assert first not in group[1].handed_over
+    group.table_waits = 0
+    group.run(1)
+    assert group[1].handed_over[first] == ""
+    group.run(1100)
+    group.table_waits = 1
+    second = ask(group, 2, timeout_ms=400)
+    group.run(190)
+    assert second not in group[1].handed_over
+    group.run(20)
+    assert group[1].handed_over[second] == ""
+
+
 def test_another_request_takes_its_place_and_a_cancel_ends_it() -> None:
     group = started()
     group.cut = {(1, 2), (2, 1), (1, 3), (3, 1)}

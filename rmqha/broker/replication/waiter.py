@@ -79,19 +79,32 @@ class FramesWaiter(Waiting):
 
 
 class TopicWaiter(Waiting):
-    """A batch whose first messages made their topic: acknowledged once the set holds both (metadataSync=strict)."""
+    """A batch whose first messages made their topic: acknowledged once the set holds both (metadataSync=strict). It
+    waits for both from the start, so that a hand-over sees it waiting until it is answered."""
 
-    __slots__ = ("_waiter", "_when_held")
+    __slots__ = ("_fault", "_status", "_waiter")
 
     def __init__(self, waiter: Waiting, when_held: Callable[[Callable[[str], None]], None]) -> None:
         self._waiter = waiter
-        self._when_held = when_held
+        self._status: AckStatus | None = None
+        self._fault: str | None = None
+        when_held(self._held)
 
     def finish(self, status: AckStatus) -> None:
+        assert self._status is None, "the log's answer comes once"
+        self._status = status
         if status is not AckStatus.OK:
             self._waiter.finish(status)
-        else:
-            self._when_held(lambda fault: self._waiter.finish(AckStatus.FLUSH_SLAVE_TIMEOUT if fault else AckStatus.OK))
+        elif self._fault is not None:
+            self._end(self._fault)
+
+    def _held(self, fault: str) -> None:
+        self._fault = fault
+        if self._status is AckStatus.OK:
+            self._end(fault)
+
+    def _end(self, fault: str) -> None:
+        self._waiter.finish(AckStatus.FLUSH_SLAVE_TIMEOUT if fault else AckStatus.OK)
 
 
 class HandOverWaiter:

@@ -407,6 +407,11 @@ class MetadataLeader:
     def waiting_count(self) -> int:
         return sum(map(len, self._lines.values()))
 
+    @property
+    def topic_waiting_count(self) -> int:
+        """Number of waits for topics and groups alone; offsets are waited for all the time."""
+        return sum(len(self._lines.get((of_set, False, False), ())) for of_set in (True, False))
+
     # --- time and role ------------------------------------------------------------------------------------------------
     def timeout(self) -> None:
         """Call each 100 ms: offsets go out, polls and waits end."""
