@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from itertools import zip_longest
 
@@ -9,6 +10,8 @@ import pytest
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
+
+from tests.support import failures
 
 settings.register_profile("rmqha", deadline=None)  # a law is not broken by a machine that is busy
 settings.load_profile("rmqha")
@@ -29,6 +32,12 @@ class Modules(LoadFileScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         return TOGETHER if nodeid.startswith(TOGETHER) else str(super()._split_scope(nodeid))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path = os.environ.get(failures.VARIABLE)
+    if path and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(failures.FailureLog(path))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -10,13 +10,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import HANG_S
+
 ROOT = Path(__file__).parents[1]
 MAKE = """\
 #!/bin/sh
 echo "$@" >> "$RECORD"
 echo "output of $1"
 if [ "$1" = "$HANGING" ]; then exec sleep 60; fi
-for name in $FAILING; do if [ "$1" = "$name" ]; then exit 2; fi; done
+for name in $FAILING; do
+  if [ "$1" = "$name" ]; then
+    [ -z "$TELLING" ] || echo "tests/test_$1.py::test_it (call)" >> "$RMQHA_FAILURES"
+    exit 2
+  fi
+done
 """
 LANES = {
     *("lint", "types", "sbom", "test-lowest", "test", "sim", "fuzz", "browser", "spec", "chaos", "abuse", "interop"),
@@ -44,7 +51,7 @@ class Run:
             env={**os.environ, "PATH": path, "RECORD": str(record), **environment},
             capture_output=True,
             text=True,
-            timeout=50,
+            timeout=HANG_S,
             check=False,
         )
         self.targets = [line.split()[0] for line in record.read_text().splitlines()]
@@ -72,6 +79,66 @@ def test_a_failing_lane_fails_the_run_and_lets_the_others_run(tmp_path: Path, fa
     assert run.done.returncode == 1
     assert sorted(run.targets[1:]) == sorted(LANES)
     assert run.failed == sorted(failing.split())
+
+
+@pytest.mark.parametrize("told", ["", "yes"])
+def test_the_end_says_why_a_lane_failed(tmp_path: Path, told: str) -> None:
+    """Of the whole output only the end is kept: the failing tests, or the lane's last words."""
+    run = Run(tmp_path, FAILING="types chaos", TELLING=told)
+    end = re.split(r"^=== \d+ s$", run.done.stdout, flags=re.M)[-1]
+    for name in ("types", "chaos"):
+        why = f"  tests/test_{name}.py::test_it (call)" if told else f"  output of {name}"
+        assert f"--- make {name}\n" in end and f"{why}\n" in end.partition(f"--- make {name}\n")[2]
+    assert "output of fuzz" not in end
+
+
+FAILING_MODULE = """
+import trio
+
+def test_plain():
+    found = {"writable": False}
+    assert found["writable"], "three of five hold everything"
+
+def test_group():
+    async def main():
+        async with trio.open_nursery() as nursery:
+            with trio.fail_after(0):
+                await trio.sleep(1)
+    trio.run(main)
+
+def test_long():
+    assert list(range(300)) == [], "\\n".join(map(str, range(300)))
+"""
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_failing_tests_are_told_in_a_few_lines_each(tmp_path: Path, workers: str) -> None:
+    directory, told = tmp_path / "tests", tmp_path / "told"
+    directory.mkdir()
+    (directory / "test_failing.py").write_text(FAILING_MODULE)
+    (directory / "test_broken.py").write_text("import nothing_of_that_name\n")
+    (directory / "conftest.py").write_text("from tests.conftest import pytest_configure\n")
+    options = ["-c", os.devnull, "--rootdir", str(tmp_path), "-p", "no:cacheprovider", "-n", workers]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--continue-on-collection-errors", *options, str(directory)],
+        cwd=ROOT,
+        env=os.environ | {"RMQHA_FAILURES": str(told)},
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+    )
+    assert done.returncode == 1, done
+    blocks = {
+        block.split()[0].partition("::")[2]: block for block in re.split(r"^(?=\S)", told.read_text(), flags=re.M)[1:]
+    }
+    assert blocks.keys() == {"", "test_plain", "test_group", "test_long"}
+    assert max(block.count("\n") for block in blocks.values()) <= 15
+    assert 'assert found["writable"], "three of five hold everything"' in blocks["test_plain"]
+    assert "AssertionError: three of five hold everything" in blocks["test_plain"]
+    assert "await trio.sleep(1)" in blocks["test_group"] and "TooSlowError" in blocks["test_group"]
+    assert "AssertionError: 0" in blocks["test_long"]
+    assert "No module named 'nothing_of_that_name'" in blocks[""]
 
 
 def test_without_an_environment_nothing_runs(tmp_path: Path) -> None:
@@ -114,7 +181,7 @@ def test_what_a_worker_measured_is_printed(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=HANG_S,
         check=False,
     )
     assert "\ntest_fault: done in 12 ms\n" in done.stdout, done
