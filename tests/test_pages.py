@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import HANG_S
+
 ROOT = Path(__file__).parents[1]
 INDEX = ROOT / "docs" / "README.md"
 FOLDERS = ("start", "use", "operate", "internals")
@@ -23,7 +25,7 @@ def tracked(*patterns: str) -> list[Path]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=HANG_S,
         check=True,
     ).stdout
     return [ROOT / name for name in listed.splitlines() if not name.startswith(FOREIGN) and (ROOT / name).is_file()]

@@ -11,6 +11,7 @@ import pytest
 
 from rmqha.ops.local.preflight import free_ports
 from tests.support.command import rmqha
+from tests.support.patience import HANG_S
 
 HEAVY = ("rich", "pyspark", "pyarrow", "numpy", "hypothesis")
 
@@ -40,7 +41,7 @@ async def test_bad_input_is_one_sentence(tmp_path: Path, text: str | None, words
 
 def test_a_server_loads_nothing_heavy() -> None:
     code = f"import sys, rmqha.cli.local.broker; print([name for name in {HEAVY!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_S, check=True)
     assert done.stdout.strip() == "[]"
 
 
@@ -60,6 +61,6 @@ def test_sigterm_ends_it_in_order(tmp_path: Path) -> None:
         assert (tmp_path / "store" / "abort").exists()
         process.send_signal(signal.SIGTERM)
         rest = process.stderr.read()
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=HANG_S) == 0
     assert " stopped " in rest
     assert not (tmp_path / "store" / "abort").exists()

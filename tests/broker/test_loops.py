@@ -20,8 +20,7 @@ from rmqha.port import Buffer
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 from tests.broker.support import Broker, FakeChannel, topic_table
-
-PATIENCE_S = 30
+from tests.support.patience import HANG_S
 
 
 async def test_tables_that_cannot_be_written_are_told_once_and_tried_again(
@@ -47,7 +46,7 @@ async def test_tables_that_cannot_be_written_are_told_once_and_tried_again(
     async with trio.open_nursery() as nursery:
         broker.shell.loops = BrokerLoops(broker.core, broker.clock)
         nursery.start_soon(broker.shell.loops.run)
-        with trio.fail_after(PATIENCE_S):
+        with trio.fail_after(HANG_S):
             for _ in range(3):
                 assert await tries.receive(), "it cannot have been written"
             assert broker.tracer.names().count("tables_not_saved") == 1
@@ -77,7 +76,7 @@ class SlowDisk(HostDisk):
     def write_atomic(self, path: str, data: Buffer) -> None:
         self.begun.append(path)
         assert current_thread() is not main_thread()
-        assert self.go.acquire(timeout=PATIENCE_S)
+        assert self.go.acquire(timeout=HANG_S)
         if self.fails:
             raise OSError(errno.ENOSPC, "No space left on device")
         super().write_atomic(path, data)
@@ -93,7 +92,7 @@ async def slow_tables(tmp_path: Path) -> AsyncIterator[tuple[Broker, SlowDisk]]:
         broker.shell.loops = BrokerLoops(broker.core, broker.clock)
         nursery.start_soon(broker.shell.loops.run)
         await trio.testing.wait_all_tasks_blocked()
-        with trio.fail_after(PATIENCE_S):
+        with trio.fail_after(HANG_S):
             yield broker, disk
         disk.go.release(100)
         nursery.cancel_scope.cancel()

@@ -31,8 +31,7 @@ from rmqha.wire.command import Command
 from tests.broker.support import MAX_FRAME_BYTES, Broker, pull_command, send_command
 from tests.host.access.test_peer_filter import sharing
 from tests.support.controller import ScriptedController
-
-LIMIT_S = 10
+from tests.support.patience import HANG_MS, HANG_S
 
 
 class Registry:
@@ -128,7 +127,7 @@ class Running:
 
     async def stop(self) -> None:
         self.stopping.set()
-        with trio.fail_after(LIMIT_S):
+        with trio.fail_after(HANG_S):
             await self.ended.wait()
 
 
@@ -161,7 +160,7 @@ class Shells:
         return broker
 
     async def call(self, address: str, command: Command) -> Command:
-        return await self.client.call(address, command, 5000)
+        return await self.client.call(address, command, HANG_MS)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async def holds() -> bool:
@@ -170,8 +169,8 @@ class Shells:
         await self.eventually(holds)
 
     async def eventually(self, condition: Callable[[], Awaitable[bool]]) -> None:
-        """Ask until it holds; fail after LIMIT_S."""
-        with trio.fail_after(LIMIT_S):
+        """Ask until it holds; fail after HANG_S."""
+        with trio.fail_after(HANG_S):
             while True:
                 if await condition():
                     return
@@ -193,7 +192,7 @@ class Shells:
 
     async def send(self, broker: Running, body: bytes) -> Command:
         """Send until the broker takes it, as a client with retries."""
-        with trio.fail_after(LIMIT_S):
+        with trio.fail_after(HANG_S):
             while True:
                 reply = await self.call(broker.address, send_command(body=body))
                 if reply.code not in (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR):
@@ -366,7 +365,7 @@ async def test_probes_of_the_ha_port_do_not_reach_the_machine(tmp_path: Path, mo
             async with stream:
                 if first:
                     await stream.send_all(first)
-                with trio.fail_after(LIMIT_S):
+                with trio.fail_after(HANG_S):
                     try:
                         assert await stream.receive_some(1) == b""
                     except trio.BrokenResourceError:
@@ -396,7 +395,7 @@ async def test_stop_answers_held_pulls_and_refuses_sends(tmp_path: Path) -> None
 
 async def refused(config: BrokerConfig) -> str:
     """The sentence with which a broker refuses to start."""
-    with pytest.raises(BaseException) as caught, trio.fail_after(LIMIT_S):
+    with pytest.raises(BaseException) as caught, trio.fail_after(HANG_S):
         await run_broker(config, HostTracer(write=lambda line: None))
     error: BaseException = caught.value
     while isinstance(error, BaseExceptionGroup):
@@ -452,7 +451,7 @@ async def test_a_disk_that_fails_ends_the_broker_with_a_sentence(
 
     async with shells(tmp_path) as here:
         broker = Running(here.config("a"))
-        with pytest.raises(BaseExceptionGroup) as caught, trio.fail_after(LIMIT_S):
+        with pytest.raises(BaseExceptionGroup) as caught, trio.fail_after(HANG_S):
             async with trio.open_nursery() as nursery:
                 broker.ports = await nursery.start(broker.run)
                 monkeypatch.setattr("rmqha.host.disk.HostRegion.sync", fail)
@@ -577,6 +576,6 @@ async def test_controllers_words_take_the_secret_where_there_is_one(tmp_path: Pa
         if closed:
             await here.until(lambda: asked() > before)
             assert (await here.send(broker, b"x")).code == 0, "it is still the master"
-            await controller.call(broker.address, notice(), 5000)
+            await controller.call(broker.address, notice(), HANG_MS)
         await here.until_state(broker, role="SLAVE", epoch=epoch + 1)
         await broker.stop()

@@ -17,7 +17,8 @@ from rmqha.model.offset import PhyOffset
 from rmqha.wire.command import Command
 from rmqha.wire.legacy_ha import encode_header, encode_report
 from tests.broker.support import MAX_FRAME_BYTES, Broker, pull_command, send_command
-from tests.broker.test_server import LIMIT_S, Registry, Shells
+from tests.broker.test_server import Registry, Shells
+from tests.support.patience import HANG_S
 
 MASTER: dict[str, Any] = {"enable_controller_mode": False, "broker_role": "SYNC_MASTER"}
 SLAVE: dict[str, Any] = {"enable_controller_mode": False, "broker_role": "SLAVE", "broker_id": 1}
@@ -110,7 +111,7 @@ async def test_strangers_on_the_ha_port_of_a_static_master_are_dropped(tmp_path:
             stream = await network.dial(f"127.0.0.1:{master.ports.ha}")
             async with stream:
                 await stream.send_all(first)
-                with trio.fail_after(LIMIT_S):
+                with trio.fail_after(HANG_S):
                     try:
                         assert await stream.receive_some(1) == b""
                     except trio.BrokenResourceError:
@@ -135,7 +136,7 @@ async def test_a_slave_that_got_half_a_record_asks_for_all_of_it_again(tmp_path:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
         ha_address = f"127.0.0.1:{listener.socket.getsockname()[1]}"
         slave = await here.start("b", **SLAVE, ha_master_address=ha_address, namesrv_addr="127.0.0.1:9")
-        with trio.fail_after(LIMIT_S):
+        with trio.fail_after(HANG_S):
             async with await listener.accept() as stream:
                 assert await stream.receive_some(8) == encode_report(PhyOffset(0))
                 await stream.send_all(encode_header(PhyOffset(0), begins + 50) + log[: begins + 50])

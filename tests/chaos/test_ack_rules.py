@@ -12,6 +12,7 @@ from rmqha.drill.audit import audit, check_same_bytes
 from rmqha.drill.cluster import BROKERS, Cluster, quickstart, wall_ms
 from rmqha.drill.traffic import DrillTraffic
 from tests.chaos.conftest import Tell
+from tests.support.patience import HANG_S
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timed]
 STALL_BOUND_MS = 2000
@@ -42,7 +43,7 @@ async def test_a_frozen_slave_in_ap_holds_up_sends_for_the_stall_bound_at_most(
     tmp_path: Path, tell: Tell, rule: str
 ) -> None:
     keys, bound_ms = RULES[rule]
-    with trio.fail_after(120), Cluster.of(quickstart("ap", broker=keys), tmp_path) as cluster:
+    with trio.fail_after(HANG_S), Cluster.of(quickstart("ap", broker=keys), tmp_path) as cluster:
         await cluster.up()
         traffic = DrillTraffic()
         async with traffic.running(cluster.spec.namesrv_addresses):

@@ -14,6 +14,7 @@ from rmqha.drill.cluster import BROKERS, Cluster, Failover, quickstart, until, w
 from rmqha.drill.traffic import DrillTraffic
 from rmqha.ops.local.preflight import free_ports
 from tests.chaos.conftest import Tell
+from tests.support.patience import HANG_S
 
 pytestmark = pytest.mark.chaos
 AWAY_S = 5.0
@@ -40,7 +41,7 @@ async def kill_master(cluster: Cluster, traffic: DrillTraffic, victim: str) -> F
 
 @pytest.mark.timed
 async def test_a_group_goes_on_without_name_server_and_controller(tmp_path: Path, tell: Tell) -> None:
-    with trio.fail_after(90), Cluster.of(quickstart("cp"), tmp_path) as cluster:
+    with trio.fail_after(HANG_S), Cluster.of(quickstart("cp"), tmp_path) as cluster:
         await cluster.up()
         traffic = DrillTraffic()
         async with traffic.running(cluster.spec.namesrv_addresses):
@@ -72,7 +73,7 @@ def three_controllers() -> dict[str, Any]:
 
 
 async def test_the_leading_controller_and_the_master_die_together(tmp_path: Path, tell: Tell) -> None:
-    with trio.fail_after(120), Cluster.of(three_controllers(), tmp_path) as cluster:
+    with trio.fail_after(HANG_S), Cluster.of(three_controllers(), tmp_path) as cluster:
         await cluster.up()
         traffic = DrillTraffic()
 

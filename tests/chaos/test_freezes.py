@@ -12,6 +12,7 @@ from rmqha.drill.cluster import BROKERS, Cluster, Failover, quickstart, wall_ms
 from rmqha.drill.traffic import DirectAnswers, DirectSender, DrillTraffic
 from rmqha.model.message import PROPERTY_UNIQUE_KEY, decode_properties
 from tests.chaos.conftest import Tell
+from tests.support.patience import HANG_S
 
 pytestmark = pytest.mark.chaos
 FREEZE_S = 4.0
@@ -31,7 +32,7 @@ async def test_a_frozen_master_is_replaced_and_acknowledges_nothing_stale(
     socket, and what all of the SyncStateSet hold the new master holds.
     """
     spec = quickstart("cp", broker={"forwardSendsMillis": forward_ms})
-    with trio.fail_after(90), Cluster.of(spec, tmp_path) as cluster:
+    with trio.fail_after(HANG_S), Cluster.of(spec, tmp_path) as cluster:
         await cluster.up()
         traffic = DrillTraffic()
         async with trio.open_nursery() as nursery, traffic.running(cluster.spec.namesrv_addresses):
@@ -75,7 +76,7 @@ async def test_a_frozen_master_is_replaced_and_acknowledges_nothing_stale(
 
 @pytest.mark.timed
 async def test_a_frozen_slave_holds_up_sends_for_the_stall_bound_at_most(tmp_path: Path, tell: Tell) -> None:
-    with trio.fail_after(90), Cluster.of(quickstart("cp"), tmp_path) as cluster:
+    with trio.fail_after(HANG_S), Cluster.of(quickstart("cp"), tmp_path) as cluster:
         await cluster.up()
         traffic = DrillTraffic()
         async with traffic.running(cluster.spec.namesrv_addresses):

@@ -14,6 +14,7 @@ from rmqha.drill.traffic import DrillTraffic
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.ops.local.supervisor import spawn
 from tests.chaos.conftest import Tell
+from tests.support.patience import HANG_S
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timed]
 PROBE_TIMEOUT_MS = 1500
@@ -39,7 +40,7 @@ def flag(scratch: Path, name: str) -> Path:
 
 
 async def test_a_master_whose_disk_makes_nothing_durable_any_more_hands_over(tmp_path: Path, tell: Tell) -> None:
-    with trio.fail_after(90), cluster_that_can_hang(tmp_path) as cluster:
+    with trio.fail_after(HANG_S), cluster_that_can_hang(tmp_path) as cluster:
         await cluster.up()
         traffic = DrillTraffic()
         async with traffic.running(cluster.spec.namesrv_addresses):
@@ -67,7 +68,7 @@ async def test_a_master_whose_disk_makes_nothing_durable_any_more_hands_over(tmp
 async def test_a_slave_whose_disk_makes_nothing_durable_any_more_is_known_and_holds_nobody_up(
     tmp_path: Path, tell: Tell
 ) -> None:
-    with trio.fail_after(90), cluster_that_can_hang(tmp_path) as cluster:
+    with trio.fail_after(HANG_S), cluster_that_can_hang(tmp_path) as cluster:
         await cluster.up()
         traffic = DrillTraffic()
         async with traffic.running(cluster.spec.namesrv_addresses):

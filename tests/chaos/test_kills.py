@@ -11,6 +11,7 @@ from rmqha.drill.audit import audit, check_same_bytes
 from rmqha.drill.cluster import BROKERS, Cluster, Failover, quickstart, wall_ms
 from rmqha.drill.traffic import DrillTraffic
 from tests.chaos.conftest import Tell
+from tests.support.patience import HANG_S
 
 pytestmark = pytest.mark.chaos
 ROUNDS = 6
@@ -32,7 +33,7 @@ async def kill_masters(cluster: Cluster, traffic: DrillTraffic, tell: Tell) -> i
 
 
 async def test_masters_killed_in_a_row_take_no_acknowledged_message_in_cp(tmp_path: Path, tell: Tell) -> None:
-    with trio.fail_after(120), Cluster.of(quickstart("cp"), tmp_path) as cluster:
+    with trio.fail_after(HANG_S), Cluster.of(quickstart("cp"), tmp_path) as cluster:
         await cluster.up()
         traffic = DrillTraffic()
         async with traffic.running(cluster.spec.namesrv_addresses):
@@ -49,7 +50,7 @@ async def test_masters_killed_in_a_row_take_no_acknowledged_message_in_cp(tmp_pa
 
 async def test_masters_killed_in_a_row_leave_equal_logs_in_ap(tmp_path: Path, tell: Tell) -> None:
     """A master acknowledges alone, so some losses are allowed; different logs are not."""
-    with trio.fail_after(120), Cluster.of(quickstart("ap"), tmp_path) as cluster:
+    with trio.fail_after(HANG_S), Cluster.of(quickstart("ap"), tmp_path) as cluster:
         await cluster.up()
         traffic = DrillTraffic()
         async with traffic.running(cluster.spec.namesrv_addresses):
@@ -68,7 +69,7 @@ async def test_masters_killed_in_a_row_leave_equal_logs_in_ap(tmp_path: Path, te
 async def test_a_whole_group_killed_at_once_comes_back_with_all_that_was_acknowledged(
     tmp_path: Path, tell: Tell
 ) -> None:
-    with trio.fail_after(90), Cluster.of(quickstart("cp"), tmp_path) as cluster:
+    with trio.fail_after(HANG_S), Cluster.of(quickstart("cp"), tmp_path) as cluster:
         await cluster.up()
         traffic = DrillTraffic()
         async with traffic.running(cluster.spec.namesrv_addresses):

@@ -15,6 +15,7 @@ from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.ops.local.supervisor import spawn
 from tests.chaos.conftest import Tell
 from tests.chaos.lying_server import LIES, cut_power, prepare_device
+from tests.support.patience import HANG_S
 
 pytestmark = pytest.mark.chaos
 KEYS = {
@@ -48,7 +49,7 @@ async def test_what_a_lying_disk_lost_with_its_power_the_others_have(tmp_path: P
     has written since."""
     for name in BROKERS:
         prepare_device(device(tmp_path, name))
-    with trio.fail_after(60), cluster_on_lying_disks(tmp_path, flush) as cluster:
+    with trio.fail_after(HANG_S), cluster_on_lying_disks(tmp_path, flush) as cluster:
         await cluster.up()
         traffic = DrillTraffic()
         async with traffic.running(cluster.spec.namesrv_addresses):

@@ -20,6 +20,7 @@ from rmqha.drill.traffic import DirectAnswers, DrillTraffic
 from rmqha.ops.local.cluster_file import parse
 from rmqha.ops.local.cluster_state import ClusterState
 from tests.chaos.conftest import Tell
+from tests.support.patience import HANG_S
 
 pytestmark = pytest.mark.chaos
 CUT_S = 8.0
@@ -72,7 +73,7 @@ class Told:
 
 async def cut_the_master_off(hosts: Namespaces, scratch: Path, mode: str, tell: Tell) -> Told:
     """Cut, wait for the rival, heal, audit. In the end all logs are equal, whatever the mode."""
-    with trio.fail_after(120), cluster_of_hosts(hosts, scratch, mode) as cluster:
+    with trio.fail_after(HANG_S), cluster_of_hosts(hosts, scratch, mode) as cluster:
         await cluster.up()
         traffic, heard = DrillTraffic(), scratch / "heard"
 

@@ -20,6 +20,7 @@ from rmqha.spark import session
 from rmqha.spark.sql import translate
 from tests.chaos.conftest import Tell
 from tests.spark.slow_start import SLOW_START, STARTS
+from tests.support.patience import HANG_S
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark]
 DIRECT_TIMEOUT_MS = 2_000
@@ -103,7 +104,7 @@ async def test_queries_go_on_through_a_kill_of_the_master_in_cp(
 ) -> None:
     """Over the store of the master that is killed and comes back as a slave, its unconfirmed tail cut, and over that
     of a slave, which may be elected: each record of the log once, whatever happens."""
-    with trio.fail_after(120), Cluster.of(quickstart("cp"), tmp_path) as cluster:
+    with trio.fail_after(HANG_S), Cluster.of(quickstart("cp"), tmp_path) as cluster:
         await cluster.up()
         traffic = DrillTraffic()
         async with traffic.running(cluster.spec.namesrv_addresses):
@@ -136,7 +137,7 @@ async def test_a_query_says_where_a_log_was_cut_that_it_had_read_in_ap(
 ) -> None:
     """A master that sees nobody any more goes on alone in AP, and the query reads what only it has. It is killed, the
     other replica is elected, and the tail is cut."""
-    with trio.fail_after(120), Cluster.of(quickstart("ap", 2), tmp_path) as cluster:
+    with trio.fail_after(HANG_S), Cluster.of(quickstart("ap", 2), tmp_path) as cluster:
         await cluster.up()
         traffic, direct = DrillTraffic(), DirectAnswers()
         async with traffic.running(cluster.spec.namesrv_addresses):

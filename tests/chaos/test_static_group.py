@@ -11,6 +11,7 @@ from rmqha.drill.audit import audit, check_same_bytes
 from rmqha.drill.cluster import BROKERS, Cluster, quickstart
 from rmqha.drill.traffic import DrillTraffic
 from tests.chaos.conftest import Tell
+from tests.support.patience import HANG_S
 
 pytestmark = pytest.mark.chaos
 MASTER, *SLAVES = BROKERS
@@ -20,7 +21,7 @@ FROZEN_S = 1.5
 async def test_killed_and_frozen_members_take_no_acknowledged_message(tmp_path: Path, tell: Tell) -> None:
     document = quickstart("ap", broker={"brokerRole": "SYNC_MASTER"})
     document["group"][0]["static"] = True
-    with trio.fail_after(120), Cluster.of(document, tmp_path) as cluster:
+    with trio.fail_after(HANG_S), Cluster.of(document, tmp_path) as cluster:
         await cluster.up()
         assert await cluster.master() == MASTER
         traffic = DrillTraffic()

@@ -15,11 +15,11 @@ import click
 import pytest
 
 from rmqha.cli.main import cli, main
+from tests.support.patience import HANG_S
 
 HALF = "\udcff\udcfe"
 """What Python makes of the bytes FF FE on a command line."""
 DEVICE = "/dev/zero"
-LIMIT_S = 20
 """A command that reads for ever is ended by SIGALRM, and the test run with it."""
 
 
@@ -81,7 +81,7 @@ def call(path: tuple[str, ...], name: str, value: str) -> list[str]:
 
 def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     """Exit code and what it says; an exception that is no exit is a traceback for the user."""
-    signal.alarm(LIMIT_S)
+    signal.alarm(HANG_S)
     try:
         with pytest.raises(SystemExit) as ended:
             main(arguments)

@@ -20,6 +20,7 @@ from rmqha.store.meta import sidecar
 from rmqha.wire.command import Command
 from tests.client.consumers.test_consumer import bodies, fill, take
 from tests.client.fake import FakeCluster, Stored, encode_stored
+from tests.support.patience import HANG_S
 
 
 async def test_batches_hold_all_messages_as_views() -> None:
@@ -27,7 +28,7 @@ async def test_batches_hold_all_messages_as_views() -> None:
         fill(fake.group, [f"{number:02}" for number in range(30)], tags="A")
         seen = []
         async with Consumer(fake.namesrv, "G", "T") as consumer:
-            with trio.fail_after(5):
+            with trio.fail_after(HANG_S):
                 async for batch in consumer.batches():
                     for view in batch:
                         assert isinstance(view.body, memoryview) and view.body.obj is batch.buffer.obj
@@ -54,7 +55,7 @@ async def test_a_batch_that_was_looked_at_but_not_finished_comes_again() -> None
         fill(fake.group, "abcdef", queue_count=1)
         with pytest.raises(KeyError):
             async with Consumer(fake.namesrv, "G", "T") as consumer:
-                with trio.fail_after(5):
+                with trio.fail_after(HANG_S):
                     await consumer.receive_batch()
                     second = await consumer.receive_batch()
                     raise KeyError(second[0].queue_offset)

@@ -8,6 +8,7 @@ from pathlib import Path
 import trio
 
 from tests.client.fake import FakeCluster
+from tests.support.patience import HANG_S
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
@@ -22,7 +23,7 @@ async def test_what_the_producer_sends_the_consumer_reads() -> None:
         process = await trio.lowlevel.open_process(command, stdout=-1)
         assert process.stdout is not None
         output = b""
-        with trio.fail_after(8):
+        with trio.fail_after(HANG_S):
             while output.count(b"order ") < 10:
                 output += await process.stdout.receive_some()
         process.kill()

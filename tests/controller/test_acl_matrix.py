@@ -16,6 +16,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import UnreachableError
 from rmqha.wire.command import Command
 from tests.controller.test_server import running, sole
+from tests.support.patience import HANG_MS
 
 C = RequestCode
 ANY_ACCOUNT = {
@@ -69,7 +70,7 @@ async def answer(client: RemotingClient, address: str, code: int) -> int | None:
 
 
 async def history(client: RemotingClient, address: str) -> bytes:
-    return bytes((await client.call(address, Command(C.RMQHA_GET_HISTORY), 5000)).body)
+    return bytes((await client.call(address, Command(C.RMQHA_GET_HISTORY), HANG_MS)).body)
 
 
 async def test_each_code_of_a_controller(tmp_path: Path) -> None:

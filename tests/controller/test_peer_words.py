@@ -24,6 +24,7 @@ from rmqha.model.error import ConfigError
 from rmqha.wire.auth.acl_needs import ANY_ACCOUNT
 from rmqha.wire.command import Command
 from tests.host.access.test_peer_filter import sharing
+from tests.support.patience import HANG_MS
 
 OPERATORS = {
     RequestCode.CONTROLLER_CLEAN_BROKER_METADATA,
@@ -105,7 +106,7 @@ def applied(number: int) -> Command:
 
 async def asked(address: str, command: Command, secured: Security | None) -> Command:
     async with RemotingClient(security=secured) as client:
-        return await client.call(address, command, 5000)
+        return await client.call(address, command, HANG_MS)
 
 
 async def test_a_stranger_registers_no_replica(tmp_path: Path) -> None:

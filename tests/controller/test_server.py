@@ -26,6 +26,7 @@ from rmqha.wire.command import Command
 from rmqha.wire.config_answer import parse_keys
 from rmqha.wire.frame import encode_frame
 from tests.controller.harness import CLUSTER, GROUP, Broker
+from tests.support.patience import HANG_MS, HANG_S
 
 MAX_FRAME = 1024 * 1024
 
@@ -79,7 +80,7 @@ class BrokerPort:
 
 
 async def ask(client: RemotingClient, address: str, code: RequestCode, ext: dict[str, str] | None = None) -> Command:
-    answer = await client.call(address, Command(code, ext), 2000)
+    answer = await client.call(address, Command(code, ext), HANG_MS)
     if answer.code != ResponseCode.SUCCESS:
         raise RemoteError(answer.code, answer.remark or "", address)
     return answer
@@ -103,14 +104,14 @@ async def boot(client: RemotingClient, controller: str, broker: Broker, port: in
 
 
 async def eventually(holds: Callable[[], bool]) -> None:
-    """Poll for what no event tells, within five seconds."""
-    with trio.fail_after(5):
+    """Poll for what no event tells."""
+    with trio.fail_after(HANG_S):
         while not holds():  # noqa: ASYNC110
             await trio.sleep(0.005)
 
 
 async def until_master(client: RemotingClient, controller: str, master_id: str) -> Command:
-    with trio.fail_after(5):
+    with trio.fail_after(HANG_S):
         while True:
             answer = await ask(client, controller, RequestCode.CONTROLLER_GET_REPLICA_INFO, {"brokerName": GROUP})
             if answer.ext.get("masterBrokerId") == master_id:
@@ -129,7 +130,7 @@ async def test_a_group_boots_and_fails_over_on_real_sockets(tmp_path: Path) -> N
         ports: list[BrokerPort] = []
         scopes: list[trio.CancelScope] = []
         for client in (first, second):
-            service = BrokerPort(Broker(0))
+            service = BrokerPort(Broker(0, timeout_ms=2 * HANG_MS))
             scope = trio.CancelScope()
 
             async def listen(
@@ -149,13 +150,11 @@ async def test_a_group_boots_and_fails_over_on_real_sockets(tmp_path: Path) -> N
         body = b'{"syncStateSet":[1,2],"syncStateSetEpoch":1}'
         alter = {"brokerName": GROUP, "masterBrokerId": "1", "masterEpoch": "1"}
         command = Command(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, alter, body)
-        assert (await first.call(controller, command, 2000)).code == 0
+        assert (await first.call(controller, command, HANG_MS)).code == 0
 
         scopes[0].cancel()  # the master dies: its port refuses, its connection closes
         first.close(controller)
-        started = trio.current_time()
-        answer = await until_master(second, controller, "2")
-        assert trio.current_time() - started < 1.5, "found by the closed connection, not by the 2 s time-out"
+        answer = await until_master(second, controller, "2")  # found by the closed connection, not by the time-out
         assert (answer.ext["masterEpoch"], bytes(answer.body)) == ("2", b'{"syncStateSet":[2],"syncStateSetEpoch":3}')
         await eventually(lambda: any(notice.ext["masterBrokerId"] == "2" for notice in ports[1].notices))
         history = json.loads(bytes((await ask(second, controller, RequestCode.RMQHA_GET_HISTORY)).body))
@@ -170,7 +169,7 @@ async def test_a_restarted_controller_remembers(tmp_path: Path) -> None:
     async with running(config) as controller, RemotingClient() as client:
         await boot(client, controller, Broker(0), 10911)
         update = Command(RequestCode.CONTROLLER_UPDATE_CONFIG, {}, b"enableElectUncleanMaster=true\n")
-        assert (await client.call(controller, update, 2000)).code == 0
+        assert (await client.call(controller, update, HANG_MS)).code == 0
         assert (tmp_path / "store" / OVERRIDES_FILE).exists()
     async with running(config) as controller, RemotingClient() as client:
         ids = {"clusterName": CLUSTER, "brokerName": GROUP}
@@ -184,7 +183,7 @@ async def test_a_changed_key_that_cannot_be_kept_is_said_and_ends_nothing(tmp_pa
     async with running(sole(tmp_path / "store")) as controller, RemotingClient() as client:
         (tmp_path / "store" / OVERRIDES_FILE).mkdir()
         update = Command(RequestCode.CONTROLLER_UPDATE_CONFIG, {}, b"enableElectUncleanMaster=true\n")
-        reply = await client.call(controller, update, 2000)
+        reply = await client.call(controller, update, HANG_MS)
         assert reply.code == ResponseCode.SYSTEM_ERROR and "in force until a restart" in (reply.remark or "")
         told = await ask(client, controller, RequestCode.CONTROLLER_GET_CONFIG)
         assert parse_keys(told, "n0").overridden == frozenset({"enableElectUncleanMaster"})
@@ -233,7 +232,7 @@ async def _reserve(task_status: trio.TaskStatus[int]) -> None:
 
 async def _agreed_leader(client: RemotingClient, addresses: list[str]) -> str:
     """The leader that all of `addresses` name and that is one of them."""
-    with trio.fail_after(10):
+    with trio.fail_after(HANG_S):
         while True:
             named = set()
             for address in addresses:
@@ -323,7 +322,7 @@ async def test_foreign_bytes_close_the_connection_and_change_nothing(tmp_path: P
         stream = await trio.open_tcp_stream(host, int(port))
         async with stream:
             await stream.send_all(FRAME + data)
-            with trio.fail_after(5):
+            with trio.fail_after(HANG_S):
                 while await stream.receive_some():
                     pass
         assert await groups(client, controller) == before
@@ -368,7 +367,7 @@ async def test_unknown_codes_duplicate_ids_and_wrong_clusters_are_refused(tmp_pa
                 ResponseCode.CONTROLLER_INVALID_MASTER,
             ),
         ):
-            answer = await client.call(controller, command, 2000)
+            answer = await client.call(controller, command, HANG_MS)
             assert answer.code == code and answer.remark
         assert await groups(client, controller) == before
 
@@ -424,6 +423,6 @@ async def test_a_bug_in_one_request_ends_its_session_and_a_broken_machine_the_co
             assert answer.ext["isLeader"] == "true"
             assert "request_failed" in [item["event"] for item in tracer.history()]
             monkeypatch.setattr("controller.machine.ControllerMachine._write_image", buggy)
-            with trio.fail_after(20):
+            with trio.fail_after(HANG_S):
                 await trio.sleep_forever()
     assert caught.value.subgroup(BrokenInvariantError) is not None

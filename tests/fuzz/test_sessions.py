@@ -30,6 +30,7 @@ from rmqha.wire.command import Command
 from tests.fuzz.budget import fuzz_seconds
 from tests.fuzz.damage import damaged, descriptors, pieces, tasks
 from tests.support.clock import ManualClock
+from tests.support.patience import HANG_S
 
 MAX_FRAME_BYTES = 1 << 20
 TOGETHER = 100
@@ -233,7 +234,7 @@ async def test_nothing_is_left_of_any_connection(kind: str) -> None:
                 done += await talk(random, peers)
                 for peer in peers:
                     peer.close()
-                with trio.fail_after(30):
+                with trio.fail_after(HANG_S):
                     while connections.child_tasks:
                         await trio.lowlevel.checkpoint()
             assert (routes.open, counts.session_count, counts.queued_bytes) == (0, 0, 0)

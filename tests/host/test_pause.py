@@ -17,6 +17,7 @@ from rmqha.host.net.statistics import Statistics
 from rmqha.port import Pause
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
+from tests.support.patience import HANG_S
 
 PAUSES = 3
 
@@ -69,7 +70,7 @@ def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 async def opaques_of(stream: trio.abc.Stream, count: int) -> list[int]:
     parser, found = FrameParser(65536), list[int]()
-    with trio.fail_after(10):
+    with trio.fail_after(HANG_S):
         while len(found) < count:
             found += [command.opaque for command in parser.feed(bytes(await stream.receive_some(65536)))]
     return found
@@ -109,7 +110,7 @@ async def test_a_pause_stops_one_connection_and_no_other(tls: bool) -> None:
         assert statistics.half_frames.total_bytes == Wait.size_bytes
         found: list[int] = []
         for turn in range(2):
-            with trio.fail_after(10):
+            with trio.fail_after(HANG_S):
                 while len(service.waits) <= turn:
                     await trio.testing.wait_all_tasks_blocked()
             resume = service.waits[turn].resume
@@ -134,14 +135,14 @@ async def test_a_connection_that_ends_in_its_pause_is_let_go() -> None:
         )
         stream = await trio.open_tcp_stream("127.0.0.1", port)
         await stream.send_all(encode_frame(Command(PAUSES)))
-        with trio.fail_after(10):
+        with trio.fail_after(HANG_S):
             while not service.waits:
                 await trio.testing.wait_all_tasks_blocked()
         await stream.aclose()
         resume = service.waits[0].resume
         assert resume is not None
         resume()
-        with trio.fail_after(10):
+        with trio.fail_after(HANG_S):
             while not service.closed_count:
                 await trio.testing.wait_all_tasks_blocked(0.01)
         resume()

@@ -7,7 +7,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -21,6 +20,7 @@ from rmqha.host.process import (
     started_at_ticks,
     uptime_ms,
 )
+from tests.support.patience import until
 
 SERVER = """
 import sys, time, trio
@@ -124,10 +124,7 @@ def test_a_process_is_named_by_pid_and_start_time() -> None:
         assert 0 <= (uptime_ms(child.pid) or 0) <= (uptime_ms(os.getpid()) or 0)
         child.kill()
         # a zombie until its parent asks for it
-        deadline = time.monotonic() + 10
-        while started_at_ticks(child.pid) is not None and time.monotonic() < deadline:
-            os.sched_yield()
-        assert started_at_ticks(child.pid) is None
+        until(lambda: started_at_ticks(child.pid) is None)
         pid = child.pid
     assert (started_at_ticks(pid), uptime_ms(pid), anonymous_rss_bytes(pid)) == (None, None, None)
 

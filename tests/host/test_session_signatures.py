@@ -20,6 +20,7 @@ from rmqha.wire.auth.session_signature import FORM
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
 from tests.host.access.test_security import secret_file
+from tests.support.patience import HANG_MS, HANG_S
 
 ACCOUNTS = """
 accounts:
@@ -74,14 +75,14 @@ async def test_our_client_and_our_server_use_the_own_form(tmp_path: Path) -> Non
     notes = Notes()
     async with trio.open_nursery() as nursery, RemotingClient(security=Security(credentials=BROKER)) as client:
         address = f"127.0.0.1:{await start(nursery, notes, guarded(tmp_path, 'own'))}"
-        answers = [await client.call(address, look(), 2000) for _ in range(3)]
+        answers = [await client.call(address, look(), HANG_MS) for _ in range(3)]
         await client.oneway(address, look(), look())
         assert client.oneway_at_once(address, look())
-        answers.append(await client.call(address, look(), 2000))
+        answers.append(await client.call(address, look(), HANG_MS))
         assert [answer.code for answer in answers] == [0] * 4
         assert notes.forms == ["2"] * 7
         client.close(address)
-        assert (await client.call(address, look(), 2000)).code == 0, "a new connection has a number of its own"
+        assert (await client.call(address, look(), HANG_MS)).code == 0, "a new connection has a number of its own"
         nursery.cancel_scope.cancel()
 
 
@@ -89,8 +90,8 @@ async def test_a_server_that_does_not_know_it_gets_apaches_form() -> None:
     notes = Notes()
     async with trio.open_nursery() as nursery, RemotingClient(security=Security(credentials=BROKER)) as client:
         address = f"127.0.0.1:{await start(nursery, notes, Security())}"
-        assert (await client.call(address, look(), 2000)).code == 0
-        assert (await client.call(address, look(), 2000)).code == 0
+        assert (await client.call(address, look(), HANG_MS)).code == 0
+        assert (await client.call(address, look(), HANG_MS)).code == 0
         assert notes.forms == ["apache", "apache"]
         assert notes.codes.count(RequestCode.RMQHA_OPEN_SESSION) == 1, "asked once for a connection"
         nursery.cancel_scope.cancel()
@@ -101,13 +102,13 @@ async def test_a_client_never_goes_back_to_the_weaker_form(tmp_path: Path) -> No
     async with RemotingClient(security=Security(credentials=BROKER)) as client:
         async with trio.open_nursery() as nursery:
             port = await start(nursery, first, guarded(tmp_path))
-            assert (await client.call(f"127.0.0.1:{port}", look(), 2000)).code == 0
+            assert (await client.call(f"127.0.0.1:{port}", look(), HANG_MS)).code == 0
             nursery.cancel_scope.cancel()
         async with trio.open_nursery() as nursery:
             await start(nursery, second, Security(), port)
             client.close(f"127.0.0.1:{port}")
             with pytest.raises(UnreachableError, match="no longer takes rmqha's own signatures"):
-                await client.call(f"127.0.0.1:{port}", look(), 2000)
+                await client.call(f"127.0.0.1:{port}", look(), HANG_MS)
             assert second.forms == []
             nursery.cancel_scope.cancel()
 
@@ -136,7 +137,7 @@ async def test_apaches_form_counts_where_it_may(
 async def said(port: int, command: Command) -> Command:
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(encode_frame(command))
-        with trio.fail_after(5):
+        with trio.fail_after(HANG_S):
             (answer,) = FrameParser(65536).feed(bytes(await stream.receive_some(65536)))
     return answer
 
@@ -153,7 +154,7 @@ async def test_what_another_connection_has_said_is_refused(tmp_path: Path) -> No
     notes.received = record  # type: ignore[method-assign]
     async with trio.open_nursery() as nursery, RemotingClient(security=Security(credentials=BROKER)) as client:
         port = await start(nursery, notes, guarded(tmp_path))
-        await client.call(f"127.0.0.1:{port}", look(), 2000)
+        await client.call(f"127.0.0.1:{port}", look(), HANG_MS)
         answer = await said(port, recorded[0])
         assert answer.code == ResponseCode.NO_PERMISSION and "another connection" in (answer.remark or "")
         nursery.cancel_scope.cancel()

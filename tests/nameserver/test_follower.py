@@ -16,6 +16,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 from tests.nameserver.test_server import registration
+from tests.support.patience import HANG_MS, HANG_S
 
 MAX_FRAME = 1024 * 1024
 
@@ -56,7 +57,7 @@ def roles(index: int, *rows: tuple[str, int, str, int], next_place: int | None =
 
 
 async def eventually(holds: Callable[[], bool]) -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(HANG_S):
         while not holds():  # noqa: ASYNC110
             await trio.sleep(0.005)
 
@@ -70,16 +71,16 @@ async def test_a_told_election_is_routed_and_its_version_shown() -> None:
         )
         config = NamesrvConfig(listen_port=0, controller_addr=f"127.0.0.1:{controller_port}")
         address = f"127.0.0.1:{await nursery.start(run_name_server, config, tracer)}"
-        await client.call(address, registration(0, 1000), 2000)
-        await client.call(address, registration(2, 2000), 2000)
+        await client.call(address, registration(0, 1000), HANG_MS)
+        await client.call(address, registration(2, 2000), HANG_MS)
         await eventually(lambda: bool(controller.held))
         assert [item.get("afterPlace") for item in controller.asked] == [None, "500", None]
         assert [item["fromIndex"] for item in controller.asked] == ["0", "0", "40"], "changes meanwhile come again"
         controller.tell(51, ("g", 2, "127.0.0.1:2000", 2))
         await eventually(lambda: bool(controller.held))
-        route = await client.call(address, Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}), 2000)
+        route = await client.call(address, Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}), HANG_MS)
         assert loads(bytes(route.body))["brokerDatas"][0]["brokerAddrs"] == {"0": "127.0.0.1:2000"}
-        state = await client.call(address, Command(RequestCode.RMQHA_GET_NAMESRV_STATE), 2000)
+        state = await client.call(address, Command(RequestCode.RMQHA_GET_NAMESRV_STATE), HANG_MS)
         view = loads(bytes(state.body))
         assert (view["eventIndex"], view["follows"]) == (51, f"127.0.0.1:{controller_port}")
         nursery.cancel_scope.cancel()

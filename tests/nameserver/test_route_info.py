@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from nameserver import route_info
 from nameserver.route_info import RouteTable
 from rmqha.wire.bodies import QueueData, Registration, TopicTableVersion
+from tests.support.patience import HANG_S
 from tests.support.steps import done
 from tests.support.tracer import RecordingTracer
 
@@ -666,7 +667,7 @@ print(full - before, anonymous_rss_bytes(os.getpid()) - before)
 
 def test_a_route_costs_little_memory_and_gives_it_back() -> None:
     """In a process of its own, whose trace keeps events that stand between the routes."""
-    run = subprocess.run([sys.executable, "-c", ATTACK], capture_output=True, text=True, check=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", ATTACK], capture_output=True, text=True, check=True, timeout=HANG_S)
     taken_bytes, left_bytes = map(int, run.stdout.split())
     assert taken_bytes < 150_000 * 250
     assert left_bytes < taken_bytes

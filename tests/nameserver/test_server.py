@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -31,7 +30,7 @@ from rmqha.wire.command import Command
 from rmqha.wire.config_answer import parse_keys
 from rmqha.wire.lenient_json import loads
 from rmqha.wire.registration import SMALL_BYTES
-from tests.support.patience import HANG_S
+from tests.support.patience import HANG_MS, HANG_S, until
 
 Ask = Callable[..., Any]
 
@@ -45,7 +44,7 @@ async def name_server(**keys: Any) -> AsyncIterator[tuple[RemotingClient, str, A
         address = f"127.0.0.1:{port}"
 
         async def ask(code: int, ext: dict[str, str] | None = None, version: int = 493) -> Command:
-            return await client.call(address, Command(code, ext, version=version), 2_000)
+            return await client.call(address, Command(code, ext, version=version), HANG_MS)
 
         yield client, address, ask
         nursery.cancel_scope.cancel()
@@ -65,8 +64,8 @@ def registration(broker_id: int, port: int, epoch: int = 1) -> Command:
 
 async def test_register_and_ask() -> None:
     async with name_server(order_message_enable=True) as (client, address, ask):
-        assert (await client.call(address, registration(0, 1000), 2_000)).ext == {}
-        slave = await client.call(address, registration(2, 2000), 2_000)
+        assert (await client.call(address, registration(0, 1000), HANG_MS)).ext == {}
+        slave = await client.call(address, registration(2, 2000), HANG_MS)
         assert slave.ext == {"masterAddr": "127.0.0.1:1000", "haServerAddr": "127.0.0.1:1001"}
         # an old client reads unquoted ids unless it says otherwise, a new one strict JSON
         strict, lenient = b'{"0":"127.0.0.1:1000","2":"127.0.0.1:2000"}', b'{0:"127.0.0.1:1000",2:"127.0.0.1:2000"}'
@@ -92,13 +91,13 @@ async def test_register_and_ask() -> None:
 async def test_clients_from_elsewhere_that_are_told_of_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test's own connection passes for one from elsewhere."""
     async with name_server(scan_not_active_broker_interval=10) as (client, address, ask):
-        await client.call(address, registration(0, 1000), 2_000)
+        await client.call(address, registration(0, 1000), HANG_MS)
         assert loads((await ask(RequestCode.RMQHA_GET_NAMESRV_STATE)).body)["addressProblem"] == ""
     monkeypatch.setattr(network, "is_own_address", lambda host: False)
     monkeypatch.setattr(network, "is_loopback", lambda host: False)
     async with name_server(scan_not_active_broker_interval=10) as (client, address, ask):
         assert loads((await ask(RequestCode.RMQHA_GET_NAMESRV_STATE)).body)["addressProblem"] == ""
-        await client.call(address, registration(0, 1000), 2_000)
+        await client.call(address, registration(0, 1000), HANG_MS)
         problem = loads((await ask(RequestCode.RMQHA_GET_NAMESRV_STATE)).body)["addressProblem"]
         assert problem.startswith("brokerIP1 of g: clients elsewhere, as 127.0.0.1:")
         assert problem.endswith("are told 127.0.0.1:1000 and cannot reach it")
@@ -126,10 +125,10 @@ async def test_refusals_are_answers() -> None:
             assert bool(reply.remark) == (expected != ResponseCode.SUCCESS)
         damaged = registration(0, 1000)
         damaged.body = bytes(damaged.body)[:-1]
-        assert "CRC-32" in str((await client.call(address, damaged, 2_000)).remark)
+        assert "CRC-32" in str((await client.call(address, damaged, HANG_MS)).remark)
         compressed = registration(0, 1000)
         compressed.ext["compressed"] = "true"
-        assert "cannot be unpacked" in str((await client.call(address, compressed, 2_000)).remark)
+        assert "cannot be unpacked" in str((await client.call(address, compressed, HANG_MS)).remark)
 
 
 async def test_large_registrations_take_turns_and_one_whose_connection_ends_holds_up_nobody(
@@ -154,9 +153,9 @@ async def test_large_registrations_take_turns_and_one_whose_connection_ends_hold
 
     async def register(address: str, group: str) -> None:
         async with RemotingClient() as client:
-            answer = await client.call(address, large(group), 60_000)
+            answer = await client.call(address, large(group), HANG_MS)
             route = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": f"{group}-019999"})
-            answers.extend((answer, await client.call(address, route, 60_000)))
+            answers.extend((answer, await client.call(address, route, HANG_MS)))
 
     monkeypatch.setattr(SingleFile, "enter", noted)
     answers: list[Command] = []
@@ -180,11 +179,11 @@ async def test_large_registrations_take_turns_and_one_whose_connection_ends_hold
 
 async def test_a_silent_broker_goes() -> None:
     async with name_server(lite_heartbeat_timeout_millis=200, scan_not_active_broker_interval=20) as (client, to, ask):
-        await client.call(to, registration(0, 1000), 2_000)
+        await client.call(to, registration(0, 1000), HANG_MS)
         ext = {"clusterName": "c", "brokerName": "g", "brokerAddr": "127.0.0.1:1000"}
         await client.oneway(to, Command(RequestCode.BROKER_HEARTBEAT, ext))
         assert (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})).code == ResponseCode.SUCCESS
-        with trio.fail_after(5):
+        with trio.fail_after(HANG_S):
             while (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})).code == ResponseCode.SUCCESS:
                 await trio.lowlevel.checkpoint()
 
@@ -192,9 +191,9 @@ async def test_a_silent_broker_goes() -> None:
 async def test_a_broker_without_lite_heartbeats_goes_with_its_connection() -> None:
     async with name_server() as (_, address, ask):
         async with RemotingClient() as broker:
-            await broker.call(address, registration(0, 1000), 2_000)
+            await broker.call(address, registration(0, 1000), HANG_MS)
             assert loads((await ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body) == {"topicList": ["T"]}
-        with trio.fail_after(5):
+        with trio.fail_after(HANG_S):
             while loads((await ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body)["topicList"]:
                 await trio.lowlevel.checkpoint()
 
@@ -215,14 +214,14 @@ async def test_keys_changed_at_run_time(tmp_path: Path) -> None:
     path = str(tmp_path / "kv.json")
     async with name_server(kv_config_path=path) as (client, address, ask):
         update = Command(RequestCode.UPDATE_NAMESRV_CONFIG, {}, b"orderMessageEnable=true\n")
-        assert (await client.call(address, update, 2_000)).ext == {"kept": "true"}
+        assert (await client.call(address, update, HANG_MS)).ext == {"kept": "true"}
         for body, words in (
             (b"listenPort=1\norderMessageEnable=false\n", "listenPort: restart needed"),
             (b"orderMesageEnable=false\n", "the nearest known key is orderMessageEnable"),
             (b"scanNotActiveBrokerInterval=5000\n", "must be below half"),
             (b"\xff", "UTF-8"),
         ):
-            refused = await client.call(address, Command(RequestCode.UPDATE_NAMESRV_CONFIG, {}, body), 2_000)
+            refused = await client.call(address, Command(RequestCode.UPDATE_NAMESRV_CONFIG, {}, body), HANG_MS)
             assert refused.code == ResponseCode.SYSTEM_ERROR and words in str(refused.remark)
     assert (tmp_path / OVERRIDES_FILE).read_text() == "orderMessageEnable=true\n"
     async with name_server(kv_config_path=path) as (client, address, ask):
@@ -232,17 +231,18 @@ async def test_keys_changed_at_run_time(tmp_path: Path) -> None:
         assert told.changed is not None and told.changed["orderMessageEnable"] == "false"
     async with name_server() as (client, address, _):
         update = Command(RequestCode.UPDATE_NAMESRV_CONFIG, {}, b"orderMessageEnable=true\n")
-        assert (await client.call(address, update, 2_000)).ext == {"kept": "false"}
+        assert (await client.call(address, update, HANG_MS)).ext == {"kept": "false"}
 
 
 async def test_a_shorter_time_counts_at_once() -> None:
-    async with name_server(scan_not_active_broker_interval=20) as (client, to, ask):
-        await client.call(to, registration(0, 1000), 2_000)
+    keys = {"scan_not_active_broker_interval": 20, "lite_heartbeat_timeout_millis": 600_000}
+    async with name_server(**keys) as (client, to, ask):
+        await client.call(to, registration(0, 1000), HANG_MS)
         ext = {"clusterName": "c", "brokerName": "g", "brokerAddr": "127.0.0.1:1000"}
         await client.oneway(to, Command(RequestCode.BROKER_HEARTBEAT, ext))
         update = Command(RequestCode.UPDATE_NAMESRV_CONFIG, {}, b"liteHeartbeatTimeoutMillis=200\n")
-        assert (await client.call(to, update, 2_000)).code == ResponseCode.SUCCESS
-        with trio.fail_after(4):
+        assert (await client.call(to, update, HANG_MS)).code == ResponseCode.SUCCESS
+        with trio.fail_after(HANG_S):
             while (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})).code == ResponseCode.SUCCESS:
                 await trio.lowlevel.checkpoint()
 
@@ -307,12 +307,7 @@ RUN = [sys.executable, "-c", "from nameserver.cli import namesrv; namesrv()"]
 
 
 def wait_for(log: Path, word: str) -> str:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        if log.exists() and word in (text := log.read_text()):
-            return text
-        time.sleep(0.02)
-    raise AssertionError(f"no {word} in {log}")
+    return until(lambda: text if log.exists() and word in (text := log.read_text()) else "")
 
 
 def test_the_process_serves_reopens_its_log_and_stops(tmp_path: Path) -> None:
@@ -324,7 +319,7 @@ def test_the_process_serves_reopens_its_log_and_stops(tmp_path: Path) -> None:
             log.rename(tmp_path / "old.log")
             os.kill(process.pid, signal.SIGHUP)
             os.kill(process.pid, signal.SIGTERM)
-            assert process.wait(timeout=10) == 0
+            assert process.wait(timeout=HANG_S) == 0
         finally:
             process.kill()
         assert process.stderr is not None
@@ -351,7 +346,7 @@ def test_the_process_with_an_embedded_controller(tmp_path: Path) -> None:
             port = int(line.rpartition("port=")[2])
             trio.run(ask_for_the_leader, port)
             os.kill(process.pid, signal.SIGTERM)
-            assert process.wait(timeout=10) == 0
+            assert process.wait(timeout=HANG_S) == 0
         finally:
             process.kill()
 
@@ -359,10 +354,10 @@ def test_the_process_with_an_embedded_controller(tmp_path: Path) -> None:
 async def ask_for_the_leader(port: int) -> None:
     address = f"127.0.0.1:{port}"
     async with RemotingClient() as client:
-        with trio.fail_after(10):
+        with trio.fail_after(HANG_S):
             leader = ""
             while not leader:
-                reply = await client.call(address, Command(RequestCode.CONTROLLER_GET_METADATA_INFO), 2_000)
+                reply = await client.call(address, Command(RequestCode.CONTROLLER_GET_METADATA_INFO), HANG_MS)
                 leader = reply.ext.get("controllerLeaderAddress", "")
     assert leader == address
 
@@ -373,7 +368,7 @@ def test_a_port_in_use_is_one_sentence_on_the_terminal(tmp_path: Path) -> None:
         (tmp_path / "ns.conf").write_text(f"listenPort={port}\n")
         command = [sys.executable, "-c", "from rmqha.cli.main import main; main()", "namesrv", "-c"]
         ended = subprocess.run(
-            [*command, str(tmp_path / "ns.conf")], capture_output=True, text=True, timeout=30, check=False
+            [*command, str(tmp_path / "ns.conf")], capture_output=True, text=True, timeout=HANG_S, check=False
         )
     assert ended.returncode == 2
     assert f"port {port} in use on 127.0.0.1" in ended.stderr
@@ -395,7 +390,7 @@ async def test_settings_are_listed_and_deleted() -> None:
 
 async def test_what_operators_ask_about_clusters_and_permissions() -> None:
     async with name_server() as (client, address, ask):
-        await client.call(address, registration(0, 1000), 2_000)
+        await client.call(address, registration(0, 1000), HANG_MS)
         assert loads((await ask(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "c"})).body) == {"topicList": ["T"]}
         system = loads((await ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)).body)
         assert system == {"brokerAddr": "127.0.0.1:1000", "topicList": ["c", "g"]}

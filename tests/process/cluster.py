@@ -11,7 +11,7 @@ from typing import Any
 
 from rmqha.ops.local.preflight import free_ports
 from tests.support.command import rmqha_in
-from tests.support.patience import HANG_S
+from tests.support.patience import HANG_S, until
 
 TEXT = """\
 [cluster]
@@ -76,9 +76,10 @@ class LocalCluster:
         return next(node for node in self.status()["nodes"] if node["node"] == name)
 
     def master(self) -> str:
-        """The node that says it is master and writable; "" if none does."""
-        nodes = self.status()["nodes"]
-        return next((node["node"] for node in nodes if node["state"].get("writable")), "")
+        """The node that says it is master and writable, once one does."""
+        return until(
+            lambda: next((node["node"] for node in self.status()["nodes"] if node["state"].get("writable")), "")
+        )
 
     def down(self) -> subprocess.CompletedProcess[str]:
         return self.rmqha("down")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,6 @@ from rmqha.model.code import RequestCode
 from rmqha.wire.command import Command
 from tests.process.cluster import LocalCluster
 from tests.support.command import decoded, rmqha_bytes
-
-WAIT_S = 30
 
 
 class Remote:
@@ -65,12 +62,6 @@ class Remote:
                 yield lines
             finally:
                 process.terminate()
-
-    def until(self, holds: Callable[[], object]) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while not holds():
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
 
     def admin(self, code: RequestCode, ext: dict[str, str], body: bytes = b"") -> None:
         async def ask() -> None:

@@ -14,6 +14,7 @@ import pytest
 from rmqha.model.code import RequestCode
 from tests.process.cluster import LocalCluster
 from tests.process.remote import Remote
+from tests.support.patience import until
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def test_who_reads_and_what_is_paused(cluster: LocalCluster) -> None:
     remote = Remote(cluster, "Who", queues=1)
     remote.send(3)
     with remote.member("who"):
-        remote.until(lambda: len(remote.json("consumer", "ls")["groups"]) and remote.run(
+        until(lambda: len(remote.json("consumer", "ls")["groups"]) and remote.run(
             "consumer", "members", "who").stdout.startswith("CLIENT"))  # fmt: skip
         (member,) = remote.json("consumer", "members", "who")["members"]
         assert member["address"].startswith("127.0.0.1:") and "@" in member["clientId"]
@@ -110,10 +111,10 @@ def test_a_connected_group_goes_back_at_once(cluster: LocalCluster) -> None:
     remote = Remote(cluster, "Online")
     remote.send(5)
     with remote.member("online") as lines:
-        remote.until(lambda: lines.read_text().count("\n") == 5)
+        until(lambda: lines.read_text().count("\n") == 5)
         done = remote.json("consumer", "reset", "online", "--to", "first", "--yes")
         assert (done["members"], done["failed"]) == (1, {})
-        remote.until(lambda: lines.read_text().count("\n") >= 10)
+        until(lambda: lines.read_text().count("\n") >= 10)
         places = [json.loads(line) for line in lines.read_text().splitlines()]
         again = [(row["queueId"], row["queueOffset"]) for row in places[5:10]]
         assert sorted(again) == sorted((row["queueId"], row["queueOffset"]) for row in places[:5])
@@ -132,12 +133,12 @@ def test_a_broker_that_leaves_it_to_the_members(cluster: LocalCluster) -> None:
         assert (done["by"], changes(done), done["changed"]) == ({"broker-a": "commit"}, {0: (4, 1)}, 1)
         assert offsets(remote.json("consumer", "lag", "old")) == {0: (1, 4)}
         with remote.member("old") as lines:
-            remote.until(lambda: lines.read_text().count("\n") == 3)
+            until(lambda: lines.read_text().count("\n") == 3)
             refused = remote.refused("consumer", "reset", "old", "--to", "2", "--yes")
             assert "give first, last or a time, or stop the members" in refused
             done = remote.json("consumer", "reset", "old", "--to", "first", "--yes")
             assert (done["by"], done["changed"]) == ({"broker-a": "members"}, 1)
-            remote.until(lambda: lines.read_text().count("\n") == 7)
+            until(lambda: lines.read_text().count("\n") == 7)
     finally:
         for node in ("broker-a-1", "broker-a-2"):
             cluster.rmqha("config", "set", node, "useServerSideResetOffset=true")
@@ -188,5 +189,5 @@ def test_a_watch_shows_each_look(cluster: LocalCluster) -> None:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["lag"] == 1
         remote.send(3)
-        remote.until(lambda: json.loads(process.stdout.readline())["lag"] == 4)  # type: ignore[union-attr]
+        until(lambda: json.loads(process.stdout.readline())["lag"] == 4)  # type: ignore[union-attr]
         process.terminate()

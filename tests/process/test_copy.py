@@ -15,7 +15,7 @@ from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.wire.command import Command
 from rmqha.wire.state.replica_state import CopyState
-from tests.support.patience import HANG_S
+from tests.support.patience import HANG_MS, HANG_S
 
 MIB = 1024 * 1024
 LIMIT = 2 * MIB
@@ -72,7 +72,7 @@ async def story(cluster: Cluster) -> None:
     async with RemotingClient() as client:
         address = cluster.state.node(master).address
         body = b"maxHaTransferByteInSecond=0\n"
-        reply = await client.call(address, Command(RequestCode.UPDATE_BROKER_CONFIG, {}, body), 3000)
+        reply = await client.call(address, Command(RequestCode.UPDATE_BROKER_CONFIG, {}, body), HANG_MS)
     assert reply.code == 0
     await cluster.wait_well()
     end = await cluster.wait_level()

@@ -7,9 +7,8 @@ import resource
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -22,12 +21,12 @@ from rmqha.model.code import RequestCode
 from rmqha.ops.local.preflight import free_ports
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
+from tests.support.patience import HANG_S, until
 
 ROOM = 120
 """Sessions of a port."""
 MORE = 30
 HALF = {"frame": b"\0\0\0\x40", "request": b"GET /healthz HT"}
-LIMIT_S = 30.0
 
 
 class Server:
@@ -50,7 +49,7 @@ class Server:
         )
 
     def page(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}", timeout=HANG_S) as answer:
             text: str = answer.read().decode()
         return text
 
@@ -67,14 +66,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield made
     finally:
         made.process.terminate()
-        made.process.wait(LIMIT_S)
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + LIMIT_S
-    while not holds():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.05)
+        made.process.wait(HANG_S)
 
 
 def is_open(port: int) -> bool:

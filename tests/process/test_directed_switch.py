@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -14,7 +15,7 @@ from rmqha.drill.audit import audit
 from rmqha.drill.traffic import SEND_OK, DirectAnswers, DirectSender, DrillTraffic
 from rmqha.ops.local.cluster_state import ClusterState
 from tests.process.cluster import LocalCluster
-from tests.support.patience import HANG_S
+from tests.support.patience import HANG_S, until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timed]  # a client of a busy machine tries again, and says so
 
@@ -78,23 +79,21 @@ def test_resize_while_it_runs(cluster: LocalCluster) -> None:
     assert (
         slip.returncode == 1 and "takes no messages until 5 replicas are in the SyncStateSet, and 3 are" in slip.stderr
     )
-    assert json.loads(cluster.rmqha("explain", "broker-a", "-o", "json").stdout)["nextTotalReplicas"] is None
+
+    def explained() -> dict[str, Any]:
+        done = cluster.rmqha("explain", "broker-a", "-o", "json")
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    assert explained()["nextTotalReplicas"] is None
     grown = cluster.rmqha("group", "resize", "broker-a", "5")
     assert grown.returncode == 0, grown.stderr
-    master = cluster.master()
-    state = cluster.node(master)["state"]
-    assert state["writable"], "three of five hold everything"
-    for _ in range(50):
-        view = json.loads(cluster.rmqha("explain", "broker-a", "-o", "json").stdout)
-        if view["totalReplicas"] == 5:
-            break
-    assert (view["totalReplicas"], view["nextTotalReplicas"]) == (5, None)
+    master = cluster.master()  # three of five hold everything
+    while (view := explained())["totalReplicas"] != 5:
+        assert view["nextTotalReplicas"] == 5, "its master goes by it soon"
+    assert view["nextTotalReplicas"] is None
     assert cluster.rmqha("kill", next(name for name in ("broker-a-1", "broker-a-2") if name != master)).returncode == 0
-    for _ in range(50):
-        state = cluster.node(master)["state"]
-        if not state["writable"]:
-            break
-    assert "has less than 3 of 5" in state["whyNotWritable"]
+    until(lambda: "has less than 3 of 5" in (cluster.node(master)["state"]["whyNotWritable"] or ""))
 
 
 def test_what_cannot_be_asked(cluster: LocalCluster) -> None:

@@ -34,7 +34,7 @@ CAUSES = {cause.name.lower() for cause in Cause}
 
 
 def get(address: str, path: str) -> tuple[int, str]:
-    with closing(http.client.HTTPConnection(address, timeout=5)) as connection:
+    with closing(http.client.HTTPConnection(address, timeout=HANG_S)) as connection:
         connection.request("GET", path)
         answer = connection.getresponse()
         return answer.status, answer.read().decode()

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import trio
@@ -19,19 +18,12 @@ from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command
 from tests.process.cluster import LocalCluster
-from tests.support.patience import HANG_S
+from tests.support.patience import HANG_MS, HANG_S, until
 
 BROKER = "broker-a-1"
 OPERATOR = "- {accessKey: operator, secretKey: operator-secret, admin: true}\n"
 READER = "- {accessKey: reader, secretKey: reader-secret}\n"
 AUDIT_BYTES = 4096
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + HANG_S
-    while not holds():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.05)
 
 
 class Guarded(LocalCluster):
@@ -68,7 +60,7 @@ class Guarded(LocalCluster):
     def ask(self, address: str, security: Security) -> int:
         async def ask() -> int:
             async with RemotingClient(security=security) as client:
-                return (await client.call(address, Command(RequestCode.GET_BROKER_CONFIG), 5000)).code
+                return (await client.call(address, Command(RequestCode.GET_BROKER_CONFIG), HANG_MS)).code
 
         return trio.run(ask)
 

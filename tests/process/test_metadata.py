@@ -19,7 +19,7 @@ from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
-from tests.support.patience import HANG_S
+from tests.support.patience import HANG_MS, HANG_S
 
 SEED = 7
 ROUNDS = 3
@@ -43,7 +43,7 @@ class Desk:
 
     async def ask(self, node: str, code: int, ext: dict[str, str] | None = None, body: Any = None) -> Any:
         command = Command(code, ext or {}, b"" if body is None else lenient_json.dumps(body))
-        reply = await self._client.call(self._cluster.state.node(node).address, command, 10_000)
+        reply = await self._client.call(self._cluster.state.node(node).address, command, HANG_MS)
         assert reply.code == ResponseCode.SUCCESS, reply.remark
         return lenient_json.loads(bytes(reply.body)) if reply.body else None
 

@@ -15,7 +15,7 @@ from rmqha.drill.cluster import GROUP, Cluster, quickstart, until
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.wire.command import Command
-from tests.support.patience import HANG_S
+from tests.support.patience import HANG_MS, HANG_S
 
 FILE_BYTES = 1024 * 1024
 IDLE_COUNT = 5
@@ -35,7 +35,7 @@ async def fill(cluster: Cluster) -> None:
 async def let_old_files_go(cluster: Cluster, name: str) -> None:
     async with RemotingClient() as client:
         command = Command(RequestCode.DELETE_EXPIRED_COMMITLOG, {"startOffset": str(3 * FILE_BYTES)})
-        reply = await client.call(cluster.state.node(name).address, command, 3000)
+        reply = await client.call(cluster.state.node(name).address, command, HANG_MS)
     assert reply.code == 0
 
     async def begins_later() -> bool:
@@ -51,7 +51,7 @@ async def idle_ends(cluster: Cluster, name: str) -> list[int]:
         found = []
         for queue_id in range(4):
             ext = {"topic": "Idle", "queueId": str(queue_id)}
-            reply = await client.call(address, Command(RequestCode.GET_MAX_OFFSET, ext), 3000)
+            reply = await client.call(address, Command(RequestCode.GET_MAX_OFFSET, ext), HANG_MS)
             assert reply.code == 0, reply
             found.append(int(reply.ext["offset"]))
     return found

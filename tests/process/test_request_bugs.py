@@ -32,6 +32,7 @@ from tests.broker.support import MAX_FRAME_BYTES, Broker
 from tests.controller.test_acl_matrix import ADMIN, ANY_ACCOUNT
 from tests.controller.test_server import running, sole
 from tests.support.clock import ManualClock
+from tests.support.patience import HANG_MS
 
 NOBODYS = 4711
 """No server has it: its answer shows that the server goes on."""
@@ -65,12 +66,12 @@ async def try_all(address: str, codes: list[int], plant: Plant, trace: Trace) ->
     async with RemotingClient() as other, RemotingClient() as honest:
         for number, code in enumerate(codes, 1):
             with plant(code, bug_of(code)), pytest.raises(UnreachableError):
-                await other.call(address, Command(code, {"brokerName": "g", "topic": "T"}), 5000)
+                await other.call(address, Command(code, {"brokerName": "g", "topic": "T"}), HANG_MS)
             told = trace.found[-1]
             assert (len(trace.found), told["failed_count"], told["codes"]) == (number, number, [code])
             assert told["traceback"].startswith("Traceback") and f"Bug{code}: nobody foresaw it" in told["traceback"]
             for client in (honest, other):
-                answer = await client.call(address, Command(NOBODYS), 5000)
+                answer = await client.call(address, Command(NOBODYS), HANG_MS)
                 assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 

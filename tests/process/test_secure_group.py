@@ -16,7 +16,7 @@ from rmqha.wire.command import Command
 from tests.broker.replication.test_ha_guard import secured
 from tests.host.access.test_security import client_security
 from tests.host.access.test_security import files as files
-from tests.support.patience import HANG_S
+from tests.support.patience import HANG_MS, HANG_S
 
 
 async def test_a_group_that_asks_everybody_for_an_account(files: Path, tmp_path: Path) -> None:
@@ -49,5 +49,5 @@ async def test_a_group_that_asks_everybody_for_an_account(files: Path, tmp_path:
         async with RemotingClient(security=client_security(files)) as stranger:
             for node in cluster.state.nodes.values():
                 if node.name != killed:
-                    answer = await stranger.call(node.address, Command(RequestCode.RMQHA_GET_HISTORY), 5_000)
+                    answer = await stranger.call(node.address, Command(RequestCode.RMQHA_GET_HISTORY), HANG_MS)
                     assert (answer.code, "not signed" in (answer.remark or "")) == (ResponseCode.NO_PERMISSION, True)

@@ -13,6 +13,7 @@ import trio
 from rmqha.client import Consumer
 from tests.process.cluster import LocalCluster
 from tests.process.remote import Remote
+from tests.support.patience import HANG_S, until
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def test_a_message_is_found_by_all_that_is_known_of_it(cluster: LocalCluster) ->
     began = time.time()
     assert remote.run(*words, "one error").returncode == 0
     assert remote.run("send", "--topic", "Find", "--key", "k2", "two").returncode == 0
-    remote.until(lambda: remote.run("message", "find", "--topic", "Find", "--key", "k2").stdout.count("\n") == 2)
+    until(lambda: remote.run("message", "find", "--topic", "Find", "--key", "k2").stdout.count("\n") == 2)
     found = json.loads(remote.run("message", "find", "--topic", "Find", "--key", "k1", "-o", "json").stdout)
     assert (found["body"], found["keys"], found["tags"]) == ("one error", "k1 k2", "A")
     assert found["properties"]["who"] == "me"
@@ -116,7 +117,7 @@ def test_who_has_read_a_message_and_a_copy_of_it(cluster: LocalCluster) -> None:
 
 async def bury(namesrv: str, group: str, topic: str, count: int) -> None:
     async with Consumer(namesrv, group, topic) as consumer:
-        with trio.fail_after(30):
+        with trio.fail_after(HANG_S):
             for _ in range(count):
                 await consumer.retry(await consumer.receive(), delay_level=-1)
 
@@ -125,7 +126,7 @@ def test_dead_letters_go_back_to_their_group_alone(cluster: LocalCluster, tmp_pa
     remote = Remote(cluster, "Dead", queues=1)
     remote.send(3)
     trio.run(bury, cluster.namesrv, "grave", "Dead", 3)
-    remote.until(lambda: [row["dead"] for row in remote.json("dlq", "ls") if row["group"] == "grave"] == [3])
+    until(lambda: [row["dead"] for row in remote.json("dlq", "ls") if row["group"] == "grave"] == [3])
     assert remote.run("dlq", "ls", "grave").stdout.count("\n") == 3
     assert remote.json("consumer", "describe", "grave")["deadLetters"] == 3
     path = tmp_path / "dead.jsonl"

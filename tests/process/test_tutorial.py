@@ -22,7 +22,6 @@ from tests.support.patience import HANG_S
 
 PAGE = Path(__file__).parents[2] / "docs" / "start" / "tutorial.md"
 README = Path(__file__).parents[2] / "README.md"
-SETTLE_S = 60
 LOOKS = ("status", "explain", "health", "receive", "log", "epochs")
 """Commands that change nothing: asked again until the group has settled."""
 ANY = "..."
@@ -121,7 +120,7 @@ class Reader:
 
     def follow(self, step: Step) -> None:
         words = self.words(step.command)
-        deadline = time.monotonic() + SETTLE_S
+        deadline = time.monotonic() + HANG_S
         seen = self.run(words)
         while not same(step.output, seen, str(self.scratch)):
             shown = "\n".join(seen)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.raft.cluster import Cluster, Options
 from tests.raft.run import Outcome, Run
+from tests.support.patience import HANG_S
 
 SOME = 10
 """Seeds in `make test`; `make sim` has the many."""
@@ -51,7 +52,7 @@ def test_the_same_seed_gives_the_same_run_in_every_process() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=HANG_S,
         ).stdout
         for hash_seed in ("1", "2")
     ]

@@ -31,6 +31,7 @@ from rmqha.wire.ha_stream import SlaveHandshake
 from tests.broker.test_server import Running, shells
 from tests.host.access.test_security import files as files
 from tests.host.access.test_security import secret_file
+from tests.support.patience import HANG_S
 
 ACCOUNTS = """
 accounts:
@@ -65,7 +66,7 @@ async def said(broker: Running, data: bytes, context: ssl.SSLContext | None) -> 
     stream: trio.abc.Stream = await trio.open_tcp_stream("127.0.0.1", broker.ports.ha)
     if context is not None:
         stream = trio.SSLStream(stream, context, https_compatible=True)
-    with trio.fail_after(10):
+    with trio.fail_after(HANG_S):
         try:
             await stream.send_all(data)
             return bytes(await stream.receive_some(4096))
@@ -201,7 +202,7 @@ class Meeting:
 
     async def dialled(self, slave: HaGuard) -> trio.abc.Stream:
         address = f"127.0.0.1:{self.port}"
-        with trio.fail_after(10):
+        with trio.fail_after(HANG_S):
             return await slave.dial(await trio.open_tcp_stream("127.0.0.1", self.port), address)
 
 

@@ -22,6 +22,7 @@ from rmqha.model.offset import BrokerId, PhyOffset
 from rmqha.wire.auth.ha_proof import HaClaim
 from rmqha.wire.ha_stream import SlaveHandshake
 from tests.broker.services.test_disk_probe import HangingDisk
+from tests.support.patience import HANG_S
 from tests.support.tracer import SilentTracer
 
 
@@ -74,7 +75,7 @@ async def test_a_connection_closed_before_its_dial_began_is_only_forgotten() -> 
         service.open(-2, address)
         stream = await listeners[0].accept()
         other = await listeners[0].accept()
-        with trio.fail_after(5):
+        with trio.fail_after(HANG_S):
             while not driver.told:
                 await trio.lowlevel.checkpoint()
         assert driver.told == [("opened", -2)]
@@ -97,7 +98,7 @@ async def connected(nursery: trio.Nursery, driver: Driver) -> tuple[HaService, t
     nursery.start_soon(service.accept, await listeners[0].accept())
     await listeners[0].aclose()
     await slave.send_all(SlaveHandshake(BrokerId(2)).encode())
-    with trio.fail_after(5):
+    with trio.fail_after(HANG_S):
         while ("accepted", 1) not in driver.told:
             await trio.lowlevel.checkpoint()
     return service, slave
@@ -116,7 +117,7 @@ async def test_a_transfer_is_sent_whole_and_answered() -> None:
         service.send_log(1, HEADER, PhyOffset(100), LOG_BYTES - 100)
         service.send(1, b"next")
         got = bytearray()
-        with trio.fail_after(20):
+        with trio.fail_after(HANG_S):
             while len(got) < len(HEADER) + LOG_BYTES - 100 + 4:
                 got += await slave.receive_some()
         assert got == HEADER + b"L" * (LOG_BYTES - 100) + b"next"
@@ -140,7 +141,7 @@ async def test_bytes_that_are_cut_while_the_kernel_takes_them_are_not_sent() -> 
                 await trio.lowlevel.checkpoint()
             service.close(1)
             driver.store.content[:] = bytes(LOG_BYTES)
-            with trio.fail_after(20):
+            with trio.fail_after(HANG_S):
                 while more := await slave.receive_some(1 << 20):
                     got += more
             assert len(HEADER) < len(got) < LOG_BYTES
@@ -158,7 +159,7 @@ async def test_a_transfer_whose_bytes_were_removed_ends_the_connection() -> None
         await slave.receive_some(1 << 20)
         await trio.testing.wait_all_tasks_blocked()
         driver.store.content.clear()
-        with trio.fail_after(20):
+        with trio.fail_after(HANG_S):
             while await slave.receive_some(1 << 20):
                 pass
             while ("closed", 1) not in driver.told:
@@ -178,7 +179,7 @@ async def test_an_ack_leaves_at_once_and_what_the_kernel_does_not_take_follows_i
         service.send(1, much)
         service.send(1, b"end")
         got = bytearray()
-        with trio.fail_after(20):
+        with trio.fail_after(HANG_S):
             while len(got) < LOG_BYTES + 3:
                 got += await slave.receive_some()
         assert got == much + b"end"
@@ -192,7 +193,7 @@ async def test_an_ack_to_a_peer_that_has_gone_ends_the_connection() -> None:
         slave.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
         await slave.aclose()
         service.send(1, b"ack")
-        with trio.fail_after(20):
+        with trio.fail_after(HANG_S):
             while ("closed", 1) not in driver.told:
                 await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
@@ -218,7 +219,7 @@ async def test_a_connection_that_meets_a_bug_ends_alone() -> None:
         for turn in (1, 2):
             async with await trio.open_tcp_stream(*listeners[0].socket.getsockname()) as stream:
                 await stream.send_all(SlaveHandshake(BrokerId(2)).encode())
-                with trio.fail_after(5):
+                with trio.fail_after(HANG_S):
                     assert not await stream.receive_some()
             assert counts.failed_request_count == turn
         nursery.cancel_scope.cancel()
@@ -234,7 +235,7 @@ async def test_what_the_machine_raises_ends_the_broker() -> None:
             nursery.start_soon(trio.serve_listeners, service.accept, listeners)
             async with await trio.open_tcp_stream(*listeners[0].socket.getsockname()) as stream:
                 await stream.send_all(SlaveHandshake(BrokerId(2)).encode())
-                with trio.fail_after(5):
+                with trio.fail_after(HANG_S):
                     await trio.sleep_forever()
     assert caught.value.subgroup(BrokenInvariantError) is not None
 
@@ -248,7 +249,7 @@ async def dialled(service: HaService, conn_id: int, listener: trio.SocketListene
 
 
 async def until(driver: Driver, *wanted: tuple[str, int]) -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(HANG_S):
         while not set(wanted) <= set(driver.told):
             await trio.lowlevel.checkpoint()
 
@@ -282,7 +283,7 @@ async def test_a_disk_that_hangs_holds_a_cut_back_and_nothing_else(tmp_path: Pat
         await until(driver, ("received", -1))
         assert ("received", -3) not in driver.told, "its machine had left it"
         await streams[0].send_all(b"cut")
-        with trio.fail_after(5):
+        with trio.fail_after(HANG_S):
             while driver.told.count(("received", -1)) < 2:
                 await trio.lowlevel.checkpoint()
         assert threads == ["begun"], "only what comes first is a handshake"

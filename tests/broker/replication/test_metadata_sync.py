@@ -25,6 +25,7 @@ from rmqha.model.offset import BrokerId, Epoch
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 from tests.broker.support import Broker, FakeChannel, pull_command, send_command
+from tests.support.patience import HANG_S
 
 MASTER = Master("127.0.0.1:1", Epoch(1), BrokerId(2))
 WHOLE = {21, 28, 43, 45, 201}
@@ -85,7 +86,7 @@ class Slave:
 
     async def until_level(self) -> None:
         """Until it holds what the master holds, and has said so."""
-        with trio.fail_after(5):
+        with trio.fail_after(HANG_S):
             while not self._is_level():  # noqa: ASYNC110  (two machines without an event in common)
                 await trio.sleep(0.001)
 
@@ -146,7 +147,7 @@ async def test_all_tables_of_a_master_that_does_not_know_polls(slave: Slave, lin
     line.knows_polls = False
     slave.copy_log()
     async with slave.following():
-        with trio.fail_after(5):
+        with trio.fail_after(HANG_S):
             while not slave.core.delay_offsets.levels():  # noqa: ASYNC110  (the last table that is pulled)
                 await trio.sleep(0.001)
     check_all_tables(slave)
@@ -207,7 +208,7 @@ async def test_a_killed_slave_says_nothing_before_its_tables_are_written_again(
         assert not any(file.is_saved for file in files)
         write.reset_mock()
         async with again.following():
-            with trio.fail_after(5):
+            with trio.fail_after(HANG_S):
                 while write.call_count < 3:  # noqa: ASYNC110  (two machines without an event in common)
                     await trio.sleep(0.001)
     assert line.codes == [] and broker.tracer.names().count("metadata_not_synced") == 1
@@ -263,7 +264,7 @@ async def test_a_master_that_was_killed_and_is_back_gets_the_commits_that_its_fi
         lost = slave.core.offsets._next_stamp()._replace(epoch=line.broker.core.offsets.epoch)
         slave.core.offsets.merge([OffsetChange("T@H", 0, 1, lost)])
         slave.sync.role_changed()
-        with trio.fail_after(5):
+        with trio.fail_after(HANG_S):
             while line.broker.core.offsets.query("H", "T", 0) != 1:  # noqa: ASYNC110
                 await trio.sleep(0.001)
         await slave.until_level()
@@ -281,7 +282,7 @@ async def test_nothing_is_given_back_before_the_logs_are_aligned(slave: Slave, l
         slave.is_aligned = True
         assert line.broker.core.offsets.query("H", "T", 0) is None
         line.broker.core.topics.create_internal("More", 1)  # ends the poll that is held
-        with trio.fail_after(5):
+        with trio.fail_after(HANG_S):
             while line.broker.core.offsets.query("H", "T", 0) != 1:  # noqa: ASYNC110
                 await trio.sleep(0.001)
 
@@ -295,7 +296,7 @@ async def test_a_cut_of_the_log_lowers_offsets_until_the_master_tells_them_again
         slave.sync.follower.log_cut()
         line.broker.core.offsets.commit("G", "T", 1, 0)
         line.broker.core.feed.timeout()
-        with trio.fail_after(5):
+        with trio.fail_after(HANG_S):
             while slave.core.offsets.query("G", "T", 0) != 1:  # noqa: ASYNC110
                 await trio.sleep(0.001)
 
@@ -330,7 +331,7 @@ async def test_an_answer_that_cannot_be_read_changes_nothing(
     monkeypatch.setattr(line, "call", nonsense)
     before = slave.core.topics.to_json()
     async with slave.following():
-        with trio.fail_after(5):
+        with trio.fail_after(HANG_S):
             await asked.wait()
     assert slave.core.topics.to_json() == before
     assert slave.broker.tracer.names().count("metadata_not_synced") == 1

@@ -17,6 +17,7 @@ from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import UnreachableError
 from rmqha.wire.command import Command
 from tests.broker.support import Broker
+from tests.support.patience import HANG_S
 
 COUNT = 5 * RELEASED_COUNT + 7
 ADDRESSES = ["127.0.0.1:1", "127.0.0.1:2"]
@@ -80,7 +81,7 @@ async def test_all_are_told_in_order_and_the_loop_turns_meanwhile(
         await trio.testing.wait_all_tasks_blocked(0.01)
         assert not told
         client.may_answer.set()
-        with trio.fail_after(10):
+        with trio.fail_after(HANG_S):
             await count_turns()
         nursery.cancel_scope.cancel()
     assert told == list(range(COUNT))
@@ -99,12 +100,12 @@ async def test_later_changes_wait_for_a_later_registration(link: NameServerLink)
         link.when_told(lambda: told.append("second"))
         client.may_answer.set()
         client.may_answer = trio.Event()
-        with trio.fail_after(10):
+        with trio.fail_after(HANG_S):
             while not told:
                 await trio.lowlevel.checkpoint()
         assert told == ["first"]
         client.may_answer.set()
-        with trio.fail_after(10):
+        with trio.fail_after(HANG_S):
             while len(told) < 2:
                 await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()

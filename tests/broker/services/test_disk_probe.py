@@ -14,6 +14,7 @@ from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.port import AppendFile, Buffer
+from tests.support.patience import HANG_S
 
 CONFIG = BrokerConfig(disk_probe_interval_millis=1, disk_probe_timeout_millis=100)
 
@@ -31,8 +32,8 @@ class HangingDisk(HostDisk):
 
 
 async def until(found: list[str], wanted: str) -> None:
-    """Poll for what no event tells, within five seconds."""
-    with trio.fail_after(5):
+    """Poll for what no event tells."""
+    with trio.fail_after(HANG_S):
         while not found or wanted not in found[-1]:  # noqa: ASYNC110
             await trio.sleep(0.005)
 
@@ -50,7 +51,7 @@ async def test_a_disk_that_hangs_is_found_and_forgiven(tmp_path: Path) -> None:
         await until(found, "a small write has not ended for 100 ms")
         assert True in hanging
         disk.go_on.set()
-        with trio.fail_after(5):
+        with trio.fail_after(HANG_S):
             while found[-1]:  # noqa: ASYNC110
                 await trio.sleep(0.005)
         assert hanging.pop() is False
@@ -72,7 +73,7 @@ async def test_the_probes_file_stays_small(tmp_path: Path) -> None:
     probe = DiskProbe(CONFIG, HostDisk(tmp_path), HostClock(), lambda problem, hangs: None)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(probe.run)
-        with trio.fail_after(5):
+        with trio.fail_after(HANG_S):
             while (tmp_path / PATH).stat().st_size >= MAX_FILE_BYTES:  # noqa: ASYNC110
                 await trio.sleep(0.005)
         nursery.cancel_scope.cancel()

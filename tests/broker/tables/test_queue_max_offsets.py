@@ -21,6 +21,7 @@ from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 from tests.broker.support import Broker, FakeChannel, send_command
+from tests.support.patience import HANG_S
 
 FILE_BYTES = 64 * 1024
 MASTER = Master("127.0.0.1:1", Epoch(1), BrokerId(1))
@@ -102,7 +103,7 @@ def slave(tmp_path: Path) -> Iterator[Slave]:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(HANG_S):
         while not holds():  # noqa: ASYNC110  (two machines without an event in common)
             await trio.sleep(0.001)
 

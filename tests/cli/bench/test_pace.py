@@ -51,9 +51,8 @@ async def test_what_has_no_answer_counts_with_its_age() -> None:
             await trio.sleep_forever()
         run.ended(due_ns)
 
-    started = time.monotonic()
-    await run_paced(Pace(1000, limit_s=1, limit_count=50, grace_s=0.3), run, send)
-    assert time.monotonic() - started < 3
+    with trio.fail_after(HANG_S):
+        await run_paced(Pace(1000, limit_s=1, limit_count=50, grace_s=0.3), run, send)
     assert (run.unanswered, run.latency.count) == (5, 50)
     assert run.latency.max >= 250_000
 

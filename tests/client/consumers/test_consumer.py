@@ -15,6 +15,7 @@ from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteError, UnreachableError, UsageError
 from rmqha.wire.command import Command
 from tests.client.fake import FakeCluster, Group, Stored
+from tests.support.patience import HANG_S
 
 
 def fill(group: Group, bodies: Iterable[str], queue_count: int = 4, tags: str = "") -> None:
@@ -123,7 +124,7 @@ async def test_two_members_share_the_queues_and_the_one_that_stays_takes_all() -
 
 
 async def _until_assigned(consumer: Consumer, queue_count: int) -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(HANG_S):
         while len(consumer.assignment()) != queue_count:  # noqa: ASYNC110 - a test looks from outside
             await trio.sleep(0.01)
 
@@ -168,7 +169,7 @@ async def test_a_master_that_lost_its_tail_moves_the_offset_back_to_its_end() ->
         fake.fail_over()
         del fake.group.stored[2:]
         # the long poll of the old master ended with it; the new one says where its queue ends
-        with trio.fail_after(5):
+        with trio.fail_after(HANG_S):
             while consumer.statistics()["offset_moves"] == 0:  # noqa: ASYNC110 - a test looks from outside
                 await trio.sleep(0.01)
         fill(fake.group, "CD", queue_count=1)
@@ -183,7 +184,7 @@ async def test_a_slave_that_is_behind_moves_nothing() -> None:
         behind = {"nextBeginOffset": "2", "minOffset": "0", "maxOffset": "2", "suggestWhichBrokerId": "0"}
         slave.pull_script = lambda command: command.reply(21, behind) if command.ext["queueId"] == "0" else None
         fake.fail_over(after_ms=60_000)
-        with trio.fail_after(5):
+        with trio.fail_after(HANG_S):
             while sum(request.code == RequestCode.PULL_MESSAGE for request in slave.requests) < 8:  # noqa: ASYNC110
                 await trio.sleep(0.01)
         assert consumer.statistics()["offset_moves"] == 0

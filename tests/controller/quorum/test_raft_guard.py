@@ -21,6 +21,7 @@ from rmqha.ops.local.preflight import free_ports
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 from tests.host.access.test_peer_filter import sharing
+from tests.support.patience import HANG_MS, HANG_S
 
 
 class Peer:
@@ -65,14 +66,14 @@ async def test_three_controllers_elect_behind_the_secret_and_hear_no_stranger(tm
             config = ControllerConfig.from_properties(keys, "test")
             await nursery.start(partial(run_controller, config, HostTracer(write=write)))
         address, leader = f"127.0.0.1:{ports[0]}", ""
-        with trio.fail_after(15):
+        with trio.fail_after(HANG_S):
             while not leader:
-                answer = await client.call(address, Command(RequestCode.CONTROLLER_GET_METADATA_INFO), 2000)
+                answer = await client.call(address, Command(RequestCode.CONTROLLER_GET_METADATA_INFO), HANG_MS)
                 leader = answer.ext.get("controllerLeaderAddress", "")
                 await trio.sleep(0.05)
         await client.oneway(address, message())
-        with trio.fail_after(5):
+        with trio.fail_after(HANG_S):
             await refused.wait()
-        answer = await client.call(address, Command(RequestCode.RMQHA_GET_CONTROLLER_STATE), 2000)
+        answer = await client.call(address, Command(RequestCode.RMQHA_GET_CONTROLLER_STATE), HANG_MS)
         assert answer.code == 0 and loads(bytes(answer.body))
         nursery.cancel_scope.cancel()

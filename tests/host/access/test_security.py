@@ -22,6 +22,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig, ServerConfig
 from rmqha.model.error import ConfigError, UnreachableError, UsageError
 from rmqha.wire.command import Command
+from tests.support.patience import HANG_MS, HANG_S
 
 
 class Echo:
@@ -76,7 +77,7 @@ async def running(secured: Security) -> AsyncIterator[tuple[str, Statistics]]:
 
 async def ask(address: str, secured: Security | None, command: Command | None = None) -> Command:
     async with RemotingClient(security=secured) as client:
-        return await client.call(address, command or Command(RequestCode.GET_BROKER_CONFIG, {}, b"x" * 70_000), 5000)
+        return await client.call(address, command or Command(RequestCode.GET_BROKER_CONFIG, {}, b"x" * 70_000), HANG_MS)
 
 
 # --- TLS ----------------------------------------------------------------------------------------------------------
@@ -128,7 +129,7 @@ async def test_a_peer_that_begins_a_handshake_and_is_silent_is_dropped(
             async with stream:
                 if first:
                     await stream.send_all(first)
-                with trio.fail_after(5):
+                with trio.fail_after(HANG_S):
                     assert await stream.receive_some(10) == b""
         assert (counts.refused_count, counts.session_count) == (2, 0)
         assert (await ask(address, client_security(files))).code == ResponseCode.SUCCESS
@@ -215,7 +216,7 @@ async def test_a_denied_oneway_request_is_counted_and_the_next_one_served(tmp_pa
     async with running(secured) as (address, counts):
         async with RemotingClient(security=signing(tmp_path, "orders", "12345678")) as client:
             await client.oneway(address, Command(RequestCode.SEND_MESSAGE_V2, {"b": "U"}))
-            answer = await client.call(address, Command(RequestCode.SEND_MESSAGE_V2, {"b": "T"}), 5000)
+            answer = await client.call(address, Command(RequestCode.SEND_MESSAGE_V2, {"b": "T"}), HANG_MS)
         # and the request for the number that signatures begin with
         assert (answer.code, counts.denied_count, counts.received_count) == (0, 1, 3)
 

@@ -10,6 +10,7 @@ import pytest
 import trio
 import trustme
 
+from rmqha.host.access import security_watch
 from rmqha.host.access.audit import AuditLog
 from rmqha.host.access.security import NO_SECURITY, Security, from_config
 from rmqha.host.access.security_watch import SecurityWatch, collect, view
@@ -17,6 +18,7 @@ from rmqha.host.tracer import HostTracer
 from rmqha.model.config.servers import ServerConfig
 from rmqha.model.error import UnreachableError, UsageError
 from tests.host.access.test_security import ACCOUNTS, ask, running, secret_file
+from tests.support.patience import HANG_S
 
 
 def issue(ca: trustme.CA, directory: Path, name: str) -> None:
@@ -151,7 +153,11 @@ async def test_accounts_and_credentials_are_watched_too(tmp_path: Path, tracer: 
     assert served.credentials.access_key == "keeper"
 
 
-async def test_the_watch_looks_by_itself_and_at_once_when_told(tmp_path: Path, tracer: HostTracer) -> None:
+@pytest.mark.parametrize("is_told", [False, True])
+async def test_the_watch_looks_by_itself_and_at_once_when_told(
+    tmp_path: Path, tracer: HostTracer, monkeypatch: pytest.MonkeyPatch, is_told: bool
+) -> None:
+    monkeypatch.setattr(security_watch, "LOOK_INTERVAL_S", 2 * HANG_S if is_told else 0.01)
     acl = secret_file(tmp_path / "acl.yml", ACCOUNTS)
     served = from_config(ServerConfig(acl_enable=True, acl_file=acl))
     watch = SecurityWatch(served, tracer)
@@ -159,15 +165,13 @@ async def test_the_watch_looks_by_itself_and_at_once_when_told(tmp_path: Path, t
     tracer.listeners.append(lambda now_ms, name, fields: told.set())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watch.run)
-        await trio.testing.wait_all_tasks_blocked()
-        write(acl, "accounts: [")
-        watch.look_now()
-        with trio.fail_after(0.9):
-            await told.wait()
-        told = trio.Event()
-        write(acl, ACCOUNTS)
-        with trio.fail_after(2.5):
-            await told.wait()
+        for text in ("accounts: [", ACCOUNTS):
+            told = trio.Event()
+            write(acl, text)
+            if is_told:
+                watch.look_now()
+            with trio.fail_after(HANG_S):
+                await told.wait()
         nursery.cancel_scope.cancel()
     assert names(tracer) == ["security_file_refused", "security_file_mended"]
 

@@ -20,6 +20,7 @@ from rmqha.model.error import UsageError
 from rmqha.model.readiness import Readiness
 from rmqha.model.series import Collecting, MetricFamilies, MetricKind, Series
 from rmqha.ops.local.preflight import free_ports
+from tests.support.patience import HANG_S
 
 LEVEL = Series("test_level", MetricKind.GAUGE, "A level", ("side",))
 
@@ -53,7 +54,7 @@ async def exposed(*names: str) -> AsyncIterator[tuple[HttpEndpoint, int]]:
 
 
 async def get(port: int, path: str) -> tuple[int, str]:
-    with trio.fail_after(5):
+    with trio.fail_after(HANG_S):
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
             await stream.send_all(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
             answer = b"".join([chunk async for chunk in stream]).decode()

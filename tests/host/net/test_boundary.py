@@ -25,6 +25,7 @@ from rmqha.model.error import (
 )
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
+from tests.support.patience import HANG_MS, HANG_S
 from tests.support.tracer import RecordingTracer
 
 FRAME_LIMIT = 1 << 20
@@ -85,11 +86,11 @@ async def test_one_request_closes_its_session_and_ends_nothing_else(error: Excep
         port = await nursery.start(here.run)
         address = f"127.0.0.1:{port}"
         async with RemotingClient() as honest, RemotingClient() as other:
-            assert (await honest.call(address, Command(1, body=b"a"), 5000)).body == b"a"
+            assert (await honest.call(address, Command(1, body=b"a"), HANG_MS)).body == b"a"
             with pytest.raises(UnreachableError):
-                await other.call(address, Command(BAD), 5000)
-            assert (await honest.call(address, Command(1, body=b"b"), 5000)).body == b"b"
-            assert (await other.call(address, Command(1, body=b"c"), 5000)).body == b"c"
+                await other.call(address, Command(BAD), HANG_MS)
+            assert (await honest.call(address, Command(1, body=b"b"), HANG_MS)).body == b"b"
+            assert (await other.call(address, Command(1, body=b"c"), HANG_MS)).body == b"c"
         nursery.cancel_scope.cancel()
     assert here.counts.failed_request_count == 1
     [(name, fields)] = here.trace.events
@@ -105,8 +106,8 @@ async def test_so_does_one_that_is_worked_on_in_steps() -> None:
         port = await nursery.start(here.run)
         async with RemotingClient() as honest, RemotingClient() as other:
             with pytest.raises(UnreachableError):
-                await other.call(f"127.0.0.1:{port}", Command(LATER), 5000)
-            assert (await honest.call(f"127.0.0.1:{port}", Command(1), 5000)).code == 0
+                await other.call(f"127.0.0.1:{port}", Command(LATER), HANG_MS)
+            assert (await honest.call(f"127.0.0.1:{port}", Command(1), HANG_MS)).code == 0
         nursery.cancel_scope.cancel()
     assert (here.counts.failed_request_count, here.counts.session_count) == (1, 0)
 
@@ -132,7 +133,7 @@ async def test_what_was_asked_before_is_answered() -> None:
         codes = [1, BAD, 1]
         await theirs.send_all(b"".join(encode_frame(Command(code, opaque=at)) for at, code in enumerate(codes)))
         parser, replies = FrameParser(FRAME_LIMIT), list[Command]()
-        with trio.fail_after(5):
+        with trio.fail_after(HANG_S):
             while data := await theirs.receive_some():
                 replies += parser.feed(bytes(data))
     assert [reply.opaque for reply in replies] == [0]
@@ -147,7 +148,7 @@ async def test_what_may_be_half_changed_ends_the_server(error: Exception) -> Non
             port = await nursery.start(here.run)
             async with RemotingClient() as client:
                 with pytest.raises(UnreachableError):
-                    await client.call(f"127.0.0.1:{port}", Command(BAD), 5000)
+                    await client.call(f"127.0.0.1:{port}", Command(BAD), HANG_MS)
                 await trio.sleep_forever()
     assert caught.value.subgroup(type(error)) is not None
     assert here.counts.failed_request_count == 0

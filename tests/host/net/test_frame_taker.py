@@ -26,6 +26,7 @@ from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
 from tests.host.access.test_peer_filter import sharing
 from tests.host.net.test_quota_filter import ACCOUNTS
+from tests.support.patience import HANG_S
 from tests.support.tracer import RecordingTracer
 
 TAKEN, LEFT = RequestCode.SEND_MESSAGE_V2, RequestCode.HEART_BEAT
@@ -83,7 +84,7 @@ async def asked(service: Taking, counts: Statistics, **keys: Any) -> AsyncIterat
 
 async def answers(stream: trio.SocketStream, count: int) -> list[int]:
     parser, opaques = FrameParser(65536), list[int]()
-    with trio.fail_after(20):
+    with trio.fail_after(HANG_S):
         while len(opaques) < count:
             opaques += [command.opaque for command in parser.feed(bytes(await stream.receive_some(65536)))]
     return opaques

@@ -16,6 +16,7 @@ from rmqha.host.net.statistics import Statistics
 from rmqha.wire.command import Command
 from rmqha.wire.frame import encode_frame
 from tests.host.support import HEART_BEAT, Recorder, running, serve_one
+from tests.support.patience import HANG_MS, HANG_S
 
 
 def test_the_oldest_goes_when_there_are_too_many() -> None:
@@ -178,14 +179,14 @@ async def test_idle_sockets_make_room_for_new_ones_the_oldest_first(monkeypatch:
     monkeypatch.setattr(remoting, "MAX_SESSION_COUNT", 4)
     statistics, service = Statistics(), Recorder()
     async with running(service, statistics) as address, RemotingClient() as known, RemotingClient() as second:
-        await known.call(address, Command(HEART_BEAT), 5_000)
+        await known.call(address, Command(HEART_BEAT), HANG_MS)
         idle = [await trio.open_tcp_stream("127.0.0.1", int(address.rpartition(":")[2])) for _ in range(3)]
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert statistics.session_count == 4
-        await second.call(address, Command(HEART_BEAT), 5_000)
-        with trio.fail_after(5):
+        await second.call(address, Command(HEART_BEAT), HANG_MS)
+        with trio.fail_after(HANG_S):
             assert await idle[0].receive_some() == b"", "the oldest idle one is closed"
-        await known.call(address, Command(HEART_BEAT), 5_000)
+        await known.call(address, Command(HEART_BEAT), HANG_MS)
         with trio.move_on_after(0.1) as waited:
             await idle[1].receive_some()
         assert waited.cancelled_caught, "the others may stay"

@@ -22,6 +22,7 @@ from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
+from tests.support.patience import HANG_S
 
 SERVED_COUNT = 40
 CROWD_COUNT = 5 * SERVED_COUNT
@@ -84,7 +85,7 @@ async def test_a_crowd_is_served_some_in_each_turn_and_the_urgent_at_once(monkey
 
         for stream in [*crowd, urgent]:  # nothing runs meanwhile: all are readable in the same turn
             stream.send(FRAME)
-        with trio.fail_after(10):
+        with trio.fail_after(HANG_S):
             for stream in [*crowd, urgent]:
                 await _answers(stream)
         assert len(service.turns) == CROWD_COUNT
@@ -139,7 +140,7 @@ async def test_how_long_each_stood_in_line(monkeypatch: pytest.MonkeyPatch) -> N
         service.waited_ms.clear()
         for stream in crowd:  # nothing runs meanwhile: all are readable in the same turn
             stream.send(FRAME)
-        with trio.fail_after(10):
+        with trio.fail_after(HANG_S):
             for stream in crowd:
                 await _answers(stream)
         expected = [10 * place for place in range(CROWD_COUNT)]
@@ -203,14 +204,14 @@ async def test_a_flood_by_some_holds_up_nobody_else(secure: bool, monkeypatch: p
         for _ in range(5):
             before = len(service.served)
             await honest.send_all(encode_frame(Command(honest_code)))
-            with trio.fail_after(10):
+            with trio.fail_after(HANG_S):
                 await honest.receive_some(65536)
             waited_for = [code for code, _ in service.served[before:]].index(honest_code)
             assert waited_for <= 25, "it stood in line behind the flood"
         for number in {number for _, number in service.served}:
             count = sum(1 for code, at in service.served if at == number and code == flood_code)
             assert count <= 12, f"{count} ms in one turn"
-        with trio.fail_after(20):
+        with trio.fail_after(HANG_S):
             for stream in streams:
                 parser, opaques = FrameParser(65536), list[int]()
                 while len(opaques) < FLOOD_COUNT:
@@ -251,7 +252,7 @@ async def test_requests_written_one_by_one_take_no_turn_of_the_loop_each(secure:
         before = turn.count
         await plain.send_all(outgoing.read())
         parser, opaques = FrameParser(65536), list[int]()
-        with trio.fail_after(10):
+        with trio.fail_after(HANG_S):
             while len(opaques) < FLOOD_COUNT:
                 data = bytes(await plain.receive_some())
                 if link is not None:
@@ -301,12 +302,12 @@ async def test_a_costly_request_is_done_in_slices_and_what_follows_it_waits(monk
         for _ in range(5):
             before = len(service.served)
             await honest.send_all(encode_frame(Command(7)))
-            with trio.fail_after(10):
+            with trio.fail_after(HANG_S):
                 await honest.receive_some(65536)
             assert [code for code, _ in service.served[before:]].index(7) <= 25, "it waited for the costly one"
         assert len(service.served) < 200
         parser, opaques = FrameParser(65536), list[int]()
-        with trio.fail_after(10):
+        with trio.fail_after(HANG_S):
             while len(opaques) < 4:
                 opaques += [command.opaque for command in parser.feed(bytes(await costly.receive_some(65536)))]
         assert opaques == [COSTLY, 1, COSTLY, 2]
@@ -373,12 +374,12 @@ async def test_who_does_not_read_is_not_read_until_he_does(is_urgent: bool, secu
         asked = service.count
         assert asked < ASK_COUNT, "it was read although it reads nothing"
         parser, opaques = FrameParser(1 << 22), list[int]()
-        with trio.fail_after(10):
+        with trio.fail_after(HANG_S):
             while len(opaques) < ASK_COUNT:
                 opaques += [command.opaque for command in parser.feed(bytes(await stream.receive_some()))]
         assert opaques == list(range(ASK_COUNT))
         await stream.send_all(encode_frame(Command(1, opaque=ASK_COUNT)))
-        with trio.fail_after(10):
+        with trio.fail_after(HANG_S):
             while len(opaques) == ASK_COUNT:
                 opaques += [command.opaque for command in parser.feed(bytes(await stream.receive_some()))]
         await trio.testing.wait_all_tasks_blocked(0.05)
@@ -408,7 +409,7 @@ async def test_what_a_slow_reader_was_sent_at_once_counts_as_queued() -> None:
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert statistics.queued_bytes == sessions[0].queued_bytes > 0
         parser, opaques = FrameParser(1 << 22), list[int]()
-        with trio.fail_after(10):
+        with trio.fail_after(HANG_S):
             while len(opaques) < ASK_COUNT:
                 opaques += [command.opaque for command in parser.feed(bytes(await stream.receive_some()))]
         assert opaques == list(range(ASK_COUNT))
@@ -475,7 +476,7 @@ async def test_the_last_slice_of_what_has_come_counts_as_one_that_left_nothing(
         service.drained.clear()
         await stream.send_all(b"".join(encode_frame(Command(1, opaque=n)) for n in range(12)))
         parser, count = FrameParser(65536), 0
-        with trio.fail_after(10):
+        with trio.fail_after(HANG_S):
             while count < 12:
                 count += len(parser.feed(bytes(await stream.receive_some(65536))))
         await trio.testing.wait_all_tasks_blocked(0.01)

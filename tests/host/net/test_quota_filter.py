@@ -19,6 +19,7 @@ from rmqha.model.quota import Limit, QuotaLimits, Quotas
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from tests.broker.support import FakeChannel
 from tests.host.access.test_security import Echo
+from tests.support.patience import HANG_MS
 
 ACCOUNTS = """
 accounts:
@@ -85,6 +86,6 @@ async def test_a_server_with_quotas() -> None:
         )
         port: int = await nursery.start(serving)
         async with RemotingClient(max_frame_bytes=1000) as client:
-            codes = [(await client.call(f"127.0.0.1:{port}", request(), 5000)).code for _ in range(4)]
+            codes = [(await client.call(f"127.0.0.1:{port}", request(), HANG_MS)).code for _ in range(4)]
         assert codes.count(ResponseCode.SYSTEM_BUSY) == 1 == statistics.quota_refused_count
         nursery.cancel_scope.cancel()

@@ -17,6 +17,7 @@ from rmqha.model.error import NotSentError, RemoteProtocolError, UnreachableErro
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from rmqha.wire.frame import FrameParser, encode_frame
 from tests.host.support import FRAME_LIMIT, HEART_BEAT, SEND, CountingStream, Recorder, running, serve_one
+from tests.support.patience import HANG_MS, HANG_S
 
 
 async def test_calls_run_side_by_side_on_one_connection() -> None:
@@ -26,11 +27,11 @@ async def test_calls_run_side_by_side_on_one_connection() -> None:
     async with running(service) as address, RemotingClient() as client, trio.open_nursery() as nursery:
 
         async def ask(name: str) -> None:
-            answers[name] = await client.call(address, Command(1, {"n": name}), 5_000)
+            answers[name] = await client.call(address, Command(1, {"n": name}), HANG_MS)
 
         for n in range(9):
             nursery.start_soon(ask, str(n))
-        with trio.fail_after(5):
+        with trio.fail_after(HANG_S):
             while len(waiting) < 9:
                 await ask("9")
         # answered in the opposite order
@@ -48,7 +49,7 @@ async def test_oneway_gets_no_answer_and_says_so() -> None:
     service = Recorder()
     async with running(service) as address, RemotingClient() as client:
         await client.oneway(address, Command(1))
-        assert (await client.call(address, Command(2), 5_000)).opaque == 0
+        assert (await client.call(address, Command(2), HANG_MS)).opaque == 0
     [first, second] = [command for batch in service.batches for command in batch]
     assert (first.code, first.flag, second.flag) == (1, FLAG_ONEWAY, 0)
 
@@ -61,7 +62,7 @@ async def test_what_is_sent_at_once_needs_an_open_connection_and_keeps_its_order
         await client.oneway(address, Command(HEART_BEAT))
         for code in range(2, 40):
             assert client.oneway_at_once(address, Command(code, body=bytes(300_000 if code % 3 else 10)))
-        await client.call(address, Command(40), 5_000)
+        await client.call(address, Command(40), HANG_MS)
     commands = [command for batch in service.batches for command in batch]
     assert [command.code for command in commands] == [HEART_BEAT, *range(2, 41)]
     assert {command.flag for command in commands[:-1]} == {FLAG_ONEWAY}
@@ -72,11 +73,11 @@ async def test_big_bodies_both_ways_do_not_block_each_other() -> None:
     service = Recorder(lambda command: command.reply(body=command.body))
     sizes: list[int] = []
     async with running(service) as address, RemotingClient() as client:
-        with trio.fail_after(20):
+        with trio.fail_after(HANG_S):
             async with trio.open_nursery() as nursery:
 
                 async def ask() -> None:
-                    sizes.append(len((await client.call(address, Command(HEART_BEAT, body=body), 20_000)).body))
+                    sizes.append(len((await client.call(address, Command(HEART_BEAT, body=body), HANG_MS)).body))
 
                 for _ in range(40):
                     nursery.start_soon(ask)
@@ -92,11 +93,11 @@ async def test_a_server_asks_its_client() -> None:
         return command.reply(ext={"hello": "server"})
 
     async with running(service) as address, RemotingClient(on_request=answer) as client:
-        await client.call(address, Command(1), 5_000)
-        reply = await service.sessions[0].call(Command(77), 5_000)
+        await client.call(address, Command(1), HANG_MS)
+        reply = await service.sessions[0].call(Command(77), HANG_MS)
         assert reply.ext == {"hello": "server"}
         service.sessions[0].send(Command(78, flag=FLAG_ONEWAY))
-        await client.call(address, Command(1), 5_000)
+        await client.call(address, Command(1), HANG_MS)
     assert asked == [(address, 77), (address, 78)]
     # the client's answer to an answer never reaches the service
     assert [command.code for batch in service.batches for command in batch] == [1, 1]
@@ -105,16 +106,16 @@ async def test_a_server_asks_its_client() -> None:
 async def test_a_lost_connection_is_told_and_opened_again() -> None:
     service, lost = Recorder(), list[str]()
     async with running(service) as address, RemotingClient(on_closed=lost.append) as client:
-        await client.call(address, Command(1), 5_000)
+        await client.call(address, Command(1), HANG_MS)
         service.answer = lambda _: service.sessions[0].close()
         with pytest.raises(UnreachableError, match="closed the connection before it answered") as caught:
-            await client.call(address, Command(1), 5_000)
+            await client.call(address, Command(1), HANG_MS)
         assert not isinstance(caught.value, NotSentError), "it may have been served"
         service.answer = lambda command: command.reply()
-        await client.call(address, Command(1), 5_000)
+        await client.call(address, Command(1), HANG_MS)
         assert (lost, len(service.sessions)) == ([address], 2)
         client.close(address)
-        await client.call(address, Command(1), 5_000)
+        await client.call(address, Command(1), HANG_MS)
         assert (lost, len(service.sessions)) == ([address, address], 3)
         assert client.statistics()["opened_count"] == 3
 
@@ -128,7 +129,7 @@ async def test_no_answer_in_time_leaves_the_connection_open() -> None:
         # the late answer belongs to nobody and is dropped
         service.sessions[0].send(service.batches[0][0].reply())
         service.answer = lambda command: command.reply(ext={"a": "b"})
-        assert (await client.call(address, Command(2), 5_000)).ext == {"a": "b"}
+        assert (await client.call(address, Command(2), HANG_MS)).ext == {"a": "b"}
         assert len(service.sessions) == 1
         assert client.statistics()["timeout_count"] == 1
 
@@ -139,9 +140,9 @@ async def test_nobody_there() -> None:
     async with RemotingClient() as client:
         for _ in range(2):
             with pytest.raises(NotSentError, match="Connection refused"):
-                await client.call(address, Command(1), 5_000)
+                await client.call(address, Command(1), HANG_MS)
     with pytest.raises(NotSentError, match="the client is closed"):
-        await client.call(address, Command(1), 5_000)
+        await client.call(address, Command(1), HANG_MS)
 
 
 @pytest.mark.parametrize("banner_first", [True, False])
@@ -156,7 +157,7 @@ async def test_another_program_listens_there(banner_first: bool) -> None:
         async with RemotingClient() as client:
             address = f"127.0.0.1:{listeners[0].socket.getsockname()[1]}"
             with pytest.raises(UnreachableError, match="does not speak RocketMQ's protocol"):
-                await client.call(address, Command(1), 5_000)
+                await client.call(address, Command(1), HANG_MS)
         nursery.cancel_scope.cancel()
 
 
@@ -175,14 +176,14 @@ async def test_a_port_in_use() -> None:
 async def test_a_bad_frame_closes_its_connection_only() -> None:
     service, statistics = Recorder(), Statistics()
     async with running(service, statistics) as address, RemotingClient() as client:
-        await client.call(address, Command(1), 5_000)
+        await client.call(address, Command(1), HANG_MS)
         host, _, port = address.rpartition(":")
         for nonsense in (b"GET / HTTP/1.1\r\n\r\n", (FRAME_LIMIT + 1).to_bytes(4, "big") + bytes(4)):
             async with await trio.open_tcp_stream(host, int(port)) as stream:
                 await stream.send_all(nonsense)
-                with trio.fail_after(5):
+                with trio.fail_after(HANG_S):
                     assert await receive_until_closed(stream) == b""
-        await client.call(address, Command(1), 5_000)
+        await client.call(address, Command(1), HANG_MS)
     assert (statistics.bad_frame_count, statistics.opened_count, statistics.session_count) == (2, 3, 0)
     assert statistics.as_dict()["received_count"] == 2
 
@@ -201,7 +202,7 @@ async def test_a_service_may_refuse_what_a_peer_says() -> None:
     statistics = Statistics()
     async with running(Recorder(refuse), statistics) as address, RemotingClient() as client:
         with pytest.raises(UnreachableError):
-            await client.call(address, Command(1), 5_000)
+            await client.call(address, Command(1), HANG_MS)
     assert statistics.bad_frame_count == 1
 
 
@@ -212,7 +213,7 @@ async def test_a_bug_of_the_service_ends_the_server() -> None:
     with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
         async with RemotingClient() as client, running(Recorder(stumble)) as address:
             with suppress(UnreachableError):
-                await client.call(address, Command(1), 5_000)
+                await client.call(address, Command(1), HANG_MS)
             await trio.sleep_forever()
 
 
@@ -220,10 +221,10 @@ async def test_too_many_sessions_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(remoting, "MAX_SESSION_COUNT", 1)
     statistics = Statistics()
     async with running(Recorder(), statistics) as address, RemotingClient() as first, RemotingClient() as second:
-        await first.call(address, Command(HEART_BEAT), 5_000)
+        await first.call(address, Command(HEART_BEAT), HANG_MS)
         with pytest.raises(UnreachableError):
-            await second.call(address, Command(HEART_BEAT), 5_000)
-        await first.call(address, Command(HEART_BEAT), 5_000)
+            await second.call(address, Command(HEART_BEAT), HANG_MS)
+        await first.call(address, Command(HEART_BEAT), HANG_MS)
     assert statistics.refused_count == 1
 
 
@@ -300,7 +301,7 @@ async def test_replies_that_come_later_share_a_write() -> None:
     # after the end it does nothing
     service.sessions[0].send(Command(40))
     with pytest.raises(UnreachableError, match="closed"):
-        await service.sessions[0].call(Command(1), 1_000)
+        await service.sessions[0].call(Command(1), HANG_MS)
 
 
 async def test_a_reader_that_lets_replies_pile_up_is_closed() -> None:
@@ -313,7 +314,7 @@ async def test_a_reader_that_lets_replies_pile_up_is_closed() -> None:
         [session] = service.sessions
         for _ in range(20):
             session.send(Command(2, body=bytes(1000)))
-        with trio.fail_after(5):
+        with trio.fail_after(HANG_S):
             await service.left.wait()
     assert statistics.slow_reader_count == 1
     assert session.closed
@@ -336,7 +337,7 @@ async def test_readers_that_are_slow_together_are_bounded_too() -> None:
         assert statistics.slow_reader_count == 0 and statistics.queued_bytes > 50_000
         for _ in range(50):
             greedy.send(Command(2, body=bytes(1000)))
-        with trio.fail_after(5):
+        with trio.fail_after(HANG_S):
             await services[0].left.wait()
         assert statistics.slow_reader_count == 1
         assert greedy.closed and not any(session.closed for session in modest)

@@ -21,6 +21,7 @@ from rmqha.ops.local.preflight import free_ports
 from rmqha.wire.bodies import register_broker_request
 from tests.client.test_admin import Peer, peers
 from tests.ha.group import Group
+from tests.support.patience import HANG_MS
 
 GROUP = "broker-a"
 TOPIC = "T"
@@ -144,7 +145,7 @@ async def register(client: RemotingClient, namesrv: str, broker_id: int, address
         topic_config_table={topic: {"perm": 6, "readQueueNums": 2, "topicSysFlag": 0, "writeQueueNums": 2}},
         data_version={"counter": 1, "stateVersion": 1, "timestamp": 5},
     )
-    assert (await client.call(namesrv, command, 2_000)).code == 0
+    assert (await client.call(namesrv, command, HANG_MS)).code == 0
 
 
 @asynccontextmanager

@@ -30,6 +30,7 @@ from rmqha.wire.bodies import register_broker_request
 from tests.ha.group import started
 from tests.nameserver.web.site import GROUP, Site, page
 from tests.store.support import message, open_store, sim_disk
+from tests.support.patience import HANG_MS, HANG_S
 
 pytestmark = pytest.mark.browser
 
@@ -48,7 +49,6 @@ FLAGS = (
 )
 WIDE, NARROW = 1000, 400
 HOSTILE = '"><img src=x onerror=window.hit=1><script>window.hit=1</script>'
-WAIT_S = 10.0
 
 
 class Browser:
@@ -78,7 +78,7 @@ class Browser:
         return str(self.until(lambda: self.text(selector), lambda found: what in found))
 
     def until(self, look: Callable[[], Any], well: Callable[[Any], bool]) -> Any:
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + HANG_S
         while True:
             found = look()
             if well(found):
@@ -243,7 +243,7 @@ async def test_a_page_that_is_no_longer_fed_says_so(browser: Browser) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.to_thread.run_sync, frozen)
             await trio.sleep(0.1)
-            over.wait(2 * WAIT_S)  # the whole name server, and this test, stand still
+            over.wait(2 * HANG_S)  # the whole name server, and this test, stand still
         assert seen
 
         def thawed() -> None:
@@ -388,7 +388,7 @@ def records() -> bytes:
 async def test_hostile_messages_and_names_are_text(browser: Browser) -> None:
     async with page(topic=HOSTILE) as site, RemotingClient() as client:
         site.brokers[0].replies[Code.QUERY_MESSAGE] = (0, {}, records())
-        assert (await client.call(site.namesrv, hostile_group(site.brokers[1].address), 2_000)).code == 0
+        assert (await client.call(site.namesrv, hostile_group(site.brokers[1].address), HANG_MS)).code == 0
 
         def look() -> None:
             browser.open("/messages")

@@ -14,15 +14,14 @@ from rmqha.model.code import RequestCode as Code
 from tests.cli.hostile import hostile
 from tests.ha.group import started
 from tests.nameserver.web.site import GROUP, page
-
-DEADLINE_S = 8
+from tests.support.patience import HANG_S
 
 
 async def test_nobody_is_asked_before_a_page_is_open_and_after_it_is_closed() -> None:
     async with page(started()) as site:
         await trio.sleep(0.3)
         assert [peer.asked for peer in site.brokers] == [[], [], []]
-        with trio.fail_after(DEADLINE_S):
+        with trio.fail_after(HANG_S):
             async with aclosing(site.documents()) as documents:
                 async for found in documents:
                     assert found["health"]["healthy"], found["health"]
@@ -38,7 +37,7 @@ async def test_nobody_is_asked_before_a_page_is_open_and_after_it_is_closed() ->
 async def test_a_change_reaches_an_open_page_and_an_unchanged_picture_is_not_sent_again() -> None:
     async with page(started()) as site:
         seen = []
-        with trio.fail_after(DEADLINE_S):
+        with trio.fail_after(HANG_S):
             async with aclosing(site.documents()) as documents:
                 async for found in documents:
                     seen.append(found["groups"][0]["writable"])
@@ -67,7 +66,7 @@ async def test_heartbeats_come_while_a_look_takes_long_and_its_time_is_that_of_t
     monkeypatch.setattr("nameserver.web.watch.BEAT_S", 0.1)
     async with page(started()) as site:
         seen = []
-        with trio.fail_after(DEADLINE_S):
+        with trio.fail_after(HANG_S):
             async with aclosing(site.events()) as events:
                 async for name, value in events:
                     seen.append((name, value))
@@ -87,7 +86,7 @@ async def test_a_frozen_and_a_foreign_node_cost_a_sentence_each() -> None:
             rows = state["groups"][GROUP]["replicas"]
             rows[1]["address"], rows[2]["address"] = frozen, foreign
             site.controller.replies[Code.RMQHA_GET_CONTROLLER_STATE] = (0, {}, json.dumps(state).encode())
-            with trio.fail_after(DEADLINE_S):
+            with trio.fail_after(HANG_S):
                 async with aclosing(site.documents()) as documents:
                     async for found in documents:
                         rows = {row["address"]: row for row in found["groups"][0]["replicas"]}
@@ -103,7 +102,7 @@ async def test_answers_that_are_no_answers_leave_the_name_server_alive() -> None
         for body in (b"[]", b'{"role":7}', b"\xff"):
             for peer in (*site.brokers, site.controller):
                 peer.replies = {code: (0, {}, body) for code in peer.replies}
-            with trio.fail_after(DEADLINE_S):
+            with trio.fail_after(HANG_S):
                 async with aclosing(site.documents()) as documents:
                     async for found in documents:
                         assert found["error"] if "error" in found else not found["health"]["healthy"]
@@ -115,7 +114,7 @@ async def test_a_groups_page_asks_closer() -> None:
     async with page(started()) as site:
         cut = {"at_ms": 5, "event": "log_truncated", "end_offset": 10, "cut_bytes": 7}
         site.brokers[2].replies[Code.RMQHA_GET_HISTORY] = (0, {}, json.dumps({"events": [cut]}).encode())
-        with trio.fail_after(DEADLINE_S):
+        with trio.fail_after(HANG_S):
             async with aclosing(site.documents(f"/events?group={GROUP}")) as documents:
                 async for found in documents:
                     assert found["answer"] == "replica 1 is master of epoch 1"
@@ -140,7 +139,7 @@ async def test_too_many_pages_are_refused_in_words() -> None:
 
         for _ in range(MAX_VIEWERS):
             nursery.start_soon(look)
-        with trio.fail_after(DEADLINE_S):
+        with trio.fail_after(HANG_S):
             while True:
                 status, _, body = await site.get("/events?group=" + "x" * 301)
                 if status == 503:
