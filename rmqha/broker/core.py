@@ -10,6 +10,7 @@ from rmqha.broker.replication.read_repair import ReadRepair
 from rmqha.broker.replication.replica_driver import ReplicaDriver
 from rmqha.broker.replication.tail_room import TailRoom
 from rmqha.broker.requests.admin import AdminRequests
+from rmqha.broker.requests.change_gate import ChangeGate
 from rmqha.broker.requests.consumer_calls import ConsumerCalls
 from rmqha.broker.requests.consumer_requests import ConsumerRequests
 from rmqha.broker.requests.group_requests import GroupRequests
@@ -184,10 +185,11 @@ class BrokerCore:
         topics, groups, offsets, clients = self.topics, self.groups, self.offsets, self.clients
         consumers = ConsumerRequests(store, driver, topics, groups, offsets, clients, feed, self.notices)
         rates, delays = self.send.rates, self.delay_offsets
+        changes = ChangeGate(driver, config.metadata_strict)
         self.tables = TableRequests(
-            config, store, driver, topics, groups, offsets, delays, rates, feed, self._shell.when_routed
+            config, store, changes, topics, groups, offsets, delays, rates, feed, self._shell.when_routed
         )
-        group = GroupRequests(config, store, driver, topics, groups, offsets, clients, self.pull, clock, feed)
+        group = GroupRequests(config, store, changes, topics, groups, offsets, clients, self.pull, clock, feed)
         self.queries = QueryRequests(config, store.index, self._shell.wake_searches)
         queries, locks = self.queries, LockRequests(self.locks, driver)
         selectors = SelectorRequests(config)

@@ -5,13 +5,9 @@ faults (`only`): the others stay as they were, and a failure is shrunk to the fa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rmqha.model.code import RequestCode
 from rmqha.sim.prng import SimPrng
-from rmqha.sim.scheduler import Scheduler
-from rmqha.sim.tracer import SimTracer
-from rmqha.sim.transport import Connection, Delays, Transport
+from rmqha.sim.transport import Connection, Delays
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
 from .broker_group import BrokerGroup
@@ -19,28 +15,15 @@ from .broker_process import BrokerProcess
 from .controller_process import ControllerProcess
 from .disk_faults import DiskFaults
 from .moments import Moments
-from .name_server_process import NameServerProcess
-from .options import Options
 from .quorum_faults import QuorumFaults
-from .strikes import Strikes
+from .strikes import Stage, Strikes
 from .tuning import tuned_broker, tuned_controller
 from .version_faults import VersionFaults
 
 
 class Faults(Strikes):
-    def __init__(
-        self,
-        options: Options,
-        scheduler: Scheduler,
-        transport: Transport,
-        prng: SimPrng,
-        tracer: SimTracer,
-        groups: Sequence[BrokerGroup],
-        controllers: Sequence[ControllerProcess],
-        name_servers: Sequence[NameServerProcess],
-        only: frozenset[str] | None = None,
-    ) -> None:
-        super().__init__(options, scheduler, transport, prng, tracer, groups, controllers, name_servers, only)
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage)
         self._rolling = False
         self._disks = DiskFaults(self)
         self._quorum = QuorumFaults(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from rmqha.sim.prng import SimPrng
 from rmqha.sim.scheduler import Scheduler
@@ -16,31 +17,34 @@ from .name_server_process import NameServerProcess
 from .options import Options
 
 
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The parts of a world that faults touch. `only`: keys of the faults that may happen, None for all."""
+
+    options: Options
+    scheduler: Scheduler
+    transport: Transport
+    prng: SimPrng
+    tracer: SimTracer
+    groups: Sequence[BrokerGroup]
+    controllers: Sequence[ControllerProcess]
+    name_servers: Sequence[NameServerProcess]
+    only: frozenset[str] | None = None
+
+
 class Strikes:
-    def __init__(
-        self,
-        options: Options,
-        scheduler: Scheduler,
-        transport: Transport,
-        prng: SimPrng,
-        tracer: SimTracer,
-        groups: Sequence[BrokerGroup],
-        controllers: Sequence[ControllerProcess],
-        name_servers: Sequence[NameServerProcess],
-        only: frozenset[str] | None = None,
-    ) -> None:
-        """`only`: keys of the faults that may happen, None for all."""
-        self.options = options
-        self.scheduler = scheduler
-        self.transport = transport
-        self._prng = prng
-        self._tracer = tracer
-        self.groups = groups[:1] if options.spared else groups
+    def __init__(self, stage: Stage) -> None:
+        self.options = stage.options
+        self.scheduler = stage.scheduler
+        self.transport = stage.transport
+        self._prng = stage.prng
+        self._tracer = stage.tracer
+        self.groups = stage.groups[:1] if stage.options.spared else stage.groups
         """Those that faults may touch."""
         self.brokers = [broker for group in self.groups for broker in group.brokers]
-        self.controllers = controllers
-        self.name_servers = name_servers
-        self._only = only
+        self.controllers = stage.controllers
+        self.name_servers = stage.name_servers
+        self._only = stage.only
         self.begun = self.over = False
         self.count = 0
         self.disturbed: Callable[[Sequence[str]], None] = lambda hosts: None

@@ -31,6 +31,7 @@ from .name_server_process import NameServerProcess
 from .options import Options, seed_options
 from .quorum_faults import missing_members
 from .rescue import Rescue
+from .strikes import Stage
 from .tuning import tuned_controller, tuned_controllers
 from .versions import OF_CONTROLLERS, drawn
 
@@ -81,7 +82,7 @@ class World:
         self.leaders = Leaders()
         self.reports = Reports(self.scheduler)
         self.tracer.watch = self._traced
-        self.faults = Faults(
+        stage = Stage(
             self.options,
             self.scheduler,
             self.transport,
@@ -92,6 +93,7 @@ class World:
             self.name_servers,
             only,
         )
+        self.faults = Faults(stage)
         self.faults.disturbed = self._disturbed
         if self.options.moment_per_mille:
             for broker in self.brokers:

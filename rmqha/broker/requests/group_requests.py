@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
+from rmqha.broker.requests.change_gate import ChangeGate
 from rmqha.broker.requests.pull import PullProcessor
 from rmqha.broker.requests.record_access import require_producer
 from rmqha.broker.requests.request import (
-    AdmittingState,
     Channel,
     Feed,
     Handler,
@@ -22,7 +22,6 @@ from rmqha.broker.requests.request import (
     text,
     truth,
 )
-from rmqha.broker.requests.table_requests import require_master
 from rmqha.broker.tables.clients import ClientTable, GroupMember, Subscription
 from rmqha.broker.tables.groups import GroupTable
 from rmqha.broker.tables.offsets import OffsetTable
@@ -62,7 +61,7 @@ class GroupRequests:
         self,
         config: BrokerConfig,
         log: GroupLog,
-        standing: AdmittingState,
+        changes: ChangeGate,
         topics: TopicTable,
         groups: GroupTable,
         offsets: OffsetTable,
@@ -73,7 +72,7 @@ class GroupRequests:
     ) -> None:
         self._config = config
         self._log = log
-        self._standing = standing
+        self._changes = changes
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
@@ -98,9 +97,6 @@ class GroupRequests:
             RequestCode.QUERY_TOPICS_BY_CONSUMER: self._topics_of_group,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self._group_config,
         }
-
-    def _require_master(self) -> None:
-        require_master(self._standing, self._config)
 
     # --- who is connected -------------------------------------------------------------------------------------------
     def _consumer_connections(self, channel: Channel, command: Command) -> Work:
@@ -144,13 +140,13 @@ class GroupRequests:
 
     def _delete_group(self, channel: Channel, command: Command) -> Work:
         """The settings go, then the offsets in steps: who hangs up in between leaves some, and asks again."""
-        self._require_master()
+        self._changes.check()
         name = text(command, "groupName")
         self._groups.remove(name)
         if truth(command, "cleanOffset"):
             for _ in self._offsets.remove_group(name):
                 yield
-                self._require_master()
+                self._changes.check()
         answer_when(self._feed.wait_reset, channel, command.reply())
         return None
 
@@ -248,7 +244,7 @@ class GroupRequests:
     def _reset_offset(self, channel: Channel, command: Command) -> Work:
         """Timestamp −1 is the queue's end. A queue id and an offset set that queue alone to that offset. The places are
         looked for in steps, the offsets set all at once."""
-        self._require_master()
+        self._changes.check()
         topic_name, group = text(command, "topic"), text(command, "group")
         topic, timestamp_ms = self._topic(topic_name), number(command, "timestamp", -1)
         if not self._config.use_server_side_reset_offset:
@@ -267,7 +263,7 @@ class GroupRequests:
         else:
             queue_ids = [queue_id] if queue_id >= 0 else range(topic.read_queue_count)
             targets = yield from self._offsets_at(topic_name, queue_ids, timestamp_ms)
-            self._require_master()
+            self._changes.check()
         if not targets:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
         for item, target in targets.items():
@@ -279,7 +275,7 @@ class GroupRequests:
     def _clone_offsets(self, channel: Channel, command: Command) -> Work:
         """Another group begins where this one is: in one topic, or in all that it has offsets in and still wants; in
         steps, and who hangs up in between asks again."""
-        self._require_master()
+        self._changes.check()
         source, target = text(command, "srcGroup"), text(command, "destGroup")
         asked = command.ext.get("topic")
         topics = [asked] if asked else (yield from sorted_in_steps(self._offsets.topics_of(source)))
@@ -289,7 +285,7 @@ class GroupRequests:
         for place, name in enumerate(topics):
             if place % CLONED_AT_A_TIME == CLONED_AT_A_TIME - 1:
                 yield
-                self._require_master()
+                self._changes.check()
             topic = self._topics.get(name)
             for queue_id in range(topic.read_queue_count if topic else 0):
                 offset = self._offsets.query(source, name, queue_id)

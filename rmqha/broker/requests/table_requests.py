@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from rmqha.broker.requests.change_gate import ChangeGate
 from rmqha.broker.requests.request import (
-    AdmittingState,
     Channel,
     Feed,
     Handler,
@@ -68,7 +68,7 @@ class TableRequests:
         self,
         config: BrokerConfig,
         log: TableLog,
-        standing: AdmittingState,
+        changes: ChangeGate,
         topics: TopicTable,
         groups: GroupTable,
         offsets: OffsetTable,
@@ -80,7 +80,7 @@ class TableRequests:
         """`when_routed` calls back once the name servers know the topics as they are now."""
         self._config = config
         self._log = log
-        self._standing = standing
+        self._changes = changes
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
@@ -102,12 +102,9 @@ class TableRequests:
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._all_groups,
         }
 
-    def _require_master(self) -> None:
-        require_master(self._standing, self._config)
-
     # --- topics -----------------------------------------------------------------------------------------------------
     def _update_topic(self, channel: Channel, command: Command) -> None:
-        self._require_master()
+        self._changes.check()
         name = command.ext.get("topic", "")
         fault = topic_name_fault(name)
         if not fault and (name in BROKER_ONLY_TOPICS or name == DEFAULT_TOPIC):
@@ -147,14 +144,14 @@ class TableRequests:
         """The topic and its consumers' offsets go, these in steps: who hangs up in between leaves some, and asks again.
         Its queues stay until the log forgets their records: a topic of the same name goes on behind them, since no
         queue offset is given twice."""
-        self._require_master()
+        self._changes.check()
         name = text(command, "topic")
         if name in self._topics.system_topics:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic.")
         self._topics.remove(name)
         for _ in self._offsets.remove_topic(name):
             yield
-            self._require_master()
+            self._changes.check()
         answer_when(self._feed.wait_reset, channel, command.reply())
         return None
 
@@ -195,7 +192,7 @@ class TableRequests:
 
     # --- groups and offsets -----------------------------------------------------------------------------------------
     def _update_group(self, channel: Channel, command: Command) -> None:
-        self._require_master()
+        self._changes.check()
         body = lenient_json.loads(command.body)
         name = body.get("groupName") if isinstance(body, dict) else None
         fault = group_name_fault(name if isinstance(name, str) else "") or settings_fault(body)
@@ -230,13 +227,3 @@ def _slice(command: Command, first: str, count: str) -> tuple[int, int | None]:
     start = max(0, number(command, first, 0))
     wanted = number(command, count, 0)
     return start, wanted if wanted > 0 else None
-
-
-def require_master(standing: AdmittingState, config: BrokerConfig) -> None:
-    """Refuse before anything is changed: not the master, or a strict change could not be held by enough replicas."""
-    if not standing.is_serving:
-        raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master; ask the master of its group")
-    if config.metadata_strict:
-        code, remark = standing.admission()
-        if code is not ResponseCode.SUCCESS:
-            raise RequestError(code, remark)
