@@ -15,6 +15,7 @@ had no effect. If its fate cannot be known, nobody answers, and the asker's time
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Generator
 from itertools import count
 
 from controller.config import ControllerConfig
@@ -37,13 +38,12 @@ from rmqha.model.offset import BrokerId, RaftIndex, Term
 from rmqha.port import Tracer
 from rmqha.raft.node import RaftNode, Ready
 from rmqha.raft.quorum import id_of
-from rmqha.wire import lenient_json
 from rmqha.wire.body_bound import body_fault
 from rmqha.wire.command import Command
 from rmqha.wire.config_answer import ConfigAnswer
 from rmqha.wire.raft_codec import decode_message, encode_message
 from rmqha.wire.raft_message import AnyMessage, Entry, EntryKind, Snapshot
-from rmqha.wire.state.controller_state import ControllerState, RaftState
+from rmqha.wire.state.controller_state import RaftState
 
 SLICE_ENTRIES = 64
 """Entries applied in one slice after a leader's snapshot was read."""
@@ -259,7 +259,8 @@ class ControllerMachine:
         leadership = self._leadership
         return [item for item in group.replicas if leadership is not None and leadership.is_alive(now_ms, group, item)]
 
-    def state(self, now_ms: int) -> ControllerState:
+    def state(self, now_ms: int) -> Generator[None, None, bytes]:
+        """Body of an answer to 52003, in steps."""
         return controller_state(now_ms, self._info, self._raft.state(now_ms), self._leadership)
 
     # --- inside -----------------------------------------------------------------------------------------------------
@@ -304,8 +305,6 @@ class ControllerMachine:
             case RequestCode.CONTROLLER_GET_CONFIG:
                 ext, body = self._config_answer.of(self._config, frozenset(self._overridden))
                 return command.reply(ext=ext, body=body)
-            case RequestCode.RMQHA_GET_CONTROLLER_STATE:
-                return command.reply(body=lenient_json.dumps(self.state(now_ms).to_json()))
             case _:
                 return command.reply(
                     ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f"a controller has no request {command.code}"

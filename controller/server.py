@@ -9,7 +9,7 @@ loop; timers and the other controllers do not stand in line.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, suppress
 from typing import TypeVar
 
@@ -109,6 +109,12 @@ class _Store:
     def close(self) -> None:
         self.log.close()
         self._release()
+
+
+def _answer_in_steps(session: Session, command: Command, body: Generator[None, None, bytes]) -> Iterator[None]:
+    answer = command.reply(body=(yield from body))
+    if not command.is_oneway:
+        session.send(answer)
 
 
 class ControllerServer:
@@ -236,6 +242,9 @@ class ControllerServer:
         if command.code == RequestCode.RMQHA_RAFT_MESSAGE and self._refuses(machine, session):
             return
         shown: object = None
+        if command.code == RequestCode.RMQHA_GET_CONTROLLER_STATE:
+            session.work(_answer_in_steps(session, command, machine.state(now_ms)))
+            return
         if command.code == RequestCode.RMQHA_GET_HISTORY:
             told = self._tracer.told()
             shown = {**told, "events": events_shown(command.principal, told["events"])}

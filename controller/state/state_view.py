@@ -5,26 +5,28 @@ Durable facts from every node; liveness, offsets and reasons only from the leade
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from controller.elections.heartbeat import BrokerKey
 from controller.elections.leadership import Leadership
 from controller.state.replicas_info import BrokerGroup, ReplicasInfo
 from rmqha.ha.stream.copy_speed import parse_slaves
 from rmqha.model.offset import BrokerId
+from rmqha.wire.lenient_json import Entries, dumps_in_steps
 from rmqha.wire.state.controller_state import ControllerState, ElectionState, GroupState, RaftState, RegisteredReplica
 
 
 def controller_state(
     now_ms: int, info: ReplicasInfo, raft: RaftState, leadership: Leadership | None
-) -> ControllerState:
-    return ControllerState(
-        leading=leadership is not None,
-        raft=raft,
-        groups={
-            name: group_state(now_ms, group, leadership)
-            for name, group in sorted(info.groups.items())
-            if group.replicas
-        },
+) -> Generator[None, None, bytes]:
+    """Body of an answer to 52003, in steps: each group as it stands in its own."""
+    told = ControllerState(leading=leadership is not None, raft=raft).to_json()
+    groups = Entries(
+        (name, group_state(now_ms, group, leadership).to_json())
+        for name in sorted(info.groups)
+        if (group := info.groups.get(name)) is not None and group.replicas
     )
+    return (yield from dumps_in_steps(told | {"groups": groups}))
 
 
 def group_state(now_ms: int, group: BrokerGroup, leadership: Leadership | None) -> GroupState:

@@ -9,7 +9,9 @@ from rmqha.ha.stream.registered import encode_registered
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.offset import BrokerId
 from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import loads
 from tests.controller.harness import GROUP, Broker, Cluster, group_of
+from tests.support.steps import done
 
 
 def names_after(cluster: Cluster, start: int) -> list[str]:
@@ -160,7 +162,7 @@ def test_without_a_live_member_the_group_is_masterless_until_one_returns() -> No
     assert (group.master_id, group.sync_state_set) == (None, (1, 2))
     answer = cluster.call(RequestCode.CONTROLLER_GET_REPLICA_INFO, {"brokerName": GROUP})
     assert answer.ext == {"masterEpoch": "1"}
-    reason = cluster.leader.machine.state(cluster.now_ms).to_json()["groups"][GROUP]["whyNoMaster"]
+    reason = loads(done(cluster.leader.machine.state(cluster.now_ms)))["groups"][GROUP]["whyNoMaster"]
     assert "waiting for one of: broker-a-1, broker-a-2" in reason
     before_ms = cluster.now_ms
     cluster.boot(brokers[1])
@@ -473,7 +475,7 @@ def test_after_an_unclean_boot_of_the_only_member_an_operator_decides() -> None:
     cluster.run(10_000)
     group = cluster.group()
     assert (group.master_id, group.sync_state_set, group.set_known) == (None, (), True)
-    reason = cluster.leader.machine.state(cluster.now_ms).to_json()["groups"][GROUP]["whyNoMaster"]
+    reason = loads(done(cluster.leader.machine.state(cluster.now_ms)))["groups"][GROUP]["whyNoMaster"]
     assert "an operator must elect with unclean" in reason
     brokers[2].max_offset = 3000
     assert cluster.elect(3).code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED

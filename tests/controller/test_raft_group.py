@@ -5,7 +5,9 @@ from __future__ import annotations
 from controller.state.image import encode_image
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import loads
 from tests.controller.harness import GROUP, Broker, Cluster, Node, group_of
+from tests.support.steps import done
 
 
 def followers(cluster: Cluster) -> list[Node]:
@@ -215,5 +217,5 @@ def test_a_leader_without_a_lease_refuses_heartbeats_but_counts_them() -> None:
     cluster.run(350)
     token = cluster.send(brokers[1].beat(), brokers[1].session_id, leader)
     assert cluster.replies[token].code == ResponseCode.CONTROLLER_NOT_LEADER
-    replica = leader.machine.state(cluster.now_ms).to_json()["groups"][GROUP]["replicas"][1]
+    replica = loads(done(leader.machine.state(cluster.now_ms)))["groups"][GROUP]["replicas"][1]
     assert replica["silentMs"] == 0
