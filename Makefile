@@ -82,7 +82,7 @@ sim-day: .venv/stamp ## a simulated day (HOURS=24) without a fault: no election,
 	$(SIM_PYTHON) -m tests.simulation --day --hours $(HOURS) $(if $(SEED),--seed $(SEED))
 
 fuzz: .venv/stamp ## hostile bytes, FUZZ_SECONDS=30 for each parser
-	RMQHA_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/fuzz -n $(WORKERS) --dist worksteal
+	RMQHA_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/fuzz tests/kernel/test_native.py -n $(WORKERS) --dist worksteal
 
 fuzz-frames: .venv/stamp ## CASES=1000000 damaged streams through a server's sessions: no task and no descriptor is left
 	RMQHA_FRAME_CASES=$(CASES) $(BIN)/pytest tests/fuzz/test_sessions.py -s

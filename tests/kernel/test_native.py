@@ -22,7 +22,7 @@ from rmqha.store.log.record import MAGIC_V1, MAGIC_V2
 from rmqha.wire.command import Command, HeaderCodec
 from rmqha.wire.frame import encode_frame
 from tests.broker.support import send_command
-from tests.fuzz.budget import fuzz
+from tests.fuzz.budget import fuzz, fuzz_seconds
 from tests.kernel.streams import OPAQUES, PLAIN, damaged_sends, golden_streams, sends, stream_of
 from tests.kernel.support import kernel_named
 
@@ -38,7 +38,7 @@ ALL_RULES = (
     RULES._replace(max_body_bytes=30, max_properties_bytes=100, special_texts=(b"TAGS",)),
     RULES._replace(max_frame_bytes=600, special_texts=(), answer_fields=()),
 )
-LEAST_CASES = 4_000
+LEAST_CASES, CASES_PER_SECOND = 4_000, 5_000
 
 
 def slot(topic: bytes, queue_id: int) -> QueueSlot | None:
@@ -145,7 +145,7 @@ def test_every_byte_of_a_frame_in_turn(both: Both, codec: HeaderCodec) -> None:
 
 
 def test_many_damaged_sends(both: Both) -> None:
-    count = int(os.environ.get("RMQHA_KERNEL_CASES", LEAST_CASES))
+    count = int(os.environ.get("RMQHA_KERNEL_CASES", LEAST_CASES + int(fuzz_seconds() * CASES_PER_SECOND)))
     seed = Random().randrange(1 << 32) if count > LEAST_CASES else 1
     random, before = Random(seed), both.taken_count
     for number in range(count):
