@@ -1,4 +1,7 @@
-"""The kernel takes plain sends as the way by commands does: the same answers, log, queues, index and counts."""
+"""A kernel takes plain sends as the way by commands does: the same answers, log, queues, index and counts.
+
+The kernel in Python in all ways, the native one in those that concern what is around it: `test_native.py` compares the
+two."""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from tests.kernel.support import KERNELS, Fed, answers, broker_on, files, kernel
 both_kernels = pytest.mark.parametrize("kernel", KERNELS)
 
 
-def both_ways(stack: ExitStack, kernel: str, **keys: Any) -> tuple[Fed, Fed]:
+def both_ways(stack: ExitStack, kernel: str = "python", **keys: Any) -> tuple[Fed, Fed]:
     root = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)))
     brokers = [stack.enter_context(broker_on(root / name, **keys)) for name in ("lean", "usual")]
     for broker in brokers:
@@ -61,7 +64,6 @@ def chunks(stream: bytes, cuts: list[int]) -> list[bytes]:
     return [stream[start:end] for start, end in pairwise(bounds) if end > start]
 
 
-@both_kernels
 @settings(max_examples=120, deadline=None)
 @given(
     commands=st.lists(sends(), min_size=1, max_size=12),
@@ -73,11 +75,11 @@ def chunks(stream: bytes, cuts: list[int]) -> list[bytes]:
     commands=[send_command("T", 0, b"x" * 400_000), send_command("T", 1, b"x")], cuts=[], opaques=[1] * 12, keys={}
 )
 def test_same_frames_leave_the_same(
-    kernel: str, commands: list[Command], cuts: list[int], opaques: list[int], keys: dict[str, Any]
+    commands: list[Command], cuts: list[int], opaques: list[int], keys: dict[str, Any]
 ) -> None:
     stream = stream_of(commands, opaques[: len(commands)])
     with ExitStack() as stack:
-        lean, usual = both_ways(stack, kernel, **keys)
+        lean, usual = both_ways(stack, **keys)
         for data in chunks(stream, cuts):
             found = [answers(fed.read(data) + fed.settle()) for fed in (lean, usual)]
             assert sorted(found[0]) == sorted(found[1])
@@ -146,9 +148,8 @@ def test_golden_sends_of_java_clients(kernel: str) -> None:
         alike(lean, usual)
 
 
-@both_kernels
 @pytest.mark.parametrize("codec", list(HeaderCodec))
-def test_damaged_frames_end_alike(kernel: str, codec: HeaderCodec) -> None:
+def test_damaged_frames_end_alike(codec: HeaderCodec) -> None:
     """A byte of a frame is another one: the kernel takes no frame that is none."""
     command = send_command("T", 1, b"body", i=PLAIN, n="broker-a")
     command.codec = codec
@@ -169,7 +170,7 @@ def test_damaged_frames_end_alike(kernel: str, codec: HeaderCodec) -> None:
         assert outcome(lean.broker, frame, lean=True) == outcome(usual.broker, frame, lean=False)
 
     with ExitStack() as stack:
-        lean, usual = both_ways(stack, kernel)
+        lean, usual = both_ways(stack)
         damage()
         alike(lean, usual)
 
