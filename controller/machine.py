@@ -303,7 +303,7 @@ class ControllerMachine:
                     }
                 )
             case RequestCode.CONTROLLER_GET_CONFIG:
-                ext, body = self._config_answer.of(self._config, frozenset(self._overridden))
+                ext, body = self._config_answer.of(self._config, frozenset(self._overridden), command.principal)
                 return command.reply(ext=ext, body=body)
             case _:
                 return command.reply(

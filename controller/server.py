@@ -249,7 +249,7 @@ class ControllerServer:
             told = self._tracer.told()
             shown = {**told, "events": events_shown(command.principal, told["events"])}
         elif command.code == RequestCode.RMQHA_GET_SECURITY_STATE:
-            shown = security_watch.view(security.ambient.get())
+            shown = security_watch.view(security.ambient.get(), command.principal)
         if shown is not None:
             if not command.is_oneway:
                 session.send(command.reply(body=lenient_json.dumps(shown)))

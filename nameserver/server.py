@@ -308,7 +308,7 @@ class NameServer:
 
     def _get_config(self, request: Command) -> Command:
         config = self.live.current
-        ext, body = self._config_answer.of(config, self.live.overridden)
+        ext, body = self._config_answer.of(config, self.live.overridden, request.principal)
         return request.reply(ext=ext, body=body)
 
     def _update_config(self, request: Command) -> Command:
@@ -351,7 +351,7 @@ class NameServer:
             self._tracer.event("tells_loopback", reason=problem)
 
     def _security_state(self, request: Command) -> Command:
-        return request.reply(body=dumps(security_watch.view(security.ambient.get())))
+        return request.reply(body=dumps(security_watch.view(security.ambient.get(), request.principal)))
 
     def _history(self, request: Command) -> Command:
         told = self._tracer.told()

@@ -124,9 +124,8 @@ class BrokerCore:
         self.topics = TopicTable(disk, config, clock, self, is_synced=synced)
         self.groups = GroupTable(disk, clock, config, self, is_synced=synced)
         self.offsets = OffsetTable(disk, self, is_synced=synced)
-        self.clients = ClientTable(config)
+        self.clients, self.locks = ClientTable(config), LockTable(clock)
         self.notices = GroupNotices(self.clients, shell.wake_notices)
-        self.locks = LockTable(clock)
         self.retention = Retention(config, disk, self.driver, clock, tracer, shell.wake_retention, host.local_hour)
         self.delay_offsets = DelayOffsetTable(disk, clock, store, self, is_synced=synced)
         tables = self.topics, self.groups, self.offsets, self.delay_offsets

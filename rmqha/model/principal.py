@@ -44,6 +44,11 @@ class Principal:
         account = self._accounts.access.accounts.get(self.access_key)
         return account is not None and account.admin
 
+    @property
+    def sees_secrets_places(self) -> bool:
+        """True if it may know in which files a server's secrets are, and which accounts there are."""
+        return not self.is_restricted or self.is_admin
+
     def refusal(self, needs: Needs) -> str:
         """ "" if it may, else why not, in one sentence."""
         return "" if self._accounts is None else self._accounts.access.refusal(self.access_key, needs)

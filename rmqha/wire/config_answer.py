@@ -4,16 +4,34 @@ an operator needs beside it: which keys apply at once, which were set at run tim
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from rmqha.model.config.servers import Config, parse_properties
 from rmqha.model.error import RemoteProtocolError
+from rmqha.model.principal import Principal
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps, loads
 
 FIELD = "rmqhaKeys"
 VERSION = 1
+FOR_ADMINS = frozenset(
+    {
+        "aclFile",
+        "auditLogFile",
+        "credentialsFile",
+        "haSecretFile",
+        "quota.overrides",
+        "tls.client.certPath",
+        "tls.client.keyPath",
+        "tls.client.trustCertPath",
+        "tls.server.certPath",
+        "tls.server.keyPath",
+        "tls.server.trustCertPath",
+        "webCredentialsFile",
+    }
+)
+"""Their values are empty for who may not know where secrets are, and which accounts there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +59,10 @@ def config_ext(config: Config, overridden: Iterable[str]) -> dict[str, str]:
     return {FIELD: dumps(told).decode()}
 
 
-def config_body(config: Config) -> bytes:
-    """`key=value` lines, sorted."""
-    return "".join(f"{key}={value}\n" for key, value in sorted(config.to_properties().items())).encode()
+def config_body(config: Config, hidden: Collection[str] = ()) -> bytes:
+    """`key=value` lines, sorted; the values of `hidden` keys are empty."""
+    values = sorted(config.to_properties().items())
+    return "".join(f"{key}={'' if key in hidden else value}\n" for key, value in values).encode()
 
 
 class ConfigAnswer:
@@ -53,14 +72,15 @@ class ConfigAnswer:
         self._config: Config | None = None
         self._overridden: frozenset[str] = frozenset()
         self._ext: dict[str, str] = {}
-        self._body = b""
+        self._body = self._body_for_all = b""
 
-    def of(self, config: Config, overridden: frozenset[str]) -> tuple[dict[str, str], bytes]:
+    def of(self, config: Config, overridden: frozenset[str], principal: Principal) -> tuple[dict[str, str], bytes]:
         """The field is the caller's own."""
         if config is not self._config or overridden != self._overridden:
             self._ext, self._body = config_ext(config, overridden), config_body(config)
+            self._body_for_all = config_body(config, FOR_ADMINS)
             self._config, self._overridden = config, overridden
-        return dict(self._ext), self._body
+        return dict(self._ext), self._body if principal.sees_secrets_places else self._body_for_all
 
 
 def parse_keys(reply: Command, source: str) -> ToldKeys:

@@ -16,6 +16,7 @@ from tests.controller.harness import Cluster, group_of
 from tests.ha.group import started
 from tests.ha.test_copy import left_behind
 from tests.ha.test_static_group import Pair
+from tests.support.steps import done
 
 
 def _of(replica: Replica | StaticReplica, now_ms: int) -> bytes:
@@ -60,7 +61,7 @@ def _static() -> dict[str, bytes]:
 def _controllers() -> dict[str, bytes]:
     def of(cluster: Cluster, index: int) -> bytes:
         nodes = [cluster.leader, *(node for node in cluster.nodes.values() if node is not cluster.leader)]
-        return dumps(nodes[index].machine.state(cluster.now_ms).to_json())
+        return done(nodes[index].machine.state(cluster.now_ms))
 
     cluster, brokers = group_of(3, node_count=3)
     found = {"leader": of(cluster, 0), "follower": of(cluster, 1)}

@@ -180,13 +180,13 @@ class AdminRequests:
         return command.reply(body=lenient_json.dumps({"events": events, **self._steps.view()}))
 
     def _security_state(self, channel: Channel, command: Command) -> Command:
-        return command.reply(body=lenient_json.dumps(security_watch.view(security.ambient.get())))
+        return command.reply(body=lenient_json.dumps(security_watch.view(security.ambient.get(), command.principal)))
 
     # --- process ----------------------------------------------------------------------------------------------------
     def _broker_config(self, channel: Channel, command: Command) -> Command:
         config = self._live.current
         version = DataVersion(0, 0, self._started_at_ms).to_json()
-        ext, body = self._config_answer.of(config, self._live.overridden)
+        ext, body = self._config_answer.of(config, self._live.overridden, command.principal)
         return command.reply(ResponseCode.SUCCESS, {"version": lenient_json.dumps(version).decode(), **ext}, body)
 
     def _update_config(self, channel: Channel, command: Command) -> Command:

@@ -13,10 +13,12 @@ import trio
 from rmqha.host.access.live_files import LiveFiles
 from rmqha.host.access.security import Security
 from rmqha.host.clock import HostClock
+from rmqha.model.principal import Principal
 from rmqha.model.series import MetricFamilies, MetricKind, Series
 from rmqha.port import Tracer
 
 LOOK_INTERVAL_S = 1.0
+REFUSED = "it is refused, an admin is told why"
 STATE_VERSION = 1
 SOON_MS = 14 * 24 * 3600 * 1000
 """A certificate that ends within this time is told of."""
@@ -90,12 +92,19 @@ def _refreshed(files: Sequence[LiveFiles[Any]]) -> list[LiveFiles[Any]]:
     return [item for item in files if item.refresh()]
 
 
-def view(security: Security) -> dict[str, Any]:
-    """The answer to request 52017: what of the process's files is not in force, and when its certificates end."""
+def view(security: Security, principal: Principal) -> dict[str, Any]:
+    """The answer to request 52017: what of the process's files is not in force, and when its certificates end. Who may
+    not know where secrets are is told a file's key instead of its path, and of a problem only that there is one."""
+    shows = principal.sees_secrets_places
     return {
         "version": STATE_VERSION,
         "files": [
-            {"key": item.key, "file": item.path, "problem": item.problem, "expiresAtMs": item.expires_at_ms}
+            {
+                "key": item.key,
+                "file": item.path if shows else item.key,
+                "problem": item.problem if shows or not item.problem else REFUSED,
+                "expiresAtMs": item.expires_at_ms,
+            }
             for item in security.files
             if item.path
         ],

@@ -17,6 +17,7 @@ from rmqha.host.access.security_watch import SecurityWatch, collect, view
 from rmqha.host.tracer import HostTracer
 from rmqha.model.config.servers import ServerConfig
 from rmqha.model.error import UnreachableError, UsageError
+from rmqha.model.principal import UNRESTRICTED, Principal
 from tests.host.access.test_security import ACCOUNTS, ask, running, secret_file
 from tests.support.patience import HANG_S
 
@@ -94,7 +95,7 @@ async def test_half_a_certificate_leaves_the_last_good_one_and_is_told_once(tmp_
         (refused,) = tracer.history()
         assert (refused["event"], refused["key"]) == ("security_file_refused", "tls.server.certPath")
         assert "no usable certificate" in refused["reason"]
-        assert view(served)["files"][0]["problem"] == refused["reason"]
+        assert view(served, UNRESTRICTED)["files"][0]["problem"] == refused["reason"]
         assert [row.value for row in next(iter(collect(served).samples.values()))] == [1]
         assert (await ask(address, tls_client(tmp_path, "ca.pem"))).code == 0
         (tmp_path / "s.pem").write_bytes(good)
@@ -220,4 +221,20 @@ def test_scrapes_tell_problems_and_ends(tmp_path: Path) -> None:
         labels,
     )
     assert families["rmqha_certificate_expiry_timestamp_seconds"].value > 1_700_000_000
-    assert NO_SECURITY.files == [] == view(NO_SECURITY)["files"]
+    assert NO_SECURITY.files == [] == view(NO_SECURITY, UNRESTRICTED)["files"]
+
+
+def test_who_may_not_know_where_secrets_are_is_told_keys(tmp_path: Path) -> None:
+    path = secret_file(tmp_path / "accounts.yml", ACCOUNTS)
+    security = from_config(ServerConfig.from_properties({"aclEnable": "true", "aclFile": path}, "f"))
+    accounts = security.accounts
+    assert accounts is not None
+    guest = Principal(accounts, "orders")
+    item = security.files[0]
+    item.problem = f"{path} is broken"
+    (row,) = view(security, UNRESTRICTED)["files"]
+    assert (row["file"], row["problem"]) == (path, item.problem)
+    (row,) = view(security, guest)["files"]
+    assert (row["key"], row["file"]) == ("aclFile", "aclFile") and str(tmp_path) not in row["problem"] != ""
+    item.problem = ""
+    assert view(security, guest)["files"][0]["problem"] == ""
