@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("rmqha.cli.local.up:up", "Start a local cluster and wait until it is healthy."),
     "down": ("rmqha.cli.local.nodes:down", "Stop every node of the local cluster."),
-    "status": ("rmqha.cli.local.status:status", "Show the nodes of the local cluster; exit code 1 if one is not well."),
+    "status": ("rmqha.cli.local.status:status", "Show the nodes of a cluster; exit code 1 if one is not well."),
     "health": ("rmqha.cli.health.command:health", "Tell whether all is well, or each reason why not with its fix."),
     "top": ("rmqha.cli.top.command:top", "Show the replicas live; switch and maintenance by a key."),
     "start": ("rmqha.cli.local.nodes:start", "Start a node again."),
@@ -56,6 +56,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Tell for whom sends wait right now, and how that ends.",
     ),
     "describe": ("rmqha.cli.admin.describe:describe", "Tell what a cluster, group, broker or topic is and promises."),
+    "use": ("rmqha.cli.settings.context:use", "Choose the cluster that commands ask when none is named."),
+    "context": ("rmqha.cli.settings.context:context", "Saved names of clusters elsewhere: ls, add, rm."),
     "config": ("rmqha.cli.settings.command:config", "Show, compare and change the keys of running nodes."),
     "topic": ("rmqha.cli.admin.topic:topic", "List, describe, make, change and delete topics."),
     "group": ("rmqha.cli.admin.group:group", "Change what the controllers keep about a broker group."),
@@ -90,6 +92,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Messages": ("send", "receive", "topic", "consumer", "message", "dlq"),
     "Watch": ("health", "top", "history", "explain", "explain-wait", "describe"),
     "Change": ("elect", "maintenance", "join", "drain", "remove", "config", "group", "quorum"),
+    "Which cluster": ("use", "context"),
     "Files of a store": ("log", "spark", "epochs", "fsck", "migrate"),
     "Test and diagnose": ("doctor", "selftest", "bench", "drill", "debug"),
     "Servers and their surroundings": ("broker", "namesrv", "controller", "generate"),
@@ -195,6 +198,11 @@ def nearest(given: str, known: Sequence[str]) -> str:
 def cli(security_file: str | None) -> None:
     """Broker groups with high availability that speak Apache RocketMQ 5's bytes."""
     click.get_current_context().with_resource(safe_streams())
+    if security_file is None and click.get_current_context().invoked_subcommand not in ("broker", *SERVERS):
+        from rmqha.cli import contexts
+
+        used = contexts.elsewhere()
+        security_file = used.security if used is not None else ""
     if security_file:
         from rmqha.host.access import security
 

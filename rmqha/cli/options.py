@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from click.core import ParameterSource
 
+from rmqha.cli import contexts
 from rmqha.model.error import UsageError
 from rmqha.model.identity import parse_address
 
@@ -24,6 +26,8 @@ DEFAULT_NAMESRV = "127.0.0.1:9876"
 def resolve_namesrv(given: str | None) -> str:
     """The name servers to ask, "host:port" joined by ";": as given, else those of the cluster directory, else the
     quick start's port. Raises UsageError for text that is no address list."""
+    if given is None and (context := contexts.elsewhere()) is not None:
+        return context.namesrv or find_cluster(None, None, None).namesrv_addresses or DEFAULT_NAMESRV
     if given is None:
         from rmqha.ops.local.cluster_state import ClusterState
 
@@ -55,9 +59,10 @@ def resolve_controllers(given: str | None) -> list[str]:
     """The controllers to ask: as given, joined by ";", else those of the cluster directory. Raises UsageError if there
     are none, or for text that is no address list."""
     if given is None:
-        from rmqha.ops.local.cluster_state import ClusterState
-
-        return ClusterState.require(None).controller_addresses
+        context = contexts.elsewhere()
+        if context is None or not context.controller:
+            return find_cluster(None, None, None).controller_addresses
+        given = context.controller
     for address in given.split(";"):
         try:
             parse_address(address)
@@ -89,6 +94,48 @@ def refuse_static_group(group: str) -> None:
     state = None if given else ClusterState.find(None)
     if state is not None:
         state.refuse_static(group)
+
+
+def find_cluster(namesrv: str | None, controller: str | None, directory: Path | None) -> ClusterState:
+    """The cluster to ask: as the options say, else $RMQHA_NAMESRV, else the context in use, else the cluster directory.
+
+    Raises UsageError if there is none, UnreachableError if one elsewhere does not answer."""
+    from rmqha.ops.local.cluster_state import ClusterState
+
+    if directory is not None and (namesrv or controller):
+        raise UsageError("--directory names a cluster of this machine, --namesrv and --controller one elsewhere")
+    given = contexts.Context(namesrv or "", controller or "") if namesrv or controller else None
+    if given is not None:
+        given.check()
+    context = given or (contexts.elsewhere() if directory is None else None)
+    if context is None:
+        return ClusterState.require(directory)
+    import trio
+
+    from rmqha.ops.remote_cluster import find_remote
+
+    name_servers, controllers = (tuple(filter(None, text.split(";"))) for text in (context.namesrv, context.controller))
+    return trio.run(find_remote, name_servers, controllers)
+
+
+def announce(state: ClusterState) -> None:
+    """Name the cluster that a command is about to change."""
+    click.echo(f"cluster {state.name}, {state.where}", err=True)
+
+
+def cluster_options(command: F) -> F:
+    """`--namesrv`, `--controller`, `--directory`: the command gets `state: ClusterState`."""
+
+    @wraps(command)
+    def found(*args: Any, namesrv: str | None, controller: str | None, directory: Path | None, **others: Any) -> Any:
+        return command(*args, state=find_cluster(namesrv, controller, directory), **others)
+
+    made: Any = directory_option(found)
+    made = click.option("--controller", metavar="HOST:PORT", help="Controllers of a cluster elsewhere, joined by ';'.")(
+        made
+    )
+    text = "Name servers of a cluster elsewhere; default: $RMQHA_NAMESRV, else the context in use."
+    return cast(F, click.option("--namesrv", metavar="HOST:PORT", help=text)(made))
 
 
 def output_option(command: F) -> F:

@@ -78,8 +78,8 @@ def node_row(view: ClusterView, node: NodeView) -> dict[str, Any]:
         "inSync": None,
         "address": node.node.address,
         "httpAddress": view.state.http_address(node.node.name) or None,
-        "pid": node.node.pid if node.alive else None,
-        "dataDirectory": str(view.state.data_path(node.node)),
+        "pid": node.node.pid or None if node.alive else None,
+        "dataDirectory": None if view.state.is_remote else str(view.state.data_path(node.node)),
     }
     if node.node.is_broker:
         told = view.groups[node.node.group].told
@@ -138,7 +138,7 @@ def print_cluster(view: ClusterView, out: Console) -> None:
             ]
         )
     out.print(table(COLUMNS, rows))
-    where = f"cluster {view.state.name}, haMode={view.state.ha_mode}; data in {view.state.directory}/NODE"
+    where = f"cluster {view.state.name}, haMode={view.state.ha_mode}; {view.state.where}"
     out.print(Text(where), soft_wrap=True)
     if kernels:
         out.print(_cell(f"kernel: {_by_name(kernels)}"), soft_wrap=True)
@@ -169,7 +169,7 @@ def cluster_json(view: ClusterView) -> dict[str, Any]:
     return {
         "name": view.state.name,
         "haMode": view.state.ha_mode,
-        "directory": str(view.state.directory),
+        "directory": None if view.state.is_remote else str(view.state.directory),
         "namesrv": view.state.namesrv_addresses,
         "controllers": view.state.controller_addresses,
         "healthy": not problems(view),

@@ -124,7 +124,7 @@ def problems(view: ClusterView) -> dict[str, str]:
     for name, node in view.nodes.items():
         if not node.alive:
             if not view.is_maintained(node):  # `notes` has it
-                found[name] = "not running"
+                found[name] = "does not answer" if view.state.is_remote else "not running"
         elif not node.answers:
             found[name] = f"does not answer: {node.error}" if node.error else "does not answer yet"
     for group in view.groups.values():

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import click
 import trio
 
-from rmqha.cli.options import directory_option, echo_json, output_option
+from rmqha.cli.options import cluster_options, echo_json, output_option
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError
@@ -53,17 +52,16 @@ def line(event: dict[str, Any]) -> str:
 
 
 @click.command(epilog="Example: rmqha history -n 20")
-@directory_option
+@cluster_options
 @output_option
 @click.option("-n", "--last", type=click.IntRange(min=1), metavar="N", help="Only the last N events.")
-def history(directory: Path | None, output: str, last: int | None) -> None:
+def history(state: ClusterState, output: str, last: int | None) -> None:
     """Show what happened on all running nodes, in order of wall time: elections, roles, cuts, set changes.
 
     A node that does not run tells nothing; its own log (`rmqha logs NODE`) still does.
 
     Exit code: 0 all told theirs, 1 some did not, 2 none did.
     """
-    state = ClusterState.require(directory)
     events, silent = trio.run(collect, state)
     told_nothing = len(silent) == len(state.nodes)
     shown = events[-last:] if last else events

@@ -15,6 +15,7 @@ import click
 import trio
 from rich.text import Text
 
+from rmqha.cli import contexts
 from rmqha.cli.main import nearest
 from rmqha.cli.options import (
     DEFAULT_NAMESRV,
@@ -81,6 +82,8 @@ def health(
 
 def seeds_of(namesrv: str | None, controller: str | None, directory: Path | None) -> BootstrapAddresses:
     """The addresses that are given, else the nodes of the cluster directory, else the quick start's name server."""
+    if namesrv is None and controller is None and directory is None and (context := contexts.elsewhere()) is not None:
+        namesrv, controller = context.namesrv or None, context.controller or None
     if namesrv is None and controller is None:
         state = ClusterState.find(directory) if directory is None else ClusterState.require(directory)
         return (

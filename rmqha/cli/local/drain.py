@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 import trio
 
@@ -17,7 +15,7 @@ from rmqha.cli.local.members import (
     tell,
     wait_group,
 )
-from rmqha.cli.options import complete_node, directory_option, echo_json, output_option
+from rmqha.cli.options import announce, cluster_options, complete_node, echo_json, output_option
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UsageError
@@ -31,15 +29,15 @@ SETTLE_S = 5.0
 @click.argument("node", shell_complete=complete_node)
 @click.option("--undo", is_flag=True, help="Put a drained replica back.")
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="Seconds.")
-@directory_option
+@cluster_options
 @output_option
-def drain(node: str, undo: bool, timeout: float, directory: Path | None, output: str) -> None:
+def drain(node: str, undo: bool, timeout: float, state: ClusterState, output: str) -> None:
     """Take NODE out of the SyncStateSet of its group and keep it out, until `drain --undo`.
 
     A master hands over first. The replica goes on copying and may be stopped at any time. Refused if too few would
     remain to acknowledge a send.
     """
-    state = ClusterState.require(directory)
+    announce(state)
     view = trio.run(_drain, state, node, undo, timeout)
     if undo:
         sentence = f"{node} takes part again: {redundancy(view, broker_node(state, node).group)}"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 import trio
 
 from rmqha.cli.local.members import ask_group, node_of, replica_label
-from rmqha.cli.options import complete_group, complete_node, directory_option, echo_json, output_option
+from rmqha.cli.options import announce, cluster_options, complete_group, complete_node, echo_json, output_option
 from rmqha.ha.stream.alignment import consistent_point
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
@@ -37,7 +36,7 @@ ELECT_TIMEOUT_MS = 5000
 @click.option("--preferred", is_flag=True, help="The replica that the group prefers: lowest priority, then lowest id.")
 @click.option("--unclean", is_flag=True, help="Elect a replica outside the SyncStateSet: may lose messages.")
 @click.option("--yes", is_flag=True, help="Accept the loss that --unclean shows.")
-@directory_option
+@cluster_options
 @output_option
 def elect(
     group: str,
@@ -45,11 +44,11 @@ def elect(
     preferred: bool,
     unclean: bool,
     yes: bool,
-    directory: Path | None,
+    state: ClusterState,
     output: str,
 ) -> None:
     """Make another replica of GROUP its master."""
-    state = ClusterState.require(directory)
+    announce(state)
     if group not in state.groups:
         raise UsageError(f"there is no group {group}; the cluster {state.name} has {', '.join(state.groups)}")
     if preferred and target is not None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import click
 import trio
 
 from rmqha.cli.local.members import ask_group, broker_node, node_of, redundancy, replica_at, tell, wait_group
-from rmqha.cli.options import complete_node, directory_option, echo_json, output_option
+from rmqha.cli.options import announce, cluster_options, complete_node, echo_json, output_option
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UsageError
@@ -32,14 +31,14 @@ def maintenance() -> None:
 @maintenance.command(epilog="Example: rmqha maintenance on broker-a-1")
 @click.argument("node", shell_complete=complete_node)
 @timeout_option
-@directory_option
+@cluster_options
 @output_option
-def on(node: str, timeout: float, directory: Path | None, output: str) -> None:
+def on(node: str, timeout: float, state: ClusterState, output: str) -> None:
     """Put NODE into maintenance, over restarts of it and of the controllers, until `maintenance off`.
 
     A master hands over first. Exit code: 0 others lead, 1 it leads on because nobody else can, 2 could not ask.
     """
-    state = ClusterState.require(directory)
+    announce(state)
     view = trio.run(switch, state, node, True, timeout)
     group, replica = broker_node(state, node).group, _replica(state, view, node)
     if replica.is_master:
@@ -53,11 +52,11 @@ def on(node: str, timeout: float, directory: Path | None, output: str) -> None:
 @maintenance.command(epilog="Example: rmqha maintenance off broker-a-1")
 @click.argument("node", shell_complete=complete_node)
 @timeout_option
-@directory_option
+@cluster_options
 @output_option
-def off(node: str, timeout: float, directory: Path | None, output: str) -> None:
+def off(node: str, timeout: float, state: ClusterState, output: str) -> None:
     """End the maintenance of NODE: it may lead again, and its absence is an alarm."""
-    state = ClusterState.require(directory)
+    announce(state)
     view = trio.run(switch, state, node, False, timeout)
     where = "in the SyncStateSet" if _replica(state, view, node).in_sync_state_set else "not in the SyncStateSet"
     _tell(state, view, node, f"{node} is not in maintenance any more, {where}", output)
@@ -65,11 +64,10 @@ def off(node: str, timeout: float, directory: Path | None, output: str) -> None:
 
 @maintenance.command(epilog="Example: rmqha maintenance show")
 @click.argument("node", required=False, shell_complete=complete_node)
-@directory_option
+@cluster_options
 @output_option
-def show(node: str | None, directory: Path | None, output: str) -> None:
+def show(node: str | None, state: ClusterState, output: str) -> None:
     """Show which replicas are in maintenance, or whether NODE is."""
-    state = ClusterState.require(directory)
     groups = state.groups if node is None else [broker_node(state, node).group]
     views = trio.run(_views, state, groups)
     names = [node_of(state, view, item.broker_id) for view in views for item in view.replicas if item.in_maintenance]

@@ -129,7 +129,7 @@ async def resize(client: RemotingClient, state: ClusterState, group: str, total:
             "s; see rmqha explain"
         )
     for node in state.brokers:
-        if node.group == group:
+        if node.group == group and not state.is_remote:
             _write_total(state.config_path(node.name), total)
 
 

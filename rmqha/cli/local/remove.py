@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 import trio
 
@@ -18,7 +16,7 @@ from rmqha.cli.local.members import (
     wait_group,
 )
 from rmqha.cli.local.nodes import DRAIN_TIMEOUT_S
-from rmqha.cli.options import complete_node, directory_option, echo_json, output_option
+from rmqha.cli.options import announce, cluster_options, complete_node, echo_json, output_option
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UsageError
@@ -30,25 +28,29 @@ from rmqha.wire.state.controller_state import ExplainedGroup, ExplainedReplica
 @click.command(epilog="Example: rmqha drain broker-a-3 && rmqha remove broker-a-3")
 @click.argument("node", shell_complete=complete_node)
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="Seconds.")
-@directory_option
+@cluster_options
 @output_option
-def remove(node: str, timeout: float, directory: Path | None, output: str) -> None:
+def remove(node: str, timeout: float, state: ClusterState, output: str) -> None:
     """Stop counting NODE: stop it, clean it from the controllers, lower totalReplicas.
 
     It must be drained, or dead and out of the SyncStateSet. Its directory stays.
     """
-    state = ClusterState.require(directory)
+    announce(state)
     record = broker_node(state, node)
-    with state.locked():
+    sentence = f"{node} is no replica of {record.group} any more"
+    if state.is_remote:
         view = trio.run(_remove, state, record, timeout)
-        del state.nodes[node]
-        state.write()
-    left = sum(1 for other in state.brokers if other.group == record.group)
-    sentence = (
-        f"{node} is no replica of {record.group} any more: {redundancy(view, record.group)}; its data stays in "
-        f"{state.node_directory(node)}; write replicas = {left} into {state.cluster_file}, else the next `rmqha up` "
-        "starts it again"
-    )
+        sentence = f"{sentence}: {redundancy(view, record.group)}; its data stays on its machine"
+    else:
+        with state.locked():
+            view = trio.run(_remove, state, record, timeout)
+            del state.nodes[node]
+            state.write()
+        left = sum(1 for other in state.brokers if other.group == record.group)
+        sentence = (
+            f"{sentence}: {redundancy(view, record.group)}; its data stays in {state.node_directory(node)}; write "
+            f"replicas = {left} into {state.cluster_file}, else the next `rmqha up` starts it again"
+        )
     if output == "json":
         echo_json({"node": node, "totalReplicas": view.total_replicas, "sentence": sentence})
     else:
@@ -63,6 +65,8 @@ async def _remove(state: ClusterState, record: NodeRecord, timeout_s: float) -> 
         if replica is None:
             raise UsageError(f"the controllers know no replica at {record.address}; see rmqha explain {group}")
         check_removable(record.name, record.alive, replica)
+        if record.alive and state.is_remote:
+            raise UsageError(f"{record.name} runs: stop it on its machine first, this only makes the others forget it")
         if record.alive and record.process is not None:
             killed = await trio.to_thread.run_sync(stop_all, [record.process], DRAIN_TIMEOUT_S)
             if killed:

@@ -1,14 +1,13 @@
-"""`rmqha status`: the nodes of the local cluster as they are now. Control plane."""
+"""`rmqha status`: the nodes of a cluster as they are now. Control plane."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import click
 import trio
 
-from rmqha.cli.options import directory_option, echo_json, output_option
+from rmqha.cli.options import cluster_options, echo_json, output_option
 from rmqha.cli.render import cluster_json, console, print_cluster
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.ops.cluster_view import ClusterView, look, problems
@@ -30,15 +29,15 @@ def show(view: ClusterView, output: str) -> None:
 
 
 @click.command(epilog="Example: rmqha status -o json")
-@directory_option
+@cluster_options
 @output_option
-def status(directory: Path | None, output: str) -> None:
-    """Show the nodes of the local cluster as they are now: role, id, epoch, offsets, who is in the set.
+def status(state: ClusterState, output: str) -> None:
+    """Show the nodes of a cluster as they are now: role, id, epoch, offsets, who is in the set.
 
     Exit code: 0 all is well, 1 something is not (each with its reason), 2 nodes run and none answers.
     A replica that was stopped in maintenance is well, and said to be.
     """
-    view = trio.run(view_once, ClusterState.require(directory))
+    view = trio.run(view_once, state)
     show(view, output)
     if any(node.alive for node in view.nodes.values()) and not any(node.answers for node in view.nodes.values()):
         sys.exit(2)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rmqha.host.disk import DIRECTORY_MODE
 from rmqha.host.text_file import read_text
@@ -92,6 +92,13 @@ class ClusterState:
     ha_mode: str
     cluster_file: str
     nodes: dict[str, NodeRecord] = field(default_factory=dict)
+
+    is_remote: ClassVar[bool] = False
+    """True of a cluster that this directory does not hold (`rmqha.ops.remote_cluster`)."""
+
+    @property
+    def where(self) -> str:
+        return f"data in {self.directory}/NODE"
 
     @classmethod
     def of(cls, spec: ClusterSpec) -> ClusterState:

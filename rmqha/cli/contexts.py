@@ -1,0 +1,102 @@
+"""Saved contexts: names for clusters elsewhere, with the addresses to ask and the file of keys to ask with.
+
+They stand in $XDG_CONFIG_HOME/rmqha/contexts.json (~/.config without it), which only its owner may write.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rmqha.model.error import UsageError
+from rmqha.model.identity import parse_address
+
+VERSION = 1
+NAMESRV_VARIABLE = "RMQHA_NAMESRV"
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """`namesrv`, `controller`: HOST:PORT joined by ";". `security`: as of `rmqha --security`, "" for none."""
+
+    namesrv: str = ""
+    controller: str = ""
+    security: str = ""
+
+    def check(self) -> None:
+        """Raises UsageError for what is no place to ask."""
+        if not self.namesrv and not self.controller:
+            raise UsageError("a context needs --namesrv or --controller")
+        for key in ("namesrv", "controller"):
+            for address in filter(None, getattr(self, key).split(";")):
+                try:
+                    parse_address(address)
+                except ValueError as error:
+                    raise UsageError(f"--{key}: {error}") from None
+
+
+@dataclass(slots=True)
+class Contexts:
+    """`current`: the one in use, "" for none."""
+
+    current: str = ""
+    saved: dict[str, Context] = field(default_factory=dict)
+
+    @property
+    def in_use(self) -> Context | None:
+        return self.saved.get(self.current)
+
+    def require(self, name: str) -> Context:
+        if name not in self.saved:
+            known = ", ".join(sorted(self.saved)) or "none"
+            raise UsageError(f"there is no context {name!r}; saved are: {known} (rmqha context add)")
+        return self.saved[name]
+
+
+def path() -> Path:
+    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "rmqha" / "contexts.json"
+
+
+def read() -> Contexts:
+    """No file: no contexts. Raises UsageError for one that is none of ours."""
+    try:
+        document = json.loads(path().read_text(encoding="utf-8"))
+        if document["version"] != VERSION:
+            raise UsageError(f"{path()} is of version {document['version']!r}; this rmqha reads version {VERSION}")
+        saved = {str(name): Context(**fields) for name, fields in document["contexts"].items()}
+        for context in saved.values():
+            context.check()
+        return Contexts(str(document["current"]), saved)
+    except (FileNotFoundError, NotADirectoryError):
+        return Contexts()
+    except OSError as error:
+        raise UsageError(f"cannot read {path()}: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise UsageError(f"{path()} holds no contexts of rmqha; move it away and save them again") from None
+
+
+def write(contexts: Contexts) -> None:
+    from rmqha.ops.local.cluster_state import write_atomic
+
+    document = {
+        "version": VERSION,
+        "current": contexts.current,
+        "contexts": {name: asdict(context) for name, context in sorted(contexts.saved.items())},
+    }
+    try:
+        path().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomic(path(), json.dumps(document, indent=2) + "\n")
+    except OSError as error:
+        raise UsageError(f"cannot write {error.filename or path()}: {error.strerror}") from None
+
+
+def elsewhere() -> Context | None:
+    """The cluster that $RMQHA_NAMESRV names, else the context in use; None: that of the cluster directory."""
+    named = os.environ.get(NAMESRV_VARIABLE)
+    if named:
+        context = Context(namesrv=named)
+        context.check()
+        return context
+    return read().in_use

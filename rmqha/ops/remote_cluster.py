@@ -1,0 +1,81 @@
+"""A cluster that no directory here tells of, found by asking its servers: commands take it as they take a directory's.
+
+Control plane. A node goes by the name that the controllers or its file give it, else by its address.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rmqha.host.net.remoting import RemotingClient
+from rmqha.model.error import UnreachableError
+from rmqha.ops.local.cluster_file import NodeKind
+from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
+from rmqha.ops.snapshot import ClusterSnapshot, NodeReport, ServerKind
+from rmqha.ops.survey import BootstrapAddresses, Extent, Survey
+
+FIND_S = 3.0
+NOWHERE = Path("/dev/null")
+"""Directory of a cluster that has none here: nothing can be in it, and nothing can be written into it."""
+_KINDS = {
+    ServerKind.NAME_SERVER: NodeKind.NAMESRV,
+    ServerKind.CONTROLLER: NodeKind.CONTROLLER,
+    ServerKind.BROKER: NodeKind.BROKER,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteNode(NodeRecord):
+    """A server elsewhere: its process is not seen, only whether it answers."""
+
+    answers: bool = True
+
+    @property
+    def alive(self) -> bool:
+        return self.answers
+
+
+class RemoteCluster(ClusterState):
+    """The servers that were found."""
+
+    is_remote = True
+
+    @property
+    def where(self) -> str:
+        return f"found by {self.namesrv_addresses or ';'.join(self.controller_addresses)}"
+
+    def properties(self, name: str) -> dict[str, str]:
+        return {}
+
+
+def cluster_of(snapshot: ClusterSnapshot) -> RemoteCluster:
+    """The nodes of a survey. Raises UnreachableError if none of them answers."""
+    if not snapshot.answered:
+        trouble = "; ".join(node.error for node in snapshot.nodes) or "no address is given"
+        raise UnreachableError(f"nobody of that cluster answers: {trouble}")
+    states = [node.replica for node in snapshot.nodes if node.replica is not None]
+    told = [group.cluster_name for node in snapshot.nodes for group in node.told_groups.values()]
+    names = [*told, *(state.cluster_name for state in states)]
+    modes = sorted({state.ha_mode for state in states if state.ha_mode})
+    nodes = {record.name: record for record in map(_record, snapshot.nodes)}
+    return RemoteCluster(NOWHERE, names[0] if names else "", "/".join(modes), "", nodes)
+
+
+def _record(node: NodeReport) -> NodeRecord:
+    is_controller = node.kind is ServerKind.CONTROLLER
+    return RemoteNode(
+        node.title,
+        _KINDS[node.kind].value,
+        node.address,
+        node.address if is_controller else "",
+        node.group if node.kind is ServerKind.BROKER else "",
+        answers=node.answers,
+    )
+
+
+async def find_remote(name_servers: tuple[str, ...], controllers: tuple[str, ...]) -> RemoteCluster:
+    """Ask these, and whoever they name."""
+    async with RemotingClient() as client:
+        seeds = BootstrapAddresses(name_servers, controllers)
+        return cluster_of(await Survey(client, seeds, FIND_S, extent=Extent.ALL).run())
