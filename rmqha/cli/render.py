@@ -78,7 +78,7 @@ def node_row(view: ClusterView, node: NodeView) -> dict[str, Any]:
         "inSync": None,
         "address": node.node.address,
         "httpAddress": view.state.http_address(node.node.name) or None,
-        "pid": node.node.pid or None if node.alive else None,
+        "pid": node.node.pid if node.alive and not view.state.is_remote else None,
         "dataDirectory": None if view.state.is_remote else str(view.state.data_path(node.node)),
     }
     if node.node.is_broker:

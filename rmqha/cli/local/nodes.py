@@ -19,7 +19,7 @@ from rmqha.host.tracer import AUDIT_FILE
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.cluster_view import ClusterView
 from rmqha.ops.local.cluster_file import SECRET_FILE
-from rmqha.ops.local.cluster_state import FILE, LOCK, ClusterState, NodeRecord
+from rmqha.ops.local.cluster_state import FILE, LOCK, OWN_FILE, ClusterState, NodeRecord
 from rmqha.ops.local.supervisor import Process, send_signal, stop_all, wait_gone
 
 DRAIN_TIMEOUT_S = 15.0
@@ -205,7 +205,7 @@ def purge(directory: Path | None, yes: bool) -> None:
         for name in state.nodes:
             if (made := state.node_directory(name)).is_dir():
                 shutil.rmtree(made)
-        for file in (FILE, LOCK, SECRET_FILE):
+        for file in (FILE, OWN_FILE, LOCK, SECRET_FILE):
             (state.directory / file).unlink(missing_ok=True)
     state.forget_as_last()
     left = sorted(path.name for path in state.directory.iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import click
@@ -21,33 +22,66 @@ from rmqha.ops.local.cluster_file import (
     NodeKind,
     counted_from_zero,
     load,
+    parse,
     promise,
     properties_text,
 )
-from rmqha.ops.local.cluster_state import ClusterState, write_atomic
+from rmqha.ops.local.cluster_state import OWN_FILE, ClusterState, write_atomic
 from rmqha.ops.local.preflight import check_cluster
 from rmqha.ops.local.supervisor import Process, stop_all
 
 STOP_TIMEOUT_S = 5.0
 QUICKSTART = Path(__file__).with_name("quickstart.toml")
 """The cluster file that comes with the package; `conf/quickstart.toml` of the repository is the same file."""
+OWN_DIRECTORY = Path("rmqha-data/quickstart")
+"""Its directory of the cluster."""
 
 
 @click.command(epilog="Example: rmqha up conf/quickstart.toml")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--mode", type=click.Choice(["ap", "cp"]), help="Overrules haMode of the file.")
+@click.option("--ap", is_flag=True, help="The same as --mode ap.")
+@click.option("--brokers", type=click.IntRange(1, 9), metavar="N", help="Without FILE: replicas of the group.")
+@click.option(
+    "--port-base",
+    type=click.IntRange(1024, 65_400),
+    metavar="P",
+    help="Without FILE: the name server's; others follow.",
+)
 @click.option("--directory", type=click.Path(path_type=Path), metavar="DIR", help="Overrules directory of the file.")
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds to healthy.")
 @output_option
-def up(file: Path | None, mode: str | None, directory: Path | None, timeout: float, output: str) -> None:
+def up(
+    file: Path | None,
+    mode: str | None,
+    ap: bool,
+    brokers: int | None,
+    port_base: int | None,
+    directory: Path | None,
+    timeout: float,
+    output: str,
+) -> None:
     """Start the cluster that FILE describes and wait until it is healthy.
 
-    Without FILE: a name server with its controller, and a group of three brokers in CP, on the ports of RocketMQ.
-    Everything is checked before anything is written. A second `up` starts only what does not run."""
-    spec = load(file or QUICKSTART, ha_mode=mode, directory=directory)
+    Without FILE: a name server with its controller, and a group of three brokers in CP, on the ports of RocketMQ; with
+    --brokers or --port-base others, which DIR/cluster.toml then says for the next `up`. Everything is checked before
+    anything is written. A second `up` starts only what does not run."""
+    if ap and mode == "cp":
+        raise UsageError("--ap and --mode cp contradict each other")
+    if file is not None and (brokers is not None or port_base is not None):
+        raise UsageError(f"--brokers and --port-base are for `rmqha up` without a file; {file} says those")
+    mode = "ap" if ap else mode
+    own = (directory or OWN_DIRECTORY).expanduser().absolute() / OWN_FILE
+    text = quickstart_text(brokers, port_base, mode or "cp") if brokers is not None or port_base is not None else ""
+    if text:
+        spec = parse(str(own), tomllib.loads(text), ha_mode=mode, directory=own.parent)
+    else:
+        spec = load(file or (own if own.is_file() else QUICKSTART), ha_mode=mode, directory=directory)
     running = check_cluster(spec)
     click.echo(promise(spec), err=True)
     state = prepare(spec, running)
+    if text:
+        write_atomic(own, text)
     with state.locked():
         view = start_missing(state, timeout)
         state.remember_as_last()
@@ -55,6 +89,24 @@ def up(file: Path | None, mode: str | None, directory: Path | None, timeout: flo
     for name, node in state.nodes.items():
         if node.kind == NodeKind.NAMESRV.value and (address := state.http_address(name)):
             click.echo(f"page of {name}: http://{address}/", err=True)
+
+
+def quickstart_text(brokers: int | None, port_base: int | None, mode: str) -> str:
+    """The cluster file of the quick start with another size or other ports, all within 100 of the first."""
+    text = QUICKSTART.read_text(encoding="utf-8")
+    changes = {
+        'haMode = "cp"': f'haMode = "{mode}"',
+        "replicas = 3": f"replicas = {brokers or 3}",
+        "# rmqha up conf/quickstart.toml\n": "",
+    }
+    if port_base is not None:
+        ports = {9876: port_base, 9878: port_base + 2, 10911: port_base + 14}
+        changes |= {f"listenPort = {old}": f"listenPort = {new}" for old, new in ports.items()}
+        changes["# the next replicas: 10921 and 10931; +1"] = "# the next replicas: portStep further; +1"
+    for old, new in changes.items():
+        assert text.count(old) == 1, f"the quick start says {old} once"
+        text = text.replace(old, new)
+    return text
 
 
 def prepare(spec: ClusterSpec, running: ClusterState | None) -> ClusterState:

@@ -28,6 +28,8 @@ from rmqha.ops.local.supervisor import Process
 
 VERSION = 1
 FILE = "cluster.json"
+OWN_FILE = "cluster.toml"
+"""Cluster file that `up` writes if it is given none and another size or other ports are asked for."""
 LOCK = "cluster.lock"
 DIRECTORY_VARIABLE = "RMQHA_DIRECTORY"
 LAST_UP = Path("rmqha-data") / "last-up"

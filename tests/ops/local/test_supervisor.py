@@ -29,7 +29,7 @@ class Spawner:
         output = self.directory / f"{len(self.processes)}.out"
         process = spawn([sys.executable, "-c", program], output)
         self.processes.append(process)
-        while process.alive and "up" not in output.read_text():
+        while process.alive and "up\n" not in output.read_text():
             os.sched_yield()
         return process, output
 

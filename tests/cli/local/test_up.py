@@ -1,0 +1,44 @@
+"""`rmqha up` without a file: another size, other ports, and the file that remembers them."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqha.cli.local.up import quickstart_text
+from rmqha.cli.main import main
+from rmqha.ops.local.cluster_file import parse
+
+
+@given(brokers=st.integers(1, 9), base=st.integers(1024, 65_400), mode=st.sampled_from(["ap", "cp"]))
+def test_any_size_at_any_ports_is_a_cluster_within_a_hundred_ports(brokers: int, base: int, mode: str) -> None:
+    spec = parse("own.toml", tomllib.loads(quickstart_text(brokers, base, mode)))
+    ports = sorted(port.number for node in spec.nodes for port in node.ports)
+    assert ports[0] == base and ports[-1] < base + 100 and len(set(ports)) == len(ports) == 2 + 3 * brokers
+    assert spec.ha_mode == mode
+    assert spec.namesrv_addresses == f"127.0.0.1:{base}"
+    assert [node.name for node in spec.nodes][1:] == [f"broker-a-{number + 1}" for number in range(brokers)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["c.toml", "--brokers", "2"], "c.toml says those"),
+        (["c.toml", "--port-base", "20000"], "c.toml says those"),
+        (["--ap", "--mode", "cp"], "contradict each other"),
+        (["--brokers", "0"], "--brokers"),
+        (["--port-base", "80"], "--port-base"),
+    ],
+)
+def test_what_contradicts_itself_starts_nothing(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["up", *arguments])
+    assert ended.value.code == 2 and said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
