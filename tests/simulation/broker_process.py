@@ -35,7 +35,7 @@ from rmqha.wire.command import Command
 from rmqha.wire.frame import encode_frame
 
 from .broker_shell import SimShell
-from .covered import is_covered
+from .covered import is_covered, is_noticed
 from .disk_process import DiskProcess
 from .following import Following, LearningEnds, Repairing, Scrubbing
 from .forwarding import forwarding
@@ -354,6 +354,20 @@ class BrokerProcess(DiskProcess):
             return False
         self.rotten.setdefault(position, self.store.view(PhyOffset(position), 1)[0])
         self.disk.rot(f"commitlog/{position // file_bytes * file_bytes:020d}", position % file_bytes, mask)
+        return True
+
+    def overwrite(self, position: int, new: bytes) -> bool:
+        """Other bytes stand in its log while it runs, all in one file. False if no checksum would notice; then nothing
+        is changed."""
+        file_bytes, by_record = self.config.mapped_file_size_commit_log, self.config.enabled_append_prop_crc
+        old = bytes(self.store.view(PhyOffset(position), len(new)))
+        if old == new or not is_noticed(self.store, file_bytes, position, new, by_record=by_record):
+            return False
+        path = f"commitlog/{position // file_bytes * file_bytes:020d}"
+        for offset, (before, after) in enumerate(zip(old, new, strict=True), position):
+            if before != after:
+                self.rotten.setdefault(offset, before)
+                self.disk.rot(path, offset % file_bytes, before ^ after)
         return True
 
     def has_rot(self, start: int, end: int) -> bool:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from rmqha.model.offset import PhyOffset
+from rmqha.sim.disk import SECTOR_BYTES
 from rmqha.sim.prng import SimPrng
 
 from .broker_process import BrokerProcess
@@ -17,6 +19,8 @@ from .strikes import Strikes
 Struck = BrokerProcess | ControllerProcess
 MOST_CHANGES = 40
 """A handler seldom makes more changes of its disk."""
+UNTOUCHED_BYTES = 4096
+"""Of the log's end: what is written now may be torn, and is told from rot by other rules."""
 LARGE = ("commitlog/", "consumequeue/", "batchconsumequeue/", "index/")
 
 
@@ -36,6 +40,7 @@ class DiskFaults:
             ("forget-sync", options.forget_sync_per_mille, self._forget_sync),
             ("lie", options.lie_per_mille, self._lie),
             ("rot-log", options.rot_log_per_mille, self._rot_log),
+            ("misdirect", options.misdirect_per_mille, self._misdirect),
             ("rot-file", options.rot_file_per_mille, self._rot_file),
         )
         """Name, chance per tick, and what happens."""
@@ -193,6 +198,28 @@ class DiskFaults:
         start, end = int(broker.store.min_phy_offset), int(broker.store.max_phy_offset)
         if end - start >= 4096 and broker.rot_byte(draws.between(start, end - 512), 1 << draws.below(8)):
             self._strikes.tell("rot-log", broker.host)
+
+    def _misdirect(self, draws: SimPrng) -> None:
+        """A write lands at another place of the file; in half of the cases its own keeps what stood there before."""
+        broker = self._rotting(draws)
+        if broker is None or not broker.alive:
+            return
+        file_bytes, log = broker.config.mapped_file_size_commit_log, broker.store
+        start = draws.between(int(log.min_phy_offset), int(log.max_phy_offset)) // file_bytes * file_bytes
+        low, high = (
+            max(start, int(log.min_phy_offset)),
+            min(start + file_bytes, int(log.max_phy_offset) - UNTOUCHED_BYTES),
+        )
+        first, last = -(-low // SECTOR_BYTES), high // SECTOR_BYTES - 1
+        if last - first < 2:
+            return
+        aim, landed = (draws.between(first, last) * SECTOR_BYTES for _ in range(2))
+        written = bytes(log.view(PhyOffset(aim), SECTOR_BYTES))
+        struck = broker.overwrite(landed, written)
+        if struck and draws.chance(1, 2):
+            broker.overwrite(aim, bytes(SECTOR_BYTES))
+        if struck:
+            self._strikes.tell("misdirect", broker.host)
 
     def _rot_file(self, draws: SimPrng) -> None:
         """It dies, and comes back with a small file that has rotted or cannot be read. If it refuses to start, its

@@ -111,6 +111,18 @@ def rotten_logs(options: Options) -> Options:
     )
 
 
+def misdirected(options: Options) -> Options:
+    """Sectors of one replica's log land at another place of their file while it runs, and may lack at their own."""
+    return replace(
+        _one_bad(options),
+        misdirect_per_mille=120,
+        record_crc=options.heartbeat_ms == 200,
+        kept_files=0,  # what a slave's master has removed by rule, nobody gives back to that slave
+        kept_hours=0,
+        clean_per_mille=0,
+    )
+
+
 def rotten_files(options: Options) -> Options:
     """Small files rot or cannot be read: epochs, marks, tables, a controller's log and snapshots."""
     return replace(_one_bad(options), controller_count=3, rot_file_per_mille=150, snapshot_after_entries=20)
@@ -148,6 +160,7 @@ DISK_THEMES: dict[str, Callable[[Options], Options]] = {
     "forgotten": forgotten,
     "lies": lies,
     "rotten-logs": rotten_logs,
+    "misdirected": misdirected,
     "rotten-files": rotten_files,
     "noise": noise,
 }

@@ -146,6 +146,8 @@ class Options:
     """A sync of a broker returns and has lost or misdirected a sector."""
     rot_log_per_mille: int = 0
     """A bit of a broker's log flips while it runs, where a checksum covers it."""
+    misdirect_per_mille: int = 0
+    """A sector of a broker's log lands at another place of its file while it runs, and may be missing at its own."""
     rot_file_per_mille: int = 0
     """A process dies, and in its next life finds a sector of a small file to be another one, or to be unreadable."""
     ap_level: int = 0
