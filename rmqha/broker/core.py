@@ -26,6 +26,7 @@ from rmqha.broker.services.group_notices import GroupNotices
 from rmqha.broker.services.live_config import LiveConfig
 from rmqha.broker.services.retention import Retention
 from rmqha.broker.services.schedule import ScheduleService
+from rmqha.broker.services.statistics import BrokerStatistics
 from rmqha.broker.services.transaction_service import TransactionService
 from rmqha.broker.shell import NO_HOST, BrokerShell, HostFacts
 from rmqha.broker.tables.clients import ClientTable
@@ -112,14 +113,10 @@ class BrokerCore:
         self.quotas.configure(config.quotas)
         self.store = store
         self._tracer, self._clock, self._shell = tracer, clock, shell
-        self.replica: ReplicaMachine
-        if config.enable_controller_mode:
-            wall_offset_ms = clock.wall_ms() - clock.now_ms()
-            self.replica = Replica(config, store, identity, tracer, self._may_join, self._table_waits, wall_offset_ms)
-        else:
-            self.replica = StaticReplica(config, store, tracer)
+        self.replica = self._machine(config, identity)
         self.room = TailRoom(self.replica, clock)
-        self.driver = ReplicaDriver(self.replica, store, self.room, clock, tracer, self, shell)
+        self.statistics = BrokerStatistics(config.broker_cluster_name)
+        self.driver = ReplicaDriver(self.replica, store, self.room, clock, tracer, self, shell, self.statistics)
         synced = store.recovery.last_stop is LastStop.CLEAN  # else a write may have failed unseen (ruling 29)
         self.topics = TopicTable(disk, config, clock, self, is_synced=synced)
         self.groups = GroupTable(disk, clock, config, self, is_synced=synced)
@@ -160,18 +157,26 @@ class BrokerCore:
             lambda: self.driver.is_serving,
             self._readers,
             host.memory_bytes,
+            self.statistics,
         )
         hour = self.retention.local_hour
         self.admin = AdminRequests(
-            self.live, self.driver, self.send, self.pull, self.schedule, clock, host, hour, shell
+            self.live, self.driver, self.send, self.pull, self.schedule, clock, host, hour, shell, self.statistics
         )
-        send_back = SendBackProcessor(store, self.driver, rules, store_host, levels)
+        send_back = SendBackProcessor(store, self.driver, rules, store_host, levels, self.statistics)
         self.processor = self._processor(config, send_back, clock)
         self._unwritten: set[str] = set()
         if not (self.topics.file.is_saved and self.groups.file.is_saved):
             self.save_tables()  # what is in doubt since a kill; a slave tries again before it polls
         self.live.hear(self._configure)
         self.dispatched = self.pull.dispatched
+
+    def _machine(self, config: BrokerConfig, identity: IdentityStore) -> ReplicaMachine:
+        if not config.enable_controller_mode:
+            return StaticReplica(config, self.store, self._tracer)
+        wall_offset_ms = self._clock.wall_ms() - self._clock.now_ms()
+        rules = self._may_join, self._table_waits
+        return Replica(config, self.store, identity, self._tracer, *rules, wall_offset_ms)
 
     def tell(self, state: ReplicaState) -> None:
         self.retention.tell(state)
@@ -182,13 +187,14 @@ class BrokerCore:
         """All that answers requests, over the tables and the rest."""
         store, driver, feed = self.store, self.driver, self.feed
         topics, groups, offsets, clients = self.topics, self.groups, self.offsets, self.clients
-        consumers = ConsumerRequests(store, driver, topics, groups, offsets, clients, feed, self.notices)
-        rates, delays = self.send.rates, self.delay_offsets
+        consumers = ConsumerRequests(store, driver, topics, groups, offsets, clients, feed, self.notices, self._clock)
+        puts, delays = self.statistics.topic_puts, self.delay_offsets
         changes = ChangeGate(driver, config.metadata_strict)
         self.tables = TableRequests(
-            config, store, changes, topics, groups, offsets, delays, rates, feed, self._shell.when_routed
+            config, store, changes, topics, groups, offsets, delays, puts, feed, self._shell.when_routed
         )
-        group = GroupRequests(config, store, changes, topics, groups, offsets, clients, self.pull, clock, feed)
+        gets = self.statistics.group_gets
+        group = GroupRequests(config, store, changes, topics, groups, offsets, clients, self.pull, clock, feed, gets)
         self.queries = QueryRequests(config, store.index, self._shell.wake_searches)
         queries, locks = self.queries, LockRequests(self.locks, driver)
         selectors = SelectorRequests(config)

@@ -134,6 +134,15 @@ ROWS: dict[int, Row] = {
     C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _json(C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {"groupName": OWN.group}),
     C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _fields(C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "admin"),
     C.GET_TOPIC_STATS_INFO: _fields(C.GET_TOPIC_STATS_INFO, "topic", "topic"),
+    C.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: _fields(C.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, "any"),
+    C.VIEW_BROKER_STATS_DATA: Row(
+        "both",
+        lambda world, t, g: Command(
+            C.VIEW_BROKER_STATS_DATA, {"statsName": "GROUP_GET_NUMS", "statsKey": f"{t.topic}@{g.group}"}
+        ),
+    ),
+    C.GET_BROKER_CONSUME_STATS: _fields(C.GET_BROKER_CONSUME_STATS, "admin"),
+    C.GET_ALL_PRODUCER_INFO: _fields(C.GET_ALL_PRODUCER_INFO, "admin"),
     C.GET_CONSUMER_CONNECTION_LIST: _fields(C.GET_CONSUMER_CONNECTION_LIST, "group", group="consumerGroup"),
     C.GET_PRODUCER_CONNECTION_LIST: Row(
         "group", lambda world, t, g: Command(C.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": g.producers})

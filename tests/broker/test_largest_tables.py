@@ -77,7 +77,10 @@ LACKS: dict[int, tuple[str, ...]] = {
     _C.GET_CONSUME_STATS: ("topic",),
     _C.INVOKE_BROKER_TO_RESET_OFFSET: ("queueId", "offset"),
 }
-HAS: dict[int, dict[str, str]] = {_C.RMQHA_FOLLOW_TABLES: {"brokerId": "2"}}
+HAS: dict[int, dict[str, str]] = {
+    _C.RMQHA_FOLLOW_TABLES: {"brokerId": "2"},
+    _C.VIEW_BROKER_STATS_DATA: {"statsName": "TOPIC_PUT_NUMS", "statsKey": "T"},
+}
 _LOCKS = {"consumerGroup": "G", "clientId": "c", "mqSet": [{"brokerName": "b", "queueId": 1, "topic": "T"}]}
 BODIES: dict[int, bytes] = {
     _C.HEART_BEAT: dumps({"clientID": "new", "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": []}]}),
@@ -103,7 +106,7 @@ ONE_RECORD = frozenset(
 )
 """They look at a record or a client, at no table, and are refused here: their fields are not given, or the group has
 just been set back."""
-TOO_LARGE = frozenset({_C.GET_CONSUME_STATS})
+TOO_LARGE = frozenset({_C.GET_CONSUME_STATS, _C.GET_BROKER_CONSUME_STATS})
 """The answer would be larger than a frame."""
 LAST = (_C.DELETE_SUBSCRIPTIONGROUP, _C.DELETE_TOPIC_IN_BROKER)
 

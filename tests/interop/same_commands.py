@@ -37,7 +37,7 @@ COMMAND_MASKS = {
     "haStatus": ((r"\b\d+\.\d\d\b", "RATE"),),
 }
 """What depends on the moment, by command. clusterList: how far timers are, the oldest message's age, the disk."""
-SORTED = {"topicList", "consumerProgress", "producerConnection", "haStatus"}
+SORTED = {"topicList", "consumerProgress", "brokerConsumeStats", "producer", "producerConnection", "haStatus"}
 """Lists in a hash table's order. Of producers there are also those of the commands before, for a moment."""
 SORTED_PARTS = {"getBrokerEpoch"}
 LACKING_TOPICS = frozenset(
@@ -244,6 +244,8 @@ consumerProgress
 consumerProgress -g {GROUP}
 consumerProgress -g {GROUP} -s true
 consumerProgress -g Nobody
+brokerConsumeStats -b AT
+producer -b AT
 consumerConnection -g {GROUP}
 consumerConnection -g Nobody
 producerConnection -g CLIENT_INNER_PRODUCER -t {TOPIC}

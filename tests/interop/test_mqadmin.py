@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.group import TIMEOUT_S
 from tests.interop.java import Java
 from tests.interop.lab import Lab
+from tests.interop.processes import until
 from tests.process.cluster import LocalCluster
 
 pytestmark = pytest.mark.interop
@@ -113,6 +115,20 @@ def test_topic_status(admin: Admin) -> None:
         "2": ("0", "0"),
         "3": ("0", "0"),
     }
+
+
+def test_statistics(admin: Admin) -> None:
+    """One message in the last day; once it printed zeros for everything, with exit code 0."""
+    topic = "Counted"
+    admin.at_name_server("updateTopic", "-c", "admin", "-t", topic, "-r", "1", "-w", "1")
+    admin.at_name_server("sendMessage", "-t", topic, "-p", "body", "-b", "broker-a", "-i", "0")
+
+    def row() -> list[str]:
+        (found,) = table(admin.at_name_server("statsAll", "-t", topic), topic)
+        return found
+
+    until("the sample of ten seconds is taken", lambda: row()[3] == "1", TIMEOUT_S)
+    assert row()[1] == "0" and row()[4] == "NO_CONSUMER"
 
 
 def test_consume_message(admin: Admin) -> None:

@@ -12,6 +12,7 @@ from typing import Protocol, assert_never
 
 from rmqha.broker.replication.tail_room import TailRoom
 from rmqha.broker.replication.waiter import HandOverWaiter, Waiting
+from rmqha.broker.services.statistics import BrokerStatistics
 from rmqha.ha.action import (
     Action,
     CallController,
@@ -30,6 +31,7 @@ from rmqha.model.code import ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import interrupted, whole
 from rmqha.model.identity import Role
+from rmqha.model.message import PROPERTY_INNER_NUM, SYS_FLAG_INNER_BATCH, find_property
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.port import Buffer, Clock, Tracer
 from rmqha.store.appender import AppendedBatch, SendSource
@@ -109,6 +111,7 @@ class ReplicaDriver:
         tracer: Tracer,
         events: DriverEvents,
         shell: DriverShell,
+        statistics: BrokerStatistics,
     ) -> None:
         self.replica = replica
         self.store = store
@@ -123,6 +126,7 @@ class ReplicaDriver:
         self.controller: ControllerPort
         self._events = events
         self._shell = shell
+        self._statistics = statistics
         self._waiting_for_flush = False
         self.ha_breach_count = 0
         """HA connections closed for what the peer sent."""
@@ -155,20 +159,40 @@ class ReplicaDriver:
         wall_ms = self._clock.wall_ms()
         try:  # the decorator's work, without its cost
             if isinstance(messages, NewBatch):
-                return self.store.append_batch(messages, wall_ms)
+                batch = self.store.append_batch(messages, wall_ms)
+                size_bytes = batch.end_offset - batch.phy_offsets[0]
+                self._statistics.stored(messages.topic, len(batch.phy_offsets), size_bytes)
+                return batch
             if len(messages) == 1:
                 one = self.store.append(messages[0], wall_ms)
+                self._statistics.stored(messages[0].topic, _count(messages[0]), one.end_offset - one.phy_offset)
                 return AppendedBatch((one.phy_offset,), (one.queue_offset,), one.end_offset, one.store_timestamp_ms)
-            return self.store.append_encoded(self.store.encode_batch(messages), wall_ms)
+            batch = self.store.append_encoded(self.store.encode_batch(messages), wall_ms)
+            ends = (*batch.phy_offsets[1:], batch.end_offset)
+            for message, start, end in zip(messages, batch.phy_offsets, ends, strict=True):
+                self._statistics.stored(message.topic, _count(message), end - start)
+            return batch
         except Exception as error:  # noqa: BLE001  (it goes on, as what it means)
             interrupted(error)
 
     def append_sends(self, source: SendSource) -> SendsTaken | None:
         """Append the plain sends at the front of what a connection has sent; None if there is none."""
         try:
-            return self.store.append_sends(source, self._clock.wall_ms())
+            taken = self.store.append_sends(source, self._clock.wall_ms())
+            if taken is not None:
+                self._count_sends(taken)
+            return taken
         except Exception as error:  # noqa: BLE001  (it goes on, as what it means)
             interrupted(error)
+
+    def _count_sends(self, taken: SendsTaken) -> None:
+        bounds = taken.bounds
+        if len({run.topic for run in taken.runs}) == 1:
+            count = taken.taken_count
+            self._statistics.stored(taken.topics[0], count, bounds[-1] - bounds[0], count)
+        else:
+            for topic, start, end in zip(taken.topics, bounds, bounds[1:], strict=False):
+                self._statistics.stored(topic, 1, end - start)
 
     def appended(self, end_offset: PhyOffset, waiter: Waiting | None) -> None:
         now_ms = self._clock.now_ms()
@@ -384,6 +408,14 @@ class ReplicaDriver:
         if self._room.is_waited_for:
             self._room.moved()
         self._shell.stepped()
+
+
+def _count(message: NewMessage) -> int:
+    """Messages that one record holds."""
+    if not message.sys_flag & SYS_FLAG_INNER_BATCH:
+        return 1
+    count = find_property(message.properties, PROPERTY_INNER_NUM.encode())
+    return int(count) if count and count.isdigit() else 1
 
 
 # --- the size of a slice of work where the cost of a piece is the clients' choice -------------------------------------

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from rmqha.broker.replication.replica_driver import ReplicaDriver
 from rmqha.broker.replication.waiter import HandOverWaiter
 from rmqha.broker.requests.pull import PullProcessor
-from rmqha.broker.requests.request import Channel, Handler, RequestError, number
+from rmqha.broker.requests.request import Channel, Handler, RequestError, number, text
 from rmqha.broker.requests.send import SendProcessor
 from rmqha.broker.services.live_config import LiveConfig
 from rmqha.broker.services.schedule import ScheduleService
-from rmqha.broker.services.statistics import DayCounts, Meter, Meters
+from rmqha.broker.services.statistics import BrokerStatistics, DayCounts, Meter, Meters
 from rmqha.broker.shell import BrokerShell, HostFacts
 from rmqha.broker.tables.config_table import DataVersion
 from rmqha.host.access import security, security_watch
@@ -47,6 +47,7 @@ class AdminRequests:
         host: HostFacts,
         local_hour: Callable[[], int],
         shell: BrokerShell,
+        statistics: BrokerStatistics,
     ) -> None:
         self._live = live
         self._config = live.current
@@ -61,6 +62,7 @@ class AdminRequests:
         self._history = host.history
         self._local_hour = local_hour
         self._address_problem = shell.address_problem
+        self._statistics = statistics
         self._put, self._found, self._missed = Meter(), Meter(), Meter()
         self._put_days, self._got_days = DayCounts(), DayCounts()
         self._copied = Meters()
@@ -76,6 +78,7 @@ class AdminRequests:
             RequestCode.GET_BROKER_EPOCH_CACHE: self._epoch_cache,
             RequestCode.GET_BROKER_HA_STATUS: self._ha_status,
             RequestCode.NOTIFY_BROKER_ROLE_CHANGED: self._role_changed,
+            RequestCode.VIEW_BROKER_STATS_DATA: self._stats_data,
             RequestCode.RMQHA_GET_REPLICA_STATE: self._replica_state,
             RequestCode.RMQHA_GET_HISTORY: self._events,
             RequestCode.RMQHA_GET_SECURITY_STATE: self._security_state,
@@ -93,8 +96,7 @@ class AdminRequests:
         self._got_days.sample(hour, self._pull.get_count)
         replica, own_end = self._driver.replica, self._driver.store.max_phy_offset
         self._copied.sample(now_ms, replica.slave_acks() if replica.is_master else [(_OWN_LOG, own_end)])
-        self._send.rates.sample(now_ms)
-        self._pull.rates.sample(now_ms)
+        self._statistics.sample(now_ms)
 
     # --- replica ----------------------------------------------------------------------------------------------------
     def _role_changed(self, channel: Channel, command: Command) -> Command:
@@ -181,6 +183,15 @@ class AdminRequests:
 
     def _security_state(self, channel: Channel, command: Command) -> Command:
         return command.reply(body=lenient_json.dumps(security_watch.view(security.ambient.get(), command.principal)))
+
+    def _stats_data(self, channel: Channel, command: Command) -> Command:
+        name, key = text(command, "statsName"), text(command, "statsKey")
+        found = self._statistics.find(name, key)
+        if found is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
+        return command.reply(
+            body=lenient_json.dumps({window: item.to_json() for window, item in sorted(found.items())})
+        )
 
     # --- process ----------------------------------------------------------------------------------------------------
     def _broker_config(self, channel: Channel, command: Command) -> Command:

@@ -26,6 +26,7 @@ from rmqha.broker.tables.topics import TopicTable
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import RETRY_PREFIX
 from rmqha.model.offset import PhyOffset, QueueOffset
+from rmqha.port import Clock
 from rmqha.store.integrity.record_starts import StoredRecord
 from rmqha.wire import lenient_json
 from rmqha.wire.auth.shown import groups_shown, shown_in_steps
@@ -57,6 +58,7 @@ class ConsumerRequests:
         clients: ClientTable,
         feed: Feed,
         notices: GroupNotices,
+        clock: Clock,
     ) -> None:
         self._log = log
         self._standing = standing
@@ -66,6 +68,7 @@ class ConsumerRequests:
         self._offsets = offsets
         self._clients = clients
         self._feed = feed
+        self._clock = clock
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -92,7 +95,8 @@ class ConsumerRequests:
             complete = not body.get("withoutSub") or self._clients.knows_subscriptions(body)
             if self._standing.is_serving:
                 self._provide(body)
-            changed = self._clients.heartbeat(channel, body, command.language, command.version, command.principal)
+            client = command.language, command.version, command.principal, self._clock.wall_ms()
+            changed = self._clients.heartbeat(channel, body, *client)
         except (KeyError, TypeError, ValueError):
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the heartbeat's body is not one") from None
         for group in changed:

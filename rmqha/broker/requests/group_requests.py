@@ -1,6 +1,7 @@
 """Requests of operators about consumer groups: who is connected, how far they are, and setting them back.
 
-Codes 32, 203, 204, 207, 208, 222, 303, 314, 343 and 352; notice 220 tells the members of a group that it is set back.
+Codes 32, 203, 204, 207, 208, 222, 303, 314, 317, 328, 343 and 352; notice 220 tells
+the members of a group that it is set back.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rmqha.broker.requests.request import (
     text,
     truth,
 )
+from rmqha.broker.services.statistics import StatsItemSet
 from rmqha.broker.tables.clients import ClientTable, GroupMember, Subscription
 from rmqha.broker.tables.groups import GroupTable
 from rmqha.broker.tables.offsets import OffsetTable
@@ -69,6 +71,7 @@ class GroupRequests:
         pull: PullProcessor,
         clock: Clock,
         feed: Feed,
+        group_gets: StatsItemSet,
     ) -> None:
         self._config = config
         self._log = log
@@ -80,6 +83,7 @@ class GroupRequests:
         self._pull = pull
         self._clock = clock
         self._feed = feed
+        self._gets = group_gets
 
     def configure(self, config: BrokerConfig) -> None:
         self._config = config
@@ -91,7 +95,9 @@ class GroupRequests:
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self._consumer_connections,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self._producer_connections,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self._delete_group,
+            RequestCode.GET_ALL_PRODUCER_INFO: self._all_producers,
             RequestCode.GET_CONSUME_STATS: self._consume_stats,
+            RequestCode.GET_BROKER_CONSUME_STATS: self._broker_consume_stats,
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self._reset_offset,
             RequestCode.QUERY_CONSUME_TIME_SPAN: self._time_span,
             RequestCode.QUERY_TOPICS_BY_CONSUMER: self._topics_of_group,
@@ -124,6 +130,26 @@ class GroupRequests:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
         body = yield from lenient_json.dumps_in_steps({"connectionSet": _connections(members)})
         return command.reply(body=body)
+
+    def _all_producers(self, channel: Channel, command: Command) -> Work:
+        rows = lenient_json.Entries(
+            (
+                name,
+                [
+                    {
+                        "clientId": member.client_id,
+                        "language": _language(member.language),
+                        "lastUpdateTimestamp": member.heard_at_ms,
+                        "remoteIP": f"/{peer.peer}",  # as Java writes an address
+                        "version": member.version,
+                    }
+                    for peer, member in list(members.items())
+                ],
+            )
+            for name in self._clients.producer_groups()
+            if (members := self._clients.producer_group(name)) is not None
+        )
+        return command.reply(body=(yield from lenient_json.dumps_in_steps({"data": rows})))
 
     def _topics_of_group(self, channel: Channel, command: Command) -> Work:
         found = yield from sorted_in_steps(self._offsets.topics_of(text(command, "group")))
@@ -171,7 +197,7 @@ class GroupRequests:
         for place, name in enumerate((yield from self._topics_to_show(group, command))):
             if self._topics.get(name):
                 shown.append(name)
-                per_second += self._pull.rates.per_second((group, name))
+                per_second += self._gets.per_second((group, name))
             if place % RUN_COUNT == RUN_COUNT - 1:
                 yield
         table = lenient_json.Entries(entry for topic in shown for entry in self._consumed(group, topic))
@@ -181,6 +207,48 @@ class GroupRequests:
         except RemoteProtocolError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"{error}: name the topics of group {group}") from None
         return command.reply(body=body)
+
+    def _broker_consume_stats(self, channel: Channel, command: Command) -> Work:
+        """Progress of all groups that have settings here, in their topics that are known; `isOrder` leaves those whose
+        order is kept."""
+        totals = [0, 0]
+        parts, size_bytes = [], 0
+        for place, group in enumerate(self._groups.names()):
+            topics = yield from sorted_in_steps(self._offsets.topics_of(group))
+            shown = []
+            for name in topics:
+                if self._is_wanted(group, name, truth(command, "isOrder")):
+                    shown.append((yield from self._topic_progress(group, name, totals)))
+                    size_bytes += len(shown[-1])
+                    if size_bytes > self._config.max_frame_bytes:
+                        remark = f"the answer has more than {self._config.max_frame_bytes} bytes, which no frame takes"
+                        raise RequestError(ResponseCode.SYSTEM_ERROR, f"{remark}: ask for one group (208)")
+            parts.append(b"{%s:[%s]}" % (lenient_json.dumps(group), b",".join(shown)))
+            if place % RUN_COUNT == RUN_COUNT - 1:
+                yield
+        address = lenient_json.dumps(self._config.address)
+        rows = b",".join(parts)
+        body = b'{"brokerAddr":%s,"consumeStatsList":[%s],"totalDiff":%d,"totalInflightDiff":%d}'
+        return command.reply(body=body % (address, rows, *totals))
+
+    def _is_wanted(self, group: str, name: str, only_ordered: bool) -> bool:
+        topic, connected = self._topics.get(name), self._clients.consumer_group(group)
+        if topic is None or (only_ordered and not topic.order):
+            return False
+        return connected is None or not connected.subscriptions or name in connected.subscriptions
+
+    def _topic_progress(self, group: str, name: str, totals: list[int]) -> Generator[None, None, bytes]:
+        """Make the answer to 208 for one topic, and add what is behind and what is in flight to `totals`."""
+
+        def counted() -> Iterator[tuple[lenient_json.ObjectKey, dict[str, int]]]:
+            for queue, progress in self._consumed(group, name):
+                totals[0] += progress["brokerOffset"] - progress["consumerOffset"]
+                totals[1] += progress["pullOffset"] - progress["consumerOffset"]
+                yield queue, progress
+
+        rate = round(self._gets.per_second((group, name)), 2)
+        members = {"consumeTps": rate, "offsetTable": lenient_json.Entries(counted())}
+        return (yield from lenient_json.dumps_in_steps(members))
 
     def _consumed(self, group: str, topic: str) -> Iterator[tuple[lenient_json.ObjectKey, dict[str, int]]]:
         """Progress of the group in each queue of the topic."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from rmqha.broker.requests.record_access import denied
 from rmqha.broker.requests.request import Channel, RequestError, number, text
 from rmqha.broker.requests.selectors import MAX_EVALUATED, RecordFilter, compile_selector, require_property_filter
-from rmqha.broker.services.statistics import Rates
+from rmqha.broker.services.statistics import BrokerStatistics
 from rmqha.broker.services.traffic import Traffic
 from rmqha.broker.tables.clients import TAG, ClientTable, ConsumerGroup, parse_tags
 from rmqha.broker.tables.groups import GroupTable, default_group
@@ -133,7 +133,8 @@ class PullProcessor:
         clock: Clock,
         is_master: Callable[[], bool],
         readers: Callable[[], Mapping[int, int]],
-        memory_bytes: int = 0,
+        memory_bytes: int,
+        statistics: BrokerStatistics,
     ) -> None:
         """`memory_bytes` is that of the machine; 0: unknown, no consumer is sent to a slave."""
         self._config = config
@@ -146,14 +147,13 @@ class PullProcessor:
         self._is_master = is_master
         self._memory_bytes = memory_bytes
         self._readers = readers
+        self._statistics = statistics
         self._holds: dict[_Queue, list[_Hold]] = {}
         self._held: dict[Channel, dict[_Queue, int]] = {}
         """Number of them that each connection has, by queue."""
         self._due: dict[int, dict[_Queue, None]] = {}
         """The queues of holds whose time is up in a tick."""
         self._refusing = False
-        self.rates = Rates()
-        """Messages by (group, topic)."""
         self.traffic: Traffic | None = None
         """Set where metrics are shown."""
         self._pulled_to: dict[tuple[str, str, int], int] = {}
@@ -299,7 +299,7 @@ class PullProcessor:
         if status is ResponseCode.SUCCESS:
             self.get_count += len(result.records)
             self.get_bytes += len(body)
-            self.rates.add((pull.group, pull.topic), len(result.records))
+            self._statistics.given(pull.group, pull.topic, len(result.records), len(body))
             if self.traffic is not None:
                 self.traffic.note_pulled(pull.group, pull.topic, len(result.records), len(body))
         else:

@@ -14,6 +14,7 @@ from rmqha.broker.replication.waiter import MessageAppender, Waiting
 from rmqha.broker.requests.record_access import require_reader
 from rmqha.broker.requests.request import Channel, RequestError, number, text
 from rmqha.broker.services.schedule import to_schedule
+from rmqha.broker.services.statistics import BrokerStatistics
 from rmqha.broker.tables.groups import GroupTable
 from rmqha.broker.tables.locks import LockTable
 from rmqha.broker.tables.topics import TopicTable, topic_name_fault
@@ -31,6 +32,7 @@ from rmqha.model.message import (
     SYS_FLAG_INNER_BATCH,
     decode_properties,
     encode_properties,
+    find_property,
     offset_message_id,
 )
 from rmqha.model.offset import PhyOffset
@@ -107,13 +109,20 @@ class SendBackProcessor:
     """Request 36. `level_count` is the number of delay levels."""
 
     def __init__(
-        self, log: BackLog, appends: MessageAppender, rules: RetryRules, store_host: tuple[bytes, int], level_count: int
+        self,
+        log: BackLog,
+        appends: MessageAppender,
+        rules: RetryRules,
+        store_host: tuple[bytes, int],
+        level_count: int,
+        statistics: BrokerStatistics,
     ) -> None:
         self._log = log
         self._appends = appends
         self._rules = rules
         self._store_host = store_host
         self._level_count = level_count
+        self._statistics = statistics
         self._next_queue = 0
 
     def process(self, channel: Channel, command: Command) -> None:
@@ -145,6 +154,8 @@ class SendBackProcessor:
             stored = self._appends.append([self._copy(record, topic, queue_id, level)])
         except (UsageError, ValueError) as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"MESSAGE_ILLEGAL: {error}") from None
+        origin = find_property(record.properties, PROPERTY_RETRY_TOPIC.encode())
+        self._statistics.sent_back(group, origin.decode("utf-8", "replace") if origin else record.topic)
         self._appends.appended(stored.end_offset, _Back(channel, command.reply(ResponseCode.SUCCESS, {})))
 
     def _find(self, phy_offset: int) -> Record | None:

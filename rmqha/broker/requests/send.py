@@ -18,7 +18,6 @@ from rmqha.broker.requests.record_access import require_producer
 from rmqha.broker.requests.request import Channel, Handler, RequestError, Steps, not_admitted
 from rmqha.broker.requests.retry import RetryRules
 from rmqha.broker.services.schedule import to_schedule
-from rmqha.broker.services.statistics import Rates
 from rmqha.broker.services.traffic import Traffic
 from rmqha.broker.services.transaction import RENEWAL_BYTES, to_half
 from rmqha.broker.tables.topics import BROKER_ONLY_TOPICS, DEFAULT_TOPIC, TopicConfig, TopicTable, refusal_to_send
@@ -176,7 +175,6 @@ class SendProcessor:
         self._when_held = when_held
         self._hold, self._is_holding = holder.hold, holder.is_holding
         self._rules = self._rules_of(config)
-        self.rates = Rates()
         """Messages by topic."""
         self.traffic: Traffic | None = None
         """Set where metrics are shown."""
@@ -226,8 +224,6 @@ class SendProcessor:
         count, bounds = taken.taken_count, taken.bounds
         self.put_count += count
         self.put_bytes += bounds[-1] - bounds[0]
-        for run in taken.runs:
-            self.rates.add(run.topic, run.unit_count)
         if self.traffic is not None:
             for topic, tail, start, end in zip(taken.topics, taken.tails, bounds, bounds[1:], strict=False):
                 self.traffic.note_sent(topic, "fifo" if _SHARDING_KEY in tail else "normal", 1, end - start)
@@ -321,7 +317,6 @@ class SendProcessor:
             command, request, queue_id, content = item
             first, count = start, item.message_count
             start += count
-            self.rates.add(request.topic, count)
             if command.flag & FLAG_ONEWAY:
                 continue
             phy_offsets = stored.phy_offsets[first:start]

@@ -17,7 +17,7 @@ from rmqha.broker.requests.request import (
     text,
     truth,
 )
-from rmqha.broker.services.statistics import Rates
+from rmqha.broker.services.statistics import StatsItemSet
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.groups import MAX_GROUP_BYTES, GroupTable, group_name_fault, settings_fault
 from rmqha.broker.tables.offsets import OffsetTable
@@ -73,7 +73,7 @@ class TableRequests:
         groups: GroupTable,
         offsets: OffsetTable,
         delay_offsets: DelayOffsetTable,
-        put_rates: Rates,
+        topic_puts: StatsItemSet,
         feed: Feed,
         when_routed: Callable[[Callable[[], None]], None],
     ) -> None:
@@ -85,7 +85,7 @@ class TableRequests:
         self._groups = groups
         self._offsets = offsets
         self._delay_table = delay_offsets
-        self._put_rates = put_rates
+        self._topic_puts = topic_puts
         self._feed = feed
         self._when_routed = when_routed
 
@@ -96,6 +96,7 @@ class TableRequests:
             RequestCode.GET_TOPIC_CONFIG: self._topic_config,
             RequestCode.GET_ALL_TOPIC_CONFIG: self._all_topics,
             RequestCode.GET_TOPIC_STATS_INFO: self._topic_stats,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self._system_topics,
             RequestCode.GET_ALL_CONSUMER_OFFSET: self._all_offsets,
             RequestCode.GET_ALL_DELAY_OFFSET: self._delay_offsets,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._update_group,
@@ -175,9 +176,12 @@ class TableRequests:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
         queue_ids = range(max(topic.read_queue_count, topic.write_queue_count))
         table = lenient_json.Entries(self._queue_stats(name, queue_id) for queue_id in queue_ids)
-        rate = round(self._put_rates.per_second(name), 2)
+        rate = round(self._topic_puts.per_second(name), 2)
         body = yield from lenient_json.dumps_in_steps({"offsetTable": table, "topicPutTps": rate})
         return command.reply(body=body)
+
+    def _system_topics(self, channel: Channel, command: Command) -> Command:
+        return command.reply(body=lenient_json.dumps({"topicList": sorted(self._topics.system_topics)}))
 
     def _queue_stats(self, topic: str, queue_id: int) -> tuple[lenient_json.ObjectKey, dict[str, int]]:
         low, high = self._log.queue_range(topic, queue_id)

@@ -1,35 +1,191 @@
-"""Rates for `mqadmin clusterList` and brokerStatus: counters sampled once a second, averaged over ten."""
+"""Counts and rates that operators ask for: of topics and groups as RocketMQ's StatsItems (request 315), of the broker
+for `mqadmin clusterList` and brokerStatus. No trio."""
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Final, NamedTuple
 
 WINDOW_COUNT = 11
 RATE_WINDOW_MS = 10_000
+MAX_ITEM_COUNT = 20_000
+"""Items of one set: clients choose the names. What comes beyond is not counted."""
+
+SAMPLED_AT_A_TIME = 2_000
+"""Samples after which one turn ends: a few milliseconds."""
 
 
-class Rates:
-    """Rates of many counters, by key. Only those that moved in the last two windows take room."""
+class StatsSnapshot(NamedTuple):
+    """Growth over a window."""
+
+    total: int = 0
+    per_second: float = 0.0
+    mean: float = 0.0
+    """`total` by the number of calls that added to it."""
+
+    def to_json(self) -> dict[str, float]:
+        return {"avgpt": self.mean, "sum": self.total, "tps": self.per_second}
+
+
+class _Window(NamedTuple):
+    """Period of the samples (ms) and how many are kept, as RocketMQ has them."""
+
+    period_ms: int
+    sample_count: int
+
+
+WINDOWS: Final = {
+    "statsMinute": _Window(RATE_WINDOW_MS, 7),
+    "statsHour": _Window(600_000, 7),
+    "statsDay": _Window(3_600_000, 25),
+}
+_WINDOWS = tuple(WINDOWS.values())
+_SAMPLE = 3
+"""Numbers of one sample: messages, bytes, calls."""
+
+
+class _Item:
+    __slots__ = ("call_count", "message_count", "samples", "size_bytes")
 
     def __init__(self) -> None:
-        self._current: dict[Hashable, int] = {}
-        self._last: dict[Hashable, float] = {}
-        self._since_ms = 0
+        self.message_count = self.size_bytes = self.call_count = 0
+        self.samples = tuple(array("q") for _ in _WINDOWS)
 
-    def add(self, key: Hashable, count: int) -> None:
-        self._current[key] = self._current.get(key, 0) + count
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        return self.message_count, self.size_bytes, self.call_count
+
+
+class StatsItemSet:
+    """Messages and bytes by key, since the start, with samples of the last minute, hour and day."""
+
+    def __init__(self) -> None:
+        self._items: dict[Hashable, _Item] = {}
+        self._beyond = _Item()
+        self._sampled_ms: tuple[deque[int], ...] = tuple(deque(maxlen=window.sample_count) for window in _WINDOWS)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._items
+
+    def add(self, key: Hashable, count: int, size_bytes: int, call_count: int) -> None:
+        item = self._items.get(key) or self._new(key)
+        item.message_count += count
+        item.size_bytes += size_bytes
+        item.call_count += call_count
+
+    def _new(self, key: Hashable) -> _Item:
+        if len(self._items) >= MAX_ITEM_COUNT:
+            return self._beyond
+        item = self._items[key] = _Item()
+        return item
+
+    def sample(self, now_ms: int) -> int:
+        """Take the samples that are due, of a large set those of one window; call about once a second. An item that
+        stood still for a day goes. Returns how many samples were taken."""
+        count = 0
+        for place, (window, sampled_ms) in enumerate(zip(_WINDOWS, self._sampled_ms, strict=True)):
+            if not sampled_ms:
+                sampled_ms.append(now_ms - window.period_ms)  # all began at 0
+            if now_ms - sampled_ms[-1] >= window.period_ms:
+                count += len(self._items)
+                self._take(place, window.sample_count * _SAMPLE)
+                sampled_ms.append(now_ms)
+                if count > SAMPLED_AT_A_TIME:
+                    break
+        return count
+
+    def _take(self, place: int, max_length: int) -> None:
+        is_longest = place == len(_WINDOWS) - 1
+        still = []
+        for key, item in self._items.items():
+            samples = item.samples[place]
+            samples.extend(item.counts if samples else (0, 0, 0, *item.counts))  # it began at 0 with this period
+            if len(samples) > max_length:
+                del samples[:_SAMPLE]
+            if is_longest and len(samples) == max_length and samples[:_SAMPLE] == samples[-_SAMPLE:]:
+                still.append(key)
+        for key in still:
+            del self._items[key]
+
+    def per_second(self, key: Hashable) -> float:
+        """Messages a second in the last whole period of ten seconds."""
+        item = self._items.get(key)
+        return 0.0 if item is None else self._growth(item, 0, 0, 2).per_second
+
+    def snapshots(self, key: Hashable, *, in_bytes: bool = False) -> Mapping[str, StatsSnapshot] | None:
+        """Growth by window name, of messages or of bytes; None for a key that nothing was counted for."""
+        item = self._items.get(key)
+        if item is None:
+            return None
+        return {
+            name: self._growth(item, place, int(in_bytes), window.sample_count)
+            for place, (name, window) in enumerate(WINDOWS.items())
+        }
+
+    def _growth(self, item: _Item, place: int, number: int, max_count: int) -> StatsSnapshot:
+        samples = item.samples[place]
+        count = min(len(samples) // _SAMPLE, max_count)
+        if not count:
+            return StatsSnapshot()
+        sampled_ms = self._sampled_ms[place]
+        first = -count * _SAMPLE
+        total = samples[number - _SAMPLE] - samples[first + number]
+        calls = samples[-1] - samples[first + _SAMPLE - 1]
+        elapsed_ms = sampled_ms[-1] - sampled_ms[-count]
+        return StatsSnapshot(total, total * 1000 / elapsed_ms, total / calls if calls else 0.0)
+
+
+class BrokerStatistics:
+    """Statistics under RocketMQ's names. `cluster`: the key of those of the whole broker."""
+
+    def __init__(self, cluster: str) -> None:
+        self.cluster = cluster
+        self.topic_puts, self.broker_puts = StatsItemSet(), StatsItemSet()
+        """Records in the log by their topic there: of producers, and of the broker's own copies."""
+        self.group_gets, self.broker_gets = StatsItemSet(), StatsItemSet()
+        """Records given to consumers, by (group, topic)."""
+        self.send_backs = StatsItemSet()
+        """Messages sent back by a group that failed on them, by (group, topic)."""
+
+    def stored(self, topic: str, count: int, size_bytes: int, call_count: int = 1) -> None:
+        self.topic_puts.add(topic, count, size_bytes, call_count)
+        self.broker_puts.add(self.cluster, count, size_bytes, 0)  # RocketMQ counts no calls here
+
+    def given(self, group: str, topic: str, count: int, size_bytes: int) -> None:
+        self.group_gets.add((group, topic), count, size_bytes, 1)
+        self.broker_gets.add(self.cluster, count, size_bytes, 0)
+
+    def sent_back(self, group: str, topic: str) -> None:
+        self.send_backs.add((group, topic), 1, 0, 1)
 
     def sample(self, now_ms: int) -> None:
         """Call about once a second."""
-        elapsed_ms = now_ms - self._since_ms
-        if elapsed_ms >= RATE_WINDOW_MS:
-            self._last = {key: count * 1000 / elapsed_ms for key, count in self._current.items()}
-            self._current, self._since_ms = {}, now_ms
+        count = 0
+        for items in (self.topic_puts, self.broker_puts, self.group_gets, self.broker_gets, self.send_backs):
+            count += items.sample(now_ms)
+            if count > SAMPLED_AT_A_TIME:
+                break  # the next call goes on: what was taken now is due no more
 
-    def per_second(self, key: Hashable) -> float:
-        """Rate a second over the last whole window."""
-        return self._last.get(key, 0.0)
+    def find(self, name: str, key: str) -> Mapping[str, StatsSnapshot] | None:
+        """Growth by window name of one of RocketMQ's statistics; None if there is none of that name and key."""
+        topic, _, group = key.partition("@")
+        match name:
+            case "TOPIC_PUT_NUMS" | "TOPIC_PUT_SIZE":
+                return self.topic_puts.snapshots(key, in_bytes=name == "TOPIC_PUT_SIZE")
+            case "GROUP_GET_NUMS" | "GROUP_GET_SIZE":
+                return self.group_gets.snapshots((group, topic), in_bytes=name == "GROUP_GET_SIZE")
+            case "SNDBCK_PUT_NUMS":
+                return self.send_backs.snapshots((group, topic))
+            case "BROKER_PUT_NUMS":
+                return self.broker_puts.snapshots(key)
+            case "BROKER_GET_NUMS":
+                return self.broker_gets.snapshots(key)
+        return None
 
 
 class Meter:

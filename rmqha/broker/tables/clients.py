@@ -59,6 +59,8 @@ class GroupMember(NamedTuple):
     version: int
     """Its protocol version, a MQVersion ordinal."""
     principal: Principal = UNRESTRICTED
+    heard_at_ms: int = 0
+    """Wall clock of the newest heartbeat."""
 
 
 def _name(value: Any) -> str:
@@ -148,11 +150,12 @@ class ClientTable:
         language: int = Language.OTHER,
         version: int = 0,
         principal: Principal = UNRESTRICTED,
+        heard_at_ms: int = 0,
     ) -> list[str]:
         """Take one heartbeat; the consumer groups that changed. A producer group that is another
         account's is passed over. Raises ValueError, KeyError or TypeError if the body is not a heartbeat, RequestError
         where there is no room."""
-        member = GroupMember(_name(body["clientID"]), language, version, principal)
+        member = GroupMember(_name(body["clientID"]), language, version, principal, heard_at_ms)
         without_subscriptions = bool(body.get("withoutSub"))
         groups = self._groups_of.setdefault(channel, set())
         changed = []

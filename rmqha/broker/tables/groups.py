@@ -197,6 +197,9 @@ class GroupTable:
     def __len__(self) -> int:
         return len(self._groups)
 
+    def names(self) -> list[str]:
+        return sorted(self._groups)
+
     def save(self) -> None:
         """Write the file if it is behind the table. Raises OSError."""
         self.file.save(self._members)

@@ -67,6 +67,7 @@ ANY_ACCOUNT = frozenset(
         RequestCode.GET_BROKER_RUNTIME_INFO,
         RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
         RequestCode.GET_NAMESRV_CONFIG,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
         RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
         RequestCode.GET_TOPICS_BY_CLUSTER,
         RequestCode.CONTROLLER_GET_METADATA_INFO,
@@ -147,6 +148,14 @@ def _kv_config(command: Command) -> Needs:
     return Needs(topics=((command.ext["key"], PUB | SUB),))
 
 
+def _stats_data(command: Command) -> Needs:
+    """Rights for a statistic, which names a topic, or also a group; those of the whole broker are for any account."""
+    name, (topic, _, group) = command.ext["statsName"], command.ext["statsKey"].partition("@")
+    if name.startswith("TOPIC_PUT_"):
+        return Needs(topics=((topic, PUB | SUB),))
+    return _NOTHING if name.startswith("BROKER_") else _to_consume([topic], [group])
+
+
 _SPECIAL: Mapping[int, Callable[[Command], Needs]] = {
     RequestCode.HEART_BEAT: _heartbeat,
     RequestCode.UNREGISTER_CLIENT: _unregister,
@@ -155,6 +164,7 @@ _SPECIAL: Mapping[int, Callable[[Command], Needs]] = {
     RequestCode.UNLOCK_BATCH_MQ: _locks,
     RequestCode.GET_KV_CONFIG: _kv_config,
     RequestCode.GET_ROUTEINFO_BY_TOPIC: _route,
+    RequestCode.VIEW_BROKER_STATS_DATA: _stats_data,
     RequestCode.GET_PRODUCER_CONNECTION_LIST: _producer_connections,
 }
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rmqha.broker.services.statistics import RATE_WINDOW_MS, Rates
+from rmqha.broker.services.statistics import RATE_WINDOW_MS
 from rmqha.broker.tables.groups import default_group
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import java_string_hash
@@ -148,16 +148,54 @@ def test_rates(filled: Broker) -> None:
     assert asked(filled, RequestCode.GET_TOPIC_STATS_INFO, topic="T")["topicPutTps"] == 0.0
 
 
-def test_rates_keep_nothing_of_what_stands_still() -> None:
-    rates = Rates()
-    rates.add("a", 5)
-    rates.sample(RATE_WINDOW_MS)
-    rates.add("b", 1)
-    assert (rates.per_second("a"), rates.per_second("b")) == (0.5, 0.0)
-    rates.sample(RATE_WINDOW_MS + 5)
-    assert rates.per_second("a") == 0.5, "too early for the next window"
-    rates.sample(2 * RATE_WINDOW_MS)
-    assert (rates.per_second("a"), rates.per_second("b")) == (0.0, 0.1)
+def test_statistics_of_sends_pulls_and_what_was_sent_back(filled: Broker) -> None:
+    """As `mqadmin statsAll`, the exporter and the dashboard ask for them."""
+
+    def minute(name: str, key: str) -> Any:
+        return asked(filled, RequestCode.VIEW_BROKER_STATS_DATA, statsName=name, statsKey=key)["statsMinute"]
+
+    filled.core.admin.sample()
+    filled.ask(send_command("T", body=b"x" * 100))
+    filled.ask(pull_command(offset=0, maxMsgNums="1"))
+    filled.run(RATE_WINDOW_MS)
+    filled.core.admin.sample()
+    puts = minute("TOPIC_PUT_NUMS", "T")
+    assert (puts["sum"], puts["tps"], puts["avgpt"]) == (7, 7 * 1000 / (2 * RATE_WINDOW_MS), 1.0)
+    assert minute("TOPIC_PUT_SIZE", "T")["sum"] > 100
+    assert minute("GROUP_GET_NUMS", "T@G")["sum"] == 1
+    assert minute("BROKER_GET_NUMS", "DefaultCluster")["sum"] == 1
+    absent = filled.ask(
+        Command(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": "SNDBCK_PUT_NUMS", "statsKey": "T@G"})
+    )
+    assert (absent.code, absent.remark) == (1, "The stats <SNDBCK_PUT_NUMS> <T@G> not exist")
+
+
+def test_progress_of_all_groups(filled: Broker) -> None:
+    commit(filled, 0, 1)
+    filled.ask(Command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"G"}'))
+    one = asked(filled, RequestCode.GET_CONSUME_STATS, consumerGroup="G")
+    found = asked(filled, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false")
+    (progress,) = next(item["G"] for item in found["consumeStatsList"] if "G" in item)
+    assert progress == one
+    behind = [item["brokerOffset"] - item["consumerOffset"] for item in one["offsetTable"].values()]
+    assert found["totalDiff"] == sum(behind) > 0
+    ordered = asked(filled, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="true")
+    assert next(item["G"] for item in ordered["consumeStatsList"] if "G" in item) == []
+
+
+def test_all_producers(filled: Broker) -> None:
+    body = {"clientID": "c", "producerDataSet": [{"groupName": "P"}], "consumerDataSet": []}
+    filled.ask(Command(RequestCode.HEART_BEAT, {}, lenient_json.dumps(body)))
+    found = asked(filled, RequestCode.GET_ALL_PRODUCER_INFO)
+    (member,) = found["data"]["P"]
+    assert member["clientId"] == "c" and member["lastUpdateTimestamp"] == filled.clock.wall_ms()
+    assert member["remoteIP"].startswith("/")
+
+
+def test_system_topics(filled: Broker) -> None:
+    found = asked(filled, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)["topicList"]
+    assert {"SCHEDULE_TOPIC_XXXX", "TBW102", "RMQ_SYS_TRANS_HALF_TOPIC"} <= set(found)
+    assert "T" not in found
 
 
 def test_time_span(filled: Broker) -> None:

@@ -11,6 +11,7 @@ import pytest
 from rmqha.broker.replication.waiter import Waiting
 from rmqha.broker.requests.request import RequestError
 from rmqha.broker.requests.retry import SendBackProcessor
+from rmqha.broker.services.statistics import BrokerStatistics
 from rmqha.ha.action import AckStatus
 from rmqha.host.disk import HostDisk
 from rmqha.model.code import RequestCode, ResponseCode
@@ -27,6 +28,9 @@ from tests.store.support import GOLD, unpack
 from tests.support.tracer import RecordingTracer
 
 SCHEDULE, RETRY, DLQ = "SCHEDULE_TOPIC_XXXX", "%RETRY%G", "%DLQ%G"
+
+
+STATISTICS = BrokerStatistics("C")
 
 
 def back(offset: int = 0, level: int = 0, **ext: str) -> Command:
@@ -275,7 +279,9 @@ def test_what_a_real_broker_stored_of_messages_that_came_back(broker: Broker, go
     cases += [(by_key[decode_properties(item.properties)["UNIQ_KEY"]].phy_offset, -1, item) for item in dead]
     assert len(cases) == 6
     for offset, level, theirs in cases:
-        processor = SendBackProcessor(golden, taker, broker.core.retry_rules, theirs.store_host, 18)
+        processor = SendBackProcessor(
+            golden, taker, broker.core.retry_rules, theirs.store_host, 18, BrokerStatistics("C")
+        )
         channel = FakeChannel()
         processor.process(channel, back(offset, level, group=group))
         assert channel.one().code == 0
@@ -289,7 +295,7 @@ def test_what_a_real_broker_stored_of_messages_that_came_back(broker: Broker, go
 def test_a_record_of_several_messages_cannot_come_back_as_a_whole(broker: Broker, golden: Store) -> None:
     batch = next(item for item in all_of(golden, "GoldBatchCQ") if item.sys_flag & SYS_FLAG_INNER_BATCH)
     taker = _Taker()
-    processor = SendBackProcessor(golden, taker, broker.core.retry_rules, batch.store_host, 18)
+    processor = SendBackProcessor(golden, taker, broker.core.retry_rules, batch.store_host, 18, STATISTICS)
     with pytest.raises(RequestError, match="MESSAGE_ILLEGAL"):
         processor.process(FakeChannel(), back(batch.phy_offset))
     assert taker.messages == []
