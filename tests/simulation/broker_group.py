@@ -192,7 +192,7 @@ class BrokerGroup:
         made.follows_tables = options.follows_tables
         made.has_transactions = options.transactions
         made.forwards = options.forwards
-        if options.change_version_per_mille:
+        if options.mixed_releases:
             made.dialect = drawn(prng.child("version"), OF_BROKERS)
         made.name_servers = [process.address for process in self.name_servers]
         return made

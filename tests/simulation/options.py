@@ -114,8 +114,10 @@ class Options:
     """Faults of brokers and links touch the first group alone."""
     batches: bool = False
     """Producers send batches, and have several sends in flight."""
+    mixed_releases: bool = False
+    """Brokers and controllers are of different releases."""
     change_version_per_mille: int = 0
-    """An operator installs another release on a broker or a controller; they begin with different ones."""
+    """An operator installs another release on a broker or a controller."""
     pool: bool = False
     """Brokers collect in memory what nobody waits for (transientStorePoolEnable)."""
     waitless_per_mille: int = 0

@@ -87,6 +87,11 @@ def conversions(options: Options) -> Options:
     )
 
 
+def mixed_static(options: Options) -> Options:
+    """The same with replicas of this release and of earlier ones, from the first start to the last."""
+    return replace(conversions(options), mixed_releases=True)
+
+
 def batch_queues(options: Options) -> Options:
     """A topic with queue.type=BatchCQ: each batch is one record and one unit of its queue. Kills, cuts, losses of power
     and stops between two changes of a disk; logs and queues that lose their oldest files in some runs. AP more often
@@ -146,6 +151,7 @@ def versions(options: Options) -> Options:
         sync_flush=options.sync_flush,
         client_count=2,
         forwards=options.client_count != 1,
+        mixed_releases=True,
         change_version_per_mille=250,
         chaos_ms=12_000,
         kill_broker_per_mille=60,
@@ -165,6 +171,7 @@ SHELL_THEMES: dict[str, Callable[[Options], Options]] = {
     "forwards": forwards,
     "quorum": quorum,
     "conversions": conversions,
+    "mixed-static": mixed_static,
     "batch-queues": batch_queues,
     "pool": pool,
     "versions": versions,

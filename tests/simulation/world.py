@@ -178,7 +178,7 @@ class World:
             config = tuned_controller(shared, prng.child("keys"))
         made = ControllerProcess(host, config, self.scheduler, self.transport, ground.clock(host), prng, self.tracer)
         made.echo_per_mille = self.options.echo_per_mille
-        if self.options.change_version_per_mille:
+        if self.options.mixed_releases:
             made.dialect = drawn(prng.child("version"), OF_CONTROLLERS)
         made.stepped = self._controller_stepped
         return made
