@@ -81,7 +81,7 @@ class _Wait:
         return self.of_set is not None, of_set_offsets > NO_STAMP, self.own_offsets > NO_STAMP
 
 
-class GroupView(Protocol):
+class TableGroup(Protocol):
     """Port of what is known, and told, of the group and its log."""
 
     @property
@@ -116,7 +116,7 @@ class MetadataLeader:
     def __init__(
         self,
         config: BrokerConfig,
-        group: GroupView,
+        group: TableGroup,
         saver: TableSaver,
         topics: TopicTable,
         groups: GroupTable,

@@ -19,7 +19,7 @@ from rmqha.store.meta.boot_file import LastStop
 from rmqha.store.meta.problem import disk_errors
 from rmqha.store.queue.consume_queue import PREFILL_SIZE, UNIT, ConsumeQueue, ConsumeQueues
 from rmqha.store.queue.dispatcher import DispatchedBlock, DispatchedRecord, DispatchedRun, Recovered
-from rmqha.store.queue.queue_table import QueueFiles, QueueTable
+from rmqha.store.queue.queue_table import UnitFiles, QueueTable
 from rmqha.store.queue.reput import bad_record
 
 DIRECTORY = "batchconsumequeue"
@@ -50,7 +50,7 @@ class BatchUnit(NamedTuple):
         return self.size_bytes > 0 and self.batch_num > 0
 
 
-class BatchConsumeQueue(QueueFiles):
+class BatchConsumeQueue(UnitFiles):
     """Units [first_index, end_index) exist; the messages below `max_offset` are in them."""
 
     __slots__ = (

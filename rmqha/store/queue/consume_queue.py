@@ -24,7 +24,7 @@ from rmqha.store.queue.queue_check import PREFILL_SIZE as PREFILL_SIZE
 from rmqha.store.queue.queue_check import UNIT as UNIT
 from rmqha.store.queue.queue_check import UNIT_BYTES as UNIT_BYTES
 from rmqha.store.queue.queue_check import ordered_count
-from rmqha.store.queue.queue_table import QueueFiles, QueueTable
+from rmqha.store.queue.queue_table import UnitFiles, QueueTable
 
 DIRECTORY = "consumequeue"
 UNREADABLE = "remove this replica's directory consumequeue: it is made anew from the log; and look at the disk"
@@ -37,7 +37,7 @@ _DELAY = PROPERTY_DELAY.encode()
 _CHOICES = "remove this replica's store and let it copy the group's, if another replica has this record whole"
 
 
-class ConsumeQueue(QueueFiles):
+class ConsumeQueue(UnitFiles):
     """Entries [min_offset, max_offset) exist; min depends on the log's min."""
 
     __slots__ = ("_floor", "_min_seen_for", "_start", "max_offset")

@@ -21,7 +21,7 @@ QueueKey = tuple[str, int]
 """Topic and queue id."""
 
 
-class QueueFiles:
+class UnitFiles:
     """The files of one queue: units of one size, one behind the other."""
 
     __slots__ = ("files", "queue_id", "topic")
