@@ -1,6 +1,6 @@
 """kill -9 of the master of a CP group of three until a producer has an acknowledgement of the next one; defaults.
 
-The producer sends 200/s through all rounds. Phases are those of `rmqha.cli.local.phases`, cumulative from the kill. A
+The producer sends 200/s through all rounds. Phases are those of `rmqha.ops.local.phases`, cumulative from the kill. A
 second,
 short series counts the fdatasync calls between kill and first acknowledgement, in all processes that live. A third one
 freezes the master (SIGSTOP) instead: no connection closes, so the heartbeat time-out decides.
@@ -17,13 +17,13 @@ import trio
 
 from benchmarks.figures import show, summary
 from rmqha.cli.local.launch import launch
-from rmqha.cli.local.phases import PHASES
 from rmqha.drill.audit import audit
 from rmqha.drill.cluster import Cluster, Failover, Launch, quickstart
 from rmqha.drill.fault import Pause
 from rmqha.drill.run import drill
 from rmqha.drill.traffic import PER_SECOND, DrillTraffic
 from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.ops.local.phases import PHASES
 from rmqha.ops.local.supervisor import spawn
 
 COMMIT_LOG_FILE_BYTES = 64 * 1024 * 1024

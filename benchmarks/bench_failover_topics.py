@@ -17,12 +17,12 @@ import trio
 
 from benchmarks.bench_failover import rounds_of
 from benchmarks.figures import show
-from rmqha.cli.local.phases import PHASES
 from rmqha.client.producers.outgoing import Outgoing, OutgoingMessage
 from rmqha.client.route import MessageQueue
 from rmqha.drill.cluster import GROUP, Cluster, quickstart, wall_ms
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.ops.local.phases import PHASES
 
 TOPIC_COUNTS = (1, 1000, 20_000)
 QUEUE_FILE_BYTES = 20 * 50

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rmqha.cli.local.phases import PHASES, failover_phases
+from rmqha.ops.local.phases import PHASES, failover_phases
 from rmqha.ops.local.preflight import free_ports
 
 GROUP = "broker-a"

@@ -17,9 +17,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from rmqha.cli.admin.history import collect
 from rmqha.cli.local.launch import last_words, launch, wait_well
-from rmqha.cli.local.phases import failover_phases
 from rmqha.cli.local.up import prepare
 from rmqha.drill.error import DrillError
 from rmqha.host.net.remoting import RemotingClient
@@ -28,6 +26,8 @@ from rmqha.ops.asking import state_of
 from rmqha.ops.cluster_view import ClusterView, look
 from rmqha.ops.local.cluster_file import ClusterSpec, parse
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
+from rmqha.ops.local.node_history import collect
+from rmqha.ops.local.phases import failover_phases
 from rmqha.ops.local.preflight import check_cluster, free_ports
 from rmqha.ops.local.supervisor import send_signal, wait_gone
 from rmqha.wire.state.replica_state import ReplicaState

@@ -10,7 +10,6 @@ from typing import Any
 
 import trio
 
-from rmqha.cli.admin.history import collect
 from rmqha.drill.cluster import BROKERS, GROUP, Cluster, Failover, quickstart, until, wall_ms
 from rmqha.drill.error import DrillError
 from rmqha.drill.hosts import sandbox
@@ -18,6 +17,7 @@ from rmqha.drill.hosts.namespaces import HUB, Namespaces
 from rmqha.drill.hosts.places import SMALL_FILES, cluster_of_disks, cluster_of_hosts, direct_client, drain, fill
 from rmqha.drill.report import Round
 from rmqha.drill.traffic import DirectAnswers
+from rmqha.ops.local.node_history import collect
 
 STALL_BOUND_MS = 2000
 """haAckStallBoundMs, as it stands by default."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from rmqha.cli.local.phases import PHASES
 from rmqha.drill.audit import AuditResult
 from rmqha.drill.traffic import Acked, DrillTraffic
+from rmqha.ops.local.phases import PHASES
 
 LATENCY_BUCKETS_MS = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 AP_WINDOW_MS = 1000

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from rmqha.cli.admin.history import collect
 from rmqha.drill.audit import audit, check_same_bytes
 from rmqha.drill.cluster import BROKERS, Cluster, quickstart, wall_ms
 from rmqha.drill.traffic import DrillTraffic
+from rmqha.ops.local.node_history import collect
 from tests.chaos.conftest import Tell
 from tests.support.patience import HANG_S
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from rmqha.cli.local.phases import PHASES
 from rmqha.drill.audit import AuditResult
 from rmqha.drill.report import Result, Round, as_json, broken_promises, buckets, normal_gap_ms, percentiles
 from rmqha.drill.traffic import Acked, DrillTraffic
+from rmqha.ops.local.phases import PHASES
 
 CLEAN = AuditResult(lost=[], misplaced=[], swapped=0, copies=0, record_count=5)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqha.cli.local.phases import failover_phases
+from rmqha.ops.local.phases import failover_phases
 from tests.process.cluster import LocalCluster
 from tests.support.patience import HANG_S
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from datetime import datetime
 from typing import Any
@@ -11,36 +10,9 @@ import click
 import trio
 
 from rmqha.cli.options import cluster_options, echo_json, output_option
-from rmqha.host.net.remoting import RemotingClient
-from rmqha.model.code import RequestCode
-from rmqha.model.error import RmqhaError
 from rmqha.model.printable import printable
-from rmqha.ops.asking import ask
-from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
-from rmqha.wire.command import Command
-
-
-async def collect(state: ClusterState) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """(events of all running nodes with their "node", sorted by "at_ms"; node → why it told nothing)."""
-    events: list[dict[str, Any]] = []
-    silent: dict[str, str] = {}
-
-    async def of_node(client: RemotingClient, node: NodeRecord) -> None:
-        try:
-            reply = await ask(client, node.address, Command(RequestCode.RMQHA_GET_HISTORY))
-            events.extend({**event, "node": node.name} for event in json.loads(bytes(reply.body))["events"])
-        except RmqhaError as error:
-            silent[node.name] = str(error)
-        except (ValueError, KeyError, TypeError) as error:
-            silent[node.name] = f"its answer cannot be read: {error}"
-
-    async with RemotingClient() as client, trio.open_nursery() as nursery:
-        for node in state.nodes.values():
-            if node.alive:
-                nursery.start_soon(of_node, client, node)
-            else:
-                silent[node.name] = "not running"
-    return sorted(events, key=lambda event: (event["at_ms"], event["node"])), silent
+from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.ops.local.node_history import collect
 
 
 def line(event: dict[str, Any]) -> str:

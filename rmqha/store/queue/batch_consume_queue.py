@@ -19,7 +19,7 @@ from rmqha.store.meta.boot_file import LastStop
 from rmqha.store.meta.problem import disk_errors
 from rmqha.store.queue.consume_queue import PREFILL_SIZE, UNIT, ConsumeQueue, ConsumeQueues
 from rmqha.store.queue.dispatcher import DispatchedBlock, DispatchedRecord, DispatchedRun, Recovered
-from rmqha.store.queue.queue_table import UnitFiles, QueueTable
+from rmqha.store.queue.queue_table import QueueTable, UnitFiles
 from rmqha.store.queue.reput import bad_record
 
 DIRECTORY = "batchconsumequeue"

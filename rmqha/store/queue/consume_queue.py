@@ -24,7 +24,7 @@ from rmqha.store.queue.queue_check import PREFILL_SIZE as PREFILL_SIZE
 from rmqha.store.queue.queue_check import UNIT as UNIT
 from rmqha.store.queue.queue_check import UNIT_BYTES as UNIT_BYTES
 from rmqha.store.queue.queue_check import ordered_count
-from rmqha.store.queue.queue_table import UnitFiles, QueueTable
+from rmqha.store.queue.queue_table import QueueTable, UnitFiles
 
 DIRECTORY = "consumequeue"
 UNREADABLE = "remove this replica's directory consumequeue: it is made anew from the log; and look at the disk"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmqha.cli.local.phases import PHASES, failover_phases
+from rmqha.ops.local.phases import PHASES, failover_phases
 
 KILLED = 1_000_000
 STORY: list[dict[str, Any]] = [

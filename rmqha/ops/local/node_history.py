@@ -1,0 +1,38 @@
+"""The events of all nodes of a cluster directory, in order of wall time. Control plane."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import trio
+
+from rmqha.host.net.remoting import RemotingClient
+from rmqha.model.code import RequestCode
+from rmqha.model.error import RmqhaError
+from rmqha.ops.asking import ask
+from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
+from rmqha.wire.command import Command
+
+
+async def collect(state: ClusterState) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """(events of all running nodes with their "node", sorted by "at_ms"; node → why it told nothing)."""
+    events: list[dict[str, Any]] = []
+    silent: dict[str, str] = {}
+
+    async def of_node(client: RemotingClient, node: NodeRecord) -> None:
+        try:
+            reply = await ask(client, node.address, Command(RequestCode.RMQHA_GET_HISTORY))
+            events.extend({**event, "node": node.name} for event in json.loads(bytes(reply.body))["events"])
+        except RmqhaError as error:
+            silent[node.name] = str(error)
+        except (ValueError, KeyError, TypeError) as error:
+            silent[node.name] = f"its answer cannot be read: {error}"
+
+    async with RemotingClient() as client, trio.open_nursery() as nursery:
+        for node in state.nodes.values():
+            if node.alive:
+                nursery.start_soon(of_node, client, node)
+            else:
+                silent[node.name] = "not running"
+    return sorted(events, key=lambda event: (event["at_ms"], event["node"])), silent
