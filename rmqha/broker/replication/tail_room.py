@@ -3,7 +3,9 @@
 What is appended reaches the slaves in the order of the log, so a send of a hundred bytes waits for all that was
 appended before it, also by those who do not ask for an answer. As long as no more than TAIL_BYTES wait to be
 acknowledged, everybody appends at once. Beyond it each connection has LIGHT_BYTES free, and the rest stands in line;
-when there is room again, the next is whoever has had least bytes since the line began (start-time fair queueing).
+when there is room again, the next is whoever would have all that it asks for first if all in line were served at the
+same time, each with an equal share of the bytes (weighted fair queueing): who asks for little waits for no round of
+those who ask for megabytes. Each eighth turn is that of whoever has waited longest, however many others come.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from rmqha.port import Clock
 TAIL_BYTES = 2 * 1024 * 1024
 """20 ms of a replication of 100 MB/s; a record may go beyond it by its own size."""
 LIGHT_BYTES = 4 * 1024
+OLDEST_EVERY = 8
 NOMINAL_BYTES = 64 * 1024
 """Taken for a small request that appends a record of a size that is not known yet."""
 _FOR_EVER_MS = 1 << 62
@@ -58,14 +61,17 @@ class TailRoom:
         self._replica = replica
         self._clock = clock
         self._line: list[tuple[int, int, Turn]] = []
-        """A heap by what its owner has had before; those that are over may still be in it."""
+        """A heap by the share at which its owner has it all; those that are over may still be in it."""
         self._waiting: dict[object, Turn] = {}
+        """In the order of their coming."""
+        self._turn_count = 0
         self._called: dict[object, Turn] = {}
         """They may append now and have not yet."""
         self._called_bytes = 0
         self._lent: dict[object, int] = {}
         self._had: dict[object, int] = {}
-        self._begun_at = self._number = 0
+        self._share_bytes = self._number = 0
+        """Bytes that each has had who was in line since it began."""
         self.waited_count = 0
         """Since the start."""
 
@@ -93,10 +99,9 @@ class TailRoom:
         """Stand in line; `took` follows once the turn is over."""
         assert owner not in self._waiting, "a connection's requests are handled one after the other"
         turn = self._waiting[owner] = Turn(owner, size_bytes, self._clock.now_ms() + patience_ms)
-        start = max(self._begun_at, self._had.get(owner, 0))
-        self._had[owner] = start + size_bytes
+        self._had[owner] = end = max(self._share_bytes, self._had.get(owner, 0)) + size_bytes
         self._number += 1
-        heapq.heappush(self._line, (start, self._number, turn))
+        heapq.heappush(self._line, (end, self._number, turn))
         self.waited_count += 1
         return turn
 
@@ -123,10 +128,14 @@ class TailRoom:
             return
         self._lent.clear()
         while self._line and not self._has_no_room():
-            start, _, turn = heapq.heappop(self._line)
+            if self._turn_count % OLDEST_EVERY == OLDEST_EVERY - 1 and self._waiting:
+                turn = next(iter(self._waiting.values()))
+            else:
+                _, _, turn = heapq.heappop(self._line)
             if turn.is_over:
                 continue
-            self._begun_at = start
+            self._turn_count += 1
+            self._share_bytes += turn.size_bytes // len(self._waiting)
             del self._waiting[turn.owner]
             self._called[turn.owner] = turn
             self._called_bytes += turn.size_bytes
@@ -134,7 +143,7 @@ class TailRoom:
         if not self._waiting:
             self._line.clear()
             self._had.clear()
-            self._begun_at = 0
+            self._share_bytes = 0
 
     def timeout(self) -> None:
         """Call those who have waited as long as they may."""

@@ -107,6 +107,37 @@ def test_turns_go_by_the_bytes_that_each_has_had() -> None:
     assert count["heavy"] > 1
 
 
+def test_a_small_one_waits_for_no_round_of_a_hundred_large_ones() -> None:
+    """It stood behind all who had had as little since the line began: 100 MiB, more than a second of honest sends."""
+    crowd = Crowd()
+    crowd.send("first", TAIL_BYTES + 1)
+    names, before = [f"large-{number}" for number in range(100)], 0
+    for _ in range(300):
+        for name in names:
+            if name not in crowd.waiting:
+                assert not crowd.send(name, MIB)
+        while crowd.send("small", 300):
+            pass  # what it has free
+        before = len(crowd.served)
+        crowd.acked(crowd.log.end)
+        assert "small" in crowd.served[before : before + 1]
+        crowd.acked(crowd.log.end)
+    assert min(map(crowd.served.count, names)) > 0
+
+
+def test_newcomers_without_an_end_do_not_keep_a_large_one_waiting() -> None:
+    crowd = Crowd()
+    crowd.send("first", TAIL_BYTES + 1)
+    assert not crowd.send("large", MIB)
+    number = 0
+    while "large" not in crowd.served:
+        for _ in range(10):
+            number += 1
+            assert not crowd.send(f"newcomer-{number}", LIGHT_BYTES + 1)
+        crowd.acked(crowd.log.end - TAIL_BYTES)
+        assert number * LIGHT_BYTES < 40 * MIB
+
+
 def test_who_waits_too_long_is_told() -> None:
     crowd = Crowd()
     crowd.send("first", TAIL_BYTES + 1)
@@ -125,7 +156,7 @@ def test_who_leaves_gives_his_turn_to_the_next(is_called: bool) -> None:
     crowd = Crowd()
     crowd.send("first", TAIL_BYTES + 1)
     turn = crowd.room.wait("gone", 8 * MIB)
-    crowd.send("next", MIB)
+    crowd.send("next", 9 * MIB)
     if is_called:
         crowd.acked(crowd.log.end)
         assert turn.is_over
@@ -133,6 +164,7 @@ def test_who_leaves_gives_his_turn_to_the_next(is_called: bool) -> None:
     crowd.room.left("gone")
     crowd.acked(crowd.log.end)
     assert crowd.served[-1] == "next"
+    crowd.acked(crowd.log.end)
     assert not crowd.room.is_full
 
 
