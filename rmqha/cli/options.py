@@ -119,8 +119,9 @@ def find_cluster(namesrv: str | None, controller: str | None, directory: Path | 
 
 
 def announce(state: ClusterState) -> None:
-    """Name the cluster that a command is about to change."""
-    click.echo(f"cluster {state.name}, {state.where}", err=True)
+    """Name the cluster that a command is about to change, if it is none of this folder."""
+    if state.is_remote:
+        click.echo(f"cluster {state.name}, {state.where}", err=True)
 
 
 def cluster_options(command: F) -> F:

@@ -2,47 +2,108 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from datetime import datetime
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 import click
 import trio
 
-from rmqha.cli.options import cluster_options, echo_json, output_option
+from rmqha.cli.moments import local_time, moment
+from rmqha.cli.options import cluster_options, complete_node, echo_json, output_option
 from rmqha.model.printable import printable
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.ops.local.node_history import collect
 
+FOLLOW_INTERVAL_S = 1.0
+
 
 def line(event: dict[str, Any]) -> str:
-    """One event for people."""
-    at = datetime.fromtimestamp(event["at_ms"] / 1000).astimezone()
+    """One event for people, its time with date and zone."""
     fields = " ".join(f"{key}={value}" for key, value in event.items() if key not in ("at_ms", "node", "event"))
     told = printable(f"{event['event']} {fields}", lines=False)
-    return f"{at:%H:%M:%S}.{event['at_ms'] % 1000:03} {event['node']:<12} {told}".rstrip()
+    return f"{local_time(event['at_ms'])} {event['node']:<12} {told}".rstrip()
 
 
-@click.command(epilog="Example: rmqha history -n 20")
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The events to show. `nodes` and `patterns` of names: any of them, all where there is none."""
+
+    since_ms: int | None = None
+    nodes: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+
+    def of(self, events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [event for event in events if self._takes(event)]
+
+    def _takes(self, event: dict[str, Any]) -> bool:
+        named = not self.patterns or any(fnmatchcase(str(event["event"]), pattern) for pattern in self.patterns)
+        return named and event["at_ms"] >= (self.since_ms or 0) and (not self.nodes or event["node"] in self.nodes)
+
+
+class Follower:
+    """The events that nobody has been shown yet. A node keeps its last ones only, so what it no longer tells is let
+    go."""
+
+    def __init__(self) -> None:
+        self._shown: set[str] = set()
+
+    def new_of(self, events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        before, keys = self._shown, [json.dumps(event, sort_keys=True) for event in events]
+        self._shown = set(keys)
+        return [event for event, key in zip(events, keys, strict=True) if key not in before]
+
+
+@click.command(epilog="Example: rmqha history --since 2026-11-21T14:00:00 --event 'master_*'")
 @cluster_options
 @output_option
 @click.option("-n", "--last", type=click.IntRange(min=1), metavar="N", help="Only the last N events.")
-def history(state: ClusterState, output: str, last: int | None) -> None:
+@click.option("-f", "--follow", is_flag=True, help="Go on until Ctrl-C.")
+@click.option("--since", metavar="TIME", callback=moment, help="Only later ones: ISO 8601 or milliseconds.")
+@click.option("--node", "nodes", multiple=True, metavar="NODE", shell_complete=complete_node, help="Repeatable.")
+@click.option("--event", "patterns", multiple=True, metavar="NAME", help="Such as 'master_*'; repeatable.")
+def history(
+    state: ClusterState,
+    output: str,
+    last: int | None,
+    follow: bool,
+    since: int | None,
+    nodes: tuple[str, ...],
+    patterns: tuple[str, ...],
+) -> None:
     """Show what happened on all running nodes, in order of wall time: elections, roles, cuts, set changes.
 
-    A node that does not run tells nothing; its own log (`rmqha logs NODE`) still does.
+    A node that does not run tells nothing; its own log (`rmqha logs NODE`) still does. With -f and -o json each event
+    is one line.
 
     Exit code: 0 all told theirs, 1 some did not, 2 none did.
     """
+    for name in nodes:
+        state.node(name)
+    choice, follower = Choice(since, nodes, patterns), Follower()
     events, silent = trio.run(collect, state)
     told_nothing = len(silent) == len(state.nodes)
-    shown = events[-last:] if last else events
-    if output == "json" and not told_nothing:
+    chosen = choice.of(follower.new_of(events))
+    shown = chosen[-last:] if last else chosen
+    if output == "json" and not follow and not told_nothing:
         echo_json({"events": shown, "silent": silent})
     else:
-        for event in shown:
-            click.echo(line(event))
+        _print(shown, output)
     for name, reason in sorted(silent.items()):
         click.echo(f"{name}: {reason}", err=True)
+    while follow and not told_nothing:
+        time.sleep(FOLLOW_INTERVAL_S)
+        events, silent = trio.run(collect, state)
+        _print(choice.of(follower.new_of(events)), output)
     if silent:
         sys.exit(2 if told_nothing else 1)
+
+
+def _print(events: Iterable[dict[str, Any]], output: str) -> None:
+    for event in events:
+        click.echo(json.dumps(event, ensure_ascii=False) if output == "json" else line(event))
+    sys.stdout.flush()
