@@ -9,10 +9,12 @@ use std::slice::{from_raw_parts, from_raw_parts_mut};
 
 use crate::output::Writer;
 use crate::rules::Rules;
+use crate::scan::{scan, Found};
 use crate::sends::{build, parse, Ground, Made, Queue, Row, UNIT_BYTES};
 
 /// Raised with each change of what stands in this file.
-pub const ABI_VERSION: i64 = 1;
+pub const ABI_VERSION: i64 = 2;
+const LISTS: usize = 5;
 /// Nothing was done: the memory for records or answers is too small.
 pub const FULL: i64 = -1;
 /// Nothing was done: what the caller gave is not what the kernel knows.
@@ -20,14 +22,14 @@ pub const REFUSED: i64 = -2;
 /// The kernel has a bug; it has printed where.
 pub const PANICKED: i64 = -3;
 
-/// What a call of `rmqha_sends_parse` and the following `rmqha_sends_build` work on.
+/// What a call of `rmqha_sends_parse` and the following `rmqha_sends_build` work on, or one of `rmqha_scan`.
 #[repr(C)]
 pub struct Sends {
     pub rules: *const u8,
     pub rules_bytes: usize,
     pub rows: *mut Row,
     pub queues: *mut Queue,
-    /// `row_limit` each: tail starts, ends, places.
+    /// `row_limit` each: tail starts, ends, places, tags, store timestamps.
     pub lists: *mut i64,
     /// `row_limit` entries.
     pub units: *mut u8,
@@ -113,17 +115,17 @@ pub unsafe extern "C" fn rmqha_sends_build(
         if call.row_count > limit || call.queue_count > limit {
             return REFUSED;
         }
-        let rows = unsafe { from_raw_parts_mut(call.rows, call.row_count) };
+        let rows = unsafe { from_raw_parts(call.rows, call.row_count) };
         let queues = unsafe { from_raw_parts_mut(call.queues, call.queue_count) };
-        let lists = unsafe { from_raw_parts_mut(call.lists, limit * 3) };
-        let (tail_starts, lists) = lists.split_at_mut(limit);
-        let (ends, places) = lists.split_at_mut(limit);
+        let lists = unsafe { from_raw_parts_mut(call.lists, limit * LISTS) };
+        let Some([tail_starts, ends, places, tags, _]) = split(lists, limit) else { return REFUSED };
         let mut made = Made {
             records: Writer::new(unsafe { from_raw_parts_mut(call.records, call.byte_limit) }),
             answers: Writer::new(unsafe { from_raw_parts_mut(call.answers, call.byte_limit) }),
             tail_starts,
             ends,
             places,
+            tags,
             units: unsafe { from_raw_parts_mut(call.units, limit * UNIT_BYTES) },
         };
         let rules = Rules::read(unsafe { from_raw_parts(call.rules, call.rules_bytes) });
@@ -139,6 +141,42 @@ pub unsafe extern "C" fn rmqha_sends_build(
         call.answers_bytes = made.answers.size();
         i64::try_from(count).unwrap_or(REFUSED)
     })
+}
+
+/// Finds the plain records at the front of `data`, which begins at `phy_offset` of the log; at most `max_count`, of at
+/// most `max_queues` queues. Returns the number of records; of the queues `call` has it.
+///
+/// # Safety
+/// As for parse.
+#[no_mangle]
+pub unsafe extern "C" fn rmqha_scan(
+    data: *const u8,
+    size: usize,
+    phy_offset: i64,
+    max_count: usize,
+    max_queues: usize,
+    call: *mut Sends,
+) -> i64 {
+    guarded(|| {
+        let call = unsafe { &mut *call };
+        let data = unsafe { from_raw_parts(data, size) };
+        let limit = call.row_limit;
+        let queues = unsafe { from_raw_parts_mut(call.queues, limit.min(max_queues)) };
+        let lists = unsafe { from_raw_parts_mut(call.lists, limit * LISTS) };
+        let Some([tail_starts, ends, places, tags, stored_ms]) = split(lists, limit) else { return REFUSED };
+        let Some(ends) = ends.get_mut(..limit.min(max_count)) else { return REFUSED };
+        let units = unsafe { from_raw_parts_mut(call.units, limit * UNIT_BYTES) };
+        let mut found = Found { tail_starts, ends, places, tags, stored_ms, units };
+        let Ok((count, queue_count)) = scan(data, phy_offset, queues, &mut found) else { return REFUSED };
+        call.queue_count = queue_count;
+        i64::try_from(count).unwrap_or(REFUSED)
+    })
+}
+
+/// The lists in one piece of memory, `limit` long each.
+fn split(lists: &mut [i64], limit: usize) -> Option<[&mut [i64]; LISTS]> {
+    let mut parts = lists.chunks_exact_mut(limit.max(1));
+    Some([parts.next()?, parts.next()?, parts.next()?, parts.next()?, parts.next()?])
 }
 
 /// A panic must not reach the caller's stack.

@@ -112,6 +112,11 @@ impl<'a> Cursor<'a> {
         Some(u32::from_be_bytes(bytes))
     }
 
+    pub fn long(&mut self) -> Option<i64> {
+        let bytes = self.take(8)?.try_into().ok()?;
+        Some(i64::from_be_bytes(bytes))
+    }
+
     /// The bytes of a class that stand here, as many as there are.
     pub fn run(&mut self, class: Class) -> Span {
         let rest = self.rest();

@@ -13,6 +13,7 @@ mod input;
 mod output;
 mod properties;
 mod rules;
+mod scan;
 mod sends;
 
 #[cfg(test)]

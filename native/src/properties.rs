@@ -12,10 +12,14 @@ pub fn unique_key(properties: &[u8]) -> Option<Span> {
     value(properties, UNIQUE_KEY)
 }
 
-/// The hash of TAGS as a queue's entry has it, 0 without any. All text here is ASCII.
+/// The value of TAGS, empty without any.
+pub fn tags(properties: &[u8]) -> &[u8] {
+    value(properties, TAGS).and_then(|span| span.of(properties)).unwrap_or_default()
+}
+
+/// The hash of TAGS as a queue's entry has it, 0 without any. They must be ASCII.
 pub fn tags_code(properties: &[u8]) -> i64 {
-    let tags = value(properties, TAGS).and_then(|span| span.of(properties)).unwrap_or_default();
-    i64::from(tags.iter().fold(0i32, |hash, &byte| hash.wrapping_mul(31).wrapping_add(i32::from(byte))))
+    i64::from(tags(properties).iter().fold(0i32, |hash, &byte| hash.wrapping_mul(31).wrapping_add(i32::from(byte))))
 }
 
 /// Where a property's value is: a repeated name keeps its last one.

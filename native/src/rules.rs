@@ -25,9 +25,9 @@ impl<'a> Rules<'a> {
     pub fn read(data: &'a [u8]) -> Option<Self> {
         let mut cursor = Cursor::new(data, 0);
         let rules = Rules {
-            max_frame_bytes: long(&mut cursor)?,
-            max_body_bytes: long(&mut cursor)?,
-            max_properties_bytes: long(&mut cursor)?,
+            max_frame_bytes: cursor.long()?,
+            max_body_bytes: cursor.long()?,
+            max_properties_bytes: cursor.long()?,
             store_port: cursor.word()? as i32,
             own_properties: text(&mut cursor)?,
             store_address: text(&mut cursor)?,
@@ -38,10 +38,6 @@ impl<'a> Rules<'a> {
         };
         Some(rules)
     }
-}
-
-fn long(cursor: &mut Cursor) -> Option<i64> {
-    Some(i64::from_be_bytes(cursor.take(8)?.try_into().ok()?))
 }
 
 fn text<'a>(cursor: &mut Cursor<'a>) -> Option<&'a [u8]> {

@@ -27,7 +27,6 @@ pub struct Row {
     body: Span,
     codec: u32,
     queue: u32,
-    tags: i64,
 }
 
 /// A queue that sends of the read are for. The caller fills in the second half.
@@ -46,7 +45,7 @@ pub struct Queue {
     pub field_start: u64,
     pub field_end: u64,
     /// Index of its next entry, while they are written.
-    next_unit: usize,
+    pub next_unit: usize,
 }
 
 pub struct Parsed {
@@ -62,7 +61,7 @@ pub fn parse(data: &[u8], at: usize, rules: &Rules, rows: &mut [Row], queues: &m
         let sent = parse_frame(data, &mut cursor, rules);
         let Some((codec, send, body)) = sent else { break };
         let Some(queue) = queue_of(data, &send, queues, &mut found.queue_count) else { break };
-        *row = Row { send, body, codec, queue, tags: 0 };
+        *row = Row { send, body, codec, queue };
         found.row_count += 1;
     }
     found
@@ -116,7 +115,7 @@ fn queue_of(data: &[u8], send: &Send, queues: &mut [Queue], count: &mut usize) -
 }
 
 impl Queue {
-    fn topic(&self) -> Option<Span> {
+    pub fn topic(&self) -> Option<Span> {
         span(self.topic_start, self.topic_end)
     }
 }
@@ -146,6 +145,8 @@ pub struct Made<'a> {
     pub ends: &'a mut [i64],
     /// Each one's queue.
     pub places: &'a mut [i64],
+    /// Each one's tagsCode.
+    pub tags: &'a mut [i64],
     /// Entries, those of one queue together.
     pub units: &'a mut [u8],
 }
@@ -189,7 +190,7 @@ pub fn build(
     at: usize,
     rules: &Rules,
     ground: &Ground,
-    rows: &mut [Row],
+    rows: &[Row],
     queues: &mut [Queue],
     made: &mut Made,
 ) -> Result<(usize, usize), Full> {
@@ -202,10 +203,10 @@ pub fn build(
     };
     queues.iter_mut().for_each(|queue| queue.unit_count = 0);
     let (mut count, mut end) = (0, at);
-    for row in rows.iter_mut() {
+    for row in rows {
         let Some(queue) = usize::try_from(row.queue).ok().and_then(|place| queues.get_mut(place)) else { break };
         let sizes = (made.records.size(), made.answers.size());
-        let Some(tail_start) = add(data, &common, row, queue, made)? else {
+        let Some((tail_start, tags)) = add(data, &common, row, queue, made)? else {
             made.records.cut(sizes.0);
             made.answers.cut(sizes.1);
             break;
@@ -214,10 +215,12 @@ pub fn build(
         *made.tail_starts.get_mut(count).ok_or(Full)? = index(tail_start)?;
         *made.ends.get_mut(count).ok_or(Full)? = index(made.records.size())?;
         *made.places.get_mut(count).ok_or(Full)? = i64::from(row.queue);
+        *made.tags.get_mut(count).ok_or(Full)? = tags;
         count += 1;
         end = row.body.end;
     }
-    entries(rows.get(..count).unwrap_or_default(), queues, ground.phy_offset, made)?;
+    let places = made.places.get(..count).unwrap_or_default();
+    entries(places, made.ends, made.tags, queues, ground.phy_offset, made.units)?;
     Ok((count, end))
 }
 
@@ -225,9 +228,10 @@ fn index(size: usize) -> Result<i64, Full> {
     i64::try_from(size).map_err(|_| Full)
 }
 
-/// Makes one send's record and answer; returns where the record's properties begin. None if the send is not plain: what
+/// Makes one send's record and answer; returns where the record's properties begin, and its
+/// tagsCode. None if the send is not plain: what
 /// has been written of it must be cut then.
-fn add(data: &[u8], common: &Common, row: &mut Row, queue: &Queue, made: &mut Made) -> Result<Option<usize>, Full> {
+fn add(data: &[u8], common: &Common, row: &Row, queue: &Queue, made: &mut Made) -> Result<Option<(usize, i64)>, Full> {
     let (rules, ground, send) = (common.rules, common.ground, row.send);
     let texts = (row.body.of(data), send.properties.of(data), send.queue_text.of(data));
     let field = span(queue.field_start, queue.field_end).and_then(|field| field.of(ground.fields));
@@ -252,7 +256,7 @@ fn add(data: &[u8], common: &Common, row: &mut Row, queue: &Queue, made: &mut Ma
     if rules.special.is_in(sent) || key.and_then(|key| key.of(sent)).map_or(false, |key| key.contains(&1)) {
         return Ok(None);
     }
-    row.tags = tags_code(sent);
+    let tags = tags_code(sent);
     if !matches!(sent.last(), None | Some(&SEPARATOR)) {
         records.put(&[SEPARATOR])?;
     }
@@ -294,23 +298,31 @@ fn add(data: &[u8], common: &Common, row: &mut Row, queue: &Queue, made: &mut Ma
     let stored = Stored { opaque: send.opaque, phy_offset, queue_text, queue_offset, unique_key };
     let answer = if row.codec == ROCKETMQ { rocketmq_answer } else { json_answer };
     answer(rules, &stored, &mut made.answers)?;
-    Ok(Some(tail_start))
+    Ok(Some((tail_start, tags)))
 }
 
-/// Writes the queues' entries (formats.md §3): physical offset, size, tagsCode; those of one queue together.
-fn entries(rows: &[Row], queues: &mut [Queue], phy_offset: i64, made: &mut Made) -> Result<(), Full> {
-    let mut units = Writer::new(made.units);
+/// Writes the queues' entries (formats.md §3): physical offset, size, tagsCode; those of one queue together. A record
+/// ends at its one of `ends`, counted from `phy_offset`.
+pub fn entries(
+    places: &[i64],
+    ends: &[i64],
+    tags: &[i64],
+    queues: &mut [Queue],
+    phy_offset: i64,
+    units: &mut [u8],
+) -> Result<(), Full> {
+    let mut units = Writer::new(units);
     for queue in queues.iter_mut() {
         queue.next_unit = units.size();
         units.skip(usize::try_from(queue.unit_count).map_err(|_| Full)?.saturating_mul(UNIT_BYTES))?;
     }
     let mut start = 0;
-    for (row, &end) in rows.iter().zip(made.ends.iter()) {
-        let queue = usize::try_from(row.queue).ok().and_then(|place| queues.get_mut(place)).ok_or(Full)?;
+    for ((&place, &end), &tags) in places.iter().zip(ends).zip(tags) {
+        let queue = usize::try_from(place).ok().and_then(|place| queues.get_mut(place)).ok_or(Full)?;
         let at = queue.next_unit;
         units.set(at, &(phy_offset + start).to_be_bytes())?;
         units.set(at + 8, &((end - start) as i32).to_be_bytes())?;
-        units.set(at + 12, &row.tags.to_be_bytes())?;
+        units.set(at + 12, &tags.to_be_bytes())?;
         queue.next_unit = at + UNIT_BYTES;
         start = end;
     }

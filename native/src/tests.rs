@@ -64,7 +64,7 @@ fn made_of(data: &[u8], byte_limit: usize, room_bytes: i64) -> Outcome {
         (queue.is_known, queue.next_offset, queue.field_end) = (1, 41, 2);
     }
     let (mut records, mut answers) = (vec![0; byte_limit], vec![0; byte_limit]);
-    let (mut tail_starts, mut ends, mut places) = ([0; 4], [0; 4], [0; 4]);
+    let (mut tail_starts, mut ends, mut places, mut tags) = ([0; 4], [0; 4], [0; 4], [0; 4]);
     let mut units = [0; 4 * UNIT_BYTES];
     let mut made = Made {
         records: Writer::new(&mut records),
@@ -72,6 +72,7 @@ fn made_of(data: &[u8], byte_limit: usize, room_bytes: i64) -> Outcome {
         tail_starts: &mut tail_starts,
         ends: &mut ends,
         places: &mut places,
+        tags: &mut tags,
         units: &mut units,
     };
     let ground = Ground {
@@ -82,7 +83,7 @@ fn made_of(data: &[u8], byte_limit: usize, room_bytes: i64) -> Outcome {
         born_port: 9,
         fields: b"\x01T",
     };
-    let rows = &mut rows[..parsed.row_count];
+    let rows = &rows[..parsed.row_count];
     let built = build(data, 0, &rules, &ground, rows, &mut queues[..parsed.queue_count], &mut made);
     let (records_bytes, answers_bytes) = (made.records.size(), made.answers.size());
     let count = built.ok().map(|(count, _)| count);

@@ -234,7 +234,7 @@ def _open(
         enabled_append_prop_crc=config.enabled_append_prop_crc,
         delay_levels_ms=parse_delay_levels(config.message_delay_level),
     )
-    store = Store.open(disk, store_config, tracer, process_id=os.getpid())
+    store = Store.open(disk, store_config, tracer, process_id=os.getpid(), kernel=choice.kernel)
     try:
         return BrokerCore(
             config,

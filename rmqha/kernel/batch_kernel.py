@@ -90,9 +90,37 @@ class SendsTaken(NamedTuple):
     """Encoded properties of each with their length in front, two bytes: the keys of the index are in them."""
 
 
+class LogBlock(NamedTuple):
+    """Bytes of the log from the beginning of a record on; the last record need not be whole."""
+
+    data: bytes
+    phy_offset: int
+    max_count: int
+    """Records to take at most."""
+    max_run_count: int
+    """Queues that they may belong to at most."""
+
+
+class Scanned(NamedTuple):
+    """Plain records that stand in the log, and what is derived from them. Empty if the first one is not plain: in a
+    transaction, an inner batch, delayed, of a topic that has no directory, with TAGS beyond ASCII, or not sound."""
+
+    bounds: list[int]
+    """Offset at which each begins in the log, and the end of the last one."""
+    runs: list[QueueRun]
+    topics: list[str]
+    tails: list[bytes]
+    """Both as in `SendsTaken`."""
+    store_timestamps_ms: list[int]
+
+
 class BatchKernel(Protocol):
     """Port."""
 
     def sends(self, read: SendRead, rules: SendRules, ground: SendGround) -> SendsTaken:
         """Take the plain sends at the front of `read`. Changes nothing: who appends `records` says so to the queues."""
+        ...
+
+    def scan(self, block: LogBlock) -> Scanned:
+        """Find the plain records at the front of `block`: all lengths are checked, bodies are not."""
         ...

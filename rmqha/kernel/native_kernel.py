@@ -11,10 +11,10 @@ import ctypes
 import struct
 from typing import Final
 
-from rmqha.kernel.batch_kernel import QueueRun, SendGround, SendRead, SendRules, SendsTaken
+from rmqha.kernel.batch_kernel import LogBlock, QueueRun, Scanned, SendGround, SendRead, SendRules, SendsTaken
 from rmqha.kernel.send_answer import json_literals, rocketmq_literals
 
-ABI_VERSION: Final = 1
+ABI_VERSION: Final = 2
 _FULL: Final = -1
 _FAULTS = {-2: "refuses what it was given", -3: "has a bug and has printed where"}
 _NUMBERS = struct.Struct(">qqqi")
@@ -34,7 +34,12 @@ _ROW_COUNT, _BYTE_COUNT = 64, 1 << 16
 _KEPT_BYTES = 1 << 20
 """A larger memory for records goes with the read that needed it."""
 _LEAST_FRAME_BYTES = 100
+_LEAST_RECORD_BYTES = 91
 _LITERAL_COUNT = 7
+_LIST_COUNT = 5
+_STARTS, _ENDS, _PLACES, _, _STORED = range(_LIST_COUNT)
+"""Lists of a call, each with a place for every row: where each record's tail starts, its end, queue, tagsCode and store
+timestamp."""
 
 
 class _Sends(ctypes.Structure):
@@ -82,7 +87,9 @@ class NativeKernel:
         self._parse, self._build = library.rmqha_sends_parse, library.rmqha_sends_build
         self._parse.argtypes = ctypes.c_char_p, size, size, size, address
         self._build.argtypes = ctypes.c_char_p, size, size, ctypes.c_char_p, size, address
-        self._parse.restype = self._build.restype = ctypes.c_int64
+        self._scan = library.rmqha_scan
+        self._scan.argtypes = ctypes.c_char_p, size, ctypes.c_int64, size, size, address
+        self._parse.restype = self._build.restype = self._scan.restype = ctypes.c_int64
         self._call = _Sends()
         self._address = ctypes.addressof(self._call)
         self._call_view = memoryview(self._call).cast("B")
@@ -94,7 +101,7 @@ class NativeKernel:
         self._row_limit = self._call.row_limit = count
         self._rows = _Memory(count * self._row_bytes)
         self._queues = _Memory(count * _QUEUE_BYTES)
-        self._lists = _Memory(3 * count * 8)
+        self._lists = _Memory(_LIST_COUNT * count * 8)
         self._units = _Memory(count * _UNIT_BYTES)
         self._call.rows, self._call.queues = self._rows.address, self._queues.address
         self._call.lists, self._call.units = self._lists.address, self._units.address
@@ -152,12 +159,32 @@ class NativeKernel:
         end, records_bytes, answers_bytes = _FOUND.unpack_from(self._call_view, _Sends.found.offset)
         records = bytes(self._records.view[:records_bytes])
         answers = bytes(self._answers.view[:answers_bytes])
-        lists, limit = self._lists.view.cast("q"), self._row_limit
-        starts, ends = lists[:count].tolist(), lists[limit : limit + count].tolist()
+        starts, ends = self._list(_STARTS, count), self._list(_ENDS, count)
+        if self._byte_limit > _KEPT_BYTES:
+            self._make_bytes(_BYTE_COUNT)
+        return SendsTaken(
+            count,
+            end,
+            records,
+            [phy_offset, *[phy_offset + record_end for record_end in ends]],
+            answers,
+            self._runs(topics),
+            self._topics(topics, count),
+            [records[start:record_end] for start, record_end in zip(starts, ends, strict=True)],
+        )
+
+    def _list(self, number: int, count: int) -> list[int]:
+        start = number * self._row_limit
+        return self._lists.view.cast("q")[start : start + count].tolist()
+
+    def _topics(self, topics: list[str], count: int) -> list[str]:
+        """The topic of each record."""
         if len(topics) == 1:
-            record_topics = topics * count
-        else:
-            record_topics = [topics[place] for place in lists[2 * limit : 2 * limit + count]]
+            return topics * count
+        return [topics[place] for place in self._list(_PLACES, count)]
+
+    def _runs(self, topics: list[str]) -> list[QueueRun]:
+        """The entries of each queue; its topic is one of `topics`."""
         runs, queues, units, units_at = [], self._queues.view, self._units.view, 0
         for place, topic in enumerate(topics):
             queue_at = place * _QUEUE_BYTES
@@ -167,17 +194,28 @@ class NativeKernel:
                 first_offset = _SLOT.unpack_from(queues, queue_at + _TOPIC.size)[2]
                 runs.append(QueueRun(topic, queue_id, first_offset, unit_count, bytes(units[units_at:units_end])))
                 units_at = units_end
-        if self._byte_limit > _KEPT_BYTES:
-            self._make_bytes(_BYTE_COUNT)
-        return SendsTaken(
-            count,
-            end,
-            records,
-            [phy_offset, *[phy_offset + record_end for record_end in ends]],
-            answers,
-            runs,
-            record_topics,
-            [records[start:record_end] for start, record_end in zip(starts, ends, strict=True)],
+        return runs
+
+    def scan(self, block: LogBlock) -> Scanned:
+        """Find the plain records at the front of `block`."""
+        data, phy_offset, max_count, max_run_count = block
+        limit = min(max_count, len(data) // _LEAST_RECORD_BYTES)
+        if limit > self._row_limit:
+            self._make_rows(limit)
+        count = self._scan(data, len(data), phy_offset, max(limit, 0), max_run_count, self._address)
+        if count < 0:
+            raise _fault(count)
+        topics, queues = [], self._queues.view
+        for place in range(self._call.queue_count):
+            start, end, _, _ = _TOPIC.unpack_from(queues, place * _QUEUE_BYTES)
+            topics.append(data[start:end].decode())
+        starts, ends = self._list(_STARTS, count), self._list(_ENDS, count)
+        return Scanned(
+            [phy_offset, *[phy_offset + end for end in ends]],
+            self._runs(topics),
+            self._topics(topics, count),
+            [data[start:end] for start, end in zip(starts, ends, strict=True)],
+            self._list(_STORED, count),
         )
 
 

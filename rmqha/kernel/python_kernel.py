@@ -12,7 +12,17 @@ from functools import lru_cache
 from typing import NamedTuple
 from zlib import crc32
 
-from rmqha.kernel.batch_kernel import QueueRun, QueueSlot, SendGround, SendRead, SendRules, SendsTaken
+from rmqha.kernel.batch_kernel import (
+    LogBlock,
+    QueueRun,
+    QueueSlot,
+    Scanned,
+    SendGround,
+    SendRead,
+    SendRules,
+    SendsTaken,
+)
+from rmqha.kernel.log_scan import scan
 from rmqha.kernel.send_answer import Answer, json_answer, rocketmq_answer
 from rmqha.kernel.send_header import Fields, json_send, rocketmq_send
 from rmqha.model.message import (
@@ -216,6 +226,10 @@ class PythonKernel:
             at = frame_end
             count += 1
         return batch.taken(at)
+
+    def scan(self, block: LogBlock) -> Scanned:
+        """Find the plain records at the front of `block`."""
+        return scan(block, _tags_code)
 
 
 def _value(properties: bytes, name: bytes, inside: bytes) -> bytes | None:

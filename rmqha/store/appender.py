@@ -225,8 +225,10 @@ class Appender:
             offsets.covered = log.write_offset
         for run in taken.runs:
             offsets.next[run.topic, run.queue_id] = run.first_offset + run.unit_count
+        runs, topics, bounds, tails = taken.runs, taken.topics, taken.bounds, taken.tails
+        stamps = [stored] * taken.taken_count
         offsets.fresh.add_block(
-            DispatchedBlock(position, len(taken.records), taken.runs, taken.topics, taken.bounds, taken.tails, stored)
+            DispatchedBlock(position, len(taken.records), runs, topics, bounds, tails, stored, stamps)
         )
         return taken
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from threading import Lock
 
-from rmqha.kernel.batch_kernel import SendsTaken
+from rmqha.kernel.batch_kernel import BatchKernel, SendsTaken
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import StoreError
 from rmqha.model.offset import Epoch, PhyOffset, QueueOffset
@@ -56,7 +56,14 @@ REBUILD_BYTES = 64 * 1024 * 1024
 class Store:
     """Use `Store.open`."""
 
-    def __init__(self, disk: Disk, config: StoreConfig, tracer: Tracer, release: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        config: StoreConfig,
+        tracer: Tracer,
+        release: Callable[[], None],
+        kernel: BatchKernel | None = None,
+    ) -> None:
         self._disk = disk
         self._config = config
         self._tracer = tracer
@@ -76,9 +83,16 @@ class Store:
         self._derived: list[CommitLogDispatcher] = [self._queues, self._batch_queues]
         """Everything that is made from the log: whatever happens to the log happens to each of these."""
         self._offsets = QueueOffsets(self._log, self._queue_end)
-        self._reput = Reput(self._log, self._derived, self._offsets.fresh, tracer)
+        self._reput = Reput(self._log, self._derived, self._offsets.fresh, tracer, kernel)
         self.index = IndexService(
-            disk, self._log, config, self._offsets.fresh, tracer, lambda: self._reput.position, self._lower_index
+            disk,
+            self._log,
+            config,
+            self._offsets.fresh,
+            tracer,
+            lambda: self._reput.position,
+            self._lower_index,
+            kernel,
         )
         self._epochs = EpochFile(disk)
         self._highest_epoch = HighestEpochFile(disk)
@@ -108,14 +122,23 @@ class Store:
 
     # --- open and close ---------------------------------------------------------------------------------------------
     @classmethod
-    def open(cls, disk: Disk, config: StoreConfig, tracer: Tracer, *, process_id: int = 0) -> Store:
+    def open(
+        cls,
+        disk: Disk,
+        config: StoreConfig,
+        tracer: Tracer,
+        *,
+        process_id: int = 0,
+        kernel: BatchKernel | None = None,
+    ) -> Store:
         """Lock the directory, recover, and be ready; `recovery.lines` says what was found.
 
-        `process_id` goes into `abort`. Raises UsageError (directory in use, foreign, not writable) with nothing
-        written, and StoreError (files that cannot be used, with the choices).
+        `process_id` goes into `abort`. With a kernel, what others have appended is dispatched in blocks. Raises
+        UsageError (directory in use, foreign, not writable) with nothing written, and StoreError (files that cannot be
+        used, with the choices).
         """
         release = lock(disk)
-        store = cls(disk, config, tracer, release)
+        store = cls(disk, config, tracer, release, kernel)
         try:
             store._recover(process_id)
         except BaseException:

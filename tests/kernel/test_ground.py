@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 from rmqha.broker.tables.topics import TopicConfig
-from rmqha.kernel.batch_kernel import BatchKernel, QueueSlot, SendGround, SendRead, SendRules, SendsTaken
+from rmqha.kernel.batch_kernel import (
+    BatchKernel,
+    LogBlock,
+    QueueSlot,
+    Scanned,
+    SendGround,
+    SendRead,
+    SendRules,
+    SendsTaken,
+)
 from rmqha.kernel.python_kernel import PythonKernel
 from rmqha.model.code import ResponseCode
 from rmqha.model.offset import PhyOffset
@@ -27,6 +36,9 @@ RULES = SendRules(1 << 24, 3000, 32767, b"CLUSTER\x01c\x02", (b"DELAY",), b"\x7f
 
 class Remembering:
     """Planted: asks for a queue once, and counts on by itself."""
+
+    def scan(self, block: LogBlock) -> Scanned:
+        return self._kernel.scan(block)
 
     def __init__(self, kernel: BatchKernel) -> None:
         self._kernel = kernel

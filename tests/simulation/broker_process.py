@@ -155,7 +155,7 @@ class BrokerProcess(DiskProcess):
     def _begin(self) -> None:
         config = self.config
         try:
-            self.store = Store.open(self.disk, self.store_config, self._tracer)
+            self.store = Store.open(self.disk, self.store_config, self._tracer, kernel=self.kernel)
         except StoreError as error:
             self.failed = str(error)
             self.alive = False

@@ -10,7 +10,7 @@ import sys
 from unittest.mock import patch
 
 from rmqha.host.kernel_choice import load_kernel
-from rmqha.kernel.batch_kernel import BatchKernel, SendGround, SendRead, SendRules, SendsTaken
+from rmqha.kernel.batch_kernel import BatchKernel, LogBlock, Scanned, SendGround, SendRead, SendRules, SendsTaken
 from rmqha.kernel.python_kernel import PythonKernel
 
 from .__main__ import kept_seeds
@@ -19,30 +19,36 @@ from .run import Run
 
 
 class Counting:
-    """A kernel, and how many sends it has taken."""
+    """A kernel, and how many sends it has taken, and records found."""
 
     def __init__(self, kernel: BatchKernel) -> None:
         self._kernel = kernel
-        self.taken_count = 0
+        self.taken_count = self.scanned_count = 0
 
     def sends(self, read: SendRead, rules: SendRules, ground: SendGround) -> SendsTaken:
         taken = self._kernel.sends(read, rules, ground)
         self.taken_count += taken.taken_count
         return taken
 
+    def scan(self, block: LogBlock) -> Scanned:
+        found = self._kernel.scan(block)
+        self.scanned_count += len(found.tails)
+        return found
 
-def trace_on(kernel: BatchKernel, run: Run) -> tuple[str, int]:
-    """The hash of a run's trace, and how many sends the kernel has taken in it."""
+
+def trace_on(kernel: BatchKernel, run: Run) -> tuple[str, int, int]:
+    """The hash of a run's trace, and how many sends the kernel has taken, and records found, in it."""
     counting = Counting(kernel)
     with patch.object(BrokerProcess, "kernel", counting):
         report = run.world().run()
-    return report.trace_hash, counting.taken_count
+    return report.trace_hash, counting.taken_count, counting.scanned_count
 
 
 def compared(run: Run, native: BatchKernel) -> tuple[bool, int]:
-    """True if both kernels give one trace; and the number of sends in it."""
+    """True if both kernels give one trace; and the number of sends that they took or records that they found in it, the
+    smaller of the two."""
     expected, found = trace_on(PythonKernel(), run), trace_on(native, run)
-    return expected == found, found[1]
+    return expected == found, min(found[1:])
 
 
 def main(words: list[str]) -> int:
@@ -55,7 +61,7 @@ def main(words: list[str]) -> int:
         if not same:
             differing += 1
             print(f"{run.theme}:{run.seed} differs", flush=True)
-    print(f"{len(runs)} runs on both kernels, {sends} sends taken by each: {differing} traces differ")
+    print(f"{len(runs)} runs on both kernels, {sends} sends or records by each: {differing} traces differ")
     return differing
 
 

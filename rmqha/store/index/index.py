@@ -318,8 +318,8 @@ class Index:
             found = hasher.run_hashes(topics[0], tails)
         else:
             found = [hasher.hashes(topic, tail[2:]) for topic, tail in zip(topics, tails, strict=True)]
-        add, stored = self._pending.append, block.store_timestamp_ms
-        for phy_offset, hashes in zip(block.bounds, found, strict=False):
+        add = self._pending.append
+        for phy_offset, hashes, stored in zip(block.bounds, found, block.store_timestamps_ms, strict=False):
             if phy_offset <= newest:
                 if phy_offset < newest:
                     continue

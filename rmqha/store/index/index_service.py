@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rmqha.kernel.batch_kernel import BatchKernel
 from rmqha.model.error import StoreError, UsageError
 from rmqha.port import Disk, Tracer
 from rmqha.store.config import StoreConfig
@@ -110,6 +111,7 @@ class IndexService:
         tracer: Tracer,
         queues_position: Callable[[], int],
         store_durable_offset: Callable[[], None],
+        kernel: BatchKernel | None = None,
     ) -> None:
         self._log = log
         self._queues_position = queues_position
@@ -117,7 +119,7 @@ class IndexService:
         self._layout = IndexLayout(config.max_hash_slot_num, config.max_index_num)
         self.is_enabled = config.message_index_enable
         self.files = Index(disk, log, self._layout, tracer, store_durable_offset)
-        self._reput = Reput(log, [self.files], fresh if self.is_enabled else FreshRecords(), tracer)
+        self._reput = Reput(log, [self.files], fresh if self.is_enabled else FreshRecords(), tracer, kernel)
         self._failed = ""
 
     @property

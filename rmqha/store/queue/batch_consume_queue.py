@@ -346,9 +346,10 @@ class BatchConsumeQueues(QueueTable[BatchConsumeQueue]):
     def collect_block(self, block: DispatchedBlock) -> None:
         for run in block.runs:
             if run.topic in self.topics:
+                stored = dict(zip(block.bounds, block.store_timestamps_ms, strict=False))
                 entries = enumerate(UNIT.iter_unpack(run.units), run.first_offset)
                 units = [
-                    BatchUnit(phy_offset, size, code, block.store_timestamp_ms, queue_offset, 1)
+                    BatchUnit(phy_offset, size, code, stored[phy_offset], queue_offset, 1)
                     for queue_offset, (phy_offset, size, code) in entries
                 ]
                 self._collected.setdefault((run.topic, run.queue_id), []).extend(units)

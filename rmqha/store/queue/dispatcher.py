@@ -79,9 +79,9 @@ class DispatchedRun(NamedTuple):
 
 
 class DispatchedBlock(NamedTuple):
-    """Whole records that follow each other in the log, of any queues, as a batch kernel made them: none of a
-    transaction, none an inner batch, none of a topic with batch queues. Its first two fields and the store timestamp
-    stand where those of `DispatchedRecord` stand."""
+    """Whole records that follow each other in the log, of any queues, as a batch kernel made or found them: none of a
+    transaction, none an inner batch. Its first two fields and the newest store timestamp stand where those of
+    `DispatchedRecord` stand."""
 
     phy_offset: int
     size_bytes: int
@@ -92,6 +92,8 @@ class DispatchedBlock(NamedTuple):
     tails: list[bytes]
     """Both as in `DispatchedRun`."""
     store_timestamp_ms: int
+    store_timestamps_ms: list[int]
+    """Each record's."""
 
 
 class Recovered(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from rmqha.kernel.batch_kernel import BatchKernel, LogBlock
 from rmqha.model.error import DamagedError
 from rmqha.port import Tracer
 from rmqha.store.log.commit_log import CommitLog
@@ -29,6 +30,9 @@ from rmqha.store.queue.dispatcher import CommitLogDispatcher, DispatchedBlock, D
 
 MAX_MADE_COUNT = 16
 """New queues of one batch: each makes a file, which takes about a millisecond."""
+_BLOCK_BYTES, _BLOCK_COUNT = 64 * 1024, 1024
+_WALKED_COUNT = 64
+"""Records that are read by themselves before a block is tried again."""
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_\-]{1,255}", re.ASCII)
 _CHOICES = "remove this replica's store and let it copy the group's, if another replica has this record whole"
 
@@ -134,9 +138,16 @@ class Reput:
     """Moves `position` (the dispatched offset) towards the confirm offset: each record goes to every `derived`."""
 
     def __init__(
-        self, log: CommitLog, derived: Sequence[CommitLogDispatcher], fresh: FreshRecords, tracer: Tracer
+        self,
+        log: CommitLog,
+        derived: Sequence[CommitLogDispatcher],
+        fresh: FreshRecords,
+        tracer: Tracer,
+        kernel: BatchKernel | None = None,
     ) -> None:
+        """Without a kernel each record is read by itself."""
         self._log = log
+        self._kernel = kernel
         self._derived = derived
         self._first = derived[0]
         self._fresh = fresh.follow()
@@ -160,15 +171,10 @@ class Reput:
         stop, more = self.position + limit_bytes, False
         try:
             position = self._collect_fresh(stop, end_offset)
-            for start, view, at, parts in walk(self._log, position, end_offset):
-                if start >= stop or self._first.to_make_count >= MAX_MADE_COUNT:
-                    more = True
-                    break
-                if parts is None:
-                    position = start + len(view) - at
-                    continue
-                self._collect(start, view, parts)
-                position = start + parts[0]
+            goes_on = True
+            while goes_on:
+                position = self._collect_blocks(position, min(stop, end_offset))
+                position, more, goes_on = self._collect_records(position, stop, end_offset)
             for derived in self._derived:
                 derived.write()
         finally:
@@ -212,6 +218,43 @@ class Reput:
                 self.last_store_timestamp_ms = item[6]
             position = start + item[1]
         return position
+
+    def _collect_blocks(self, position: int, stop: int) -> int:
+        """Collect plain records that end at or below `stop`, many at a time; returns where the last one ends."""
+        kernel = self._kernel
+        while kernel is not None and position < stop:
+            room = MAX_MADE_COUNT - self._first.to_make_count
+            view, file_start, file_end = self._log.file_view(position)
+            at = position - file_start
+            end = min(file_end, stop - file_start, at + _BLOCK_BYTES)
+            found = kernel.scan(LogBlock(bytes(view[at:end]), position, _BLOCK_COUNT, room))
+            if not found.tails:
+                break
+            bounds, stamps = found.bounds, found.store_timestamps_ms
+            size, newest = bounds[-1] - position, max(stamps)
+            block = DispatchedBlock(position, size, found.runs, found.topics, bounds, found.tails, newest, stamps)
+            for derived in self._derived:
+                derived.collect_block(block)
+            self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, newest)
+            position = bounds[-1]
+        return position
+
+    def _collect_records(self, position: int, stop: int, end_offset: int) -> tuple[int, bool, bool]:
+        """Collect records one by one: where the last one ends; True if whole records remain for a later batch; True if
+        it is time to try a block again."""
+        count = 0
+        for start, view, at, parts in walk(self._log, position, end_offset):
+            if start >= stop or self._first.to_make_count >= MAX_MADE_COUNT:
+                return position, True, False
+            if count == _WALKED_COUNT and self._kernel is not None:
+                return position, False, True
+            count += 1
+            if parts is None:
+                position = start + len(view) - at
+                continue
+            self._collect(start, view, parts)
+            position = start + parts[0]
+        return position, False, False
 
     def _collect(self, start: int, view: memoryview, parts: Located) -> None:
         size, sys_flag, queue_id, queue_offset, _, _, topic_at, topic_size, properties_at, properties_size, stored = (
