@@ -44,7 +44,12 @@ def alike(lean: Fed, usual: Fed) -> None:
     assert files(first.directory) == files(second.directory)
     ours, theirs = first.core.send, second.core.send
     assert (ours.put_count, ours.refused_count) == (theirs.put_count, theirs.refused_count)
-    assert ours.rates._current == theirs.rates._current
+    puts = [
+        {topic: item.counts for topic, item in broker.core.statistics.topic_puts._items.items()}
+        for broker in (first, second)
+    ]
+    message_counts = [{topic: counts[0] for topic, counts in found.items()} for found in puts]
+    assert message_counts[0] == message_counts[1]
     assert ours.traffic is not None and theirs.traffic is not None
     flows = [
         {key: (flow.count, flow.size_bytes, flow.size_counts) for key, flow in traffic.sent.items()}
@@ -53,6 +58,7 @@ def alike(lean: Fed, usual: Fed) -> None:
     if first.store.max_phy_offset < first.config.mapped_file_size_commit_log:
         # what fills a file up counts as bytes of a batch that goes on in the next one
         assert flows[0] == flows[1]
+        assert puts[0] == puts[1]
         assert ours.put_bytes == theirs.put_bytes
     counts = [(fed.statistics.received_count, fed.statistics.received_bytes) for fed in (lean, usual)]
     assert counts[0] == counts[1]
