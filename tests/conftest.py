@@ -7,13 +7,14 @@ import signal
 from itertools import zip_longest
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from tests.support import failures
 
-settings.register_profile("rmqha", deadline=None)  # a law is not broken by a machine that is busy
+# a law is not broken by a machine that is busy
+settings.register_profile("rmqha", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("rmqha")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

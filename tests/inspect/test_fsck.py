@@ -36,6 +36,7 @@ from tests.store.damage import (
 from tests.store.support import commit_all, message, unpack
 from tests.support.tracer import RecordingTracer
 
+HARMLESS = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow)
 LOG = "commitlog/00000000000000000000"
 QUEUE = "consumequeue/T/0/00000000000000000000"
 UNPROTECTED = (range(16, 20), range(36, 84))
@@ -481,7 +482,7 @@ def examine(source: Path, path: str, new: bytes, choices: Choices) -> None:
         assert {at: now.get(at) for at in kept} == kept
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=HARMLESS)
 @given(data=st.data())
 def test_any_damage_is_found_named_and_mended(pristine: Path, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(sorted(contents(pristine))))
@@ -495,14 +496,14 @@ def test_a_file_that_ends_within_its_blank_record_is_completed_not_cut(pristine:
     examine(pristine, path, (pristine / path).read_bytes()[:16182], OWN_CHOICES)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=HARMLESS)
 @given(data=st.data())
 def test_any_byte_string_as_any_file_is_found_and_mended(pristine: Path, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(sorted(contents(pristine))))
     examine(pristine, path, data.draw(st.binary(max_size=600)), OWN_CHOICES)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=HARMLESS)
 @given(data=st.data())
 def test_any_damage_to_a_store_of_rocketmq_is_found_and_mended(golden: Path, data: st.DataObject) -> None:
     source = golden / "propcrc"
