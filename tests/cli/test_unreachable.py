@@ -19,6 +19,7 @@ from rmqha.cli.main import COMMANDS, main
 from rmqha.ops.local.cluster_state import DIRECTORY_VARIABLE
 from rmqha.ops.local.supervisor import start_stamp
 from tests.cli.hostile import hostile
+from tests.support.patience import HANG_S
 
 NODES = (("ns-1", "namesrv"), ("ctl-1", "controller"), ("broker-a-1", "broker"), ("broker-a-2", "broker"))
 BY_ADDRESS = [
@@ -109,8 +110,6 @@ NOT_ASKING = {
 EVERYBODY = ("status", "history", "health", "top")
 """They ask all nodes; the others need one to go on."""
 PROCESSES = 16
-LIMIT_S = 20
-"""None may take longer than its own time-out, 5 s at most; the rest is for a busy machine."""
 
 
 def asks_everybody(command: str) -> bool:
@@ -189,7 +188,7 @@ def test_nobody_or_a_stranger(
             main(filled(command, addresses))
         out, err = capsys.readouterr()
         problems += check(command, ended.value.code, out + err, addresses)
-        if time.monotonic() - began > LIMIT_S:
+        if time.monotonic() - began > HANG_S:
             problems.append(f"{command}: took {time.monotonic() - began:.0f} s")
     assert not problems, "\n".join(problems)
     assert {path.name for path in tmp_path.iterdir()} - {path.name for path in before} <= {"cluster.lock"}
@@ -234,15 +233,6 @@ def run_alone(command: str, directory: Path, addresses: list[str], limit_s: floa
     return done.returncode, done.stdout + done.stderr
 
 
-def start_s(process_count: int) -> float:
-    """How long so many commands that start at once take to do nothing: on a busy machine, longer than any time-out."""
-    words = [sys.executable, "-m", "rmqha.cli.main", "topic", "--help"]
-    began = time.monotonic()
-    with ThreadPoolExecutor(process_count) as pool:
-        list(pool.map(lambda _: subprocess.run(words, capture_output=True, check=True), range(process_count)))
-    return time.monotonic() - began
-
-
 @pytest.mark.chaos
 @pytest.mark.parametrize("addresses", ["half-dead"], indirect=True)
 def test_nobody_who_answers(addresses: list[str], tmp_path: Path) -> None:
@@ -251,13 +241,12 @@ def test_nobody_who_answers(addresses: list[str], tmp_path: Path) -> None:
     problems = []
     locking = [command for command in BY_DIRECTORY if command.split()[0] in ("join", "remove")]
     others = [command for command in BY_ADDRESS + BY_DIRECTORY if command not in locking]
-    limit_s = LIMIT_S + 2 * start_s(PROCESSES)
     for commands, process_count in ((others, PROCESSES), (locking, 1)):
         with ThreadPoolExecutor(process_count) as pool:
-            ended = list(pool.map(lambda command: run_alone(command, tmp_path, addresses, limit_s), commands))
+            ended = list(pool.map(lambda command: run_alone(command, tmp_path, addresses, HANG_S), commands))
         for command, told in zip(commands, ended, strict=True):
             if told is None:
-                problems.append(f"{command}: has not ended after {limit_s:.0f} s")
+                problems.append(f"{command}: has not ended after {HANG_S} s")
             else:
                 problems += check(command, *told, addresses)
     assert not problems, "\n".join(problems)

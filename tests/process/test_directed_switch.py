@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timed]  # a client of a busy machin
 
 MESSAGES = 1500
 SWITCHES = 4
+REFUSALS = ("is still alive", "SyncStateSet", "the master goes on")
 
 
 @pytest.fixture
@@ -43,8 +44,8 @@ def test_switches_lose_nothing_and_store_nothing_twice(cluster: LocalCluster, tm
             target = f"broker-a-{1 + turn % 2}"
             done = cluster.rmqha("elect", "broker-a", "--to", target, "-o", "json")
             if "is master" not in done.stderr and done.returncode:
-                # refused while the target is the master already, or not in the set again yet
-                assert "is still alive" in done.stderr or "SyncStateSet" in done.stderr, done.stderr
+                # refused while the target is the master already, not in the set again yet, or too slow
+                assert any(words in done.stderr for words in REFUSALS), done.stderr
         out, _ = sender.communicate(timeout=HANG_S)
         assert sender.returncode == 0, out
     history = json.loads(cluster.rmqha("history", "-o", "json").stdout)["events"]
