@@ -67,7 +67,7 @@ def test_switches_lose_nothing_and_store_nothing_twice(cluster: LocalCluster, tm
     assert f"up to {told['eventIndex']}" in cluster.rmqha("status").stdout
     table = cluster.rmqha("explain", "broker-a")
     assert table.returncode == 0
-    assert table.stdout.startswith("broker-a: replica ")
+    assert table.stdout.startswith("broker-a: broker-a-")
     assert "first election of the group" in table.stdout
 
 
