@@ -49,6 +49,7 @@ from rmqha.raft.node import RaftNode, Ready
 from rmqha.raft.quorum import Configuration
 from rmqha.wire import lenient_json
 from rmqha.wire.auth.shown import events_shown
+from rmqha.wire.body_bound import body_fault
 from rmqha.wire.command import Command
 from rmqha.wire.raft_message import Snapshot
 
@@ -242,7 +243,7 @@ class ControllerServer:
         if command.code == RequestCode.RMQHA_RAFT_MESSAGE and self._refuses(machine, session):
             return
         shown: object = None
-        if command.code == RequestCode.RMQHA_GET_CONTROLLER_STATE:
+        if command.code == RequestCode.RMQHA_GET_CONTROLLER_STATE and not body_fault(command):
             session.work(_answer_in_steps(session, command, machine.state(now_ms)))
             return
         if command.code == RequestCode.RMQHA_GET_HISTORY:
