@@ -34,6 +34,7 @@ MASKS = (
     (r"ADDRESS \d+$", "ADDRESS PID"),
     (r"pid \d+", "pid PID"),
     (r"^(broker-a-)\d (master|slave) +\d", r"\1N \2 ID"),
+    (r"^(broker-a-)\d \d (?=ADDRESS)", r"\1N ID "),
     (r"broker-a-\d", "broker-a-N"),
     (r"(replica|master|slaves|,) \d(?= (is|at|cannot)\b|:|, epoch)", r"\1 ID"),
     (r"^\d ADDRESS", "ID ADDRESS"),
@@ -147,6 +148,8 @@ def test_a_page_that_lies_is_seen() -> None:
     row = "broker-a-2 master  3     2 839     839 in  127.0.0.1:10921 31287"
     other = "broker-a-3 master  2     2 839     839 in  127.0.0.1:4711 5"
     assert same((row,), (other,), "/x")
+    explained = "broker-a-2  2 127.0.0.1:10921 master     2 839   0"
+    assert same((explained,), (explained.replace("a-2  2", "a-3  3"),), "/x")
     for lie in (row.replace("839", "629", 1), row.replace("master", "slave"), row.replace(" in ", " out ")):
         assert not same((lie,), (other,), "/x")
     assert not same(("4 messages",), ("3 messages",), "/x")
