@@ -11,7 +11,7 @@ from rmqha.model.identity import Role
 
 from .batching_client import BatchingClient, InnerBatchClient
 from .broker_process import BrokerProcess
-from .checkers import agreement, delays, growth, queues, routes, tables, transactions
+from .checkers import agreement, connections, delays, growth, queues, routes, tables, transactions
 from .checkers.alone import Alone
 from .checkers.answers import Answers
 from .checkers.causes import Causes
@@ -134,6 +134,7 @@ class BrokerGroup:
                 self.sets.stepped,
                 self.hand_overs.stepped,
                 *pooled,
+                connections.stepped,
                 *in_cp,
                 *sound,
                 self.alone.stepped,
@@ -282,6 +283,8 @@ class BrokerGroup:
                 self.told(broker, values["epoch"])
         elif what == "cut":
             self.cut(broker)
+        elif what == "gave-up":
+            self.wholeness.gave_up(broker)
 
     def _has_led(self, address: str) -> bool:
         return any(broker.config.address == address and self.roles.has_led(broker.host) for broker in self.brokers)

@@ -389,6 +389,8 @@ class BrokerProcess(DiskProcess):
     def _traced(self, name: str, fields: dict[str, Any]) -> None:
         if name == "ha_aligned" and fields["cut_bytes"]:
             self._observe(self, "cut", {})
+        elif name == "log_restarted" and fields["set_aside"]:
+            self._observe(self, "gave-up", {})
 
     def role_changed(self, action: RoleChanged) -> None:
         if self._following is not None:

@@ -45,6 +45,13 @@ class _Never(SimPrng):
         return False
 
 
+def _opened(where: str, disk: SimDisk, broker: BrokerProcess) -> Store:
+    try:
+        return Store.open(disk, broker.store_config, _Mute())
+    except StoreError as error:
+        raise InvariantError(f"{where} would not start: {error}") from error
+
+
 class CrashProbes:
     def __init__(
         self, prng: SimPrng, brokers: Sequence[BrokerProcess], controllers: Sequence[ControllerProcess], most_count: int
@@ -95,6 +102,7 @@ class CrashProbes:
             self._until_step[host] = self._draws(host).between(1, STEPS_BETWEEN)
             if self._takes(broker, after=True):
                 self._probe(broker, after=True)
+                self._probe_rot(broker)
 
     def controller_stepped(self, controller: ControllerProcess) -> None:
         host = controller.host
@@ -144,16 +152,27 @@ class CrashProbes:
         disk, power_loss = self._copy(broker, worst=worst)
         _, promise = self._known[broker.host]
         where = f"{broker.host}, started anew after {'a loss of power' if power_loss else 'a kill'} at this moment,"
-        try:
-            store = Store.open(disk, broker.store_config, _Mute())
-        except StoreError as error:
-            raise InvariantError(f"{where} would not start: {error}") from error
+        if power_loss:
+            restart.verify_marks(where, disk, broker, after=after)
+        store = _opened(where, disk, broker)
         found = restart.Restart(where, store, broker.store, promise, power_loss=power_loss)
         found.verify_promises()
         found.verify_queues()
         found.verify_epochs(self._master_of(broker))
         if after:
             found.verify_log()
+
+    def _probe_rot(self, broker: BrokerProcess) -> None:
+        """A kill, and a bit of the last record has rotted: that is no torn write (ruling 29)."""
+        at = restart.last_body(broker.store)
+        if at is None or broker.store.unclean:
+            return
+        disk = broker.disk.copy(self._draws(broker.host))
+        disk.crash(power_loss=False)
+        file_bytes = broker.config.mapped_file_size_commit_log
+        disk.rot(f"commitlog/{at // file_bytes * file_bytes:020d}", at % file_bytes, 1)
+        where = f"{broker.host}, started anew after a kill with a bit of its last record rotten,"
+        restart.verify_rot(where, _opened(where, disk, broker), at)
 
     def _master_of(self, slave: BrokerProcess) -> Store | None:
         """The store of the master that `slave` follows and is aligned with."""

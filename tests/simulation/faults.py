@@ -12,6 +12,7 @@ from rmqha.wire.command import FLAG_ONEWAY, Command
 
 from .broker_group import BrokerGroup
 from .broker_process import BrokerProcess
+from .checkers.roles import half_bytes
 from .controller_process import ControllerProcess
 from .disk_faults import DiskFaults
 from .moments import Moments
@@ -19,6 +20,8 @@ from .quorum_faults import QuorumFaults
 from .strikes import Stage, Strikes
 from .tuning import tuned_broker, tuned_controller
 from .version_faults import VersionFaults
+
+KILL_ALL_MS = 2000
 
 
 class Faults(Strikes):
@@ -81,6 +84,7 @@ class Faults(Strikes):
             ("reset", options.reset_per_mille, self._reset),
             ("wipe-broker", options.wipe_broker_per_mille, self._wipe_broker),
             ("isolate", options.isolate_per_mille, self._isolate),
+            ("kill-all", options.kill_all_per_mille, self._kill_all),
             *self._disks.kinds,
             *self._quorum.kinds,
             *self._versions.kinds,
@@ -96,6 +100,34 @@ class Faults(Strikes):
             self.tell("kill", broker.host)
             broker.kill(power_loss=False)
             self.restart_later(broker, draws)
+
+    def _kill_all(self, draws: SimPrng) -> None:
+        """None loses its power. Who dies early leaves the set and lacks what the others acknowledge then; who is back
+        first knows the confirm offset of its last save."""
+        for broker in self.group_of(draws).brokers:
+            self._kill_later(broker, draws, draws.between(0, KILL_ALL_MS))
+
+    def _kill_later(self, broker: BrokerProcess, draws: SimPrng, after_ms: int) -> None:
+        life = broker.life
+
+        def die() -> None:
+            if broker.alive and broker.life == life and not self.over:
+                self.tell("kill", broker.host)
+                broker.kill(power_loss=False)
+                self.restart_later(broker, draws)
+
+        self.scheduler.after(after_ms, die)
+
+    def half_stepped(self, broker: BrokerProcess) -> None:
+        """After a step of `broker`: its master may die while half a record stands at its log's end."""
+        if broker.replica.is_master or not self.may_strike(broker) or not half_bytes(broker):
+            return
+        masters = [item for item in self.group_with(broker).brokers if item.alive and item.replica.is_master]
+        if masters:
+            moment = f"{broker.host} {self.scheduler.now_ms}"
+            self.chance(
+                "half", moment, self.options.kill_half_per_mille, lambda draws: self._kill_later(masters[-1], draws, 0)
+            )
 
     def elected(self, broker: BrokerProcess) -> None:
         """A new master may die before it has done anything, or in the middle of it."""

@@ -240,16 +240,16 @@ MOMENT_MUTATIONS: dict[str, Callable[[], Any]] = {
     "unclean is said in memory": lambda: patch.object(BootFile, "set_unclean", _unclean_in_memory),
     "waits outlive the role": lambda: patch.object(AckQueue, "abandon", _keeps_waiting),
     "the controllers' log is not synced (Raft)": lambda: patch.object(DurableRaftLog, "_append", _log_in_the_cache),
+    "a progress is not synced": lambda: patch.object(ProgressFile, "sync", lambda self: None),
+    "a checkpoint is not synced": lambda: patch.object(CheckpointFile, "sync", lambda self: None),
+    "progress is saved before the queues are synced": lambda: patch.object(Store, "_save", _marks_before_queues),
+    "a new master forgets what it has inherited": lambda: patch.object(
+        SyncStateSetManager, "begin", _no_grace_for_what_was_inherited
+    ),
 }
 
 MOMENT_UNSEEN: dict[str, Callable[[], Any]] = {
     "an answer to an earlier proposal counts": lambda: patch.object(SyncStateSetManager, "replied", _any_answer_counts),
-    "progress is saved before the queues are synced": lambda: patch.object(Store, "_save", _marks_before_queues),
     "an older connection of a slave counts": lambda: patch.object(SyncStateSetManager, "member_acks", _best_ack_ever),
-    "a new master forgets what it has inherited": lambda: patch.object(
-        SyncStateSetManager, "begin", _no_grace_for_what_was_inherited
-    ),
-    "a progress is not synced": lambda: patch.object(ProgressFile, "sync", lambda self: None),
-    "a checkpoint is not synced": lambda: patch.object(CheckpointFile, "sync", lambda self: None),
 }
 """Planted, and found by no run so far (docs/internals/simulation.md): `planted` takes their names too."""

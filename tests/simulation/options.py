@@ -158,6 +158,10 @@ class Options:
     """How often in a run it is asked at most what the next start of a process would find (`crash_probes.py`)."""
     isolate_per_mille: int = 0
     """A master is cut off from controllers and replicas, and goes on with its clients."""
+    kill_all_per_mille: int = 0
+    """All replicas of a group die within seconds, one after the other, and come back so."""
+    kill_half_per_mille: int = 0
+    """Chance that a master dies as a slave has half a record at its log's end."""
     spare_controller_count: int = 0
     """Controllers that are no members of the group at first."""
     change_members_per_mille: int = 0

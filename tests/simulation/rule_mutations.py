@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -94,6 +95,17 @@ def _eligible_for_ever(group: BrokerGroup, event: Any) -> None:
     before = group.eligible
     _ALTERED(group, event)
     group.eligible = tuple(item for item in before if item not in group.sync_state_set)
+
+
+@contextmanager
+def _eligible_without_end() -> Iterator[None]:
+    """Neither a change of the set nor its size ends it: either alone does in CP, and in AP nobody is eligible."""
+    with _applied({SyncStateSetAltered: _eligible_for_ever}), patch.object(replicas_info, "_end_eligibility", _no_end):
+        yield
+
+
+def _no_end(group: BrokerGroup) -> None:
+    """Who is eligible stays so."""
 
 
 def _applied(planted: dict[Any, Any]) -> Any:
@@ -217,34 +229,34 @@ RULE_MUTATIONS: dict[str, Callable[[], Any]] = {
     "who misses entries may lead (Raft)": lambda: patch.object(RaftLog, "is_up_to_date", lambda self, *args: True),
     "a slave moves consumers": lambda: patch.object(PullProcessor, "_process_as_slave", _moves_consumers),
     "a cut is not synced": lambda: patch.object(CommitLog, "cut", _in_the_cache(CommitLog.cut, lambda log: log.disk)),
+    "a new epoch is the next one that the controllers know": lambda: patch.object(
+        election, "elected", _next_of_the_known_epoch
+    ),
+    "the mark of the end stands still": lambda: patch.object(EndMark, "raise_to", lambda self, offset: None),
+    "queues are not synced": lambda: patch.object(ConsumeQueues, "sync", lambda self: None),
+    "a cut leaves a queue's last entry": lambda: patch.object(ConsumeQueue, "cut_to", _one_entry_stays),
+    "an older connection of a slave stays": lambda: patch.object(Slaves, "_supersede", lambda self, admitted: None),
+    "who gives up its log stays electable (ruling 3)": lambda: patch.object(
+        HaClient, "_give_up_log", _give_up_as_clean
+    ),
+    "who was eligible stays so (ruling 9)": _eligible_without_end,
+    "a master who is demoted keeps its slaves": lambda: patch.object(Slaves, "close", lambda self, reason: None),
+    "half a record stays where a master begins": lambda: patch.object(
+        Store, "record_end_offset", property(lambda self: self.max_phy_offset)
+    ),
 }
 
 RULE_UNSEEN: dict[str, Callable[[], Any]] = {
-    "an older connection of a slave stays": lambda: patch.object(Slaves, "_supersede", lambda self, admitted: None),
-    "a master who is demoted keeps its slaves": lambda: patch.object(Slaves, "close", lambda self, reason: None),
     "who was asked in a former life is not waited for (ruling 1)": lambda: patch.object(
         CommitTracker,
         "has_quorum",
         lambda self: len(self._set.state.confirmed) >= self._set.majority or self.is_sole_copy(),
     ),
-    "half a record stays where a master begins": lambda: patch.object(
-        Store, "record_end_offset", property(lambda self: self.max_phy_offset)
-    ),
-    "who gives up its log stays electable (ruling 3)": lambda: patch.object(
-        HaClient, "_give_up_log", _give_up_as_clean
-    ),
-    "a new epoch is the next one that the controllers know": lambda: patch.object(
-        election, "elected", _next_of_the_known_epoch
-    ),
-    "who was eligible stays so (ruling 9)": lambda: _applied({SyncStateSetAltered: _eligible_for_ever}),
     "a smaller number of replicas binds at once (ruling 15)": lambda: patch.object(
         BrokerGroup,
         "binding_total_replicas",
         property(lambda self: self.next_total_replicas or self.total_replicas),
     ),
-    "queues are not synced": lambda: patch.object(ConsumeQueues, "sync", lambda self: None),
-    "the mark of the end stands still": lambda: patch.object(EndMark, "raise_to", lambda self, offset: None),
-    "a cut leaves a queue's last entry": lambda: patch.object(ConsumeQueue, "cut_to", _one_entry_stays),
     "entries of older terms are committed by count (Raft)": lambda: patch.object(
         raft_leader, "count_commits", _commits_any_term
     ),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.patience import HANG_S
+
 from .mutations import MUTATIONS, UNSEEN, failure_of, planted
 from .run import Run
 
-PAGE = Path(__file__).parents[2] / "docs" / "internals" / "simulation.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "internals" / "simulation.md"
 FOUND_BY = {
     "what a sync failed on is only synced (ruling 29)": "forgotten:10",
     "acks against the shrunk set (ruling 1)": "rough:1",
@@ -158,8 +163,41 @@ FOUND_BY = {
     "queue files of removed records stay": "short:1",
     "old log files are left on the disk": "short:1",
     "a cut is not synced": "splits:2",
+    "a new epoch is the next one that the controllers know": "forgetful:5",
+    "the mark of the end stands still": "moments:1",
+    "queues are not synced": "moments:1",
+    "a progress is not synced": "moments:1",
+    "a checkpoint is not synced": "moments:1",
+    "progress is saved before the queues are synced": "moments:1",
+    "a cut leaves a queue's last entry": "splits:3",
+    "an older connection of a slave stays": "late:2",
+    "who gives up its log stays electable (ruling 3)": "short:1",
+    "who was eligible stays so (ruling 9)": "rough:3",
+    "a master who is demoted keeps its slaves": "operators:1",
+    "half a record stays where a master begins": "blackouts:6",
+    "a new master forgets what it has inherited": "blackouts:10",
 }
 """Name of the bug to the first run that finds it, as seeds.txt names runs."""
+DIRECTED = {
+    "who was asked in a former life is not waited for (ruling 1)": "tests/ha/test_replica.py"
+    "::test_a_restarted_master_commits_nothing_before_the_set_epoch_has_moved",
+    "a smaller number of replicas binds at once (ruling 15)": "tests/controller/decisions/test_resize.py"
+    "::test_the_larger_number_binds_until_the_master_goes_by_it",
+    "entries of older terms are committed by count (Raft)": "tests/raft/test_mutations.py"
+    "::test_the_same_story_without_the_bug",
+    "a leader counts itself before its disk (Raft)": "tests/raft/test_golden.py::test_script",
+    "an answer to an earlier proposal counts": "tests/ha/test_sync_state_set_manager.py"
+    "::test_an_answer_to_an_earlier_proposal_says_nothing_of_the_present_one",
+    "an older connection of a slave counts": "tests/ha/test_sync_state_set_manager.py"
+    "::test_only_the_newest_connection_says_what_a_member_holds",
+}
+"""Name of a bug that no run finds to the test that does."""
+_PLANT_AND_TEST = """
+import sys, pytest
+from tests.simulation.mutations import planted
+with planted(sys.argv[1]):
+    sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", sys.argv[2]]))
+"""
 
 
 @pytest.mark.sim
@@ -175,9 +213,22 @@ def test_without_the_bug_the_run_is_well(run: str) -> None:
     assert not failure_of(Run.parse(run))
 
 
+@pytest.mark.sim
+@pytest.mark.parametrize("name", sorted(DIRECTED))
+def test_a_bug_that_no_run_finds_fails_its_own_test(name: str) -> None:
+    command = [sys.executable, "-c", _PLANT_AND_TEST, name, DIRECTED[name]]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
+
+
 def test_every_entry_names_a_mutation_and_stands_in_the_docs() -> None:
     assert set(FOUND_BY) == set(MUTATIONS)
+    assert set(DIRECTED) == set(UNSEEN)
     assert not set(UNSEEN) & set(MUTATIONS)
     rows = PAGE.read_text().splitlines()
     for name, run in FOUND_BY.items():
         assert f"| {name} | {run} |" in rows
+    for name, test in DIRECTED.items():
+        assert any(row.startswith(f"| {name} | `{test}` |") for row in rows)
+    total = len(MUTATIONS) + len(UNSEEN)
+    assert f"Of {total} bugs that are planted {len(MUTATIONS)} are." in PAGE.read_text()

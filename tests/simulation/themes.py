@@ -496,6 +496,31 @@ def rotting(options: Options) -> Options:
     )
 
 
+def blackouts(options: Options) -> Options:
+    """All replicas die within two seconds, without a loss of power, and come back one after the other; masters die as
+    a slave has half a record. Links are slow, so that replicas copy for long what they have missed."""
+    return replace(
+        rough(options),
+        broker_count=5 if options.broker_count == 5 else 3,
+        cp=options.cp,
+        sync_flush=options.sync_flush,
+        batches=options.client_count != 3,
+        client_count=2,
+        send_interval_ms=20,
+        batch_bytes=512,
+        max_delay_ms=20,
+        split_per_mille=200,
+        kill_all_per_mille=60,
+        kill_half_per_mille=40,
+        kill_broker_per_mille=40,
+        pause_broker_per_mille=0,
+        cut_per_mille=20,
+        one_way_per_mille=0,
+        slow_per_mille=200,
+        restart_after_ms=1500,
+    )
+
+
 THEMES: dict[str, Callable[[Options], Options]] = {
     "plain": lambda options: options,
     "rough": rough,
@@ -531,6 +556,7 @@ THEMES: dict[str, Callable[[Options], Options]] = {
     "groups": groups,
     "delays": delays,
     "rotting": rotting,
+    "blackouts": blackouts,
     **DISK_THEMES,
     **SHELL_THEMES,
 }

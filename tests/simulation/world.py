@@ -98,6 +98,9 @@ class World:
         if self.options.moment_per_mille:
             for broker in self.brokers:
                 broker.checks = (*broker.checks, self.faults.moments.stepped)
+        if self.options.kill_half_per_mille:
+            for broker in self.brokers:
+                broker.checks = (*broker.checks, self.faults.half_stepped)
         if self.options.crash_probes:
             probes = CrashProbes(prng.child("crash-probes"), self.brokers, self.controllers, self.options.crash_probes)
             self.crash_probes: CrashProbes | None = probes

@@ -7,6 +7,9 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rmqha.broker.services.transaction import MAX_REMEMBERED_COUNT
+from rmqha.broker.tables.delay_offsets import MAX_STATES
+from rmqha.broker.tables.table_version import MAX_REMEMBERED
 from rmqha.ha.replica import Replica
 from rmqha.ha.static_replica import StaticReplica
 from rmqha.store.queue.batch_consume_queue import DIRECTORY as BATCH_DIRECTORY
@@ -24,15 +27,17 @@ EXPLAINED = (
     "._log.files.files",  # the log's files: `left_behind`
     ".index.files._files",
     "._index.files._files",
-    ".transactions._state._copies",  # MAX_REMEMBERED_COUNT
-    ".transactions._state._ended",
     "._raft._core.log._entries",  # until the next snapshot
     ".table[].files.files",  # a queue's files: `left_behind`
-    "._reput._fresh",  # records that the next dispatch collects
-    "._lineage._changes",  # of topics and groups
-    ".delay_offsets._states",  # MAX_STATES
 )
-"""Ends of paths whose length has a bound of its own."""
+"""Ends of paths whose length something else bounds."""
+BOUNDS = {
+    "._lineage._changes": MAX_REMEMBERED,
+    ".transactions._state._copies": MAX_REMEMBERED_COUNT,
+    ".transactions._state._ended": MAX_REMEMBERED_COUNT,
+    ".delay_offsets._states": MAX_STATES,
+}
+"""Ends of paths that have a bound of their own."""
 ENTRY_BYTES = 20
 """Of a queue."""
 OWN = ("rmqha.", "controller.", "nameserver.")
@@ -70,8 +75,12 @@ def overgrown(root: object, name: str) -> list[str]:
     return [
         f"{path} has {length} items"
         for path, length in containers(root, name)
-        if length > MOST_ITEMS and not path.endswith(EXPLAINED)
+        if length > _most(path) and not path.endswith(EXPLAINED)
     ]
+
+
+def _most(path: str) -> int:
+    return next((most for end, most in BOUNDS.items() if path.endswith(end)), MOST_ITEMS)
 
 
 def spare_connections(broker: BrokerProcess, peer_count: int) -> str:

@@ -9,7 +9,11 @@ from zlib import crc32
 from controller.quorum.raft_log import DurableRaftLog
 from rmqha.model.error import StoreError
 from rmqha.model.offset import PhyOffset
+from rmqha.sim.disk import SimDisk
 from rmqha.store.log.record import BLANK, MAGIC_BLANK, BadRecordError, locate
+from rmqha.store.meta.checkpoint import CheckpointFile, ProgressFile
+from rmqha.store.queue.queue_check import UNIT
+from rmqha.store.queue.reput import walk
 from rmqha.store.store import Store
 
 from ..broker_process import BrokerProcess
@@ -146,6 +150,56 @@ def _sum(store: Store, start: int, end: int) -> int:
     return value
 
 
+def last_body(store: Store) -> int | None:
+    """Offset of the body of the last whole record behind the progress; None if there is none."""
+    found, end = None, store.max_phy_offset
+    start = max(store._progress.position or 0, store.min_phy_offset, store._log.file_start(max(0, end - 1)))
+    for position, _, at, parts in walk(store._log, start, end) if start < end else ():
+        if parts is not None and parts[5]:
+            found = position + parts[4] - at
+    return found
+
+
+def verify_rot(where: str, store: Store, rotten_offset: int) -> None:
+    if not store.unclean and store.max_phy_offset <= rotten_offset:
+        raise InvariantError(f"{where} would end at {store.max_phy_offset}, and count as whole")
+
+
+def verify_marks(where: str, disk: SimDisk, broker: BrokerProcess, *, after: bool) -> None:
+    """Of a disk that has lost its power, before a start: every entry of a queue that the progress speaks of is there.
+    After a handler progress and checkpoint are those that were saved last."""
+    live, checkpoint, progress = broker.store, CheckpointFile(disk), ProgressFile(disk)
+    checkpoint.load()
+    progress.load(checkpoint.value)
+    if after and (progress.position, checkpoint.value) != (live._progress.position, live._checkpoint.value):
+        raise InvariantError(
+            f"{where} would know {progress.position} and {checkpoint.value};"
+            f" {live._progress.position} and {live._checkpoint.value} were saved"
+        )
+    position, start = progress.position or 0, live.min_phy_offset
+    plain = {topic: queue_ids for topic, queue_ids in live.queues().items() if topic not in live.batch_topics}
+    for topic, queue_ids in plain.items():
+        for queue_id in queue_ids:
+            low, high = live.queue_range(topic, queue_id)
+            first = max(low, high - LAST_ENTRIES)
+            for number, (offset, size, code) in enumerate(live.units(topic, queue_id, first, high - first), first):
+                entry = UNIT.pack(offset, size, code)
+                if start <= offset < position and _entry(disk, broker, topic, queue_id, number) != entry:
+                    raise InvariantError(
+                        f"{where} would lack entry {number} of {topic} {queue_id}, which is of a record at {offset};"
+                        f" its progress says {position}"
+                    )
+
+
+def _entry(disk: SimDisk, broker: BrokerProcess, topic: str, queue_id: int, number: int) -> bytes:
+    """Bytes of a queue's entry on a disk, b"" if its file is gone."""
+    file_bytes = broker.config.mapped_file_size_consume_queue
+    at = number * UNIT.size
+    path = f"consumequeue/{topic}/{queue_id}/{at // file_bytes * file_bytes:020d}"
+    at %= file_bytes
+    return disk.read(path)[at : at + UNIT.size] if disk.exists(path) else b""
+
+
 def verify_cut(broker: BrokerProcess) -> None:
     """Right behind a cut of its log: no mark speaks of what is gone, and what is appended next follows what is left."""
     store, end = broker.store, broker.store.max_phy_offset
@@ -163,6 +217,12 @@ def verify_cut(broker: BrokerProcess) -> None:
     ahead = {key: number for key, number in store._offsets.next.items() if number != store._queue_end(key)}
     if ahead and store._offsets.covered == store.dispatched_offset:
         raise InvariantError(f"{broker.host} has cut its log to {end}, and appends next at {ahead}")
+    for topic, queue_ids in store.queues().items():
+        for queue_id in queue_ids:
+            low, high = store.queue_range(topic, queue_id)
+            last = store.units(topic, queue_id, high - 1, 1) if low < high else []
+            if last and last[0][0] >= end:
+                raise InvariantError(f"{broker.host} has cut its log to {end}, and {topic} {queue_id} ends with {last}")
 
 
 def verify_raft(where: str, log: DurableRaftLog, live: DurableRaftLog) -> None:

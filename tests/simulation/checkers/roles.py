@@ -1,8 +1,9 @@
 """One master per (group, epoch); epochs of a replica never fall; no confirm offset of a serving master falls; no send
-waits for a broker that is no master (ruling 13)."""
+waits for a broker that is no master (ruling 13). The log of whoever becomes master ends with a whole record."""
 
 from __future__ import annotations
 
+from rmqha.model.error import StoreError
 from rmqha.model.identity import Role
 
 from ..broker_process import BrokerProcess
@@ -36,6 +37,8 @@ class Roles:
             other = self._master_of.setdefault(epoch, broker.host)
             if other != broker.host:
                 raise InvariantError(f"{broker.host} and {other} are both master of epoch {epoch}")
+            if excess := half_bytes(broker):
+                raise InvariantError(f"{broker.host} is master, and its log ends with {excess} bytes of a record")
 
     def stepped(self, broker: BrokerProcess) -> None:
         replica = broker.replica
@@ -51,3 +54,12 @@ class Roles:
         if before is not None and before[:2] == now[:2] and now[2] < before[2]:
             raise InvariantError(f"{broker.host} let its confirm offset fall from {before[2]} to {now[2]}")
         self._confirm_of[broker.host] = now
+
+
+def half_bytes(broker: BrokerProcess) -> int:
+    """Bytes of a record that is not whole, at its log's end; 0 also where rot hides what is whole."""
+    store = broker.store
+    try:
+        return store.max_phy_offset - store._reput.whole_below(store.max_phy_offset)
+    except StoreError:
+        return 0

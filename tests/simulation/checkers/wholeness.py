@@ -1,5 +1,6 @@
 """CP: a replica that lost power counts as whole again only when it holds what was acknowledged before it started
-(ruling 3), unless an operator accepted the loss. Before, it is no master."""
+(ruling 3), unless an operator accepted the loss. Before, it is no master. So does one that gives up its log to copy all
+of it anew: it must hold what it had and was acknowledged."""
 
 from __future__ import annotations
 
@@ -17,6 +18,8 @@ class Wholeness:
         it has shaken hands with a master."""
         self._needs: dict[str, tuple[int, int]] = {}
         """The same of unclean replicas."""
+        self._ends: dict[str, tuple[int, int]] = {}
+        """The life of each replica, and where its log ended after its last step."""
 
     def elected(self, broker: BrokerProcess) -> None:
         """`broker` takes the role of master."""
@@ -24,10 +27,17 @@ class Wholeness:
         if self._cp and not self._loss_accepted and life == broker.life and broker.config.total_replicas > 1:
             raise InvariantError(f"{broker.host} lost power, has followed nobody since, and is master")
 
+    def gave_up(self, broker: BrokerProcess) -> None:
+        """Its log, in the midst of a handler."""
+        life, end = self._ends.get(broker.host, (0, 0))
+        if life == broker.life:
+            self._needs[broker.host] = life, min(end, self._acked_to)
+
     def stepped(self, broker: BrokerProcess) -> None:
         if not self._cp:
             return
         replica = broker.replica
+        self._ends[broker.host] = broker.life, broker.store.max_phy_offset
         started = self._started.get(broker.host)
         if started is None or started[0] != broker.life:
             started = self._started[broker.host] = (broker.life, self._acked_to)
