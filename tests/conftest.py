@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 from itertools import zip_longest
@@ -46,9 +47,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Modules
     return Modules(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
+def _runs_by_the_real_clock(item: pytest.Function) -> bool:
+    """True if a fixture of the test asks for a clock that the test does not name."""
+    arguments = inspect.signature(item.function).parameters
+    return any(name in item.fixturenames and name not in arguments for name in ("autojump_clock", "mock_clock"))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Give workers, which take whole modules, the long ones first, one that waits and one that computes in turn."""
+    real_time = [item.nodeid for item in items if isinstance(item, pytest.Function) and _runs_by_the_real_clock(item)]
+    if real_time:
+        raise pytest.UsageError(f"pytest-trio takes a clock only as an argument of the test itself: {real_time}")
     if hasattr(config, "workerinput"):
         modules = dict.fromkeys(item.path for item in items)
         tests = config.rootpath / "tests"

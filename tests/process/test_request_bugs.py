@@ -143,6 +143,7 @@ async def test_of_a_controller(tmp_path: Path) -> None:
         (QuorumRequests, "serve"),
         (ControllerMachine, "_update_config"),
         (ControllerMachine, "_any_node_answer"),
+        (ControllerMachine, "state"),
         (HostTracer, "told"),
         (security_watch, "view"),
     )
@@ -157,3 +158,18 @@ async def test_of_a_controller(tmp_path: Path) -> None:
 
     async with running(sole(tmp_path / "store"), trace.tracer) as address:
         await try_all(address, sorted(ANY_ACCOUNT | ADMIN), plant, trace)
+
+
+async def test_in_a_later_step(tmp_path: Path) -> None:
+    """What is answered in steps may fail at each of them."""
+    trace = Trace()
+
+    def plant(code: int, bug: Bug) -> Any:
+        def steps(*arguments: object) -> Iterator[None]:
+            yield None
+            bug()
+
+        return patch.object(ControllerMachine, "state", steps)
+
+    async with running(sole(tmp_path / "store"), trace.tracer) as address:
+        await try_all(address, [RequestCode.RMQHA_GET_CONTROLLER_STATE], plant, trace)

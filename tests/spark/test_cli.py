@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
+from rich.text import Text
 
 from rmqha.cli.storage.spark import spark
 from rmqha.model.error import UsageError
@@ -50,12 +51,19 @@ def test_json_lines(answered: list[tuple[Any, ...]]) -> None:
     assert second["body"] == {"base64": "/wA="} and second["at"] is None
 
 
-def test_table_is_at_most_80_columns(answered: list[tuple[Any, ...]]) -> None:
+def test_table_is_whole_in_a_pipe(answered: list[tuple[Any, ...]]) -> None:
     done = run("select 1", "--path", "/a")
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
-    assert len(lines) == 3 and max(map(len, lines)) <= 80
-    assert lines[1].startswith("orders")
+    assert len(lines) == 3 and lines[1].startswith("orders") and lines[2].startswith("a" * 200 + " ")
+
+
+def test_table_is_as_wide_as_the_terminal(answered: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = [Text.from_ansi(line).plain for line in run("select 1", "--path", "/a").stdout.splitlines()]
+    assert max(map(len, lines)) <= 80 and lines[1].startswith("orders")
+    assert "".join(line.split(" ")[0] for line in lines[2:]).startswith("a" * 200)
 
 
 def test_many_rows_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,7 @@ EVERYDAY = frozenset(
         RequestCode.BROKER_HEARTBEAT,
         RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
         RequestCode.RMQHA_RAFT_MESSAGE,
+        RequestCode.VIEW_BROKER_STATS_DATA,
         RequestCode.RMQHA_EXPLAIN_GROUP,
         RequestCode.RMQHA_FOLLOW_GROUPS,
         RequestCode.RMQHA_FOLLOW_TABLES,

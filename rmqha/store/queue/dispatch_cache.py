@@ -33,6 +33,11 @@ class PendingDispatch(deque[DispatchedRecord | DispatchedRun | DispatchedBlock])
         item = self.popleft()
         self.record_count -= 1 if isinstance(item, DispatchedRecord) else len(item.tails)
 
+    def forget_below(self, phy_offset: int) -> None:
+        """Drop those that begin below it: they were read from the log meanwhile."""
+        while self and self[0][0] < phy_offset:
+            self.take()
+
     def take_part(self, run: DispatchedRun, count: int) -> DispatchedRun:
         """The first records of `run`, which is the first: the rest of it stays."""
         self.record_count -= count

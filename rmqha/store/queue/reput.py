@@ -181,17 +181,16 @@ class Reput:
             for derived in self._derived:
                 derived.forget()
         self.position = position
+        self._fresh.forget_below(position)
         return more
 
     def _collect_fresh(self, stop: int, end_offset: int) -> int:
         """From `position` on, what need not be read; where that ends."""
         fresh, collects, position = self._fresh, [derived.collect for derived in self._derived], self.position
+        fresh.forget_below(position)
         while fresh and self._first.to_make_count < MAX_MADE_COUNT:
             item = fresh[0]
             start = item[0]
-            if start < position:
-                fresh.take()
-                continue
             if start > position or start >= stop:
                 break
             if isinstance(item, DispatchedRun):

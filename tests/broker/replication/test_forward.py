@@ -9,6 +9,7 @@ from enum import Enum
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from rmqha.broker.replication.forward import DUPLICATE_POSSIBLE, HOLD_MS, MAX_HELD_COUNT, HostTasks, SendForwarder
 from rmqha.broker.requests.request import FORWARDED, UNWRITTEN, Channel, Steps
@@ -151,17 +152,17 @@ class Story:
 
 
 @pytest.fixture
-async def story(autojump_clock: trio.testing.MockClock) -> AsyncIterator[Story]:
+async def story() -> AsyncIterator[Story]:
     async with trio.open_nursery() as nursery:
         yield Story(nursery)
         nursery.cancel_scope.cancel()
 
 
-async def test_a_master_that_hands_over_nothing_holds_nothing(story: Story) -> None:
+async def test_a_master_that_hands_over_nothing_holds_nothing(story: Story, autojump_clock: MockClock) -> None:
     assert not story.send(1)
 
 
-async def test_a_killed_master_that_comes_back_as_slave_passes_on(story: Story) -> None:
+async def test_a_killed_master_that_comes_back_as_slave_passes_on(story: Story, autojump_clock: MockClock) -> None:
     """Clients whose route is old work again as soon as something answers at the address that they know."""
     story.replica.role, story.replica.newest_master_address = Role.STARTING, ""
     assert not story.send(1), "there is nobody to wait for"
@@ -177,7 +178,9 @@ async def test_a_killed_master_that_comes_back_as_slave_passes_on(story: Story) 
     assert story.events == ["forwards_sends"]
 
 
-async def test_what_comes_during_a_switch_goes_to_the_new_master_in_order(story: Story) -> None:
+async def test_what_comes_during_a_switch_goes_to_the_new_master_in_order(
+    story: Story, autojump_clock: MockClock
+) -> None:
     story.replica.hands_over = True
     assert all(story.send(number) for number in (1, 2, 3))
     await trio.sleep(0.1)
@@ -192,7 +195,7 @@ async def test_what_comes_during_a_switch_goes_to_the_new_master_in_order(story:
     assert story.client.answers[-1] == (4, 0) and story.forwarder.forwarded_count == 4
 
 
-async def test_a_switch_that_fails_lets_the_old_master_take_them(story: Story) -> None:
+async def test_a_switch_that_fails_lets_the_old_master_take_them(story: Story, autojump_clock: MockClock) -> None:
     story.replica.hands_over = True
     assert story.send(1) and story.send(2)
     await trio.sleep(0.1)
@@ -202,7 +205,7 @@ async def test_a_switch_that_fails_lets_the_old_master_take_them(story: Story) -
     assert not story.send(3)
 
 
-async def test_the_new_master_is_waited_for_until_it_has_taken_over(story: Story) -> None:
+async def test_the_new_master_is_waited_for_until_it_has_taken_over(story: Story, autojump_clock: MockClock) -> None:
     story.next.codes = [Fate.NO_CONNECTION, Fate.NOT_YET, Fate.NO_CONNECTION, Fate.NOT_YET]
     story.switch()
     assert story.send(1)
@@ -210,7 +213,7 @@ async def test_the_new_master_is_waited_for_until_it_has_taken_over(story: Story
     assert story.client.answers == [(1, 0)]
 
 
-async def test_a_new_master_whose_set_is_too_small_yet_is_waited_for(story: Story) -> None:
+async def test_a_new_master_whose_set_is_too_small_yet_is_waited_for(story: Story, autojump_clock: MockClock) -> None:
     """Its other refusals of that code are final, whatever their words."""
     story.next.codes = [Fate.TOO_FEW] * 2
     story.switch()
@@ -222,7 +225,7 @@ async def test_a_new_master_whose_set_is_too_small_yet_is_waited_for(story: Stor
     assert story.client.answers == [(1, 0), (2, ResponseCode.SYSTEM_ERROR)]
 
 
-async def test_any_other_refusal_of_the_new_master_is_the_answer(story: Story) -> None:
+async def test_any_other_refusal_of_the_new_master_is_the_answer(story: Story, autojump_clock: MockClock) -> None:
     story.next.codes = [ResponseCode.TOPIC_NOT_EXIST]
     story.switch()
     assert story.send(1)
@@ -231,7 +234,7 @@ async def test_any_other_refusal_of_the_new_master_is_the_answer(story: Story) -
 
 
 async def test_what_was_sent_once_is_stored_once_and_the_answer_says_no_more_than_the_new_master(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: MockClock,
 ) -> None:
     """Every three fates in a row."""
     fates: list[int | Fate] = [*Fate, 0, 12, 14, 17]
@@ -254,7 +257,9 @@ SAFE_TO_REPEAT = (Fate.NO_CONNECTION, Fate.NOT_YET, Fate.TOO_FEW)
 
 
 @pytest.mark.parametrize("code", ResponseCode)
-async def test_the_new_masters_words_are_the_answer(story: Story, code: ResponseCode) -> None:
+async def test_the_new_masters_words_are_the_answer(
+    story: Story, autojump_clock: MockClock, code: ResponseCode
+) -> None:
     story.next.codes, story.next.body, story.next.remark = [code], b"told", "so it is"
     story.next.ext = {"msgId": "m", "queueOffset": "9"}
     story.switch()
@@ -265,7 +270,9 @@ async def test_the_new_masters_words_are_the_answer(story: Story, code: Response
     assert reply.remark == ("so it is" if code else None) and len(story.next.seen) == 1
 
 
-async def test_who_does_not_say_that_nothing_is_written_is_not_asked_again(story: Story) -> None:
+async def test_who_does_not_say_that_nothing_is_written_is_not_asked_again(
+    story: Story, autojump_clock: MockClock
+) -> None:
     """An answer 14 of Apache's broker, of an earlier release, or of one that was deposed while the send waited."""
     story.next.codes = [ResponseCode.SERVICE_NOT_AVAILABLE, 0]
     story.switch()
@@ -274,7 +281,7 @@ async def test_who_does_not_say_that_nothing_is_written_is_not_asked_again(story
     assert (story.client.answers, len(story.next.seen)) == ([(1, ResponseCode.SERVICE_NOT_AVAILABLE)], 1)
 
 
-async def test_a_lost_answer_is_told_as_such(story: Story) -> None:
+async def test_a_lost_answer_is_told_as_such(story: Story, autojump_clock: MockClock) -> None:
     story.next.codes = [Fate.ANSWER_LOST]
     story.switch()
     assert story.send(1)
@@ -285,14 +292,14 @@ async def test_a_lost_answer_is_told_as_such(story: Story) -> None:
     assert story.events == ["forwarded_answer_lost"]
 
 
-async def test_waiting_ends_before_the_client_gives_up(story: Story) -> None:
+async def test_waiting_ends_before_the_client_gives_up(story: Story, autojump_clock: MockClock) -> None:
     story.replica.hands_over = True
     assert story.send(1)
     await trio.sleep(HOLD_MS / 1000 + 0.1)
     assert story.client.answers == [(1, ResponseCode.SERVICE_NOT_AVAILABLE)]
 
 
-async def test_what_is_passed_on_may_no_more_than_who_has_sent_it(story: Story) -> None:
+async def test_what_is_passed_on_may_no_more_than_who_has_sent_it(story: Story, autojump_clock: MockClock) -> None:
     """This broker signs it anew, as an admin."""
     story.switch()
     command = Command(RequestCode.END_TRANSACTION)
@@ -303,20 +310,20 @@ async def test_what_is_passed_on_may_no_more_than_who_has_sent_it(story: Story) 
     assert seen.ext == {FORWARDED: OWN, ON_BEHALF_OF: "orders"}
 
 
-async def test_a_request_that_was_passed_on_is_not_passed_on_again(story: Story) -> None:
+async def test_a_request_that_was_passed_on_is_not_passed_on_again(story: Story, autojump_clock: MockClock) -> None:
     story.switch()
     command = Command(RequestCode.SEND_MESSAGE_V2, {FORWARDED: "127.0.0.1:7"})
     assert not story.forwarder.hold(story.client, [command])
 
 
-async def test_a_oneway_send_gets_no_answer(story: Story) -> None:
+async def test_a_oneway_send_gets_no_answer(story: Story, autojump_clock: MockClock) -> None:
     story.switch()
     assert story.send(1, flag=FLAG_ONEWAY)
     await trio.sleep(0.1)
     assert (story.client.answers, len(story.next.oneways)) == ([], 1)
 
 
-async def test_what_is_held_is_bounded(story: Story) -> None:
+async def test_what_is_held_is_bounded(story: Story, autojump_clock: MockClock) -> None:
     story.replica.hands_over = True
     assert sum(story.send(number, client=Client()) for number in range(MAX_HELD_COUNT + 10)) == MAX_HELD_COUNT
     story.switch()
@@ -324,7 +331,7 @@ async def test_what_is_held_is_bounded(story: Story) -> None:
     assert story.send(1), "they are gone"
 
 
-async def test_the_window_ends_and_a_new_mastership_ends_it_too(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_window_ends_and_a_new_mastership_ends_it_too(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         story = Story(nursery, window_ms=1000)
         story.switch()
@@ -339,7 +346,7 @@ async def test_the_window_ends_and_a_new_mastership_ends_it_too(autojump_clock: 
         nursery.cancel_scope.cancel()
 
 
-async def test_a_new_master_lets_sends_wait_until_it_has_company(story: Story) -> None:
+async def test_a_new_master_lets_sends_wait_until_it_has_company(story: Story, autojump_clock: MockClock) -> None:
     """A Java client would use up its tries within the milliseconds that this takes."""
     story.ready = False
     story.forwarder.role_changed()
@@ -352,7 +359,7 @@ async def test_a_new_master_lets_sends_wait_until_it_has_company(story: Story) -
     assert not story.send(3), "nothing to wait for"
 
 
-async def test_a_new_master_without_company_refuses_in_the_end(story: Story) -> None:
+async def test_a_new_master_without_company_refuses_in_the_end(story: Story, autojump_clock: MockClock) -> None:
     story.ready = False
     story.forwarder.role_changed()
     await trio.sleep(1)
@@ -362,7 +369,9 @@ async def test_a_new_master_without_company_refuses_in_the_end(story: Story) -> 
     assert not story.send(2)
 
 
-async def test_a_send_that_was_passed_on_is_refused_at_once_while_there_is_no_company(story: Story) -> None:
+async def test_a_send_that_was_passed_on_is_refused_at_once_while_there_is_no_company(
+    story: Story, autojump_clock: MockClock
+) -> None:
     """The old master tries again by itself."""
     story.ready = False
     story.forwarder.role_changed()
@@ -370,7 +379,7 @@ async def test_a_send_that_was_passed_on_is_refused_at_once_while_there_is_no_co
     assert not story.forwarder.hold(story.client, [command])
 
 
-async def test_a_send_that_meets_a_bug_later_takes_no_other_with_it(story: Story) -> None:
+async def test_a_send_that_meets_a_bug_later_takes_no_other_with_it(story: Story, autojump_clock: MockClock) -> None:
     class Hostile(Client):
         failed: str = ""
 

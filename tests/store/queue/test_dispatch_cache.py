@@ -47,6 +47,21 @@ def test_a_small_limit_leaves_the_rest_for_the_next_call() -> None:
     assert len(bodies(store)) == 4
 
 
+def test_what_was_read_in_the_log_is_not_kept() -> None:
+    """A dispatch that begins further in front reads its way over what waits (make sim SEED=25 THEME=delays)."""
+    disk = sim_disk()
+    store = open_store(disk)
+    store.append(message(1), 1)
+    disk.crash(power_loss=False)
+    store = open_store(disk)
+    store.append(message(2), 2)
+    waiting = store._reput._fresh
+    assert waiting.record_count == 1
+    commit_all(store)
+    assert bodies(store) == [b"body-1", b"body-2"]
+    assert (len(waiting), waiting.record_count) == (0, 0)
+
+
 def test_after_a_cut_the_log_decides() -> None:
     """The second record is as long as the first one and stands in its place, of another queue."""
     store = open_store(sim_disk())
