@@ -103,8 +103,9 @@ class Gaps:
         ours = [link for link, silence in there.items() if silence.inode in inodes]
         self._beats = [link for link in ours if link.peer_port == controller_port]
         """The brokers' ends."""
-        self._acks = [link for link in ours if link.port == ha_port]
-        """The master's ends."""
+        own = set(ours)
+        self._acks = [link for link in ours if link.port == ha_port and Link(link.peer_port, link.port) in own]
+        """The master's ends of those to other brokers: an attacker may have come already, and is soon thrown out."""
         assert self._beats and self._acks, "no broker is connected to the controller, or no slave to the master"
         self._last = dict.fromkeys((*self._beats, *self._acks), 0)
         self.beat_ms = self.ack_ms = 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -67,3 +69,18 @@ def test_a_connection_that_ends_is_silent(stack: ExitStack) -> None:
 def test_who_is_not_there_cannot_be_watched() -> None:
     with pytest.raises(AssertionError, match="no broker is connected"):
         Gaps([os.getpid()], 1, 2)
+
+
+def test_who_is_no_broker_acknowledges_nothing(stack: ExitStack) -> None:
+    """An attacker that is connected to the HA port when the watch begins is no slave that falls silent when he goes."""
+    _, controller = connection(stack)
+    listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    ha_port = listener.getsockname()[1]
+    comes = f"import socket, sys; there = socket.create_connection(('127.0.0.1', {ha_port})); sys.stdin.read()"
+    stranger = subprocess.Popen([sys.executable, "-c", comes], stdin=subprocess.PIPE)
+    try:
+        stack.enter_context(listener.accept()[0])
+        with pytest.raises(AssertionError, match="no slave to the master"):
+            Gaps([os.getpid()], controller.getsockname()[1], ha_port)
+    finally:
+        stranger.communicate()
