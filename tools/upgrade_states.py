@@ -80,7 +80,7 @@ async def run(scratch: Path) -> tuple[bytes, dict[str, Any], tuple[set[int], set
                 await admin.ask(address, Command(RequestCode.RMQHA_TAKE_SNAPSHOT))
             await cluster.wait_level()
             killed = await cluster.master()
-            broker_ids = {name: state["brokerId"] for name, state in (await cluster.replica_states()).items()}
+            broker_ids = {name: state.broker_id for name, state in (await cluster.replica_states()).items()}
             at_kill = await _messages(name_servers)
             await cluster.kill(killed)
             await cluster.master(without=killed)
@@ -159,7 +159,7 @@ async def _switch(cluster: Cluster, admin: Admin) -> None:
     """To another master, so that there are two epochs."""
     old = await cluster.master()
     target = next(name for name in cluster.brokers if name not in (old, "broker-a-3"))
-    broker_id = (await cluster.replica_states([target]))[target]["brokerId"]
+    broker_id = (await cluster.replica_states([target]))[target].broker_id
     ext = {"clusterName": "drill", "brokerName": GROUP, "brokerId": str(broker_id), "designateElect": "true"}
     await _ask_leader(cluster, admin, Command(RequestCode.CONTROLLER_ELECT_MASTER, ext))
     await cluster.master(without=old)
@@ -167,7 +167,7 @@ async def _switch(cluster: Cluster, admin: Admin) -> None:
 
 
 async def _maintain(cluster: Cluster, admin: Admin, name: str) -> None:
-    broker_id = (await cluster.replica_states([name]))[name]["brokerId"]
+    broker_id = (await cluster.replica_states([name]))[name].broker_id
     ext = {"brokerName": GROUP, "brokerId": str(broker_id), "on": "true"}
     await _ask_leader(cluster, admin, Command(RequestCode.RMQHA_SET_MAINTENANCE, ext))
 
