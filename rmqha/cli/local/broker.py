@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -10,6 +11,7 @@ import trio
 from rmqha.broker.server import checked_addresses, run_broker
 from rmqha.host.access import security
 from rmqha.host.http.endpoint import expose
+from rmqha.host.process import spare_loaded_state
 from rmqha.host.surroundings import Surroundings
 from rmqha.host.text_file import read_text
 from rmqha.model.config.servers import BrokerConfig, parse_properties
@@ -47,9 +49,11 @@ def broker(config_path: Path, check: bool) -> None:
     tracer = around.tracer
 
     async def serve(stopping: trio.Event) -> None:
-        async with trio.open_nursery() as nursery:
-            exposure = await expose(config, tracer, ("broker",), nursery)
-            await run_broker(config, tracer, stopping, exposure=exposure)
-            nursery.cancel_scope.cancel()
+        async with trio.open_nursery() as shown:
+            exposure = await expose(config, tracer, ("broker",), shown)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(partial(run_broker, config, tracer, stopping, exposure=exposure))
+                spare_loaded_state()
+            shown.cancel_scope.cancel()
 
     around.run(serve)

@@ -21,6 +21,8 @@ from rmqha.host.net.fair_queue import FairQueue, Place
 
 SERVED_COUNT = 64
 """Sessions served in one turn, half of them by each of the two orders."""
+ENDED_COUNT = 8
+"""Sessions that end in one turn: each has its own task, which closes it in the next."""
 TURN_S = 0.005
 """After so long a turn ends with the slice that is being served."""
 SLICE_S = 0.002
@@ -52,6 +54,8 @@ class Poller:
         """CPU time (µs) of this thread at the last look in a busy turn, and what short slices have taken since: a slice
         that the system has interrupted for another process was no longer for that. The look itself takes a microsecond
         or two, so short slices go without."""
+        self._ended_count = 0
+        """Number in this turn."""
         self.waited_ms = 0
         """Time (ms) for which the session that is being served has stood in line."""
         self._looked_at_s = 0.0
@@ -67,6 +71,11 @@ class Poller:
         if place is not None:
             place.is_waiting = False
             (self._urgent if place.is_urgent else self._epoll).unregister(handle)
+
+    def end(self, handle: int) -> None:
+        """Remove it in its turn: its peer has gone, or is to go."""
+        self._ended_count += 1
+        self.remove(handle)
 
     def hurry(self, handle: int) -> None:
         """This one stands in line no more, but with its like."""
@@ -110,6 +119,7 @@ class Poller:
         began_s = now_s = time.monotonic()
         line, urgent_line = self._line, self._urgent_line
         self._gather(now_s)
+        self._ended_count = 0
         self.is_busy = len(line) + len(urgent_line) > 1
         if self.is_busy:
             self._cpu_us, self._short_us = time.thread_time_ns() / 1000, 0.0
@@ -147,7 +157,7 @@ class Poller:
             more, now_s = self._serve(place, now_s)
             if more:
                 line.join(place)
-            if now_s >= end_s:
+            if now_s >= end_s or self._ended_count >= ENDED_COUNT:
                 break
         return now_s
 

@@ -17,6 +17,7 @@ from rmqha.host.access.tls_link import TlsLink
 from rmqha.host.clock import HostClock
 from rmqha.host.net import network
 from rmqha.host.net.boundary import Boundary
+from rmqha.host.net.deadlines import Deadlines
 from rmqha.host.net.newcomers import LONG_FRAME_TIMEOUT_MS, Newcomer, Newcomers, has_known_code
 from rmqha.host.net.poller import Poller
 from rmqha.host.net.quota_filter import QuotaFilter, UnmeteredTaker
@@ -79,6 +80,7 @@ async def serve(
     listeners = await network.listen(address)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(door.poller.run)
+        nursery.start_soon(door.deadlines.run)
         task_status.started(network.local_port(listeners[0]))
         await trio.serve_listeners(door.handle, listeners, handler_nursery=nursery)
 
@@ -125,6 +127,7 @@ class _Door:
         self._boundary = boundary
         self._first_request_timeout_ms = first_request_timeout_ms
         self._newcomers = Newcomers()
+        self.deadlines = Deadlines()
         self._opened_count = 0
         self._handshaking_count = 0
         self._max_sessions = min(MAX_SESSION_COUNT, session_room())
@@ -179,6 +182,7 @@ class _Door:
             boundary=self._boundary,
             tls=tls,
             taker=self._taker,
+            deadlines=self.deadlines,
         )
 
     def _newcomer(self, peer: str, number: int) -> Newcomer:
@@ -207,6 +211,7 @@ async def serve_stream(
     newcomer: Newcomer | None = None,
     tls: TlsLink | None = None,
     taker: FrameTaker | None = None,
+    deadlines: Deadlines | None = None,
 ) -> None:
     """Serve one accepted connection to its end."""
     session = Session(
@@ -221,6 +226,7 @@ async def serve_stream(
         newcomer=newcomer,
         tls=tls,
         taker=taker,
+        deadlines=deadlines,
     )
     statistics.opened_count += 1
     statistics.session_count += 1

@@ -21,6 +21,7 @@ import trio
 from rmqha.host.access.tls_link import TlsLink
 from rmqha.host.net import network
 from rmqha.host.net.boundary import Boundary
+from rmqha.host.net.deadlines import Deadline, Deadlines
 from rmqha.host.net.fair_queue import Place
 from rmqha.host.net.newcomers import FIRST_BYTES, Newcomer, has_known_code
 from rmqha.host.net.poller import SLICE_S, Poller
@@ -75,11 +76,12 @@ class Session:
         newcomer: Newcomer | None = None,
         tls: TlsLink | None = None,
         taker: FrameTaker | None = None,
+        deadlines: Deadlines | None = None,
     ) -> None:
         """With a `poller` a socket is read by that, any other stream by a task of its own. `newcomer`: of a peer that
-        is to say first who it is. `tls`: of a socket whose bytes are not clear. `taker` sees first what is read."""
-        self.id = session_id
-        self.peer = peer
+        is to say first who it is. `tls`: of a socket whose bytes are not clear. `taker` sees first what is read.
+        `deadlines`: those of its server; None: its time ends by itself."""
+        self.id, self.peer = session_id, peer
         self.attachment: Any = None
         """For the service's use."""
         self.is_urgent = False
@@ -89,8 +91,7 @@ class Session:
         self._stream = stream
         self._handle = stream.socket.fileno() if isinstance(stream, trio.SocketStream) else None
         """File descriptor of a socket: reading and writing it directly takes half of what its stream takes."""
-        self._poller = poller
-        self._newcomer = newcomer
+        self._poller, self._newcomer = poller, newcomer
         self._half_bytes = 0
         """Bytes of a frame that is not complete, as counted in the statistics."""
         self._place = Place(self._serve)
@@ -113,8 +114,7 @@ class Session:
         """None: an exception that nobody foresaw goes to whoever runs the session."""
         self._parser = FrameParser(max_frame_bytes)
         self._max_queued_bytes = max_queued_bytes
-        self._tls = tls
-        self._taker = taker
+        self._tls, self._taker = tls, taker
         self._sealed, self._sealed_bytes = b"", 0
         """Encrypted bytes that the socket has not taken, and for how many clear ones it counts as queued."""
         self._queue: list[bytes] = []
@@ -122,22 +122,24 @@ class Session:
         """Frames and bytes in the queue."""
         self._is_noted = False
         """True if it is noted as a slow reader."""
-        self._corked = False
-        self._writing = False
+        self._corked = self._writing = False
         self._half_written = False
         """A write is under way, or was cut off: nothing may follow the half frame."""
         self._aborted = False
         self._nonsense = False
         """The peer sent what is no frame of the protocol."""
-        self._closing = False
-        self._closed = False
+        self._closing = self._closed = False
         self._ended = trio.Event()
         """Nothing more will be read."""
-        self._wake = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        """Nursery of the writer, which many sessions never need; None when nothing more is read."""
+        self._wake: trio.Event | None = None
+        """Wakes the writer, once there is one."""
         self._scope = trio.CancelScope()
         self._received: Callable[[Session, list[Command]], None]  # set by `run`, before anything is read
         self._idle_timeout_ms: int | None = None
-        self._kept_until = 0.0
+        self._deadlines, self._kept_until = deadlines, 0.0
+        self._deadline: Deadline | None = None
         self._calls: dict[int, _Call] = {}
         self._next_opaque = 0
 
@@ -202,7 +204,7 @@ class Session:
         if self._queued_bytes > self._max_queued_bytes:
             self.close_unread()
         elif not self._corked and not self._writing:
-            self._wake.set()
+            self._wake_writer()
 
     def send_at_once(self, command: Command) -> None:
         """Send as `send` does, but in this turn of the event loop if the socket takes it: for what must not wait for
@@ -292,15 +294,24 @@ class Session:
         self._received, self._idle_timeout_ms = received, idle_timeout_ms
         if idle_timeout_ms is not None:
             idle_s = trio.current_time() + idle_timeout_ms / 1000
-            self._scope.deadline = idle_s if self._newcomer is None else min(self._newcomer.deadline_s, idle_s)
+            self._keep_until(idle_s if self._newcomer is None else min(self._newcomer.deadline_s, idle_s))
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._write_queued)
-                    await self._read_all(reader_writes)
+                    self._nursery = nursery
+                    if self._has_queued:
+                        self._wake_writer()
+                    try:
+                        await self._read_all(reader_writes)
+                    finally:
+                        self._nursery = None  # what is sent from now on is left to the last words
                     nursery.cancel_scope.cancel()
         finally:
             self._closed = True
+            if self._deadline is not None and self._deadlines is not None:
+                self._deadlines.remove(self._deadline)
+            # nothing of it shall wait for the garbage collector: thousands leave together
+            self._deadline, self._place.serve = None, _is_gone
             for call in self._calls.values():
                 call.done.set()
             with trio.CancelScope(shield=True):
@@ -318,9 +329,22 @@ class Session:
             else:
                 await self._read(reader_writes)
         except trio.Cancelled:
-            if self._idle_timeout_ms is not None and trio.current_time() >= self._scope.deadline:
+            if self._deadlines is None and trio.current_time() >= self._scope.deadline:
                 self._statistics.idle_closed_count += 1
             raise
+
+    def _keep_until(self, time_s: float) -> None:
+        """Close then if nothing comes; trio's time."""
+        if self._deadlines is None:
+            self._scope.deadline = time_s
+        elif self._deadline is None:
+            self._deadline = self._deadlines.add(time_s, self._expire)
+        else:
+            self._deadlines.move(self._deadline, time_s)
+
+    def _expire(self) -> None:
+        self._statistics.idle_closed_count += 1
+        self._scope.cancel()
 
     async def _be_read(self, poller: Poller, handle: int) -> None:
         if self._tls is not None:
@@ -396,7 +420,7 @@ class Session:
 
     def _end_reading(self) -> None:
         assert self._poller is not None and self._handle is not None
-        self._poller.remove(self._handle)
+        self._poller.end(self._handle)
         self._ended.set()
 
     def _foreign_words(self) -> None:
@@ -421,7 +445,7 @@ class Session:
         if rest:
             self._queue.append(rest)
             self._queued_count += 1
-            self._wake.set()
+            self._wake_writer()
         return not rest
 
     def _write_sealed(self, handle: int, tls: TlsLink, batch: bytes, count: int) -> bool:
@@ -430,7 +454,7 @@ class Session:
         self._sealed_bytes = min(len(rest), queued_bytes)
         self._count_sent(queued_bytes - self._sealed_bytes, count)
         if rest:
-            self._wake.set()
+            self._wake_writer()
         return not rest
 
     def _resume(self) -> None:
@@ -538,7 +562,7 @@ class Session:
         elif idle_timeout_ms is not None and (now := trio.current_time()) >= self._kept_until:
             # moving it for every frame would cost as much as reading one
             self._kept_until = now + idle_timeout_ms / 16_000
-            self._scope.deadline = now + idle_timeout_ms / 1000
+            self._keep_until(now + idle_timeout_ms / 1000)
         return self._take_responses(commands)
 
     def _frames(self, data: bytes) -> tuple[list[Command], int]:
@@ -564,7 +588,7 @@ class Session:
             header = self._parser.header()
             if header is None or not newcomer.is_plausible(header):
                 raise RemoteProtocolError(f"a first frame of more than {FIRST_BYTES} bytes from nobody who is known")
-            self._scope.deadline = newcomer.long_frame_deadline_s
+            self._keep_until(newcomer.long_frame_deadline_s)
 
     async def _read(self, reader_writes: bool) -> None:
         """In this task: a client's end, and a stream that is no socket."""
@@ -578,7 +602,7 @@ class Session:
                     if reader_writes:
                         await self._flush()
                     else:
-                        self._wake.set()
+                        self._wake_writer()
         except RemoteProtocolError:
             self._foreign_words()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -646,11 +670,19 @@ class Session:
             self._count_sent(size_bytes, count)
         self._writing = False
 
-    async def _write_queued(self) -> None:
+    def _wake_writer(self) -> None:
+        if self._wake is not None:
+            self._wake.set()
+        elif self._nursery is not None:
+            self._wake = trio.Event()
+            self._wake.set()
+            self._nursery.start_soon(self._write_queued, self._wake)
+
+    async def _write_queued(self, wake: trio.Event) -> None:
         try:
             while True:
-                await self._wake.wait()
-                self._wake = trio.Event()
+                await wake.wait()
+                self._wake = wake = trio.Event()
                 if not self._writing:
                     await self._flush()
                 if self._is_paused and not self._ended.is_set():
@@ -665,6 +697,11 @@ class Session:
                     await self._flush()
                 except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
                     self._queue.clear()
+
+
+def _is_gone() -> bool:
+    """Stand for the turns of a session that has ended."""
+    return False
 
 
 class FrameTaker(Protocol):

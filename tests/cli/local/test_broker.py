@@ -1,0 +1,36 @@
+"""`rmqha broker`: the process around a replica."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import trio
+
+from rmqha.cli.local import broker as module
+from rmqha.cli.main import cli
+from rmqha.host.surroundings import Surroundings
+
+
+def test_the_garbage_collector_walks_through_no_loaded_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it is loaded: thousands of connections that come, or topics that are made, set off collections of all there
+    is, each of which would stop the broker for a hundred milliseconds."""
+    happened: list[str] = []
+
+    async def loads(*given: Any, exposure: Any, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        happened.append("loaded")
+        task_status.started()
+        await trio.lowlevel.checkpoint()
+        happened.append("ended")
+
+    monkeypatch.setattr(module, "run_broker", loads)
+    monkeypatch.setattr(module, "spare_loaded_state", lambda: happened.append("spared"))
+    monkeypatch.setattr(Surroundings, "run", lambda self, serve: trio.run(serve, trio.Event()))
+    path = tmp_path / "node.conf"
+    path.write_text(f"brokerName=broker-a\nlistenPort=20911\nstorePathRootDir={tmp_path}\n")
+    command = cli.get_command(click.Context(cli), "broker")
+    assert command is not None
+    command.main(["-c", str(path)], standalone_mode=False)
+    assert happened == ["loaded", "spared", "ended"]
