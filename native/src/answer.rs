@@ -12,29 +12,25 @@ pub struct Stored<'a> {
     pub phy_offset: i64,
     pub queue_text: &'a [u8],
     pub queue_offset: i64,
-    pub unique_key: Option<&'a [u8]>,
+    pub unique_key: &'a [u8],
 }
 
 /// Writes a frame with a JSON header.
 pub fn json_answer(rules: &Rules, stored: &Stored, into: &mut Writer) -> Result<(), Full> {
     let start = into.size();
     into.skip(8)?;
-    let [msg_id, queue_id, queue_offset, rest @ ..] =
-        if stored.unique_key.is_some() { rules.json_keyed } else { rules.json_plain };
+    let [msg_id, queue_id, queue_offset, unique_key, opaque, last, _] = rules.json;
     into.put(msg_id)?;
     into.put(&hexadecimal(stored.phy_offset))?;
     into.put(queue_id)?;
     into.put(stored.queue_text)?;
     into.put(queue_offset)?;
     into.put(Decimal::new(stored.queue_offset).text())?;
-    let [first, second, third, _] = rest;
-    into.put(first)?;
-    if let Some(key) = stored.unique_key {
-        into.put(key)?;
-        into.put(second)?;
-    }
+    into.put(unique_key)?;
+    into.put(stored.unique_key)?;
+    into.put(opaque)?;
     into.put(Decimal::new(stored.opaque).text())?;
-    into.put(if stored.unique_key.is_some() { third } else { second })?;
+    into.put(last)?;
     frame(into, start, 0)
 }
 
@@ -55,11 +51,9 @@ pub fn rocketmq_answer(rules: &Rules, stored: &Stored, into: &mut Writer) -> Res
     into.put(queue_offset)?;
     short(Decimal::new(stored.queue_offset).text(), into)?;
     into.put(own)?;
-    if let Some(key) = stored.unique_key {
-        into.put(key_head)?;
-        into.put(&size_word(key.len())?)?;
-        into.put(key)?;
-    }
+    into.put(key_head)?;
+    into.put(&size_word(stored.unique_key.len())?)?;
+    into.put(stored.unique_key)?;
     let ext_bytes = into.size() - start - 8 - FIXED_ROCKETMQ_BYTES;
     into.set(ext_at, &size_word(ext_bytes)?)?;
     frame(into, start, ROCKETMQ_WORD)

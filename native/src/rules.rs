@@ -14,8 +14,7 @@ pub struct Rules<'a> {
     pub store_port: i32,
     pub own_properties: &'a [u8],
     pub store_address: &'a [u8],
-    pub json_plain: Literals<'a>,
-    pub json_keyed: Literals<'a>,
+    pub json: Literals<'a>,
     pub rocketmq: Literals<'a>,
     pub special: Special<'a>,
 }
@@ -31,8 +30,7 @@ impl<'a> Rules<'a> {
             store_port: cursor.word()? as i32,
             own_properties: text(&mut cursor)?,
             store_address: text(&mut cursor)?,
-            json_plain: literals(&mut cursor)?,
-            json_keyed: literals(&mut cursor)?,
+            json: literals(&mut cursor)?,
             rocketmq: literals(&mut cursor)?,
             special: Special::read(cursor.rest())?,
         };

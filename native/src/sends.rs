@@ -252,8 +252,9 @@ fn add(data: &[u8], common: &Common, row: &Row, queue: &Queue, made: &mut Made) 
         return Ok(None);
     }
     let sent = records.since(tail_start + 2);
-    let key = unique_key(sent);
-    if rules.special.is_in(sent) || key.and_then(|key| key.of(sent)).map_or(false, |key| key.contains(&1)) {
+    let Some(key) = unique_key(sent) else { return Ok(None) };
+    let key_text = key.of(sent).unwrap_or_default();
+    if rules.special.is_in(sent) || key_text.is_empty() || key_text.contains(&1) {
         return Ok(None);
     }
     let tags = tags_code(sent);
@@ -294,7 +295,7 @@ fn add(data: &[u8], common: &Common, row: &Row, queue: &Queue, made: &mut Made) 
     records.set(start + FRONT_BYTES, common.hosts.bytes())?;
     records.set(start + FRONT_BYTES + common.hosts.size, &back)?;
     records.set(tail_start, &tail_bytes.to_be_bytes())?;
-    let unique_key = key.and_then(|key| key.of(records.since(tail_start + 2)));
+    let unique_key = key.of(records.since(tail_start + 2)).unwrap_or_default();
     let stored = Stored { opaque: send.opaque, phy_offset, queue_text, queue_offset, unique_key };
     let answer = if row.codec == ROCKETMQ { rocketmq_answer } else { json_answer };
     answer(rules, &stored, &mut made.answers)?;

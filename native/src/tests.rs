@@ -40,7 +40,7 @@ fn rules() -> Vec<u8> {
     data.extend(10911i32.to_be_bytes());
     text(&mut data, b"CLUSTER\x01c\x02");
     text(&mut data, &[127, 0, 0, 1]);
-    for _ in 0..21 {
+    for _ in 0..14 {
         text(&mut data, b"-");
     }
     text(&mut data, b"DELAY");

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
+from zlib import crc32
 
 from rmqha.broker.replication.read_repair import ReadRepair
 from rmqha.broker.replication.replica_driver import ReplicaDriver
@@ -47,6 +48,7 @@ from rmqha.model.code import RequestCode
 from rmqha.model.config.delay_level import parse_delay_levels
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import Role
+from rmqha.model.message import UniqueKeys
 from rmqha.model.offset import BrokerId, Epoch, QueueOffset
 from rmqha.model.quota import QuotaLimits, Quotas
 from rmqha.port import Clock, Disk, IdentityStore, Tracer
@@ -142,7 +144,9 @@ class BrokerCore:
         self.retry_rules = rules = RetryRules(self.topics, self.groups, self.locks)
         levels = len(levels_ms)
         held = self.feed.wait, shell
-        self.send = SendProcessor(config, self.topics, self.driver, store_host, rules, levels, self.room, *held, kernel)
+        keys = _unique_keys(store_host, host, clock.wall_ms())
+        send_parts = (*held, kernel, keys, clock)
+        self.send = SendProcessor(config, self.topics, self.driver, store_host, rules, levels, self.room, *send_parts)
         self.transactions = TransactionService(
             config, store, self.driver, self.offsets, self.topics, self.clients, clock, tracer, store_host, shell
         )
@@ -352,3 +356,9 @@ class BrokerCore:
         delays = self.delay_offsets.unsaved()
         if delays is not None:
             yield partial(self.delay_offsets.write, delays)
+
+
+def _unique_keys(store_host: tuple[bytes, int], host: HostFacts, started_at_ms: int) -> UniqueKeys:
+    """Keys that no broker with the same address and process id has made before."""
+    instance_hash = crc32(f"{store_host} {started_at_ms}".encode())
+    return UniqueKeys(store_host[0], int(host.process.get("pid", 0)), instance_hash, host.month_of)

@@ -35,7 +35,7 @@ from rmqha.broker.shell import BrokerShell, HostFacts
 from rmqha.ha.sync_state_set_manager import LEAVE_CAUSES
 from rmqha.host.access import security
 from rmqha.host.access.peer_filter import PeerRules
-from rmqha.host.clock import HostClock
+from rmqha.host.clock import HostClock, local_month_ms
 from rmqha.host.disk import HostDisk
 from rmqha.host.event_counts import BROKER_PHASES, JOIN
 from rmqha.host.http.endpoint import HttpEndpoint
@@ -252,6 +252,7 @@ def _open(
                 disk_usage=lambda: shutil.disk_usage(root),
                 history=tracer.history,
                 local_hour=lambda: time.localtime().tm_hour,
+                month_of=local_month_ms,
                 memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
             ),
         )

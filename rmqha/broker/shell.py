@@ -14,13 +14,14 @@ from rmqha.wire.command import Command
 @dataclass(frozen=True, slots=True)
 class HostFacts:
     """Facts that the host tells of itself and the process. `local_hour` None: it is UTC's. `memory_bytes` 0:
-    unknown."""
+    unknown. `month_of` gives start and end (ms) of the local month that a wall time is in."""
 
     process: Mapping[str, Any]
     disk_usage: Callable[[], tuple[int, int, int]]
     history: Callable[[], list[dict[str, Any]]]
     local_hour: Callable[[], int] | None = None
     memory_bytes: int = 0
+    month_of: Callable[[int], tuple[int, int]] = lambda wall_ms: (0, 1 << 62)
 
 
 NO_HOST = HostFacts({}, lambda: (0, 0, 0), list)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime, timedelta
 
 from rmqha.port import Clock
 
@@ -13,6 +14,13 @@ class HostClock:
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+
+def local_month_ms(wall_ms: int) -> tuple[int, int]:
+    """Start and end (ms) of the month that a wall time is in, by the local calendar."""
+    start = datetime.fromtimestamp(wall_ms // 1000).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    end = (start + timedelta(days=31)).replace(day=1)
+    return int(start.timestamp() * 1000), int(end.timestamp() * 1000)
 
 
 class StepWatch:

@@ -21,7 +21,7 @@ class SendRules(NamedTuple):
     """Stored behind each message's own, encoded."""
     special_texts: tuple[bytes, ...]
     """A message with one of these in its properties is not plain: it asks for something, or says what the broker
-    says."""
+    says. Nor is one without a unique key: the broker makes it."""
     store_address: bytes
     store_port: int
     answer_fields: tuple[tuple[str, str], ...]

@@ -14,7 +14,7 @@ from typing import Final
 from rmqha.kernel.batch_kernel import LogBlock, QueueRun, Scanned, SendGround, SendRead, SendRules, SendsTaken
 from rmqha.kernel.send_answer import json_literals, rocketmq_literals
 
-ABI_VERSION: Final = 2
+ABI_VERSION: Final = 3
 _FULL: Final = -1
 _FAULTS = {-2: "refuses what it was given", -3: "has a bug and has printed where"}
 _NUMBERS = struct.Struct(">qqqi")
@@ -228,11 +228,7 @@ def _encoded(rules: SendRules) -> bytes:
     assert all(rules.special_texts), "no special text is empty, it would be in all properties"
     numbers = _NUMBERS.pack(rules.max_frame_bytes, rules.max_body_bytes, rules.max_properties_bytes, rules.store_port)
     texts = [rules.own_properties, rules.store_address]
-    for literals in (
-        json_literals(rules, has_key=False),
-        json_literals(rules, has_key=True),
-        rocketmq_literals(rules),
-    ):
+    for literals in (json_literals(rules), rocketmq_literals(rules)):
         texts += [*literals, *[b""] * (_LITERAL_COUNT - len(literals))]
     texts += rules.special_texts
     return numbers + b"".join([_SIZE.pack(len(text)) + text for text in texts])

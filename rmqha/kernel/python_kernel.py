@@ -118,7 +118,7 @@ class _Batch:
         if run is None:
             return False
         key, tags = _value(properties, _UNIQUE, _UNIQUE_INSIDE), _value(properties, _TAGS, _TAGS_INSIDE)
-        if key is not None and b"\x01" in key:
+        if not key or b"\x01" in key:
             return False
         if properties and properties[-1] != PROPERTY_SEPARATOR:
             properties += b"\x02"

@@ -12,8 +12,8 @@ from rmqha.wire.command import FLAG_RESPONSE, Command
 from rmqha.wire.json_header import encode_json_header
 from rmqha.wire.rocketmq_header import encode_rocketmq_header
 
-Answer = Callable[[int, int, bytes, int, bytes | None], bytes]
-"""A frame that says SUCCESS, of: opaque, physical offset, queue id, queue offset, unique key if there is one."""
+Answer = Callable[[int, int, bytes, int, bytes], bytes]
+"""A frame that says SUCCESS, of: opaque, physical offset, queue id, queue offset, unique key."""
 _WORDS = struct.Struct(">iI")
 _HOLE = "@hole@"
 _OPAQUE = 1_234_567_890
@@ -21,45 +21,36 @@ _ROCKETMQ = 1 << 24
 _PHY_OFFSET_CHARS = 16
 
 
-def json_literals(rules: SendRules, *, has_key: bool) -> list[bytes]:
-    """Parts of a JSON header around physical offset, queue id, queue offset, perhaps the unique key, and opaque."""
-    last = {"transactionId": _HOLE} if has_key else {}
-    fields = {"msgId": _HOLE, "queueId": _HOLE, "queueOffset": _HOLE, **dict(rules.answer_fields), **last}
+def json_literals(rules: SendRules) -> list[bytes]:
+    """Parts of a JSON header around physical offset, queue id, queue offset, unique key and opaque."""
+    fields = {"msgId": _HOLE, "queueId": _HOLE, "queueOffset": _HOLE, **dict(rules.answer_fields)}
+    fields["transactionId"] = _HOLE
     command = Command(ResponseCode.SUCCESS, fields, flag=FLAG_RESPONSE, opaque=_OPAQUE)
     *parts, rest = encode_json_header(command).decode().split(_HOLE, 3)
-    if has_key:
-        before, rest = rest.rsplit(_HOLE, 1)  # what stands between is the broker's own
-        parts.append(before)
-    parts += rest.rsplit(str(_OPAQUE), 1)
+    before, rest = rest.rsplit(_HOLE, 1)  # what stands between is the broker's own
+    parts += before, *rest.rsplit(str(_OPAQUE), 1)
     parts[0] += _store_host(rules)
     return [part.encode() for part in parts]
 
 
 def json_answer(rules: SendRules) -> Answer:
     """For requests with a JSON header."""
-    keyed, plain = _json_template(rules, has_key=True), _json_template(rules, has_key=False)
+    forms = (b"%%0%dX" % _PHY_OFFSET_CHARS, b"%b", b"%d", b"%b", b"%d", b"")
+    literals = [literal.replace(b"%", b"%%") for literal in json_literals(rules)]
+    template = b"".join(literal + form for literal, form in zip(literals, forms, strict=True))
     pack = _WORDS.pack
 
-    def answer(opaque: int, phy_offset: int, queue_id: bytes, queue_offset: int, key: bytes | None) -> bytes:
-        if key is None:
-            header = plain % (phy_offset, queue_id, queue_offset, opaque)
-        else:
-            header = keyed % (phy_offset, queue_id, queue_offset, key, opaque)
+    def answer(opaque: int, phy_offset: int, queue_id: bytes, queue_offset: int, key: bytes) -> bytes:
+        header = template % (phy_offset, queue_id, queue_offset, key, opaque)
         size = len(header)
         return pack(4 + size, size) + header
 
     return answer
 
 
-def _json_template(rules: SendRules, *, has_key: bool) -> bytes:
-    forms = (b"%%0%dX" % _PHY_OFFSET_CHARS, b"%b", b"%d", *((b"%b",) if has_key else ()), b"%d", b"")
-    literals = json_literals(rules, has_key=has_key)
-    return b"".join(literal.replace(b"%", b"%%") + form for literal, form in zip(literals, forms, strict=True))
-
-
 def rocketmq_literals(rules: SendRules) -> list[bytes]:
     """Parts of a ROCKETMQ header around: opaque; bytes of all fields; physical offset; queue id and queue offset, each
-    behind the last byte of its length; and the unique key, if there is one, behind its length."""
+    behind the last byte of its length; and the unique key, behind its length."""
     command = Command(ResponseCode.SUCCESS, dict(rules.answer_fields), flag=FLAG_RESPONSE)
     header = encode_rocketmq_header(command)
     opaque_at, fields_at = 5, 21
@@ -83,9 +74,9 @@ def rocketmq_answer(rules: SendRules) -> Answer:
     header_bytes = len(head) + 4 + len(middle) + 4
     rest_bytes = len(message_id) + _PHY_OFFSET_CHARS + len(queue_name) + 1 + len(offset_name) + 1 + len(own)
 
-    def answer(opaque: int, phy_offset: int, queue_id: bytes, queue_offset: int, key: bytes | None) -> bytes:
+    def answer(opaque: int, phy_offset: int, queue_id: bytes, queue_offset: int, key: bytes) -> bytes:
         offset = b"%d" % queue_offset
-        last = b"" if key is None else key_name + int32(len(key)) + key
+        last = key_name + int32(len(key)) + key
         ext_bytes = rest_bytes + len(queue_id) + len(offset) + len(last)
         size = header_bytes + ext_bytes
         return template % (

@@ -6,7 +6,7 @@ Layouts: formats.md §2.1, §2.2, §3 and §12.3. Checked against records and id
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 NAME_SEPARATOR = 1
 PROPERTY_SEPARATOR = 2
@@ -162,3 +162,24 @@ def unique_key(ip: bytes, pid: int, month_ms: int, counter: int, instance_hash: 
     """
     tail = _UNIQUE_KEY_TAIL.pack(pid & 0xFFFF, instance_hash & 0xFFFFFFFF, month_ms & 0xFFFFFFFF, counter & 0xFFFF)
     return (ip + tail).hex().upper()
+
+
+class UniqueKeys:
+    """Maker of the unique keys of one producer, or of a broker for messages that come without one."""
+
+    def __init__(self, ip: bytes, pid: int, instance_hash: int, month_of: Callable[[int], tuple[int, int]]) -> None:
+        """`month_of` gives start and end (ms) of the month that a wall time is in: the local one, as RocketMQ's tools
+        count."""
+        self._ip = ip
+        self._pid = pid
+        self._instance_hash = instance_hash
+        self._month_of = month_of
+        self._month_ms = 0, 0
+        self._counter = 0
+
+    def make(self, wall_ms: int) -> str:
+        self._counter += 1
+        start_ms, end_ms = self._month_ms
+        if not start_ms <= wall_ms < end_ms:
+            start_ms, end_ms = self._month_ms = self._month_of(wall_ms)
+        return unique_key(self._ip, self._pid, wall_ms - start_ms, self._counter, self._instance_hash)

@@ -288,7 +288,8 @@ async def test_the_index_is_built_behind_the_queues(tmp_path: Path) -> None:
             assert (await here.call(broker.address, send_command(i=properties))).code == 0
             await here.eventually(indexed)
         files = sorted((tmp_path / "a" / "index").iterdir())
-        assert [path.stat().st_size for path in files] == [40 + 4 * 8 + 20 * 4] * 3
+        # each message has its key and the unique key that the broker made
+        assert [path.stat().st_size for path in files] == [40 + 4 * 8 + 20 * 4] * 5
         fields = {"topic": "T", "key": "k3", "maxNum": "8", "beginTimestamp": "0", "endTimestamp": str(1 << 62)}
         reply = await here.call(broker.address, Command(RequestCode.QUERY_MESSAGE, fields))
         assert reply.code == 0 and decode(memoryview(bytes(reply.body))).phy_offset > 0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
 
 import pytest
 
-from rmqha.host.clock import HostClock, StepWatch
+from rmqha.host.clock import HostClock, StepWatch, local_month_ms
 from rmqha.host.prng import HostPrng
 from rmqha.port import Clock, Prng
 
@@ -16,6 +17,16 @@ def test_clock() -> None:
     first = clock.now_ms()
     assert first <= time.monotonic() * 1000 <= clock.now_ms() + 1
     assert time.time() * 1000 - 1 <= clock.wall_ms() <= time.time() * 1000 + 1
+
+
+@pytest.mark.parametrize("month", range(1, 13))
+def test_a_local_month(month: int) -> None:
+    """Every day of it, from its first to its last millisecond, and none of the next."""
+    start_ms, end_ms = (
+        int(datetime(2026 + number // 12, number % 12 + 1, 1).timestamp() * 1000) for number in (month - 1, month)
+    )
+    for wall_ms in (start_ms, start_ms + 15 * 86_400_000, end_ms - 1):
+        assert local_month_ms(wall_ms) == (start_ms, end_ms)
 
 
 def draws(prng: Prng, count: int = 50) -> list[int]:

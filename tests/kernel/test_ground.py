@@ -28,6 +28,7 @@ from rmqha.store.log.record import decode
 from rmqha.store.store import Store
 from rmqha.wire.frame import encode_frame
 from tests.broker.support import send_command
+from tests.kernel.streams import PLAIN
 from tests.kernel.support import KERNELS, Fed, broker_on, decoded, kernel_named
 from tests.store.support import SMALL, bodies, commit_all, log_bytes, message, open_store, sim_disk
 
@@ -60,7 +61,7 @@ class Remembering:
 
 def send(store: Store, kernel: BatchKernel, count: int = 1, queue_id: int = 0, queue_count: int = 4) -> int:
     """How many of `count` plain sends the store takes."""
-    data = b"".join([encode_frame(send_command("T", queue_id, b"s%d" % number)) for number in range(count)])
+    data = b"".join([encode_frame(send_command("T", queue_id, b"s%d" % number, i=PLAIN)) for number in range(count)])
     read = SendRead(data, 0, 64, b"\x7f\0\0\1", 5)
     taken = store.append_sends(SendSource(kernel, read, RULES, lambda topic: queue_count), 1)
     return 0 if taken is None else taken.taken_count
@@ -173,7 +174,7 @@ def fed(directory: Path, kernel: BatchKernel) -> Iterator[Fed]:
 
 
 def answer(fed: Fed) -> ResponseCode:
-    (command,) = decoded(fed.read(encode_frame(send_command("T", 3))) + fed.settle())
+    (command,) = decoded(fed.read(encode_frame(send_command("T", 3, i=PLAIN))) + fed.settle())
     return ResponseCode(command.code)
 
 
@@ -225,7 +226,9 @@ def test_a_topic_gets_batch_queues_while_its_records_wait() -> None:
 def test_a_block_makes_few_queues_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmqha.store.queue.reput.MAX_MADE_COUNT", 3)
     store = begun(PythonKernel())
-    data = b"".join([encode_frame(send_command("T", queue_id, b"q%d" % queue_id)) for queue_id in range(1, 10)])
+    data = b"".join(
+        [encode_frame(send_command("T", queue_id, b"q%d" % queue_id, i=PLAIN)) for queue_id in range(1, 10)]
+    )
     read = SendRead(data, 0, 64, b"\x7f\0\0\1", 5)
     assert store.append_sends(SendSource(PythonKernel(), read, RULES, lambda topic: 10), 1) is not None
     store.set_confirm_offset(store.max_phy_offset)
@@ -240,10 +243,8 @@ def test_a_full_index_file_goes_on_in_the_next() -> None:
     """The index takes a block whose first keys are in a file that is full."""
     store = begun(PythonKernel())
     for batch in range(12):
-        frames = [
-            encode_frame(send_command("T", 0, b"x", i=f"KEYS\x01k{batch}-{number}\x02TAGS\x01t\x02"))
-            for number in range(5)
-        ]
+        properties = [f"KEYS\x01k{batch}-{number}\x02{PLAIN}" for number in range(5)]
+        frames = [encode_frame(send_command("T", 0, b"x", i=text)) for text in properties]
         read = SendRead(b"".join(frames), 0, 64, b"\x7f\0\0\1", 5)
         assert store.append_sends(SendSource(PythonKernel(), read, RULES, lambda topic: 1), batch + 1) is not None
     commit_all(store)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqha.model.message import (
+    UniqueKeys,
     decode_properties,
     encode_properties,
     find_property,
@@ -64,6 +65,19 @@ def test_unique_keys_of_the_real_client_are_made_of_our_fields() -> None:
 
 def test_unique_key_wraps() -> None:
     assert unique_key(bytes(4), 0x12345, 2**32 + 7, 0x10001) == "00000000234500000000000000070001"
+
+
+def test_unique_keys_count_from_the_months_start() -> None:
+    asked: list[int] = []
+
+    def month_of(wall_ms: int) -> tuple[int, int]:
+        asked.append(wall_ms)
+        return wall_ms // 1000 * 1000, wall_ms // 1000 * 1000 + 1000
+
+    keys = UniqueKeys(bytes(4), 1, 2, month_of)
+    made = [keys.make(wall_ms) for wall_ms in (5_003, 5_999, 6_000, 4_998)]
+    assert made == [unique_key(bytes(4), 1, ms, number, 2) for number, ms in enumerate((3, 999, 0, 998), 1)]
+    assert asked == [5_003, 6_000, 4_998], "5,999 is in the month of 5,003"
 
 
 def test_properties_of_captured_sends() -> None:

@@ -48,12 +48,14 @@ from rmqha.model.message import (
     SYS_FLAG_INNER_BATCH,
     SYS_FLAG_NEED_UNWRAP,
     SYS_FLAG_TRANSACTION_MASK,
+    UniqueKeys,
     decode_properties,
     encode_properties,
     find_property,
     offset_message_ids,
 )
 from rmqha.model.offset import PhyOffset
+from rmqha.port import Clock
 from rmqha.store.appender import AppendedBatch, SendSource
 from rmqha.store.log.new_batch import NewBatch, Part
 from rmqha.store.log.record import MAX_INNER_COUNT, NewMessage
@@ -155,9 +157,13 @@ class SendProcessor:
         when_held: Callable[[Callable[[str], None]], None],
         holder: SendHolder,
         kernel: BatchKernel,
+        unique_keys: UniqueKeys,
+        clock: Clock,
     ) -> None:
         """`when_held` calls back when the set holds the topics as they are now (`MetadataLeader.wait`), `holder` takes
         care of sends that come during or after a hand-over (`SendForwarder`)."""
+        self._unique_keys = unique_keys
+        self._clock = clock
         self._config = config
         self._kernel = kernel
         self._topics = topics
@@ -279,7 +285,7 @@ class SendProcessor:
         accepted: list[_Accepted] = []
         for command in commands:
             try:
-                request = _parse(command)
+                request = self._keyed(_parse(command))
                 accepted.append(_Accepted(command, request, *self._content(request, command, born_host, channel.peer)))
             except (_Refused, RequestError) as refused:
                 self._refuse(channel, command, refused.code, str(refused))
@@ -378,6 +384,14 @@ class SendProcessor:
         if key is not None:
             ext["transactionId"] = key.decode("utf-8", "replace")
         return command.reply(ResponseCode.SUCCESS, ext)
+
+    def _keyed(self, request: _Request) -> _Request:
+        """The request with a unique key: small clients leave it to the broker, as RocketMQ's allows."""
+        if request.is_batch or find_property(request.properties, _UNIQUE_KEY):
+            return request
+        made = encode_properties({PROPERTY_UNIQUE_KEY: self._unique_keys.make(self._clock.wall_ms())})
+        separator = b"" if request.properties[-1:] in (b"", b"\x02") else b"\x02"
+        return request._replace(properties=request.properties + separator + made)
 
     # --- checks -----------------------------------------------------------------------------------------------------
     def _content(

@@ -12,7 +12,6 @@ import secrets
 import time
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from ipaddress import ip_address
 from types import TracebackType
 from typing import NoReturn
@@ -28,13 +27,13 @@ from rmqha.client.producers.result import STATUS_OF_CODE, OnResult, SendResult, 
 from rmqha.client.route import Backoff, MessageQueue, TopicRoute
 from rmqha.client.session import ClientSession
 from rmqha.host.access.security import Security
+from rmqha.host.clock import local_month_ms
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
-from rmqha.model.message import java_string_hash, unique_key
+from rmqha.model.message import UniqueKeys, java_string_hash
 from rmqha.wire.command import Command
 
 SEND_TIMEOUT_MS = 3_000
-LONGEST_MONTH_MS = 31 * 86_400_000
 RETRIABLE = frozenset(
     (
         ResponseCode.SYSTEM_ERROR,
@@ -86,11 +85,7 @@ class Producer:
         self._remoting = self._session.remoting
         self._group = group
         self._compression = None if compression is None else compressions.compression(compression)
-        self._host = b""
-        self._counter = 0
-        self._month_at_ms = 0
-        # two producers of a process, or of two containers with the same address and pid, must not make the same ids
-        self._instance_hash = secrets.randbits(32)
+        self._unique_keys: UniqueKeys
         self._plans: dict[str, _Plan] = {}
         self._hedge = Hedge(self._routes, self._remoting)
         self._hedged_count = 0
@@ -99,7 +94,9 @@ class Producer:
 
     async def __aenter__(self) -> Producer:
         await self._session.__aenter__()
-        self._host = ip_address(self._session.local_host).packed
+        host = ip_address(self._session.local_host).packed
+        # two producers of a process, or of two containers with the same address and pid, must not make the same ids
+        self._unique_keys = UniqueKeys(host, self._session.process_id, secrets.randbits(32), local_month_ms)
         self._session.nursery.start_soon(self._hedge.run)
         return self
 
@@ -232,13 +229,7 @@ class Producer:
     # -- one message -----------------------------------------------------------------------------------------------
 
     def _unique_key(self) -> str:
-        self._counter += 1
-        now_ms = _wall_ms()
-        if not self._month_at_ms <= now_ms < self._month_at_ms + LONGEST_MONTH_MS:
-            self._month_at_ms = _month_start_ms()
-        return unique_key(
-            self._host, self._session.process_id, now_ms - self._month_at_ms, self._counter, self._instance_hash
-        )
+        return self._unique_keys.make(_wall_ms())
 
     def _asked(self, address: str, command: Command) -> Command | None:
         """Refuse requests that brokers push: none concerns a producer."""
@@ -385,11 +376,6 @@ class Producer:
 
 def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _month_start_ms() -> int:
-    """Start of the current month in local time, from which the Java client counts in its ids."""
-    return int(datetime.now().replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp() * 1000)
 
 
 def _raise_too_late(outgoing: Outgoing, progress: _Progress) -> NoReturn:

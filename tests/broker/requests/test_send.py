@@ -41,12 +41,39 @@ def test_reply_and_record(broker: Broker) -> None:
         "MSG_REGION": "DefaultRegion",
         "TRACE_ON": "true",
     }
-    assert second.ext["queueOffset"] == "1" and "transactionId" not in second.ext
+    assert second.ext["queueOffset"] == "1"
     one, two = stored(broker, queue_id=2)
     assert (bytes(one.body), one.born_host, one.store_host) == (b"one", (b"\x7f\0\0\1", 50000), (b"\x7f\0\0\1", 20911))
     own = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
     assert decode_properties(one.properties) == {"KEYS": "k", "UNIQ_KEY": "ID", "TAGS": "a", **own}
-    assert decode_properties(two.properties) == own
+    assert decode_properties(two.properties) == {"UNIQ_KEY": second.ext["transactionId"], **own}
+
+
+@pytest.mark.parametrize("properties", ["", "UNIQ_KEY\x01\x02", "KEYS\x01k", "KEYS\x01k\x02", "aUNIQ_KEY\x01no\x02"])
+def test_a_message_without_unique_key_gets_one(broker: Broker, properties: str) -> None:
+    """Small clients leave it to the broker. Its form is RocketMQ's: address, pid, instance, time, counter."""
+    replies = [broker.ask(send_command(i=properties)) for _ in range(2)]
+    keys = [reply.ext["transactionId"] for reply in replies]
+    assert [decode_properties(record.properties)["UNIQ_KEY"] for record in stored(broker)] == keys
+    assert len(set(keys)) == 2
+    for number, key in enumerate(keys, 1):
+        data = bytes.fromhex(key)
+        assert len(data) == 16 and data[:4] == b"\x7f\0\0\1" and key == key.upper()
+        assert int.from_bytes(data[14:], "big") == number
+    sent = decode_properties(properties.encode())
+    for record in stored(broker):
+        assert {**decode_properties(record.properties), **sent, "UNIQ_KEY": ""}.keys() == {
+            *sent, "UNIQ_KEY", "MSG_REGION", "TRACE_ON", "CLUSTER",
+        }  # fmt: skip
+
+
+def test_a_prepared_and_a_delayed_message_get_one_too(broker: Broker) -> None:
+    half = broker.ask(send_command(f="4", i="TRAN_MSG\x01true\x02PGROUP\x01P\x02"))
+    (prepared,) = stored(broker, "RMQ_SYS_TRANS_HALF_TOPIC")
+    assert decode_properties(prepared.properties)["UNIQ_KEY"] == half.ext["transactionId"]
+    late = broker.ask(send_command(i="DELAY\x013\x02"))
+    (delayed,) = stored(broker, "SCHEDULE_TOPIC_XXXX", 2)
+    assert decode_properties(delayed.properties)["UNIQ_KEY"] == late.ext["transactionId"]
 
 
 def test_a_send_that_waited_too_long_is_not_written(broker: Broker, make_broker: Callable[..., Broker]) -> None:
