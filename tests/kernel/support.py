@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,16 +33,41 @@ TOPICS = (
     TopicConfig("Batches", 2, 2, attributes={"queue.type": "BatchCQ"}),
 )
 KERNELS = ("python", "native")
+CRATE = Path(__file__).parents[2] / "native"
+_OUT_OF_REACH = ("no matching package named", "failed to download", "failed to get `")
+"""What cargo says of a crate that is neither here nor to be fetched; it says other words of a lock file that is old."""
 DERIVED = ("commitlog", "consumequeue", "batchconsumequeue", "index")
 
 
 def kernel_named(name: str) -> BatchKernel:
-    """A new one. Where there is no cargo, what needs the native one is left out."""
+    """A new one. Where there is none and cargo cannot make it, what needs the native one is left out."""
     if name == "python":
         return PythonKernel()
-    if not LIBRARY.exists() and shutil.which("cargo") is None:
-        pytest.skip("no native kernel and no cargo: that both kernels do the same is left out")
+    lack = "" if LIBRARY.exists() else lack_of_cargo()
+    if lack:
+        pytest.skip(f"no native kernel, and {lack}: that both kernels do the same is left out")
     return load_kernel()
+
+
+@cache
+def lack_of_cargo(home: Path | None = None) -> str:
+    """Why the crate cannot be built on this machine, in words: no cargo, or no way to the crates that it needs. "" if
+    it can, and for every fault of the crate's own. `home` is another place of what cargo has downloaded, and nothing is
+    downloaded then."""
+    if shutil.which("cargo") is None:
+        return "there is no cargo"
+    away = {} if home is None else {"CARGO_HOME": str(home), "CARGO_NET_OFFLINE": "true"}
+    found = subprocess.run(
+        ["cargo", "fetch", "--locked"],
+        cwd=CRATE,
+        env={**os.environ, **away},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if found.returncode and any(word in found.stderr for word in _OUT_OF_REACH):
+        return "cargo has not the crates that it needs, and cannot fetch them"
+    return ""
 
 
 class Fed:

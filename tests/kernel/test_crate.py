@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.kernel.support import CRATE, lack_of_cargo
+
 native: Any = import_module("tools.native")
-CRATE = Path(__file__).parents[2] / "native"
 COMMANDS = {
     "tests": ["test", "--locked", "--quiet"],
     "form": ["fmt", "--check"],
@@ -21,12 +22,26 @@ COMMANDS = {
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_cargo_is_content(name: str) -> None:
-    if shutil.which("cargo") is None:
-        pytest.skip("no cargo: the crate's own tests are left out")
+    lack = lack_of_cargo()
+    if lack:
+        pytest.skip(f"{lack}: the crate's own tests are left out")
     found = subprocess.run(["cargo", *COMMANDS[name]], cwd=CRATE, capture_output=True, text=True, check=False)
     if "is not installed" in found.stderr or "no such command" in found.stderr:
         pytest.skip(f"cargo without {COMMANDS[name][0]}: it is left out")
     assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_a_cargo_without_its_crates_is_told_from_a_crate_with_faults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("cargo") is None:
+        pytest.skip("no cargo")
+    assert "cannot fetch" in lack_of_cargo(tmp_path / "nothing downloaded")
+    crate = tmp_path / "native"
+    shutil.copytree(CRATE, crate, ignore=shutil.ignore_patterns("target"))
+    (crate / "Cargo.lock").write_text("no lock file")
+    monkeypatch.setattr("tests.kernel.support.CRATE", crate)
+    assert lack_of_cargo.__wrapped__(tmp_path / "nothing downloaded") == ""
 
 
 def test_only_the_border_is_unsafe() -> None:
