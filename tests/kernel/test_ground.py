@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -24,6 +25,7 @@ from rmqha.kernel.python_kernel import PythonKernel
 from rmqha.model.code import ResponseCode
 from rmqha.model.offset import PhyOffset
 from rmqha.store.appender import SendSource
+from rmqha.store.log.commit_log import CommitLog
 from rmqha.store.log.record import decode
 from rmqha.store.store import Store
 from rmqha.wire.frame import encode_frame
@@ -237,6 +239,41 @@ def test_a_block_makes_few_queues_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
         made.append(len(store._queues.table))
     assert made == [3, 6, 9]
     assert [bodies(store, queue_id=number) for number in range(1, 10)] == [[b"q%d" % number] for number in range(1, 10)]
+
+
+def test_no_slice_makes_more_queues_than_a_client_may_wait_for() -> None:
+    """Blocks of sends to new topics, one behind the other: each queue is directories and a file."""
+    store = begun(PythonKernel())
+    commit_all(store)
+    for first in range(1, 41, 10):
+        queue_ids = range(first, first + 10)
+        data = b"".join([encode_frame(send_command("T", queue_id, b"x", i=PLAIN)) for queue_id in queue_ids])
+        read = SendRead(data, 0, 64, b"\x7f\0\0\1", 5)
+        assert store.append_sends(SendSource(PythonKernel(), read, RULES, lambda topic: 50), 1) is not None
+    store.set_confirm_offset(store.max_phy_offset)
+    more, made = True, []
+    while more:
+        before = len(store._queues.table)
+        more = store.dispatch(1 << 20)
+        made.append(len(store._queues.table) - before)
+    assert sum(made) == 40 and max(made) <= 2, made
+
+
+def test_a_block_for_many_queues_that_are_there_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = begun(PythonKernel())
+    for is_there in (False, True):
+        data = b"".join([encode_frame(send_command("T", queue_id, b"x", i=PLAIN)) for queue_id in range(1, 41)])
+        read = SendRead(data, 0, 64, b"\x7f\0\0\1", 5)
+        assert store.append_sends(SendSource(PythonKernel(), read, RULES, lambda topic: 50), 1) is not None
+        with monkeypatch.context() as patch:
+            if is_there:
+                patch.setattr(CommitLog, "file_view", _unread)
+            commit_all(store)
+    assert bodies(store, queue_id=40) == [b"x", b"x"]
+
+
+def _unread(*_: object) -> NoReturn:
+    raise AssertionError("the log was read")
 
 
 def test_a_full_index_file_goes_on_in_the_next() -> None:

@@ -311,6 +311,9 @@ class Index:
             for key_hash in hashes:
                 add((key_hash, phy_offset, stored))
 
+    def missing_count(self, block: DispatchedBlock) -> int:
+        return 0
+
     def collect_block(self, block: DispatchedBlock) -> None:
         topics, tails, hasher, newest = block.topics, block.tails, self._hasher, self._newest
         found: Iterable[list[int]]

@@ -343,6 +343,9 @@ class BatchConsumeQueues(QueueTable[BatchConsumeQueue]):
             for record in run.records():
                 self.collect(record)
 
+    def missing_count(self, block: DispatchedBlock) -> int:
+        return 0
+
     def collect_block(self, block: DispatchedBlock) -> None:
         for run in block.runs:
             if run.topic in self.topics:

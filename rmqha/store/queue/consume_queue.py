@@ -336,6 +336,11 @@ class ConsumeQueues(QueueTable[ConsumeQueue]):
             if run.topic not in self.batch_topics:
                 self.collect_units(run.topic, run.queue_id, run.first_offset, run.units)
 
+    def missing_count(self, block: DispatchedBlock) -> int:
+        table, runs = self.table, self._runs
+        keys = {(run.topic, run.queue_id) for run in block.runs if run.topic not in self.batch_topics}
+        return sum(key not in table and key not in runs for key in keys)
+
     def collect_units(self, topic: str, queue_id: int, queue_offset: int, units: bytes) -> None:
         """Collect as `collect` does for records whose consecutive entries begin at `queue_offset`."""
         runs = self._runs.get((topic, queue_id))

@@ -125,6 +125,10 @@ class CommitLogDispatcher(Protocol):
     to_make_count: int
     """New queues among what has been collected: each will make a file."""
 
+    def missing_count(self, block: DispatchedBlock) -> int:
+        """Queues of a block that are to be made."""
+        ...
+
     @property
     def directory(self) -> str:
         """Directory of its files, under the store's root."""

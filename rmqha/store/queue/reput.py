@@ -28,8 +28,8 @@ from rmqha.store.meta.problem import damaged
 from rmqha.store.queue.dispatch_cache import FreshRecords
 from rmqha.store.queue.dispatcher import CommitLogDispatcher, DispatchedBlock, DispatchedRecord, DispatchedRun
 
-MAX_MADE_COUNT = 16
-"""New queues of one batch: each makes a file, which takes about a millisecond."""
+MAX_MADE_COUNT = 2
+"""New queues of one batch: each makes directories and a file, which takes a millisecond, ten on a busy disk."""
 _BLOCK_BYTES, _BLOCK_COUNT = 64 * 1024, 1024
 _WALKED_COUNT = 64
 """Records that are read by themselves before a block is tried again."""
@@ -201,7 +201,8 @@ class Reput:
                 for derived in self._derived:
                     derived.collect_run(item)
             elif isinstance(item, DispatchedBlock):
-                if start + item.size_bytes > end_offset or len(item.runs) > MAX_MADE_COUNT:
+                room = MAX_MADE_COUNT - self._first.to_make_count
+                if start + item.size_bytes > end_offset or self._first.missing_count(item) > room:
                     break  # read in the log as far as it goes
                 fresh.take()
                 for derived in self._derived:
