@@ -193,7 +193,7 @@ class BrokerCore:
         topics, groups, offsets, clients = self.topics, self.groups, self.offsets, self.clients
         consumers = ConsumerRequests(store, driver, topics, groups, offsets, clients, feed, self.notices, self._clock)
         puts, delays = self.statistics.topic_puts, self.delay_offsets
-        changes = ChangeGate(driver, config.metadata_strict)
+        changes = ChangeGate(driver, config.metadata_strict, self._table_waits)
         self.tables = TableRequests(
             config, store, changes, topics, groups, offsets, delays, puts, feed, self._shell.when_routed
         )

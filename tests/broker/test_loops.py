@@ -14,6 +14,7 @@ import trio.testing
 
 from rmqha.broker import loops
 from rmqha.broker.loops import BrokerLoops
+from rmqha.broker.requests.change_gate import MAX_WAITING_COUNT
 from rmqha.host.disk import HostDisk
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.port import Buffer
@@ -123,6 +124,22 @@ async def test_topics_made_while_a_write_is_under_way_share_the_next_one(tmp_pat
         assert len(disk.begun) == 2
         again = topic_table(HostDisk(tmp_path), broker.config, broker.clock)
         assert again.get("T49") == broker.core.topics.get("T49")
+
+
+async def test_no_more_changes_wait_than_one_write_takes_at_once(tmp_path: Path) -> None:
+    """Each costs the answers to all slaves, the next write and the registrations: whoever asks for more comes again."""
+    async with slow_tables(tmp_path) as (broker, disk):
+        channels = [FakeChannel() for _ in range(1000)]
+        for number, channel in enumerate(channels):
+            broker.core.processor.received(channel, [create_command(f"T{number}")])
+        refused = [reply for channel in channels for reply in channel.take()]
+        assert len(channels) - len(refused) == broker.core.feed.topic_waiting_count == MAX_WAITING_COUNT
+        assert {reply.code for reply in refused} == {ResponseCode.SYSTEM_BUSY}
+        assert broker.core.topics.get(f"T{MAX_WAITING_COUNT}") is None
+        disk.go.release(100)
+        await until(lambda: not broker.core.feed.topic_waiting_count)
+        broker.core.processor.received(channels[-1], [create_command("T999")])
+        assert broker.core.topics.get("T999") is not None
 
 
 async def test_an_operator_hears_why_a_topic_is_not_on_the_disk(tmp_path: Path) -> None:

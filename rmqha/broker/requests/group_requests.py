@@ -166,7 +166,7 @@ class GroupRequests:
 
     def _delete_group(self, channel: Channel, command: Command) -> Work:
         """The settings go, then the offsets in steps: who hangs up in between leaves some, and asks again."""
-        self._changes.check()
+        self._changes.admit()
         name = text(command, "groupName")
         self._groups.remove(name)
         if truth(command, "cleanOffset"):
@@ -312,7 +312,7 @@ class GroupRequests:
     def _reset_offset(self, channel: Channel, command: Command) -> Work:
         """Timestamp −1 is the queue's end. A queue id and an offset set that queue alone to that offset. The places are
         looked for in steps, the offsets set all at once."""
-        self._changes.check()
+        self._changes.admit()
         topic_name, group = text(command, "topic"), text(command, "group")
         topic, timestamp_ms = self._topic(topic_name), number(command, "timestamp", -1)
         if not self._config.use_server_side_reset_offset:
@@ -343,7 +343,7 @@ class GroupRequests:
     def _clone_offsets(self, channel: Channel, command: Command) -> Work:
         """Another group begins where this one is: in one topic, or in all that it has offsets in and still wants; in
         steps, and who hangs up in between asks again."""
-        self._changes.check()
+        self._changes.admit()
         source, target = text(command, "srcGroup"), text(command, "destGroup")
         asked = command.ext.get("topic")
         topics = [asked] if asked else (yield from sorted_in_steps(self._offsets.topics_of(source)))

@@ -105,7 +105,7 @@ class TableRequests:
 
     # --- topics -----------------------------------------------------------------------------------------------------
     def _update_topic(self, channel: Channel, command: Command) -> None:
-        self._changes.check()
+        self._changes.admit()
         name = command.ext.get("topic", "")
         fault = topic_name_fault(name)
         if not fault and (name in BROKER_ONLY_TOPICS or name == DEFAULT_TOPIC):
@@ -145,7 +145,7 @@ class TableRequests:
         """The topic and its consumers' offsets go, these in steps: who hangs up in between leaves some, and asks again.
         Its queues stay until the log forgets their records: a topic of the same name goes on behind them, since no
         queue offset is given twice."""
-        self._changes.check()
+        self._changes.admit()
         name = text(command, "topic")
         if name in self._topics.system_topics:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic.")
@@ -196,7 +196,7 @@ class TableRequests:
 
     # --- groups and offsets -----------------------------------------------------------------------------------------
     def _update_group(self, channel: Channel, command: Command) -> None:
-        self._changes.check()
+        self._changes.admit()
         body = lenient_json.loads(command.body)
         name = body.get("groupName") if isinstance(body, dict) else None
         fault = group_name_fault(name if isinstance(name, str) else "") or settings_fault(body)

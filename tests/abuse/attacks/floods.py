@@ -323,7 +323,7 @@ ATTACKS = [
         "master",
         made(new_topics_by_admin),
         "Requests that make topics",
-        "`maxTopicCount` bounds the table",
+        "SYSTEM_BUSY beyond 256 that wait to be held; `maxTopicCount` bounds the table",
         in_short=False,
     ),
     Attack(
