@@ -11,7 +11,7 @@ from tests.abuse.catalogue import ATTACKS, rows
 from tests.abuse.outcome import Bounds
 from tests.abuse.stage import Stage
 
-FIRST_QUIET_S = 3.0
+QUIET_S = 3.0
 
 
 def main() -> None:
@@ -29,8 +29,11 @@ def main() -> None:
         return
     names = given.names or [name for name, attack in ATTACKS.items() if given.setup in attack.setups]
     bad = 0
-    with tempfile.TemporaryDirectory(prefix="rmqha-abuse-") as scratch, Stage(Path(scratch), given.setup) as stage:
-        print(f"quiet p99 {stage.be_quiet(FIRST_QUIET_S):.1f} ms", flush=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="rmqha-abuse-") as scratch,
+        Stage(Path(scratch), given.setup, QUIET_S) as stage,
+    ):
+        print(f"quiet p99 {stage.quiet_p99_ms:.1f} ms", flush=True)
         for name in names:
             outcome = stage.attacked(ATTACKS[name], given.connections, given.seconds)
             problems = outcome.problems(Bounds(ratio=10, floor_ms=0))

@@ -18,11 +18,13 @@ def percentile_ms(taken_ms: Sequence[float], percent: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a run holds an attack to. `ratio`: of the p99 under attack to the quiet p99; it counts only where the p99
-    is above `floor_ms`, for below that the machine's own noise is larger."""
+    """What a run holds an attack to. `ratio`: of the p99 under attack to the p99 of the same cluster before anybody
+    attacked it; it counts only where the p99 is above `floor_ms`, for below that the machine's own noise is larger.
+    `after_ratio`: the same of the p99 after the attack."""
 
     ratio: float
     floor_ms: float
+    after_ratio: float = 4.0
     grown_mib: float = 128.0
     left_mib: float = 64.0
     beat_gap_ms: int = 1500
@@ -39,7 +41,11 @@ class Outcome:
     did: Mapping[str, int]
     """What the attacker counted."""
     quiet_p99_ms: float
+    """Of the undisturbed cluster."""
     taken_ms: Sequence[float]
+    """Of the honest sends that fell due during the attack."""
+    after_ms: Sequence[float]
+    """Of those that did when memory had fallen back and sends were answered again."""
     failures: Sequence[str]
     dead: Mapping[str, str]
     changed: Mapping[str, Any]
@@ -61,6 +67,10 @@ class Outcome:
         return percentile_ms(self.taken_ms, 99)
 
     @property
+    def after_p99_ms(self) -> float:
+        return percentile_ms(self.after_ms, 99)
+
+    @property
     def ratio(self) -> float:
         return self.p99_ms / self.quiet_p99_ms if self.quiet_p99_ms else 0.0
 
@@ -78,6 +88,7 @@ class Outcome:
             "quiet p99 ms": self.quiet_p99_ms,
             "p99 ms": self.p99_ms,
             "ratio": self.ratio,
+            "p99 after ms": self.after_p99_ms,
             "max ms": max(self.taken_ms, default=0.0),
             "failed": len(self.failures),
             "role changes": len(self.changed),
@@ -109,6 +120,12 @@ class Outcome:
         if self.p99_ms > max(bounds.floor_ms, bounds.ratio * self.quiet_p99_ms):
             found.append(
                 f"honest p99 was {self.p99_ms:.0f} ms, {self.ratio:.0f} × the quiet {self.quiet_p99_ms:.1f} ms"
+            )
+        if not self.after_ms and not self.dead:
+            found.append("no honest send was due after the attack")
+        if self.after_p99_ms > max(bounds.floor_ms, bounds.after_ratio * self.quiet_p99_ms):
+            found.append(
+                f"honest p99 after the attack was {self.after_p99_ms:.0f} ms, {self.quiet_p99_ms:.1f} before it"
             )
         if self.beat_gap_ms > bounds.beat_gap_ms and not self.dead:
             found.append(f"a broker sent no heartbeat for {self.beat_gap_ms} ms")

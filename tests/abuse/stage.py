@@ -34,6 +34,8 @@ STARTED_S = 60.0
 SETTLE_S = 30.0
 SETTLED_BYTES = 64 * MIB
 """Private memory above what it was before the attack that counts as fallen back."""
+AFTER_S = 1.0
+"""Time for which honest sends are measured after an attack."""
 PACE_MS = 300
 """A quarter of the sends due in this last time must have been answered: then they are well again."""
 
@@ -106,10 +108,12 @@ def rss_anon_bytes(pid: int) -> int:
 
 class Stage:
     """Use as a context manager. `setup`: "open", the quick start without any key of security; "protected", all of them;
-    "opened", the quick start with its HA ports and controllers opened, as Apache's brokers need them."""
+    "opened", the quick start with its HA ports and controllers opened, as Apache's brokers need them. `quiet_s`: time
+    for which each new cluster is left undisturbed, and measured."""
 
-    def __init__(self, scratch: Path, setup: str) -> None:
+    def __init__(self, scratch: Path, setup: str, quiet_s: float) -> None:
         self.setup = setup
+        self._quiet_s = quiet_s
         self._scratch = scratch
         self._keys = Keys(scratch / "keys") if setup == "protected" else None
         self._token: Any = None
@@ -118,8 +122,8 @@ class Stage:
         self._honest: subprocess.Popen[str] | None = None
         self._sent: dict[int, Sent] = {}
         self._round = 0
-        self.quiet: list[float] = []
-        """Milliseconds of all honest sends while nobody attacked."""
+        self.quiet_p99_ms = 0.0
+        """The p99 of honest sends that this cluster had before anybody attacked it."""
 
     def __enter__(self) -> Stage:
         if self._keys is not None:
@@ -159,7 +163,7 @@ class Stage:
         self._honest = self._started([*arguments, str(self._files[1]), str(self._files[2])])
         self._lines = Lines(self._files[1])
         self._sent.clear()
-        self.quiet.clear()
+        self.quiet_p99_ms = percentile_ms(self.be_quiet(self._quiet_s), 99)
 
     def stop_cluster(self) -> None:
         honest, self._honest = self._honest, None
@@ -249,12 +253,11 @@ class Stage:
             time.sleep(0.05)
         return [sent for _, sent in sorted(self._sent.items()) if from_ms <= sent.due_ms < to_ms]
 
-    def be_quiet(self, seconds: float) -> float:
-        """p99 of honest sends while nobody attacks, of all such times."""
+    def be_quiet(self, seconds: float) -> list[float]:
+        """Milliseconds of the honest sends that fall due meanwhile."""
         began_ms = wall_ms()
         time.sleep(seconds)
-        self.quiet.extend(sent.taken_ms for sent in self.sends_between(began_ms, wall_ms()))
-        return percentile_ms(self.quiet, 99)
+        return [sent.taken_ms for sent in self.sends_between(began_ms, wall_ms())]
 
     def all_received(self) -> tuple[int, list[str]]:
         """End the honest clients: how many sends were acknowledged, and which of them were not received."""
@@ -267,10 +270,9 @@ class Stage:
         return len(acknowledged), [body for body in acknowledged if body not in received]
 
     # --- attack -------------------------------------------------------------------------------------------------------
-    def attacked(self, attack: Attack, connection_count: int, seconds: float, quiet_s: float = 1.0) -> Outcome:
-        """Try it, wait until all is as it was, and say what was seen."""
+    def attacked(self, attack: Attack, connection_count: int, seconds: float, after_s: float = AFTER_S) -> Outcome:
+        """Try it, wait until all is as it was, and say what was seen, also in the time `after_s` behind that."""
         connection_count = max(connection_count, attack.least_connections)
-        quiet_p99_ms = self.be_quiet(quiet_s)
         before = trio.run(self._standing)
         memory = Memory({node.name: node.pid for node in self.cluster.state.nodes.values()})
         attacker = self._attacker(attack, connection_count, seconds)
@@ -285,6 +287,8 @@ class Stage:
         settled, settled_s = self._settle(memory, dead)
         memory.close()
         sends = self.sends_between(began_ms, ended_ms)
+        left = memory.now()
+        after_ms = [] if dead else self.be_quiet(after_s)
         after = before if dead else trio.run(self._standing)
         did = json.loads(out)
         answers = sorted(int(name.split()[1]) for name in did if name.startswith("answer "))
@@ -293,13 +297,14 @@ class Stage:
             setup=self.setup,
             connections=connection_count,
             did=did,
-            quiet_p99_ms=quiet_p99_ms,
+            quiet_p99_ms=self.quiet_p99_ms,
             taken_ms=[sent.taken_ms for sent in sends],
+            after_ms=after_ms,
             failures=[sent.outcome for sent in sends if sent.outcome != "ok"],
             dead=dead,
             changed={name: (before[name], after.get(name)) for name in before if before[name] != after.get(name)},
             grown_mib={name: round(size / MIB, 1) for name, size in memory.grown(memory.peak).items()},
-            left_mib={name: round(size / MIB, 1) for name, size in memory.grown(memory.now()).items()},
+            left_mib={name: round(size / MIB, 1) for name, size in memory.grown(left).items()},
             settled_s=settled_s,
             settled=settled,
             beat_gap_ms=gaps.beat_ms,
