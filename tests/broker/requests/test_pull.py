@@ -96,13 +96,34 @@ def test_subscription_of_the_heartbeat(broker: Broker) -> None:
     broker.ask(tagged("a"))
     broker.ask(tagged("b"))
     assert bodies(broker.ask(pull_command(sysFlag="0", subVersion="5"))) == [b"b"]
-    newer = broker.ask(pull_command(sysFlag="0", subVersion="6"))
-    assert (newer.code, newer.remark) == (
-        ResponseCode.SUBSCRIPTION_NOT_LATEST,
-        "the consumer's subscription not latest",
-    )
     broker.core.processor.closed(channel)
     assert broker.ask(pull_command(sysFlag="0")).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+
+
+def test_tags_that_the_broker_has_not_been_told_yet_leave_nothing_out(broker: Broker) -> None:
+    """The client filters by tags itself; by selectors it does not, nor do we know what a client wants that names no
+    type."""
+    broker.core.processor.received(FakeChannel(), [heartbeat("b")])
+    broker.ask(tagged("a"))
+    broker.ask(tagged("b"))
+    newer = broker.ask(pull_command(sysFlag="0", subVersion="6", expressionType="TAG"))
+    assert bodies(newer) == [b"a", b"b"]
+    unnamed = pull_command(sysFlag="0", subVersion="6")
+    for pull in (pull_command(sysFlag="0", subVersion="6", expressionType="SQL92"), unnamed):
+        refused = broker.ask(pull)
+        assert (refused.code, refused.remark) == (
+            ResponseCode.SUBSCRIPTION_NOT_LATEST,
+            "the consumer's subscription not latest",
+        )
+
+
+def test_a_client_that_went_from_a_selector_to_tags_waits_for_its_heartbeat(broker: Broker) -> None:
+    selecting = heartbeat("TAGS = 'b'")
+    selecting.body = bytes(selecting.body).replace(b'TAG"', b'SQL92"')
+    broker.core.processor.received(FakeChannel(), [selecting])
+    broker.ask(tagged("a"))
+    newer = broker.ask(pull_command(sysFlag="0", subVersion="6", expressionType="TAG"))
+    assert newer.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
 
 
 def test_broadcasting_needs_permission(broker: Broker) -> None:
