@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rmqha.host.net.remoting import RemotingClient
-from rmqha.ops.local.cluster_file import NodeKind
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
+from rmqha.ops.local.node_kind import NodeKind
 from rmqha.ops.snapshot import ClusterSnapshot, NodeReport
 from rmqha.ops.survey import BootstrapAddresses, Extent, Survey
 from rmqha.wire.state.controller_state import ControllerState, GroupState

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.config.servers import parse_properties
+from rmqha.model.config.base import parse_properties
 from rmqha.model.error import RemoteError, RemoteProtocolError, RmqhaError, UnreachableError
 from rmqha.ops.asking import ask
 from rmqha.ops.guarantee import Effective, Promise, effective_keys, promise

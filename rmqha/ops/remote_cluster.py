@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.error import UnreachableError
-from rmqha.ops.local.cluster_file import NodeKind
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
+from rmqha.ops.local.node_kind import NodeKind
 from rmqha.ops.snapshot import ClusterSnapshot, NodeReport, ServerKind
 from rmqha.ops.survey import BootstrapAddresses, Extent, Survey
 

@@ -16,7 +16,7 @@ import trio
 
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.config.servers import parse_properties
+from rmqha.model.config.base import parse_properties
 from rmqha.model.error import RemoteError, RmqhaError
 from rmqha.model.identity import parse_address
 from rmqha.ops.asking import StateT, ask, ask_state

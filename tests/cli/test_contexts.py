@@ -15,8 +15,8 @@ from rmqha.cli.contexts import Context, Contexts
 from rmqha.cli.main import main
 from rmqha.cli.settings.context import context, use
 from rmqha.model.error import UsageError
-from rmqha.ops.local.cluster_file import NodeKind
 from rmqha.ops.local.cluster_state import DIRECTORY_VARIABLE, ClusterState, NodeRecord
+from rmqha.ops.local.node_kind import NodeKind
 
 PROD = Context("10.0.0.1:9876;10.0.0.2:9876", "10.0.0.1:9878")
 

@@ -30,8 +30,8 @@ from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UnreachableError
 from rmqha.ops.asking import ask
-from rmqha.ops.local.cluster_file import NodeKind
 from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.ops.local.node_kind import NodeKind
 from rmqha.wire.command import Command
 
 VERSION = 1

@@ -23,8 +23,8 @@ from rmqha.cli.options import DEFAULT_NAMESRV, directory_option, echo_json, outp
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.error import RmqhaError, UnreachableError, UsageError
 from rmqha.ops.group_view import find_groups
-from rmqha.ops.local.cluster_file import NodeKind
 from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.ops.local.node_kind import NodeKind
 
 GROUP_LIMIT = 20
 """Groups that are explained one by one."""

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
-import trio
 
 from rmqha.cli.options import cluster_options, echo_json, output_option
-from rmqha.cli.render import cluster_json, console, print_cluster
-from rmqha.host.net.remoting import RemotingClient
-from rmqha.ops.cluster_view import ClusterView, look, problems
-from rmqha.ops.local.cluster_state import ClusterState
+
+if TYPE_CHECKING:
+    from rmqha.ops.cluster_view import ClusterView
+    from rmqha.ops.local.cluster_state import ClusterState
 
 
 async def view_once(state: ClusterState) -> ClusterView:
     """Ask all nodes once."""
+    from rmqha.host.net.remoting import RemotingClient
+    from rmqha.ops.cluster_view import look
+
     async with RemotingClient() as client:
         return await look(client, state)
 
 
 def show(view: ClusterView, output: str) -> None:
     """Print the table or the JSON document."""
+    from rmqha.cli.render import cluster_json, console, print_cluster
+
     if output == "json":
         echo_json(cluster_json(view))
     else:
@@ -37,6 +42,10 @@ def status(state: ClusterState, output: str) -> None:
     Exit code: 0 all is well, 1 something is not (each with its reason), 2 nodes run and none answers.
     A replica that was stopped in maintenance is well, and said to be.
     """
+    import trio
+
+    from rmqha.ops.cluster_view import problems
+
     view = trio.run(view_once, state)
     show(view, output)
     if any(node.alive for node in view.nodes.values()) and not any(node.answers for node in view.nodes.values()):

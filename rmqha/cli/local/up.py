@@ -19,7 +19,6 @@ from rmqha.ops.local.cluster_file import (
     SECRET_FILE,
     SELF_ID,
     ClusterSpec,
-    NodeKind,
     counted_from_zero,
     load,
     parse,
@@ -27,6 +26,7 @@ from rmqha.ops.local.cluster_file import (
     properties_text,
 )
 from rmqha.ops.local.cluster_state import OWN_FILE, ClusterState, write_atomic
+from rmqha.ops.local.node_kind import NodeKind
 from rmqha.ops.local.preflight import check_cluster
 from rmqha.ops.local.supervisor import Process, stop_all
 

@@ -19,13 +19,13 @@ import trio
 from rmqha.host.access.live_files import LiveFiles, refuse_if_open_to_others
 from rmqha.host.access.shared_secret import secret_file
 from rmqha.host.access.tls_link import TlsLink
-from rmqha.model.access import Credentials
-from rmqha.model.config.servers import ServerConfig, parse_properties
 from rmqha.model.error import UnreachableError, UsageError
 
 if TYPE_CHECKING:
     from rmqha.host.access.accounts import AccessFile
     from rmqha.host.access.audit import AuditLog
+    from rmqha.model.access import Credentials
+    from rmqha.model.config.servers import ServerConfig
 
 T = TypeVar("T")
 
@@ -95,6 +95,8 @@ class Security:
         is no secret, or accounts are asked for here, and so by the others."""
         if self.secret is None or self.accounts is not None:
             return None
+        from rmqha.model.access import Credentials
+
         credentials = Credentials(access_key=PEER, secret_key=self.secret.current.decode())
         return Security(client_tls=self._client_tls, credentials=credentials, own_form_only=True)
 
@@ -137,6 +139,7 @@ def from_config(config: ServerConfig) -> Security:
 def for_client(path: str) -> Security:
     """From a properties file with tls.enable, the tls.client.* keys, accessKey and secretKey. Raises UsageError."""
     from rmqha.host.access import accounts
+    from rmqha.model.config.servers import ServerConfig, parse_properties
 
     properties = parse_properties(accounts.read_secret_text(path), path)
     keys = {str(name): properties.pop(name) for name in ("accessKey", "secretKey") if name in properties}

@@ -7,11 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import trio
 
-from rmqha.host.access.auth_filter import Audited, AuthFilter
-from rmqha.host.access.peer_filter import PeerFilter, PeerRules
 from rmqha.host.access.security import Security, accept_link, ambient, connect
 from rmqha.host.access.tls_link import TlsLink
 from rmqha.host.clock import HostClock
@@ -20,17 +19,18 @@ from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.deadlines import Deadlines
 from rmqha.host.net.newcomers import LONG_FRAME_TIMEOUT_MS, Newcomer, Newcomers, has_known_code
 from rmqha.host.net.poller import Poller
-from rmqha.host.net.quota_filter import QuotaFilter, UnmeteredTaker
 from rmqha.host.net.session import IDLE_TIMEOUT_MS, MAX_QUEUED_BYTES, FrameTaker, Service, Session
 from rmqha.host.net.statistics import Statistics
 from rmqha.host.process import session_room
-from rmqha.model.access import Credentials
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import NotSentError, UnreachableError
-from rmqha.model.quota import Quotas
-from rmqha.wire.auth.acl import ACCESS_KEY, sign
-from rmqha.wire.auth.session_signature import VERSION, SessionSigner
 from rmqha.wire.command import FLAG_ONEWAY, Command
+
+if TYPE_CHECKING:
+    from rmqha.host.access.auth_filter import AuthFilter
+    from rmqha.host.access.peer_filter import PeerRules
+    from rmqha.model.access import Credentials
+    from rmqha.model.quota import Quotas
 
 FIRST_REQUEST_TIMEOUT_MS = 2_000
 MAX_SESSION_COUNT = 20_000
@@ -64,6 +64,8 @@ async def serve(
     within `first_request_timeout_ms` is closed (`rmqha.host.net.newcomers`); a TLS handshake before it has as long.
     """
     counts = Statistics() if statistics is None else statistics
+    from rmqha.host.net.quota_filter import QuotaFilter, UnmeteredTaker
+
     door = _Door(
         service if quotas is None else QuotaFilter(service, quotas, HostClock(), counts),
         max_frame_bytes,
@@ -102,6 +104,9 @@ class _Door:
         peer_rules: PeerRules | None,
         taker: FrameTaker | None,
     ) -> None:
+        from rmqha.host.access.auth_filter import Audited, AuthFilter
+        from rmqha.host.access.peer_filter import PeerFilter
+
         self._guard: AuthFilter | None = None
         self._service = service
         self._taker = taker
@@ -311,6 +316,9 @@ class RemotingClient:
         credentials = self._security.credentials
         if credentials is None:
             return
+        from rmqha.wire.auth.acl import sign
+        from rmqha.wire.auth.session_signature import SessionSigner
+
         if isinstance(session.attachment, SessionSigner):
             session.attachment.sign(command, credentials)
         elif not self._security.own_form_only:
@@ -394,6 +402,9 @@ class RemotingClient:
 
     async def _open(self, address: str, peer: _Peer, session: Session, credentials: Credentials) -> None:
         """Agree on the form of signatures; then the connection is ready."""
+        from rmqha.wire.auth.acl import ACCESS_KEY
+        from rmqha.wire.auth.session_signature import VERSION, SessionSigner
+
         hello = Command(RequestCode.RMQHA_OPEN_SESSION, {"version": VERSION, ACCESS_KEY: credentials.access_key})
         try:
             answer = await session.call(hello, network.DIAL_TIMEOUT_MS)

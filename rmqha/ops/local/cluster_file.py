@@ -19,7 +19,6 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +28,7 @@ from rmqha.model.error import ConfigError
 from rmqha.model.identity import join_address, parse_address
 from rmqha.ops.guarantee import PRESETS, effective_keys
 from rmqha.ops.guarantee import promise as of_keys
-
-
-class NodeKind(Enum):
-    """The kind of server that a node runs; the value is the name of its command."""
-
-    NAMESRV = "namesrv"
-    CONTROLLER = "controller"
-    BROKER = "broker"
+from rmqha.ops.local.node_kind import NodeKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from rmqha.host.disk import DIRECTORY_MODE
 from rmqha.host.text_file import read_text
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.model.identity import join_address, parse_address
-from rmqha.ops.local.cluster_file import ClusterSpec, NodeKind, NodeSpec
-from rmqha.ops.local.supervisor import Process
+from rmqha.ops.local.node_kind import NodeKind
+
+if TYPE_CHECKING:
+    from rmqha.ops.local.cluster_file import ClusterSpec, NodeSpec
+    from rmqha.ops.local.supervisor import Process
 
 VERSION = 1
 FILE = "cluster.json"
@@ -51,6 +53,8 @@ class NodeRecord:
 
     @property
     def process(self) -> Process | None:
+        from rmqha.ops.local.supervisor import Process
+
         return Process(self.pid, self.process_start) if self.pid else None
 
     @property
@@ -267,6 +271,8 @@ class ClusterState:
 
     def remember_as_last(self) -> None:
         """Let commands without --directory, called from this current directory, find this cluster."""
+        from rmqha.host.disk import DIRECTORY_MODE
+
         LAST_UP.parent.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
         refuse_foreign(LAST_UP.parent)
         write_atomic(LAST_UP, f"{self.directory}\n")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rmqha.cli.admin.quorum import member_id, node_titles
-from rmqha.ops.local.cluster_file import NodeKind
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
+from rmqha.ops.local.node_kind import NodeKind
 
 ADDRESSES = {"n0": "127.0.0.1:9878", "n1": "127.0.0.1:9879", "ctl-3": "127.0.0.1:9880"}
 

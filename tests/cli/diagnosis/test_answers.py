@@ -21,7 +21,7 @@ from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import Identity
 from rmqha.model.offset import BrokerId
 from rmqha.ops.finding import Finding, Verdict
-from rmqha.ops.local.cluster_file import NodeKind
+from rmqha.ops.local.node_kind import NodeKind
 from rmqha.ops.local.supervisor import Process, start_stamp
 from tests.client.test_admin import Peer, peers
 from tests.support.patience import HANG_S

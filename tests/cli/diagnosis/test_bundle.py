@@ -27,8 +27,9 @@ from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.statistics import Statistics
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.error import RmqhaError, UnreachableError, UsageError
-from rmqha.ops.local.cluster_file import NodeKind, parse
+from rmqha.ops.local.cluster_file import parse
 from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.ops.local.node_kind import NodeKind
 from tests.cli.hostile import hostile
 from tests.client.test_admin import peers
 from tests.support.patience import HANG_S

@@ -12,7 +12,8 @@ import controller.server
 import nameserver.config
 from rmqha.model.config.servers import BrokerConfig, parse_properties
 from rmqha.model.error import ConfigError, UsageError
-from rmqha.ops.local.cluster_file import ClusterSpec, NodeKind, counted_from_zero, load, parse, promise, properties_text
+from rmqha.ops.local.cluster_file import ClusterSpec, counted_from_zero, load, parse, promise, properties_text
+from rmqha.ops.local.node_kind import NodeKind
 
 CONF = Path(__file__).parents[3] / "conf"
 GROUP = '[[group]]\nname = "broker-a"\n'

@@ -22,7 +22,7 @@ from rmqha.model.error import RemoteError, RmqhaError, UnreachableError
 from rmqha.ops.asking import ask, ask_leader, ask_state
 from rmqha.ops.cluster_view import DAMAGE_FIX, damage_words
 from rmqha.ops.finding import Finding, ok, warn, wrong
-from rmqha.ops.local.cluster_file import NodeKind
+from rmqha.ops.local.node_kind import NodeKind
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 from rmqha.wire.state.controller_state import ControllerState

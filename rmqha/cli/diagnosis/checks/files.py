@@ -20,7 +20,7 @@ from rmqha.model.error import RmqhaError, UsageError
 from rmqha.model.identity import Identity, is_loopback, parse_address
 from rmqha.ops.finding import Finding, ok, warn, wrong
 from rmqha.ops.guarantee import effective_keys, promise
-from rmqha.ops.local.cluster_file import NodeKind
+from rmqha.ops.local.node_kind import NodeKind
 from rmqha.store.meta.checkpoint import CHECKPOINT_BYTES, CHECKPOINT_PATH, Checkpoint
 from rmqha.store.meta.config_file import unreadable_tables
 from rmqha.store.meta.identity_file import IdentityFile

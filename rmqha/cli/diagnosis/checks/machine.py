@@ -16,7 +16,7 @@ from rmqha.inspect.look import LOCK_PATH, is_run_name
 from rmqha.model.error import UsageError
 from rmqha.model.identity import join_address
 from rmqha.ops.finding import Finding, ok, warn, wrong
-from rmqha.ops.local.cluster_file import NodeKind
+from rmqha.ops.local.node_kind import NodeKind
 from rmqha.ops.local.preflight import cannot_bind
 from rmqha.store.meta.boot_file import ABORT_PATH
 

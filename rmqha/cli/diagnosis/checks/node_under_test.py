@@ -16,8 +16,8 @@ from rmqha.model.config.servers import BrokerConfig, ServerConfig, parse_propert
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.model.identity import parse_address
 from rmqha.ops.local import cluster_file
-from rmqha.ops.local.cluster_file import NodeKind
 from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.ops.local.node_kind import NodeKind
 from rmqha.ops.local.supervisor import Process, start_stamp
 
 CONTROLLER_DEFAULT = "n0-127.0.0.1:9878"
