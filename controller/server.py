@@ -29,6 +29,7 @@ from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
 from rmqha.host.event_counts import CONTROLLER_PHASES
 from rmqha.host.http.endpoint import HttpEndpoint
+from rmqha.host.log_files import LogFiles
 from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.poller import Poller
 from rmqha.host.net.remoting import RemotingClient, serve
@@ -143,6 +144,7 @@ class ControllerServer:
         self._clock = HostClock()
         self._machine: ControllerMachine | None = None
         self._store: _Store | None = None
+        self._log_files = LogFiles(None, None)
         self._unsaved: Ready | None = None
         self._snapshot_lock = trio.Lock()
         self._config_lock = trio.Lock()
@@ -164,6 +166,7 @@ class ControllerServer:
 
     def start(self, config: ControllerConfig, store: _Store) -> None:
         now_ms = self._clock.now_ms()
+        self._log_files = LogFiles.of(config)
         raft_config = RaftConfig.for_timeout(config.election_timeout_ms)
         self._max_committed_entries = raft_config.max_committed_entries
         stored = store.log.stored
@@ -243,6 +246,10 @@ class ControllerServer:
         if command.code == RequestCode.RMQHA_RAFT_MESSAGE and self._refuses(machine, session):
             return
         shown: object = None
+        if command.code == RequestCode.RMQHA_READ_LOG_FILE:
+            if not command.is_oneway:
+                session.send(self._log_files.answer(command))
+            return
         if command.code == RequestCode.RMQHA_GET_CONTROLLER_STATE and not body_fault(command):
             session.work(_answer_in_steps(session, command, machine.state(now_ms)))
             return

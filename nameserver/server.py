@@ -24,6 +24,7 @@ from rmqha.host.access import security, security_watch
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk, make_directories
 from rmqha.host.http.endpoint import HttpEndpoint
+from rmqha.host.log_files import LogFiles
 from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.network import FarPeer
 from rmqha.host.net.remoting import RemotingClient, serve
@@ -112,6 +113,7 @@ class NameServer:
             RequestCode.RMQHA_GET_HISTORY: self._history,
             RequestCode.RMQHA_GET_NAMESRV_STATE: self._state,
             RequestCode.RMQHA_GET_SECURITY_STATE: self._security_state,
+            RequestCode.RMQHA_READ_LOG_FILE: LogFiles.of(config).answer,
         }
 
     @property

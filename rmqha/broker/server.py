@@ -40,6 +40,7 @@ from rmqha.host.disk import HostDisk
 from rmqha.host.event_counts import BROKER_PHASES, JOIN
 from rmqha.host.http.endpoint import HttpEndpoint
 from rmqha.host.kernel_choice import choose_kernel
+from rmqha.host.log_files import LogFiles
 from rmqha.host.net import network, remoting
 from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.session import Session
@@ -254,6 +255,7 @@ def _open(
                 local_hour=lambda: time.localtime().tm_hour,
                 month_of=local_month_ms,
                 memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+                read_log=LogFiles.of(config).answer,
             ),
         )
     except BaseException:

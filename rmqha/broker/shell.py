@@ -22,6 +22,8 @@ class HostFacts:
     local_hour: Callable[[], int] | None = None
     memory_bytes: int = 0
     month_of: Callable[[int], tuple[int, int]] = lambda wall_ms: (0, 1 << 62)
+    read_log: Callable[[Command], Command] | None = None
+    """Answers request 52018; None: there is no log to tell."""
 
 
 NO_HOST = HostFacts({}, lambda: (0, 0, 0), list)

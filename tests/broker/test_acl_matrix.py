@@ -175,6 +175,7 @@ ROWS: dict[int, Row] = {
     C.RMQHA_FOLLOW_TABLES: _fields(C.RMQHA_FOLLOW_TABLES, "admin", version="1", masterEpoch="1", brokerId="2"),
     C.RMQHA_GET_QUEUE_ENDS: _fields(C.RMQHA_GET_QUEUE_ENDS, "admin"),
     C.RMQHA_READ_RECORD: _fields(C.RMQHA_READ_RECORD, "admin", version="1", phyOffset="0"),
+    C.RMQHA_READ_LOG_FILE: _fields(C.RMQHA_READ_LOG_FILE, "admin"),
     C.RMQHA_HOLDS_SENDS: _fields(C.RMQHA_HOLDS_SENDS, "any"),
 }
 

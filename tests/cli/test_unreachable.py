@@ -72,6 +72,7 @@ BY_ADDRESS = [
     "selftest net BROKER",
     "status --namesrv NS",
     "history --controller CTL",
+    "logs broker-a-1 --namesrv NS",
     "elect broker-a --namesrv NS",
     "drain broker-a-1 --controller CTL",
     "remove broker-a-1 --namesrv NS",
@@ -102,7 +103,7 @@ BY_DIRECTORY = [
     "explain-wait",
 ]
 NOT_ASKING = {
-    *("up", "down", "start", "stop", "kill", "logs", "purge"),  # processes
+    *("up", "down", "start", "stop", "kill", "purge"),  # processes
     *("broker", "drill"),  # servers of their own
     *("log", "epochs", "fsck", "migrate", "spark", "generate", "use", "context"),  # files
     *("doctor", "debug"),  # what does not answer is what they are to tell: tests/cli/diagnosis

@@ -48,6 +48,7 @@ ADMIN = {
     C.RMQHA_REMOVE_CONTROLLER,
     C.RMQHA_TRANSFER_LEADERSHIP,
     C.RMQHA_TAKE_SNAPSHOT,
+    C.RMQHA_READ_LOG_FILE,
 }
 UNSIGNED = {C.RMQHA_OPEN_SESSION}
 """Tells what signatures begin with, and nothing else."""

@@ -128,6 +128,7 @@ ROWS: dict[int, Row] = {
     C.RMQHA_GET_HISTORY: Row("any", {}),
     C.RMQHA_GET_NAMESRV_STATE: Row("any", {}),
     C.RMQHA_GET_SECURITY_STATE: Row("any", {}),
+    C.RMQHA_READ_LOG_FILE: Row("admin", {}),
 }
 
 

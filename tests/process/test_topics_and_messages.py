@@ -162,3 +162,16 @@ def test_a_message_that_is_delayed_comes_later(cluster: LocalCluster) -> None:
     assert time.monotonic() - began >= 1
     refused = remote.run("send", "--topic", "Later", "--delay", "7s", "x")
     assert refused.returncode == 1 and "does not take timer messages" in refused.stderr
+
+
+@pytest.mark.parametrize("node", ["ns-1", "broker-a-1", "broker-a-2"])
+def test_the_log_of_a_node_is_fetched_from_it(cluster: LocalCluster, node: str) -> None:
+    remote = Remote(cluster, "Logged")
+    # a name server goes by its address elsewhere
+    shown = remote.run("logs", cluster.namesrv if node == "ns-1" else node, "-n", "20")
+    assert (shown.returncode, shown.stderr) == (0, ""), shown
+    lines = shown.stdout.splitlines()
+    here = cluster.rmqha("logs", node, "-n", "100000").stdout.splitlines()
+    assert len(lines) == min(20, len(here)) and set(lines) <= set(here)
+    assert "no audit log" in remote.refused("logs", cluster.namesrv, "--audit", code=1)
+    assert "there is no node" in remote.refused("logs", "broker-z-1")

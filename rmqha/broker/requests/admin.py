@@ -60,6 +60,7 @@ class AdminRequests:
         self._process = host.process
         self.disk_usage = host.disk_usage
         self._history = host.history
+        self._read_log = host.read_log
         self._local_hour = local_hour
         self._address_problem = shell.address_problem
         self._statistics = statistics
@@ -83,6 +84,7 @@ class AdminRequests:
             RequestCode.RMQHA_GET_HISTORY: self._events,
             RequestCode.RMQHA_GET_SECURITY_STATE: self._security_state,
             RequestCode.RMQHA_HAND_OVER: self._hand_over,
+            RequestCode.RMQHA_READ_LOG_FILE: self._log_file,
         }
 
     def sample(self) -> None:
@@ -180,6 +182,11 @@ class AdminRequests:
     def _events(self, channel: Channel, command: Command) -> Command:
         events = events_shown(command.principal, self._history())
         return command.reply(body=lenient_json.dumps({"events": events, **self._steps.view()}))
+
+    def _log_file(self, channel: Channel, command: Command) -> Command:
+        if self._read_log is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "this server has no log")
+        return self._read_log(command)
 
     def _security_state(self, channel: Channel, command: Command) -> Command:
         return command.reply(body=lenient_json.dumps(security_watch.view(security.ambient.get(), command.principal)))

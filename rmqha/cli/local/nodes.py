@@ -14,18 +14,21 @@ import click
 import trio
 
 from rmqha.cli.local.launch import launch, wait_well
-from rmqha.cli.options import complete_node, directory_option, echo_json, output_option
+from rmqha.cli.options import cluster_options, complete_node, directory_option, echo_json, output_option
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.host.tracer import AUDIT_FILE
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.cluster_view import ClusterView
 from rmqha.ops.local.cluster_file import SECRET_FILE
 from rmqha.ops.local.cluster_state import FILE, LOCK, OWN_FILE, ClusterState, NodeRecord
 from rmqha.ops.local.supervisor import Process, send_signal, stop_all, wait_gone
+from rmqha.ops.node_log import NodeLog
 
 DRAIN_TIMEOUT_S = 15.0
 """A broker drains for 10 s at most (ruling 24)."""
 KILL_TIMEOUT_S = 5.0
 FOLLOW_INTERVAL_S = 0.2
+REMOTE_INTERVAL_S = 1.0
 
 node_argument = click.argument("node", shell_complete=complete_node)
 
@@ -139,14 +142,19 @@ def kill(node: str, directory: Path | None, output: str) -> None:
 
 @click.command(epilog="Example: rmqha logs broker-a-1 -f")
 @node_argument
-@directory_option
+@cluster_options
 @click.option("-f", "--follow", is_flag=True, help="Go on until Ctrl-C.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), default=50, show_default=True, help="Lines from the end.")
 @click.option("--audit", is_flag=True, help="The audit log instead: who asked for what (docs/operate/security.md).")
-def logs(node: str, directory: Path | None, follow: bool, lines: int, audit: bool) -> None:
-    """Show the log of a node, and before it what the process printed."""
-    state = ClusterState.require(directory)
-    state.node(node)
+def logs(state: ClusterState, node: str, follow: bool, lines: int, audit: bool) -> None:
+    """Show the log of a node, and before it what the process printed.
+
+    A node of a cluster elsewhere is asked for it, 64 KiB at once; what its process printed is not seen from here.
+    """
+    record = state.node(node)
+    if state.is_remote:
+        trio.run(_remote_logs, record.address, follow, lines, audit)
+        return
     printed, log = state.output_path(node), state.log_path(node)
     if audit:
         printed = log = log.with_name(AUDIT_FILE)
@@ -160,6 +168,20 @@ def logs(node: str, directory: Path | None, follow: bool, lines: int, audit: boo
     if follow:
         for text in followed(log):
             click.echo(text, nl=False)
+
+
+async def _remote_logs(address: str, follow: bool, lines: int, audit: bool) -> None:
+    async with RemotingClient() as client:
+        log = NodeLog(client, address, audit=audit)
+        shown, last = await log.last_lines(lines)
+        for line in shown:
+            click.echo(line)
+        while follow:
+            sys.stdout.flush()
+            if last.next_offset >= last.end:
+                await trio.sleep(REMOTE_INTERVAL_S)
+            last = await log.added(last)
+            click.echo(last.data.decode(errors="replace"), nl=False)
 
 
 def tail(path: Path, count: int) -> list[str]:

@@ -1,0 +1,74 @@
+"""A server's own log files, told piece by piece to an admin elsewhere (request 52018). Shell.
+
+Each answer is at most MAX_PIECE_BYTES: a look into a log of any length costs the server one short read.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Self
+
+from rmqha.host.tracer import AUDIT_FILE
+from rmqha.model.code import ResponseCode
+from rmqha.model.config.servers import ServerConfig
+from rmqha.wire.command import Command
+
+MAX_PIECE_BYTES = 64 * 1024
+"""Most bytes of one answer; whoever wants more asks again."""
+VERSION = "1"
+
+
+class LogFiles:
+    """The log of a server and its audit log; `log` None: lines go to standard error."""
+
+    def __init__(self, log: Path | None, audit: Path | None) -> None:
+        self._log = log
+        self._audit = audit
+
+    @classmethod
+    def of(cls, config: ServerConfig) -> Self:
+        """The files that a server's keys name."""
+        log = Path(config.log_file) if config.log_file else None
+        beside = log.with_name(AUDIT_FILE) if log is not None else None
+        return cls(log, Path(config.audit_log_file) if config.audit_log_file else beside)
+
+    def answer(self, command: Command) -> Command:
+        """A piece of a file, or a refusal that says why there is none. No path is taken from the request."""
+        wants_audit = command.ext.get("audit") == "true"
+        path = self._audit if wants_audit else self._log
+        try:
+            if path is None:
+                raise ValueError("this server writes its log to standard error; set logFile")
+            wanted = _number(command, "maxBytes")
+            count = MAX_PIECE_BYTES if wanted is None else min(wanted, MAX_PIECE_BYTES)
+            return _piece(command, path, _number(command, "offset"), count)
+        except FileNotFoundError:
+            what = "audit log; it keeps one with aclEnable or auditLogLevel" if wants_audit else "log yet"
+            return command.reply(ResponseCode.SYSTEM_ERROR, remark=f"this server has no {what}")
+        except OSError as error:
+            return command.reply(ResponseCode.SYSTEM_ERROR, remark=f"the log cannot be read: {error.strerror}")
+        except ValueError as error:
+            return command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+
+
+def _number(command: Command, name: str) -> int | None:
+    text = command.ext.get(name)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise ValueError(f"{name} is a number from 0 on")
+    return int(text)
+
+
+def _piece(command: Command, path: Path, offset: int | None, count: int) -> Command:
+    """From `offset`, or the last `count` bytes. `file` changes when the log was rotated."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        start = max(0, found.st_size - count) if offset is None else min(offset, found.st_size)
+        data = os.pread(descriptor, count, start)
+    finally:
+        os.close(descriptor)
+    told = {"version": VERSION, "file": str(found.st_ino), "offset": str(start), "end": str(found.st_size)}
+    return command.reply(ext=told, body=data)
