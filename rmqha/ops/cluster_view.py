@@ -83,6 +83,12 @@ class GroupView:
         told = () if self.told is None else self.told.replicas
         return frozenset(item.address for item in told if item.in_maintenance)
 
+    @property
+    def drained(self) -> frozenset[str]:
+        """Addresses of the replicas that an operator keeps out of the set (`rmqha drain`)."""
+        told = () if self.told is None else self.told.replicas
+        return frozenset(item.address for item in told if item.drained)
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
@@ -111,6 +117,10 @@ class ClusterView:
         """True if the controllers say so of this node; False if none of them told, and for what is no broker."""
         return node.node.is_broker and node.node.address in self.groups[node.node.group].in_maintenance
 
+    def is_drained(self, node: NodeView) -> bool:
+        """True if the controllers say so of this node; it may be stopped."""
+        return node.node.is_broker and node.node.address in self.groups[node.node.group].drained
+
 
 async def look(client: RemotingClient, state: ClusterState) -> ClusterView:
     """Ask all nodes that live at once; never raises for a node that does not answer."""
@@ -123,7 +133,7 @@ def problems(view: ClusterView) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, node in view.nodes.items():
         if not node.alive:
-            if not view.is_maintained(node):  # `notes` has it
+            if not view.is_maintained(node) and not view.is_drained(node):  # `notes` has it
                 found[name] = "does not answer" if view.state.is_remote else "not running"
         elif not node.answers:
             found[name] = f"does not answer: {node.error}" if node.error else "does not answer yet"
@@ -146,11 +156,14 @@ def problems_of(view: ClusterView, names: Collection[str]) -> dict[str, str]:
 
 def notes(view: ClusterView) -> dict[str, str]:
     """Notes worth knowing that are no problems, node → sentence."""
-    return {
-        name: f"in maintenance{'' if node.alive else ', stopped'}; end it with rmqha maintenance off {name}"
-        for name, node in view.nodes.items()
-        if view.is_maintained(node)
-    }
+    found = {}
+    for name, node in view.nodes.items():
+        if view.is_maintained(node):
+            away = "" if node.alive else ", stopped"
+            found[name] = f"in maintenance{away}; end it with rmqha maintenance off {name}"
+        elif view.is_drained(node) and not node.alive:
+            found[name] = f"drained, stopped; take it back with rmqha drain {name} --undo"
+    return found
 
 
 def _is_static(replicas: Iterable[NodeView]) -> bool:

@@ -20,6 +20,16 @@ class Verdict(IntEnum):
     OK = 3
 
 
+class Consequence(IntEnum):
+    """The order of reading what is equally wrong: clients first, then causes."""
+
+    NO_WRITES = 0
+    """Clients cannot send."""
+    MACHINE = 1
+    """A disk or a log is at fault, from which more may follow."""
+    OTHER = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """`subject` is a node, a group or "machine", `check` what the doctor looked at, "" of others, `fix` a command or
@@ -30,6 +40,7 @@ class Finding:
     check: str
     sentence: str
     fix: str = ""
+    consequence: Consequence = Consequence.OTHER
 
     @property
     def is_note(self) -> bool:
@@ -53,8 +64,8 @@ class Finding:
         }
 
 
-def fault(subject: str, sentence: str, fix: str = "") -> Finding:
-    return Finding(Verdict.WRONG, subject, "", sentence, fix)
+def fault(subject: str, sentence: str, fix: str = "", consequence: Consequence = Consequence.OTHER) -> Finding:
+    return Finding(Verdict.WRONG, subject, "", sentence, fix, consequence)
 
 
 def note(subject: str, sentence: str, fix: str = "") -> Finding:
@@ -75,7 +86,7 @@ def wrong(subject: str, check: str, sentence: str, fix: str) -> Finding:
 
 def in_order(findings: Sequence[Finding]) -> list[Finding]:
     """The worst first, else as they were found."""
-    return sorted(findings, key=lambda item: item.verdict)
+    return sorted(findings, key=lambda item: (item.verdict, item.consequence))
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:

@@ -211,6 +211,12 @@ class ClusterSnapshot(JsonRecord):
         groups = [group for node in self.nodes for group in node.told_groups.values()]
         return {item.address for group in groups for item in group.replicas if item.in_maintenance}
 
+    @property
+    def drained(self) -> set[str]:
+        """Addresses of replicas that an operator keeps out of the set, so that they may be stopped (`rmqha drain`)."""
+        groups = [group for node in self.nodes for group in node.told_groups.values()]
+        return {item.address for group in groups for item in group.replicas if item.drained}
+
     # --- beside an earlier one --------------------------------------------------------------------------------------
     @property
     def replicas(self) -> dict[str, ReplicaState]:

@@ -104,6 +104,16 @@ def test_a_replica_stopped_in_maintenance_is_no_problem(
     assert all(f"{name}: {words}" in out.getvalue() for name, words in (wrong | note).items())
 
 
+def test_a_drained_replica_may_be_stopped() -> None:
+    view = group_of_two(second_runs=False, maintained=False)
+    told = view.groups["g"].told
+    assert told is not None
+    gone = RegisteredReplica(broker_id=2, address="127.0.0.1:10912", drained=True)
+    view.groups["g"] = replace(view.groups["g"], told=replace(told, replicas=[gone]))
+    assert problems(view) == {}
+    assert notes(view) == {"g-2": "drained, stopped; take it back with rmqha drain g-2 --undo"}
+
+
 @pytest.mark.parametrize("told", [None, told_of(None, [1])])
 def test_a_replica_is_not_back_while_nobody_can_say_that_it_is_in_the_set(told: GroupState | None) -> None:
     """`rmqha start` waits for that, and once called a replica in the set whose group had no master."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from rmqha.host.access.security_watch import RENEW, SOON_MS, expiry_words
 from rmqha.model.identity import is_loopback, node_label
 from rmqha.ops.cluster_view import DAMAGE_FIX, copy_words, damage_words, outside_words
-from rmqha.ops.finding import Finding, Verdict, fault, note
+from rmqha.ops.finding import Consequence, Finding, Verdict, fault, in_order, note
 from rmqha.ops.health.agreement import Agreement, View, views
 from rmqha.ops.snapshot import ClusterSnapshot, NodeReport, ServerKind
 from rmqha.wire.state.controller_state import GroupState, RegisteredReplica
@@ -41,7 +41,7 @@ class Health:
 def judge(snapshot: ClusterSnapshot, groups: Sequence[str]) -> Health:
     """`groups`: those to look at, which need not be known to anybody."""
     seen = [view for group in groups for view in views(snapshot, group)]
-    absent = snapshot.maintained
+    absent = snapshot.maintained | snapshot.drained
     found = [*_silent(snapshot, absent), *_quorum(snapshot), *_security(snapshot)]
     if not snapshot.of_kind(ServerKind.BROKER):
         found += _without_groups(snapshot)
@@ -56,7 +56,7 @@ def judge(snapshot: ClusterSnapshot, groups: Sequence[str]) -> Health:
             found.append(fault(view.group, f"its {view.about} do not agree: {told}", fix))
     announced = {word.title for word in snapshot.nodes if word.address in absent and not word.leads_group}
     found = [replace(item, verdict=Verdict.NOTE) if item.subject in announced else item for item in found]
-    return Health(found, seen, snapshot.answered)
+    return Health(in_order(found), seen, snapshot.answered)
 
 
 def is_unsettled(snapshot: ClusterSnapshot) -> bool:
@@ -75,7 +75,7 @@ def _silent(snapshot: ClusterSnapshot, absent: set[str]) -> Iterator[Finding]:
             continue
         where = word.name or f"{word.kind.value} {word.address}"
         if word.kind is ServerKind.BROKER and word.address in absent:
-            continue  # `_registered` tells that it is in maintenance
+            continue  # `_registered` tells that it is in maintenance or drained
         if word.name:
             told.add(word.name)
         if word.runs is False:
@@ -157,7 +157,8 @@ class _Group:
 
     def findings(self) -> Iterator[Finding]:
         if not self.brokers:
-            yield fault(self.name, "nobody knows a replica of it", "start its brokers, or check the group's name")
+            fix = "start its brokers, or check the group's name"
+            yield fault(self.name, "nobody knows a replica of it", fix, Consequence.NO_WRITES)
             return
         if self.is_static:
             yield from self._static()
@@ -175,7 +176,7 @@ class _Group:
     def _controlled(self, info: GroupState) -> Iterator[Finding]:
         if info.master_broker_id is None:
             why = f": {info.why_no_master}" if info.why_no_master else ""
-            yield fault(self.name, f"has no master{why}", f"see rmqha explain {self.name}")
+            yield fault(self.name, f"has no master{why}", f"see rmqha explain {self.name}", Consequence.NO_WRITES)
         known, total = [item for item in info.replicas if not item.async_learner], info.total_replicas
         if len(known) < total:
             what = f"{len(known)} of {total} replicas have registered"
@@ -193,12 +194,12 @@ class _Group:
     def _registered(self, info: GroupState, item: RegisteredReplica) -> Iterator[Finding]:
         word = next((word for word in self.brokers if word.address == item.address), None)
         where = word.title if word is not None else item.label
+        away = "" if word is None or word.answers else f", does not answer ({word.error})"
+        away = ", stopped" if word is not None and word.runs is False else away
         if item.in_maintenance:
-            away = "" if word is None or word.answers else f", does not answer ({word.error})"
-            away = ", stopped" if word is not None and word.runs is False else away
             yield note(where, f"in maintenance{away}", f"end it with rmqha maintenance off {where}")
         if item.drained:
-            yield note(where, "drained: in no set", f"take it back with rmqha drain {where} --undo")
+            yield note(where, f"drained: in no set{away}", f"take it back with rmqha drain {where} --undo")
         if item.async_learner:
             yield note(where, "a learner: in no set and never elected")
         state = word.replica if word is not None else None
@@ -207,7 +208,7 @@ class _Group:
         if item.is_master:
             if not state.leads:
                 what = f"elected master of epoch {info.master_epoch}, its role is still {state.role}"
-                yield fault(where, what, f"see rmqha logs {where}")
+                yield fault(where, what, f"see rmqha logs {where}", Consequence.NO_WRITES)
             return
         if state.leads:
             return
@@ -229,7 +230,8 @@ class _Group:
     def _static(self) -> Iterator[Finding]:
         """A group without a controller: the configured master is there, every slave follows."""
         if self.ours and not any(state.leads for _, state in self.ours):
-            yield fault(self.name, "no master answers", "start the broker whose brokerRole is no SLAVE")
+            fix = "start the broker whose brokerRole is no SLAVE"
+            yield fault(self.name, "no master answers", fix, Consequence.NO_WRITES)
         for word, state in self.ours:
             if not state.leads and not state.refusal and state.follow_state != "following":
                 yield fault(word.title, "does not follow its master", f"see rmqha logs {word.title}")
@@ -247,9 +249,9 @@ class _Group:
             why = state.controller_refusal or "the controllers have given it no role yet"
             yield fault(word.title, f"starting: {why}", f"see rmqha explain {self.name}")
         if state.disk_problem:
-            yield fault(word.title, f"disk: {state.disk_problem}", "mend or free that disk")
+            yield fault(word.title, f"disk: {state.disk_problem}", "mend or free that disk", Consequence.MACHINE)
         if damage := damage_words(state):
-            yield fault(word.title, damage, DAMAGE_FIX)
+            yield fault(word.title, damage, DAMAGE_FIX, Consequence.MACHINE)
         if state.address_problem:
             fix = "set that key to its machine's address, then restart it"
             yield fault(word.title, state.address_problem, fix)
@@ -262,7 +264,8 @@ class _Group:
             return
         if not state.writable and not (state.role == "MASTER" and state.hands_over_to):
             why = state.why_not_writable or "no reason given"
-            yield fault(word.title, f"master, takes no messages: {why}", f"see rmqha explain-wait {self.name}")
+            fix = f"see rmqha explain-wait {self.name}"
+            yield fault(word.title, f"master, takes no messages: {why}", fix, Consequence.NO_WRITES)
         if state.one_copy_synced:
             what = "one copy, synced: it acknowledges alone, each message from its disk, until the other is back"
             yield note(word.title, what)

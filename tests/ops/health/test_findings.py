@@ -186,6 +186,39 @@ def test_who_is_drained_or_a_learner_is_no_trouble() -> None:
     assert [item.subject for item in found.findings] == ["broker-a-2", "broker-a-3"]
 
 
+def test_who_is_drained_may_be_away() -> None:
+    rows = [replica_row(1), replica_row(2), replica_row(3, drained=True, inSyncStateSet=False)]
+    words = [controller(number, leads=number == 2, replicas=rows, totalReplicas=2) for number in (1, 2, 3)]
+    stopped = judged(*words, silent(broker(3), runs=False))
+    assert stopped.healthy, stopped.reasons
+    assert [item.line for item in stopped.findings] == [
+        "broker-a-3: drained: in no set, stopped; take it back with rmqha drain broker-a-3 --undo"
+    ]
+    lost = judged(*words, broker(3, followState="connecting"))
+    assert lost.healthy and [item.sentence for item in lost.findings] == [
+        "drained: in no set",
+        "does not follow the master",
+    ]
+
+
+def test_what_stops_sends_stands_first_and_a_full_disk_before_what_follows_from_it() -> None:
+    full = broker(2, epoch=1, diskProblem="full: 0 bytes left")
+    refusing = broker(1, writable=False, whyNotWritable="2 of 3 must hold each message")
+    found = reasons(silent(broker(3), runs=False), full, refusing)
+    assert [line.partition(":")[0] for line in found[:2]] == ["broker-a-1", "broker-a-2"]
+    assert "takes no messages: 2 of 3 must hold each message" in found[0]
+    assert "disk: full: 0 bytes left" in found[1]
+    behind = next(at for at, line in enumerate(found) if "its epoch 1 is behind" in line)
+    gone = next(at for at, line in enumerate(found) if line.startswith("broker-a-3: does not run"))
+    assert min(behind, gone) > 1
+
+
+def test_a_group_without_a_master_stands_before_all_else() -> None:
+    words = [controller(number, leads=number == 2, masterBrokerId=None) for number in (1, 2, 3)]
+    found = reasons(silent(name_server(1)), silent(broker(3), runs=False), *words)
+    assert found[0].startswith("broker-a: has no master"), found
+
+
 def test_who_is_in_maintenance_may_be_away() -> None:
     rows = [replica_row(1), replica_row(2), replica_row(3, inMaintenance=True, inSyncStateSet=False)]
     words = [controller(number, leads=number == 2, replicas=rows) for number in (1, 2, 3)]
