@@ -50,6 +50,11 @@ class FrameParser:
         """Bytes of a frame that is not complete yet."""
         return len(self._buffer)
 
+    @property
+    def announced_bytes(self) -> int:
+        """Size of the frame that is not complete yet, as far as its length is known."""
+        return self._wanted if self._buffer else 0
+
     def header(self) -> Command | None:
         """Header of the frame that is not complete yet; None if not even that is. Raises RemoteProtocolError."""
         buffer = self._buffer

@@ -21,7 +21,7 @@ MAX_NEWCOMER_COUNT = 4096
 """Beyond it the oldest is closed, as when there is room for no more sessions."""
 LONG_FRAME_TIMEOUT_MS = 10_000
 """For the whole of a first frame that is longer than FIRST_BYTES."""
-MAX_HALF_BYTES = 64 * 1024 * 1024
+MAX_HALF_BYTES = 48 * 1024 * 1024
 """Most bytes of half frames of all connections of a server."""
 KNOWN_CODES = frozenset(map(int, RequestCode))
 

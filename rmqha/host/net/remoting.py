@@ -132,7 +132,7 @@ class _Door:
         self._boundary = boundary
         self._first_request_timeout_ms = first_request_timeout_ms
         self._newcomers = Newcomers()
-        self.deadlines = Deadlines()
+        self.deadlines = counts.big_frames.deadlines = Deadlines()
         self._opened_count = 0
         self._handshaking_count = 0
         self._max_sessions = min(MAX_SESSION_COUNT, session_room())

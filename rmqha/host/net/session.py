@@ -20,6 +20,7 @@ import trio
 
 from rmqha.host.access.tls_link import TlsLink
 from rmqha.host.net import network
+from rmqha.host.net.big_frames import BIG_BYTES, BigTurn
 from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.deadlines import Deadline, Deadlines
 from rmqha.host.net.fair_queue import Place
@@ -105,7 +106,8 @@ class Session:
         """Work that requests have begun and that goes on before the next ones."""
         self._is_paused = False
         """The peer does not take its replies: it is not read either."""
-        self._is_held = False
+        self._big = BigTurn(statistics.big_frames, self._go_on_reading, self._stop_reading)
+        self._is_held, self._held_bytes = False, 0
         """True while what one of its requests waits for has not come: it has no turns."""
         self._go_on = trio.Event()
         """Set when it is held no more; for what a task of its own has read."""
@@ -119,7 +121,6 @@ class Session:
         """Encrypted bytes that the socket has not taken, and for how many clear ones it counts as queued."""
         self._queue: list[bytes] = []
         self._queued_count = self._queued_bytes = 0
-        """Frames and bytes in the queue."""
         self._is_noted = False
         """True if it is noted as a slow reader."""
         self._corked = self._writing = False
@@ -310,6 +311,7 @@ class Session:
             self._closed = True
             if self._deadline is not None and self._deadlines is not None:
                 self._deadlines.remove(self._deadline)
+            self._big.end()
             # nothing of it shall wait for the garbage collector: thousands leave together
             self._deadline, self._place.serve = None, _is_gone
             for call in self._calls.values():
@@ -373,7 +375,7 @@ class Session:
 
     @property
     def _has_no_turns(self) -> bool:
-        return self._is_paused or self._is_held
+        return self._is_paused or self._is_held or self._big.is_awaited
 
     def _serve(self) -> bool:
         """The poller's call: read once if nothing is left of before, handle a slice, answer. Whether there is more."""
@@ -390,9 +392,11 @@ class Session:
             if self._has_queued and not self._writing:
                 batch, count = self._take_queue()
                 if not self._write_some(handle, batch, count):
-                    self._is_paused = True
+                    self._pause()
                     poller.remove(handle)
-            if self._is_held:
+            if (self._is_paused or not (self._works or self._left)) and not self.is_urgent:
+                self._ask_for_turn()
+            if self._is_held or self._big.is_awaited:
                 poller.remove(handle)
             elif self.is_urgent:
                 poller.hurry(handle)
@@ -404,6 +408,17 @@ class Session:
             self._aborted = True
         self._end_reading()
         return False
+
+    def _ask_for_turn(self) -> None:
+        """The next frame may be one that is read in turns."""
+        newcomer, announced_bytes = self._newcomer, 0 if self._is_paused else self._parser.announced_bytes
+        if newcomer is not None and announced_bytes > BIG_BYTES:
+            header = self._parser.header()
+            if header is None or not newcomer.is_plausible(header):
+                announced_bytes = 0  # it will be refused before it is large
+        self._big.look(announced_bytes)
+        if newcomer is not None and self._big.is_awaited:
+            self._keep_until(newcomer.long_frame_deadline_s)
 
     def _read_once(self, handle: int) -> bool:
         """Read once; True if something came. Raises OSError."""
@@ -457,23 +472,45 @@ class Session:
             self._wake_writer()
         return not rest
 
+    def _pause(self) -> None:
+        """The peer does not take its replies."""
+        self._is_paused = True
+        if self._left:
+            self._count_unhandled()
+
     def _resume(self) -> None:
         """The peer has taken its replies."""
         self._is_paused = False
+        if self._left:
+            self._count_unhandled()
         self._be_served_again()
 
+    def _count_unhandled(self) -> None:
+        """Count as half a frame all that was read and has to wait."""
+        size_bytes = self._half_bytes + self._held_bytes
+        if self._is_paused:
+            size_bytes += sum(len(command.body) for command in self._left)
+        self._statistics.half_frames.hold(self, size_bytes)
+
     def _hold(self, pause: Pause) -> None:
-        self._is_held, self._go_on = True, trio.Event()
-        self._statistics.half_frames.hold(self, self._half_bytes + pause.size_bytes)
+        self._is_held, self._held_bytes, self._go_on = True, pause.size_bytes, trio.Event()
+        self._count_unhandled()
         pause.when_over(self._let_go)
 
     def _let_go(self) -> None:
-        self._is_held = False
+        self._is_held, self._held_bytes = False, 0
         if not self._closed:
-            self._statistics.half_frames.hold(self, self._half_bytes)
+            self._count_unhandled()
         self._go_on.set()
+        self._go_on_reading()
+
+    def _go_on_reading(self) -> None:
         if self._handle is not None and self._poller is not None and not self._ended.is_set():
             self._be_served_again()
+
+    def _stop_reading(self) -> None:
+        if self._handle is not None and self._poller is not None:
+            self._poller.remove(self._handle)
 
     def _be_served_again(self) -> None:
         handle, poller = self._handle, self._poller
@@ -552,6 +589,8 @@ class Session:
         if half_bytes != self._half_bytes:
             self._half_bytes = half_bytes
             statistics.half_frames.hold(self, half_bytes)
+        if commands or taken_count:
+            self._big.is_whole = True
         if self._newcomer is not None:
             self._look_at(self._newcomer, commands)
         if not commands and not taken_count:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-MAX_UNREAD_BYTES = 64 * 1024 * 1024
+MAX_UNREAD_BYTES = 48 * 1024 * 1024
 NOTED_BYTES = 16 * 1024
 """Less of one session is not looked at, as most answers are gone at once."""
 STUCK_S = 0.5

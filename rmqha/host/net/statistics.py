@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rmqha.host.net.big_frames import BigFrames
 from rmqha.host.net.newcomers import HalfFrames
 from rmqha.host.net.slow_readers import SlowReaders
 
@@ -33,6 +34,7 @@ class Statistics:
     """Connections that had not sent a request yet and were closed for newer ones."""
     shed_count: int = 0
     """Connections closed because half frames took too much memory."""
+    big_frames: BigFrames = field(default_factory=BigFrames)
     half_frames: HalfFrames = field(default_factory=HalfFrames)
     slow_readers: SlowReaders = field(default_factory=SlowReaders)
 
