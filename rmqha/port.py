@@ -326,6 +326,15 @@ class ReplicaLog(Protocol):
         ...
 
 
+class LogWriter(Protocol):
+    """Makes durable changes of the log so that a disk that hangs holds nobody but the replica's machine."""
+
+    def write(self, work: Callable[[], None]) -> bool:
+        """True if `work` has been done; what it raises is raised. False if it is being done in a thread: the machine's
+        `log_written` follows, and nothing else reads or changes the log until then."""
+        ...
+
+
 class IdentityStore(Protocol):
     """The controller-issued id on disk, applied for in two phases: `begin` before the controller is asked to apply
     the id, `confirm` once it has. Each is durable when it returns."""

@@ -72,10 +72,10 @@ def _why_not(group: GroupState, replica: RegisteredReplica) -> str | None:
         return "not alive"
     if group.set_known and not replica.in_sync_state_set and broker_id not in group.eligible:
         return "not in the SyncStateSet"
-    if replica.stopping:
-        return "stopping"
     if replica.disk_problem:
         return f"disk: {replica.disk_problem}"
+    if replica.stopping:
+        return "stopping"
     if replica.drained:
         return "drained"
     if replica.in_maintenance:

@@ -180,7 +180,7 @@ class BrokerCore:
             return StaticReplica(config, self.store, self._tracer)
         wall_offset_ms = self._clock.wall_ms() - self._clock.now_ms()
         rules = self._may_join, self._table_waits
-        return Replica(config, self.store, identity, self._tracer, *rules, wall_offset_ms)
+        return Replica(config, self.store, identity, self._tracer, *rules, wall_offset_ms, self._shell)
 
     def tell(self, state: ReplicaState) -> None:
         self.retention.tell(state)
@@ -220,7 +220,8 @@ class BrokerCore:
         self.read_repair = ReadRepair(store, self.replica, self._tracer, self._repair_settled)
         asked = (feed, consumers, self.calls, queries, self.tables, group, self.admin, locks, self.retention)
         parts = (*asked, self.send, selectors, self.queue_ends, self.read_repair)
-        return BrokerProcessor(self.send, self.pull, send_back, self.transactions, consumers, parts, self.room)
+        appending = self.send, self.pull, send_back, self.transactions
+        return BrokerProcessor(*appending, consumers, parts, self.room, lambda: self.driver.is_log_free)
 
     def _repair_settled(self) -> None:
         """A damaged record is whole again, or nobody has it: whatever waits for one looks again."""
@@ -239,6 +240,8 @@ class BrokerCore:
         replica = self.replica
         if replica.role is not Role.SLAVE or not replica.master_address or replica.broker_id is None:
             return None
+        if replica.is_writing:
+            return None  # what they say of the log cannot be looked at
         return Master(replica.master_address, replica.epoch, replica.broker_id)
 
     def _configure(self, config: BrokerConfig) -> None:
@@ -350,6 +353,8 @@ class BrokerCore:
     def writes(self) -> Iterator[Callable[[], None]]:
         """One for each other table whose file follows from time to time and is behind; a thread may call it. Each
         raises OSError."""
+        if not self.driver.is_log_free:
+            return  # a cut writes them too
         offsets = self.offsets.unsaved()
         if offsets is not None:
             yield partial(self.offsets.write, offsets)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from rmqha.broker.advertised import Advertised
 from rmqha.broker.loops import BrokerLoops
 from rmqha.broker.replication.forward import SendForwarder
+from rmqha.broker.replication.log_thread import LogThread
 from rmqha.broker.replication.metadata_sync import MetadataSync
 from rmqha.broker.replication.nameserver_link import NameServerLink
 from rmqha.broker.requests.request import Channel
@@ -24,6 +25,7 @@ class HostShell:
     _sync: MetadataSync
     _retention: RetentionLoop
     _forwarder: SendForwarder | None
+    _log: LogThread
 
     def __init__(self, advertised: Advertised) -> None:
         self._advertised = advertised
@@ -35,10 +37,12 @@ class HostShell:
         sync: MetadataSync,
         retention: RetentionLoop,
         forwarder: SendForwarder | None,
+        log: LogThread,
     ) -> None:
         """`forwarder` None: no master of this group ever hands over, or sends are not to be passed on."""
         self._loops, self._link, self._sync, self._retention = loops, link, sync, retention
         self._forwarder = forwarder
+        self._log = log
         self.stepped = loops.stepped  # each send comes by: spare it a call
         self.wake_dispatch, self.wake_flush = loops.wake_dispatch, loops.wake_flush
 
@@ -47,6 +51,9 @@ class HostShell:
         self._sync.role_changed()
         if self._forwarder is not None:
             self._forwarder.role_changed()
+
+    def write(self, work: Callable[[], None]) -> bool:
+        return self._log.write(work)
 
     def wake_schedule(self) -> None:
         self._loops.wake_schedule()

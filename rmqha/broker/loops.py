@@ -154,7 +154,7 @@ class BrokerLoops:
             await self._index.wait()
             self._index = trio.Event()
             await trio.sleep(INDEX_DELAY_MS / 1000)
-            while not self._driver.is_copying and self._build_some():
+            while self._driver.is_log_free and not self._driver.is_copying and self._build_some():
                 await trio.lowlevel.checkpoint()
             if self._driver.is_copying:
                 await trio.sleep(INDEX_COPY_MS / 1000)
@@ -179,7 +179,7 @@ class BrokerLoops:
         while True:
             await self._search_wanted.wait()
             self._search_wanted = trio.Event()
-            while self._core.queries.step():
+            while self._driver.is_log_free and self._core.queries.step():
                 await trio.lowlevel.checkpoint()
 
     async def _run_notices(self) -> None:
@@ -225,7 +225,8 @@ class BrokerLoops:
         sampled_at_ms = 0
         while True:
             await trio.sleep(HOLD_TICK_MS / 1000)
-            self._core.pull.timeout()
+            if self._driver.is_log_free:
+                self._core.pull.timeout()
             self._core.feed.timeout()
             self._core.room.timeout()
             now_ms = self._clock.now_ms()

@@ -24,11 +24,12 @@ from rmqha.broker.replication.controller_route import parse_addresses
 from rmqha.broker.replication.forward import HostTasks, SendForwarder
 from rmqha.broker.replication.ha_guard import HaGuard
 from rmqha.broker.replication.ha_service import HaService
+from rmqha.broker.replication.log_thread import LogThread
 from rmqha.broker.replication.metadata_sync import ForeignProbe, MetadataSync, QueueMaxOffsetsSync, RepairLoop
 from rmqha.broker.replication.nameserver_link import NameServerLink
 from rmqha.broker.requests.consumer_calls import Done
 from rmqha.broker.requests.request import Channel
-from rmqha.broker.services.disk_probe import DiskProbe, DiskProof, write_block
+from rmqha.broker.services.disk_probe import DiskProbe
 from rmqha.broker.services.retention_loop import RetentionLoop
 from rmqha.broker.services.scrub_loop import ScrubLoop
 from rmqha.broker.shell import BrokerShell, HostFacts
@@ -284,15 +285,12 @@ async def _serve(
         guard = HaGuard(core.config.ha_security, secured, partial(_claim, core))
         if not static:
             driver.controller = ControllerLink(driver, to_controllers, controllers, nursery, tracer)
-        disk = HostDisk(core.config.store_path_root_dir)
-        proof = DiskProof(partial(_prove, core.store, disk), nursery)
-        driver.ha = gate.ha = HaService(
-            driver, tracer, nursery, guard, gate.boundary, plain=static, disk_works=proof.wait
-        )
+        driver.ha = gate.ha = HaService(driver, tracer, nursery, guard, gate.boundary, plain=static)
         loops = BrokerLoops(core, clock)
         sync = _metadata_sync(core, client, tracer)
         retention = RetentionLoop(core.config, core.retention)
-        shell.begin(loops, link, sync, retention, _forwarder(core, client, nursery, clock, tracer))
+        forwarder = _forwarder(core, client, nursery, clock, tracer)
+        shell.begin(loops, link, sync, retention, forwarder, LogThread(nursery, driver.log_written))
         core.calls.call = lambda *call: nursery.start_soon(_call_consumer, *call)
         ends = QueueMaxOffsetsSync(core.queue_ends, core.store.queue_starts, client)
         repair = RepairLoop(core.read_repair, core.store.damage, client)
@@ -302,6 +300,7 @@ async def _serve(
         nursery.start_soon(retention.run)
         nursery.start_soon(ScrubLoop(core).run)
         if core.config.disk_probe_interval_millis:
+            disk = HostDisk(core.config.store_path_root_dir)
             disk_probe = DiskProbe(core.config, disk, clock, driver.disk_looked_at)
             nursery.start_soon(disk_probe.run)
         gate.core = core
@@ -311,13 +310,6 @@ async def _serve(
         await stopping.wait()
         await _leave(core, link, loops, tracer)
         nursery.cancel_scope.cancel()
-
-
-def _prove(store: Store, disk: HostDisk) -> None:
-    """Return when the disk has taken something for good, and no sync of the log is under way. What it refuses is the
-    cut's own to meet, and the disk probe's to tell."""
-    store.sync()
-    write_block(disk)
 
 
 def _claim(core: BrokerCore) -> HaClaim:
@@ -389,8 +381,8 @@ async def _leave(core: BrokerCore, link: NameServerLink, loops: BrokerLoops, tra
 
 def _close(core: BrokerCore, tracer: HostTracer, in_order: bool) -> None:
     """Nothing runs any more. In order: everything is on disk and `abort` is gone; else the files stay as they are."""
-    if not in_order:
-        return
+    if not in_order or not core.driver.is_log_free:
+        return  # a thread in the midst of a change of the log is left behind with it
     try:
         core.store.sync()  # the file of delay offsets says no more than the disk has
         core.save()

@@ -39,6 +39,10 @@ class BrokerShell(Protocol):
     def stepped(self) -> None:
         """The replica has moved, and its deadline may have."""
 
+    def write(self, work: Callable[[], None]) -> bool:
+        """The `LogWriter`; `driver.log_written` follows False."""
+        ...
+
     def wake_dispatch(self) -> None: ...
 
     def wake_flush(self) -> None: ...

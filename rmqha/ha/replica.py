@@ -10,11 +10,15 @@ offset on one copy would show consumers what an election could still cut.
 
 Inputs are methods that take `now_ms` first; outputs are taken by `actions()`. The machine changes the log directly
 (it is synchronous, `rmqha.port.ReplicaLog`) and asks the shell for everything else (`rmqha.ha.action`).
+
+A new epoch, its entry and a cut go by a `LogWriter`: while the disk takes its time over one, this replica is no master,
+appends and acknowledges nothing and takes no news of its group; heartbeats go on. `log_written` ends that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from rmqha.ha.ack import AckQueue
 from rmqha.ha.action import AckStatus, Action, CloseHa, Complete, HandedOver, RoleChanged, Token
@@ -22,6 +26,7 @@ from rmqha.ha.commit_tracker import CommitTracker
 from rmqha.ha.controller_client import ControllerClient, Vitals
 from rmqha.ha.group_info import GroupInfo, parse_group_info
 from rmqha.ha.hand_over import HandOver
+from rmqha.ha.log_writes import WAITS, LogWrites, MadeAtOnce, Then
 from rmqha.ha.machine import Master, Promoting, RoleHolder, Slave
 from rmqha.ha.stream.client import HaClient
 from rmqha.ha.stream.copy_progress import CopyLimit
@@ -34,7 +39,7 @@ from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import RemoteProtocolError, StoreError
 from rmqha.model.identity import HaMode, Role, join_address, parse_address
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
-from rmqha.port import Buffer, IdentityStore, ReplicaLog, Tracer
+from rmqha.port import Buffer, IdentityStore, LogWriter, ReplicaLog, Tracer
 from rmqha.wire.auth.ha_proof import HaClaim
 from rmqha.wire.command import Command
 from rmqha.wire.state.replica_state import ReplicaState
@@ -55,10 +60,11 @@ class Replica(RoleHolder):
         may_join: Callable[[BrokerId], bool],
         table_waits: Callable[[], int],
         wall_offset_ms: int = 0,
+        writer: LogWriter | None = None,
     ) -> None:
         """A slave is proposed for the set only if `may_join` holds too. `table_waits`: number of answers that wait
         until the set holds a topic, beside those that wait for the log. `now_ms + wall_offset_ms` is the wall time that
-        stamps requests to the controllers."""
+        stamps requests to the controllers. `writer` None: changes of the log hold this machine until they are made."""
         self._config = config
         self._log = log
         self._tracer = tracer
@@ -68,6 +74,13 @@ class Replica(RoleHolder):
         self._has_master = False
         self._set = SyncStateSetManager(config, log, self._link, tracer, may_join)
         self._commitment = CommitTracker(config, log, self._link, self._set, tracer)
+        self._writes = LogWrites(writer or MadeAtOnce())
+        self._is_stuck = False
+        """A change of the log has waited so long that another replica should lead."""
+        self._news_missed = False
+        """Something was told of the group while a change of the log waited for the disk."""
+        self._was_unclean = False
+        """The store's state when the master's last bytes came that no change of the log waited for."""
         self._client: HaClient | None = None
         self._stopping_at_ms: int | None = None
         self._hand_over_told = False
@@ -92,6 +105,7 @@ class Replica(RoleHolder):
 
     def timeout(self, now_ms: int) -> None:
         """Call at or after deadline_ms, and whenever in doubt: it is idempotent."""
+        self._is_stuck = self._writes.is_stuck(now_ms)
         self._link.timeout(now_ms)
         if self._client is not None:
             self._actions += self._client.timeout(now_ms)
@@ -157,7 +171,7 @@ class Replica(RoleHolder):
             log.confirm_offset,
             log.unclean,
             self._has_master,
-            self._hand_over_told,
+            self._hand_over_told or self._is_stuck,
             self._set.total_replicas,
         )
 
@@ -167,7 +181,7 @@ class Replica(RoleHolder):
         return {
             "zone": self._config.broker_zone,
             "boundTotalReplicas": str(self._commitment.total_replicas),
-            "diskProblem": self._disk_problem or self.disk_refusal,
+            "diskProblem": self._disk_problem or self.disk_refusal or (WAITS if self._is_stuck else ""),
             "slaves": self._speed.report(now_ms, self._log.max_phy_offset, slaves),
         }
 
@@ -203,6 +217,9 @@ class Replica(RoleHolder):
         if info.epoch < self.epoch:
             self._stale_count += 1
             return
+        if self._writes.is_waiting:
+            self._news_missed = True
+            return
         if info.total_replicas is not None and info.total_replicas != self._set.total_replicas:
             self._set.total_replicas = info.total_replicas
             self._link.register_anew(now_ms)  # the controllers also go by what a master declares
@@ -237,21 +254,30 @@ class Replica(RoleHolder):
         return True
 
     def _become_master(self, now_ms: int, info: GroupInfo, own_id: BrokerId) -> None:
-        log, before = self._log, self._log.highest_epoch
+        before = self._log.highest_epoch
         self._leave_role("elected master")
         self.newest_master_address = self._config.address
-        if not self._accept(info.epoch):
-            return
-        last = log.epochs.last
-        if last is None or last.epoch != info.epoch:
-            # Half a record at the end will never be completed, and an entry without bytes would lend its epoch to the
-            # bytes that we are about to write: both go.
-            end_offset = log.record_end_offset
-            if end_offset < log.max_phy_offset or (last is not None and last.start_offset >= end_offset):
-                log.truncate(end_offset)
-            appended = log.append_epoch(info.epoch, log.max_phy_offset)
-            assert appended, f"epoch {info.epoch} at {log.max_phy_offset} does not follow {log.epochs}"
-        last = log.epochs.last
+        self._accept(now_ms, info.epoch, partial(self._lead, info, own_id, before))
+
+    def _lead(self, info: GroupInfo, own_id: BrokerId, before: Epoch, now_ms: int) -> list[Action]:
+        last, then = self._log.epochs.last, partial(self._promote, info, own_id, before)
+        if last is not None and last.epoch == info.epoch:
+            return then(now_ms)
+        self._write(now_ms, partial(self._begin_epoch, info.epoch), then)
+        return []
+
+    def _begin_epoch(self, epoch: Epoch) -> None:
+        """Half a record at the end will never be completed, and an entry without bytes would lend its epoch to the
+        bytes that we are about to write: both go."""
+        log = self._log
+        last, end_offset = log.epochs.last, log.record_end_offset
+        if end_offset < log.max_phy_offset or (last is not None and last.start_offset >= end_offset):
+            log.truncate(end_offset)
+        appended = log.append_epoch(epoch, log.max_phy_offset)
+        assert appended, f"epoch {epoch} at {log.max_phy_offset} does not follow {log.epochs}"
+
+    def _promote(self, info: GroupInfo, own_id: BrokerId, before: Epoch, now_ms: int) -> list[Action]:
+        log, last = self._log, self._log.epochs.last
         assert last is not None
         # Of a master that goes on within its epoch the confirm offset on disk is older than what consumers have seen.
         self._enter(Promoting(info.epoch, own_id, self._config.address, last.start_offset, log.max_phy_offset))
@@ -259,7 +285,7 @@ class Replica(RoleHolder):
         self._set.begin(now_ms, own_id, info.epoch, members, info.set_epoch, resumed=info.epoch == before)
         if self._config.mode is HaMode.AP or self._commitment.total_replicas == 1:
             log.set_confirm_offset(log.max_phy_offset)
-        self._actions.append(RoleChanged(Role.MASTER, self.epoch, own_id, self.master_address))
+        return [RoleChanged(Role.MASTER, self.epoch, own_id, self.master_address)]
 
     def _become_slave(self, now_ms: int, info: GroupInfo, own_id: BrokerId) -> None:
         assert info.master_id is not None
@@ -270,32 +296,76 @@ class Replica(RoleHolder):
             return
         self._leave_role(f"broker {info.master_id} is master of epoch {info.epoch}")
         self.newest_master_address = info.master_address
-        if not self._accept(info.epoch):
-            return
+        self._accept(now_ms, info.epoch, partial(self._follow, info, own_id, ha_address, unchanged))
+
+    def _follow(self, info: GroupInfo, own_id: BrokerId, ha_address: str, told: bool, now_ms: int) -> list[Action]:
         self._enter(Slave(info.epoch, info.master_id, info.master_address))
         if self._client is None:
-            self._client = HaClient(self._config, self._log, own_id, self._tracer)
-        if ha_address:
-            self._actions += self._client.follow(now_ms, ha_address)
-        if not unchanged:
-            self._actions.append(RoleChanged(Role.SLAVE, info.epoch, info.master_id, info.master_address))
+            self._client = HaClient(self._config, self._log, self._writes, own_id, self._tracer)
+        actions = self._client.follow(now_ms, ha_address) if ha_address else []
+        return actions if told else [*actions, RoleChanged(Role.SLAVE, info.epoch, info.master_id, info.master_address)]
 
-    def _accept(self, epoch: Epoch) -> bool:
-        """Make the epoch durable before anything is done in it (ruling 4). While the disk does not take it this replica
-        is a slave of nobody; each heartbeat's answer is another try."""
+    def _accept(self, now_ms: int, epoch: Epoch, then: Then) -> None:
+        """Make the epoch durable before anything is done in it (ruling 4), by `then`. While the disk does not take it
+        this replica is a slave of nobody; each heartbeat's answer is another try."""
+        if epoch > self._log.highest_epoch and self._disk_hangs:
+            self._refuse_epoch(epoch, self._disk_problem)  # a thread less that hangs
+        elif epoch > self._log.highest_epoch:
+            refusal: list[str] = []
+            self._write(now_ms, partial(self._record, epoch, refusal), partial(self._recorded, epoch, refusal, then))
+        else:
+            self._epoch_refusal = ""
+            self._actions += then(now_ms)
+
+    def _record(self, epoch: Epoch, refusal: list[str]) -> None:
         try:
-            if self._disk_hangs and epoch > self._log.highest_epoch:
-                raise StoreError(self._disk_problem)  # the write would hold this thread, and with it all heartbeats
             self._log.accept_epoch(epoch)
         except StoreError as error:
-            if not self._epoch_refusal:
-                self._enter(Slave(self.epoch, None, ""))
-                self._tracer.event("epoch_not_accepted", epoch=epoch, reason=str(error))
-                self._actions.append(RoleChanged(Role.SLAVE, self.epoch, None, ""))
-            self._epoch_refusal = str(error)
-            return False
+            refusal.append(str(error))
+
+    def _recorded(self, epoch: Epoch, refusal: list[str], then: Then, now_ms: int) -> list[Action]:
+        if refusal:
+            self._refuse_epoch(epoch, refusal[0])
+            return []
         self._epoch_refusal = ""
-        return True
+        return then(now_ms)
+
+    def _refuse_epoch(self, epoch: Epoch, reason: str) -> None:
+        if not self._epoch_refusal:
+            self._follow_nobody()
+            self._tracer.event("epoch_not_accepted", epoch=epoch, reason=reason)
+        self._epoch_refusal = reason
+
+    def _follow_nobody(self) -> None:
+        self._enter(Slave(self.epoch, None, ""))
+        self._actions.append(RoleChanged(Role.SLAVE, self.epoch, None, ""))
+
+    # --- changes of the log -----------------------------------------------------------------------------------------
+    def _write(self, now_ms: int, work: Callable[[], None], then: Then) -> None:
+        """A master whose disk takes its time over the next epoch is none meanwhile."""
+        self._actions += self._writes.make(now_ms, work, then)
+        if self._writes.is_waiting and self.is_master:
+            self._follow_nobody()
+
+    def log_written(self, now_ms: int) -> None:
+        """The change of the log for which this machine waits is made."""
+        self._actions += self._writes.written(now_ms)
+        if self._client is not None and not self._writes.is_waiting:
+            self._actions += self._client.written(now_ms)
+            self._note_state(now_ms)
+        if self._news_missed and not self._writes.is_waiting:
+            self._news_missed = False
+            self._link.look_again()
+        if self._is_stuck:
+            self._is_stuck = False
+            self._link.heartbeat(now_ms)
+        self._link.timeout(now_ms)
+        self._settle(now_ms)
+
+    @property
+    def is_writing(self) -> bool:
+        """A change of the log is being made elsewhere: nothing but this machine may look at the log."""
+        return self._writes.is_waiting
 
     def _leave_role(self, reason: str) -> None:
         """Acks of another epoch never count, so every HA connection ends with the role."""
@@ -323,19 +393,13 @@ class Replica(RoleHolder):
         if self._client is not None:
             self._actions += self._client.opened(now_ms, conn_id)
 
-    def would_cut(self, conn_id: int, data: Buffer) -> bool:
-        """`data`, the first from a master, has the log cut."""
-        return self._client is not None and conn_id == self._client.conn_id and self._client.would_cut(data)
-
     def ha_received(self, now_ms: int, conn_id: int, data: Buffer) -> None:
         if conn_id < 0:
             if self._client is not None:
-                unclean = self._log.unclean
+                if not self._writes.is_waiting:
+                    self._was_unclean = self._log.unclean
                 self._actions += self._client.received(now_ms, conn_id, data)
-                if self._log.unclean and not unclean:
-                    self._link.register_anew(now_ms)  # the controller must know before it elects
-                    self._link.timeout(now_ms)
-                self._note_whole(now_ms)
+                self._note_state(now_ms)
         else:
             connection = self._slaves.get(conn_id)
             known = connection is not None and connection.slave_id in self._set.state.union
@@ -344,13 +408,22 @@ class Replica(RoleHolder):
             return
         self._settle(now_ms)
 
-    def _note_whole(self, now_ms: int) -> None:
-        """An unclean replica that has reached its master's end as of the handshake is whole again (ruling 3)."""
-        if self._log.unclean and self._client is not None and self._client.is_caught_up:
-            self._log.mark_clean()
-            self._tracer.event("whole_again", max_phy_offset=self._log.max_phy_offset)
-            self._link.register_anew(now_ms)
+    def _note_state(self, now_ms: int) -> None:
+        if self._writes.is_waiting:
+            return
+        if self._log.unclean and not self._was_unclean:
+            self._was_unclean = True
+            self._link.register_anew(now_ms)  # the controller must know before it elects
             self._link.timeout(now_ms)
+        # An unclean replica that has reached its master's end as of the handshake is whole again (ruling 3).
+        if self._log.unclean and self._client is not None and self._client.is_caught_up:
+            self._actions += self._writes.make(now_ms, self._log.mark_clean, self._whole_again)
+
+    def _whole_again(self, now_ms: int) -> list[Action]:
+        self._tracer.event("whole_again", max_phy_offset=self._log.max_phy_offset)
+        self._link.register_anew(now_ms)
+        self._link.timeout(now_ms)
+        return []
 
     def ha_sent(self, now_ms: int, conn_id: int) -> None:
         self._slaves.sent(now_ms, conn_id)
@@ -571,7 +644,10 @@ class Replica(RoleHolder):
             controller="away" if self._link.is_away(now_ms) else self._link.state.value,
             controller_refusal=self._link.refusal,
             stale_role_count=self._stale_count,
-            disk_problem=self._disk_problem or self._epoch_refusal or self.disk_refusal,
+            disk_problem=self._disk_problem
+            or self._epoch_refusal
+            or self.disk_refusal
+            or (WAITS if self.is_writing else ""),
             hands_over_to=self._switch.target,
         )
         if self.is_master:

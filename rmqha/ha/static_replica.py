@@ -141,10 +141,6 @@ class StaticReplica(RoleHolder):
     def ha_opened(self, now_ms: int, conn_id: int) -> None:
         self._actions += self._client.opened(now_ms, conn_id)
 
-    def would_cut(self, conn_id: int, data: Buffer) -> bool:
-        """Never: the protocol of static groups has no handshake by which a log is cut."""
-        return False
-
     def ha_received(self, now_ms: int, conn_id: int, data: Buffer) -> None:
         if conn_id < 0:
             self._actions += self._client.received(now_ms, conn_id, data)
@@ -184,6 +180,9 @@ class StaticReplica(RoleHolder):
     def dispatched(self, now_ms: int) -> None:
         """log.dispatched_offset has moved."""
         self._settle(now_ms)
+
+    def log_written(self, now_ms: int) -> None:
+        raise AssertionError("a static replica changes its log at once")
 
     # --- sends ----------------------------------------------------------------------------------------------------
     def admission(self, now_ms: int) -> tuple[ResponseCode, str]:
@@ -311,6 +310,11 @@ class StaticReplica(RoleHolder):
     def ack_waits(self) -> AckQueue:
         """To read only."""
         return self._acks
+
+    @property
+    def is_writing(self) -> bool:
+        """No epoch begins and no fork is cut here: only half a record goes, before a connection."""
+        return False
 
     @property
     def is_following(self) -> bool:

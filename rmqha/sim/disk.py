@@ -256,6 +256,8 @@ class SimDisk:
         self.used_bytes = 0
         self.watch: Callable[[], None] | None = None
         """Called before every change but a write to a mapped region, in the midst of whatever makes it."""
+        self.hang: Callable[[], None] | None = None
+        """Called before every such change too, and may return later, when the disk goes on."""
         self.read_only_views = True
         """Views cannot be written. PyPy is slow then: it copies all of such a view at each look into a part of it."""
 
@@ -264,6 +266,8 @@ class SimDisk:
         """Count a change; raise its fault. Returns how much of a write happens before the stop, None for all."""
         if self.watch is not None:
             self.watch()
+        if self.hang is not None:
+            self.hang()
         self.operations += 1
         if self.stop_after is not None and self.operations >= self.stop_after:
             if kind == "write" and size_bytes and self.operations == self.stop_after:

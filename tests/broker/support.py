@@ -123,6 +123,8 @@ class FakeShell:
         self.topic_changes = 0
         self.woken: Counter[str] = Counter()
         self.saves_tables = self.searches = self.notifies = True
+        self.disk_hangs = False
+        self.hung_change: Callable[[], None] | None = None
         self.holds = False
         self.held: list[Command] = []
 
@@ -141,6 +143,20 @@ class FakeShell:
     def wake_flush(self) -> None:
         if self.loops is not None:
             self.loops.wake_flush()
+
+    def write(self, work: Callable[[], None]) -> bool:
+        if self.disk_hangs:
+            self.hung_change = work
+            return False
+        work()
+        return True
+
+    def end_change(self) -> None:
+        """The disk goes on."""
+        work, self.hung_change, self.disk_hangs = self.hung_change, None, False
+        assert work is not None, "no change of the log waits for the disk"
+        work()
+        self._broker.core.driver.log_written()
 
     def wake_schedule(self) -> None:
         self.woken["schedule"] += 1

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, cast
+from unittest.mock import patch
 
 from rmqha.broker.core import BrokerCore
 from rmqha.broker.identity import BrokerIdentity
@@ -27,6 +28,7 @@ from rmqha.sim.prng import SimPrng
 from rmqha.sim.scheduler import Scheduler, Timer
 from rmqha.sim.tracer import SimTracer
 from rmqha.sim.transport import Connection, Transport
+from rmqha.store import store as store_module
 from rmqha.store.config import StoreConfig
 from rmqha.store.log.record import locate
 from rmqha.store.meta.identity_file import IdentityFile
@@ -39,6 +41,7 @@ from .covered import is_covered, is_noticed
 from .disk_process import DiskProcess
 from .following import Following, LearningEnds, Repairing, Scrubbing
 from .forwarding import forwarding
+from .hung_writes import HungWrites, LoopLock
 from .node_tracer import NodeTracer
 from .process import Rpc, SimChannel
 from .registering import Registering
@@ -132,6 +135,9 @@ class BrokerProcess(DiskProcess):
         self._saving = self._saving_tables = False
         self._stop_by_ms = 0
         self._issued_id: BrokerId | None = None
+        self._hangs_until_ms = 0
+        self.hung_writes = HungWrites(self.host, self._prng.child("hung-writes"), self.after, self._log_written)
+        self.hung_writes.left_ms = lambda: max(0, self._hangs_until_ms - self.scheduler.now_ms)
         self._table_draws = self._prng
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -155,7 +161,8 @@ class BrokerProcess(DiskProcess):
     def _begin(self) -> None:
         config = self.config
         try:
-            self.store = Store.open(self.disk, self.store_config, self._tracer, kernel=self.kernel)
+            with patch.object(store_module, "Lock", partial(LoopLock, self.host)):
+                self.store = Store.open(self.disk, self.store_config, self._tracer, kernel=self.kernel)
         except StoreError as error:
             self.failed = str(error)
             self.alive = False
@@ -250,6 +257,7 @@ class BrokerProcess(DiskProcess):
     def kill(self, *, power_loss: bool) -> None:
         self.lost_power = self.lost_power or power_loss
         self._issued_id = self.broker_id
+        self.hung_writes.abandon()
         self.end_life(power_loss=power_loss)
         self.disk.crash(power_loss=power_loss)
         self._observe(self, "died", {})
@@ -267,10 +275,11 @@ class BrokerProcess(DiskProcess):
         if not self.replica.may_stop and self.clock.now_ms() < self._stop_by_ms:
             self.after(LEAVE_TICK_MS, self._leave)
             return
-        self.store.sync()
-        self.core.save()
-        self.store.close()
-        self._tracer.event("stopped", end=self.store.max_phy_offset)
+        if self.driver.is_log_free:
+            self.store.sync()
+            self.core.save()
+            self.store.close()
+            self._tracer.event("stopped", end=self.store.max_phy_offset)
         self.kill(power_loss=False)
 
     def _new_disk(self, prng: SimPrng) -> SimDisk:
@@ -324,6 +333,13 @@ class BrokerProcess(DiskProcess):
         """For that long a sync may take up to `sync_ms`."""
         self._slow_until_ms, self._sync_ms = self.scheduler.now_ms + duration_ms, sync_ms
         self.disturb(self._slow_until_ms + sync_ms)
+
+    def hang_disk(self, duration_ms: int, sync_ms: int) -> None:
+        """As `slow_disk`; and a change of the log that begins meanwhile hangs until the end, within any of its
+        writes."""
+        self.slow_disk(duration_ms, sync_ms)
+        self._hangs_until_ms = self._slow_until_ms
+        self.disk.hang = self.hung_writes.at_change
 
     def rot(self, draws: SimPrng) -> bool:
         """Die, while a byte of a body changes that the next start must read and that is not the last record's. False if
@@ -382,7 +398,7 @@ class BrokerProcess(DiskProcess):
         """Every entry into the broker ends here."""
         if self.lost_power and self.alive and not self.store.unclean:
             self.lost_power = False
-        if self.alive:
+        if self.alive and self.driver.is_log_free:
             for check in self.static_checks if self.is_static else self.checks:
                 check(self)
 
@@ -425,6 +441,17 @@ class BrokerProcess(DiskProcess):
         self.driver.timeout()
         self.stepped()
 
+    @property
+    def is_changing_log(self) -> bool:
+        return self.hung_writes.is_under_way
+
+    def write(self, work: Callable[[], None]) -> bool:
+        return self.hung_writes.write(work)
+
+    def _log_written(self, error: BaseException | None) -> None:
+        self.driver.log_written(error)
+        self.stepped()
+
     def wake_dispatch(self) -> None:
         if not self._dispatching:
             self._dispatching = True
@@ -434,7 +461,8 @@ class BrokerProcess(DiskProcess):
         self._dispatching = False
         if self.driver.dispatch():
             self.wake_dispatch()
-        self.store.index.build(INDEX_STEP_BYTES)
+        if self.driver.is_log_free:
+            self.store.index.build(INDEX_STEP_BYTES)
         self._watch_schedule()
         self.stepped()
 
@@ -453,6 +481,9 @@ class BrokerProcess(DiskProcess):
 
     def _flush(self) -> None:
         self._flushing = False
+        if not self.driver.is_log_free:
+            self.flush_soon()  # the host's thread waits for that of the change
+            return
         self.driver.flush_begins()
         try:
             self.store.sync()
@@ -479,7 +510,8 @@ class BrokerProcess(DiskProcess):
         self.after(FEED_TICK_MS, self._feed_tick)
 
     def _feed_tick(self) -> None:
-        self.core.pull.timeout()
+        if self.driver.is_log_free:
+            self.core.pull.timeout()
         self.core.feed.timeout()
         self.core.room.timeout()
         self.stepped()
@@ -541,7 +573,7 @@ class BrokerProcess(DiskProcess):
         self.after(self.config.clean_resource_interval, self._clean_tick)
 
     def _clean_tick(self) -> None:
-        if self.store.index.has_failed:
+        if self.store.index.has_failed and self.driver.is_log_free:
             self.store.index.retry()
         self._clean()
         self._clean_later()

@@ -23,6 +23,9 @@ class SimShell:
         self.wake_dispatch = process.wake_dispatch
         self.wake_flush = process.flush_soon
 
+    def write(self, work: Callable[[], None]) -> bool:
+        return self._process.write(work)
+
     def wake_schedule(self) -> None:
         if self._process.is_delivering:
             self._process.deliver_soon()

@@ -465,7 +465,14 @@ class Faults(Strikes):
     def _hang_disk(self, draws: SimPrng) -> None:
         broker = self.broker_of(draws)
         self.tell("hang-disk", broker.host)
-        broker.slow_disk(draws.between(1000, 6000), draws.between(4000, 12_000))
+        duration_ms = draws.between(1000, 6000)
+        broker.hang_disk(duration_ms, draws.between(4000, 12_000))
+        masters = [item for item in self.group_with(broker).brokers if item.alive and item.replica.is_master]
+        if masters and draws.chance(1, 2):
+            # whoever is elected then, this replica has an epoch to take, and a fork to cut perhaps
+            self._kill_later(masters[-1], draws, draws.between(0, duration_ms // 2))
+        if draws.chance(1, 4):
+            self._kill_later(broker, draws, draws.between(duration_ms // 2, duration_ms + 1000))
 
     def _fail_disk(self, draws: SimPrng) -> None:
         broker = self.broker_of(draws)

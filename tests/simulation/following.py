@@ -65,6 +65,8 @@ class SimAwaits:
 
     async def write(self, write: Callable[[T], None], data: T) -> None:
         await self.sleep(self._draws.between(0, WRITE_MS))
+        while self._process.is_changing_log:
+            await self.sleep(WRITE_MS)  # the host's thread waits for that of the change
         write(data)
 
 
@@ -201,7 +203,7 @@ class Scrubbing:
     def _tick(self) -> None:
         scrubber = self._core.scrubber
         limit_bytes = self._core.config.scrub_bytes_per_second * SCRUB_TICK_MS // 1000
-        if limit_bytes and not self._core.driver.is_copying:
+        if limit_bytes and self._core.driver.is_log_free and not self._core.driver.is_copying:
             piece = scrubber.next_piece(limit_bytes)
             if piece is not None:
                 scrubber.check(piece, scrubber.read(piece))

@@ -121,17 +121,18 @@ def _bytes_before_their_entry() -> Iterator[None]:
     """A slave writes an epoch's entry after its first bytes."""
     entries, transfer, busy = HaClient._append_entries, HaClient._transfer, set[int]()
 
-    def late(self: HaClient, phy_offset: PhyOffset) -> None:
+    def late(self: HaClient, master: Any, phy_offset: PhyOffset) -> None:
         if id(self) not in busy:
-            entries(self, phy_offset)
+            entries(self, master, phy_offset)
 
-    def bytes_first(self: HaClient, now_ms: int, frame: Any) -> None:
+    def bytes_first(self: HaClient, now_ms: int, frame: Any) -> bool:
         busy.add(id(self))
         try:
-            transfer(self, now_ms, frame)
+            taken = transfer(self, now_ms, frame)
         finally:
             busy.discard(id(self))
-        entries(self, self._log.max_phy_offset)
+        entries(self, self._master_entries, self._log.max_phy_offset)
+        return taken
 
     with patch.object(HaClient, "_append_entries", late), patch.object(HaClient, "_transfer", bytes_first):
         yield
@@ -166,14 +167,15 @@ def _new_boot_at_once(self: BootFile, process_id: int) -> None:
     _RUNNING(self, process_id)
 
 
-_ACCEPT = Replica._accept
+_RECORD = Replica._record
 
 
-def _accepted_after(self: Replica, epoch: Any) -> bool:
+def _recorded_after(self: Replica, epoch: Any, refusal: list[str]) -> None:
     """The epoch becomes durable with the next one."""
     late = self.__dict__.setdefault("_late_epochs", [])
     late.append(epoch)
-    return True if len(late) < 2 else _ACCEPT(self, late[-2])
+    if len(late) > 1:
+        _RECORD(self, late[-2], refusal)
 
 
 _ACK = HaConnection._ack
@@ -222,7 +224,7 @@ MOMENT_MUTATIONS: dict[str, Callable[[], Any]] = {
     "a slave acknowledges 64 bytes ahead": lambda: patch.object(HaClient, "_ackable", _one_record_ahead),
     "an epoch's entry stays in memory": lambda: patch.object(EpochFile, "append", _entry_in_memory),
     "a start after a loss of power forgets it at once": lambda: patch.object(BootFile, "running", _new_boot_at_once),
-    "an epoch is durable with the next one": lambda: patch.object(Replica, "_accept", _accepted_after),
+    "an epoch is durable with the next one": lambda: patch.object(Replica, "_record", _recorded_after),
     "a slave's first word counts as all": lambda: patch.object(HaConnection, "_ack", _first_ack_is_the_end),
     "what was sent to a target counts as there (ruling 18)": lambda: patch.object(
         HandOver, "look", _what_was_sent_is_there

@@ -530,7 +530,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "old files go before they are committed": lambda: patch.object(
         Store, "settled_offset", property(lambda self: self.max_phy_offset)
     ),
-    "nobody is copied to again": lambda: patch.object(HaClient, "_restart_at", _stay),
+    "nobody is copied to again": lambda: patch.object(HaClient, "_check_restart", _stay),
     "sync does nothing": lambda: patch.object(Store, "sync", lambda self: self.max_phy_offset),
     "the tail behind a cut stays (apache/rocketmq 10666)": lambda: patch.object(CommitLog, "cut", _cut_without_zeros),
     "changes are answered before the set holds them (ruling 16)": lambda: patch.object(

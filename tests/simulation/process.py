@@ -83,6 +83,11 @@ class Process:
             self.post(self.life, work)
 
     @property
+    def is_changing_log(self) -> bool:
+        """One of its threads changes the log and waits for the disk; others that need the log wait for it."""
+        return False
+
+    @property
     def is_paused(self) -> bool:
         return self._paused
 

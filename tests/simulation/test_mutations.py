@@ -16,6 +16,7 @@ from .run import Run
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "internals" / "simulation.md"
 FOUND_BY = {
+    "a change of the log holds the event loop": "hung:1",
     "what a sync failed on is only synced (ruling 29)": "forgotten:10",
     "acks against the shrunk set (ruling 1)": "rough:1",
     "no majority needed (ruling 1)": "rough:1",

@@ -10,7 +10,7 @@ import itertools
 import os
 import struct
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -97,14 +97,11 @@ class HaService:
         boundary: Boundary | None = None,
         *,
         plain: bool = False,
-        disk_works: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`guard` None asks for nothing; `boundary` None: an exception that nobody foresaw ends the broker.
-        `disk_works` is waited for ahead of a cut of the log."""
+        """`guard` None asks for nothing; `boundary` None: an exception that nobody foresaw ends the broker."""
         self._driver = driver
         self._guard = guard or HaGuard("disabled", NO_SECURITY)
         self._boundary = boundary
-        self._disk_works = disk_works
         self._refusal = ""
         """The last one, which is traced once."""
         self._plain = plain
@@ -255,7 +252,6 @@ class HaService:
         read_bytes = READ_BYTES if conn_id < 0 else ACK_READ_BYTES
         plain = stream.socket if isinstance(stream, trio.SocketStream) else None
         buffer = memoryview(bytearray(read_bytes if plain is not None else 0))
-        is_first = conn_id < 0
         while conn_id in self._connections:
             try:
                 if plain is not None:
@@ -267,10 +263,6 @@ class HaService:
                 return
             if not data:
                 return
-            if is_first and self._disk_works is not None and self._driver.would_cut(conn_id, data):
-                # A disk that hangs would hold this thread, and with it all heartbeats, until it goes on.
-                await self._disk_works()
-            is_first = False
             self._driver.ha_received(conn_id, data)
 
     async def _write(self, conn_id: int, connection: _Connection, stream: trio.abc.Stream) -> None:

@@ -16,6 +16,7 @@ from zlib import crc32
 
 from rmqha.broker.requests.request import Channel, Handler, RequestError, number
 from rmqha.broker.tables.metadata_follower import CALL_TIMEOUT_MS, Awaits
+from rmqha.ha.log_writes import WAITS
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.epoch import EpochEntry
 from rmqha.model.error import DamagedError, RemoteProtocolError, UnreachableError
@@ -40,6 +41,9 @@ ENTRY_DAMAGED = (
 
 class RecordHolders(Protocol):
     """This replica's place in its group; `Replica` and `StaticReplica` are ones."""
+
+    @property
+    def is_writing(self) -> bool: ...
 
     def holders(self, phy_offset: PhyOffset) -> list[str]: ...
 
@@ -99,6 +103,8 @@ class ReadRepair:
         self._check(offset)
 
     def _check(self, offset: int) -> None:
+        if self._group.is_writing:
+            return  # the log is being changed
         try:
             self._store.repair.check(offset)
         except DamagedError as error:
@@ -154,6 +160,8 @@ class ReadRepair:
             return Repair.REFUSED, reply.remark or f"it answered code {reply.code}"
         if self._store.damage.get(record.phy_offset) is not record:
             return Repair.REFUSED, "it is damaged no more"
+        if self._group.is_writing:
+            return Repair.REFUSED, WAITS
         data = bytes(reply.body)
         if reply.ext.get("crc32") != str(crc32(data)):
             return Repair.REFUSED, "what came is not what was sent"

@@ -211,7 +211,7 @@ class ReplicaDriver:
     @whole
     def commit(self) -> None:
         """Let go what waits in memory for company (transientStorePoolEnable). Raises StoreError."""
-        if self.store.commit():
+        if self.is_log_free and self.store.commit():
             self.replica.appended(self._clock.now_ms())
             self._perform()
 
@@ -271,10 +271,6 @@ class ReplicaDriver:
         self.replica.ha_opened(self._clock.now_ms(), conn_id)
         self._perform()
 
-    def would_cut(self, conn_id: int, data: Buffer) -> bool:
-        """`data`, the first from a master, has the log cut: durable writes, in the loop's own thread."""
-        return self.replica.would_cut(conn_id, data)
-
     @whole
     def ha_received(self, conn_id: int, data: Buffer) -> None:
         """`data` may be overwritten afterwards."""
@@ -296,6 +292,19 @@ class ReplicaDriver:
         self._perform()
 
     # --- log --------------------------------------------------------------------------------------------------------
+    @whole
+    def log_written(self, error: BaseException | None = None) -> None:
+        """The end of a change that `LogWriter.write` said would take its time; it raised `error`."""
+        if error is not None:
+            raise error
+        self.replica.log_written(self._clock.now_ms())
+        self._perform()
+
+    @property
+    def is_log_free(self) -> bool:
+        """Else the log is being changed by a thread that waits for the disk: nobody may look at it or change it."""
+        return not self.replica.is_writing
+
     @property
     def is_copying(self) -> bool:
         """A slave that lacks much of its master's log: the copy goes before everything that is derived from it."""
@@ -304,10 +313,12 @@ class ReplicaDriver:
     @property
     def dispatch_due(self) -> bool:
         """A copy is dispatched in slices that are worth it."""
-        return self.store.dispatch_behind_bytes > (COPY_BYTES if self.is_copying else 0)
+        return self.is_log_free and self.store.dispatch_behind_bytes > (COPY_BYTES if self.is_copying else 0)
 
     def dispatch(self) -> bool:
         """Put one slice of committed records into the queues; True if more remains."""
+        if not self.is_log_free:
+            return False
         before, started_ms = self.store.dispatched_offset, self._clock.now_ms()
         in_bulk = self.is_copying or self.store.dispatch_behind_bytes >= BACKLOG_BYTES
         limit_bytes = COPY_BYTES if in_bulk else DISPATCH_BYTES

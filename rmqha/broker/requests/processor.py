@@ -12,6 +12,7 @@ from rmqha.broker.requests.request import Channel, Handler, RequestError, Steps,
 from rmqha.broker.requests.retry import SendBackProcessor
 from rmqha.broker.requests.send import SendProcessor
 from rmqha.broker.services.transaction_service import TransactionService
+from rmqha.ha.log_writes import WAITS
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import DamagedError, RemoteProtocolError
 from rmqha.wire.body_bound import body_fault
@@ -20,6 +21,17 @@ from rmqha.wire.command import Command
 _APPENDS = frozenset({RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION})
 """Small requests that append a record which was sent before."""
 _SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
+
+_BESIDE_THE_LOG = frozenset(
+    {
+        RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
+        RequestCode.RMQHA_HAND_OVER,
+        RequestCode.RMQHA_GET_REPLICA_STATE,
+        RequestCode.HEART_BEAT,
+        RequestCode.UNREGISTER_CLIENT,
+    }
+)
+"""Answered while the log is being changed."""
 
 Later = Callable[[Channel, Command], None]
 """Takes one request and answers it by itself, now or later; raises RequestError to refuse it."""
@@ -43,7 +55,10 @@ class BrokerProcessor:
         consumers: ConsumerRequests,
         parts: Iterable[Handlers],
         room: TailRoom,
+        is_log_free: Callable[[], bool],
     ) -> None:
+        """While not `is_log_free` only what never looks at the log is answered."""
+        self._is_log_free = is_log_free
         self._room = room
         self._send = send
         self._pull = pull
@@ -64,12 +79,17 @@ class BrokerProcessor:
     def take(self, channel: Channel, data: bytes, max_count: int) -> tuple[int, int]:
         """Answer the plain sends at the front of the frames in `data`, `max_count` at most: the index behind them, and
         their number. Raises as `received`."""
+        if not self._is_log_free():
+            return 0, 0
         return self._send.take(channel, data, max_count)
 
     def received(self, channel: Channel, commands: list[Command]) -> None:
         """Answer `commands` by `channel.send`, now or later. Raises StoreError and OSError: the disk is unusable."""
         sends: list[Command] = []
         for command in commands:
+            if command.code not in _BESIDE_THE_LOG and not self._is_log_free():
+                self._refuse(channel, command)
+                continue
             if command.code in _SENDS:
                 sends.append(command)
                 continue
@@ -79,6 +99,10 @@ class BrokerProcessor:
             self._one(channel, command)
         if sends:
             self._send.process(channel, sends)
+
+    def _refuse(self, channel: Channel, command: Command) -> None:
+        if not command.is_oneway:
+            channel.send(command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, {}, remark=WAITS))
 
     def _one(self, channel: Channel, command: Command) -> None:
         reply: Command | Work | None

@@ -1,4 +1,4 @@
-"""Probes the disk of the store: a small write made durable at each interval, and ahead of a cut, in a thread. Shell.
+"""Probes the disk of the store: a small write made durable at each interval, in a thread. Shell.
 
 A disk that hangs keeps the thread, not the broker: the heartbeats go on and say so.
 """
@@ -45,28 +45,6 @@ class DiskProbe:
             error = await trio.to_thread.run_sync(write_block, self._disk, abandon_on_cancel=True)
             self._health.ended(self._clock.now_ms(), error)
             await trio.sleep(self._interval_ms / 1000)
-
-
-class DiskProof:
-    """Waits until the disk works. `prove` blocks meanwhile, in one thread however many wait: a pool that hung threads
-    have used up would stop everything that needs one."""
-
-    def __init__(self, prove: Callable[[], object], nursery: trio.Nursery) -> None:
-        self._prove = prove
-        self._nursery = nursery
-        self._ended: trio.Event | None = None
-
-    async def wait(self) -> None:
-        if self._ended is None:
-            self._ended = trio.Event()
-            self._nursery.start_soon(self._run, self._ended)
-        await self._ended.wait()
-
-    async def _run(self, ended: trio.Event) -> None:
-        # a thread that hangs cannot be cancelled; it is left behind when the broker ends
-        await trio.to_thread.run_sync(self._prove, abandon_on_cancel=True)
-        self._ended = None
-        ended.set()
 
 
 def write_block(disk: Disk) -> str:

@@ -56,7 +56,10 @@ class Retention:
 
     # --- look -------------------------------------------------------------------------------------------------------
     def look(self) -> None:
-        """Decide and let go; `schedule_unlink` then does what takes time."""
+        """Decide and let go; `schedule_unlink` then does what takes time. A log that is being changed waits for the
+        next look."""
+        if not self._driver.is_log_free:
+            return
         store, driver = self._store, self._driver
         try:
             store.trim_derived()
@@ -99,7 +102,7 @@ class Retention:
     def schedule_unlink(self) -> bool:
         """Take from the disk what the store has let go of, one log file; True if there is more. Blocks."""
         config = self._config
-        return self._store.schedule_unlink(
+        return self._driver.is_log_free and self._store.schedule_unlink(
             self._clock.now_ms(), config.destroy_maped_file_interval_forcibly, config.redelete_hanged_file_interval
         )
 

@@ -21,7 +21,7 @@ class ScrubLoop:
         scrubber = self._core.scrubber
         while True:
             bytes_per_second = self._core.config.scrub_bytes_per_second
-            if not bytes_per_second or self._core.driver.is_copying:
+            if not bytes_per_second or self._core.driver.is_copying or not self._core.driver.is_log_free:
                 await trio.sleep(IDLE_MS / 1000)
                 continue
             piece = scrubber.next_piece(min(PIECE_BYTES, bytes_per_second))
@@ -30,5 +30,6 @@ class ScrubLoop:
                 continue
             # a disk that hangs keeps the thread, not the broker
             trouble = await trio.to_thread.run_sync(scrubber.read, piece, abandon_on_cancel=True)
-            scrubber.check(piece, trouble)
+            if self._core.driver.is_log_free:
+                scrubber.check(piece, trouble)
             await trio.sleep((piece[1] - piece[0]) / bytes_per_second)

@@ -1,15 +1,22 @@
 """Slave's end of the HA connection, as a machine.
 
     DIALING ──opened──▶ HANDSHAKE ──master's answer, aligned──▶ FOLLOWING        (`master_link` dials)
-    HANDSHAKE ──nothing in common (3-3)──▶ REFUSED: keep every byte, wait for an operator
+                          ├──the disk takes its time──▶ CUTTING ──log_written──▶ FOLLOWING
+                          └──nothing in common (3-3)──▶ REFUSED: keep every byte, wait for an operator
 
 The consistent point is computed at every handshake, whatever the offsets look like (ruling 2). A cut is durable before
-anything of the master's is appended.
+anything of the master's is appended, and so is an epoch's entry. While the disk takes its time over either, nothing is
+appended or acknowledged; what the master sends meanwhile is kept, up to MAX_KEPT_BYTES.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
+from functools import partial
+
 from rmqha.ha.action import Action, CloseHa, SendHa
+from rmqha.ha.log_writes import LogWrites
 from rmqha.ha.stream.alignment import Alignment, AlignmentVerdict, align
 from rmqha.ha.stream.copy_progress import CopyProgress
 from rmqha.ha.stream.peer_bytes import frames_of
@@ -20,10 +27,20 @@ from rmqha.model.error import RemoteProtocolError
 from rmqha.model.identity import HaMode
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.port import Buffer, ReplicaLog, Tracer
-from rmqha.wire.ha_stream import MasterHandshake, MasterStreamParser, SlaveAck, SlaveHandshake, Transfer
+from rmqha.wire.ha_stream import (
+    MasterFrame,
+    MasterHandshake,
+    MasterStreamParser,
+    SlaveAck,
+    SlaveHandshake,
+    Transfer,
+    TransferHeader,
+)
 
 HANDSHAKE_TIMEOUT_MS = 3000
 ACK_INTERVAL_MS = 5000
+MAX_KEPT_BYTES = 4 * 1024 * 1024
+"""Bytes of a master's stream that are kept while a change of the log waits for the disk."""
 LACKS_QUEUE_ENDS = "this replica must learn where the queues end; until then it copies as a learner"
 KNOWS_QUEUE_ENDS = "this replica knows where the queues end: it is a learner no more"
 
@@ -31,8 +48,14 @@ KNOWS_QUEUE_ENDS = "this replica knows where the queues end: it is a learner no 
 class HaClient(ReplicationClient):
     """A slave of a group with a controller."""
 
-    def __init__(self, config: BrokerConfig, log: ReplicaLog, broker_id: BrokerId, tracer: Tracer) -> None:
+    def __init__(
+        self, config: BrokerConfig, log: ReplicaLog, writes: LogWrites, broker_id: BrokerId, tracer: Tracer
+    ) -> None:
         super().__init__(config, log, tracer)
+        self._writes = writes
+        self._kept: deque[MasterFrame] = deque()
+        """Frames of this connection, to be taken once a change of the log is made."""
+        self._kept_bytes = 0
         self.truncated_bytes = 0
         self.caught_up_with: PhyOffset | None = None
         """The master's end as of the handshake; reaching it proves an unclean replica whole again (ruling 3)."""
@@ -48,6 +71,8 @@ class HaClient(ReplicationClient):
     # --- connection events ----------------------------------------------------------------------------------------
     def leave(self, reason: str) -> list[Action]:
         self.caught_up_with = None
+        self._kept.clear()
+        self._kept_bytes = 0
         return super().leave(reason)
 
     def opened(self, now_ms: int, conn_id: int) -> list[Action]:
@@ -63,19 +88,38 @@ class HaClient(ReplicationClient):
     def closed(self, now_ms: int, conn_id: int) -> None:
         if conn_id == self.conn_id:
             self.caught_up_with = None
+            self._kept.clear()
+            self._kept_bytes = 0
         super().closed(now_ms, conn_id)
 
     def received(self, now_ms: int, conn_id: int, data: Buffer) -> list[Action]:
         if conn_id != self.conn_id:
             return []
         self._heard_at_ms = now_ms
+        try:
+            frames = frames_of(self._parser.feed, data)
+        except RemoteProtocolError as error:
+            return self._drop(now_ms, str(error), is_breach=True)
+        if self._writes.is_waiting:
+            return self._keep(now_ms, frames)
+        return self._take(now_ms, deque(frames))
+
+    def written(self, now_ms: int) -> list[Action]:
+        """Take what has come while a change of the log, which is made now, waited for the disk."""
+        frames, self._kept, self._kept_bytes = self._kept, deque(), 0
+        return [] if self.conn_id is None else self._take(now_ms, frames)
+
+    def _take(self, now_ms: int, frames: deque[MasterFrame]) -> list[Action]:
         actions: list[Action] = []
         try:
-            for frame in frames_of(self._parser.feed, data):
+            while frames:
+                frame = frames.popleft()
                 if isinstance(frame, MasterHandshake):
                     actions += self._align(now_ms, frame)
-                else:
-                    self._transfer(now_ms, frame)
+                elif not self._transfer(now_ms, frame):
+                    frames.appendleft(frame)
+                if self._writes.is_waiting:
+                    return actions + self._keep(now_ms, frames)
                 if not self._is_open():
                     return actions
                 if self._log.lacks_queue_ends and not self._greeted_lacking:
@@ -84,19 +128,15 @@ class HaClient(ReplicationClient):
             return [*actions, *self._drop(now_ms, str(error), is_breach=True)]
         return actions + self.ack(now_ms)
 
-    def would_cut(self, data: Buffer) -> bool:
-        """True if `data`, the first that this connection's master sends, has the log cut or set aside; so too while the
-        handshake is not whole. Changes nothing."""
-        if self.state is not ClientState.HANDSHAKE:
-            return False
-        try:
-            frame = next(iter(MasterStreamParser().feed(data)), None)
-        except RemoteProtocolError:
-            return False
-        if not isinstance(frame, MasterHandshake):
-            return frame is None
-        found = self._alignment(frame, self._log.confirm_offset)
-        return found.verdict is not AlignmentVerdict.FOLLOW or self._is_cut(found) or self._is_cleared(frame.entries)
+    def _keep(self, now_ms: int, frames: Iterable[MasterFrame]) -> list[Action]:
+        for frame in frames:
+            if isinstance(frame, Transfer):  # its bytes are the shell's buffer
+                frame = Transfer(frame.header, bytes(frame.data))
+                self._kept_bytes += len(frame.data)
+            self._kept.append(frame)
+        if self._kept_bytes > MAX_KEPT_BYTES:
+            return self._drop(now_ms, "the disk does not keep up")
+        return []
 
     def _is_open(self) -> bool:
         return self.conn_id is not None
@@ -130,10 +170,17 @@ class HaClient(ReplicationClient):
             self.state = ClientState.REFUSED
             self.refusal = found.reason
             return [CloseHa(conn_id, found.reason)]
+        assert self.conn_id is not None
+        then = partial(self._aligned, self.conn_id, frame, found)
+        if not self._is_changed(found, frame.entries):
+            return then(now_ms)
+        self.state = ClientState.CUTTING
+        return self._writes.make(now_ms, partial(self._change, found, frame.entries), then)
+
+    def _aligned(self, conn_id: int, frame: MasterHandshake, found: Alignment, now_ms: int) -> list[Action]:
+        log = self._log
         if found.verdict is AlignmentVerdict.FOLLOW:
-            self._cut(found, frame.entries)
-        if found.verdict is AlignmentVerdict.RESTART:
-            self._give_up_log(PhyOffset(0))
+            self.truncated_bytes += found.cut_bytes
         if found.cut_bytes or found.case not in ("2-2", "empty"):
             self._tracer.event(
                 "ha_aligned",
@@ -143,10 +190,10 @@ class HaClient(ReplicationClient):
                 cut_bytes=found.cut_bytes,
                 same_epoch_other_start=found.same_epoch_other_start_count,
             )
+        if conn_id != self.conn_id:
+            return []  # it ended while the disk took its time
         self._master_entries = list(frame.entries)
         self._may_start_elsewhere = True
-        if log.max_phy_offset == log.min_phy_offset:
-            self._append_entries(log.max_phy_offset)
         self.caught_up_with = frame.max_phy_offset
         self.progress.begin(now_ms, log.max_phy_offset, frame.max_phy_offset)
         self.state = ClientState.FOLLOWING
@@ -155,37 +202,53 @@ class HaClient(ReplicationClient):
         self._said_at_ms = self._state_since_ms = now_ms
         return []
 
-    def _cut(self, found: Alignment, master: EpochHistory) -> None:
+    def _is_changed(self, found: Alignment, master: EpochHistory) -> bool:
+        if found.verdict is AlignmentVerdict.RESTART or self._is_cleared(master) or self._is_cut(found):
+            return True
+        return self._is_empty and self._lacks_entries(master, self._log.max_phy_offset)
+
+    def _change(self, found: Alignment, master: EpochHistory) -> None:
         """Entries without bytes prove nothing and go: one that starts at our end, or, in a log without any byte, those
         that the master does not know."""
         log = self._log
-        if self._is_cleared(master):
+        if found.verdict is AlignmentVerdict.RESTART:
+            self._give_up_log(PhyOffset(0))
+        elif self._is_cleared(master):
             log.clear_epochs()
         elif self._is_cut(found):
             log.truncate(found.end_offset)
-            self.truncated_bytes += found.cut_bytes
+        if self._is_empty:
+            self._append_entries(master, log.max_phy_offset)
+
+    @property
+    def _is_empty(self) -> bool:
+        return self._log.max_phy_offset == self._log.min_phy_offset
 
     def _is_cleared(self, master: EpochHistory) -> bool:
-        log = self._log
-        return log.max_phy_offset == log.min_phy_offset and not set(log.epochs) <= set(master)
+        return self._is_empty and not set(self._log.epochs) <= set(master)
 
     def _is_cut(self, found: Alignment) -> bool:
         last = self._log.epochs.last
         return bool(found.cut_bytes) or (last is not None and last.start_offset >= self._log.max_phy_offset)
 
     # --- data -----------------------------------------------------------------------------------------------------
-    def _transfer(self, now_ms: int, frame: Transfer) -> None:
+    def _transfer(self, now_ms: int, frame: Transfer) -> bool:
+        """False if the log must be changed first, and the disk takes its time: the frame is to come again."""
         if self.state is not ClientState.FOLLOWING:
             raise RemoteProtocolError("the master sent data before its handshake")
         header, log = frame.header, self._log
         # a heartbeat too may tell where the master's log begins: an idle one sends nothing else
         begins_behind = self._may_start_elsewhere and header.phy_offset > log.max_phy_offset
-        if header.phy_offset != log.max_phy_offset and (header.size_bytes or begins_behind):
-            self._restart_at(header.phy_offset)
+        restarts = header.phy_offset != log.max_phy_offset and bool(header.size_bytes or begins_behind)
+        if restarts:
+            self._check_restart(header.phy_offset)
             self.progress.restart(now_ms, header.phy_offset)
-        if header.phy_offset == log.max_phy_offset:
+        if restarts or header.phy_offset == log.max_phy_offset:
             self._learn_entry(header.epoch, header.epoch_start_offset)
-            self._append_entries(header.phy_offset)
+            if restarts or self._lacks_entries(self._master_entries, header.phy_offset):
+                self._writes.make(now_ms, partial(self._prepare, header, restarts=restarts), _nothing)
+                if self._writes.is_waiting:
+                    return False
         if header.size_bytes:
             fault = log.append_raw(header.phy_offset, frame.data)
             self._may_start_elsewhere = False
@@ -196,8 +259,9 @@ class HaClient(ReplicationClient):
         confirm = PhyOffset(min(header.confirm_offset, log.max_phy_offset))
         if confirm > log.confirm_offset:
             log.set_confirm_offset(confirm)
+        return True
 
-    def _restart_at(self, phy_offset: PhyOffset) -> None:
+    def _check_restart(self, phy_offset: PhyOffset) -> None:
         """Only the first transfer may start elsewhere than at our end: at the master's min, if that is above. What we
         have is what the master has removed since; nobody can send what lies between."""
         own_max = self._log.max_phy_offset
@@ -210,7 +274,11 @@ class HaClient(ReplicationClient):
             new_start_offset=phy_offset,
             reason="the master's log begins behind our end: all of it is copied again",
         )
-        self._give_up_log(phy_offset)
+
+    def _prepare(self, header: TransferHeader, *, restarts: bool) -> None:
+        if restarts:
+            self._give_up_log(header.phy_offset)
+        self._append_entries(self._master_entries, header.phy_offset)
 
     def _give_up_log(self, phy_offset: PhyOffset) -> None:
         """A replica that no longer holds what it has acknowledged must not be elected before it has copied all."""
@@ -227,22 +295,27 @@ class HaClient(ReplicationClient):
         if known is not None:
             self._master_entries = list(known)
 
-    def _append_entries(self, phy_offset: PhyOffset) -> None:
+    def _lacks_entries(self, master: Iterable[EpochEntry], phy_offset: PhyOffset) -> bool:
+        last = self._log.epochs.last
+        if last is None:
+            return any(entry.start_offset <= phy_offset for entry in master)
+        return any(
+            entry.epoch > last.epoch and last.start_offset < entry.start_offset <= phy_offset for entry in master
+        )
+
+    def _append_entries(self, master: Iterable[EpochEntry], phy_offset: PhyOffset) -> None:
         """Entries go before their bytes: bytes without their entry would pass for the older epoch's. A heartbeat brings
         the entry of an epoch in which nothing has been written yet."""
-        log, last = self._log, self._log.epochs.last
-        if not self._master_entries or (last is not None and last.epoch >= self._master_entries[-1].epoch):
-            return
-        for entry in self._master_entries:
+        for entry in master:
             if entry.start_offset <= phy_offset:
-                log.append_epoch(entry.epoch, entry.start_offset)
+                self._log.append_epoch(entry.epoch, entry.start_offset)
 
     def _ackable(self) -> PhyOffset:
         return self._log.synced_offset if self._config.sync_flush else self._log.max_phy_offset
 
     def ack(self, now_ms: int) -> list[Action]:
         """Ack if our end grew or the interval is over; under SYNC_FLUSH the end is what has been synced."""
-        if self.state is not ClientState.FOLLOWING or self.conn_id is None:
+        if self.state is not ClientState.FOLLOWING or self.conn_id is None or self._writes.is_waiting:
             return []
         offset = self._ackable()
         first = self._acked_offset < 0
@@ -272,6 +345,12 @@ class HaClient(ReplicationClient):
         return self.progress.left_bytes(self._log.max_phy_offset) if self.state is ClientState.FOLLOWING else 0
 
     # --- time -----------------------------------------------------------------------------------------------------
+    def timeout(self, now_ms: int) -> list[Action]:
+        return [] if self._writes.is_waiting else super().timeout(now_ms)
+
+    def deadline_ms(self) -> int | None:
+        return None if self._writes.is_waiting else super().deadline_ms()
+
     def _timeout_connected(self, now_ms: int) -> list[Action]:
         if self.state is ClientState.HANDSHAKE and now_ms >= self._state_since_ms + HANDSHAKE_TIMEOUT_MS:
             return self._drop(now_ms, "the master did not answer the handshake")
@@ -290,3 +369,8 @@ class HaClient(ReplicationClient):
             case ClientState.FOLLOWING:
                 return min(self._silence_deadline_ms, self._said_at_ms + ACK_INTERVAL_MS)
         return None
+
+
+def _nothing(now_ms: int) -> list[Action]:
+    """The frame that the log was changed for comes next."""
+    return []

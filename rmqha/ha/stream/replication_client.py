@@ -27,6 +27,7 @@ class ClientState(Enum):
     IDLE = "idle"
     DIALING = "dialing"
     HANDSHAKE = "handshake"
+    CUTTING = "waits for its disk"
     FOLLOWING = "following"
     REFUSED = "refused"
 

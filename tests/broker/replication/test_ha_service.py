@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from pathlib import Path
 from typing import cast
 
 import pytest
@@ -14,14 +13,12 @@ import trio.testing
 
 from rmqha.broker.replication.ha_service import HaService
 from rmqha.broker.replication.replica_driver import ReplicaDriver
-from rmqha.broker.services.disk_probe import DiskProof, write_block
 from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.statistics import Statistics
 from rmqha.model.error import BrokenInvariantError
 from rmqha.model.offset import BrokerId, PhyOffset
 from rmqha.wire.auth.ha_proof import HaClaim
 from rmqha.wire.ha_stream import SlaveHandshake
-from tests.broker.services.test_disk_probe import HangingDisk
 from tests.support.patience import HANG_S
 from tests.support.tracer import SilentTracer
 
@@ -55,9 +52,6 @@ class Driver:
 
     def ha_closed(self, conn_id: int) -> None:
         self.told.append(("closed", conn_id))
-
-    def would_cut(self, conn_id: int, data: bytes) -> bool:
-        return bytes(data[:3]) == b"cut"
 
     def ha_received(self, conn_id: int, data: bytes) -> None:
         self.told.append(("received", conn_id))
@@ -238,55 +232,3 @@ async def test_what_the_machine_raises_ends_the_broker() -> None:
                 with trio.fail_after(HANG_S):
                     await trio.sleep_forever()
     assert caught.value.subgroup(BrokenInvariantError) is not None
-
-
-async def dialled(service: HaService, conn_id: int, listener: trio.SocketListener, first: bytes) -> trio.SocketStream:
-    """The master's end of a connection that the service has opened; it has sent `first`."""
-    service.open(conn_id, f"127.0.0.1:{listener.socket.getsockname()[1]}")
-    stream = await listener.accept()
-    await stream.send_all(first)
-    return stream
-
-
-async def until(driver: Driver, *wanted: tuple[str, int]) -> None:
-    with trio.fail_after(HANG_S):
-        while not set(wanted) <= set(driver.told):
-            await trio.lowlevel.checkpoint()
-
-
-async def test_a_disk_that_hangs_holds_a_cut_back_and_nothing_else(tmp_path: Path) -> None:
-    """The thread is the proof's; the loop, and with it every heartbeat, goes on."""
-    disk, driver, threads = HangingDisk(tmp_path), Driver(), list[str]()
-
-    def prove() -> None:
-        threads.append("begun")
-        write_block(disk)
-
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    async with listener, trio.open_nursery() as nursery:
-        proof = DiskProof(prove, nursery)
-        service = HaService(cast(ReplicaDriver, driver), SilentTracer(), nursery, disk_works=proof.wait)
-        streams = [await dialled(service, -1, listener, b"cut")]
-        await until(driver, ("opened", -1))
-        # another that needs no cut is served meanwhile, and so is a second one that waits for the same thread
-        streams += [await dialled(service, -2, listener, b"on"), await dialled(service, -3, listener, b"cut")]
-        await until(driver, ("received", -2), ("opened", -3))
-        ticks = 0
-        with trio.move_on_after(0.3):
-            while True:
-                await trio.sleep(0.01)
-                ticks += 1
-        assert ticks > 3 and threads == ["begun"]
-        assert {("received", -1), ("received", -3)}.isdisjoint(driver.told)
-        service.close(-3)
-        disk.go_on.set()
-        await until(driver, ("received", -1))
-        assert ("received", -3) not in driver.told, "its machine had left it"
-        await streams[0].send_all(b"cut")
-        with trio.fail_after(HANG_S):
-            while driver.told.count(("received", -1)) < 2:
-                await trio.lowlevel.checkpoint()
-        assert threads == ["begun"], "only what comes first is a handshake"
-        for stream in streams:
-            await stream.aclose()
-        nursery.cancel_scope.cancel()

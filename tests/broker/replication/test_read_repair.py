@@ -31,6 +31,8 @@ class PausedError(Exception):
 class Pair:
     """A master and a replica that has its log; `run` repairs until it pauses."""
 
+    is_writing = False
+
     def __init__(self, master: Broker, peer: Broker) -> None:
         self.master, self.peer = master, peer
         self.addresses = [PEER]
