@@ -133,7 +133,7 @@ def at_stake(view: ClusterView, group: GroupView, chosen: NodeView) -> str:
         if node is chosen:
             continue
         if node.replica is None:
-            parts.append(f"what {node.node.name} has beyond that is unknown, it does not answer")
+            parts.append(_as_last_heard(group, node, chosen.replica))
         elif lost := _cut_bytes(node.replica, chosen.replica):
             last = _history(node.replica).last
             epoch = last.epoch if last is not None else "none"
@@ -141,6 +141,23 @@ def at_stake(view: ClusterView, group: GroupView, chosen: NodeView) -> str:
     loss = "; ".join(parts) or "no replica has more"
     last = _history(chosen.replica).last
     return f"{chosen.node.name} ends at byte {own_end:,}, epoch {last.epoch if last is not None else 'none'}: {loss}"
+
+
+def _as_last_heard(group: GroupView, node: NodeView, master: ReplicaState) -> str:
+    """What a replica that does not answer may have beyond the end of `master`, from its last heartbeat."""
+    name, rows = node.node.name, () if group.told is None else group.told.replicas
+    row = next((row for row in rows if row.address == node.node.address), None)
+    if row is None or row.max_offset is None or row.epoch is None:
+        return f"what {name} has beyond that is unknown, it does not answer"
+    last = _history(master).last
+    when = "" if row.silent_ms is None else f" {row.silent_ms / 1000:.0f} s ago"
+    end = f"at byte {row.max_offset:,}, epoch {row.epoch}"
+    heard = f"{name} does not answer; the controllers heard from it last{when}, {end}"
+    if (more := row.max_offset - master.max_phy_offset) > 0:
+        return f"{heard}: at least {more:,} bytes would be lost, and what it took since then"
+    if row.epoch > (last.epoch if last is not None else 0):
+        return f"{heard}: what it has of that epoch would be lost"
+    return f"{heard}: no more than that, but for what it took since then"
 
 
 def _history(state: ReplicaState) -> EpochHistory:
