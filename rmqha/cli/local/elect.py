@@ -144,7 +144,7 @@ def at_stake(view: ClusterView, group: GroupView, chosen: NodeView) -> str:
 
 
 def _as_last_heard(group: GroupView, node: NodeView, master: ReplicaState) -> str:
-    """What a replica that does not answer may have beyond the end of `master`, from its last heartbeat."""
+    """A sentence on what a replica that does not answer may have beyond the end of `master`, by its last heartbeat."""
     name, rows = node.node.name, () if group.told is None else group.told.replicas
     row = next((row for row in rows if row.address == node.node.address), None)
     if row is None or row.max_offset is None or row.epoch is None:
