@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -73,8 +73,9 @@ async def _read(names: list[str], directory: Path | None, timeout_s: float) -> l
 def show(node: str, effective: bool, directory: Path | None, timeout: float, output: str) -> None:
     """Show the keys of NODE as they count: value, default, source, and whether a change needs a restart.
 
-    Each line ends with the source (default; file; preset haMode=…; config set, which is a change while it ran), the
-    default where the value is another, and live or restart: how a change comes into force.
+    The comment above each tells the source (default; file; preset haMode=…; config set: a change while it ran), the
+    default where the value is another, and live or restart: how a change comes into force. The output is a
+    properties file, so lines may be copied into one.
     """
     (servers,) = trio.run(_read, [node], directory, timeout)
     told = [(server, [key for key in key_table(server) if effective or _is_set(key)]) for server in servers]
@@ -89,14 +90,18 @@ def show(node: str, effective: bool, directory: Path | None, timeout: float, out
         return
     out = console()
     for server, keys in told:
-        kind = server.kind.title if server.is_ours else f"{server.kind.title} of Apache RocketMQ's"
-        out.print(Text(f"{server.name}: {kind} at {server.address}", "bold"), soft_wrap=True)
-        if not keys:
-            out.print("every key has its default")
-        for key in keys:
-            # as a properties file has it, so that a line can be copied into one
-            line = Text(f"{key.key}={key.value}")
-            out.print(line.append(f"   {_facts(key)}", "dim") if server.is_ours else line, soft_wrap=True)
+        for line in properties_lines(server, keys):
+            out.print(Text(line, "dim" if line.startswith("#") else ""), soft_wrap=True)
+
+
+def properties_lines(server: Server, keys: Sequence[Key]) -> list[str]:
+    """A properties file with these keys; what else is told of them stands in comments."""
+    kind = server.kind.title if server.is_ours else f"{server.kind.title} of Apache RocketMQ's"
+    lines = [f"# {server.name}: {kind} at {server.address}"]
+    for key in keys:
+        lines += [f"# {_facts(key)}"] if server.is_ours else []
+        lines.append(f"{key.key}={key.value}")
+    return lines if keys else [*lines, "# every key has its default"]
 
 
 def _is_set(key: Key) -> bool:

@@ -14,9 +14,11 @@ import trio
 from controller.config import ControllerConfig
 from nameserver.config import NamesrvConfig
 from nameserver.server import run_name_server
+from rmqha.cli.settings.command import properties_lines
 from rmqha.cli.settings.node import ConfigCodes, Server, find_key, key_table, plan_changes
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode as Code
+from rmqha.model.config.base import parse_properties
 from rmqha.model.config.servers import BrokerConfig, Config
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.wire.command import Command
@@ -49,6 +51,16 @@ def test_each_key_tells_where_its_value_comes_from() -> None:
     assert (found["minInSyncReplicas"].value, found["slaveReadEnable"].source) == ("2", "config set")
     assert (found["listenPort"].source, found["listenPort"].is_live) == ("default", False)
     assert found["flushIntervalCommitLog"].is_live
+
+
+def test_what_is_shown_is_a_properties_file() -> None:
+    changed = BrokerConfig(ha_mode="cp", broker_name="a=b #1", flush_interval_commit_log=200)
+    shown = server(changed, ConfigCodes.BROKER, "a:1", "slaveReadEnable")
+    lines = properties_lines(shown, key_table(shown))
+    assert parse_properties("\n".join(lines), "shown") == {key.key: key.value for key in key_table(shown)}
+    at = lines.index("flushIntervalCommitLog=200")
+    assert lines[at - 1] == "# file, default 500, live"
+    assert properties_lines(shown, []) == ["# node-1: broker at a:1", "# every key has its default"]
 
 
 def test_of_two_servers_in_one_process_each_has_its_keys() -> None:
