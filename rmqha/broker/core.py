@@ -240,8 +240,6 @@ class BrokerCore:
         replica = self.replica
         if replica.role is not Role.SLAVE or not replica.master_address or replica.broker_id is None:
             return None
-        if replica.is_writing:
-            return None  # what they say of the log cannot be looked at
         return Master(replica.master_address, replica.epoch, replica.broker_id)
 
     def _configure(self, config: BrokerConfig) -> None:

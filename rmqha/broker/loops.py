@@ -156,7 +156,7 @@ class BrokerLoops:
             await trio.sleep(INDEX_DELAY_MS / 1000)
             while self._driver.is_log_free and not self._driver.is_copying and self._build_some():
                 await trio.lowlevel.checkpoint()
-            if self._driver.is_copying:
+            if self._driver.is_copying or not self._driver.is_log_free:
                 await trio.sleep(INDEX_COPY_MS / 1000)
                 self._index.set()
             if index.sync_due:
@@ -181,6 +181,9 @@ class BrokerLoops:
             self._search_wanted = trio.Event()
             while self._driver.is_log_free and self._core.queries.step():
                 await trio.lowlevel.checkpoint()
+            if not self._driver.is_log_free:
+                await trio.sleep(HOLD_TICK_MS / 1000)
+                self._search_wanted.set()
 
     async def _run_notices(self) -> None:
         """Large groups whose members change all the time are told so for a tenth of the time."""

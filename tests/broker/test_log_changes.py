@@ -10,9 +10,12 @@ import pytest
 
 from rmqha.ha.log_writes import WAITS
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import StoreError
+from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
+from rmqha.wire.ha_stream import MasterHandshake
 
 from .support import Broker, FakeChannel, pull_command, send_command
 
@@ -58,7 +61,7 @@ def test_no_loop_looks_at_the_log_meanwhile(hung: Broker, monkeypatch: pytest.Mo
         hung.core.retention.look()
         assert not hung.core.retention.schedule_unlink()
         assert not hung.core.driver.dispatch() and not hung.core.driver.dispatch_due
-        assert list(hung.core.writes()) == [] and hung.core.followed_master is None
+        assert list(hung.core.writes()) == []
     hung.shell.end_change()
     hung.core.retention.look()
 
@@ -66,3 +69,18 @@ def test_no_loop_looks_at_the_log_meanwhile(hung: Broker, monkeypatch: pytest.Mo
 def test_what_the_change_raises_ends_the_broker(hung: Broker) -> None:
     with pytest.raises(StoreError, match="Input/output"):
         hung.core.driver.log_written(OSError(5, "Input/output error"))
+
+
+def test_a_slave_knows_its_master_while_it_cuts(tmp_path: Path) -> None:
+    """Its tables follow by that alone, and nobody tells them again."""
+    broker = Broker(tmp_path).start()
+    broker.core.driver.role_notified(broker.controller.elect(2))
+    (conn_id,) = [action[1] for action in broker.ports.ha_actions if action[0] == "open"]
+    broker.core.driver.ha_opened(conn_id)
+    broker.shell.disk_hangs = True
+    epochs = EpochHistory([EpochEntry(Epoch(2), PhyOffset(0))])
+    broker.core.driver.ha_received(conn_id, MasterHandshake(PhyOffset(0), Epoch(2), epochs).encode())
+    assert not broker.core.driver.is_log_free and not broker.core.replica.is_following
+    assert broker.core.followed_master is not None
+    broker.shell.end_change()
+    assert broker.core.replica.is_following

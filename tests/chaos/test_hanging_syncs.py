@@ -11,6 +11,7 @@ import trio
 from rmqha.drill.audit import audit, check_same_bytes
 from rmqha.drill.cluster import BROKERS, Cluster, Failover, quickstart, until, wall_ms
 from rmqha.drill.traffic import DrillTraffic
+from rmqha.ha.log_writes import WAITS
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.ops.local.supervisor import spawn
 from tests.chaos.conftest import Tell
@@ -91,3 +92,24 @@ async def test_a_slave_whose_disk_makes_nothing_durable_any_more_is_known_and_ho
         assert gap_ms < NOISE_MS
         assert not traffic.failures
         assert await cluster.master() == master
+
+
+async def test_a_replica_whose_disk_hangs_at_a_new_epoch_answers_all_the_same(tmp_path: Path, tell: Tell) -> None:
+    """The epoch must be durable before anything is done in it; its event loop does not wait for that."""
+    with trio.fail_after(HANG_S), cluster_that_can_hang(tmp_path) as cluster:
+        await cluster.up()
+        master = await cluster.master()
+        hung, other = (name for name in BROKERS if name != master)
+        flag(tmp_path, hung).touch()
+        await cluster.kill(master)
+
+        async def told() -> str:
+            return (await cluster.replica_states([hung]))[hung].disk_problem
+
+        problem = await until(told, "the replica's own word about its disk")
+        tell(problem)
+        assert problem in (WAITS, f"a small write has not ended for {PROBE_TIMEOUT_MS} ms")
+        assert await told(), "it answers again and again"
+        flag(tmp_path, hung).unlink()
+        await cluster.wait_well([hung, other])
+        assert await cluster.master() != master
