@@ -7,6 +7,8 @@ from functools import partial
 from itertools import chain
 from zlib import crc32
 
+from rmqha.broker.access.user_requests import UserRequests
+from rmqha.broker.access.user_table import UserTable
 from rmqha.broker.replication.read_repair import ReadRepair
 from rmqha.broker.replication.replica_driver import ReplicaDriver
 from rmqha.broker.replication.tail_room import TailRoom
@@ -127,7 +129,8 @@ class BrokerCore:
         self.notices = GroupNotices(self.clients, shell.wake_notices)
         self.retention = Retention(config, disk, self.driver, clock, tracer, shell.wake_retention, host.local_hour)
         self.delay_offsets = DelayOffsetTable(disk, clock, store, self, is_synced=synced)
-        tables = self.topics, self.groups, self.offsets, self.delay_offsets
+        self.users = UserTable(disk, clock, self, config.authorization_rules, *config.named_users, is_synced=synced)
+        tables = self.topics, self.groups, self.offsets, self.delay_offsets, self.users
         group = _GroupView(self.replica, store, self.driver)
         self.feed = MetadataLeader(config, group, shell, *tables, clock, tracer)
         self.scrubber = Scrubber(store)
@@ -170,7 +173,7 @@ class BrokerCore:
         send_back = SendBackProcessor(store, self.driver, rules, store_host, levels, self.statistics)
         self.processor = self._processor(config, send_back, clock)
         self._unwritten: set[str] = set()
-        if not (self.topics.file.is_saved and self.groups.file.is_saved):
+        if not all(table.file.is_saved for table in (self.topics, self.groups, self.users)):
             self.save_tables()  # what is in doubt since a kill; a slave tries again before it polls
         self.live.hear(self._configure)
         self.dispatched = self.pull.dispatched
@@ -219,7 +222,8 @@ class BrokerCore:
         )
         self.read_repair = ReadRepair(store, self.replica, self._tracer, self._repair_settled)
         asked = (feed, consumers, self.calls, queries, self.tables, group, self.admin, locks, self.retention)
-        parts = (*asked, self.send, selectors, self.queue_ends, self.read_repair)
+        users = UserRequests(self.users, changes, feed)
+        parts = (*asked, users, self.send, selectors, self.queue_ends, self.read_repair)
         appending = self.send, self.pull, send_back, self.transactions
         return BrokerProcessor(*appending, consumers, parts, self.room, lambda: self.driver.is_log_free)
 
@@ -255,6 +259,7 @@ class BrokerCore:
             self.offsets.new_epoch(action.epoch, self._clock.wall_ms())
             self.groups.new_epoch(action.epoch)
             self.topics.new_epoch(action.epoch)
+            self.users.new_epoch(action.epoch)
             if self.store.lacks_queue_ends:
                 self._tracer.event("master_lacks_queue_ends", epoch=action.epoch)
         self.feed.role_changed()
@@ -324,7 +329,7 @@ class BrokerCore:
             write()
 
     def save_tables(self) -> None:
-        """Write topics and groups now. What cannot be written is still to be."""
+        """Write topics, groups and users now. What cannot be written is still to be."""
         trouble = ""
         for write in self.table_writes():
             try:
@@ -334,8 +339,8 @@ class BrokerCore:
         self.tables_written(trouble)
 
     def table_writes(self) -> Iterator[Callable[[], None]]:
-        """One for each of topics and groups whose file is behind; a thread may call it. Each raises OSError."""
-        for table in (self.topics, self.groups):
+        """One for each of topics, groups and users whose file is behind; a thread may call it. Each raises OSError."""
+        for table in (self.topics, self.groups, self.users):
             data = table.unsaved()
             if data is not None:
                 yield partial(table.file.write, data)

@@ -36,6 +36,7 @@ from rmqha.broker.shell import BrokerShell, HostFacts
 from rmqha.ha.sync_state_set_manager import LEAVE_CAUSES
 from rmqha.host.access import security
 from rmqha.host.access.peer_filter import PeerRules
+from rmqha.host.access.user_accounts import UserAccounts
 from rmqha.host.clock import HostClock, local_month_ms
 from rmqha.host.disk import HostDisk
 from rmqha.host.event_counts import BROKER_PHASES, JOIN
@@ -140,6 +141,9 @@ async def run_broker(
             config, ports = await _listen(config, gate, nursery)
             shell = HostShell(gate.advertised)
             core = _open(config, tracer, await _store_host(config), gate.quotas, shell)
+            accounts = security.ambient.get().accounts
+            if isinstance(accounts, UserAccounts):
+                accounts.follow(core.users)
             if exposure is not None:
                 _show(exposure, core, gate.remoting)
             stop = trio.Event() if stopping is None else stopping
@@ -331,7 +335,7 @@ async def _call_consumer(channel: Channel, command: Command, timeout_ms: int, do
 
 
 def _metadata_sync(core: BrokerCore, client: remoting.RemotingClient, tracer: HostTracer) -> MetadataSync:
-    tables = core.topics, core.groups, core.offsets, core.delay_offsets
+    tables = core.topics, core.groups, core.offsets, core.delay_offsets, core.users
     strict = core.config.offset_sync == "strict"
     place = (lambda: core.followed_master, lambda: core.replica.is_following)
     made = MetadataSync(*tables, client, *place, tracer, saves_offsets=strict)

@@ -79,8 +79,8 @@ class Account:
     topics: Mapping[str, Permission] = field(default_factory=dict)
     groups: Mapping[str, Permission] = field(default_factory=dict)
 
-    def refusal(self, needs: Needs) -> str:
-        """ "" if this account may, else why not."""
+    def refusal(self, needs: Needs, host: str = "") -> str:
+        """ "" if this account may, else why not. `host` asks; these rights are the same from everywhere."""
         if needs.admin and not self.admin:
             return f"account {self.credentials.access_key} is not an admin"
         for topic, any_of in needs.topics:
@@ -128,10 +128,26 @@ class AccessList:
     accounts: Mapping[str, Account]
     white_addresses: tuple[str, ...] = ()
 
-    def refusal(self, access_key: str, needs: Needs) -> str:
-        """ "" if that account may, else why not."""
+    def refusal(self, access_key: str, needs: Needs, host: str = "") -> str:
+        """ "" if that account may, asked from `host`, else why not."""
         account = self.accounts.get(access_key)
-        return f"there is no account {access_key!r}" if account is None else account.refusal(needs)
+        return self.unknown(access_key) if account is None else account.refusal(needs, host)
+
+    def unsigned(self, code: int) -> str:
+        """The refusal of a request without a signature."""
+        return f"request {code} is not signed: set an access key and a secret key"
+
+    def unknown(self, access_key: str) -> str:
+        """The refusal of an account that there is not."""
+        return f"there is no account {access_key!r}"
+
+    def wrong_signature(self, access_key: str) -> str:
+        """The refusal of a signature by another key."""
+        return f"the signature of account {access_key} is wrong: check its secret key"
+
+    def takes_unsigned(self, code: int) -> bool:
+        """True if requests of that code need no account."""
+        return False
 
     def producer_group_refusal(self, access_key: str, group: str) -> str:
         """ "" if that account may be a producer of the group, else why not. A group that some account's groupPerms name
@@ -139,7 +155,7 @@ class AccessList:
         files say nothing of producer groups."""
         account = self.accounts.get(access_key)
         if account is None:
-            return f"there is no account {access_key!r}"
+            return self.unknown(access_key)
         has = account.groups.get(group)
         if has is None or has == Permission.SUB:
             may = account.admin or group not in self._owned_producer_groups

@@ -9,6 +9,8 @@ from ipaddress import ip_address
 
 from rmqha.model.offset import BrokerId
 
+PEER = "peer-server"
+"""The name under which servers sign with the cluster's secret; no account of any file, and no user."""
 MAX_NAME_CHARS = 253
 MAX_CHECK_CODE_CHARS = 255
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?")

@@ -21,14 +21,20 @@ class Principal:
     """An account by name. Its rights are looked up whenever it is asked, so that a change of the accounts counts for
     requests that wait and clients that are connected, too."""
 
-    __slots__ = ("_accounts", "access_key", "denied")
+    __slots__ = ("_accounts", "_host", "access_key", "denied")
 
     def __init__(
-        self, accounts: Accounts | None = None, access_key: str = "", denied: Callable[[Any, str], None] | None = None
+        self,
+        accounts: Accounts | None = None,
+        access_key: str = "",
+        denied: Callable[[Any, str], None] | None = None,
+        host: str = "",
     ) -> None:
         """Without `accounts` it may everything: a server that asks for none, or an address that needs none. `denied` is
-        to be called by whoever refuses a request that was let in, with the request and the reason."""
+        to be called by whoever refuses a request that was let in, with the request and the reason. `host`:
+        the address it asks from."""
         self._accounts = accounts
+        self._host = host
         self.access_key = access_key
         self.denied: Callable[[Any, str], None] = _nobody_counts if denied is None else denied
 
@@ -51,7 +57,7 @@ class Principal:
 
     def refusal(self, needs: Needs) -> str:
         """ "" if it may, else why not, in one sentence."""
-        return "" if self._accounts is None else self._accounts.access.refusal(self.access_key, needs)
+        return "" if self._accounts is None else self._accounts.access.refusal(self.access_key, needs, self._host)
 
     def producer_group_refusal(self, group: str) -> str:
         """ "" if it may be a producer of the group, else why not, in one sentence."""

@@ -32,6 +32,8 @@ FOR_ADMINS = frozenset(
     }
 )
 """Their values are empty for who may not know where secrets are, and which accounts there are."""
+SECRETS = frozenset({"initAuthenticationUser", "innerClientAuthenticationCredentials"})
+"""Their values are told to nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,8 @@ class ConfigAnswer:
     def of(self, config: Config, overridden: frozenset[str], principal: Principal) -> tuple[dict[str, str], bytes]:
         """The field is the caller's own."""
         if config is not self._config or overridden != self._overridden:
-            self._ext, self._body = config_ext(config, overridden), config_body(config)
-            self._body_for_all = config_body(config, FOR_ADMINS)
+            self._ext, self._body = config_ext(config, overridden), config_body(config, SECRETS)
+            self._body_for_all = config_body(config, FOR_ADMINS | SECRETS)
             self._config, self._overridden = config, overridden
         return dict(self._ext), self._body if principal.sees_secrets_places else self._body_for_all
 

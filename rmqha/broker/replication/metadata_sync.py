@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import trio
 
+from rmqha.broker.access.user_table import UserTable
 from rmqha.broker.replication.read_repair import ReadRepair
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.groups import GroupTable
@@ -59,6 +60,7 @@ class MetadataSync:
         groups: GroupTable,
         offsets: OffsetTable,
         delay_offsets: DelayOffsetTable,
+        users: UserTable,
         client: RemotingClient,
         master: Callable[[], Master | None],
         aligned: Callable[[], bool],
@@ -66,7 +68,7 @@ class MetadataSync:
         *,
         saves_offsets: bool = False,
     ) -> None:
-        tables = topics, groups, offsets, delay_offsets
+        tables = topics, groups, offsets, delay_offsets, users
         self.follower = MetadataFollower(
             *tables, HostAwaits(client), master, aligned, tracer, saves_offsets=saves_offsets
         )

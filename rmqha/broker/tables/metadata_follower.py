@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from rmqha.broker.access.user_table import UserTable
 from rmqha.broker.tables import groups as group_table
 from rmqha.broker.tables import topics as topic_table
 from rmqha.broker.tables.config_table import DataVersion, mapping
@@ -83,6 +84,7 @@ class MetadataFollower:
         groups: GroupTable,
         offsets: OffsetTable,
         delay_offsets: DelayOffsetTable,
+        users: UserTable,
         awaits: Awaits,
         master: Callable[[], Master | None],
         aligned: Callable[[], bool],
@@ -96,6 +98,7 @@ class MetadataFollower:
         self._groups = groups
         self._offsets = offsets
         self._delay_offsets = delay_offsets
+        self._users = users
         self._awaits = awaits
         self._master = master
         self._aligned = aligned
@@ -168,6 +171,7 @@ class MetadataFollower:
             "groups": str(self._groups.version.stamp),
             "offsets": str(self._heard),
             "delays": str(self._delays_heard),
+            "users": str(self._users.version.stamp),
             "waitMs": str(wait_ms),
         }
         body = lenient_json.dumps({"offsets": [item.to_json() for item in self._back]}) if self._back else b""
@@ -205,6 +209,8 @@ class MetadataFollower:
                 await pull(master, OWN_SLICE_COUNT)
             else:
                 apply(changes)
+        if "users" in body and self._master() == master:
+            self._users.replace(mapping(body["users"], "users"))
         await self._save_tables()
 
     def _compare(self, offsets: list[OffsetChange]) -> None:
@@ -227,7 +233,7 @@ class MetadataFollower:
 
     async def _save_tables(self) -> None:
         """The next poll says what is on the disk. What the version alone has moved may follow later."""
-        for table in (self._topics, self._groups):
+        for table in (self._topics, self._groups, self._users):
             data = None if table.file.is_saved else table.unsaved(in_flight=True)
             if data is not None:
                 await self._awaits.write(table.file.write, data)

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from rmqha.broker.access.user_table import UserTable
 from rmqha.broker.requests.request import Channel, Handler, RequestError, Work, number, text
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.groups import GroupTable
@@ -44,6 +45,15 @@ Line = tuple[bool, bool, bool]
 """A kind of wait: for the set, for its offsets, for this replica's offsets."""
 
 
+class _Versions(NamedTuple):
+    """Versions that a set is to hold."""
+
+    topics: TableVersion = NO_STAMP
+    groups: TableVersion = NO_STAMP
+    users: TableVersion = NO_STAMP
+    offsets: TableVersion = NO_STAMP
+
+
 @dataclass(slots=True)
 class _Follower:
     """The versions that a slave holds, by its last poll in this epoch."""
@@ -52,6 +62,8 @@ class _Follower:
     groups: TableVersion
     offsets: TableVersion
     delays: TableVersion
+    users: TableVersion | None
+    """None: a release that does not know of users."""
     asked_at_ms: int
 
 
@@ -67,17 +79,17 @@ class _Wait:
     """An answer that waits: `done("")` when the set holds these versions, and this replica's own disk these changes
     (it may be killed, come back and still be the master); else with the reason."""
 
-    of_set: tuple[TableVersion, TableVersion, TableVersion] | None
-    """Versions of topics, groups and offsets; None: the set is not waited for."""
-    own: tuple[int, int]
-    """Changes of topics and groups, as their files count them."""
+    of_set: _Versions | None
+    """None: the set is not waited for."""
+    own: tuple[int, int, int]
+    """Changes of topics, groups and users, as their files count them."""
     own_offsets: TableVersion
     deadline_ms: int
     done: Callable[[str], None]
 
     @property
     def line(self) -> Line:
-        of_set_offsets = NO_STAMP if self.of_set is None else self.of_set[2]
+        of_set_offsets = NO_STAMP if self.of_set is None else self.of_set.offsets
         return self.of_set is not None, of_set_offsets > NO_STAMP, self.own_offsets > NO_STAMP
 
 
@@ -122,6 +134,7 @@ class MetadataLeader:
         groups: GroupTable,
         offsets: OffsetTable,
         delays: DelayOffsetTable,
+        users: UserTable,
         clock: Clock,
         tracer: Tracer,
     ) -> None:
@@ -132,6 +145,7 @@ class MetadataLeader:
         self._groups = groups
         self._offsets = offsets
         self._delays = delays
+        self._users = users
         self._clock = clock
         self._tracer = tracer
         self._followers: dict[BrokerId, _Follower] = {}
@@ -186,7 +200,8 @@ class MetadataLeader:
         """Answer at once if there is news, else when some comes."""
         now_ms, broker_id = self._clock.now_ms(), BrokerId(number(command, "brokerId"))
         topics, groups, offsets, delays = (_stamp(command, name) for name in ("topics", "groups", "offsets", "delays"))
-        follower = _Follower(topics, groups, offsets, delays, now_ms)
+        users = _stamp(command, "users") if "users" in command.ext else None
+        follower = _Follower(topics, groups, offsets, delays, users, now_ms)
         if broker_id not in self._followers and len(self._followers) >= MAX_FOLLOWER_COUNT:
             raise RequestError(ResponseCode.SYSTEM_BUSY, f"{MAX_FOLLOWER_COUNT} replicas follow already")
         self._followers[broker_id] = follower
@@ -212,9 +227,13 @@ class MetadataLeader:
             return False
         if not self.is_strict:
             return True
+        if follower.users not in (None, self._users.version.stamp):
+            return False
         return not (self._topics.has_changed_since(follower.topics) or self._groups.has_changed_since(follower.groups))
 
     def _is_current(self, follower: _Follower) -> bool:
+        if follower.users not in (None, self._users.version.stamp):
+            return False
         return follower.topics == self._topics.version.stamp and follower.groups == self._groups.version.stamp
 
     def _answer(self, broker_id: BrokerId) -> None:
@@ -230,6 +249,8 @@ class MetadataLeader:
             body["offsets"] = [change.to_json() for change in changes]
         if follower.delays != self._delays.version.stamp:
             body["delays"] = self._delays.to_follower()
+        if follower.users not in (None, self._users.version.stamp):
+            body["users"] = self._users.to_json()
         hold.channel.send(hold.command.reply(body=lenient_json.dumps(body)))
 
     def _release(self, broker_id: BrokerId) -> None:
@@ -300,26 +321,31 @@ class MetadataLeader:
 
     # --- strict changes -----------------------------------------------------------------------------------------------
     def wait(self, done: Callable[[str], None]) -> None:
-        """Call `done("")` when this replica's disk holds topics and groups as they are now, and so does the set if
-        metadataSync is strict; else `done(reason)`."""
-        self._wait_tables((self._topics.version.stamp, self._groups.version.stamp, NO_STAMP), done)
+        """Call `done("")` when this replica's disk holds topics, groups and users as they are now, and so does the set
+        if metadataSync is strict; else `done(reason)`."""
+        self._wait_tables(NO_STAMP, done)
 
     def wait_reset(self, done: Callable[[str], None]) -> None:
         """Wait as `wait` does, and for the offsets too, of the set: an operator has set or removed some."""
-        self._wait_tables((self._topics.version.stamp, self._groups.version.stamp, self._offsets.stamp), done)
+        self._wait_tables(self._offsets.stamp, done)
 
-    def _wait_tables(
-        self, of_set: tuple[TableVersion, TableVersion, TableVersion], done: Callable[[str], None]
-    ) -> None:
-        own = self._topics.file.changed_count, self._groups.file.changed_count
-        self._wait(of_set if self.is_strict else None, own, NO_STAMP, done)
+    def _wait_tables(self, offsets: TableVersion, done: Callable[[str], None]) -> None:
+        tables = self._topics, self._groups, self._users
+        topics, groups, users = (table.version.stamp for table in tables)
+        of_set = _Versions(topics, groups, users, offsets) if self.is_strict else None
+        self._wait(
+            of_set,
+            (tables[0].file.changed_count, tables[1].file.changed_count, tables[2].file.changed_count),
+            NO_STAMP,
+            done,
+        )
 
     def wait_commit(self, done: Callable[[str], None]) -> None:
         """Wait as `wait` does, for offsets alone, under offsetSync=strict."""
         if self._config.offset_sync == "strict":
             self.changed()
             self._saver.save_offsets_soon()
-            self._wait((NO_STAMP, NO_STAMP, self._offsets.stamp), (0, 0), self._offsets.stamp, done)
+            self._wait(_Versions(offsets=self._offsets.stamp), (0, 0, 0), self._offsets.stamp, done)
         else:
             done("")
 
@@ -329,8 +355,8 @@ class MetadataLeader:
 
     def _wait(
         self,
-        of_set: tuple[TableVersion, TableVersion, TableVersion] | None,
-        own: tuple[int, int],
+        of_set: _Versions | None,
+        own: tuple[int, int, int],
         own_offsets: TableVersion,
         done: Callable[[str], None],
     ) -> None:
@@ -345,7 +371,7 @@ class MetadataLeader:
 
     def _unsaved(self, wait: _Wait) -> list[TableFile]:
         """Files of this replica that lack what is waited for."""
-        files = self._topics.file, self._groups.file
+        files = self._topics.file, self._groups.file, self._users.file
         return [file for file, count in zip(files, wait.own, strict=True) if file.saved_count < count]
 
     def _missing(self, wait: _Wait) -> str:
@@ -355,20 +381,20 @@ class MetadataLeader:
             return "this replica's disk"
         return lacking
 
-    def _lacking(self, of_set: tuple[TableVersion, TableVersion, TableVersion]) -> str:
+    def _lacking(self, of_set: _Versions) -> str:
         members = self._group.other_members()
         if members is None:
             return "a majority of the group"
-        topics, groups, offsets = of_set
         lacking = [
             str(member)
             for member in members
             if member not in self._foreign
             and (
                 (follower := self._followers.get(member)) is None
-                or follower.topics < topics
-                or follower.groups < groups
-                or follower.offsets < offsets
+                or follower.topics < of_set.topics
+                or follower.groups < of_set.groups
+                or (follower.users is not None and follower.users < of_set.users)
+                or follower.offsets < of_set.offsets
             )
         ]
         return f"replica {', '.join(lacking)}" if lacking else ""

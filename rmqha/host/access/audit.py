@@ -97,6 +97,10 @@ _ABOUT = {
     "totalReplicas": "totalReplicas",
     "drained": "drained",
     "on": "on",
+    "username": "username",
+    "subject": "subject",
+    "policyType": "policyType",
+    "resource": "resource",
 }
 """Header fields that say what a request is about."""
 _SHORT_NAMES = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
@@ -150,7 +154,7 @@ class AuditLog:
         opened."""
         level = config.audit_log_level
         if level == "auto":
-            level = "changes" if config.acl_enable else "off"
+            level = "changes" if config.asks_accounts else "off"
         if level == "off":
             return None
         path = config.audit_log_file or (str(Path(config.log_file).parent / AUDIT_FILE) if config.log_file else "")

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 from rmqha.model.access import address_matches
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.principal import Principal
+from rmqha.model.principal import Accounts, Principal
+from rmqha.wire.auth.accesses import request_refusal
 from rmqha.wire.auth.acl import ACCESS_KEY, authenticate
-from rmqha.wire.auth.acl_needs import needs
 from rmqha.wire.auth.session_signature import NONCE_BYTES, VERSION, SessionSignatures
 from rmqha.wire.command import Command
 
 if TYPE_CHECKING:
-    from rmqha.host.access.accounts import AccessFile
     from rmqha.host.access.audit import AuditLog
     from rmqha.host.net.session import Service, Session
     from rmqha.host.net.statistics import Statistics
@@ -29,7 +28,7 @@ class AuthFilter:
     def __init__(
         self,
         service: Service,
-        accounts: AccessFile,
+        accounts: Accounts,
         statistics: Statistics,
         audit: AuditLog | None = None,
         wanted: str = "any",
@@ -89,16 +88,21 @@ class AuthFilter:
     def is_plausible(self, peer: str, command: Command) -> bool:
         """True if a request of which only the header is here may turn out to be allowed."""
         access, host = self._accounts.access, _host(peer)
-        return command.ext.get(ACCESS_KEY) in access.accounts or any(
-            address_matches(pattern, host) for pattern in access.white_addresses
+        return (
+            command.ext.get(ACCESS_KEY) in access.accounts
+            or access.takes_unsigned(command.code)
+            or any(address_matches(pattern, host) for pattern in access.white_addresses)
         )
 
     def _admit(self, session: Session, command: Command, host: str) -> str:
         """ "" if it may be served, and who asks is noted in it; else why not."""
-        account, reason = authenticate(self._accounts.access, command, host, self._own_forms.get(session), self._wanted)
+        access = self._accounts.access
+        account, reason = authenticate(access, command, host, self._own_forms.get(session), self._wanted)
+        if reason and access.takes_unsigned(command.code):
+            return ""
         if reason or account is None:
             return reason
-        reason = account.refusal(needs(command))
+        reason = request_refusal(account, command, host)
         if not reason:
             key = account.credentials.access_key
             known = self._principals.get(session)
@@ -106,7 +110,7 @@ class AuthFilter:
                 known = self._principals[session] = {}
             principal = known.get(key)
             if principal is None:
-                principal = known[key] = Principal(self._accounts, key, partial(self._denied, session.peer))
+                principal = known[key] = Principal(self._accounts, key, partial(self._denied, session.peer), host)
             command.principal = principal
         return reason
 

@@ -20,17 +20,16 @@ from rmqha.host.access.live_files import LiveFiles, refuse_if_open_to_others
 from rmqha.host.access.shared_secret import secret_file
 from rmqha.host.access.tls_link import TlsLink
 from rmqha.model.error import UnreachableError, UsageError
+from rmqha.model.identity import PEER as PEER
 
 if TYPE_CHECKING:
-    from rmqha.host.access.accounts import AccessFile
     from rmqha.host.access.audit import AuditLog
     from rmqha.model.access import Credentials
     from rmqha.model.config.servers import ServerConfig
+    from rmqha.model.principal import Accounts
 
 T = TypeVar("T")
 
-PEER = "peer-server"
-"""The name under which servers sign with the secret; no account of any file."""
 TLS_HANDSHAKE_TIMEOUT_MS = 5_000
 _TLS_RECORD = b"\x16"
 """First byte of a client's hello; a remoting frame begins with the high byte of a length far below that."""
@@ -56,7 +55,7 @@ class Security:
         server_tls: ServerTls | LiveFiles[ServerTls] | None = None,
         client_tls: ssl.SSLContext | LiveFiles[ssl.SSLContext] | None = None,
         credentials: Credentials | LiveFiles[Credentials] | None = None,
-        accounts: AccessFile | None = None,
+        accounts: Accounts | None = None,
         secret: LiveFiles[bytes] | None = None,
         acl_signature: str = "any",
         *,
@@ -92,8 +91,10 @@ class Security:
 
     def signing_with_secret(self) -> Security | None:
         """This security with the same TLS towards others, and the cluster's secret instead of an account; None: there
-        is no secret, or accounts are asked for here, and so by the others."""
-        if self.secret is None or self.accounts is not None:
+        is no secret, or accounts of a file are asked for here, and so by the others, or a file names this server's."""
+        if self.secret is None or isinstance(self.accounts, LiveFiles):
+            return None
+        if self.accounts is not None and isinstance(self._credentials, LiveFiles):
             return None
         from rmqha.model.access import Credentials
 
@@ -125,7 +126,11 @@ def use(config: ServerConfig) -> None:
 
 def from_config(config: ServerConfig) -> Security:
     """Raises UsageError, one sentence naming the key, if a file cannot be used."""
-    credentials, accounts = None, None
+    from rmqha.model.access import Credentials
+    from rmqha.model.config.servers import BrokerConfig
+
+    credentials: Credentials | LiveFiles[Credentials] | None = None
+    accounts: Accounts | None = None
     if config.credentials_file or config.acl_enable:
         from rmqha.host.access.accounts import AccessFile, credentials_file
 
@@ -133,6 +138,12 @@ def from_config(config: ServerConfig) -> Security:
             credentials = credentials_file("credentialsFile", config.credentials_file)
         accounts = AccessFile(Path(config.acl_file)) if config.acl_enable else None
     secret = secret_file(config.ha_secret_file) if config.ha_secret_file else None
+    if isinstance(config, BrokerConfig) and config.authentication_enabled:
+        from rmqha.host.access.user_accounts import UserAccounts
+
+        accounts, user = UserAccounts(secret), config.inner_user or config.initial_user
+        if credentials is None and user is not None:
+            credentials = Credentials(access_key=user.username, secret_key=user.password)
     return Security(_server_files(config), _client_files(config), credentials, accounts, secret, config.acl_signature)
 
 

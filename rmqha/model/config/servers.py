@@ -6,10 +6,12 @@ Keys marked "own" in docs/operate/configuration.md do not exist in Apache Rocket
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Self
 
+from rmqha.model.authorization.settings import initial_user, inner_user, request_codes
+from rmqha.model.authorization.users import AuthorizationRules, User
 from rmqha.model.config.base import Config as Config
 from rmqha.model.config.base import bounded as bounded
 from rmqha.model.config.base import key_field as key_field
@@ -37,7 +39,7 @@ class ServerConfig(Config):
     """Own. Size at which the log rotates; three old files are kept."""
     audit_log_level: str = "auto"
     """Own. Requests that the audit log keeps (docs/operate/security.md): off; changes: refused requests and those that
-    change something; all: every request; auto: changes if aclEnable, else off."""
+    change something; all: every request; auto: changes if requests must be signed, else off."""
     audit_log_file: str = ""
     """Own. File of the audit log; empty: audit.log beside logFile, else standard error. Reopened on SIGHUP."""
     audit_log_max_bytes: int = knob(16 * 1024 * 1024, 4096, 1 << 40)
@@ -109,7 +111,7 @@ class ServerConfig(Config):
         found = []
         if not is_loopback(self.listen_address):
             where = f"listenAddress = {self.listen_address}"
-            if not self.acl_enable:
+            if not self.asks_accounts:
                 found.append(f"{where}: whoever reaches this server may ask it for anything; set aclEnable and aclFile")
             if not self.tls_server_cert_path or self.tls_server_mode == "disabled":
                 found.append(f"{where}: messages and keys pass in the clear; set tls.server.certPath and keyPath")
@@ -121,6 +123,11 @@ class ServerConfig(Config):
                 " set httpHost to a loopback address or let only your monitoring in"
             )
         return found
+
+    @property
+    def asks_accounts(self) -> bool:
+        """True if requests must be signed."""
+        return self.acl_enable
 
     @property
     def quotas(self) -> QuotaLimits:
@@ -227,6 +234,18 @@ class BrokerConfig(ServerConfig):
     Apache's replicas need that. `enforcing`: replicas that come by TLS (with tls.enable) and prove the secret, or the
     account of credentialsFile; `permissive` takes all kinds and connects plainly. `disabled` is an older name of open.
     """
+    authentication_enabled: bool = False
+    """ACL 2.0: serve only requests that a user has signed (docs/operate/security.md#users-and-policies)."""
+    authorization_enabled: bool = False
+    """ACL 2.0: users who are not super may what their policies allow; needs authenticationEnabled."""
+    init_authentication_user: str = field(default="", repr=False)
+    """A super user who is there before there are others: `{"username": "…", "password": "…"}`."""
+    inner_client_authentication_credentials: str = field(default="", repr=False)
+    """The super user by whom this broker signs what it asks of others: `{"accessKey": "…", "secretKey": "…"}`."""
+    authentication_whitelist: str = ""
+    """Request codes, separated by commas, that need no user."""
+    authorization_whitelist: str = ""
+    """Request codes that every user may ask for."""
     broker_role: str = "ASYNC_MASTER"
     """ASYNC_MASTER answers after its own append; SYNC_MASTER waits for inSyncReplicas. haMode=cp overrules it. SLAVE:
     only in a static group."""
@@ -444,6 +463,32 @@ class BrokerConfig(ServerConfig):
     def ha_address(self) -> str:
         return join_address(self.broker_ip2 or self.broker_ip1 or self.listen_address, self.ha_port)
 
+    @cached_property
+    def initial_user(self) -> User | None:
+        return initial_user(self.init_authentication_user, "")
+
+    @cached_property
+    def inner_user(self) -> User | None:
+        return inner_user(self.inner_client_authentication_credentials, "")
+
+    @property
+    def named_users(self) -> tuple[User | None, User | None]:
+        """The initial user and the inner one."""
+        return self.initial_user, self.inner_user
+
+    @property
+    def asks_accounts(self) -> bool:
+        return self.acl_enable or self.authentication_enabled
+
+    @property
+    def authorization_rules(self) -> AuthorizationRules:
+        return AuthorizationRules(
+            self.authorization_enabled,
+            self.broker_cluster_name,
+            request_codes(self.authentication_whitelist, ""),
+            request_codes(self.authorization_whitelist, ""),
+        )
+
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], source: str) -> Self:
         config = super().from_properties(properties, source)
@@ -462,6 +507,7 @@ class BrokerConfig(ServerConfig):
         if not self.enable_controller_mode:
             self._check_static(source)
         self._check_ha_security(source)
+        self._check_users(source)
         for key, value in (("metadataSync", self.metadata_sync or "strict"), ("offsetSync", self.offset_sync)):
             if value not in ("strict", "periodic"):
                 raise ConfigError(f"{source}: {key} = {value!r} must be strict or periodic")
@@ -505,14 +551,14 @@ class BrokerConfig(ServerConfig):
         if mode in ("auto", "open", "disabled"):
             return
         has_certificate = bool(self.tls_server_cert_path) and self.tls_server_mode != "disabled"
-        if not has_certificate and not self.acl_enable and not self.ha_secret_file:
+        if not has_certificate and not self.asks_accounts and not self.ha_secret_file:
             raise ConfigError(
                 f"{source}: haSecurity = {mode} needs haSecretFile, tls.server.certPath or aclEnable=true"
             )
         for ours, theirs, is_missing in (
             ("tls.server.certPath", "tls.enable=true", has_certificate and not self.tls_enable),
             ("tls.enable", "tls.server.certPath", self.tls_enable and not has_certificate),
-            ("aclEnable", "credentialsFile", self._greets_by_account and not self.credentials_file),
+            ("aclEnable", "credentialsFile", self._greets_by_account and not self._signs),
             ("credentialsFile", "aclEnable=true", self._is_credentials_alone),
         ):
             if mode == "enforcing" and is_missing:
@@ -521,13 +567,32 @@ class BrokerConfig(ServerConfig):
                     " slave and at times the master"
                 )
 
+    def _check_users(self, source: str) -> None:
+        initial_user(self.init_authentication_user, source)
+        inner = inner_user(self.inner_client_authentication_credentials, source)
+        request_codes(self.authentication_whitelist, f"{source}: authenticationWhitelist")
+        request_codes(self.authorization_whitelist, f"{source}: authorizationWhitelist")
+        if self.authorization_enabled and not self.authentication_enabled:
+            raise ConfigError(f"{source}: authorizationEnabled needs authenticationEnabled: anyone can claim a name")
+        if not self.authentication_enabled:
+            return
+        if self.acl_enable:
+            raise ConfigError(f"{source}: aclEnable and authenticationEnabled are two sets of accounts; choose one")
+        if inner is not None and self.credentials_file:
+            raise ConfigError(f"{source}: credentialsFile and innerClientAuthenticationCredentials; choose one")
+
     @property
     def _is_credentials_alone(self) -> bool:
-        return bool(self.credentials_file) and not self.acl_enable and not self.ha_secret_file
+        return bool(self.credentials_file) and not self.asks_accounts and not self.ha_secret_file
+
+    @property
+    def _signs(self) -> bool:
+        users = self.inner_user or self.initial_user if self.authentication_enabled else None
+        return bool(self.credentials_file) or users is not None
 
     @property
     def _greets_by_account(self) -> bool:
-        return self.acl_enable and not self.ha_secret_file
+        return self.asks_accounts and not self.ha_secret_file
 
     def warnings(self) -> list[str]:
         found = super().warnings()

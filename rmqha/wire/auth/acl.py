@@ -76,18 +76,20 @@ def authenticate(
         return _on_behalf_of(access, command, None)
     key = command.ext.get(ACCESS_KEY)
     if not key:
-        return None, f"request {command.code} is not signed: set an access key and a secret key"
+        return None, access.unsigned(command.code)
     account = access.accounts.get(key)
     if account is None:
-        return None, f"there is no account {key!r}"
+        return None, access.unknown(key)
     if not any(address_matches(pattern, host) for pattern in account.white_addresses):
-        reason = _signature_refusal(account, command, own_form, wanted)
+        reason = _signature_refusal(access, account, command, own_form, wanted)
         if reason:
             return account, reason
     return _on_behalf_of(access, command, account)
 
 
-def _signature_refusal(account: Account, command: Command, own_form: OwnForm | None, wanted: str) -> str:
+def _signature_refusal(
+    access: AccessList, account: Account, command: Command, own_form: OwnForm | None, wanted: str
+) -> str:
     key, secret_key = account.credentials.access_key, account.credentials.secret_key
     if OWN_FORM_FIELDS[0] in command.ext:
         if own_form is None:
@@ -98,7 +100,7 @@ def _signature_refusal(account: Account, command: Command, own_form: OwnForm | N
     else:
         given = command.ext.get(SIGNATURE, "")
         good = hmac.compare_digest(given.encode(), signature(command, secret_key).encode())
-    return "" if good else f"the signature of account {key} is wrong: check its secret key"
+    return "" if good else access.wrong_signature(key)
 
 
 def _on_behalf_of(access: AccessList, command: Command, account: Account | None) -> tuple[Account | None, str]:
@@ -106,7 +108,7 @@ def _on_behalf_of(access: AccessList, command: Command, account: Account | None)
     if key is None or (account is not None and not account.admin):
         return account, ""
     found = access.accounts.get(key)
-    return found, "" if found is not None else f"there is no account {key!r}"
+    return found, "" if found is not None else access.unknown(key)
 
 
 def refusal(access: AccessList, command: Command, host: str) -> str:

@@ -20,6 +20,8 @@ from rmqha.broker.tables.offsets import OffsetChange
 from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
 from rmqha.broker.tables.topics import TopicConfig
 from rmqha.host.net.remoting import RemotingClient
+from rmqha.model.authorization.policy import from_json
+from rmqha.model.authorization.users import UserChange
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.offset import BrokerId, Epoch
 from rmqha.wire import lenient_json
@@ -71,6 +73,7 @@ class Slave:
             self.core.groups,
             self.core.offsets,
             self.core.delay_offsets,
+            self.core.users,
             cast("RemotingClient", line),
             lambda: self.master,
             lambda: self.is_aligned,
@@ -112,6 +115,9 @@ class Slave:
         controller.epoch, controller.set_epoch, controller.members = epoch, epoch, [2]
         self.broker.run(1000)
         assert self.core.driver.is_serving
+
+
+ALLOWED = {"resource": "Topic:T", "actions": ["Pub"], "decision": "Allow"}
 
 
 @pytest.fixture
@@ -185,6 +191,20 @@ async def test_a_new_slave_takes_tables_whole_and_then_changes_alone(slave: Slav
     assert again.core.topics.to_json() == core.topics.to_json()
     assert again.core.groups.version.stamp == core.groups.version.stamp
     again.close()
+
+
+async def test_users_and_policies_are_a_slaves_before_it_says_so(slave: Slave, line: Line) -> None:
+    users = line.broker.core.users
+    async with slave.following():
+        await slave.until_level()
+        users.put_user("ann", UserChange("ann-secret"))
+        users.put_policies("ann", from_json([{"entries": [ALLOWED]}]))
+        await slave.until_level()
+        assert slave.core.users.to_json() == users.to_json() and slave.core.users.file.is_saved
+        assert slave.core.users.access.accounts.keys() == {"ann"}
+        users.remove_user("ann")
+        await slave.until_level()
+    assert slave.core.users.to_json() == users.to_json() and not slave.core.users.access.accounts
 
 
 async def test_a_killed_slave_says_nothing_before_its_tables_are_written_again(

@@ -11,6 +11,8 @@ import pytest
 from rmqha.broker.tables.metadata_leader import MAX_FOLLOWER_COUNT, MAX_HOLD_MS, STALE_MS
 from rmqha.broker.tables.offsets import OffsetChange
 from rmqha.broker.tables.table_version import MAX_REMEMBERED, NO_STAMP, Lineage, TableVersion
+from rmqha.broker.tables.topics import TopicConfig
+from rmqha.model.authorization.users import UserChange
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.offset import BrokerId, PhyOffset
 from rmqha.wire import lenient_json
@@ -32,6 +34,7 @@ def follow_command(broker: Broker, broker_id: int = 2, **changes: Any) -> Comman
         "groups": core.groups.version.stamp,
         "offsets": core.offsets.stamp,
         "delays": core.delay_offsets.version.stamp,
+        "users": core.users.version.stamp,
         "waitMs": 10_000,
     }
     return Command(RequestCode.RMQHA_FOLLOW_TABLES, {name: str(item) for name, item in (held | changes).items()})
@@ -224,6 +227,7 @@ def group_command(code: RequestCode = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION
         Command(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "There"}),
         group_command(),
         group_command(RequestCode.DELETE_SUBSCRIPTIONGROUP),
+        Command(RequestCode.AUTH_CREATE_USER, {"username": "ann"}, b'{"password": "x"}'),
     ],
 )
 def test_an_operator_is_answered_when_the_set_holds_the_change(strict: Broker, command: Command) -> None:
@@ -235,6 +239,29 @@ def test_an_operator_is_answered_when_the_set_holds_the_change(strict: Broker, c
     assert channel.take() == [] and slave.heard()
     slave.poll()
     assert channel.one().code == 0
+
+
+def test_a_change_of_users_is_not_told_to_a_slave_that_knows_none(strict: Broker) -> None:
+    """Of an earlier release: it is waited for as far as it can follow."""
+    slave, command = Slave(strict), follow_command(strict)
+    del command.ext["users"]
+    strict.core.processor.received(slave.channel, [command])
+    strict.core.users.put_user("ann", UserChange("x"))
+    strict.core.topics.put(TopicConfig("T", 1, 1))
+    assert "users" not in slave.heard()
+    del (again := follow_command(strict)).ext["users"]
+    strict.core.processor.received(slave.channel, [again])
+    assert strict.core.feed.may_join(BrokerId(2))
+
+
+def test_a_slave_without_the_users_is_not_proposed_for_the_set(strict: Broker) -> None:
+    slave, before = Slave(strict), strict.core.users.version.stamp
+    strict.core.users.put_user("ann", UserChange("x"))
+    slave.poll(users=before)
+    assert not strict.core.feed.may_join(BrokerId(2))
+    assert slave.heard()["users"] == strict.core.users.to_json()
+    slave.poll()
+    assert strict.core.feed.may_join(BrokerId(2))
 
 
 def test_the_same_change_again_waits_too(strict: Broker) -> None:

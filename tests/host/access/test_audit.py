@@ -118,6 +118,7 @@ def test_what_changes_something_is_never_everyday() -> None:
         "CONSUME_MESSAGE_DIRECTLY",
         "CLONE_GROUP_OFFSET",
         "NOTIFY_BROKER_ROLE_CHANGED",
+        *(f"AUTH_{act}_{what}" for act in ("CREATE", "UPDATE", "DELETE", "GET", "LIST") for what in ("USER", "ACL")),
     }
     assert {"CONTROLLER_ELECT_MASTER", "CONTROLLER_CLEAN_BROKER_METADATA", "RMQHA_ADD_CONTROLLER"} <= kept
 

@@ -14,6 +14,7 @@ import trio
 import trustme
 
 from rmqha.host.access import security
+from rmqha.host.access.accounts import AccessFile
 from rmqha.host.access.security import Security, for_client, from_config
 from rmqha.host.net.remoting import RemotingClient, serve
 from rmqha.host.net.session import Session
@@ -226,7 +227,7 @@ async def test_a_changed_file_counts_and_a_broken_one_leaves_the_last_accounts(t
     secret_file(file, ACCOUNTS)
     secured = from_config(ServerConfig(acl_enable=True, acl_file=str(file)))
     accounts = secured.accounts
-    assert accounts is not None and not accounts.refresh()
+    assert isinstance(accounts, AccessFile) and not accounts.refresh()
     file.write_text("accounts: [")
     assert accounts.refresh() and accounts.problem == f"{file}: not YAML, line 1"
     assert set(accounts.access.accounts) == {"orders", "operator"}

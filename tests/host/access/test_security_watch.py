@@ -11,6 +11,7 @@ import trio
 import trustme
 
 from rmqha.host.access import security_watch
+from rmqha.host.access.accounts import AccessFile
 from rmqha.host.access.audit import AuditLog
 from rmqha.host.access.security import NO_SECURITY, Security, from_config
 from rmqha.host.access.security_watch import SecurityWatch, collect, view
@@ -133,7 +134,7 @@ async def test_accounts_and_credentials_are_watched_too(tmp_path: Path, tracer: 
     write(own, "accessKey: keeper\nsecretKey: abcdefgh\n")
     await watch.look()
     assert served.credentials is not None and served.credentials.access_key == "keeper"
-    assert served.accounts is not None and "keeper" in served.accounts.access.accounts
+    assert isinstance(served.accounts, AccessFile) and "keeper" in served.accounts.access.accounts
     allow(acl, 0o644)
     await watch.look()
     assert served.accounts.problem == f"{acl} holds secret keys and others may open it: chmod 600 {acl}"

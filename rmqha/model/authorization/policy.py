@@ -1,0 +1,267 @@
+"""Policies of RocketMQ's ACL 2.0, and the decision by them. Pure.
+
+A policy entry allows or denies actions on a resource to requests from some addresses. Of the entries that match a
+request the most exact resource decides: a literal name before a prefix, a longer prefix before a shorter one, a whole
+type before everything; of two alike the one that denies. A user's custom policy counts before the default one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from ipaddress import ip_address, ip_network
+from typing import Any, NamedTuple, TypeVar
+
+from rmqha.model.error import ConfigError
+
+MAX_RESOURCE_CHARS = 512
+MAX_SOURCE_COUNT = 64
+"""Most addresses of one entry."""
+MAX_ENTRY_COUNT = 512
+"""Most entries of one user."""
+
+
+class Action(Enum):
+    """`All` stands for every other one."""
+
+    ALL = "All"
+    ANY = "Any"
+    PUB = "Pub"
+    SUB = "Sub"
+    CREATE = "Create"
+    UPDATE = "Update"
+    DELETE = "Delete"
+    GET = "Get"
+    LIST = "List"
+
+
+class ResourceType(Enum):
+    ANY = "Any"
+    CLUSTER = "Cluster"
+    NAMESPACE = "Namespace"
+    TOPIC = "Topic"
+    GROUP = "Group"
+
+
+class Pattern(Enum):
+    """In the order of their exactness."""
+
+    LITERAL = 0
+    PREFIXED = 1
+    ANY = 2
+
+
+class PolicyType(Enum):
+    CUSTOM = "Custom"
+    DEFAULT = "Default"
+
+
+class Access(NamedTuple):
+    """A request's use of a resource: any of the actions must be allowed."""
+
+    type: ResourceType
+    name: str
+    any_of: frozenset[Action]
+
+    @property
+    def key(self) -> str:
+        return f"{self.type.value}:{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """`name` is a name, the beginning of one, or "" where every name counts."""
+
+    type: ResourceType
+    pattern: Pattern
+    name: str = ""
+
+    @classmethod
+    def parse(cls, key: str) -> Resource | None:
+        """The resource that `Topic:orders`, `Group:pay*`, `Cluster:*` or `*` names; None for anything else."""
+        if key == "*":
+            return cls(ResourceType.ANY, Pattern.ANY)
+        type_name, colon, name = key.partition(":")
+        found = by_name(ResourceType, type_name)
+        if found is None or not colon or len(key) > MAX_RESOURCE_CHARS or not key.isprintable():
+            return None
+        if found is ResourceType.ANY or name == "*":
+            return cls(found, Pattern.ANY)
+        if name.endswith("*"):
+            return cls(found, Pattern.PREFIXED, name.partition("*")[0])
+        return cls(found, Pattern.LITERAL, name)
+
+    @property
+    def key(self) -> str:
+        if self.type is ResourceType.ANY:
+            return "*"
+        return f"{self.type.value}:{self.name}{'' if self.pattern is Pattern.LITERAL else '*'}"
+
+    def covers(self, type_: ResourceType, name: str) -> bool:
+        if self.type is ResourceType.ANY:
+            return True
+        if self.type is not type_:
+            return False
+        return name == self.name if self.pattern is Pattern.LITERAL else name.startswith(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """`sources`: addresses and networks (10.0.0.0/8) that it counts for, every one if there are none."""
+
+    resource: Resource
+    actions: tuple[Action, ...]
+    sources: tuple[str, ...]
+    allows: bool
+
+    def matches(self, access: Access, host: str) -> bool:
+        if not self.resource.covers(access.type, access.name):
+            return False
+        if Action.ALL not in self.actions and access.any_of.isdisjoint(self.actions):
+            return False
+        return not self.sources or any(_is_within(host, source) for source in self.sources)
+
+    @property
+    def rank(self) -> tuple[bool, int, int, bool]:
+        """The lower, the sooner it decides."""
+        resource = self.resource
+        return resource.type is ResourceType.ANY, resource.pattern.value, -len(resource.name), self.allows
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    type: PolicyType
+    entries: tuple[Entry, ...]
+
+    def with_entries(self, entries: Iterable[Entry]) -> Policy:
+        """This policy with `entries`, each in place of the one about the same resource."""
+        found = {entry.resource: entry for entry in self.entries}
+        found.update((entry.resource, entry) for entry in entries)
+        return Policy(self.type, tuple(found.values()))
+
+    def without(self, resource: Resource) -> Policy:
+        return Policy(self.type, tuple(entry for entry in self.entries if entry.resource != resource))
+
+
+Policies = tuple[Policy, ...]
+
+
+def decide(policies: Policies, access: Access, host: str) -> str:
+    """ "" if the policies allow it to a request from `host`, else why not, in RocketMQ's words."""
+    for type_ in PolicyType:
+        found = [
+            entry
+            for policy in policies
+            if policy.type is type_
+            for entry in policy.entries
+            if entry.matches(access, host)
+        ]
+        if found:
+            return "" if min(found, key=lambda entry: entry.rank).allows else "the decision is deny."
+    return "no matched policies."
+
+
+def merged(policies: Policies, given: Policies) -> Policies:
+    """`policies` with what is `given`: entries replace those about the same resource, the others stay."""
+    found = {policy.type: policy for policy in policies}
+    for policy in given:
+        found[policy.type] = found.get(policy.type, Policy(policy.type, ())).with_entries(policy.entries)
+    return tuple(found.values())
+
+
+def without(policies: Policies, type_: PolicyType, resource: Resource) -> Policies:
+    """`policies` without the entry about that resource."""
+    rest = (policy.without(resource) if policy.type is type_ else policy for policy in policies)
+    return tuple(policy for policy in rest if policy.entries)
+
+
+def _is_within(host: str, source: str) -> bool:
+    try:
+        address = ip_address(host)
+        return address in ip_network(source, strict=False) if "/" in source else address == ip_address(source)
+    except ValueError:
+        return False
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+def to_json(policies: Policies) -> list[dict[str, Any]]:
+    return [
+        {"entries": [_entry_to_json(entry) for entry in policy.entries], "policyType": policy.type.value}
+        for policy in policies
+    ]
+
+
+def _entry_to_json(entry: Entry) -> dict[str, Any]:
+    told = {
+        "actions": [action.value for action in entry.actions],
+        "decision": "Allow" if entry.allows else "Deny",
+        "resource": entry.resource.key,
+    }
+    return told | ({"sourceIps": list(entry.sources)} if entry.sources else {})
+
+
+def from_json(value: Any) -> Policies:
+    """The policies of RocketMQ's AclInfo. Raises ConfigError, in RocketMQ's words where it has some."""
+    policies: Policies = ()
+    for item in _list(value, "policies"):
+        if not isinstance(item, dict):
+            raise ConfigError("The policies is empty.")
+        entries = tuple(_entry_from_json(entry) for entry in _list(item.get("entries"), "entries"))
+        if entries:
+            type_ = by_name(PolicyType, item.get("policyType")) or PolicyType.CUSTOM
+            policies = merged(policies, (Policy(type_, entries),))
+    if not policies:
+        raise ConfigError("The policies is empty.")
+    return policies
+
+
+def _entry_from_json(value: Any) -> Entry:
+    given = value if isinstance(value, dict) else {}
+    resource = Resource.parse(str(given.get("resource") or ""))
+    if resource is None:
+        raise ConfigError("The resource is null.")
+    found = (by_name(Action, name) for name in _list(given.get("actions"), "actions"))
+    actions = tuple(dict.fromkeys(action for action in found if action is not None))
+    if not actions:
+        raise ConfigError("The actions is empty.")
+    if Action.ANY in actions:
+        raise ConfigError("The actions can not be Any.")
+    sources = tuple(dict.fromkeys(str(item) for item in _list(given.get("sourceIps"), "sourceIps")))
+    if len(sources) > MAX_SOURCE_COUNT:
+        raise ConfigError(f"an entry has at most {MAX_SOURCE_COUNT} source addresses")
+    for source in sources:
+        if not source.strip():
+            raise ConfigError("The source ip is empty.")
+        if not _is_source(source):
+            raise ConfigError("The source ip is invalid.")
+    decision = str(given.get("decision")).lower()
+    if decision not in ("allow", "deny"):
+        raise ConfigError("The decision is null or illegal.")
+    return Entry(resource, actions, sources, decision == "allow")
+
+
+def _is_source(source: str) -> bool:
+    try:
+        ip_network(source, strict=False)
+    except ValueError:
+        return False
+    host, slash, prefix = source.partition("/")
+    return "%" not in host and (not slash or prefix.isdecimal())
+
+
+def _list(value: Any, name: str) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise ConfigError(f"{name} must be a list")
+    return value
+
+
+E = TypeVar("E", bound=Enum)
+
+
+def by_name(kind: type[E], name: object) -> E | None:
+    """The member with that value, however its letters are written; None if there is none."""
+    wanted = name.lower() if isinstance(name, str) else ""
+    return next((member for member in kind if str(member.value).lower() == wanted), None)

@@ -1,0 +1,230 @@
+"""Resources and actions of a request, as RocketMQ 5.4.0's ACL 2.0 has them. Pure.
+
+Where RocketMQ asks for nothing although something is changed or told (25, 200, 306, 361 and others), this table asks
+for what a reader would expect. Codes that no table knows take a super user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from rmqha.model.access import Account, group_of_topic
+from rmqha.model.authorization.policy import Access, Action, ResourceType
+from rmqha.model.authorization.users import UserAccount
+from rmqha.model.code import RequestCode
+from rmqha.model.error import RemoteProtocolError
+from rmqha.model.message import RETRY_PREFIX
+from rmqha.wire.auth.acl_needs import ANY_ACCOUNT, needs
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import loads
+
+A = Action
+PUB, SUB, GET = frozenset({A.PUB}), frozenset({A.SUB}), frozenset({A.GET})
+CREATE, UPDATE, DELETE = frozenset({A.CREATE}), frozenset({A.UPDATE}), frozenset({A.DELETE})
+LISTS = GET | {A.LIST}
+OWN_CODES = 52_000
+"""The first of rmqha's own request codes: what replicas tell each other stays theirs without authorizationEnabled."""
+ALL_OF_THEM = "*"
+"""Stands for the name of every topic, or every group: only what covers each of them covers it."""
+
+_Accesses = tuple[Access, ...]
+
+
+class _Fields(NamedTuple):
+    """The fields that name what a request is about. `own_retry`: a group's retry topic is the group's affair."""
+
+    any_of: frozenset[Action]
+    topic: str = ""
+    group: str = ""
+    more_topic: str = ""
+    own_retry: bool = False
+
+
+_FIELDS: Mapping[int, _Fields] = {
+    RequestCode.PULL_MESSAGE: _Fields(SUB, "topic", "consumerGroup", own_retry=True),
+    RequestCode.LITE_PULL_MESSAGE: _Fields(SUB, "topic", "consumerGroup", own_retry=True),
+    RequestCode.QUERY_MESSAGE: _Fields(SUB | GET, "topic"),
+    RequestCode.QUERY_CONSUMER_OFFSET: _Fields(SUB | GET, "topic", "consumerGroup", own_retry=True),
+    RequestCode.UPDATE_CONSUMER_OFFSET: _Fields(SUB | UPDATE, "topic", "consumerGroup", own_retry=True),
+    RequestCode.CONSUMER_SEND_MSG_BACK: _Fields(SUB, group="group"),
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _Fields(SUB | GET, group="consumerGroup"),
+    RequestCode.UPDATE_AND_CREATE_TOPIC: _Fields(CREATE, "topic"),
+    RequestCode.DELETE_TOPIC_IN_BROKER: _Fields(DELETE, "topic"),
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: _Fields(DELETE, group="groupName"),
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _Fields(GET, "topic"),
+    RequestCode.GET_MAX_OFFSET: _Fields(GET, "topic"),
+    RequestCode.GET_MIN_OFFSET: _Fields(GET, "topic"),
+    RequestCode.GET_EARLIEST_MSG_STORETIME: _Fields(GET, "topic"),
+    RequestCode.VIEW_MESSAGE_BY_ID: _Fields(GET, "topic"),
+    RequestCode.GET_TOPIC_STATS_INFO: _Fields(GET, "topic"),
+    RequestCode.GET_TOPIC_CONFIG: _Fields(GET, "topic"),
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _Fields(GET, "topic"),
+    RequestCode.QUERY_CONSUME_TIME_SPAN: _Fields(GET, "topic", "group"),
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: _Fields(GET, group="consumerGroup"),
+    RequestCode.GET_CONSUMER_RUNNING_INFO: _Fields(GET, group="consumerGroup"),
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _Fields(GET, group="group"),
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: _Fields(GET, group="group"),
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _Fields(UPDATE, "topic", "group"),
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: _Fields(SUB, group="consumerGroup", more_topic="topic"),
+}
+_CLUSTER: Mapping[int, frozenset[Action]] = {
+    RequestCode.AUTH_CREATE_USER: UPDATE,
+    RequestCode.AUTH_UPDATE_USER: UPDATE,
+    RequestCode.AUTH_DELETE_USER: UPDATE,
+    RequestCode.AUTH_GET_USER: GET,
+    RequestCode.AUTH_LIST_USER: GET,
+    RequestCode.AUTH_CREATE_ACL: UPDATE,
+    RequestCode.AUTH_UPDATE_ACL: UPDATE,
+    RequestCode.AUTH_DELETE_ACL: UPDATE,
+    RequestCode.AUTH_GET_ACL: GET,
+    RequestCode.AUTH_LIST_ACL: GET,
+    RequestCode.UPDATE_BROKER_CONFIG: UPDATE,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: UPDATE,
+    RequestCode.DELETE_EXPIRED_COMMITLOG: UPDATE,
+    RequestCode.NOTIFY_BROKER_ROLE_CHANGED: UPDATE,
+    RequestCode.GET_ALL_CONSUMER_OFFSET: GET,
+    RequestCode.GET_ALL_DELAY_OFFSET: GET,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: GET,
+    RequestCode.VIEW_BROKER_STATS_DATA: GET,
+    RequestCode.GET_BROKER_CONSUME_STATS: GET,
+    RequestCode.GET_ALL_PRODUCER_INFO: GET,
+}
+
+
+def accesses(command: Command, cluster: str) -> _Accesses | None:
+    """Resources that the request uses, each with the actions of which one must be allowed; None: a super user's
+    request, or one that does not say what it is about."""
+    code, ext = command.code, command.ext
+    try:
+        if (fields := _FIELDS.get(code)) is not None:
+            return _by_fields(fields, ext)
+        if (any_of := _CLUSTER.get(code)) is not None:
+            return (Access(ResourceType.CLUSTER, cluster, any_of),)
+        if (special := _SPECIAL.get(code)) is not None:
+            return special(command)
+    except (KeyError, TypeError, AttributeError, RemoteProtocolError):
+        return None
+    return () if code in ANY_ACCOUNT else None
+
+
+def request_refusal(account: Account, command: Command, host: str) -> str:
+    """ "" if the account may make the request, else why not: by policies if it is a user's, else by permissions."""
+    if not isinstance(account, UserAccount):
+        return account.refusal(needs(command))
+    rules = account.rules
+    if account.admin or command.code in rules.unauthorized_codes:
+        return ""
+    found = accesses(command, rules.cluster)
+    if found is None and not rules.is_on and command.code < OWN_CODES:
+        return ""
+    return account.access_refusal(found, host)
+
+
+def _by_fields(fields: _Fields, ext: Mapping[str, str]) -> _Accesses:
+    found: list[Access] = []
+    if fields.topic:
+        topic = ext[fields.topic]
+        if not (fields.own_retry and topic.startswith(RETRY_PREFIX)):
+            found.append(_topic(topic, fields.any_of))
+    if fields.more_topic and (more := ext.get(fields.more_topic)):
+        found.append(_topic(more, fields.any_of))
+    if fields.group:
+        found.append(_group(ext[fields.group], fields.any_of))
+    return tuple(found)
+
+
+def _topic(name: str, any_of: frozenset[Action]) -> Access:
+    if name.startswith(RETRY_PREFIX):
+        return _group(name, any_of)
+    return Access(ResourceType.TOPIC, name, any_of)
+
+
+def _group(name: str, any_of: frozenset[Action]) -> Access:
+    group = group_of_topic(name) if name.startswith(RETRY_PREFIX) else None
+    return Access(ResourceType.GROUP, name if group is None else group, any_of)
+
+
+def _send(topic: str, group: str) -> Callable[[Command], _Accesses]:
+    def of_command(command: Command) -> _Accesses:
+        name = command.ext[topic]
+        if name.startswith(RETRY_PREFIX):
+            return (_group(command.ext.get(group) or name, SUB),)
+        return (Access(ResourceType.TOPIC, name, PUB),)
+
+    return of_command
+
+
+def _end_transaction(command: Command) -> _Accesses:
+    """The half message itself decides where the topic is only claimed, or not named."""
+    topic = command.ext.get("topic")
+    return (_topic(topic, PUB),) if topic else ()
+
+
+def _heartbeat(command: Command) -> _Accesses:
+    found = []
+    for consumer in _members(loads(command.body), "consumerDataSet"):
+        found.append(_group(str(consumer["groupName"]), SUB))
+        topics = (str(data["topic"]) for data in _members(consumer, "subscriptionDataSet"))
+        found += [_topic(topic, SUB) for topic in topics if not topic.startswith(RETRY_PREFIX)]
+    return tuple(dict.fromkeys(found))
+
+
+def _unregister(command: Command) -> _Accesses:
+    group = command.ext.get("consumerGroup")
+    return (_group(group, SUB),) if group else ()
+
+
+def _locks(command: Command) -> _Accesses:
+    body = loads(command.body)
+    topics = (str(item["topic"]) for item in _members(body, "mqSet"))
+    used = (_topic(topic, SUB) for topic in topics if not topic.startswith(RETRY_PREFIX))
+    return (_group(str(body["consumerGroup"]), SUB), *dict.fromkeys(used))
+
+
+def _update_group(command: Command) -> _Accesses:
+    return (_group(str(loads(command.body)["groupName"]), CREATE | UPDATE),)
+
+
+def _clone_offsets(command: Command) -> _Accesses:
+    source, target = command.ext["srcGroup"], command.ext["destGroup"]
+    topic = command.ext.get("topic")
+    return (_group(source, GET | UPDATE), _group(target, UPDATE), *((_topic(topic, UPDATE),) if topic else ()))
+
+
+def _consume_stats(command: Command) -> _Accesses:
+    named = (command.ext.get("topic") or "", *(command.ext.get("topicList") or "").split(";"))
+    return (_group(command.ext["consumerGroup"], GET), *(_topic(name, GET) for name in named if name))
+
+
+def _all_topics(command: Command) -> _Accesses:
+    return (Access(ResourceType.TOPIC, ALL_OF_THEM, LISTS),)
+
+
+def _all_groups(command: Command) -> _Accesses:
+    return (Access(ResourceType.GROUP, ALL_OF_THEM, LISTS),)
+
+
+_SPECIAL: Mapping[int, Callable[[Command], _Accesses]] = {
+    RequestCode.SEND_MESSAGE: _send("topic", "group"),
+    RequestCode.SEND_MESSAGE_V2: _send("b", "a"),
+    RequestCode.SEND_BATCH_MESSAGE: _send("b", "a"),
+    RequestCode.END_TRANSACTION: _end_transaction,
+    RequestCode.HEART_BEAT: _heartbeat,
+    RequestCode.UNREGISTER_CLIENT: _unregister,
+    RequestCode.LOCK_BATCH_MQ: _locks,
+    RequestCode.UNLOCK_BATCH_MQ: _locks,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _update_group,
+    RequestCode.CLONE_GROUP_OFFSET: _clone_offsets,
+    RequestCode.GET_CONSUME_STATS: _consume_stats,
+    RequestCode.GET_ALL_TOPIC_CONFIG: _all_topics,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _all_groups,
+}
+
+
+def _members(value: Any, name: str) -> list[Any]:
+    """Raises TypeError if it is no list: nothing that is looked at here may be read in another way later."""
+    found = value.get(name) or []
+    if not isinstance(found, list):
+        raise TypeError
+    return found
