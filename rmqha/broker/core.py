@@ -41,6 +41,7 @@ from rmqha.broker.tables.metadata_leader import MetadataLeader
 from rmqha.broker.tables.offsets import OffsetTable
 from rmqha.broker.tables.queue_max_offsets import QueueMaxOffsets
 from rmqha.broker.tables.topics import TopicTable
+from rmqha.broker.timers.service import TimerRules, TimerService
 from rmqha.ha.action import RoleChanged
 from rmqha.ha.machine import ReplicaMachine
 from rmqha.ha.replica import Replica
@@ -135,11 +136,11 @@ class BrokerCore:
         self.feed = MetadataLeader(config, group, shell, *tables, clock, tracer)
         self.scrubber = Scrubber(store)
         levels_ms = parse_delay_levels(config.message_delay_level)
-        self.schedule = ScheduleService(
-            store, self.driver, self.delay_offsets, clock, tracer, store_host, levels_ms, shell.wake_schedule
-        )
-        self.delay_offsets.clamp(self.schedule.end_of)
-        store.on_truncate(lambda end_offset: self.delay_offsets.log_cut(end_offset, self.schedule.end_of))
+        delivery = store, self.driver, self.delay_offsets, clock, tracer, store_host
+        self.schedule = ScheduleService(*delivery, levels_ms, shell.wake_schedule)
+        self.timers = TimerService(*delivery, _timer_rules(config), shell.wake_schedule)
+        self.delay_offsets.clamp(self.schedule.end_of, self.timers.end_offset)
+        store.on_truncate(self._deliveries_cut)
         store.on_truncate(lambda end_offset: self._clamp_offsets())
         for table in tables:
             for line in table.findings:
@@ -247,6 +248,7 @@ class BrokerCore:
         return Master(replica.master_address, replica.epoch, replica.broker_id)
 
     def _configure(self, config: BrokerConfig) -> None:
+        self.timers.rules = _timer_rules(config)
         for part in self._configured:
             part.configure(config)
         self.quotas.configure(config.quotas)
@@ -265,6 +267,7 @@ class BrokerCore:
         self.feed.role_changed()
         self.locks.clear()
         self.schedule.role_changed()
+        self.timers.role_changed()
         self.transactions.role_changed()
         self.pull.role_changed()
         self._shell.role_changed(action)
@@ -294,6 +297,15 @@ class BrokerCore:
 
     def batch_topics_changed(self, topics: set[str]) -> None:
         self.store.add_batch_topics(topics)
+
+    def deliver(self) -> None:
+        """Store again the delayed and the timer messages that are due. Raises StoreError."""
+        self.schedule.deliver()
+        self.timers.deliver()
+
+    def _deliveries_cut(self, end_offset: int) -> None:
+        self.delay_offsets.log_cut(end_offset, self.schedule.end_of, self.timers.end_offset)
+        self.timers.log_cut()
 
     def _readers(self) -> dict[int, int]:
         """Replicas that a consumer of old messages may read from: a master's slaves, or a slave itself."""
@@ -370,3 +382,7 @@ def _unique_keys(store_host: tuple[bytes, int], host: HostFacts, started_at_ms: 
     """Keys that no broker with the same address and process id has made before."""
     instance_hash = crc32(f"{store_host} {started_at_ms}".encode())
     return UniqueKeys(store_host[0], int(host.process.get("pid", 0)), instance_hash, host.month_of)
+
+
+def _timer_rules(config: BrokerConfig) -> TimerRules:
+    return TimerRules(config.timer_precision_ms, config.timer_max_delay_sec * 1000, config.timer_wheel_enable)

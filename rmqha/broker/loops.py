@@ -242,7 +242,7 @@ class BrokerLoops:
             with trio.move_on_after(SCHEDULE_TICK_MS / 1000):
                 await self._delivered.wait()
             self._delivered = trio.Event()
-            self._core.schedule.deliver()
+            self._core.deliver()
 
     async def _run_transactions(self) -> None:
         while True:

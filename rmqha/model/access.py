@@ -16,7 +16,7 @@ from typing import Any
 
 from rmqha.model.config.delay_level import SCHEDULE_TOPIC
 from rmqha.model.error import ConfigError
-from rmqha.model.message import CHECK_MAX_TOPIC, DLQ_PREFIX, HALF_TOPIC, OP_TOPIC, RETRY_PREFIX
+from rmqha.model.message import CHECK_MAX_TOPIC, DLQ_PREFIX, HALF_TOPIC, OP_TOPIC, RETRY_PREFIX, TIMER_TOPIC
 
 MIN_KEY_CHARS = 6
 """RocketMQ wants more than six characters; its own examples have seven and eight. Shorter ones are typing errors."""
@@ -36,7 +36,7 @@ MIXED_TOPICS = frozenset(
         OP_TOPIC,
         "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
         CHECK_MAX_TOPIC,
-        "rmq_sys_wheel_timer",
+        TIMER_TOPIC,
     }
 )
 """Topics in which a broker keeps messages of all topics: a default permission is none on these."""

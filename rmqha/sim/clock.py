@@ -35,6 +35,10 @@ class SimClock:
         """Someone set the wall clock."""
         self._wall_at_ms += by_ms
 
+    def set_ahead(self, by_ms: int) -> None:
+        """Someone set the wall clock `by_ms` ahead of the time that it is, whatever it showed."""
+        self._wall_at_ms = EPOCH_AT_MS + by_ms
+
     def moment_of(self, deadline_ms: int) -> int:
         """The first moment of virtual time at which now_ms() has reached `deadline_ms`."""
         return -((self._origin_ms - deadline_ms) * _MILLION // self._rate_ppm)

@@ -312,7 +312,7 @@ class Broker:
             driver.synced()
         while driver.dispatch_due and driver.dispatch():
             pass
-        self.core.schedule.deliver()
+        self.core.deliver()
         while self.core.transactions.step():
             pass
         while driver.dispatch_due and driver.dispatch():

@@ -130,6 +130,7 @@ ROWS: dict[int, Row] = {
     C.UNLOCK_BATCH_MQ: Row("both", lambda world, t, g: lock(g.group, g.client_id, t.topic, code=C.UNLOCK_BATCH_MQ)),
     C.GET_ALL_CONSUMER_OFFSET: _fields(C.GET_ALL_CONSUMER_OFFSET, "admin"),
     C.GET_ALL_DELAY_OFFSET: _fields(C.GET_ALL_DELAY_OFFSET, "admin"),
+    C.GET_TIMER_CHECK_POINT: _fields(C.GET_TIMER_CHECK_POINT, "admin"),
     C.CHECK_CLIENT_CONFIG: _fields(C.CHECK_CLIENT_CONFIG, "any"),
     C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _json(C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {"groupName": OWN.group}),
     C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _fields(C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "admin"),

@@ -151,11 +151,3 @@ def test_no_half_message_without_its_property_is_written(broker: Broker, change:
     command.code = code
     assert broker.ask(command).code == Code.MESSAGE_ILLEGAL
     assert broker.store.max_phy_offset == end
-
-
-@pytest.mark.parametrize("name", ["TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS"])
-def test_no_timer_message_is_written(broker: Broker, name: str) -> None:
-    end = broker.store.max_phy_offset
-    reply = broker.ask(send_command(i=f"{name}\x015000\x02"))
-    assert (reply.code, reply.remark) == (Code.MESSAGE_ILLEGAL, "this broker does not take timer messages")
-    assert broker.store.max_phy_offset == end

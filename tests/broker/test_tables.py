@@ -126,7 +126,9 @@ def change_something(table: Any) -> None:
             table.write(offsets)
         case DelayOffsetTable():
             table.put(9, 1)
-            table.write(table.unsaved() or b"")
+            deliveries = table.unsaved()
+            assert deliveries is not None
+            table.write(deliveries)
 
 
 @pytest.mark.parametrize("name", NAMES)

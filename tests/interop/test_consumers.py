@@ -36,8 +36,9 @@ def cluster(lab: Lab, tmp_path: Path) -> Iterator[LocalCluster]:
     found.down()
 
 
-def produce(lab: Lab, topic: str, count: int, pause_ms: int = 0, delay_level: int = 0) -> Process:
-    return lab.client("Produce", topic, "0", str(count), str(BODY_BYTES), str(pause_ms), str(delay_level))
+def produce(lab: Lab, topic: str, count: int, pause_ms: int = 0, delay: str = "0") -> Process:
+    """`delay`: a level, or a time as "5000ms"."""
+    return lab.client("Produce", topic, "0", str(count), str(BODY_BYTES), str(pause_ms), delay)
 
 
 def work(lab: Lab, topic: str, kind: str, failures: str = "0", patience: int = 16, selector: str = ALL) -> Process:
@@ -136,11 +137,14 @@ def test_what_never_succeeds_is_found_among_the_dead_letters(lab: Lab, cluster: 
     assert all(sorted(times) == list(range(patience + 1)) for times in attempts.values())
 
 
-def test_delayed_messages_come_late_and_all_though_the_master_dies(lab: Lab, cluster: LocalCluster) -> None:
-    """Level 2 waits 5 s; the master is killed when some have come and some wait."""
+@pytest.mark.parametrize(("topic", "delay"), [("Delayed", "2"), ("Timed", "5000ms")])
+def test_delayed_messages_come_late_and_all_though_the_master_dies(
+    lab: Lab, cluster: LocalCluster, topic: str, delay: str
+) -> None:
+    """Each waits 5 s, by its level or by its time; the master is killed when some have come and some wait."""
     count = 1000
-    consumer = working(lab, "Delayed", "concurrently")
-    producer = produce(lab, "Delayed", count, pause_ms=12, delay_level=2)
+    consumer = working(lab, topic, "concurrently")
+    producer = produce(lab, topic, count, pause_ms=12, delay=delay)
     until("some have come", lambda: len(tries(consumer)) > count // 10, TIMEOUT_S, producer, consumer)
     kill_master(cluster)
     assert producer.wait(TIMEOUT_S) == 0, producer.tail()

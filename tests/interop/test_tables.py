@@ -53,7 +53,9 @@ class Written:
         offsets = self._offsets.unsaved()
         assert offsets is not None
         self._offsets.write(offsets)
-        self._delays.write(self._delays.unsaved() or b"")
+        delays = self._delays.unsaved()
+        assert delays is not None
+        self._delays.write(delays)
 
     def _name(self) -> str:
         return "".join(self._random.choices(NAME_CHARS, k=self._random.randrange(1, 20)))

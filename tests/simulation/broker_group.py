@@ -204,6 +204,7 @@ class BrokerGroup:
         made = kind(self._place(f"p{number}"), self.options.send_interval_ms, self.history, number)
         made.unanswered = self.answers.missing
         made.delayed_per_mille = self.options.delayed_per_mille
+        made.timed_per_mille = self.options.timed_per_mille
         made.waitless_per_mille = self.options.waitless_per_mille
         made.held_ms = HOLD_MS if self.options.forwards else 0
         made.acknowledged = self._acknowledged
@@ -365,9 +366,9 @@ class BrokerGroup:
         if self.consumers:
             self.consumption.verify(self.history)
         # a delayed message is answered with its place in the queue of its level
-        ordered = not self.options.delayed_per_mille
+        ordered = not self.options.waits
         found = audit(self.history, self.brokers[0], cp=self.options.cp, ordered=ordered)
-        if self.options.delayed_per_mille:
+        if self.options.waits:
             delivered = delays.verify(self.history, self.brokers[0])
             self._ground.tracer.event("delays_audited", **delivered._asdict())
         return found + self._transactions() if self.deciders else found

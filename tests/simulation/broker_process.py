@@ -549,8 +549,8 @@ class BrokerProcess(DiskProcess):
 
     # --- delayed messages -------------------------------------------------------------------------------------------
     def _watch_schedule(self) -> None:
-        """From the first message of level 1 on, as the host does from the start."""
-        if not self.is_delivering and self.core.schedule.end_of(1):
+        """From the first message that waits on, as the host does from the start."""
+        if not self.is_delivering and (self.core.schedule.end_of(1) or self.core.timers.end_offset):
             self.is_delivering = True
             self._deliver_later()
 
@@ -565,7 +565,7 @@ class BrokerProcess(DiskProcess):
         self._deliver_later()
 
     def _deliver(self) -> None:
-        self.core.schedule.deliver()
+        self.core.deliver()
         self.stepped()
 
     # --- old files --------------------------------------------------------------------------------------------------

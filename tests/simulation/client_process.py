@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from rmqha.broker.replication.forward import MASTER_CHANGED
 from rmqha.drill.history import Attempt, AttemptOutcome
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.message import PROPERTY_DELAY, PROPERTY_UNIQUE_KEY, encode_properties
+from rmqha.model.message import PROPERTY_DELAY, PROPERTY_TIMER_DELAY_MS, PROPERTY_UNIQUE_KEY, encode_properties
 from rmqha.wire.command import Command
 
 from .broker_process import BrokerProcess
@@ -62,7 +62,7 @@ class ClientProcess(GroupClient):
         self._interval_ms = interval_ms
         self._history = history
         self._target = first_target
-        self.delayed_per_mille = self.waitless_per_mille = 0
+        self.delayed_per_mille = self.timed_per_mille = self.waitless_per_mille = 0
         self.acknowledged: Callable[[str, int], None] = lambda address, phy_offset: None
         """Told of each SEND_OK: whose it is and where the record lies."""
 
@@ -99,9 +99,12 @@ class ClientProcess(GroupClient):
     def _more_properties(self, send: Send) -> dict[str, str]:
         """Of a message, beside its key: the same at each attempt, as with a client that tries again."""
         number = int(send.key.rpartition("-")[2]) * 7919
-        if number % 1000 >= self.delayed_per_mille:
-            return {}
-        return {PROPERTY_DELAY: "2" if number % 5 == 0 else "1"}
+        drawn = number % 1000
+        if drawn < self.delayed_per_mille:
+            return {PROPERTY_DELAY: "2" if number % 5 == 0 else "1"}
+        if drawn < self.delayed_per_mille + self.timed_per_mille:
+            return {PROPERTY_TIMER_DELAY_MS: str(number % 7 * 700 + 100)}
+        return {}
 
     def fields(self, properties: bytes, *, is_batch: bool) -> dict[str, str]:
         """Of a request that sends, to a drawn queue."""

@@ -1,14 +1,20 @@
-"""Planted bugs of delayed messages."""
+"""Planted bugs of delayed and timer messages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
+from rmqha.broker.timers.check_file import TimerProgress
+from rmqha.broker.timers.service import TimerService
+from rmqha.broker.timers.waiting import WaitingTimers
 
 _get, _add = DelayOffsetTable.get, DelayOffsetTable._add
+_begin, _progress_now = TimerService._begin, TimerService._progress_now
+_follow, _deliver = TimerService._follow, TimerService._deliver
 
 
 def _end_if_unknown(self: DelayOffsetTable, level: int) -> int:
@@ -19,9 +25,40 @@ def _add_for_any_log(self: DelayOffsetTable, state: Any) -> None:
     _add(self, state._replace(log_end=0))
 
 
+def _begin_behind(self: TimerService) -> None:
+    _begin(self)
+    self._taken_offset = self._first_offset = self._progress.taken_offset
+
+
+def _all_taken(self: TimerService, now_ms: int) -> TimerProgress:
+    self._late = WaitingTimers()
+    return _progress_now(self, now_ms)._replace(taken_offset=self._taken_offset + 5)
+
+
+def _follow_and_forget(self: TimerService) -> None:
+    before = self._progress
+    _follow(self)
+    if self._progress != before:
+        self._late.clear()
+        self._waiting.take(self._progress.read_ms, 1 << 30)
+
+
+def _deliver_early(self: TimerService) -> None:
+    self.rules = replace(self.rules, precision_ms=0)
+    _deliver(self)
+
+
 DELAY_MUTATIONS: dict[str, Callable[[], Any]] = {
     "a master that knows no delay offset begins behind what waits": lambda: patch.object(
         DelayOffsetTable, "get", _end_if_unknown
     ),
     "delay offsets count without the copies": lambda: patch.object(DelayOffsetTable, "_add", _add_for_any_log),
+    "a start looks at no timer that came before the last delivery": lambda: patch.object(
+        TimerService, "_begin", _begin_behind
+    ),
+    "timers that come later count as delivered": lambda: patch.object(TimerService, "_progress_now", _all_taken),
+    "a slave forgets the rest of the slot that its master delivers": lambda: patch.object(
+        TimerService, "_follow", _follow_and_forget
+    ),
+    "timers come in the slot of their time": lambda: patch.object(TimerService, "_deliver", _deliver_early),
 }

@@ -24,6 +24,9 @@ from .version_faults import VersionFaults
 KILL_ALL_MS = 2000
 
 
+DAY_MS = 86_400_000
+
+
 class Faults(Strikes):
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage)
@@ -44,6 +47,8 @@ class Faults(Strikes):
         self.transport.heal()
         for broker in self.brokers:
             broker.mend_disk()
+            if self.options.timed_per_mille:
+                broker.clock.set_ahead(DAY_MS)  # whatever jumps there were: all that waits is due
         self._disks.heal()
         for process in (*self.controllers, *self.name_servers, *self.brokers):
             if not process.alive:

@@ -130,6 +130,8 @@ class Options:
     """Producers also send transactional messages, and answer what masters ask about them."""
     delayed_per_mille: int = 0
     """Of all messages, those that wait for a second or five."""
+    timed_per_mille: int = 0
+    """Of all messages, those that name their time, up to five seconds ahead."""
     stop_per_mille: int = 0
     """A process stops, or loses its power, between two changes of its disk, in the midst of a handler."""
     moment_per_mille: int = 0
@@ -179,13 +181,12 @@ class Options:
     @property
     def follows_tables(self) -> bool:
         """Slaves take their master's topics, groups and offsets, as on the host."""
-        return (
-            self.tables
-            or self.transactions
-            or self.batch_queues
-            or self.consumer_count > 0
-            or self.delayed_per_mille > 0
-        )
+        return self.tables or self.transactions or self.batch_queues or self.consumer_count > 0 or self.waits
+
+    @property
+    def waits(self) -> bool:
+        """Messages are delivered later than they are sent."""
+        return self.delayed_per_mille > 0 or self.timed_per_mille > 0
 
 
 def seed_options(seed: int) -> Options:

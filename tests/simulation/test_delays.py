@@ -1,4 +1,5 @@
-"""Delayed messages through faults: each that was acknowledged is delivered, by whichever master, at least once."""
+"""Delayed and timer messages through faults: each that was acknowledged is delivered, by whichever master, at least
+once."""
 
 from __future__ import annotations
 
@@ -9,9 +10,10 @@ from .run import Run
 from .seeds import few
 
 
+@pytest.mark.parametrize("theme", ["delays", "timers"])
 @pytest.mark.parametrize("seed", few([1, 2], range(3, 9)))
-def test_none_is_left_out(seed: int) -> None:
-    world = Run(seed, "delays").world()
+def test_none_is_left_out(seed: int, theme: str) -> None:
+    world = Run(seed, theme).world()
     report = world.run()
     assert not report.failure, report.failure
     (group,) = world.groups

@@ -472,6 +472,19 @@ def delays(options: Options) -> Options:
     )
 
 
+def timers(options: Options) -> Options:
+    """Many messages name their time, others wait for their level, under what strikes `delays`; processes also die
+    between two writes of their tables. At the end the wall clocks show the next day."""
+    return replace(
+        delays(options),
+        delayed_per_mille=100,
+        timed_per_mille=400,
+        kill_broker_per_mille=60,
+        stop_per_mille=20 if options.client_count == 2 else 0,
+        clock_step_per_mille=80 if options.controller_count == 1 else 0,
+    )
+
+
 def rotting(options: Options) -> Options:
     """Records rot under running brokers, on one replica at a time: those that delay levels and consumers read next,
     and any others. Masters die and are switched, replicas lose their disks and copy a log that is rotten in places."""
@@ -555,6 +568,7 @@ THEMES: dict[str, Callable[[Options], Options]] = {
     "transactions": transactions,
     "groups": groups,
     "delays": delays,
+    "timers": timers,
     "rotting": rotting,
     "blackouts": blackouts,
     **DISK_THEMES,

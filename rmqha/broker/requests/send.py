@@ -21,6 +21,7 @@ from rmqha.broker.services.schedule import to_schedule
 from rmqha.broker.services.traffic import Traffic
 from rmqha.broker.services.transaction import RENEWAL_BYTES, to_half
 from rmqha.broker.tables.topics import BROKER_ONLY_TOPICS, DEFAULT_TOPIC, TopicConfig, TopicTable, refusal_to_send
+from rmqha.broker.timers.message import TIMER_PROPERTIES, deliver_at_ms, to_timer
 from rmqha.kernel.batch_kernel import BatchKernel, SendRead, SendRules, SendsTaken
 from rmqha.model.code import SEE_FAQ, RequestCode, ResponseCode
 from rmqha.model.config.delay_level import SCHEDULE_TOPIC, delay_level
@@ -37,9 +38,9 @@ from rmqha.model.message import (
     PROPERTY_INNER_NUM,
     PROPERTY_MSG_REGION,
     PROPERTY_PRODUCER_GROUP,
-    PROPERTY_TIMER_DELAY_MS,
-    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_TIMER_DELETE_UNIQUE_KEY,
     PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TIMER_OUT_MS,
     PROPERTY_TRACE_ON,
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQUE_KEY,
@@ -48,6 +49,7 @@ from rmqha.model.message import (
     SYS_FLAG_INNER_BATCH,
     SYS_FLAG_NEED_UNWRAP,
     SYS_FLAG_TRANSACTION_MASK,
+    TIMER_TOPIC,
     UniqueKeys,
     decode_properties,
     encode_properties,
@@ -71,7 +73,6 @@ _INT16 = struct.Struct(">h")
 
 _DELAY, _DELIVER = PROPERTY_DELAY.encode(), PROPERTY_TIMER_DELIVER_MS.encode()
 _PREPARED, _PRODUCER_GROUP = PROPERTY_TRANSACTION_PREPARED.encode(), PROPERTY_PRODUCER_GROUP.encode()
-_TIMERS = (PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELAY_SEC, PROPERTY_TIMER_DELIVER_MS)
 """Properties that ask for what this broker does not do: refusing is better than delivering at once."""
 
 
@@ -163,12 +164,12 @@ class SendProcessor:
         """`when_held` calls back when the set holds the topics as they are now (`MetadataLeader.wait`), `holder` takes
         care of sends that come during or after a hand-over (`SendForwarder`)."""
         self._unique_keys = unique_keys
-        self._clock = clock
         self._config = config
         self._kernel = kernel
         self._topics = topics
         self._log = log
         self._room = room
+        self._clock = clock
         self._store_host = store_host
         self._retries = retries
         self._level_count = level_count
@@ -444,9 +445,33 @@ class SendProcessor:
             message = to_half(message)
             if len(message.properties) + RENEWAL_BYTES > MAX_PROPERTIES_BYTES:
                 raise _illegal("the properties of a transactional message leave no room for those of its checks")
-        elif not request.is_batch and _DELAY in request.properties:
-            message = to_schedule(message, self._level_count)
+        elif not request.is_batch and (_DELAY in request.properties or _DELIVER in request.properties):
+            message = self._delayed(message)
         return queue_id, message
+
+    def _delayed(self, message: NewMessage) -> NewMessage:
+        """The form in which it waits, if it is to: a level makes a time void. Raises _Refused."""
+        scheduled = to_schedule(message, self._level_count)
+        if scheduled is not message:
+            return scheduled
+        properties, now_ms = decode_properties(message.properties), self._clock.wall_ms()
+        try:
+            at_ms = deliver_at_ms(properties, now_ms)
+        except ValueError as error:
+            raise _illegal(str(error)) from None
+        if at_ms is None:
+            return message
+        if not self._config.timer_wheel_enable:
+            raise _Refused(
+                ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false"
+            )
+        max_ms = self._config.timer_max_delay_sec * 1000
+        if at_ms - now_ms > max_ms or (at_ms <= now_ms and PROPERTY_TIMER_DELETE_UNIQUE_KEY in properties):
+            raise _illegal(
+                f"timer message illegal, the delay time should not be bigger than the max delay {max_ms}ms; or if set "
+                "del msg, the delay time should be bigger than the current time"
+            )
+        return to_timer(message, at_ms, self._config.timer_precision_ms) if at_ms > now_ms else message
 
     def _retried(self, request: _Request) -> _Request:
         """A consumer sends back by itself; a message that was tried often enough goes to the dead letters."""
@@ -519,7 +544,8 @@ class SendProcessor:
             if flagged:
                 raise _illegal(f"a transactional message must have the property {PROPERTY_TRANSACTION_PREPARED}=true")
             return False
-        delayed = delay_level(properties.get(PROPERTY_DELAY)) > 0
+        is_timed = PROPERTY_TIMER_OUT_MS not in properties and not properties.keys().isdisjoint(TIMER_PROPERTIES)
+        delayed = delay_level(properties.get(PROPERTY_DELAY)) > 0 or is_timed
         if request.reconsume_times > 0 and (delayed or request.topic.startswith(DLQ_PREFIX)):
             return False  # what a consumer of old sends back still says that it was prepared
         if request.is_batch or delayed:
@@ -533,16 +559,14 @@ class SendProcessor:
 
     @staticmethod
     def _check_delay(request: _Request) -> None:
-        """A level, where there is one, makes a timer void."""
+        """Raises _Refused for a delay that cannot be."""
         properties = decode_properties(request.properties)
         try:
             level = delay_level(properties.get(PROPERTY_DELAY))
         except ValueError as error:
             raise _illegal(str(error)) from None
-        if level and request.is_batch:
+        if request.is_batch and (level or not properties.keys().isdisjoint(TIMER_PROPERTIES)):
             raise _illegal("a batch cannot be delayed")
-        if not level and any(properties.get(name) not in (None, "", "0") for name in _TIMERS):
-            raise _illegal("this broker does not take timer messages")
 
     def _with_own(self, properties: bytes) -> bytes:
         """The client's properties and the broker's three; the client's own of those names give way."""
@@ -614,7 +638,7 @@ _NOT_PLAIN = tuple(
     )
 )
 """Texts in the properties of messages that are looked at one by one."""
-_KINDS = {SCHEDULE_TOPIC: "delay", HALF_TOPIC: "transaction"}
+_KINDS = {SCHEDULE_TOPIC: "delay", TIMER_TOPIC: "delay", HALF_TOPIC: "transaction"}
 _CRC32 = PROPERTY_CRC32.encode()
 _WAIT = PROPERTY_WAIT.encode()
 _UNIQUE_KEY = PROPERTY_UNIQUE_KEY.encode()

@@ -99,6 +99,7 @@ class TableRequests:
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self._system_topics,
             RequestCode.GET_ALL_CONSUMER_OFFSET: self._all_offsets,
             RequestCode.GET_ALL_DELAY_OFFSET: self._delay_offsets,
+            RequestCode.GET_TIMER_CHECK_POINT: self._timer_check,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._update_group,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._all_groups,
         }
@@ -224,6 +225,10 @@ class TableRequests:
         is."""
         table = self._delay_table.to_json(self._log.confirm_offset)
         return command.reply(body=lenient_json.dumps(table, unquoted_integer_keys=True))
+
+    def _timer_check(self, channel: Channel, command: Command) -> Command:
+        """Progress of timers, as `_delay_offsets`: the 56 bytes of RocketMQ's config/timercheck."""
+        return command.reply(body=self._delay_table.timer_check(self._log.confirm_offset))
 
 
 def _slice(command: Command, first: str, count: str) -> tuple[int, int | None]:

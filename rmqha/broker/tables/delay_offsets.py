@@ -1,4 +1,5 @@
-"""Progress of each delay level's deliveries: config/delayOffset.json, written when dirty.
+"""Progress of deliveries: of each delay level in config/delayOffset.json, of timer messages in config/timercheck,
+written when dirty.
 
 An offset is true of a log that holds the copies that were delivered before it, of no shorter one: a replica that took
 it before its copies and is elected then would leave those messages out. So each state of the table goes with the end of
@@ -14,6 +15,8 @@ from typing import Any, NamedTuple, Protocol
 
 from rmqha.broker.tables import config_table
 from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
+from rmqha.broker.timers import check_file
+from rmqha.broker.timers.check_file import TimerProgress
 from rmqha.model.offset import PhyOffset
 from rmqha.port import Clock, Disk
 
@@ -23,6 +26,7 @@ RECENT_STATES = 64
 """Are kept all; of older ones fewer, the longer the log has grown since."""
 _TABLE = "delayOffset"
 _LOG_END = "logEnd"
+_TIMER = "timer"
 
 
 class DeliveryLog(Protocol):
@@ -40,14 +44,22 @@ class _State(NamedTuple):
     """All copies of what is delivered lie below."""
     version: DataVersion
     offsets: Mapping[int, int]
+    timer: TimerProgress
 
     def to_json(self) -> dict[str, Any]:
         return {"dataVersion": self.version.to_json(), "offsetTable": dict(sorted(self.offsets.items()))}
 
 
+class Unsaved(NamedTuple):
+    """Content that the two files must hold; None: as it is."""
+
+    levels: bytes | None
+    timer: bytes | None
+
+
 class DelayOffsetTable:
-    """By level, the first entry of its queue that is not delivered yet. `epoch` is the master epoch that stamps
-    changes. Raises StoreError for a file that cannot be read."""
+    """By level, the first entry of its queue that is not delivered yet; and how far timers are. `epoch` is the master
+    epoch that stamps changes. Raises StoreError for a file that cannot be read."""
 
     def __init__(
         self, disk: Disk, clock: Clock, log: DeliveryLog, events: TableEvents, *, is_synced: bool = True
@@ -59,10 +71,23 @@ class DelayOffsetTable:
         found = config_table.load(disk, _TABLE, parse_table, ("offsetTable",))
         self._unknown, self.findings = found.unknown, found.findings
         self.epoch = found.version.state_version
-        self._states = [_State(log.max_phy_offset, found.version, found.table)]
+        timer = self._load_timer()
+        self._states = [_State(log.max_phy_offset, found.version, found.table, timer)]
         """In the order in which they were heard. Of the first, the file's, all copies are in the log that is found."""
         self._events = events  # of what slaves have not heard of, a new master delivers again
         self._written: Mapping[int, int] | None = found.table if is_synced or not found.table else None
+        self._written_timer: TimerProgress | None = timer if is_synced or timer == TimerProgress() else None
+
+    def _load_timer(self) -> TimerProgress:
+        if not self._disk.exists(check_file.PATH):
+            return TimerProgress()
+        try:
+            return check_file.decode(self._disk.read(check_file.PATH))
+        except ValueError as error:
+            self.findings.append(
+                f"{check_file.PATH} cannot be read, {error}: timer messages that the log holds are delivered again."
+            )
+            return TimerProgress()
 
     def _held(self, log_end: int) -> _State:
         return next((state for state in reversed(self._states) if state.log_end <= log_end), self._states[0])
@@ -83,12 +108,23 @@ class DelayOffsetTable:
         """Levels with an offset, in order."""
         return sorted(self._now.offsets)
 
+    @property
+    def timer(self) -> TimerProgress:
+        return self._now.timer
+
     def put(self, level: int, offset: int, log_end: int = 0) -> None:
         """`log_end`: the end of the copies of what lies before `offset`."""
         last = self._states[-1]
-        version = replace(last.version)
+        self._put(last._replace(offsets={**last.offsets, level: offset}), log_end)
+
+    def put_timer(self, progress: TimerProgress, log_end: int) -> None:
+        """`log_end`: the end of the copies of what is delivered, and of the entries that are taken."""
+        self._put(self._states[-1]._replace(timer=progress), log_end)
+
+    def _put(self, state: _State, log_end: int) -> None:
+        version = replace(state.version)
         version.advance(self.epoch, self._clock.wall_ms())
-        self._add(_State(max(log_end, last.log_end), version, {**last.offsets, level: offset}))
+        self._add(state._replace(log_end=max(log_end, state.log_end), version=version))
         self._events.moved()
 
     def _add(self, state: _State) -> None:
@@ -114,10 +150,11 @@ class DelayOffsetTable:
         """Another master's log comes now: what counted on more of the last one's than is here will never be true."""
         self._cut(self._log.max_phy_offset)
 
-    def log_cut(self, end_offset: int, end_of: Callable[[int], int]) -> None:
-        """The log ends at `end_offset` now, a level's queue at `end_of(level)`. Durable on return. Raises OSError."""
+    def log_cut(self, end_offset: int, end_of: Callable[[int], int], timer_end: int) -> None:
+        """The log ends at `end_offset` now, a level's queue at `end_of(level)`, that of timers at `timer_end`. Durable
+        on return. Raises OSError."""
         self._cut(end_offset)
-        self.clamp(end_of)
+        self.clamp(end_of, timer_end)
         self._save()
 
     def _cut(self, end_offset: int) -> None:
@@ -125,13 +162,18 @@ class DelayOffsetTable:
         first = first._replace(log_end=min(first.log_end, end_offset))  # there is no older one to go back to
         self._states = [first, *(state for state in more if state.log_end <= end_offset)]
 
-    def clamp(self, end_of: Callable[[int], int]) -> None:
-        """No offset may lie behind its level's queue (`end_of(level)`): what comes there would never be delivered.
-        Durable when it returns. Raises OSError."""
+    def clamp(self, end_of: Callable[[int], int], timer_end: int) -> None:
+        """No offset may lie behind its level's queue (`end_of(level)`), nor behind that of timers: what comes there
+        would never be delivered. Durable when it returns. Raises OSError."""
         behind = {level: end for level, offset in self._now.offsets.items() if (end := end_of(level)) < offset}
         for level, end in behind.items():
             self.put(level, end)
-        if behind:
+        timer = self._now.timer
+        is_timer_behind = timer.taken_offset > timer_end
+        if is_timer_behind:
+            first = min(timer.first_offset, timer_end)
+            self.put_timer(timer._replace(taken_offset=timer_end, first_offset=first), 0)
+        if behind or is_timer_behind:
             self._save()
 
     # --- other replicas -----------------------------------------------------------------------------------------------
@@ -142,39 +184,68 @@ class DelayOffsetTable:
     def to_follower(self) -> dict[str, Any]:
         """For request 52030: with the end of the log that a slave must have before it counts on it."""
         state = self._states[-1]
-        return state.to_json() | ({_LOG_END: state.log_end} if state.log_end else {})
+        timer = {_TIMER: list(state.timer)} if state.timer != TimerProgress() else {}
+        return state.to_json() | timer | ({_LOG_END: state.log_end} if state.log_end else {})
+
+    def timer_check(self, log_end: int) -> bytes:
+        """Body of request 60: progress of timers, as it is true of a log that ends at `log_end`."""
+        state = self._held(log_end)
+        return check_file.encode(state.timer, state.version)
 
     def replace(self, body: Mapping[str, Any]) -> None:
         """A slave takes its master's whole table."""
-        state = _State(int(body.get(_LOG_END, 0)), DataVersion.from_json(body.get("dataVersion")), parse_table(body))
+        version, log_end = DataVersion.from_json(body.get("dataVersion")), int(body.get(_LOG_END, 0))
+        if _TIMER in body:
+            timer = parse_timer(body[_TIMER])
+        else:
+            timer = self._states[-1].timer
+            if timer != TimerProgress():
+                log_end = max(log_end, self._states[-1].log_end)  # it is true of no shorter log
+        state = _State(log_end, version, parse_table(body), timer)
         if state != self._states[-1]:
             self._add(state)
 
     # --- the file -----------------------------------------------------------------------------------------------------
-    def unsaved(self) -> bytes | None:
-        """The content that the file must hold, None if it holds it; the caller writes it with `write`, in a thread if
+    def unsaved(self) -> Unsaved | None:
+        """The content that the files must hold, None if they hold it; the caller writes it with `write`, in a thread if
         it likes."""
         state = self._held(self._log.synced_offset)
-        if state.offsets == self._written:
+        levels = timer = None
+        if state.offsets != self._written:
+            levels = config_table.encode({**state.to_json(), **self._unknown})
+        if state.timer != self._written_timer:
+            timer = check_file.encode_file(state.timer, state.version)
+        if levels is None and timer is None:
             return None
-        self._written = state.offsets
-        return config_table.encode({**state.to_json(), **self._unknown})
+        self._written, self._written_timer = state.offsets, state.timer
+        return Unsaved(levels, timer)
 
-    def write(self, data: bytes) -> None:
+    def write(self, unsaved: Unsaved) -> None:
         """Raises OSError; `unsaved` then has it again."""
         try:
-            config_table.write(self._disk, _TABLE, data)
+            if unsaved.levels is not None:
+                config_table.write(self._disk, _TABLE, unsaved.levels)
+            if unsaved.timer is not None:
+                self._disk.make_dirs("config")
+                self._disk.write_atomic(check_file.PATH, unsaved.timer)
         except OSError:
-            self._written = None
+            self._written = self._written_timer = None
             raise
 
     def _save(self) -> None:
-        data = self.unsaved()
-        if data is not None:
-            self.write(data)
+        unsaved = self.unsaved()
+        if unsaved is not None:
+            self.write(unsaved)
 
 
 def parse_table(body: Mapping[str, Any]) -> dict[int, int]:
     """The offsets of delayOffset.json or of a body of request 45."""
     table = mapping(body.get("offsetTable"), "offsetTable")
     return {int(level): int(offset) for level, offset in table.items()}
+
+
+def parse_timer(value: Any) -> TimerProgress:
+    """Progress of timers, of a master's tables. Raises ValueError."""
+    if not isinstance(value, list) or len(value) != len(TimerProgress._fields):
+        raise ValueError(f"timer must be {len(TimerProgress._fields)} numbers")
+    return TimerProgress(*map(int, value))

@@ -15,7 +15,7 @@ from rmqha.broker.tables.table_version import Lineage, TableVersion
 from rmqha.model.code import ResponseCode
 from rmqha.model.config.delay_level import SCHEDULE_TOPIC, parse_delay_levels
 from rmqha.model.config.servers import BrokerConfig
-from rmqha.model.message import CHECK_MAX_TOPIC, HALF_TOPIC, OP_TOPIC
+from rmqha.model.message import CHECK_MAX_TOPIC, HALF_TOPIC, OP_TOPIC, TIMER_TOPIC
 from rmqha.model.quota import TokenBucket
 from rmqha.port import Clock, Disk
 from rmqha.wire.lenient_json import Entries, dumps
@@ -62,7 +62,7 @@ BROKER_ONLY_TOPICS = frozenset(
         CHECK_MAX_TOPIC,
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",
-        "rmq_sys_wheel_timer",
+        TIMER_TOPIC,
     }
 )
 """Clients may not send to these."""
@@ -504,6 +504,8 @@ def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
         TopicConfig(config.broker_cluster_name, 16, 16, inherit),
         TopicConfig(config.broker_name, 1, 1, inherit),
     ]
+    if config.timer_wheel_enable:
+        topics.append(TopicConfig(TIMER_TOPIC, 1, 1))
     if config.auto_create_topic_enable:
         count = config.default_topic_queue_nums
         topics.append(TopicConfig(DEFAULT_TOPIC, count, count, inherit))

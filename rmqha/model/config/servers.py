@@ -167,8 +167,8 @@ _BROKER_LIVE_KEYS = """
     cleanFileForciblyEnable commitLogMaxBytes deleteFileBatchMax deleteWhen diskMaxUsedSpaceRatio
     diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio enablePropertyFilter fileReservedTime flushIntervalCommitLog
     haTransferBytesPerSecond longPollingMaxMs maxClientCount maxGroupCount maxTopicCount rejectTransactionMessage
-    scrubBytesPerSecond slaveReadEnable transactionCheckInterval transactionCheckMax transactionTimeOut
-    useServerSideResetOffset
+    scrubBytesPerSecond slaveReadEnable timerMaxDelaySec timerWheelEnable transactionCheckInterval transactionCheckMax
+    transactionTimeOut useServerSideResetOffset
 """
 
 
@@ -384,6 +384,12 @@ class BrokerConfig(ServerConfig):
     that are connected are told, at once (request 220)."""
     message_delay_level: str = DEFAULT_DELAY_LEVELS
     """Time that each level of a delayed message waits, level 1 first; the same on all replicas of a group."""
+    timer_wheel_enable: bool = True
+    """Take messages that name their time (TIMER_DELAY_MS and the like). What waits already is delivered in any case."""
+    timer_precision_ms: int = knob(1000, 10, 60_000, drawn=(100, 1000))
+    """Timer messages come in steps of so much, late by one at most; the same on all replicas of a group."""
+    timer_max_delay_sec: int = knob(259_200, 1, 2**31 - 1)
+    """A time further ahead is refused."""
     reject_transaction_message: bool = knob(False)
     """Refuse transactional messages (16). What waits already is gone on with."""
     transaction_time_out: int = knob(6000, 0, 2**31 - 1, drawn=(200, 600, 1500))

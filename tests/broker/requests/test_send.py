@@ -182,7 +182,7 @@ def test_batch_is_stored_as_single_records(broker: Broker) -> None:
         ({"g": "99999999999999999999999"}, ResponseCode.SYSTEM_ERROR, "64 bit"),
         ({"f": "4"}, ResponseCode.MESSAGE_ILLEGAL, "transactional"),
         ({"i": "DELAY\x01x\x02"}, ResponseCode.MESSAGE_ILLEGAL, "no delay level"),
-        ({"i": "TIMER_DELAY_MS\x013\x02"}, ResponseCode.MESSAGE_ILLEGAL, "timer"),
+        ({"i": "TIMER_DELAY_MS\x013x\x02"}, ResponseCode.MESSAGE_ILLEGAL, "is no time"),
         ({"i": "A\x01" + "x" * 32768 + "\x02"}, ResponseCode.MESSAGE_ILLEGAL, "properties length"),
     ],
 )

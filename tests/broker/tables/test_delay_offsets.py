@@ -34,6 +34,12 @@ def follow(slave: DelayOffsetTable, master: DelayOffsetTable) -> None:
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------
+def save(table: DelayOffsetTable) -> None:
+    unsaved = table.unsaved()
+    assert unsaved is not None
+    table.write(unsaved)
+
+
 def test_the_real_brokers_file_is_read_and_written_back_as_it_was(tmp_path: Path, log: FakeLog) -> None:
     unpack("n0", tmp_path)
     path = tmp_path / "n0" / "config" / "delayOffset.json"
@@ -54,7 +60,7 @@ def test_the_real_brokers_file_is_read_and_written_back_as_it_was(tmp_path: Path
 def test_offsets_behind_a_queues_end_come_back_durably(tmp_path: Path, table: DelayOffsetTable, log: FakeLog) -> None:
     table.put(1, 10)
     table.put(2, 3)
-    table.clamp({1: 8, 2: 3}.__getitem__)
+    table.clamp({1: 8, 2: 3}.__getitem__, 0)
     found = DelayOffsetTable(HostDisk(tmp_path), ManualClock(), log, TableListener())
     assert (found.get(1), found.get(2)) == (8, 3)
 
@@ -71,7 +77,8 @@ def test_the_file_says_no_more_than_the_disk_has(tmp_path: Path, table: DelayOff
     table.write(data)
     assert DelayOffsetTable(HostDisk(tmp_path), ManualClock(), log, TableListener()).get(1) == 5
     log.synced_offset = PhyOffset(300)
-    assert b"1:9" in (table.unsaved() or b"")
+    unsaved = table.unsaved()
+    assert unsaved is not None and b"1:9" in (unsaved.levels or b"")
 
 
 # --- the log ----------------------------------------------------------------------------------------------------------
@@ -97,12 +104,12 @@ def test_what_a_restarted_master_tells_counts_on_all_it_has(
 ) -> None:
     """The file does not say where the copies lie."""
     table.put(1, 5)
-    table.write(table.unsaved() or b"")
+    save(table)
     grow(log, 300)
     again = DelayOffsetTable(HostDisk(tmp_path), ManualClock(), log, TableListener())
     assert again.get(1) == 5 and again.to_follower()["logEnd"] == 300
     grow(log, 200)
-    again.log_cut(200, lambda level: 1000)
+    again.log_cut(200, lambda level: 1000, 0)
     assert again.get(1) == 5 and again.to_follower()["logEnd"] == 200
     again.put(1, 6, 200)
     assert again.get(1) == 6
@@ -127,7 +134,7 @@ def test_a_cut_takes_back_what_counted_on_it(table: DelayOffsetTable, log: FakeL
     for offset, end in ((5, 100), (9, 200), (12, 300)):
         table.put(1, offset, end)
     grow(log, 250)
-    table.log_cut(250, lambda level: 1000)
+    table.log_cut(250, lambda level: 1000, 0)
     grow(log, 300)
     assert table.get(1) == 9
     table.put(1, 10)
@@ -139,10 +146,10 @@ def test_a_cut_is_durable(tmp_path: Path, table: DelayOffsetTable, log: FakeLog)
     table.put(1, 5, 100)
     table.put(1, 9, 300)
     log.synced_offset = PhyOffset(300)
-    table.write(table.unsaved() or b"")
+    save(table)
     grow(log, 200)
     log.synced_offset = PhyOffset(200)
-    table.log_cut(200, lambda level: 1000)
+    table.log_cut(200, lambda level: 1000, 0)
     assert DelayOffsetTable(HostDisk(tmp_path), ManualClock(), log, TableListener()).get(1) == 5
 
 

@@ -9,13 +9,15 @@ import org.apache.rocketmq.common.message.Message;
  * Sends messages one after the other and prints a line per answer: "SEND_OK number queueId queueOffset" for what was
  * acknowledged, "FAILED number reason" for an attempt that was not. A message is tried until it is acknowledged.
  * Arguments: name server, topic, first number, count, bytes per body, pause after each message in milliseconds, and
- * perhaps a delay level. Message n has the tag "tag" + n % 3 and the properties n (as text) and parity.
+ * perhaps a delay level, or milliseconds after which it comes, by each of the three setters in turn, written as "5000ms".
+ * Message n has the tag "tag" + n % 3 and the properties n (as text) and parity.
  */
 public final class Produce {
     private static final long PATIENCE_MS = TimeUnit.SECONDS.toMillis(60);
     private static final long PAUSE_AFTER_FAILURE_MS = 100;
 
     private static int delayLevel;
+    private static long delayMs;
 
     public static void main(String[] arguments) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("interop-producers", Account.hook());
@@ -27,7 +29,12 @@ public final class Produce {
         int end = first + Integer.parseInt(arguments[3]);
         int size = Integer.parseInt(arguments[4]);
         long pause = Long.parseLong(arguments[5]);
-        delayLevel = arguments.length > 6 ? Integer.parseInt(arguments[6]) : 0;
+        String delay = arguments.length > 6 ? arguments[6] : "0";
+        if (delay.endsWith("ms")) {
+            delayMs = Long.parseLong(delay.substring(0, delay.length() - 2));
+        } else {
+            delayLevel = Integer.parseInt(delay);
+        }
         for (int number = first; number < end; number++) {
             send(producer, arguments[1], number, size);
             if (pause > 0) {
@@ -46,6 +53,16 @@ public final class Produce {
         return text.toString().getBytes(StandardCharsets.UTF_8);
     }
 
+    private static void setTime(Message message, int number) {
+        if (number % 3 == 0) {
+            message.setDelayTimeMs(delayMs);
+        } else if (number % 3 == 1) {
+            message.setDelayTimeSec(delayMs / 1000);
+        } else {
+            message.setDeliverTimeMs(System.currentTimeMillis() + delayMs);
+        }
+    }
+
     private static void send(DefaultMQProducer producer, String topic, int number, int size) throws Exception {
         long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(PATIENCE_MS);
         while (true) {
@@ -54,6 +71,9 @@ public final class Produce {
                 Message message = new Message(topic, "tag" + number % 3, "key" + number, body(number, size));
                 if (delayLevel > 0) {
                     message.setDelayTimeLevel(delayLevel);
+                }
+                if (delayMs > 0) {
+                    setTime(message, number);
                 }
                 message.putUserProperty("n", Integer.toString(number));
                 message.putUserProperty("parity", number % 2 == 0 ? "even" : "odd");

@@ -1,0 +1,143 @@
+"""The two forms of a timer message: as it waits in the timer topic, and as it is delivered. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from rmqha.model.config.delay_level import SCHEDULE_TOPIC
+from rmqha.model.message import (
+    HALF_TOPIC,
+    PROPERTY_CRC32,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_TIMER_DELETE_UNIQUE_KEY,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TIMER_DEQUEUE_MS,
+    PROPERTY_TIMER_ENQUEUE_MS,
+    PROPERTY_TIMER_OUT_MS,
+    PROPERTY_TIMER_ROLL_TIMES,
+    PROPERTY_UNIQUE_KEY,
+    TIMER_TOPIC,
+    are_whole,
+    decode_properties,
+    encode_properties,
+    find_property,
+)
+from rmqha.store.log.record import NewMessage, Record
+
+TIMER_QUEUE_ID = 0
+TIMER_PROPERTIES = (PROPERTY_TIMER_DELAY_SEC, PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELIVER_MS)
+"""Properties by which a producer asks for a time; the first that is there counts."""
+ROLL_WINDOW_MS = 2 * 86_400_000
+"""A message that is due later than this after it was stored is stored again in between: the log keeps files for three
+days. Fixed, for a progress of delivery is true of one window only."""
+_WAITING_TOPICS = (TIMER_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC)
+"""Nothing is delivered to these, whatever a property says."""
+_MAX_MS = 2**63 - 1
+_OUT = PROPERTY_TIMER_OUT_MS.encode()
+_REAL_TOPIC, _REAL_QUEUE_ID = PROPERTY_REAL_TOPIC.encode(), PROPERTY_REAL_QUEUE_ID.encode()
+
+
+class Due(NamedTuple):
+    """Time (ms) of the slot in which a message that waits comes, and whether it is stored to wait again then."""
+
+    slot_ms: int
+    is_rolled: bool
+
+
+def deliver_at_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
+    """The time (ms) that a producer asks for; None if it asks for none, or if the message has waited already. Raises
+    ValueError for what is no number that Java reads."""
+    if PROPERTY_TIMER_OUT_MS in properties:
+        return None
+    for name in TIMER_PROPERTIES:
+        value = properties.get(name)
+        if value is None:
+            continue
+        digits = value[1:] if value[:1] in ("+", "-") else value
+        if not (digits.isascii() and digits.isdigit()) or len(digits) > 19:
+            raise ValueError(f"property {name} = {value[:40]!r} is no time in milliseconds or seconds")
+        number = int(value) * (1000 if name == PROPERTY_TIMER_DELAY_SEC else 1)
+        at_ms = number if name == PROPERTY_TIMER_DELIVER_MS else now_ms + number
+        if at_ms > _MAX_MS:
+            raise ValueError(f"property {name} = {value[:40]!r} lies too far ahead")
+        return at_ms
+    return None
+
+
+def to_timer(message: NewMessage, at_ms: int, precision_ms: int) -> NewMessage:
+    """The form in which a message waits for `at_ms`."""
+    slot_ms = (at_ms - 1) // precision_ms * precision_ms
+    properties = decode_properties(message.properties)
+    properties.pop(PROPERTY_CRC32, None)
+    properties[PROPERTY_TIMER_OUT_MS] = str(slot_ms)
+    properties[PROPERTY_REAL_TOPIC] = message.topic
+    properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
+    return replace(message, topic=TIMER_TOPIC, queue_id=TIMER_QUEUE_ID, properties=encode_properties(properties))
+
+
+def says_when_and_where_to(record: Record) -> bool:
+    """True if it has what `to_timer` and RocketMQ's brokers put into each: no CRC covers properties."""
+    properties = record.properties
+    out, queue_id = find_property(properties, _OUT), find_property(properties, _REAL_QUEUE_ID)
+    is_placed = bool(find_property(properties, _REAL_TOPIC)) and bool(queue_id and queue_id.isdigit())
+    return is_placed and bool(out and out.isdigit() and len(out) <= 18) and are_whole(properties)
+
+
+def due(record: Record) -> Due | None:
+    """The slot in which a record of the timer topic comes; None if it does not say when."""
+    out = find_property(record.properties, _OUT)
+    if not out or not out.isdigit() or len(out) > 18:
+        return None
+    slot_ms, stored_ms = int(out), record.store_timestamp_ms
+    ahead_ms = slot_ms - stored_ms
+    if ahead_ms < ROLL_WINDOW_MS:
+        return Due(slot_ms, False)
+    # what is left behind the window shall be long enough to be worth a round
+    step_ms = ROLL_WINDOW_MS // 2 if ahead_ms < ROLL_WINDOW_MS * 4 // 3 else ROLL_WINDOW_MS
+    return Due(stored_ms + step_ms, True)
+
+
+def delete_key(record: Record) -> str:
+    """Unique key of the message that a record takes back, or ""."""
+    return _text(record, PROPERTY_TIMER_DELETE_UNIQUE_KEY)
+
+
+def unique_key(record: Record) -> str:
+    return _text(record, PROPERTY_UNIQUE_KEY)
+
+
+def _text(record: Record, name: str) -> str:
+    return (find_property(record.properties, name.encode()) or b"").decode("utf-8", "replace")
+
+
+def from_timer(record: Record, now_ms: int, store_host: tuple[bytes, int]) -> NewMessage | None:
+    """The message that is stored when the time of `record` has come: the delivered one, or one that waits again. None
+    if it does not say where to."""
+    found, when = decode_properties(record.properties), due(record)
+    topic, queue_id = found.get(PROPERTY_REAL_TOPIC, ""), found.get(PROPERTY_REAL_QUEUE_ID, "")
+    if when is None or not topic or topic in _WAITING_TOPICS or not queue_id.isdigit() or len(queue_id) > 9:
+        return None
+    found.pop(PROPERTY_CRC32, None)
+    found[PROPERTY_TIMER_ENQUEUE_MS] = str(record.store_timestamp_ms // 1000 * 1000)
+    found[PROPERTY_TIMER_DEQUEUE_MS] = str(now_ms)
+    if when.is_rolled:
+        times = found.get(PROPERTY_TIMER_ROLL_TIMES, "0")
+        found[PROPERTY_TIMER_ROLL_TIMES] = str(int(times) + 1 if times.isdigit() and len(times) < 9 else 1)
+        topic, queue_id = TIMER_TOPIC, str(TIMER_QUEUE_ID)
+    return NewMessage(
+        topic,
+        int(queue_id),
+        record.body,
+        encode_properties(found),
+        record.born_at_ms,
+        record.born_host,
+        store_host,
+        record.flag,
+        record.sys_flag,
+        record.reconsume_times,
+    )

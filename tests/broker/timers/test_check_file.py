@@ -1,0 +1,47 @@
+"""config/timercheck: RocketMQ's bytes, and ours behind them."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqha.broker.tables.config_table import DataVersion
+from rmqha.broker.timers.check_file import TimerProgress, decode, encode, encode_file
+
+GOLDEN = struct.pack(">7q", 1795227286000, 780, 15, 15, 4, 1795227288994, 1363)
+"""The first 56 bytes of the file in the golden store n0."""
+
+
+def test_what_a_real_broker_wrote() -> None:
+    assert decode(GOLDEN.ljust(4096, b"\0")) == TimerProgress(1795227286000, 0, 15, 0)
+
+
+@given(st.integers(0, 2**62), st.integers(0, 2**40), st.integers(0, 2**40), st.integers(0, 2**40))
+def test_round_trip(read_ms: int, next_offset: int, taken: int, first: int) -> None:
+    progress, version = TimerProgress(read_ms, next_offset, taken, min(first, taken)), DataVersion(7, 3, 1_000)
+    data = encode_file(progress, version)
+    assert len(data) == 4096 and decode(data) == progress
+    assert data.startswith(encode(progress, version)) and len(encode(progress, version)) == 56
+    assert struct.unpack(">3q", data[32:56]) == (3, 1_000, 7)
+
+
+def test_what_another_program_wrote_since_makes_our_numbers_void() -> None:
+    data = encode_file(TimerProgress(5000, 9, 20, 8), DataVersion())
+    theirs = struct.pack(">q", 6000) + data[8:]
+    assert decode(theirs) == TimerProgress(6000, 0, 20, 0)
+
+
+@pytest.mark.parametrize("data", [b"", b"\0" * 55, struct.pack(">7q", -1, 0, 0, 0, 0, 0, 0)])
+def test_what_is_no_such_file(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"bytes|cannot be"):
+        decode(data)
+
+
+def test_what_lies_behind() -> None:
+    here = TimerProgress(5000, 9, 20, 8)
+    assert not here.is_behind(here) and not here.is_behind(TimerProgress(4000, 99, 20, 0))
+    for ahead in (TimerProgress(5000, 10, 20), TimerProgress(6000, 0, 20), TimerProgress(5000, 9, 21)):
+        assert here.is_behind(ahead)

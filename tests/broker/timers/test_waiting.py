@@ -1,0 +1,33 @@
+"""Timer messages that wait, against a sorted list."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqha.broker.timers.waiting import WaitingTimers
+
+ADDS = st.tuples(st.integers(0, 5), st.integers(0, 30))
+TAKES = st.tuples(st.integers(-1, 6), st.integers(0, 4))
+
+
+@given(st.lists(st.tuples(ADDS, TAKES | st.none()), max_size=60))
+def test_they_come_in_the_order_of_their_slots_and_offsets(
+    steps: list[tuple[tuple[int, int], tuple[int, int] | None]],
+) -> None:
+    waiting, model = WaitingTimers(), list[tuple[int, int]]()
+    for item, taken in steps:
+        if item not in model:
+            waiting.add(*item)
+            model.append(item)
+        if taken is not None:
+            until_ms, count = taken
+            due = [item for item in sorted(model) if item[0] <= until_ms][:count]
+            assert waiting.take(until_ms, count) == due
+            model = [item for item in model if item not in due]
+        assert len(waiting) == len(model)
+        assert waiting.first_offset() == min((offset for _, offset in model), default=None)
+    assert waiting.take_all() == sorted(model) and len(waiting) == 0
+    waiting.add(1, 1)
+    waiting.clear()
+    assert len(waiting) == 0 and waiting.take_all() == []
