@@ -5,6 +5,7 @@ from __future__ import annotations
 import trio
 
 from rmqha.broker.core import BrokerCore
+from rmqha.broker.repeated_work import RepeatedWork
 from rmqha.broker.replication.replica_driver import SliceSize
 from rmqha.port import Clock
 
@@ -196,21 +197,25 @@ class BrokerLoops:
             await trio.sleep(min(MAX_NOTICE_PAUSE_S, 9 * (trio.current_time() - began_at_s)))
 
     async def _run_flush(self) -> None:
-        """One sync serves everybody whose bytes were in the log when it began; it blocks a thread, not the broker."""
+        """One sync serves everybody whose bytes were in the log when it began, and the next begins at once if more has
+        come; it blocks a thread, not the broker."""
         store = self._core.store
-        while True:
-            with trio.move_on_after(self._core.config.flush_interval_commit_log / 1000):
-                await self._flush.wait()
-            self._flush = trio.Event()
-            if store.synced_offset < store.max_phy_offset:
-                self._driver.flush_begins()
-                await trio.to_thread.run_sync(store.sync)
-                self.sync_count += 1
-                self._driver.synced()
+        with RepeatedWork(store.sync, "flush") as sync:
+            while True:
+                with trio.move_on_after(self._core.config.flush_interval_commit_log / 1000):
+                    await self._flush.wait()
+                self._flush = trio.Event()
+                while store.synced_offset < store.max_phy_offset:
+                    self._driver.flush_begins()
+                    await sync.do()
+                    self.sync_count += 1
+                    self._driver.synced()
+                    if store.is_file_due or not self._driver.flush_due:
+                        break
                 if self._driver.flush_due:
                     self._flush.set()
-            if store.is_file_due:
-                self._allocate.set()
+                if store.is_file_due:
+                    self._allocate.set()
 
     async def _run_allocate(self) -> None:
         """Beside the flush, for which sends wait: reserving a whole log file takes the disk a while."""
