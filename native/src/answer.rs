@@ -9,19 +9,24 @@ const ROCKETMQ_WORD: u32 = 1 << 24;
 /// What an answer says of a message.
 pub struct Stored<'a> {
     pub opaque: i64,
-    pub phy_offset: i64,
     pub queue_text: &'a [u8],
+    /// The first one.
     pub queue_offset: i64,
     pub unique_key: &'a [u8],
 }
 
-/// Writes a frame with a JSON header.
-pub fn json_answer(rules: &Rules, stored: &Stored, into: &mut Writer) -> Result<(), Full> {
+/// Writes a frame with a JSON header. `phy_offsets` are those of a message, or of all in a batch.
+pub fn json_answer(
+    rules: &Rules,
+    stored: &Stored,
+    phy_offsets: impl Iterator<Item = i64>,
+    into: &mut Writer,
+) -> Result<(), Full> {
     let start = into.size();
     into.skip(8)?;
     let [msg_id, queue_id, queue_offset, unique_key, opaque, last, _] = rules.json;
     into.put(msg_id)?;
-    into.put(&hexadecimal(stored.phy_offset))?;
+    message_ids(rules, phy_offsets, into)?;
     into.put(queue_id)?;
     into.put(stored.queue_text)?;
     into.put(queue_offset)?;
@@ -34,8 +39,13 @@ pub fn json_answer(rules: &Rules, stored: &Stored, into: &mut Writer) -> Result<
     frame(into, start, 0)
 }
 
-/// Writes a frame with a ROCKETMQ header.
-pub fn rocketmq_answer(rules: &Rules, stored: &Stored, into: &mut Writer) -> Result<(), Full> {
+/// Writes a frame with a ROCKETMQ header, as `json_answer` does.
+pub fn rocketmq_answer(
+    rules: &Rules,
+    stored: &Stored,
+    phy_offsets: impl Iterator<Item = i64>,
+    into: &mut Writer,
+) -> Result<(), Full> {
     let start = into.size();
     let [head, middle, msg_id, queue_id, queue_offset, own, key_head] = rules.rocketmq;
     into.skip(8)?;
@@ -45,7 +55,10 @@ pub fn rocketmq_answer(rules: &Rules, stored: &Stored, into: &mut Writer) -> Res
     let ext_at = into.size();
     into.skip(4)?;
     into.put(msg_id)?;
-    into.put(&hexadecimal(stored.phy_offset))?;
+    let ids_at = into.size();
+    into.skip(4)?;
+    message_ids(rules, phy_offsets, into)?;
+    into.set(ids_at, &size_word(into.size() - ids_at - 4)?)?;
     into.put(queue_id)?;
     short(stored.queue_text, into)?;
     into.put(queue_offset)?;
@@ -57,6 +70,18 @@ pub fn rocketmq_answer(rules: &Rules, stored: &Stored, into: &mut Writer) -> Res
     let ext_bytes = into.size() - start - 8 - FIXED_ROCKETMQ_BYTES;
     into.set(ext_at, &size_word(ext_bytes)?)?;
     frame(into, start, ROCKETMQ_WORD)
+}
+
+/// Message ids with commas between.
+fn message_ids(rules: &Rules, phy_offsets: impl Iterator<Item = i64>, into: &mut Writer) -> Result<(), Full> {
+    for (place, phy_offset) in phy_offsets.enumerate() {
+        if place > 0 {
+            into.put(b",")?;
+        }
+        into.put(rules.store_host)?;
+        into.put(&hexadecimal(phy_offset))?;
+    }
+    Ok(())
 }
 
 /// A value below 256 bytes behind the last byte of its length.

@@ -13,8 +13,8 @@ use crate::scan::{scan, Found};
 use crate::sends::{build, parse, Ground, Made, Queue, Row, UNIT_BYTES};
 
 /// Raised with each change of what stands in this file.
-pub const ABI_VERSION: i64 = 3;
-const LISTS: usize = 5;
+pub const ABI_VERSION: i64 = 4;
+const LISTS: usize = 6;
 /// Nothing was done: the memory for records or answers is too small.
 pub const FULL: i64 = -1;
 /// Nothing was done: what the caller gave is not what the kernel knows.
@@ -29,12 +29,14 @@ pub struct Sends {
     pub rules_bytes: usize,
     pub rows: *mut Row,
     pub queues: *mut Queue,
-    /// `row_limit` each: tail starts, ends, places, tags, store timestamps.
+    /// `record_limit` each: tail starts, ends, places, tags, store timestamps, records of each send.
     pub lists: *mut i64,
-    /// `row_limit` entries.
+    /// `record_limit` entries.
     pub units: *mut u8,
     /// Rows, and queues, that there is memory for.
     pub row_limit: usize,
+    /// Records that there is memory for, and entries.
+    pub record_limit: usize,
     pub records: *mut u8,
     pub answers: *mut u8,
     /// Bytes that there is memory for, in each of the two.
@@ -48,7 +50,10 @@ pub struct Sends {
     // found by parse
     pub row_count: usize,
     pub queue_count: usize,
+    /// Records that the rows may become.
+    pub record_count: usize,
     // found by build
+    pub made_count: usize,
     pub end: usize,
     pub records_bytes: usize,
     pub answers_bytes: usize,
@@ -89,12 +94,13 @@ pub unsafe extern "C" fn rmqha_sends_parse(
         let found = parse(data, at, &rules, rows, queues);
         call.row_count = found.row_count;
         call.queue_count = found.queue_count;
+        call.record_count = found.record_count;
         i64::try_from(found.queue_count).unwrap_or(REFUSED)
     })
 }
 
 /// Makes records, answers and entries of what parse has found in the same `data`, as far as it is plain; returns the
-/// number of records.
+/// number of sends. There must be memory for `record_count` records.
 ///
 /// # Safety
 /// As for parse; `fields` has `fields_bytes` bytes. `at` and what parse has written are as they were.
@@ -111,14 +117,14 @@ pub unsafe extern "C" fn rmqha_sends_build(
         let call = unsafe { &mut *call };
         let data = unsafe { from_raw_parts(data, size) };
         let fields = unsafe { from_raw_parts(fields, fields_bytes) };
-        let limit = call.row_limit;
-        if call.row_count > limit || call.queue_count > limit {
+        let (rows_limit, limit) = (call.row_limit, call.record_limit);
+        if call.row_count > rows_limit || call.queue_count > rows_limit || call.record_count > limit {
             return REFUSED;
         }
         let rows = unsafe { from_raw_parts(call.rows, call.row_count) };
         let queues = unsafe { from_raw_parts_mut(call.queues, call.queue_count) };
         let lists = unsafe { from_raw_parts_mut(call.lists, limit * LISTS) };
-        let Some([tail_starts, ends, places, tags, _]) = split(lists, limit) else { return REFUSED };
+        let Some([tail_starts, ends, places, tags, _, counts]) = split(lists, limit) else { return REFUSED };
         let mut made = Made {
             records: Writer::new(unsafe { from_raw_parts_mut(call.records, call.byte_limit) }),
             answers: Writer::new(unsafe { from_raw_parts_mut(call.answers, call.byte_limit) }),
@@ -126,6 +132,7 @@ pub unsafe extern "C" fn rmqha_sends_build(
             ends,
             places,
             tags,
+            counts,
             units: unsafe { from_raw_parts_mut(call.units, limit * UNIT_BYTES) },
         };
         let rules = Rules::read(unsafe { from_raw_parts(call.rules, call.rules_bytes) });
@@ -135,11 +142,12 @@ pub unsafe extern "C" fn rmqha_sends_build(
         let Ok(born_port) = i32::try_from(call.born_port) else { return REFUSED };
         let (phy_offset, room_end, stored_ms) = (call.phy_offset, call.room_end, call.stored_ms);
         let ground = Ground { phy_offset, room_end, stored_ms, born_address, born_port, fields };
-        let Ok((count, end)) = build(data, at, &rules, &ground, rows, queues, &mut made) else { return FULL };
-        call.end = end;
+        let Ok(built) = build(data, at, &rules, &ground, rows, queues, &mut made) else { return FULL };
+        call.end = built.end;
+        call.made_count = built.record_count;
         call.records_bytes = made.records.size();
         call.answers_bytes = made.answers.size();
-        i64::try_from(count).unwrap_or(REFUSED)
+        i64::try_from(built.row_count).unwrap_or(REFUSED)
     })
 }
 
@@ -160,10 +168,10 @@ pub unsafe extern "C" fn rmqha_scan(
     guarded(|| {
         let call = unsafe { &mut *call };
         let data = unsafe { from_raw_parts(data, size) };
-        let limit = call.row_limit;
-        let queues = unsafe { from_raw_parts_mut(call.queues, limit.min(max_queues)) };
+        let limit = call.record_limit;
+        let queues = unsafe { from_raw_parts_mut(call.queues, call.row_limit.min(max_queues)) };
         let lists = unsafe { from_raw_parts_mut(call.lists, limit * LISTS) };
-        let Some([tail_starts, ends, places, tags, stored_ms]) = split(lists, limit) else { return REFUSED };
+        let Some([tail_starts, ends, places, tags, stored_ms, _]) = split(lists, limit) else { return REFUSED };
         let Some(ends) = ends.get_mut(..limit.min(max_count)) else { return REFUSED };
         let units = unsafe { from_raw_parts_mut(call.units, limit * UNIT_BYTES) };
         let mut found = Found { tail_starts, ends, places, tags, stored_ms, units };
@@ -176,7 +184,7 @@ pub unsafe extern "C" fn rmqha_scan(
 /// The lists in one piece of memory, `limit` long each.
 fn split(lists: &mut [i64], limit: usize) -> Option<[&mut [i64]; LISTS]> {
     let mut parts = lists.chunks_exact_mut(limit.max(1));
-    Some([parts.next()?, parts.next()?, parts.next()?, parts.next()?, parts.next()?])
+    Some([parts.next()?, parts.next()?, parts.next()?, parts.next()?, parts.next()?, parts.next()?])
 }
 
 /// A panic must not reach the caller's stack.

@@ -23,13 +23,20 @@ pub struct Send {
     pub flag: i64,
     pub reconsumed: i64,
     pub opaque: i64,
+    /// Its body is that of request 320.
+    pub is_batch: bool,
 }
 
 /// The send in `data` whose JSON header is from `start` to the end.
 pub fn json_send(data: &[u8], start: usize) -> Option<Send> {
     let mut cursor = Cursor::new(data, start);
     let mut send = Send::default();
-    cursor.literal(br#"{"code":310,"extFields":{"a":""#)?;
+    cursor.literal(br#"{"code":3"#)?;
+    send.is_batch = cursor.literal(b"20").is_some();
+    if !send.is_batch {
+        cursor.literal(b"10")?;
+    }
+    cursor.literal(br#","extFields":{"a":""#)?;
     cursor.run(Class::TEXT);
     cursor.literal(br#"","b":""#)?;
     send.topic = cursor.run(Class::TOPIC);
@@ -61,7 +68,7 @@ pub fn json_send(data: &[u8], start: usize) -> Option<Send> {
         }
     }
     cursor.literal(br#"","m":""#)?;
-    if cursor.run(Class::TEXT).of(data)? == b"true" {
+    if cursor.run(Class::TEXT).of(data)? == b"true" && !send.is_batch {
         return None;
     }
     if cursor.literal(br#"","n":""#).is_some() {
@@ -106,8 +113,11 @@ fn json_opaque(cursor: &mut Cursor, data: &[u8]) -> Option<i64> {
 /// The send in `data` whose ROCKETMQ header is from `start` to the end.
 pub fn rocketmq_send(data: &[u8], start: usize) -> Option<Send> {
     let mut cursor = Cursor::new(data, start);
-    let mut send = Send::default();
-    cursor.literal(&310u16.to_be_bytes())?;
+    let is_batch = cursor.literal(&320u16.to_be_bytes()).is_some();
+    let mut send = Send { is_batch, ..Send::default() };
+    if !is_batch {
+        cursor.literal(&310u16.to_be_bytes())?;
+    }
     cursor.take(3)?; // language, version
     send.opaque = i64::from(cursor.word()? as i32);
     cursor.literal(&[0; 8])?; // flag, bytes of the remark
@@ -131,7 +141,7 @@ pub fn rocketmq_send(data: &[u8], start: usize) -> Option<Send> {
     send.properties = cursor.span(usize::from(properties_bytes), Class::PROPERTIES)?;
     (_, send.reconsumed) = number_field(&mut cursor, data, b'j', COUNT_DIGITS, false)?;
     field(&mut cursor, b'k', Class::TEXT)?;
-    if field(&mut cursor, b'm', Class::TEXT)?.of(data)? == b"true" {
+    if field(&mut cursor, b'm', Class::TEXT)?.of(data)? == b"true" && !send.is_batch {
         return None;
     }
     if !cursor.is_at_end() {

@@ -7,6 +7,7 @@
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod answer;
+mod batch;
 pub mod border;
 mod header;
 mod input;

@@ -6,6 +6,12 @@ use crate::output::{Full, Writer};
 pub const SEPARATOR: u8 = 2;
 const UNIQUE_KEY: &[u8] = b"UNIQ_KEY\x01";
 const TAGS: &[u8] = b"TAGS\x01";
+const CRC: &[u8] = b"__CRC32#";
+
+/// True if a record's own checksum might be among them.
+pub fn has_crc(properties: &[u8]) -> bool {
+    properties.windows(CRC.len()).any(|text| text == CRC)
+}
 
 /// Where the value of UNIQ_KEY is.
 pub fn unique_key(properties: &[u8]) -> Option<Span> {

@@ -14,6 +14,8 @@ pub struct Rules<'a> {
     pub store_port: i32,
     pub own_properties: &'a [u8],
     pub store_address: &'a [u8],
+    /// Beginning of the message ids.
+    pub store_host: &'a [u8],
     pub json: Literals<'a>,
     pub rocketmq: Literals<'a>,
     pub special: Special<'a>,
@@ -30,6 +32,7 @@ impl<'a> Rules<'a> {
             store_port: cursor.word()? as i32,
             own_properties: text(&mut cursor)?,
             store_address: text(&mut cursor)?,
+            store_host: text(&mut cursor)?,
             json: literals(&mut cursor)?,
             rocketmq: literals(&mut cursor)?,
             special: Special::read(cursor.rest())?,

@@ -3,6 +3,7 @@
 //! Between the two the caller says which queues there are.
 
 use crate::answer::{json_answer, rocketmq_answer, Stored};
+use crate::batch::{self, Parts};
 use crate::header::{json_send, rocketmq_send, Send, JSON, ROCKETMQ};
 use crate::input::{Cursor, Span};
 use crate::output::{Decimal, Full, Writer};
@@ -27,6 +28,8 @@ pub struct Row {
     body: Span,
     codec: u32,
     queue: u32,
+    /// Records that it becomes: one, or as many as a batch has messages.
+    record_count: usize,
 }
 
 /// A queue that sends of the read are for. The caller fills in the second half.
@@ -51,18 +54,24 @@ pub struct Queue {
 pub struct Parsed {
     pub row_count: usize,
     pub queue_count: usize,
+    pub record_count: usize,
 }
 
 /// Finds the sends at the front of `data` from `at` on, and their queues; as many as there are rows.
 pub fn parse(data: &[u8], at: usize, rules: &Rules, rows: &mut [Row], queues: &mut [Queue]) -> Parsed {
-    let mut found = Parsed { row_count: 0, queue_count: 0 };
+    let mut found = Parsed { row_count: 0, queue_count: 0, record_count: 0 };
     let mut cursor = Cursor::new(data, at);
     for row in rows {
         let sent = parse_frame(data, &mut cursor, rules);
         let Some((codec, send, body)) = sent else { break };
         let Some(queue) = queue_of(data, &send, queues, &mut found.queue_count) else { break };
-        *row = Row { send, body, codec, queue };
+        let record_count = if send.is_batch { batch::count(data, body, rules) } else { 1 };
+        if record_count == 0 {
+            break;
+        }
+        *row = Row { send, body, codec, queue, record_count };
         found.row_count += 1;
+        found.record_count += record_count;
     }
     found
 }
@@ -135,7 +144,7 @@ pub struct Ground<'a> {
     pub fields: &'a [u8],
 }
 
-/// The caller's memory for what is made. Of the lists each has a place for every row, `ends` too.
+/// The caller's memory for what is made. Of the lists each has a place for every record, `ends` too.
 pub struct Made<'a> {
     pub records: Writer<'a>,
     pub answers: Writer<'a>,
@@ -147,6 +156,8 @@ pub struct Made<'a> {
     pub places: &'a mut [i64],
     /// Each one's tagsCode.
     pub tags: &'a mut [i64],
+    /// Records of each send.
+    pub counts: &'a mut [i64],
     /// Entries, those of one queue together.
     pub units: &'a mut [u8],
 }
@@ -183,8 +194,14 @@ impl Hosts {
     }
 }
 
-/// Makes the records, answers and entries of as many rows as are plain; returns their number and the index in `data`
-/// behind the last one, `at` if there is none. `Full` if the memory is too small for them.
+pub struct Built {
+    pub row_count: usize,
+    pub record_count: usize,
+    /// Index in the read behind the last frame; where it began if there is none.
+    pub end: usize,
+}
+
+/// Makes the records, answers and entries of as many rows as are plain. `Full` if the memory is too small for them.
 pub fn build(
     data: &[u8],
     at: usize,
@@ -193,7 +210,7 @@ pub fn build(
     rows: &[Row],
     queues: &mut [Queue],
     made: &mut Made,
-) -> Result<(usize, usize), Full> {
+) -> Result<Built, Full> {
     let v6_flag = |address: &[u8], flag| if address.len() == 16 { flag } else { 0 };
     let common = Common {
         rules,
@@ -202,88 +219,239 @@ pub fn build(
         v6_flags: v6_flag(ground.born_address, BORN_V6) | v6_flag(rules.store_address, STORE_V6),
     };
     queues.iter_mut().for_each(|queue| queue.unit_count = 0);
-    let (mut count, mut end) = (0, at);
+    let mut built = Built { row_count: 0, record_count: 0, end: at };
     for row in rows {
         let Some(queue) = usize::try_from(row.queue).ok().and_then(|place| queues.get_mut(place)) else { break };
         let sizes = (made.records.size(), made.answers.size());
-        let Some((tail_start, tags)) = add(data, &common, row, queue, made)? else {
+        let add = if row.send.is_batch { add_batch } else { add_single };
+        if !add(data, &common, row, queue, built.record_count, made)? {
             made.records.cut(sizes.0);
             made.answers.cut(sizes.1);
             break;
-        };
-        queue.unit_count += 1;
-        *made.tail_starts.get_mut(count).ok_or(Full)? = index(tail_start)?;
-        *made.ends.get_mut(count).ok_or(Full)? = index(made.records.size())?;
-        *made.places.get_mut(count).ok_or(Full)? = i64::from(row.queue);
-        *made.tags.get_mut(count).ok_or(Full)? = tags;
-        count += 1;
-        end = row.body.end;
+        }
+        let record_count = row.record_count;
+        let added = built.record_count..built.record_count + record_count;
+        queue.unit_count += u64::try_from(record_count).map_err(|_| Full)?;
+        made.places.get_mut(added).ok_or(Full)?.fill(i64::from(row.queue));
+        *made.counts.get_mut(built.row_count).ok_or(Full)? = index(record_count)?;
+        built.row_count += 1;
+        built.record_count += record_count;
+        built.end = row.body.end;
     }
-    let places = made.places.get(..count).unwrap_or_default();
+    let places = made.places.get(..built.record_count).unwrap_or_default();
     entries(places, made.ends, made.tags, queues, ground.phy_offset, made.units)?;
-    Ok((count, end))
+    Ok(built)
 }
 
 fn index(size: usize) -> Result<i64, Full> {
     i64::try_from(size).map_err(|_| Full)
 }
 
-/// Makes one send's record and answer; returns where the record's properties begin, and its
-/// tagsCode. None if the send is not plain: what
-/// has been written of it must be cut then.
-fn add(data: &[u8], common: &Common, row: &Row, queue: &Queue, made: &mut Made) -> Result<Option<(usize, i64)>, Full> {
-    let (rules, ground, send) = (common.rules, common.ground, row.send);
-    let texts = (row.body.of(data), send.properties.of(data), send.queue_text.of(data));
-    let field = span(queue.field_start, queue.field_end).and_then(|field| field.of(ground.fields));
-    let ((Some(body), Some(properties), Some(queue_text)), Some(field)) = (texts, field) else { return Ok(None) };
-    if queue.is_known == 0 {
-        return Ok(None);
+impl Queue {
+    /// Offset of the entry that is `ahead` behind those that it has got.
+    fn offset(&self, ahead: usize) -> Option<i64> {
+        let count = i64::try_from(self.unit_count).ok()?.checked_add(i64::try_from(ahead).ok()?)?;
+        self.next_offset.checked_add(count)
     }
+}
+
+/// Makes one send's record, the `number`th of all, and its answer. False if the send is not plain: what has been
+/// written of it must be cut then.
+fn add_single(
+    data: &[u8],
+    common: &Common,
+    row: &Row,
+    queue: &Queue,
+    number: usize,
+    made: &mut Made,
+) -> Result<bool, Full> {
+    let send = &row.send;
+    let Some(inputs) = Inputs::new(data, common, row, queue) else { return Ok(false) };
     let records = &mut made.records;
     let start = records.size();
-    records.skip(FRONT_BYTES + common.hosts.size + BACK_BYTES)?;
-    records.put(body)?;
-    records.put(field)?;
-    let tail_start = records.size();
+    let tail_start = begin(common, inputs.body, inputs.field, records)?;
     records.skip(2)?;
-    if row.codec != JSON {
-        records.put(properties)?;
-    } else if !unescape(properties, records)? {
-        return Ok(None);
-    }
+    let Some(key) = put_properties(common.rules, row.codec, inputs.properties, records)? else { return Ok(false) };
     let sent = records.since(tail_start + 2);
-    let Some(key) = unique_key(sent) else { return Ok(None) };
-    let key_text = key.of(sent).unwrap_or_default();
-    if rules.special.is_in(sent) || key_text.is_empty() || key_text.contains(&1) {
-        return Ok(None);
-    }
     let tags = tags_code(sent);
     if !matches!(sent.last(), None | Some(&SEPARATOR)) {
         records.put(&[SEPARATOR])?;
     }
-    records.put(rules.own_properties)?;
+    records.put(common.rules.own_properties)?;
     let properties_bytes = records.size() - tail_start - 2;
-    let record_bytes = records.size() - start;
-    let phy_offset = ground.phy_offset.checked_add(index(start)?).ok_or(Full)?;
-    let queue_offset = i64::try_from(queue.unit_count).ok().and_then(|count| queue.next_offset.checked_add(count));
-    let sizes = (i32::try_from(record_bytes), i32::try_from(body.len()), u16::try_from(properties_bytes));
-    let ((Ok(size), Ok(body_bytes), Ok(tail_bytes)), Some(queue_offset)) = (sizes, queue_offset) else {
-        return Ok(None);
-    };
-    if i64::from(tail_bytes) > rules.max_properties_bytes
-        || i64::from(size) > ground.room_end.saturating_sub(phy_offset)
+    let Ok(tail_bytes) = u16::try_from(properties_bytes) else { return Ok(false) };
+    records.set(tail_start, &tail_bytes.to_be_bytes())?;
+    let phy_offset = common.ground.phy_offset.checked_add(index(start)?).ok_or(Full)?;
+    let Some(queue_offset) = queue.offset(0) else { return Ok(false) };
+    let place = Place { start, phy_offset, queue_offset };
+    if i64::from(tail_bytes) > common.rules.max_properties_bytes
+        || !fits(common, records.size())
+        || !finish(common, send, send.flag, queue, inputs.body, &place, records)?
     {
+        return Ok(false);
+    }
+    *made.tail_starts.get_mut(number).ok_or(Full)? = index(tail_start)?;
+    *made.ends.get_mut(number).ok_or(Full)? = index(records.size())?;
+    *made.tags.get_mut(number).ok_or(Full)? = tags;
+    let unique_key = key.of(records.since(tail_start + 2)).unwrap_or_default();
+    let stored = Stored { opaque: send.opaque, queue_text: inputs.queue_text, queue_offset, unique_key };
+    answer(common.rules, row.codec, &stored, std::iter::once(phy_offset), &mut made.answers)?;
+    Ok(true)
+}
+
+/// Makes the records of a batch, the first of them the `number`th of all, and its answer; as `add_single`.
+fn add_batch(
+    data: &[u8],
+    common: &Common,
+    row: &Row,
+    queue: &Queue,
+    number: usize,
+    made: &mut Made,
+) -> Result<bool, Full> {
+    let send = &row.send;
+    let (Some(inputs), Some(parts)) = (Inputs::new(data, common, row, queue), Parts::new(data, row.body)) else {
+        return Ok(false);
+    };
+    let Some(first_offset) = queue.offset(0) else { return Ok(false) };
+    let start = made.records.size();
+    let overhead = FRONT_BYTES + common.hosts.size + BACK_BYTES + inputs.field.len() + 2;
+    let record_bytes = |part: &batch::Part| overhead + part.size() - batch::FIXED_BYTES;
+    // the batch's own properties are no part of a record: they stand where the first will stand
+    let Some(key) = put_properties(common.rules, row.codec, inputs.properties, &mut made.records)? else {
+        return Ok(false);
+    };
+    let properties = made.records.since(start);
+    let properties_bytes = index(properties.len() + common.rules.own_properties.len())?;
+    if properties_bytes > common.rules.max_properties_bytes {
+        return Ok(false);
+    }
+    let mut next = common.ground.phy_offset.checked_add(index(start)?).ok_or(Full)?;
+    let phy_offsets = parts.clone().map(|part| {
+        let phy_offset = next;
+        next = next.saturating_add(i64::try_from(record_bytes(&part)).unwrap_or(i64::MAX));
+        phy_offset
+    });
+    let unique_key = key.of(properties).unwrap_or_default();
+    let stored = Stored { opaque: send.opaque, queue_text: inputs.queue_text, queue_offset: first_offset, unique_key };
+    answer(common.rules, row.codec, &stored, phy_offsets, &mut made.answers)?;
+    let records = &mut made.records;
+    records.cut(start);
+    for (ahead, part) in parts.enumerate() {
+        let (Some(body), Some(tail), Some(queue_offset)) =
+            (part.body.of(data), part.tail.of(data), queue.offset(ahead))
+        else {
+            return Ok(false);
+        };
+        let start = records.size();
+        let phy_offset = common.ground.phy_offset.checked_add(index(start)?).ok_or(Full)?;
+        let tail_start = begin(common, body, inputs.field, records)?;
+        records.put(tail)?;
+        let place = Place { start, phy_offset, queue_offset };
+        if !fits(common, records.size()) || !finish(common, send, part.flag, queue, body, &place, records)? {
+            return Ok(false);
+        }
+        *made.tail_starts.get_mut(number + ahead).ok_or(Full)? = index(tail_start)?;
+        *made.ends.get_mut(number + ahead).ok_or(Full)? = index(records.size())?;
+        *made.tags.get_mut(number + ahead).ok_or(Full)? = tags_code(part.properties().of(data).unwrap_or_default());
+    }
+    Ok(true)
+}
+
+/// What a row refers to.
+struct Inputs<'a> {
+    body: &'a [u8],
+    properties: &'a [u8],
+    queue_text: &'a [u8],
+    field: &'a [u8],
+}
+
+impl<'a> Inputs<'a> {
+    /// None if its queue is not known.
+    fn new(data: &'a [u8], common: &Common<'a>, row: &Row, queue: &Queue) -> Option<Self> {
+        if queue.is_known == 0 {
+            return None;
+        }
+        Some(Inputs {
+            body: row.body.of(data)?,
+            properties: row.send.properties.of(data)?,
+            queue_text: row.send.queue_text.of(data)?,
+            field: span(queue.field_start, queue.field_end)?.of(common.ground.fields)?,
+        })
+    }
+}
+
+/// Writes a header's properties; returns where the unique key is among them, None if they are not plain.
+fn put_properties(rules: &Rules, codec: u32, properties: &[u8], into: &mut Writer) -> Result<Option<Span>, Full> {
+    let start = into.size();
+    if codec != JSON {
+        into.put(properties)?;
+    } else if !unescape(properties, into)? {
         return Ok(None);
     }
+    let sent = into.since(start);
+    let Some(key) = unique_key(sent) else { return Ok(None) };
+    let key_text = key.of(sent).unwrap_or_default();
+    let is_plain = !rules.special.is_in(sent) && !key_text.is_empty() && !key_text.contains(&1);
+    Ok(is_plain.then_some(key))
+}
+
+fn answer(
+    rules: &Rules,
+    codec: u32,
+    stored: &Stored,
+    phy_offsets: impl Iterator<Item = i64>,
+    into: &mut Writer,
+) -> Result<(), Full> {
+    if codec == ROCKETMQ {
+        rocketmq_answer(rules, stored, phy_offsets, into)
+    } else {
+        json_answer(rules, stored, phy_offsets, into)
+    }
+}
+
+/// True if the file has room for records up to `end`, counted from the log's end.
+fn fits(common: &Common, end: usize) -> bool {
+    let room_bytes = common.ground.room_end.saturating_sub(common.ground.phy_offset);
+    i64::try_from(end).map_or(false, |end| end <= room_bytes)
+}
+
+/// Writes a record up to its properties, without what `finish` writes; returns where they begin.
+fn begin(common: &Common, body: &[u8], field: &[u8], records: &mut Writer) -> Result<usize, Full> {
+    records.skip(FRONT_BYTES + common.hosts.size + BACK_BYTES)?;
+    records.put(body)?;
+    records.put(field)?;
+    Ok(records.size())
+}
+
+/// Where a record stands: among the records, in the log and in its queue.
+struct Place {
+    start: usize,
+    phy_offset: i64,
+    queue_offset: i64,
+}
+
+/// Writes the head of the last record, which is whole otherwise. False if a number does not fit.
+fn finish(
+    common: &Common,
+    send: &Send,
+    flag: i64,
+    queue: &Queue,
+    body: &[u8],
+    place: &Place,
+    records: &mut Writer,
+) -> Result<bool, Full> {
+    let (Ok(size), Ok(body_bytes)) = (i32::try_from(records.size() - place.start), i32::try_from(body.len())) else {
+        return Ok(false);
+    };
     let mut front = [0; FRONT_BYTES];
     let mut head = Writer::new(&mut front);
     head.put(&size.to_be_bytes())?;
     head.put(&(queue.magic as u32).to_be_bytes())?;
     head.put(&(crc32fast::hash(body) & 0x7FFF_FFFF).to_be_bytes())?;
     head.put(&(send.queue_id as i32).to_be_bytes())?;
-    head.put(&(send.flag as i32).to_be_bytes())?;
-    head.put(&queue_offset.to_be_bytes())?;
-    head.put(&phy_offset.to_be_bytes())?;
+    head.put(&(flag as i32).to_be_bytes())?;
+    head.put(&place.queue_offset.to_be_bytes())?;
+    head.put(&place.phy_offset.to_be_bytes())?;
     head.put(&((send.sys_flag | common.v6_flags) as i32).to_be_bytes())?;
     head.put(&send.born_ms.to_be_bytes())?;
     let mut back = [0; BACK_BYTES];
@@ -291,15 +459,10 @@ fn add(data: &[u8], common: &Common, row: &Row, queue: &Queue, made: &mut Made) 
     foot.put(&(send.reconsumed as i32).to_be_bytes())?;
     foot.skip(8)?; // preparedTransactionOffset
     foot.put(&body_bytes.to_be_bytes())?;
-    records.set(start, &front)?;
-    records.set(start + FRONT_BYTES, common.hosts.bytes())?;
-    records.set(start + FRONT_BYTES + common.hosts.size, &back)?;
-    records.set(tail_start, &tail_bytes.to_be_bytes())?;
-    let unique_key = key.of(records.since(tail_start + 2)).unwrap_or_default();
-    let stored = Stored { opaque: send.opaque, phy_offset, queue_text, queue_offset, unique_key };
-    let answer = if row.codec == ROCKETMQ { rocketmq_answer } else { json_answer };
-    answer(rules, &stored, &mut made.answers)?;
-    Ok(Some((tail_start, tags)))
+    records.set(place.start, &front)?;
+    records.set(place.start + FRONT_BYTES, common.hosts.bytes())?;
+    records.set(place.start + FRONT_BYTES + common.hosts.size, &back)?;
+    Ok(true)
 }
 
 /// Writes the queues' entries (formats.md §3): physical offset, size, tagsCode; those of one queue together. A record

@@ -40,6 +40,7 @@ fn rules() -> Vec<u8> {
     data.extend(10911i32.to_be_bytes());
     text(&mut data, b"CLUSTER\x01c\x02");
     text(&mut data, &[127, 0, 0, 1]);
+    text(&mut data, b"HOST");
     for _ in 0..14 {
         text(&mut data, b"-");
     }
@@ -64,7 +65,7 @@ fn made_of(data: &[u8], byte_limit: usize, room_bytes: i64) -> Outcome {
         (queue.is_known, queue.next_offset, queue.field_end) = (1, 41, 2);
     }
     let (mut records, mut answers) = (vec![0; byte_limit], vec![0; byte_limit]);
-    let (mut tail_starts, mut ends, mut places, mut tags) = ([0; 4], [0; 4], [0; 4], [0; 4]);
+    let (mut tail_starts, mut ends, mut places, mut tags, mut counts) = ([0; 4], [0; 4], [0; 4], [0; 4], [0; 4]);
     let mut units = [0; 4 * UNIT_BYTES];
     let mut made = Made {
         records: Writer::new(&mut records),
@@ -73,6 +74,7 @@ fn made_of(data: &[u8], byte_limit: usize, room_bytes: i64) -> Outcome {
         ends: &mut ends,
         places: &mut places,
         tags: &mut tags,
+        counts: &mut counts,
         units: &mut units,
     };
     let ground = Ground {
@@ -86,7 +88,7 @@ fn made_of(data: &[u8], byte_limit: usize, room_bytes: i64) -> Outcome {
     let rows = &rows[..parsed.row_count];
     let built = build(data, 0, &rules, &ground, rows, &mut queues[..parsed.queue_count], &mut made);
     let (records_bytes, answers_bytes) = (made.records.size(), made.answers.size());
-    let count = built.ok().map(|(count, _)| count);
+    let count = built.ok().map(|built| built.record_count);
     let unit_bytes = count.unwrap_or(0) * UNIT_BYTES;
     Outcome {
         count,
@@ -106,7 +108,7 @@ fn a_record_and_its_entry() {
     assert_eq!(made.units[..8], 100u64.to_be_bytes());
     assert_eq!(made.units[8..12], size.to_be_bytes());
     assert_eq!(made.units[12..], (31 * u64::from(b'A') + u64::from(b'a')).to_be_bytes());
-    assert_eq!(made.answers[8..], *b"-0000000000000064-1-41-K-7-");
+    assert_eq!(made.answers[8..], *b"-HOST0000000000000064-1-41-K-7-");
 }
 
 #[test]

@@ -7,8 +7,11 @@ every rule stands in one place. `PythonKernel` is the reference.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, Protocol
+
+MAX_BATCH_COUNT: Final = 2048
+"""Messages of a plain batch at most: a header takes their ids, with any unique key."""
 
 
 class SendRules(NamedTuple):
@@ -75,6 +78,7 @@ class SendsTaken(NamedTuple):
     """Plain sends made to records, answers and what is derived from the log. Empty if the first frame is not plain."""
 
     taken_count: int
+    """Frames."""
     end: int
     """Index behind the last frame that was taken."""
     records: bytes
@@ -82,12 +86,22 @@ class SendsTaken(NamedTuple):
     bounds: list[int]
     """Offset at which each record begins in the log, and the end of the last one."""
     answers: bytes
-    """A frame for each, saying SUCCESS."""
+    """A frame for each that was taken, saying SUCCESS."""
     runs: list[QueueRun]
     topics: list[str]
     """Topic of each record."""
     tails: list[bytes]
     """Encoded properties of each with their length in front, two bytes: the keys of the index are in them."""
+    message_counts: list[int]
+    """Records of each frame: one, or those of a batch."""
+
+    def frames(self) -> Iterator[tuple[str, int, int, int]]:
+        """Topic, number of its first record, number of its records and their bytes, of each frame."""
+        first, bounds = 0, self.bounds
+        for count in self.message_counts:
+            stop = first + count
+            yield self.topics[first], first, count, bounds[stop] - bounds[first]
+            first = stop
 
 
 class LogBlock(NamedTuple):

@@ -12,17 +12,17 @@ import struct
 from typing import Final
 
 from rmqha.kernel.batch_kernel import LogBlock, QueueRun, Scanned, SendGround, SendRead, SendRules, SendsTaken
-from rmqha.kernel.send_answer import json_literals, rocketmq_literals
+from rmqha.kernel.send_answer import json_literals, rocketmq_literals, store_host
 
-ABI_VERSION: Final = 3
+ABI_VERSION: Final = 4
 _FULL: Final = -1
 _FAULTS = {-2: "refuses what it was given", -3: "has a bug and has printed where"}
 _NUMBERS = struct.Struct(">qqqi")
 _SIZE = struct.Struct(">I")
 _GROUND = struct.Struct("=qqqqQ16s")
 """Physical offset, end of the room, store timestamp, born port, bytes of the born address, it."""
-_FOUND = struct.Struct("=QQQ")
-"""Index behind the last frame, bytes of the records, bytes of the answers."""
+_FOUND = struct.Struct("=QQQQ")
+"""Number of records, index behind the last frame, bytes of the records, bytes of the answers."""
 _TOPIC = struct.Struct("=QQqQ")
 """Front of a `Queue`: where its topic is in the read, queue id, number of entries."""
 _SLOT = struct.Struct("=qqqQQ8x")
@@ -31,15 +31,15 @@ _QUEUE_BYTES = _TOPIC.size + _SLOT.size
 _UNIT_BYTES = 20
 _ROW_COUNT, _BYTE_COUNT = 64, 1 << 16
 """Least memory: for the frames of a slice, and for the records of a usual read."""
-_KEPT_BYTES = 1 << 20
-"""A larger memory for records goes with the read that needed it."""
+_KEPT_BYTES, _KEPT_COUNT = 1 << 20, 1 << 14
+"""A larger memory, for records or for lists of them, goes with the read that needed it."""
 _LEAST_FRAME_BYTES = 100
 _LEAST_RECORD_BYTES = 91
 _LITERAL_COUNT = 7
-_LIST_COUNT = 5
-_STARTS, _ENDS, _PLACES, _, _STORED = range(_LIST_COUNT)
-"""Lists of a call, each with a place for every row: where each record's tail starts, its end, queue, tagsCode and store
-timestamp."""
+_LIST_COUNT = 6
+_STARTS, _ENDS, _PLACES, _, _STORED, _COUNTS = range(_LIST_COUNT)
+"""Lists of a call, each with a place for every record: where its tail starts, its end, queue, tagsCode and store
+timestamp; number of records of each send."""
 
 
 class _Sends(ctypes.Structure):
@@ -53,12 +53,14 @@ class _Sends(ctypes.Structure):
         ("lists", ctypes.c_void_p),
         ("units", ctypes.c_void_p),
         ("row_limit", ctypes.c_size_t),
+        ("record_limit", ctypes.c_size_t),
         ("records", ctypes.c_void_p),
         ("answers", ctypes.c_void_p),
         ("byte_limit", ctypes.c_size_t),
         ("ground", ctypes.c_char * _GROUND.size),
         ("row_count", ctypes.c_size_t),
         ("queue_count", ctypes.c_size_t),
+        ("record_count", ctypes.c_size_t),
         ("found", ctypes.c_char * _FOUND.size),
     )
 
@@ -95,15 +97,19 @@ class NativeKernel:
         self._call_view = memoryview(self._call).cast("B")
         self._rules: SendRules | None = None
         self._make_rows(_ROW_COUNT)
+        self._make_lists(_ROW_COUNT)
         self._make_bytes(0)
 
     def _make_rows(self, count: int) -> None:
         self._row_limit = self._call.row_limit = count
         self._rows = _Memory(count * self._row_bytes)
         self._queues = _Memory(count * _QUEUE_BYTES)
+        self._call.rows, self._call.queues = self._rows.address, self._queues.address
+
+    def _make_lists(self, count: int) -> None:
+        self._record_limit = self._call.record_limit = count
         self._lists = _Memory(_LIST_COUNT * count * 8)
         self._units = _Memory(count * _UNIT_BYTES)
-        self._call.rows, self._call.queues = self._rows.address, self._queues.address
         self._call.lists, self._call.units = self._lists.address, self._units.address
 
     def _make_bytes(self, size_bytes: int) -> None:
@@ -138,7 +144,9 @@ class NativeKernel:
             topics.append(topic)
             _SLOT.pack_into(queues, queue_at + _TOPIC.size, 1, magic, next_offset, field_at, len(fields))
         if not topics:
-            return SendsTaken(0, at, b"", [phy_offset], b"", [], [], [])
+            return SendsTaken(0, at, b"", [phy_offset], b"", [], [], [], [])
+        if self._call.record_count > self._record_limit:
+            self._make_lists(self._call.record_count)
         _GROUND.pack_into(
             self._call_view,
             _Sends.ground.offset,
@@ -156,25 +164,29 @@ class NativeKernel:
         return self._taken(count, topics, phy_offset)
 
     def _taken(self, count: int, topics: list[str], phy_offset: int) -> SendsTaken:
-        end, records_bytes, answers_bytes = _FOUND.unpack_from(self._call_view, _Sends.found.offset)
+        made_count, end, records_bytes, answers_bytes = _FOUND.unpack_from(self._call_view, _Sends.found.offset)
         records = bytes(self._records.view[:records_bytes])
         answers = bytes(self._answers.view[:answers_bytes])
-        starts, ends = self._list(_STARTS, count), self._list(_ENDS, count)
-        if self._byte_limit > _KEPT_BYTES:
-            self._make_bytes(_BYTE_COUNT)
-        return SendsTaken(
+        starts, ends = self._list(_STARTS, made_count), self._list(_ENDS, made_count)
+        taken = SendsTaken(
             count,
             end,
             records,
             [phy_offset, *[phy_offset + record_end for record_end in ends]],
             answers,
             self._runs(topics),
-            self._topics(topics, count),
+            self._topics(topics, made_count),
             [records[start:record_end] for start, record_end in zip(starts, ends, strict=True)],
+            self._list(_COUNTS, count),
         )
+        if self._byte_limit > _KEPT_BYTES:
+            self._make_bytes(_BYTE_COUNT)
+        if self._record_limit > _KEPT_COUNT:
+            self._make_lists(_ROW_COUNT)
+        return taken
 
     def _list(self, number: int, count: int) -> list[int]:
-        start = number * self._row_limit
+        start = number * self._record_limit
         return self._lists.view.cast("q")[start : start + count].tolist()
 
     def _topics(self, topics: list[str], count: int) -> list[str]:
@@ -202,6 +214,8 @@ class NativeKernel:
         limit = min(max_count, len(data) // _LEAST_RECORD_BYTES)
         if limit > self._row_limit:
             self._make_rows(limit)
+        if limit > self._record_limit:
+            self._make_lists(limit)
         count = self._scan(data, len(data), phy_offset, max(limit, 0), max_run_count, self._address)
         if count < 0:
             raise _fault(count)
@@ -227,7 +241,7 @@ def _encoded(rules: SendRules) -> bytes:
     """The rules as `native/src/rules.rs` reads them."""
     assert all(rules.special_texts), "no special text is empty, it would be in all properties"
     numbers = _NUMBERS.pack(rules.max_frame_bytes, rules.max_body_bytes, rules.max_properties_bytes, rules.store_port)
-    texts = [rules.own_properties, rules.store_address]
+    texts = [rules.own_properties, rules.store_address, store_host(rules)]
     for literals in (json_literals(rules), rocketmq_literals(rules)):
         texts += [*literals, *[b""] * (_LITERAL_COUNT - len(literals))]
     texts += rules.special_texts

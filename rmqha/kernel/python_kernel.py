@@ -13,6 +13,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from rmqha.kernel.batch_kernel import (
+    MAX_BATCH_COUNT,
     LogBlock,
     QueueRun,
     QueueSlot,
@@ -23,9 +24,10 @@ from rmqha.kernel.batch_kernel import (
     SendsTaken,
 )
 from rmqha.kernel.log_scan import scan
-from rmqha.kernel.send_answer import Answer, json_answer, rocketmq_answer
-from rmqha.kernel.send_header import Fields, json_send, rocketmq_send
+from rmqha.kernel.send_answer import Answer, json_answer, rocketmq_answer, store_host
+from rmqha.kernel.send_header import Send, json_send, rocketmq_send
 from rmqha.model.message import (
+    PROPERTY_CRC32,
     PROPERTY_SEPARATOR,
     PROPERTY_TAGS,
     PROPERTY_UNIQUE_KEY,
@@ -49,6 +51,10 @@ _PLAIN_FLAGS = SYS_FLAG_COMPRESSED | SYS_FLAG_MULTI_TAGS | SYS_FLAG_COMPRESSION_
 _JSON, _ROCKETMQ = 0, 1
 _UNIQUE, _TAGS = (f"{name}\x01".encode() for name in (PROPERTY_UNIQUE_KEY, PROPERTY_TAGS))
 _UNIQUE_INSIDE, _TAGS_INSIDE = b"\x02" + _UNIQUE, b"\x02" + _TAGS
+_CRC32 = PROPERTY_CRC32.encode()
+_part_head = struct.Struct(">i8xii").unpack_from
+"""Head of a message in a batch: totalSize, flag, bodyLength (formats.md §12.4)."""
+_PART_HEAD_BYTES, _LEAST_PART_BYTES = 20, 22
 _LENGTH_BYTES = 2
 """Bytes of the length in front of a record's properties."""
 
@@ -76,6 +82,7 @@ class _Batch:
         "_find_slot",
         "_find_special",
         "_fixed_bytes",
+        "_id_form",
         "_pack",
         "_phy_offset",
         "_pieces",
@@ -86,6 +93,7 @@ class _Batch:
         "_v6_flags",
         "answers",
         "bounds",
+        "message_counts",
         "tails",
         "topics",
     )
@@ -101,25 +109,38 @@ class _Batch:
         self._pack, self._fixed_bytes = head.pack, head.size + _LENGTH_BYTES
         self._v6_flags = SYS_FLAG_BORN_HOST_V6 if born_bytes == 16 else 0
         self._v6_flags |= SYS_FLAG_STORE_HOST_V6 if store_bytes == 16 else 0
+        self._id_form = store_host(rules) + b"%016X"
         self._runs: dict[tuple[bytes, bytes], _Run] = {}
         self._pieces: list[bytes] = []
         self.answers: list[bytes] = []
         self.tails: list[bytes] = []
         self.topics: list[str] = []
+        self.message_counts: list[int] = []
         self.bounds = [self._phy_offset]
 
-    def add(self, fields: Fields, opaque: int, body: bytes, answer: Answer) -> bool:
-        """Make a record of a send; False, and nothing has changed, if it is not plain."""
-        topic, queue_text, sys_text, born_text, flag_text, properties, reconsumed = fields
+    def add(self, send: Send, body: bytes, answer: Answer) -> bool:
+        """Make a record of a send, or those of a batch; False, and nothing has changed, if it is not plain."""
+        (topic, queue_text, sys_text, born_text, flag_text, properties, reconsumed), opaque, is_batch = send
         rules, sys_flag, body_bytes = self._rules, int(sys_text), len(body)
         if sys_flag & ~_PLAIN_FLAGS or body_bytes > rules.max_body_bytes or self._find_special(properties):
             return False
         run = self._runs.get((topic, queue_text)) or self._new_run(topic, queue_text)
         if run is None:
             return False
-        key, tags = _value(properties, _UNIQUE, _UNIQUE_INSIDE), _value(properties, _TAGS, _TAGS_INSIDE)
+        key = _value(properties, _UNIQUE, _UNIQUE_INSIDE)
         if not key or b"\x01" in key:
             return False
+        if is_batch:
+            if len(properties) + len(rules.own_properties) > rules.max_properties_bytes:
+                return False
+            bounds = self._add_parts(run, body, sys_flag, int(born_text), int(reconsumed))
+            if not bounds:
+                return False
+            ids = b",".join([self._id_form % phy_offset for phy_offset in bounds])
+            self.message_counts.append(len(bounds))
+            self.answers.append(answer(opaque, ids, queue_text, run.next_offset - len(bounds), key))
+            return True
+        tags = _value(properties, _TAGS, _TAGS_INSIDE)
         if properties and properties[-1] != PROPERTY_SEPARATOR:
             properties += b"\x02"
         properties += rules.own_properties
@@ -146,7 +167,8 @@ class _Batch:
         )
         tail = properties_bytes.to_bytes(_LENGTH_BYTES, "big") + properties
         self._pieces += (head, body, slot.field, tail)
-        self.answers.append(answer(opaque, phy_offset, queue_text, queue_offset, key))
+        self.answers.append(answer(opaque, self._id_form % phy_offset, queue_text, queue_offset, key))
+        self.message_counts.append(1)
         run.units.append(_unit(phy_offset, size, _tags_code(tags) if tags else 0))
         run.next_offset = queue_offset + 1
         self.tails.append(tail)
@@ -154,6 +176,43 @@ class _Batch:
         self.bounds.append(end_offset)
         self._phy_offset = end_offset
         return True
+
+    def _add_parts(self, run: _Run, body: bytes, sys_flag: int, born_ms: int, reconsumed: int) -> list[int]:
+        """Make a record of each message of a batch (formats.md §12.4); where they begin, none if it is not plain."""
+        parts = _parts(body, self._rules.max_properties_bytes)
+        slot, phy_offset = run.slot, self._phy_offset
+        fixed_bytes = self._fixed_bytes + len(slot.field) - _LEAST_PART_BYTES
+        if phy_offset + len(body) + len(parts) * fixed_bytes > self._room_end:
+            return []
+        starts, sys_flag = [], sys_flag | self._v6_flags
+        for start, body_end, end, flag, tags in parts:
+            content, tail = body[start:body_end], body[body_end:end]
+            size = fixed_bytes + end - start + _PART_HEAD_BYTES
+            head = self._pack(
+                size,
+                slot.magic,
+                crc32(content) & 0x7FFFFFFF,
+                run.queue_id,
+                flag,
+                run.next_offset,
+                phy_offset,
+                sys_flag,
+                born_ms,
+                *self._born,
+                reconsumed,
+                0,
+                body_end - start,
+            )
+            self._pieces += (head, content, slot.field, tail)
+            run.units.append(_unit(phy_offset, size, _tags_code(tags) if tags else 0))
+            run.next_offset += 1
+            self.tails.append(tail)
+            self.topics.append(slot.topic)
+            starts.append(phy_offset)
+            phy_offset += size
+            self.bounds.append(phy_offset)
+        self._phy_offset = phy_offset
+        return starts
 
     def _new_run(self, topic: bytes, queue_text: bytes) -> _Run | None:
         queue_id = int(queue_text)
@@ -173,7 +232,8 @@ class _Batch:
             if run.units
         ]
         records, answers = b"".join(self._pieces), b"".join(self.answers)
-        return SendsTaken(len(self.tails), end, records, self.bounds, answers, runs, self.topics, self.tails)
+        counts = self.message_counts
+        return SendsTaken(len(counts), end, records, self.bounds, answers, runs, self.topics, self.tails, counts)
 
 
 class _Prepared(NamedTuple):
@@ -221,7 +281,7 @@ class PythonKernel:
                 found, answer = rocketmq_send(data, at + 8, body_at), rocketmq
             else:
                 break
-            if found is None or not add(*found, data[body_at:frame_end], answer):
+            if found is None or not add(found, data[body_at:frame_end], answer):
                 break
             at = frame_end
             count += 1
@@ -230,6 +290,38 @@ class PythonKernel:
     def scan(self, block: LogBlock) -> Scanned:
         """Find the plain records at the front of `block`."""
         return scan(block, _tags_code)
+
+
+_Part = tuple[int, int, int, int, bytes | None]
+"""A message in a batch: where its body starts and ends, where it ends, flag, TAGS."""
+
+
+def _parts(body: bytes, max_properties_bytes: int) -> list[_Part]:
+    """The messages of a batch; none if it is not plain."""
+    parts: list[_Part] = []
+    at, end = 0, len(body)
+    while at < end:
+        if end - at < _LEAST_PART_BYTES or len(parts) == MAX_BATCH_COUNT:
+            return []
+        size, flag, body_bytes = _part_head(body, at)
+        start = at + _PART_HEAD_BYTES
+        body_end, stop = start + body_bytes, at + size
+        if body_bytes < 0 or not body_end + _LENGTH_BYTES <= stop <= end:
+            return []
+        properties = body[body_end + _LENGTH_BYTES : stop]
+        properties_bytes = len(properties)
+        tags = _value(properties, _TAGS, _TAGS_INSIDE)
+        if (
+            properties_bytes != (body[body_end] << 8) + body[body_end + 1]
+            or properties_bytes > max_properties_bytes
+            or properties.endswith(b"\0")
+            or _CRC32 in properties
+            or (tags is not None and not tags.isascii())
+        ):
+            return []
+        parts.append((start, body_end, stop, flag, tags))
+        at = stop
+    return parts
 
 
 def _value(properties: bytes, name: bytes, inside: bytes) -> bytes | None:

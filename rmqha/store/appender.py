@@ -226,7 +226,7 @@ class Appender:
         for run in taken.runs:
             offsets.next[run.topic, run.queue_id] = run.first_offset + run.unit_count
         runs, topics, bounds, tails = taken.runs, taken.topics, taken.bounds, taken.tails
-        stamps = [stored] * taken.taken_count
+        stamps = [stored] * len(tails)
         offsets.fresh.add_block(
             DispatchedBlock(position, len(taken.records), runs, topics, bounds, tails, stored, stamps)
         )

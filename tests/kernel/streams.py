@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from functools import cache
 from random import Random
 
@@ -69,6 +70,38 @@ FIELDS: dict[str, list[str]] = {
     "AccessKey": ["me"],
 }
 ORDER = "abcdefghijklmn"
+PART_PROPERTIES = [
+    b"",
+    PLAIN.encode(),
+    b"UNIQ_KEY\x01K\x02WAIT\x01false\x02DELAY\x013\x02TAGS\x01B\x02",
+    b"UNIQ_KEY\x01K\x02__SHARDINGKEY\x01s\x02",
+    b"TAGS\x01",
+    b"TAGS\x01a\x02TAGS\x01b",
+    "TAGS\x01\u4f60\x02".encode(),
+    b"text\x01\xff\x02",
+    b"CLUSTER\x01other\x02",
+    b"__CRC32#\x010000000000\x02",
+    b"zero\x01\0",
+    b"big\x01" + b"x" * 32_763,
+]
+
+
+def part(body: bytes, properties: bytes, flag: int = 0) -> bytes:
+    """A message in the body of a batch (formats.md §12.4)."""
+    size = 22 + len(body) + len(properties)
+    return struct.pack(">iIIii", size, 0, 0, flag, len(body)) + body + struct.pack(">H", len(properties)) + properties
+
+
+PARTS = st.lists(
+    st.builds(
+        part,
+        st.one_of(st.binary(max_size=40), st.just(b"y" * 30_000)),
+        st.one_of(st.sampled_from(PART_PROPERTIES[:4]), st.sampled_from(PART_PROPERTIES)),
+        st.sampled_from([0, 0, 7, -1]),
+    ),
+    max_size=6,
+).map(b"".join)
+"""Bodies of batches."""
 
 
 @st.composite
@@ -82,13 +115,24 @@ def sends(draw: st.DrawFn) -> Command:
         command.ext = {name: command.ext[name] for name in sorted(command.ext, key=lambda name: (len(name), name))}
     for name in draw(st.lists(st.sampled_from("abcdefghijkmn"), max_size=1)) if draw(st.integers(0, 9)) == 0 else ():
         del command.ext[name]
-    command.code = draw(st.sampled_from([310, 310, 310, 310, 310, 310, 10, 320, 34]))
+    command.code = draw(st.sampled_from([310, 310, 310, 310, 310, 310, 10, 320, 320, 320, 34]))
+    if command.code == RequestCode.SEND_BATCH_MESSAGE and draw(st.integers(0, 9)):
+        command.body = draw(PARTS)
+        if draw(st.integers(0, 9)) == 0:
+            at = draw(st.integers(0, len(command.body)))
+            command.body = command.body[:at] + draw(st.binary(max_size=3)) + command.body[at + 1 :]
     command.codec = draw(st.sampled_from(list(HeaderCodec)))
     command.flag = draw(st.sampled_from([0, 0, 0, 0, 0, 2, 4]))
     command.language = draw(st.sampled_from([Language.JAVA, Language.GO, Language.PYTHON]))
     command.version = draw(st.sampled_from([493, 0, 9, -1]))
     command.remark = draw(st.sampled_from([None, None, None, "r"]))
     return command
+
+
+def batch_command(body: bytes, queue_id: int = 0, topic: str = "T") -> Command:
+    """Request 320 as the Java client writes it."""
+    ext = send_command(topic, queue_id, i="UNIQ_KEY\x01B0\x02WAIT\x01true\x02", m="true", n="broker-a").ext
+    return Command(RequestCode.SEND_BATCH_MESSAGE, ext, body)
 
 
 def stream_of(commands: list[Command], opaques: list[int]) -> bytes:
@@ -124,6 +168,12 @@ def _wholes() -> list[bytes]:
     for codec in HeaderCodec:
         for number, properties in enumerate(PROPERTIES[:-1]):
             command = send_command("T", number % 4, b"body" * number, i=properties, n="broker-a")
+            command.codec = codec
+            wholes.append(encode_frame(command))
+        for number in range(1, 2 * len(PART_PROPERTIES)):
+            parts = [part(b"b" * number, PART_PROPERTIES[(number * place) % (len(PART_PROPERTIES) - 1)])
+                     for place in range(1 + number % 4)]  # fmt: skip
+            command = batch_command(b"".join(parts), number % 4)
             command.codec = codec
             wholes.append(encode_frame(command))
     return wholes

@@ -14,16 +14,34 @@ from hypothesis import strategies as st
 
 from rmqha.host import kernel_choice
 from rmqha.host.kernel_choice import VARIABLE, choose_kernel, load_kernel
-from rmqha.kernel.batch_kernel import BatchKernel, QueueSlot, SendGround, SendRead, SendRules, SendsTaken
+from rmqha.kernel.batch_kernel import (
+    MAX_BATCH_COUNT,
+    BatchKernel,
+    QueueSlot,
+    SendGround,
+    SendRead,
+    SendRules,
+    SendsTaken,
+)
 from rmqha.kernel.native_kernel import NativeKernel
 from rmqha.kernel.python_kernel import PythonKernel
 from rmqha.model.error import ConfigError
 from rmqha.store.log.record import MAGIC_V1, MAGIC_V2
 from rmqha.wire.command import Command, HeaderCodec
-from rmqha.wire.frame import encode_frame
+from rmqha.wire.frame import FrameParser, encode_frame
 from tests.broker.support import send_command
 from tests.fuzz.budget import fuzz, fuzz_seconds
-from tests.kernel.streams import OPAQUES, PLAIN, damaged_sends, golden_streams, sends, stream_of
+from tests.kernel.streams import (
+    OPAQUES,
+    PART_PROPERTIES,
+    PLAIN,
+    batch_command,
+    damaged_sends,
+    golden_streams,
+    part,
+    sends,
+    stream_of,
+)
 from tests.kernel.support import kernel_named
 
 CORPUS = Path(__file__).parents[1] / "fuzz" / "corpus"
@@ -160,6 +178,48 @@ def test_a_read_that_is_larger_than_the_kept_memory(both: Both) -> None:
     many = b"".join([encode_frame(send_command("T", number, b"", i=PLAIN)) for number in range(500)])
     assert both.sends(SendRead(many, 0, 1000, V4, 5)).taken_count == 500
     assert both.sends(SendRead(many, 0, 64, V4, 5)).taken_count == 64
+
+
+@pytest.mark.parametrize("codec", list(HeaderCodec))
+def test_batches(both: Both, codec: HeaderCodec) -> None:
+    """Taken whole or not at all, with singles between."""
+    commands = [send_command("T", 1, b"first", i=PLAIN)]
+    for number in range(40):
+        commands.append(batch_command(part(b"b%d" % number, PLAIN.encode(), number) * (1 + number % 5), number % 3))
+    for command in commands:
+        command.codec = codec
+    data = stream_of(commands, list(range(41)))
+    found = both.sends(SendRead(data, 0, 64, V4, 5))
+    assert (found.taken_count, found.end) == (41, len(data))
+    assert found.message_counts == [1] + [1 + number % 5 for number in range(40)]
+    assert len(found.tails) == 121 and sum(run.unit_count for run in found.runs) == 121
+    for room_bytes in range(0, 4000, 7):
+        taken = both.sends(SendRead(data, 0, 64, V6, 5), at=ground(room_bytes=room_bytes))
+        assert taken.message_counts == found.message_counts[: taken.taken_count]
+        assert len(taken.tails) == sum(taken.message_counts)
+
+
+@pytest.mark.parametrize(("body", "is_taken"), [
+    (part(b"", b"") * MAX_BATCH_COUNT, True),
+    (part(b"", b"") * (MAX_BATCH_COUNT + 1), False),
+    (b"", False),
+    (part(b"a", PART_PROPERTIES[-1]), True),
+    (part(b"a", PLAIN.encode()) + part(b"b", b"__CRC32#\x010000000000\x02"), False),
+    (part(b"a", PLAIN.encode()) + part(b"b", "TAGS\x01\u4f60\x02".encode()), False),
+    (part(b"a", PLAIN.encode()) + part(b"b", b"zero\x01\0"), False),
+    (part(b"a", PLAIN.encode()) + b"\0" * 21, False),
+    (part(b"a", PLAIN.encode())[:-1], False),
+])  # fmt: skip
+def test_which_batches_are_plain(both: Both, body: bytes, is_taken: bool) -> None:
+    for codec in HeaderCodec:
+        command = batch_command(body)
+        command.codec = codec
+        for born in (V4, V6):
+            for rules in ALL_RULES[:2]:
+                found = both.sends(SendRead(encode_frame(command), 0, 64, born, 5), rules)
+                assert found.taken_count == is_taken
+                if is_taken:
+                    assert len(FrameParser(1 << 24).feed(found.answers)) == 1, "as `FramesWaiter` may need it"
 
 
 def test_a_slot_that_raises_leaves_nothing_behind(both: Both) -> None:

@@ -23,7 +23,7 @@ from rmqha.model.offset import PhyOffset
 from rmqha.wire.command import Command, HeaderCodec
 from rmqha.wire.frame import encode_frame
 from tests.broker.support import Broker, send_command
-from tests.kernel.streams import OPAQUES, PLAIN, golden_streams, sends, stream_of
+from tests.kernel.streams import OPAQUES, PART_PROPERTIES, PLAIN, batch_command, golden_streams, part, sends, stream_of
 from tests.kernel.support import KERNELS, Fed, answers, broker_on, files, kernel_named
 
 both_kernels = pytest.mark.parametrize("kernel", KERNELS)
@@ -154,10 +154,34 @@ def test_golden_sends_of_java_clients(kernel: str) -> None:
         alike(lean, usual)
 
 
+@both_kernels
+@pytest.mark.parametrize("keys", [{}, {"max_message_size": 900, "mapped_file_size_commit_log": 65536}])
+def test_plain_batches_are_taken_in_both_codecs(kernel: str, keys: dict[str, int]) -> None:
+    """Records of a batch may take more than its body may."""
+    with ExitStack() as stack:
+        lean, usual = both_ways(stack, kernel, **keys)
+        commands = []
+        for number in range(60):
+            parts = part(b"b%d" % number, PART_PROPERTIES[number % 4], number) * (1 + number % 7)
+            command = batch_command(parts, number % 4) if number % 3 else send_command("T", number % 4, b"x", i=PLAIN)
+            command.codec = HeaderCodec(number % 2)
+            commands.append(command)
+        stream = stream_of(commands, list(range(60)))
+        found = [fed.read(stream) + fed.settle() for fed in (lean, usual)]
+        assert found[0] == found[1]
+        assert lean.taken_count == 60
+        alike(lean, usual)
+        traffic = lean.broker.core.send.traffic
+        assert traffic is not None and traffic.sent["T", "fifo"].count > 20
+
+
 @pytest.mark.parametrize("codec", list(HeaderCodec))
-def test_damaged_frames_end_alike(codec: HeaderCodec) -> None:
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_damaged_frames_end_alike(codec: HeaderCodec, is_batch: bool) -> None:
     """A byte of a frame is another one: the kernel takes no frame that is none."""
     command = send_command("T", 1, b"body", i=PLAIN, n="broker-a")
+    if is_batch:
+        command = batch_command(part(b"body", PLAIN.encode()) + part(b"", b""))
     command.codec = codec
     whole = encode_frame(command)
 
@@ -169,7 +193,7 @@ def test_damaged_frames_end_alike(codec: HeaderCodec) -> None:
             answer = type(error).__name__.encode()
         return answer, broker.store.max_phy_offset
 
-    @settings(max_examples=1500)
+    @settings(max_examples=1000)
     @given(st.integers(4, len(whole) - 5), st.integers(0, 255))
     def damage(at: int, byte: int) -> None:
         frame = whole[:at] + bytes((byte,)) + whole[at + 1 :]

@@ -345,6 +345,14 @@ def _one_place_for_all(self: ReplicaDriver, messages: list[NewMessage] | NewBatc
     return stored
 
 
+def _one_place_for_all_sends(self: ReplicaDriver, source: SendSource) -> SendsTaken | None:
+    taken = _REAL_APPEND_SENDS(self, source)
+    if taken is not None and max(taken.message_counts) > 1:
+        for run in taken.runs:
+            self.store._offsets.next[run.topic, run.queue_id] = run.first_offset + 1
+    return taken
+
+
 _REAL_TRUNCATE = Store.truncate
 
 
@@ -551,7 +559,9 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "a message is stored twice": lambda: patch.multiple(
         ReplicaDriver, append=_append_twice, append_sends=_append_sends_twice
     ),
-    "a batch takes one place in its queue": lambda: patch.object(ReplicaDriver, "append", _one_place_for_all),
+    "a batch takes one place in its queue": lambda: patch.multiple(
+        ReplicaDriver, append=_one_place_for_all, append_sends=_one_place_for_all_sends
+    ),
     "another place is told": lambda: patch.multiple(
         ReplicaDriver, append=_place_of_the_next, append_sends=_answers_of_the_next
     ),

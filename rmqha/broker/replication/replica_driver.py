@@ -188,11 +188,10 @@ class ReplicaDriver:
     def _count_sends(self, taken: SendsTaken) -> None:
         bounds = taken.bounds
         if len({run.topic for run in taken.runs}) == 1:
-            count = taken.taken_count
-            self._statistics.stored(taken.topics[0], count, bounds[-1] - bounds[0], count)
+            self._statistics.stored(taken.topics[0], len(taken.tails), bounds[-1] - bounds[0], taken.taken_count)
         else:
-            for topic, start, end in zip(taken.topics, bounds, bounds[1:], strict=False):
-                self._statistics.stored(topic, 1, end - start)
+            for topic, _, message_count, size_bytes in taken.frames():
+                self._statistics.stored(topic, message_count, size_bytes)
 
     def appended(self, end_offset: PhyOffset, waiter: Waiting | None) -> None:
         now_ms = self._clock.now_ms()

@@ -229,11 +229,12 @@ class SendProcessor:
         if taken is None:
             return 0, 0
         count, bounds = taken.taken_count, taken.bounds
-        self.put_count += count
+        self.put_count += len(taken.tails)
         self.put_bytes += bounds[-1] - bounds[0]
         if self.traffic is not None:
-            for topic, tail, start, end in zip(taken.topics, taken.tails, bounds, bounds[1:], strict=False):
-                self.traffic.note_sent(topic, "fifo" if _SHARDING_KEY in tail else "normal", 1, end - start)
+            for topic, first, message_count, size_bytes in taken.frames():
+                kind = "fifo" if _SHARDING_KEY in taken.tails[first] else "normal"
+                self.traffic.note_sent(topic, kind, message_count, size_bytes)
         self._log.appended(PhyOffset(bounds[-1]), FramesWaiter(channel, taken.answers, count))
         return taken.end, count
 
@@ -346,7 +347,8 @@ class SendProcessor:
             start += count
             end = stored.end_offset if item is last else phy_offsets[start]
             kind = _KINDS.get(content.topic, "normal")
-            if kind != "transaction" and _SHARDING_KEY in request.properties:
+            tail = content.parts[0][1] if isinstance(content, NewBatch) else request.properties
+            if kind != "transaction" and _SHARDING_KEY in tail:
                 kind = "fifo"
             traffic.note_sent(request.topic, kind, count, end - phy_offsets[first])
 
