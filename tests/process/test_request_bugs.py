@@ -20,6 +20,7 @@ from nameserver.config import NamesrvConfig
 from nameserver.kv_config import KvConfig
 from nameserver.server import NameServer
 from rmqha.host.access import security_watch
+from rmqha.host.log_files import LogFiles
 from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.remoting import RemotingClient, serve
 from rmqha.host.net.session import Session
@@ -144,6 +145,7 @@ async def test_of_a_controller(tmp_path: Path) -> None:
         (ControllerMachine, "_update_config"),
         (ControllerMachine, "_any_node_answer"),
         (ControllerMachine, "state"),
+        (LogFiles, "answer"),
         (HostTracer, "told"),
         (security_watch, "view"),
     )

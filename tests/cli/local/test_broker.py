@@ -8,6 +8,7 @@ from typing import Any
 import click
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from rmqha.cli.local import broker as module
 from rmqha.cli.main import cli
@@ -22,7 +23,7 @@ def test_the_garbage_collector_walks_through_no_loaded_state(tmp_path: Path, mon
     async def loads(*given: Any, exposure: Any, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         happened.append("loaded")
         task_status.started()
-        await trio.lowlevel.checkpoint()
+        await wait_all_tasks_blocked()
         happened.append("ended")
 
     monkeypatch.setattr(module, "run_broker", loads)
