@@ -45,6 +45,13 @@ LEFT_OUT = {
         "use_server_side_reset_offset",
     },
     "refuses what the theme `transactions` sends: tests/broker/requests/test_send.py": {"reject_transaction_message"},
+    "refuses what the theme `timers` sends: tests/broker/timers/test_service.py": {
+        "timer_max_delay_sec", "timer_wheel_enable",
+    },
+    "who may do what: tests/broker/test_acl_matrix.py and tests of ACL 2.0": {
+        "authentication_enabled", "authentication_whitelist", "authorization_enabled", "authorization_whitelist",
+        "init_authentication_user", "inner_client_authentication_credentials",
+    },
     "by the room on a disk: tests/store/log/test_retention.py": {
         "disk_max_used_space_ratio", "disk_space_clean_forcibly_ratio", "disk_space_warning_level_ratio",
     },
@@ -83,7 +90,7 @@ def test_a_knob_says_its_range(kind: type[ServerConfig]) -> None:
             assert all(low <= value <= high for value in (item.default, *item.metadata["drawn"])), item.name
 
 
-@pytest.mark.parametrize(("kind", "most"), [(BrokerConfig, 40), (ControllerConfig, 12), (NamesrvConfig, 8)])
+@pytest.mark.parametrize(("kind", "most"), [(BrokerConfig, 46), (ControllerConfig, 12), (NamesrvConfig, 8)])
 def test_users_see_few_settings(kind: type[ServerConfig], most: int) -> None:
     own = keys(kind)
     settings = [item.name for item in dataclasses.fields(kind) if item.name in own and "is_knob" not in item.metadata]

@@ -384,7 +384,7 @@ class BrokerConfig(ServerConfig):
     that are connected are told, at once (request 220)."""
     message_delay_level: str = DEFAULT_DELAY_LEVELS
     """Time that each level of a delayed message waits, level 1 first; the same on all replicas of a group."""
-    timer_wheel_enable: bool = True
+    timer_wheel_enable: bool = knob(True)
     """Take messages that name their time (TIMER_DELAY_MS and the like). What waits already is delivered in any case."""
     timer_precision_ms: int = knob(1000, 10, 60_000, drawn=(100, 1000))
     """Timer messages come in steps of so much, late by one at most; the same on all replicas of a group."""
