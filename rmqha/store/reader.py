@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import DamagedError
@@ -28,6 +28,17 @@ _SYS_FLAG = struct.Struct(">i")
 _SYS_FLAG_AT = 36
 MAX_FILTERED_COUNT = 2_000
 """Entries that one pull looks at before it answers RETRY_IMMEDIATELY: a millisecond's work. RocketMQ: 800."""
+
+
+class DiskLimits(NamedTuple):
+    """Bounds on what a pull gets of records below `end_offset`: they are too old to be in memory."""
+
+    end_offset: int = 0
+    max_count: int = 0
+    max_bytes: int = 0
+
+
+NO_DISK_LIMITS: Final = DiskLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +111,7 @@ class Reader:
         max_bytes: int,
         tags_codes: frozenset[int] | None,
         matches: Matches | None = None,
+        on_disk: DiskLimits = NO_DISK_LIMITS,
     ) -> PullResult:
         low, high = self.queue_range(topic, queue_id)
         queue = self._queue(topic, queue_id)
@@ -112,11 +124,12 @@ class Reader:
             return PullResult(ResponseCode.PULL_NOT_FOUND, high, low, high, [])
         if offset > high:
             return PullResult(ResponseCode.PULL_OFFSET_MOVED, high, low, high, [])
+        filters = tags_codes, matches, on_disk
         try:
             if isinstance(queue, BatchConsumeQueue):
-                records, next_offset = self._collect_batches(queue, offset, max_count, max_bytes, tags_codes, matches)
+                records, next_offset = self._collect_batches(queue, offset, max_count, max_bytes, *filters)
             else:
-                records, next_offset = self._collect(queue, offset, max(1, max_count), max_bytes, tags_codes, matches)
+                records, next_offset = self._collect(queue, offset, max(1, max_count), max_bytes, *filters)
         except DamagedError as error:
             self._damage.found(error)
             raise
@@ -131,6 +144,7 @@ class Reader:
         max_bytes: int,
         tags_codes: frozenset[int] | None,
         matches: Matches | None,
+        on_disk: DiskLimits,
     ) -> tuple[list[memoryview], int]:
         """Records from `offset`, and the entry to go on with. The first record is given whatever its size.
         Raises DamagedError if the first entry or its record is not what was written."""
@@ -144,7 +158,13 @@ class Reader:
             count = last - offset if tags_codes is not None else min(last - offset, max_count - len(records))
             for position, size, code in UNIT.iter_unpack(queue.units_view(offset, count)):
                 if size != PREFILL_SIZE and (tags_codes is None or code in tags_codes):
-                    if records and total + size > max_bytes:
+                    if records and (
+                        total + size > max_bytes
+                        or (
+                            position < on_disk.end_offset
+                            and (total + size > on_disk.max_bytes or len(records) >= on_disk.max_count)
+                        )
+                    ):
                         return records, offset
                     at = position - start
                     if at < 0 or at + size > end:
@@ -184,6 +204,7 @@ class Reader:
         max_bytes: int,
         tags_codes: frozenset[int] | None,
         matches: Matches | None,
+        on_disk: DiskLimits,
     ) -> tuple[list[memoryview], int]:
         """Collect as `_collect` does: whole records, the first of which may begin before `offset`. Counts are of
         messages.
@@ -195,7 +216,9 @@ class Reader:
         log_min, start = self._log.min_offset, queue.index_of(offset)
         for index in range(start, min(queue.end_index, start + MAX_FILTERED_COUNT)):
             unit = queue.unit(index)
-            if records and (count + unit.batch_num > max_count or total + unit.size_bytes > max_bytes):
+            is_old = unit.phy_offset < on_disk.end_offset
+            most, most_bytes = (on_disk.max_count, on_disk.max_bytes) if is_old else (max_count, max_bytes)
+            if records and (count + unit.batch_num > most or total + unit.size_bytes > most_bytes):
                 break
             if unit.phy_offset >= log_min:
                 record = self._log.view(unit.phy_offset, unit.size_bytes)

@@ -41,7 +41,7 @@ from rmqha.store.queue.consume_queue import ConsumeQueues
 from rmqha.store.queue.dispatcher import CommitLogDispatcher
 from rmqha.store.queue.queue_min_offsets import QueueMinOffsets
 from rmqha.store.queue.reput import QueueOffsets, Reput, valid_topic
-from rmqha.store.reader import IsWhole, Matches, PullResult, Reader, Unit, any_record
+from rmqha.store.reader import NO_DISK_LIMITS, DiskLimits, IsWhole, Matches, PullResult, Reader, Unit, any_record
 from rmqha.store.recovery import Recovery, batch_topics, check_start, find_end, first_timestamp
 from rmqha.store.trimmer import Trimmer
 
@@ -357,6 +357,14 @@ class Store:
     def uncommitted_bytes(self) -> int:
         return self._log.write_offset - self._log.end_offset
 
+    @property
+    def free_buffer_count(self) -> int:
+        """Buffers of the pool that are empty; without a pool RocketMQ says 2^31 - 1."""
+        if not self._config.transient_store_pool_enable:
+            return 2**31 - 1
+        used_count = -(-self.uncommitted_bytes // self._config.commit_least_bytes)
+        return max(0, self._config.transient_store_pool_size - used_count)
+
     # --- queue types ------------------------------------------------------------------------------------------------
     @property
     def batch_topics(self) -> Set[str]:
@@ -390,9 +398,10 @@ class Store:
     def pull(
         self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int,
         tags_codes: frozenset[int] | None = None, matches: Matches | None = None,
+        on_disk: DiskLimits = NO_DISK_LIMITS,
     ) -> PullResult:  # fmt: skip
         """Committed records from entry `offset` on. `tags_codes` and `matches` None take all; one comes at least."""
-        return self._reader.pull(topic, queue_id, offset, max_count, max_bytes, tags_codes, matches)
+        return self._reader.pull(topic, queue_id, offset, max_count, max_bytes, tags_codes, matches, on_disk)
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         """(physical offset, size, tagsCode) of at most `count` entries from `offset` on."""

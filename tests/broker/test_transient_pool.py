@@ -27,10 +27,12 @@ def test_nobody_waits(pooled: Broker) -> None:
     oneway.flag |= FLAG_ONEWAY
     pooled.core.processor.received(channel, [oneway])
     assert pooled.store.max_phy_offset == 0 and pooled.store.uncommitted_bytes > 0
+    assert pooled.store.free_buffer_count == 4
     assert pooled.ask(pull_command()).code != ResponseCode.SUCCESS
     pooled.core.driver.commit()
     pooled.run()
     assert pooled.store.uncommitted_bytes == 0
+    assert pooled.store.free_buffer_count == 5
     assert pooled.ask(pull_command()).ext["nextBeginOffset"] == "2"
 
 

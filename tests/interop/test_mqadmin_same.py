@@ -34,8 +34,6 @@ LACKS = {
     "commitLogDiskRatio_PATH",
     "putLatency99",
     "putLatency999",
-    "putMessageDistributeTime",
-    "remainTransientStoreBufferNumbs",
 }
 """What brokerStatus shows of Apache's broker alone."""
 MORE = {"brokerVersion", "indexBehindBytes", "remainHowManyDataToCommit"}
@@ -53,6 +51,7 @@ MOMENTARY = {
     "getTransferredTps",
     "msgGetTotalTodayNow",
     "putMessageEntireTimeMax",
+    "putMessageDistributeTime",
     "putTps",
     "remainHowManyDataToFlush",
     "runtime",

@@ -42,6 +42,8 @@ LEFT_OUT = {
     },
     "reads, which no simulated client does": {
         "access_message_in_memory_max_ratio", "enable_property_filter", "long_polling_max_ms",
+        "max_transfer_bytes_on_message_in_disk", "max_transfer_bytes_on_message_in_memory",
+        "max_transfer_count_on_message_in_disk", "max_transfer_count_on_message_in_memory",
         "use_server_side_reset_offset",
     },
     "refuses what the theme `transactions` sends: tests/broker/requests/test_send.py": {"reject_transaction_message"},

@@ -156,30 +156,37 @@ class ReplicaDriver:
         return self.replica.admission(self._clock.now_ms())
 
     def append(self, messages: list[NewMessage] | NewBatch) -> AppendedBatch:
-        wall_ms = self._clock.wall_ms()
+        wall_ms, began_ms = self._clock.wall_ms(), self._clock.now_ms()
         try:  # the decorator's work, without its cost
-            if isinstance(messages, NewBatch):
-                batch = self.store.append_batch(messages, wall_ms)
-                size_bytes = batch.end_offset - batch.phy_offsets[0]
-                self._statistics.stored(messages.topic, len(batch.phy_offsets), size_bytes)
-                return batch
-            if len(messages) == 1:
-                one = self.store.append(messages[0], wall_ms)
-                self._statistics.stored(messages[0].topic, _count(messages[0]), one.end_offset - one.phy_offset)
-                return AppendedBatch((one.phy_offset,), (one.queue_offset,), one.end_offset, one.store_timestamp_ms)
-            batch = self.store.append_encoded(self.store.encode_batch(messages), wall_ms)
-            ends = (*batch.phy_offsets[1:], batch.end_offset)
-            for message, start, end in zip(messages, batch.phy_offsets, ends, strict=True):
-                self._statistics.stored(message.topic, _count(message), end - start)
+            batch = self._append(messages, wall_ms)
+            self._statistics.put_times.took(self._clock.now_ms() - began_ms)
             return batch
         except Exception as error:  # noqa: BLE001  (it goes on, as what it means)
             interrupted(error)
 
+    def _append(self, messages: list[NewMessage] | NewBatch, wall_ms: int) -> AppendedBatch:
+        if isinstance(messages, NewBatch):
+            batch = self.store.append_batch(messages, wall_ms)
+            size_bytes = batch.end_offset - batch.phy_offsets[0]
+            self._statistics.stored(messages.topic, len(batch.phy_offsets), size_bytes)
+            return batch
+        if len(messages) == 1:
+            one = self.store.append(messages[0], wall_ms)
+            self._statistics.stored(messages[0].topic, _count(messages[0]), one.end_offset - one.phy_offset)
+            return AppendedBatch((one.phy_offset,), (one.queue_offset,), one.end_offset, one.store_timestamp_ms)
+        batch = self.store.append_encoded(self.store.encode_batch(messages), wall_ms)
+        ends = (*batch.phy_offsets[1:], batch.end_offset)
+        for message, start, end in zip(messages, batch.phy_offsets, ends, strict=True):
+            self._statistics.stored(message.topic, _count(message), end - start)
+        return batch
+
     def append_sends(self, source: SendSource) -> SendsTaken | None:
         """Append the plain sends at the front of what a connection has sent; None if there is none."""
         try:
+            began_ms = self._clock.now_ms()
             taken = self.store.append_sends(source, self._clock.wall_ms())
             if taken is not None:
+                self._statistics.put_times.took(self._clock.now_ms() - began_ms)
                 self._count_sends(taken)
             return taken
         except Exception as error:  # noqa: BLE001  (it goes on, as what it means)

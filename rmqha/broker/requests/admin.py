@@ -241,6 +241,7 @@ class AdminRequests:
             "commitLogMinOffset": str(store.min_phy_offset if store.max_phy_offset else -1),
             "dispatchBehindBytes": str(store.dispatch_behind_bytes),
             "indexBehindBytes": str(store.index.behind_bytes),
+            "remainTransientStoreBufferNumbs": str(store.free_buffer_count),
             "remainHowManyDataToCommit": f"{store.uncommitted_bytes} B",
             "remainHowManyDataToFlush": f"{store.max_phy_offset - store.synced_offset} B",
             "earliestMessageTimeStamp": str(self.earliest_at_ms()),
@@ -255,6 +256,7 @@ class AdminRequests:
             "msgGetTotalTodayNow": str(pull.get_count),
             "msgPutTotalTodayNow": str(send.put_count),
             "putMessageAverageSize": str(send.put_bytes / send.put_count if send.put_count else 0.0),
+            "putMessageDistributeTime": self._statistics.put_times.text(),
             "putMessageFailedTimes": str(send.failed_count),
             "putMessageSizeTotal": str(send.put_bytes),
             "putMessageTimesTotal": str(send.put_count or 1),  # RocketMQ's divisor for the average

@@ -182,9 +182,10 @@ class ConsumerRequests:
         known = self._topics.get(topic)
         if known is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
-        if not 0 <= queue_id < known.read_queue_count or offset < 0:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, f"there is no offset {offset} in {topic} queue {queue_id}")
-        if not self._offsets.commit(group, topic, queue_id, offset):
+        if not 0 <= queue_id < known.read_queue_count:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"there is no queue {queue_id} of {topic}")
+        # clients that have no offset yet commit -1: RocketMQ says yes, and forgets where the group was
+        if offset >= 0 and not self._offsets.commit(group, topic, queue_id, offset):
             raise RequestError(ResponseCode.SYSTEM_BUSY, "too many consumer groups: the offset is not kept")
         if not command.is_oneway:
             answer_when(self._feed.wait_commit, channel, command.reply())

@@ -26,7 +26,7 @@ from rmqha.model.error import DamagedError
 from rmqha.model.offset import MASTER_ID, PhyOffset, QueueOffset
 from rmqha.port import Clock
 from rmqha.store.integrity.damage import DamageTable
-from rmqha.store.reader import Matches, PullResult
+from rmqha.store.reader import NO_DISK_LIMITS, DiskLimits, Matches, PullResult
 from rmqha.wire.auth.acl_needs import needs
 from rmqha.wire.command import Command
 
@@ -36,6 +36,7 @@ FLAG_SUBSCRIPTION = 4
 
 MAX_PULL_COUNT = 1024
 MAX_PULL_BYTES = 4 * 1024 * 1024
+"""Bounds on what one answer costs, whatever the configuration says."""
 DEFAULT_PULL_BYTES = 256 * 1024
 MAX_HOLD_COUNT = 100_000
 MAX_HOLD_COUNT_OF_ONE = 16
@@ -67,6 +68,7 @@ class PullLog(Protocol):
         max_bytes: int,
         tags_codes: frozenset[int] | None,
         matches: Matches | None = None,
+        on_disk: DiskLimits = NO_DISK_LIMITS,
     ) -> PullResult: ...
 
 
@@ -137,7 +139,7 @@ class PullProcessor:
         statistics: BrokerStatistics,
     ) -> None:
         """`memory_bytes` is that of the machine; 0: unknown, no consumer is sent to a slave."""
-        self._config = config
+        self.configure(config)
         self._log = log
         self._topics = topics
         self._groups = groups
@@ -164,6 +166,8 @@ class PullProcessor:
 
     def configure(self, config: BrokerConfig) -> None:
         self._config = config
+        self._max_count = min(config.max_transfer_count_on_message_in_memory, MAX_PULL_COUNT)
+        self._max_bytes = min(config.max_transfer_bytes_on_message_in_memory, MAX_PULL_BYTES)
 
     # --- requests ---------------------------------------------------------------------------------------------------
     def process(self, channel: Channel, command: Command) -> None:
@@ -222,8 +226,8 @@ class PullProcessor:
             topic_name,
             queue_id,
             QueueOffset(number(command, "queueOffset")),
-            max(1, min(number(command, "maxMsgNums", 32), MAX_PULL_COUNT)),
-            max(1, min(max_bytes, MAX_PULL_BYTES)),
+            max(1, min(number(command, "maxMsgNums", 32), self._max_count)),
+            max(1, min(max_bytes, self._max_bytes)),
             self._filter(command, flags, group_name, topic_name, bool(group.get("consumeBroadcastEnable", True))),
             self._suspend_ms(command, flags),
             topic.sys_flag,
@@ -289,11 +293,27 @@ class PullProcessor:
         if pull.filter.matches is not None:
             pull.filter.matches.begin()
         try:
-            return self._log.pull(pull.topic, pull.queue_id, offset, pull.max_count, pull.max_bytes, *pull.filter)
+            bounds = pull.max_count, pull.max_bytes
+            return self._log.pull(pull.topic, pull.queue_id, offset, *bounds, *pull.filter, self._on_disk(*bounds))
         except DamagedError as error:
             status, awaited = ResponseCode.SYSTEM_ERROR, self._log.damage.is_awaited(error.phy_offset)
             remark = f"{error}{'; a replica is asked for it: pull again' if awaited else ''}"
             return PullResult(status, offset, QueueOffset(0), QueueOffset(0), [], remark, awaited)
+
+    def _on_disk(self, max_count: int, max_bytes: int) -> DiskLimits:
+        """Bounds for messages that are too old to be in memory."""
+        if not self._memory_bytes:
+            return NO_DISK_LIMITS
+        return DiskLimits(
+            self._log.max_phy_offset - self._in_memory_bytes,
+            min(max_count, self._config.max_transfer_count_on_message_in_disk),
+            min(max_bytes, self._config.max_transfer_bytes_on_message_in_disk),
+        )
+
+    @property
+    def _in_memory_bytes(self) -> int:
+        """Bytes at the log's end that count as being in memory, as RocketMQ estimates them."""
+        return self._memory_bytes * self._config.access_message_in_memory_max_ratio // 100
 
     def _reply(self, command: Command, pull: _Pull, result: PullResult, master: bool) -> Command:
         status = result.status
@@ -329,8 +349,7 @@ class PullProcessor:
         if not self._memory_bytes or not result.records or not self._config.slave_reads:
             return MASTER_ID
         (read_at,) = _PHY_OFFSET.unpack_from(result.records[-1], _PHY_OFFSET_AT)
-        in_memory_bytes = self._memory_bytes * self._config.access_message_in_memory_max_ratio // 100
-        if self._log.max_phy_offset - read_at <= in_memory_bytes:
+        if self._log.max_phy_offset - read_at <= self._in_memory_bytes:
             return MASTER_ID
         able = [broker_id for broker_id, end_offset in self._readers().items() if end_offset > read_at]
         wanted = int((self._groups.get(pull.group) or {}).get("whichBrokerWhenConsumeSlowly", MASTER_ID))

@@ -4,6 +4,7 @@ for `mqadmin clusterList` and brokerStatus. No trio."""
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Final, NamedTuple
@@ -151,6 +152,7 @@ class BrokerStatistics:
         """Records given to consumers, by (group, topic)."""
         self.send_backs = StatsItemSet()
         """Messages sent back by a group that failed on them, by (group, topic)."""
+        self.put_times = PutTimes()
 
     def stored(self, topic: str, count: int, size_bytes: int, call_count: int = 1) -> None:
         self.topic_puts.add(topic, count, size_bytes, call_count)
@@ -165,6 +167,7 @@ class BrokerStatistics:
 
     def sample(self, now_ms: int) -> None:
         """Call about once a second."""
+        self.put_times.sample(now_ms)
         count = 0
         for items in (self.topic_puts, self.broker_puts, self.group_gets, self.broker_gets, self.send_backs):
             count += items.sample(now_ms)
@@ -186,6 +189,48 @@ class BrokerStatistics:
             case "BROKER_GET_NUMS":
                 return self.broker_gets.snapshots(key)
         return None
+
+
+_PUT_TIMES: Final = {
+    1: "<=0ms",
+    10: "0~10ms",
+    50: "10~50ms",
+    100: "50~100ms",
+    200: "100~200ms",
+    500: "200~500ms",
+    1000: "500ms~1s",
+    2000: "1~2s",
+    3000: "2~3s",
+    4000: "3~4s",
+    5000: "4~5s",
+    10000: "5~10s",
+}
+"""RocketMQ's names of the times that a put may take, by the time (ms) that it stays below."""
+_PUT_TIME_BOUNDS = tuple(_PUT_TIMES)
+PUT_TIMES_PERIOD_MS = 60_000
+
+
+class PutTimes:
+    """How long it took to append, in this minute, as brokerStatus shows it; Apache's exporter reads it."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(_PUT_TIMES) + 1)
+        self._began_ms: int | None = None
+
+    def took(self, taken_ms: int) -> None:
+        self._counts[bisect_right(_PUT_TIME_BOUNDS, taken_ms)] += 1
+
+    def sample(self, now_ms: int) -> None:
+        """Call about once a second."""
+        if self._began_ms is None:
+            self._began_ms = now_ms
+        elif now_ms - self._began_ms >= PUT_TIMES_PERIOD_MS:
+            self._began_ms = now_ms
+            self._counts = [0] * len(self._counts)
+
+    def text(self) -> str:
+        names = (*_PUT_TIMES.values(), "10s~")
+        return "".join(f"[{name}]:{count} " for name, count in zip(names, self._counts, strict=True))
 
 
 class Meter:

@@ -166,8 +166,10 @@ _BROKER_LIVE_KEYS = """
     accessMessageInMemoryMaxRatio autoCreateMaxPerSecond autoCreateSubscriptionGroup autoCreateTopicEnable
     cleanFileForciblyEnable commitLogMaxBytes deleteFileBatchMax deleteWhen diskMaxUsedSpaceRatio
     diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio enablePropertyFilter fileReservedTime flushIntervalCommitLog
-    haTransferBytesPerSecond longPollingMaxMs maxClientCount maxGroupCount maxTopicCount rejectTransactionMessage
-    scrubBytesPerSecond slaveReadEnable timerMaxDelaySec timerWheelEnable transactionCheckInterval transactionCheckMax
+    haTransferBytesPerSecond longPollingMaxMs maxClientCount maxGroupCount maxTopicCount maxTransferBytesOnMessageInDisk
+    maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk maxTransferCountOnMessageInMemory
+    rejectTransactionMessage scrubBytesPerSecond slaveReadEnable timerMaxDelaySec timerWheelEnable
+    transactionCheckInterval transactionCheckMax
     transactionTimeOut useServerSideResetOffset
 """
 
@@ -328,7 +330,7 @@ class BrokerConfig(ServerConfig):
     max_index_num: int = knob(20000000, 2, (2**31 - 41) // 20, drawn=(64, 256))
     """Entries of an index file, 20 bytes each; a message has one for each of its keys, its unique key and its tags."""
     max_message_size: int = 4 * 1024 * 1024
-    """Largest body."""
+    """Largest body; without this key half of mappedFileSizeCommitLog, if that is less."""
     enabled_append_prop_crc: bool = knob(False, key="enabledAppendPropCRC", drawn=(False, True))
     """Each record carries a checksum of all of it, as its last property (20 bytes). Without one its size, place and
     body are protected against rot, its other parts are not."""
@@ -411,6 +413,15 @@ class BrokerConfig(ServerConfig):
     sends since what they read is no longer in its memory (accessMessageInMemoryMaxRatio). RocketMQ: false."""
     access_message_in_memory_max_ratio: int = knob(40, 0, 100)
     """Percent of the machine's memory; a consumer further behind the log's end than that is sent to a slave."""
+    max_transfer_count_on_message_in_memory: int = knob(32, 1, 2**31 - 1)
+    """Messages that one pull gets at most, however many it asks for (1,024 whatever stands here). Older ones than
+    accessMessageInMemoryMaxRatio says count by maxTransferCountOnMessageInDisk."""
+    max_transfer_bytes_on_message_in_memory: int = knob(256 * 1024, 1, 2**31 - 1)
+    """Bytes that one pull gets at most (4 MiB whatever stands here); a larger message is given alone."""
+    max_transfer_count_on_message_in_disk: int = knob(8, 1, 2**31 - 1)
+    """As maxTransferCountOnMessageInMemory, for older messages."""
+    max_transfer_bytes_on_message_in_disk: int = knob(64 * 1024, 1, 2**31 - 1)
+    """As maxTransferBytesOnMessageInMemory, for older messages."""
     long_polling_max_ms: int = knob(30000, 0, 600_000)
     """Own bound on a pull's suspendTimeoutMillis."""
 
@@ -497,6 +508,11 @@ class BrokerConfig(ServerConfig):
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], source: str) -> Self:
+        if "maxMessageSize" not in properties:
+            file_bytes = properties.get("mappedFileSizeCommitLog", "")
+            if file_bytes.isascii() and file_bytes.isdigit():
+                fitting_bytes = min(cls.max_message_size, int(file_bytes) // 2)
+                properties = {**properties, "maxMessageSize": str(fitting_bytes)}
         config = super().from_properties(properties, source)
         if config.mode is HaMode.CP and "totalReplicas" not in properties:
             raise ConfigError(f"{source}: haMode=cp needs totalReplicas; set it to the number of the group's replicas")

@@ -280,6 +280,48 @@ def test_a_consumer_of_old_messages_is_sent_to_a_slave_and_back(make_broker: Cal
     assert suggested(19) == "0"
 
 
+def test_a_pull_gets_less_of_what_is_old(make_broker: Callable[..., Broker]) -> None:
+    """RocketMQ's bounds: 32 messages that are in memory, 8 that are not, however many are asked for."""
+    broker = make_broker(memory_bytes=30_000, access_message_in_memory_max_ratio=40).start()
+    broker.ask(send_command(i="UNIQ_KEY\x01K\x02"))
+    size = broker.store.max_phy_offset
+    for _ in range(199):
+        broker.ask(send_command(i="UNIQ_KEY\x01K\x02"))
+    old_count = 200 - 12_000 // size
+    assert 32 < old_count < 150
+
+    def count(offset: int, wanted: str = "50", subscription: str = "*") -> tuple[int, int]:
+        reply = broker.ask(pull_command(offset=offset, maxMsgNums=wanted, subscription=subscription))
+        return len(bodies(reply)), int(reply.ext["nextBeginOffset"]) - offset
+
+    assert count(0) == (8, 8)
+    assert count(0, wanted="3") == (3, 3)
+    assert count(150) == (32, 32)
+    assert count(old_count - 4) == (32, 32), "the fifth is in memory"
+    assert count(old_count - 8) == (32, 32)
+    assert count(old_count - 9) == (8, 8)
+    assert count(0, subscription="none") == (0, 200), "what a filter passes over is not given"
+
+
+def test_a_pull_gets_fewer_bytes_of_what_is_old(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker(memory_bytes=250_000, access_message_in_memory_max_ratio=40).start()
+    for _ in range(20):
+        broker.ask(send_command(body=bytes(20_000)))
+
+    def count(offset: int) -> int:
+        return len(bodies(broker.ask(pull_command(offset=offset))))
+
+    assert count(0) == 3, "64 KiB"
+    assert count(16) == 4
+    broker.core.live.update("maxTransferBytesOnMessageInDisk=1\nmaxTransferBytesOnMessageInMemory=50000")
+    assert count(0) == 1, "one comes at least"
+    assert count(16) == 2
+    broker.core.live.update("maxTransferBytesOnMessageInDisk=10000000\nmaxTransferBytesOnMessageInMemory=10000000")
+    assert count(0) == 8
+    broker.core.live.update("maxTransferCountOnMessageInDisk=12\nmaxTransferCountOnMessageInMemory=13")
+    assert count(0) == 12
+
+
 def test_no_consumer_is_sent_to_a_slave_that_lacks_what_it_reads(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker(memory_bytes=1000).start()
     for _ in range(20):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from rmqha.broker.services import statistics
-from rmqha.broker.services.statistics import BrokerStatistics, StatsItemSet
+from rmqha.broker.services.statistics import BrokerStatistics, PutTimes, StatsItemSet
 
 S, HOUR = 1000, 3_600_000
 
@@ -82,6 +84,21 @@ def test_large_sets_are_sampled_in_turns() -> None:
         found = stats.find("TOPIC_PUT_NUMS", "T0"), stats.find("GROUP_GET_NUMS", "T@G0")
         totals.append([item["statsMinute"].total for item in found if item is not None])
     assert totals == [[1, 0], [1, 1], [1, 1], [1, 1], [1, 1]]
+
+
+def test_how_long_puts_took() -> None:
+    times = PutTimes()
+    times.sample(0)
+    for taken_ms in (0, 1, 9, 10, 99, 100, 999, 1000, 9_999, 10_000, 10**9):
+        times.took(taken_ms)
+    assert times.text() == (
+        "[<=0ms]:1 [0~10ms]:2 [10~50ms]:1 [50~100ms]:1 [100~200ms]:1 [200~500ms]:0 [500ms~1s]:1 [1~2s]:1 [2~3s]:0 "
+        "[3~4s]:0 [4~5s]:0 [5~10s]:1 [10s~]:2 "
+    )
+    times.sample(59_999)
+    assert times.text().startswith("[<=0ms]:1 ")
+    times.sample(60_000)
+    assert not re.search(":[1-9]", times.text()), "a minute is over"
 
 
 def test_rocketmqs_names() -> None:

@@ -134,9 +134,11 @@ def test_offsets(make_broker: Callable[..., Broker]) -> None:
     channel = FakeChannel()
     broker.core.processor.received(channel, [silent])
     assert channel.take() == [] and broker.ask(query).ext == {"offset": "4"}
-    for wrong in ({"topic": "Nope"}, {"queueId": "9"}, {"commitOffset": "-1"}, {"commitOffset": "x"}):
+    for wrong in ({"topic": "Nope"}, {"queueId": "9"}, {"commitOffset": "x"}):
         command = Command(RequestCode.UPDATE_CONSUMER_OFFSET, {**ask, "commitOffset": "5", **wrong})
         assert broker.ask(command).code != 0
+    none_yet = Command(RequestCode.UPDATE_CONSUMER_OFFSET, {**ask, "commitOffset": "-1"})
+    assert broker.ask(none_yet).code == 0 and broker.ask(query).ext == {"offset": "4"}
     broker.controller.master, broker.controller.epoch = 2, 2
     broker.run(1000)
     refused = broker.ask(Command(RequestCode.UPDATE_CONSUMER_OFFSET, {**ask, "commitOffset": "7"}))
