@@ -23,6 +23,9 @@ BOUNDS: Final[dict[int, BodyBound]] = {
     RequestCode.HEART_BEAT: BodyBound(512 * 1024, 40_000),
     RequestCode.LOCK_BATCH_MQ: BodyBound(256 * 1024, 16 * 1024),
     RequestCode.UNLOCK_BATCH_MQ: BodyBound(256 * 1024, 16 * 1024),
+    # 1,500 topics or groups
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: BodyBound(512 * 1024, 16 * 1024),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: BodyBound(512 * 1024, 32 * 1024),
     # 20,000 offsets of a slave that its master has lost by a kill
     RequestCode.RMQHA_FOLLOW_TABLES: BodyBound(8 * 1024 * 1024, 160_000),
     # names of 16,000 broker groups

@@ -105,6 +105,9 @@ ROWS: dict[int, Row] = {
     C.QUERY_CONSUMER_OFFSET: _fields(C.QUERY_CONSUMER_OFFSET, "both", "topic", "consumerGroup", queueId="0"),
     C.UPDATE_CONSUMER_OFFSET: _fields(C.UPDATE_CONSUMER_OFFSET, "both", "topic", "consumerGroup", **OFFSET),
     C.UPDATE_AND_CREATE_TOPIC: _fields(C.UPDATE_AND_CREATE_TOPIC, "admin", "topic", perm="2"),
+    C.UPDATE_AND_CREATE_TOPIC_LIST: _json(
+        C.UPDATE_AND_CREATE_TOPIC_LIST, {"topicConfigList": [{"topicName": OWN.topic}]}
+    ),
     C.GET_ALL_TOPIC_CONFIG: _fields(C.GET_ALL_TOPIC_CONFIG, "admin"),
     C.UPDATE_BROKER_CONFIG: Row(
         "admin", lambda world, t, g: Command(C.UPDATE_BROKER_CONFIG, {}, b"brokerPermission=2")
@@ -133,6 +136,12 @@ ROWS: dict[int, Row] = {
     C.GET_TIMER_CHECK_POINT: _fields(C.GET_TIMER_CHECK_POINT, "admin"),
     C.CHECK_CLIENT_CONFIG: _fields(C.CHECK_CLIENT_CONFIG, "any"),
     C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _json(C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {"groupName": OWN.group}),
+    C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _json(
+        C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, {"groupConfigList": [{"groupName": OWN.group}]}
+    ),
+    C.QUERY_CONSUME_QUEUE: _fields(
+        C.QUERY_CONSUME_QUEUE, "both", "topic", "consumerGroup", queueId="0", index="0", count="9"
+    ),
     C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _fields(C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "admin"),
     C.GET_TOPIC_STATS_INFO: _fields(C.GET_TOPIC_STATS_INFO, "topic", "topic"),
     C.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: _fields(C.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, "any"),

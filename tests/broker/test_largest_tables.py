@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from rmqha.broker.requests.change_gate import MAX_WAITING_COUNT
 from rmqha.broker.tables import offset_places, offsets
 from rmqha.broker.tables.config_table import DataVersion
 from rmqha.broker.tables.groups import default_group
@@ -57,6 +58,8 @@ FIELDS = {
     "maxNum": "64",
     "offset": "0",
     "offsets": "-1:-1",
+    "count": "1024",
+    "index": "0",
     "producerGroup": "P",
     "queueId": "0",
     "queueOffset": "0",
@@ -87,6 +90,12 @@ BODIES: dict[int, bytes] = {
     _C.LOCK_BATCH_MQ: dumps(_LOCKS),
     _C.UNLOCK_BATCH_MQ: dumps(_LOCKS),
     _C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: dumps({"groupName": "G", "retryMaxTimes": 3}),
+    _C.UPDATE_AND_CREATE_TOPIC_LIST: dumps(
+        {"topicConfigList": [{"topicName": f"topic-{n:06d}", "perm": 4} for n in range(MAX_WAITING_COUNT)]}
+    ),
+    _C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: dumps(
+        {"groupConfigList": [{"groupName": f"group-{n:06d}", "retryMaxTimes": 3} for n in range(MAX_WAITING_COUNT)]}
+    ),
     _C.CHECK_CLIENT_CONFIG: dumps({"clientId": "c", "group": "G", "subscriptionData": {"topic": "T"}}),
 }
 ONE_RECORD = frozenset(

@@ -420,3 +420,69 @@ def test_a_counter_near_its_end_begins_anew_with_the_next_epoch(tmp_path: Path) 
     groups.version.counter = 2**31 - 2
     groups.new_epoch(2)
     assert groups.version.counter == 1
+
+
+def list_command(code: RequestCode, members: object) -> Command:
+    name = "topicConfigList" if code is RequestCode.UPDATE_AND_CREATE_TOPIC_LIST else "groupConfigList"
+    return Command(code, {}, json.dumps({name: members}).encode())
+
+
+TOPICS, GROUPS = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
+
+
+def test_a_list_of_topics(broker: Broker) -> None:
+    """As mqadmin updateTopicList sends it: made and changed, also those behind one that is as it was."""
+    broker.core.topics.put(TopicConfig("Same", 16, 16))
+    broker.core.topics.put(TopicConfig("Kept", 4, 4, attributes={"message.type": "FIFO", "a": "b"}))
+    more = [{"topicName": f"T{number}"} for number in range(40)]
+    kept = {"topicName": "Kept", "readQueueNums": 5, "writeQueueNums": 3, "perm": 4, "order": True, "topicSysFlag": 1,
+            "attributes": {"+a": "c", "-message.type": ""}}  # fmt: skip
+    assert broker.ask(list_command(TOPICS, [{"topicName": "Same"}, kept, *more])).code == 0
+    assert broker.core.topics.get("Kept") == TopicConfig("Kept", 5, 3, 4, 1, True, attributes={"a": "c"})
+    assert [broker.core.topics.get(f"T{number}") for number in range(40)] == [
+        TopicConfig(f"T{number}", 16, 16) for number in range(40)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("members", "code", "remark"),
+    [
+        (None, 1, "the body of request 18 has no list topicConfigList"),
+        (["T"], 1, "the body of request 18 has no list topicConfigList"),
+        ([{"topicName": "Good"}, {"topicName": "a/b"}], 29, "illegal characters"),
+        ([{"topicName": "Good"}, {"topicName": None}], 29, "blank"),
+        ([{"topicName": "Good"}, {"topicName": "TBW102"}], 29, "conflict with system topic"),
+        ([{"topicName": "Good"}, {"topicName": "B", "perm": 64}], 1, "64 is no permission"),
+        ([{"topicName": "Good"}, {"topicName": "B", "readQueueNums": "x"}], 1, "is no topic"),
+        ([{"topicName": "Good"}, {"topicName": "B", "attributes": [1]}], 1, "is no topic"),
+        ([{"topicName": "Good"}, {"topicName": "B", "attributes": {"a": "b"}}], 1, "must be +name=value or -name"),
+        ([{"topicName": "Good"}, {"topicName": "B", "topicSysFlag": 1 << 40}], 1, "not a 32 bit integer"),
+        ([{"topicName": f"T{number}"} for number in range(257)], 1, "at most 256 are taken at a time"),
+    ],
+)
+def test_a_list_with_a_wrong_topic_changes_nothing(broker: Broker, members: object, code: int, remark: str) -> None:
+    before = set(broker.core.topics.names())
+    reply = broker.ask(list_command(TOPICS, members))
+    assert reply.code == code and remark in (reply.remark or "")
+    assert set(broker.core.topics.names()) == before
+
+
+def test_a_list_of_groups(broker: Broker) -> None:
+    members = [{"groupName": f"G{number}", "retryMaxTimes": number} for number in range(40)]
+    assert broker.ask(list_command(GROUPS, members)).code == 0
+    for number in range(40):
+        settings = broker.core.groups.get(f"G{number}")
+        assert settings is not None and settings["retryMaxTimes"] == number and settings["consumeEnable"] is True
+    for wrong in ({"groupName": "a b"}, {"groupName": 7}, {"groupName": "H", "retryMaxTimes": "x"}):
+        reply = broker.ask(list_command(GROUPS, [{"groupName": "New"}, wrong]))
+        assert reply.code == ResponseCode.INVALID_PARAMETER and broker.core.groups.get("New") is None
+    assert broker.ask(list_command(GROUPS, {})).code == ResponseCode.SYSTEM_ERROR
+
+
+@pytest.mark.parametrize("code", [TOPICS, GROUPS])
+def test_only_a_master_takes_lists(broker: Broker, code: RequestCode) -> None:
+    broker.controller.master, broker.controller.epoch = 2, 2
+    broker.run(1000)
+    reply = broker.ask(list_command(code, [{"topicName": "N", "groupName": "N"}]))
+    assert reply.code == ResponseCode.SYSTEM_ERROR and "not the master" in (reply.remark or "")
+    assert broker.core.topics.get("N") is None and broker.core.groups.get("N") is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,6 +187,22 @@ CONTROLLERS = {"getSyncStateSet", "getControllerMetaData", "getControllerConfig"
 """Commands that take the controller's address."""
 
 
+LISTS: dict[str, list[dict[str, object]]] = {
+    "TOPICS": [
+        {"topicName": "ListedA", "readQueueNums": 2, "writeQueueNums": 2},
+        {"topicName": "ListedB", "readQueueNums": 3, "writeQueueNums": 1, "attributes": {"+message.type": "NORMAL"}},
+    ],
+    "BAD-TOPICS": [{"topicName": "a/b"}],
+    "GROUPS": [{"groupName": "ListedG", "retryMaxTimes": 5}],
+}
+"""Files that updateTopicList and updateSubGroupList read."""
+
+
+def written(path: Path, members: list[dict[str, object]]) -> Path:
+    path.write_text(json.dumps(members))
+    return path
+
+
 def prepared(asker: Asker) -> dict[str, str]:
     """Four messages, a group that has read them, and a group without members. The words in capitals of COMMANDS."""
     lab, at = asker.lab, asker.brokers[0].address
@@ -208,6 +225,7 @@ def prepared(asker: Asker) -> dict[str, str]:
     (unique_key,) = re.findall(r"^([0-9A-F]{32}) ", by_key, re.M)
     (client_id,) = re.findall(r"^(\S+@\S+) ", asker.raw("consumerConnection", "-g", GROUP), re.M)
     asker.names |= {client_id: "CLIENT-ID", client_id.partition("@")[2]: "CLIENT-INSTANCE"}
+    words |= {name: str(written(lab.scratch / f"{name}.json", members)) for name, members in LISTS.items()}
     return words | {"OFFSET_ID": offset_id, "UNIQUE_KEY": unique_key, "CLIENT_ID": client_id}
 
 
@@ -263,6 +281,12 @@ queryMsgByUniqueKey -t {TOPIC} -i UNIQUE_KEY -g {GROUP} -d CLIENT_ID
 consumeMessage -t {TOPIC} -c 100
 sendMessage -t {TOPIC} -p 9 -b broker-a -i 3
 sendMessage -t {TOPIC} -p 9 -b broker-a -i 77
+queryCq -t {TOPIC} -q 0 -i 0 -c 1
+queryCq -t {TOPIC} -q 0 -i 0 -b AT
+queryCq -t {TOPIC} -q 0 -i 0 -g {GROUP}
+queryCq -t {TOPIC} -q 0 -i 0 -g Nobody
+queryCq -t {TOPIC} -q 77 -i 0
+queryCq -t Nothing -q 0 -i 0
 printMsg -t {TOPIC}
 printMsgByQueue -t {TOPIC} -a broker-a -i 0 -p true -f true
 getConsumerConfig -g {GROUP}
@@ -285,6 +309,11 @@ updateTopic -c interop -t Ordered -r 2 -w 2 -o true
 updateOrderConf -t Ordered -m get
 topicRoute -t Ordered
 updateTopic -b AT -t Single -r 1 -w 1
+updateTopicList -b AT -f TOPICS
+topicRoute -t ListedB
+updateTopicList -b AT -f BAD-TOPICS
+updateSubGroupList -b AT -f GROUPS
+getConsumerConfig -g ListedG
 updateTopic -c interop -t Bad/Name
 updateTopic -c nowhere -t Single
 updateKvConfig -s space -k key -v value

@@ -1,11 +1,12 @@
 """Requests of consumers besides pulls: heartbeats, members (34, 35, 38, 300), offsets (14, 15, 29–31), a record
-(33)."""
+(33), entries of a queue (321)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from rmqha.broker.requests.group_requests import subscription_json
 from rmqha.broker.requests.record_access import denied, require_reader
 from rmqha.broker.requests.request import (
     Channel,
@@ -28,10 +29,14 @@ from rmqha.model.message import RETRY_PREFIX
 from rmqha.model.offset import PhyOffset, QueueOffset
 from rmqha.port import Clock
 from rmqha.store.integrity.record_starts import StoredRecord
+from rmqha.store.reader import Unit
 from rmqha.wire import lenient_json
 from rmqha.wire.auth.shown import groups_shown, shown_in_steps
 from rmqha.wire.command import Command
 from rmqha.wire.steps import sorted_in_steps
+
+MAX_UNIT_COUNT = 1024
+"""Entries of a queue that one answer shows at most."""
 
 
 class ConsumerLog(Protocol):
@@ -45,6 +50,8 @@ class ConsumerLog(Protocol):
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> QueueOffset: ...
 
     def verified_record_at(self, phy_offset: int) -> StoredRecord | None: ...
+
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[Unit]: ...
 
 
 class ConsumerRequests:
@@ -82,6 +89,7 @@ class ConsumerRequests:
             RequestCode.GET_MIN_OFFSET: self._min_offset,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._offset_by_time,
             RequestCode.VIEW_MESSAGE_BY_ID: self._view_message,
+            RequestCode.QUERY_CONSUME_QUEUE: self._queue_entries,
         }
 
     # --- membership -------------------------------------------------------------------------------------------------
@@ -202,6 +210,35 @@ class ConsumerRequests:
         topic, queue_id = text(command, "topic"), number(command, "queueId")
         offset = self._log.offset_by_time(topic, queue_id, number(command, "timestamp"))
         return command.reply(ResponseCode.SUCCESS, {"offset": str(offset)})
+
+    def _queue_entries(self, channel: Channel, command: Command) -> Command:
+        """Entries of a queue as they are, and the subscription that a group filters them by."""
+        topic, queue_id, index = text(command, "topic"), number(command, "queueId"), number(command, "index")
+        low, high = self._log.queue_range(topic, queue_id)
+        if not high:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
+        units = self._log.units(topic, queue_id, index, max(0, min(number(command, "count", 0), MAX_UNIT_COUNT)))
+        if not units and not low <= index < high:
+            remark = f"Index {index} of {queue_id}@{topic} is not exist!"
+            return command.reply(ResponseCode.SUCCESS, {}, remark=remark)
+        body: dict[str, Any] = {
+            "maxQueueIndex": int(high),
+            "minQueueIndex": int(low),
+            "queueData": [
+                {"eval": False, "physicOffset": phy_offset, "physicSize": size, "tagsCode": code}
+                for phy_offset, size, code in units
+            ],
+        }
+        group = command.ext.get("consumerGroup")
+        if group:
+            members = self._clients.consumer_group(group)
+            subscription = members.subscriptions.get(topic) if members is not None else None
+            if subscription is None:
+                body["filterData"] = f"{group}@{topic} is not online!"
+            else:
+                body["filterData"] = "null" if subscription.selector is None else subscription.expression
+                body["subscriptionData"] = subscription_json(subscription)
+        return command.reply(body=lenient_json.dumps(body))
 
     def _view_message(self, channel: Channel, command: Command) -> Command:
         offset = number(command, "offset")

@@ -117,7 +117,9 @@ class GroupRequests:
             "consumeType": group.consume_type,
             "messageModel": group.message_model,
             "subscriptionTable": lenient_json.Entries(
-                (topic, _subscription(item)) for topic in topics if (item := group.subscriptions.get(topic)) is not None
+                (topic, subscription_json(item))
+                for topic in topics
+                if (item := group.subscriptions.get(topic)) is not None
             ),
         }
         return command.reply(body=(yield from lenient_json.dumps_in_steps(body)))
@@ -421,7 +423,7 @@ def _language(number: int) -> str:
         return Language.OTHER.name
 
 
-def _subscription(item: Subscription) -> dict[str, Any]:
+def subscription_json(item: Subscription) -> dict[str, Any]:
     """A subscription as a heartbeat carries it."""
     return {
         "classFilterMode": False,

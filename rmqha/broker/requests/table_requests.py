@@ -1,11 +1,13 @@
-"""Requests about topics, groups and tables: 17, 21, 43, 45, 200, 201, 202 and 351. Slaves and mqadmin ask them."""
+"""Requests about topics, groups and tables: 17, 18, 21, 43, 45, 200, 201, 202, 225 and 351. Slaves and mqadmin ask
+them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import replace
+from typing import Any, Protocol
 
-from rmqha.broker.requests.change_gate import ChangeGate
+from rmqha.broker.requests.change_gate import MAX_WAITING_COUNT, ChangeGate
 from rmqha.broker.requests.request import (
     Channel,
     Feed,
@@ -42,6 +44,10 @@ from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 
 MAX_ATTRIBUTES_LENGTH = 16 * 1024
+_TOPIC_DEFAULTS = {"readQueueNums": 16, "writeQueueNums": 16}
+"""As in RocketMQ's TopicConfig."""
+CHANGED_AT_A_TIME = 16
+"""Topics or groups that one step looks at or makes."""
 
 
 class TableLog(Protocol):
@@ -92,6 +98,7 @@ class TableRequests:
     def handlers(self) -> dict[int, Handler]:
         return {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self._update_topic,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self._update_topics,
             RequestCode.DELETE_TOPIC_IN_BROKER: self._delete_topic,
             RequestCode.GET_TOPIC_CONFIG: self._topic_config,
             RequestCode.GET_ALL_TOPIC_CONFIG: self._all_topics,
@@ -101,41 +108,84 @@ class TableRequests:
             RequestCode.GET_ALL_DELAY_OFFSET: self._delay_offsets,
             RequestCode.GET_TIMER_CHECK_POINT: self._timer_check,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._update_group,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self._update_groups,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._all_groups,
         }
 
     # --- topics -----------------------------------------------------------------------------------------------------
     def _update_topic(self, channel: Channel, command: Command) -> None:
         self._changes.admit()
-        name = command.ext.get("topic", "")
+        topic = self._wanted_topic(
+            TopicConfig(
+                command.ext.get("topic", ""),
+                number(command, "readQueueNums", 8),
+                number(command, "writeQueueNums", 8),
+                number(command, "perm", PERM_READ | PERM_WRITE),
+                number(command, "topicSysFlag", 0),
+                truth(command, "order"),
+                command.ext.get("topicFilterType", "SINGLE_TAG"),
+            ),
+            command.ext.get("attributes") or "",
+        )
+        if topic != self._topics.get(topic.name):
+            self._topics.put(topic)
+        answer_when(self._held_and_routed, channel, command.reply())
+
+    def _update_topics(self, channel: Channel, command: Command) -> Work:
+        """All of them are looked at before the first is made; a change of role in between ends it."""
+        self._changes.admit()
+        wanted = []
+        for item in _members(command, "topicConfigList"):
+            changes, name = item.get("attributes") or {}, item.get("topicName")
+            try:
+                given = TopicConfig.from_json(
+                    "", {**_TOPIC_DEFAULTS, **item, "topicName": name or "", "attributes": {}}
+                )
+                attributes = ",".join(f"{name}={value}" if name[:1] == "+" else name for name, value in changes.items())
+            except (AttributeError, TypeError, ValueError, OverflowError) as error:
+                raise RequestError(
+                    ResponseCode.SYSTEM_ERROR, f"an entry of topicConfigList is no topic: {error}"
+                ) from None
+            wanted.append(self._wanted_topic(given, attributes))
+            if len(wanted) % CHANGED_AT_A_TIME == 0:
+                yield
+        for place, topic in enumerate(wanted, 1):
+            self._changes.check()
+            fault = self._topics.no_room_for(topic.name)
+            if fault:
+                raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
+            if topic != self._topics.get(topic.name):
+                self._topics.put(topic)
+            if place % CHANGED_AT_A_TIME == 0:
+                yield
+        answer_when(self._held_and_routed, channel, command.reply())
+        return None
+
+    def _wanted_topic(self, given: TopicConfig, attribute_changes: str) -> TopicConfig:
+        """The topic that there is when the change is made. Raises RequestError."""
+        name, read, write, perm = given.name, given.read_queue_count, given.write_queue_count, given.perm
         fault = topic_name_fault(name)
         if not fault and (name in BROKER_ONLY_TOPICS or name == DEFAULT_TOPIC):
             fault = f"The topic[{name}] is conflict with system topic."
         if fault:
             raise RequestError(ResponseCode.INVALID_PARAMETER, fault)
-        read, write = number(command, "readQueueNums", 8), number(command, "writeQueueNums", 8)
-        perm = number(command, "perm", PERM_READ | PERM_WRITE)
         if not (0 <= read <= MAX_QUEUE_COUNT and 0 <= write <= MAX_QUEUE_COUNT):
             fault = f"a topic has 0 to {MAX_QUEUE_COUNT} queues, not {read} to read and {write} to write"
+        elif not -(1 << 31) <= given.sys_flag < 1 << 31:
+            fault = f"topicSysFlag {given.sys_flag} is not a 32 bit integer"
         elif perm & ~(PERM_READ | PERM_WRITE | PERM_INHERIT):
             fault = f"{perm} is no permission"
-        elif sum(len(command.ext.get(key) or "") for key in ("attributes", "topicFilterType")) > MAX_ATTRIBUTES_LENGTH:
+        elif len(attribute_changes) + len(given.filter_type) > MAX_ATTRIBUTES_LENGTH:
             fault = f"the attributes of a topic have at most {MAX_ATTRIBUTES_LENGTH} characters"
         fault = fault or self._topics.no_room_for(name)
         if fault:
             raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
         present = self._topics.get(name)
         try:
-            attributes = merge_attributes(present.attributes if present else None, command.ext.get("attributes") or "")
+            attributes = merge_attributes(present.attributes if present else None, attribute_changes)
         except ValueError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        filter_type = command.ext.get("topicFilterType", "SINGLE_TAG")
-        flag = number(command, "topicSysFlag", 0)
-        unknown = present.unknown if present else {}
-        topic = TopicConfig(name, read, write, perm, flag, truth(command, "order"), filter_type, attributes, unknown)
-        if topic != present:
-            self._topics.put(topic)
-        answer_when(self._held_and_routed, channel, command.reply())
+        return replace(given, attributes=attributes, unknown=present.unknown if present else {})
 
     def _held_and_routed(self, done: Callable[[str], None]) -> None:
         """Hold the answer until the topic is routed: a client that sends at once must find its route, or it might be
@@ -199,15 +249,40 @@ class TableRequests:
     def _update_group(self, channel: Channel, command: Command) -> None:
         self._changes.admit()
         body = lenient_json.loads(command.body)
-        name = body.get("groupName") if isinstance(body, dict) else None
-        fault = group_name_fault(name if isinstance(name, str) else "") or settings_fault(body)
-        if not fault and len(command.body) > MAX_GROUP_BYTES:
-            fault = f"the settings of a group have at most {MAX_GROUP_BYTES} bytes"
-        fault = fault or self._groups.no_room_for(str(name))
+        fault = self._group_fault(body, len(command.body))
         if fault:
             raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
         self._groups.put(body)
         answer_when(self._feed.wait, channel, command.reply())
+
+    def _update_groups(self, channel: Channel, command: Command) -> Work:
+        """Change several as `_update_topics` does."""
+        self._changes.admit()
+        wanted = _members(command, "groupConfigList")
+        for place, item in enumerate(wanted, 1):
+            fault = self._group_fault(item, len(lenient_json.dumps(item)))
+            if fault:
+                raise RequestError(ResponseCode.INVALID_PARAMETER, fault)
+            if place % CHANGED_AT_A_TIME == 0:
+                yield
+        for place, item in enumerate(wanted, 1):
+            self._changes.check()
+            fault = self._groups.no_room_for(item["groupName"])
+            if fault:
+                raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
+            self._groups.put(item)
+            if place % CHANGED_AT_A_TIME == 0:
+                yield
+        answer_when(self._feed.wait, channel, command.reply())
+        return None
+
+    def _group_fault(self, settings: Any, size_bytes: int) -> str:
+        """The reason why these cannot be the settings of a group, "" if they can."""
+        name = settings.get("groupName") if isinstance(settings, dict) else None
+        fault = group_name_fault(name if isinstance(name, str) else "") or settings_fault(settings)
+        if not fault and size_bytes > MAX_GROUP_BYTES:
+            fault = f"the settings of a group have at most {MAX_GROUP_BYTES} bytes"
+        return fault or self._groups.no_room_for(str(name))
 
     def _all_groups(self, channel: Channel, command: Command) -> Work:
         members = yield from self._groups.members(*_slice(command, "groupSeq", "maxGroupNum"))
@@ -229,6 +304,18 @@ class TableRequests:
     def _timer_check(self, channel: Channel, command: Command) -> Command:
         """Progress of timers, as `_delay_offsets`: the 56 bytes of RocketMQ's config/timercheck."""
         return command.reply(body=self._delay_table.timer_check(self._log.confirm_offset))
+
+
+def _members(command: Command, name: str) -> list[dict[str, Any]]:
+    """The objects of a list in the body. Raises RequestError."""
+    body = lenient_json.loads(command.body)
+    found = body.get(name) if isinstance(body, dict) else None
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"the body of request {command.code} has no list {name}")
+    if len(found) > MAX_WAITING_COUNT:
+        remark = f"{name} has {len(found)} entries; at most {MAX_WAITING_COUNT} are taken at a time"
+        raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+    return found
 
 
 def _slice(command: Command, first: str, count: str) -> tuple[int, int | None]:

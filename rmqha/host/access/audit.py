@@ -60,6 +60,7 @@ EVERYDAY = frozenset(
         RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
         RequestCode.QUERY_TOPICS_BY_CONSUMER,
         RequestCode.QUERY_CONSUME_TIME_SPAN,
+        RequestCode.QUERY_CONSUME_QUEUE,
         RequestCode.BROKER_HEARTBEAT,
         RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
         RequestCode.RMQHA_RAFT_MESSAGE,
@@ -103,6 +104,11 @@ _ABOUT = {
     "resource": "resource",
 }
 """Header fields that say what a request is about."""
+_LISTS: dict[int, tuple[str, str, str]] = {
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: ("topic", "topicConfigList", "topicName"),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: ("group", "groupConfigList", "groupName"),
+}
+"""Requests about several: what they are, and where the body names them."""
 _SHORT_NAMES = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 _CONFIG_CHANGES = frozenset(
     {RequestCode.UPDATE_BROKER_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG, RequestCode.CONTROLLER_UPDATE_CONFIG}
@@ -294,11 +300,24 @@ def about(command: Command, *, trusted: bool) -> tuple[tuple[str, str], ...]:
         found["keys"] = ",".join(line.partition("=")[0].strip() for line in lines if "=" in line)[:MAX_TEXT_CHARS]
     if trusted and command.code == RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:
         found["group"] = _group_of(bytes(command.body))
+    if trusted and (listed := _LISTS.get(command.code)) is not None:
+        subject, members, name = listed
+        found[subject] = _names_in(bytes(command.body), members, name)
     return tuple(found.items())
 
 
 def _to_stderr(lines: str) -> None:
     sys.stderr.write(lines + "\n")
+
+
+def _names_in(body: bytes, members: str, name: str) -> str:
+    if len(body) > MAX_BODY_BYTES:
+        return "?"
+    try:
+        document = json.loads(body)
+        return ",".join(str(item.get(name, "?")) for item in document[members])[:MAX_TEXT_CHARS]
+    except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
+        return "?"
 
 
 def _group_of(body: bytes) -> str:

@@ -156,6 +156,12 @@ def _stats_data(command: Command) -> Needs:
     return _NOTHING if name.startswith("BROKER_") else _to_consume([topic], [group])
 
 
+def _consume_queue(command: Command) -> Needs:
+    """Rights for a queue's entries, and for the subscription of a group that is named."""
+    group = command.ext.get("consumerGroup")
+    return _to_consume([command.ext["topic"]], [group] if group else [])
+
+
 _SPECIAL: Mapping[int, Callable[[Command], Needs]] = {
     RequestCode.HEART_BEAT: _heartbeat,
     RequestCode.UNREGISTER_CLIENT: _unregister,
@@ -166,6 +172,7 @@ _SPECIAL: Mapping[int, Callable[[Command], Needs]] = {
     RequestCode.GET_ROUTEINFO_BY_TOPIC: _route,
     RequestCode.VIEW_BROKER_STATS_DATA: _stats_data,
     RequestCode.GET_PRODUCER_CONNECTION_LIST: _producer_connections,
+    RequestCode.QUERY_CONSUME_QUEUE: _consume_queue,
 }
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from rmqha.broker.tables.clients import MAX_GROUPS_PER_CHANNEL, ClientTable, names_fault, parse_tags
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.message import java_string_hash
+from rmqha.model.message import java_string_hash, tags_code
 from rmqha.wire import lenient_json
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from tests.broker.support import Broker, FakeChannel, send_command
@@ -206,3 +207,45 @@ def test_names_that_no_client_of_rocketmq_could_have_are_refused(content: dict[s
 def test_names_of_rocketmq_are_taken() -> None:
     names = body("%RETRY%G-1_x|y", producers=("CLIENT_INNER_PRODUCER",), clientID="10.0.0.1@1#7@Zürich")
     assert names_fault(names) == "" == names_fault({"clientID": "c"})
+
+
+def test_entries_of_a_queue(broker: Broker) -> None:
+    """As mqadmin queryCq shows them."""
+    ends = []
+    for tags in ("", "TagA", "TagB"):
+        broker.ask(send_command(i=f"TAGS\x01{tags}\x02" if tags else ""))
+        ends.append(broker.store.max_phy_offset)
+
+    def asked(**ext: str) -> Command:
+        fields = {"topic": "T", "queueId": "0", "index": "0", "count": "10", **ext}
+        return broker.ask(Command(RequestCode.QUERY_CONSUME_QUEUE, fields))
+
+    shown = lenient_json.loads(asked().body)
+    assert shown == {
+        "maxQueueIndex": 3,
+        "minQueueIndex": 0,
+        "queueData": [
+            {"eval": False, "physicOffset": start, "physicSize": end - start, "tagsCode": code}
+            for start, end, code in zip((0, *ends), ends, (0, tags_code("TagA"), tags_code("TagB")), strict=False)
+        ],
+    }
+    assert lenient_json.loads(asked(index="1", count="1").body)["queueData"] == shown["queueData"][1:2]
+    assert (
+        lenient_json.loads(asked(count="0").body)["queueData"]
+        == lenient_json.loads(asked(count="-4").body)["queueData"]
+        == []
+    )
+    for index in ("3", "-1"):
+        beyond = asked(index=index)
+        assert (beyond.code, bytes(beyond.body)) == (0, b"")
+        assert beyond.remark == f"Index {index} of 0@T is not exist!"
+    none = asked(queueId="2")
+    assert (none.code, none.remark) == (ResponseCode.SYSTEM_ERROR, "2@T is not exist!")
+    assert lenient_json.loads(asked(consumerGroup="G").body)["filterData"] == "G@T is not online!"
+    subscriptions = [{"topic": "T", "subString": "TagA", "subVersion": 5}]
+    consumers = [{"groupName": "G", "subscriptionDataSet": subscriptions}]
+    body = json.dumps({"clientID": "c", "consumerDataSet": consumers}).encode()
+    broker.core.processor.received(FakeChannel(), [Command(RequestCode.HEART_BEAT, {}, body)])
+    online = lenient_json.loads(asked(consumerGroup="G").body)
+    assert online["filterData"] == "null"
+    assert (online["subscriptionData"]["subString"], online["subscriptionData"]["subVersion"]) == ("TagA", 5)
