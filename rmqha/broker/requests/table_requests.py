@@ -45,7 +45,7 @@ from rmqha.wire.command import Command
 
 MAX_ATTRIBUTES_LENGTH = 16 * 1024
 _TOPIC_DEFAULTS = {"readQueueNums": 16, "writeQueueNums": 16}
-"""As in RocketMQ's TopicConfig."""
+"""RocketMQ's own defaults."""
 CHANGED_AT_A_TIME = 16
 """Topics or groups that one step looks at or makes."""
 

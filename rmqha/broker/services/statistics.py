@@ -211,7 +211,7 @@ PUT_TIMES_PERIOD_MS = 60_000
 
 
 class PutTimes:
-    """How long it took to append, in this minute, as brokerStatus shows it; Apache's exporter reads it."""
+    """Times that appends took in this minute, by RocketMQ's bounds, for brokerStatus and Apache's exporter."""
 
     def __init__(self) -> None:
         self._counts = [0] * (len(_PUT_TIMES) + 1)

@@ -419,9 +419,9 @@ class BrokerConfig(ServerConfig):
     max_transfer_bytes_on_message_in_memory: int = knob(256 * 1024, 1, 2**31 - 1)
     """Bytes that one pull gets at most (4 MiB whatever stands here); a larger message is given alone."""
     max_transfer_count_on_message_in_disk: int = knob(8, 1, 2**31 - 1)
-    """As maxTransferCountOnMessageInMemory, for older messages."""
+    """Messages of older ones that one pull gets at most."""
     max_transfer_bytes_on_message_in_disk: int = knob(64 * 1024, 1, 2**31 - 1)
-    """As maxTransferBytesOnMessageInMemory, for older messages."""
+    """Bytes of older ones that one pull gets at most."""
     long_polling_max_ms: int = knob(30000, 0, 600_000)
     """Own bound on a pull's suspendTimeoutMillis."""
 
