@@ -23,6 +23,8 @@ from rmqha.broker.tables.offsets import OffsetChange
 from rmqha.broker.tables.table_version import TableVersion
 from rmqha.broker.tables.topics import MAX_QUEUE_COUNT, TopicConfig
 from rmqha.model.access import AccessList, Account, Credentials, Permission
+from rmqha.model.authorization.policy import from_json
+from rmqha.model.authorization.users import UserChange
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.principal import UNRESTRICTED, Principal
 from rmqha.wire.command import Command
@@ -84,8 +86,15 @@ HAS: dict[int, dict[str, str]] = {
     _C.RMQHA_FOLLOW_TABLES: {"brokerId": "2"},
     _C.VIEW_BROKER_STATS_DATA: {"statsName": "TOPIC_PUT_NUMS", "statsKey": "T"},
 }
+HAS |= {code: {"username": "ann", "subject": "User:ann"} for code in _C if code.name.startswith("AUTH_")}
+HAS |= {_C.AUTH_CREATE_USER: {"username": "new"}, _C.AUTH_DELETE_USER: {"username": "gone"}}
+_POLICIES = [{"entries": [{"resource": "Topic:T", "actions": ["Pub"], "decision": "Allow"}]}]
 _LOCKS = {"consumerGroup": "G", "clientId": "c", "mqSet": [{"brokerName": "b", "queueId": 1, "topic": "T"}]}
 BODIES: dict[int, bytes] = {
+    _C.AUTH_CREATE_USER: dumps({"password": "x"}),
+    _C.AUTH_UPDATE_USER: dumps({"password": "y"}),
+    _C.AUTH_CREATE_ACL: dumps({"policies": _POLICIES}),
+    _C.AUTH_UPDATE_ACL: dumps({"policies": _POLICIES}),
     _C.HEART_BEAT: dumps({"clientID": "new", "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": []}]}),
     _C.LOCK_BATCH_MQ: dumps(_LOCKS),
     _C.UNLOCK_BATCH_MQ: dumps(_LOCKS),
@@ -122,6 +131,8 @@ LAST = (_C.DELETE_SUBSCRIPTIONGROUP, _C.DELETE_TOPIC_IN_BROKER)
 
 def fill(broker: Broker) -> None:
     core = broker.core
+    core.users.put_user("ann", UserChange("x"))
+    core.users.put_policies("ann", from_json(_POLICIES))
     size = core.config.max_topic_count
     core.topics.put(TopicConfig("T", MAX_QUEUE_COUNT, MAX_QUEUE_COUNT))
     sender = FakeChannel()
