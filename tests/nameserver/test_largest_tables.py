@@ -44,6 +44,8 @@ FIELDS = {
     "value": "v",
 }
 LAST = (_C.UNREGISTER_BROKER,)
+NOTHING_HERE = (_C.RMQHA_READ_LOG_FILE,)
+"""A server that writes to standard error has no log file; a piece of one has its bound."""
 
 
 class Tracer(RecordingTracer):
@@ -135,7 +137,7 @@ def test_each_code_with_the_largest_tables(server: NameServer) -> None:
             command = Command(code, FIELDS)
             command.principal = principal
             longest_ms, answer = asked(server, command)
-            assert answer.code == ResponseCode.SUCCESS or code in LAST, (code, answer.remark)
+            assert answer.code == ResponseCode.SUCCESS or code in (*LAST, *NOTHING_HERE), (code, answer.remark)
             if longest_ms > LIMIT_MS and code not in LAST:
                 longest_ms = min(asked(server, command)[0] for _ in range(3))
             if longest_ms > LIMIT_MS:
