@@ -214,7 +214,8 @@ def test_each_code_with_the_largest_tables(world: Broker) -> None:
             refused.add(code)
     assert not slow
     # a new code is given its fields above, or nothing was measured; here is no log file, and a piece has its bound
-    assert refused <= ONE_RECORD | TOO_LARGE | {_C.RMQHA_READ_LOG_FILE}, "a code was refused: give it the fields that it needs"
+    expected = ONE_RECORD | TOO_LARGE | {_C.RMQHA_READ_LOG_FILE}
+    assert refused <= expected, "a code was refused: give it the fields that it needs"
 
 
 def test_removing_many_offsets_costs_as_much_as_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
