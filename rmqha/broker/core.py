@@ -207,7 +207,7 @@ class BrokerCore:
         queries, locks = self.queries, LockRequests(self.locks, driver)
         selectors = SelectorRequests(config)
         learned = self.driver.timeout
-        self.queue_ends = QueueMaxOffsets(store, self.replica, lambda: self.followed_master, learned, self._tracer)
+        self.queue_ends = QueueMaxOffsets(store, self.replica, self._asked_master, learned, self._tracer)
         self.calls = ConsumerCalls(config.broker_name, store, topics, groups, clients)
         self._configured = (
             topics,
@@ -246,6 +246,10 @@ class BrokerCore:
         if replica.role is not Role.SLAVE or not replica.master_address or replica.broker_id is None:
             return None
         return Master(replica.master_address, replica.epoch, replica.broker_id)
+
+    def _asked_master(self) -> Master | None:
+        """The master whose ends of queues this replica may take now."""
+        return self.followed_master if self.driver.is_log_free else None
 
     def _configure(self, config: BrokerConfig) -> None:
         self.timers.rules = _timer_rules(config)
@@ -300,8 +304,9 @@ class BrokerCore:
 
     def deliver(self) -> None:
         """Store again the delayed and the timer messages that are due. Raises StoreError."""
-        self.schedule.deliver()
-        self.timers.deliver()
+        if self.driver.is_log_free:
+            self.schedule.deliver()
+            self.timers.deliver()
 
     def _deliveries_cut(self, end_offset: int) -> None:
         self.delay_offsets.log_cut(end_offset, self.schedule.end_of, self.timers.end_offset)

@@ -6,6 +6,7 @@ As master, a replica asks slaves that do not follow whether they are rmqha: stri
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -91,24 +92,41 @@ class MetadataSync:
                 await self.follower.follow(master)
 
 
+class _Wake:
+    """A wish that any thread may utter: a change of the log is made in one of its own."""
+
+    def __init__(self) -> None:
+        self._wished = trio.Event()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._thread_id = threading.get_ident()
+
+    def set(self) -> None:
+        if threading.get_ident() == self._thread_id or self._token is None:
+            self._wished.set()
+        else:
+            self._token.run_sync_soon(self._wished.set)
+
+    async def wait(self) -> None:
+        """Return once it was uttered since the last return."""
+        self._token = trio.lowlevel.current_trio_token()
+        await self._wished.wait()
+        self._wished = trio.Event()
+
+
 class QueueMaxOffsetsSync:
     """Asks where the queues end whenever this replica lacks that."""
 
     def __init__(self, ends: QueueMaxOffsets, starts: QueueMinOffsets, client: RemotingClient) -> None:
         self._ends = ends
         self._awaits = HostAwaits(client)
-        self._lacks = trio.Event()
-        starts.hear(self._wake)
+        self._lacks = _Wake()
+        starts.hear(self._lacks.set)
         if starts.lacks:
-            self._wake()
-
-    def _wake(self) -> None:
-        self._lacks.set()
+            self._lacks.set()
 
     async def run(self) -> None:
         while True:
             await self._lacks.wait()
-            self._lacks = trio.Event()
             await self._ends.learn(self._awaits)
 
 
@@ -118,17 +136,13 @@ class RepairLoop:
     def __init__(self, repair: ReadRepair, damage: DamageTable, client: RemotingClient) -> None:
         self._repair = repair
         self._awaits = HostAwaits(client)
-        self._due = trio.Event()
-        damage.hear(self._wake)
-        self._wake()
-
-    def _wake(self) -> None:
+        self._due = _Wake()
+        damage.hear(self._due.set)
         self._due.set()
 
     async def run(self) -> None:
         while True:
             await self._due.wait()
-            self._due = trio.Event()
             await self._repair.run(self._awaits)
 
 

@@ -10,6 +10,7 @@ from typing import cast
 
 import pytest
 import trio
+import trio.testing
 
 from rmqha.broker.replication.metadata_sync import QueueMaxOffsetsSync
 from rmqha.broker.tables.metadata_follower import Master
@@ -121,6 +122,17 @@ async def test_it_waits_until_it_has_what_the_master_answered_for(slave: Slave) 
     assert slave.store.queue_range("busy", 0) == slave.of_master.store.queue_range("busy", 0)
     assert slave.greetings == 1, "it greets its master again"
     assert slave.events() == [("queue_ends_learned", {"master": MASTER.address, "count": 1})]
+
+
+async def test_a_log_that_a_thread_begins_anew_wakes_the_question(slave: Slave) -> None:
+    """A replica that lost its disk ended here: an event of trio may be set in its own thread only."""
+    async with slave.running():
+        slave.copy(slave.of_master.store.max_phy_offset)
+        await until(lambda: not slave.store.lacks_queue_ends)
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.fail_after(HANG_S):
+            await trio.to_thread.run_sync(slave.store.restart_at, PhyOffset(FILE_BYTES))
+        await until(lambda: slave.asked == 2)
 
 
 async def test_a_log_that_begins_anew_meanwhile_asks_again(slave: Slave) -> None:
