@@ -1,5 +1,6 @@
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.CompletableFuture;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PopCallback;
@@ -52,14 +53,18 @@ final class Refused {
             .forEach((queue, offsets) -> Cases.same("messages in " + queue, 0L, offsets.getMaxOffset()));
     }
 
+    /** Times that lie further ahead than timerMaxDelaySec. */
     private static void timer(Cases cases, String topic) throws Exception {
+        long fourDaysMs = TimeUnit.DAYS.toMillis(4);
+        String words = "timer message illegal, the delay time should not be bigger than the max delay 259200000ms; "
+            + "or if set del msg, the delay time should be bigger than the current time";
         DefaultMQProducer producer = Clients.producer(cases);
         Message inMs = Clients.message(topic, "ms"), inSec = Clients.message(topic, "s"), at = Clients.message(topic, "at");
-        inMs.setDelayTimeMs(5000);
-        inSec.setDelayTimeSec(5);
-        at.setDeliverTimeMs(System.currentTimeMillis() + 5000);
+        inMs.setDelayTimeMs(fourDaysMs);
+        inSec.setDelayTimeSec(fourDaysMs / 1000);
+        at.setDeliverTimeMs(System.currentTimeMillis() + fourDaysMs);
         for (Message message : List.of(inMs, inSec, at)) {
-            refused(ResponseCode.MESSAGE_ILLEGAL, "this broker does not take timer messages", () -> producer.send(message));
+            refused(ResponseCode.MESSAGE_ILLEGAL, words, () -> producer.send(message));
         }
         producer.shutdown();
         isEmpty(cases, topic);
