@@ -185,7 +185,7 @@ def _read_packed(body: bytes, table: _Topics) -> Generator[None, None, TopicTabl
             _take_row(parts.part().decode(), table)
             if parts.has_grown():
                 yield
-        while parts.grow():  # not read, but a part of it
+        while parts.skip():  # not read, but a part of it
             yield
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise RemoteProtocolError(f"the compressed registration is not one: {error}") from None
@@ -234,6 +234,11 @@ class _Parts:
             return False
         self._data, self._at, self._has_grown = self._data[self._at :] + piece, 0, True
         return True
+
+    def skip(self) -> bool:
+        """Unpack another piece and forget it too; False if there is none."""
+        self._data, self._at = b"", 0
+        return next(self._pieces, None) is not None
 
     def has_grown(self) -> bool:
         """True if it has since this was last asked."""
