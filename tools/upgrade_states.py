@@ -124,7 +124,7 @@ async def _send(producer: Producer, first: int, end: int) -> None:
 
 
 async def _read(name_servers: str, group: str, count: int) -> None:
-    """As a member of a group, which commits what it has read when it leaves."""
+    """Read as a member of a group, which commits what it has read when it leaves."""
     async with Consumer(name_servers, group, "Orders", start="first") as consumer:
         for _ in range(count):
             await consumer.receive()
@@ -179,7 +179,7 @@ async def _explained(cluster: Cluster, admin: Admin) -> dict[str, Any]:
 
 
 async def _settled(cluster: Cluster, admin: Admin) -> dict[str, Any]:
-    """What the controllers keep of the group, once nothing happens any more. Raises trio.TooSlowError."""
+    """The group as the controllers keep it, once nothing happens any more. Raises trio.TooSlowError."""
     before: dict[str, Any] = {}
     with trio.fail_after(2 * WAIT_S):
         while True:
@@ -214,7 +214,7 @@ def _stop(cluster: Cluster, names: list[str]) -> None:
 
 
 def _pack(directory: Path) -> bytes:
-    """What the nodes keep; their logs and locks are nobody's state."""
+    """The nodes' files; their logs and locks are nobody's state."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for path in sorted(directory.rglob("*")):
@@ -267,7 +267,7 @@ def recorded(streams: list[Stream], ha_ports: set[int]) -> Iterator[dict[str, An
 
 
 def _whole_frames(data: bytes) -> Iterator[bytes]:
-    """Of a stream of remoting frames; the last one may have been cut by the end of a process."""
+    """The frames of a remoting stream; the last one may have been cut by the end of a process."""
     at = 0
     while at + 4 <= len(data) and (end := at + 4 + int.from_bytes(data[at : at + 4], "big")) <= len(data):
         yield data[at:end]
@@ -283,7 +283,7 @@ def _text(data: bytes) -> str:
 
 
 def said_by(direction: str, data: bytes) -> list[Any]:
-    """What one side of a replication stream says."""
+    """The frames that one side of a replication stream sends."""
     parser = SlaveStreamParser() if direction == "slave" else MasterStreamParser()
     return [said(frame) for frame in parser.feed(data)]
 

@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
-from rmqha.broker.timers.check_file import TimerProgress
+from rmqha.broker.tables.timer_check import TimerProgress
 from rmqha.broker.timers.service import TimerService
 from rmqha.broker.timers.waiting import WaitingTimers
 

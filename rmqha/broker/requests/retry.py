@@ -173,16 +173,6 @@ class SendBackProcessor:
         properties.pop(PROPERTY_CRC32, None)
         properties[PROPERTY_WAIT] = "false"
         properties[PROPERTY_DELAY] = str(level)
-        message = NewMessage(
-            topic,
-            queue_id,
-            record.body,
-            encode_properties(properties),
-            record.born_at_ms,
-            record.born_host,
-            self._store_host,
-            record.flag,
-            record.sys_flag,
-            min(record.reconsume_times + 1, MAX_RECONSUME_TIMES),
-        )
+        message = record.anew(topic, queue_id, encode_properties(properties), self._store_host)
+        message.reconsume_times = min(record.reconsume_times + 1, MAX_RECONSUME_TIMES)
         return to_schedule(message, self._level_count)

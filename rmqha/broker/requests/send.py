@@ -21,7 +21,7 @@ from rmqha.broker.services.schedule import to_schedule
 from rmqha.broker.services.traffic import Traffic
 from rmqha.broker.services.transaction import RENEWAL_BYTES, to_half
 from rmqha.broker.tables.topics import BROKER_ONLY_TOPICS, DEFAULT_TOPIC, TopicConfig, TopicTable, refusal_to_send
-from rmqha.broker.timers.message import TIMER_PROPERTIES, deliver_at_ms, to_timer
+from rmqha.broker.timers.message import deliver_at_ms, to_timer
 from rmqha.kernel.batch_kernel import BatchKernel, SendRead, SendRules, SendsTaken
 from rmqha.model.code import SEE_FAQ, RequestCode, ResponseCode
 from rmqha.model.config.delay_level import SCHEDULE_TOPIC, delay_level
@@ -49,6 +49,7 @@ from rmqha.model.message import (
     SYS_FLAG_INNER_BATCH,
     SYS_FLAG_NEED_UNWRAP,
     SYS_FLAG_TRANSACTION_MASK,
+    TIMER_PROPERTIES,
     TIMER_TOPIC,
     UniqueKeys,
     decode_properties,
@@ -73,7 +74,6 @@ _INT16 = struct.Struct(">h")
 
 _DELAY, _DELIVER = PROPERTY_DELAY.encode(), PROPERTY_TIMER_DELIVER_MS.encode()
 _PREPARED, _PRODUCER_GROUP = PROPERTY_TRANSACTION_PREPARED.encode(), PROPERTY_PRODUCER_GROUP.encode()
-"""Properties that ask for what this broker does not do: refusing is better than delivering at once."""
 
 
 class MasterLog(Protocol):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from rmqha.broker.replication.waiter import MessageAppender, Waiting
@@ -23,9 +24,7 @@ from rmqha.model.message import (
     PROPERTY_DELAY,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
-    PROPERTY_TIMER_DELAY_MS,
-    PROPERTY_TIMER_DELAY_SEC,
-    PROPERTY_TIMER_DELIVER_MS,
+    TIMER_PROPERTIES,
     are_whole,
     decode_properties,
     encode_properties,
@@ -39,7 +38,6 @@ from rmqha.store.reader import IsWhole, Unit, any_record
 MAX_DELIVERY_COUNT = 64
 """Messages of one level that are delivered with one append."""
 _CRC32 = PROPERTY_CRC32.encode() + b"\x01"
-_TIMERS = (PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELAY_SEC, PROPERTY_TIMER_DELIVER_MS)
 
 
 def to_schedule(message: NewMessage, level_count: int) -> NewMessage:
@@ -50,7 +48,7 @@ def to_schedule(message: NewMessage, level_count: int) -> NewMessage:
     level = min(delay_level(properties.get(PROPERTY_DELAY)), level_count)
     if not level:
         return message
-    for name in _TIMERS:
+    for name in TIMER_PROPERTIES:
         properties.pop(name, None)
     properties[PROPERTY_DELAY] = str(level)
     properties[PROPERTY_REAL_TOPIC] = message.topic
@@ -80,18 +78,35 @@ def from_schedule(record: Record, store_host: tuple[bytes, int]) -> NewMessage |
         found = decode_properties(properties)
         found.pop(PROPERTY_CRC32)
         properties = encode_properties(found)
-    return NewMessage(
-        name,
-        int(queue_id),
-        record.body,
-        properties,
-        record.born_at_ms,
-        record.born_host,
-        store_host,
-        record.flag,
-        record.sys_flag,
-        record.reconsume_times,
-    )
+    return record.anew(name, int(queue_id), properties, store_host)
+
+
+def append_all(
+    appends: MessageAppender,
+    log: ScheduleLog,
+    messages: list[NewMessage],
+    refused: Callable[[NewMessage, UsageError], None],
+) -> PhyOffset:
+    """Append them with one call, or each by itself if one cannot be stored, which stays where it waits: `refused` tells
+    of it. Where the last one ends."""
+    try:
+        return appends.append(messages).end_offset
+    except UsageError:
+        return _append_each(appends, log, messages, refused)
+
+
+def _append_each(
+    appends: MessageAppender,
+    log: ScheduleLog,
+    messages: list[NewMessage],
+    refused: Callable[[NewMessage, UsageError], None],
+) -> PhyOffset:
+    for message in messages:
+        try:
+            appends.append([message])
+        except UsageError as error:
+            refused(message, error)
+    return log.max_phy_offset
 
 
 class ScheduleLog(Protocol):
@@ -207,22 +222,13 @@ class ScheduleService:
         return messages, offset
 
     def _append(self, level: int, messages: list[NewMessage], next_offset: int) -> None:
-        try:
-            end = self._appends.append(messages).end_offset
-        except UsageError:
-            end = self._append_each(level, messages)
+        end = append_all(self._appends, self._log, messages, partial(self._refused, level))
         self.delivered_count += len(messages)
         delivery = self._pending[level] = _Delivery(self, level, next_offset, end)
         self._appends.appended(end, delivery)
 
-    def _append_each(self, level: int, messages: list[NewMessage]) -> PhyOffset:
-        """One of them cannot be stored: it stays where it waits, and is told."""
-        for message in messages:
-            try:
-                self._appends.append([message])
-            except UsageError as error:
-                self._tracer.event("delayed_message_not_delivered", level=level, topic=message.topic, reason=str(error))
-        return self._log.max_phy_offset
+    def _refused(self, level: int, message: NewMessage, error: UsageError) -> None:
+        self._tracer.event("delayed_message_not_delivered", level=level, topic=message.topic, reason=str(error))
 
     def finished(self, delivery: _Delivery, status: AckStatus) -> None:
         level = delivery.level

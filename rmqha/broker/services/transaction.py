@@ -130,18 +130,7 @@ def marked(record: Record) -> list[int]:
 
 def _again(half: Record, topic: str, properties: dict[str, str], store_host: Host) -> NewMessage:
     properties.pop(PROPERTY_CRC32, None)
-    return NewMessage(
-        topic,
-        0,
-        half.body,
-        encode_properties(properties),
-        half.born_at_ms,
-        half.born_host,
-        store_host,
-        half.flag,
-        half.sys_flag,
-        half.reconsume_times,
-    )
+    return half.anew(topic, 0, encode_properties(properties), store_host)
 
 
 def _number(text: str) -> int:

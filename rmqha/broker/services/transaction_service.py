@@ -55,7 +55,7 @@ from rmqha.model.offset import PhyOffset
 from rmqha.model.principal import Principal
 from rmqha.port import Clock, Tracer
 from rmqha.store.integrity.record_starts import StoredRecord
-from rmqha.store.log.record import Host, NewMessage, Record, encode, topic_field
+from rmqha.store.log.record import Host, Record, encode, topic_field
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
 SLICE_COUNT = 256
@@ -462,17 +462,6 @@ def _says_where_to(half: Record) -> bool:
 
 def _for_producer(half: Record, place: tuple[str, int]) -> bytes:
     """The record with the topic and queue that the producer meant."""
-    message = NewMessage(
-        place[0],
-        place[1],
-        half.body,
-        half.properties,
-        half.born_at_ms,
-        half.born_host,
-        half.store_host,
-        half.flag,
-        half.sys_flag,
-        half.reconsume_times,
-    )
+    message = half.anew(*place, half.properties, half.store_host)
     topic, version = topic_field(place[0])
     return encode(message, topic, version, half.queue_offset, half.phy_offset, half.store_timestamp_ms)

@@ -13,10 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
-from rmqha.broker.tables import config_table
+from rmqha.broker.tables import config_table, timer_check
 from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
-from rmqha.broker.timers import check_file
-from rmqha.broker.timers.check_file import TimerProgress
+from rmqha.broker.tables.timer_check import TimerProgress
 from rmqha.model.offset import PhyOffset
 from rmqha.port import Clock, Disk
 
@@ -79,13 +78,13 @@ class DelayOffsetTable:
         self._written_timer: TimerProgress | None = timer if is_synced or timer == TimerProgress() else None
 
     def _load_timer(self) -> TimerProgress:
-        if not self._disk.exists(check_file.PATH):
+        if not self._disk.exists(timer_check.PATH):
             return TimerProgress()
         try:
-            return check_file.decode(self._disk.read(check_file.PATH))
+            return timer_check.decode(self._disk.read(timer_check.PATH))
         except ValueError as error:
             self.findings.append(
-                f"{check_file.PATH} cannot be read, {error}: timer messages that the log holds are delivered again."
+                f"{timer_check.PATH} cannot be read, {error}: timer messages that the log holds are delivered again."
             )
             return TimerProgress()
 
@@ -190,7 +189,7 @@ class DelayOffsetTable:
     def timer_check(self, log_end: int) -> bytes:
         """Body of request 60: progress of timers, as it is true of a log that ends at `log_end`."""
         state = self._held(log_end)
-        return check_file.encode(state.timer, state.version)
+        return timer_check.encode(state.timer, state.version)
 
     def replace(self, body: Mapping[str, Any]) -> None:
         """A slave takes its master's whole table."""
@@ -214,7 +213,7 @@ class DelayOffsetTable:
         if state.offsets != self._written:
             levels = config_table.encode({**state.to_json(), **self._unknown})
         if state.timer != self._written_timer:
-            timer = check_file.encode_file(state.timer, state.version)
+            timer = timer_check.encode_file(state.timer, state.version)
         if levels is None and timer is None:
             return None
         self._written, self._written_timer = state.offsets, state.timer
@@ -227,7 +226,7 @@ class DelayOffsetTable:
                 config_table.write(self._disk, _TABLE, unsaved.levels)
             if unsaved.timer is not None:
                 self._disk.make_dirs("config")
-                self._disk.write_atomic(check_file.PATH, unsaved.timer)
+                self._disk.write_atomic(timer_check.PATH, unsaved.timer)
         except OSError:
             self._written = self._written_timer = None
             raise

@@ -12,7 +12,6 @@ from rmqha.model.message import (
     PROPERTY_CRC32,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
-    PROPERTY_TIMER_DELAY_MS,
     PROPERTY_TIMER_DELAY_SEC,
     PROPERTY_TIMER_DELETE_UNIQUE_KEY,
     PROPERTY_TIMER_DELIVER_MS,
@@ -21,6 +20,7 @@ from rmqha.model.message import (
     PROPERTY_TIMER_OUT_MS,
     PROPERTY_TIMER_ROLL_TIMES,
     PROPERTY_UNIQUE_KEY,
+    TIMER_PROPERTIES,
     TIMER_TOPIC,
     are_whole,
     decode_properties,
@@ -30,8 +30,6 @@ from rmqha.model.message import (
 from rmqha.store.log.record import NewMessage, Record
 
 TIMER_QUEUE_ID = 0
-TIMER_PROPERTIES = (PROPERTY_TIMER_DELAY_SEC, PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELIVER_MS)
-"""Properties by which a producer asks for a time; the first that is there counts."""
 ROLL_WINDOW_MS = 2 * 86_400_000
 """A message that is due later than this after it was stored is stored again in between: the log keeps files for three
 days. Fixed, for a progress of delivery is true of one window only."""
@@ -129,15 +127,4 @@ def from_timer(record: Record, now_ms: int, store_host: tuple[bytes, int]) -> Ne
         times = found.get(PROPERTY_TIMER_ROLL_TIMES, "0")
         found[PROPERTY_TIMER_ROLL_TIMES] = str(int(times) + 1 if times.isdigit() and len(times) < 9 else 1)
         topic, queue_id = TIMER_TOPIC, str(TIMER_QUEUE_ID)
-    return NewMessage(
-        topic,
-        int(queue_id),
-        record.body,
-        encode_properties(found),
-        record.born_at_ms,
-        record.born_host,
-        store_host,
-        record.flag,
-        record.sys_flag,
-        record.reconsume_times,
-    )
+    return record.anew(topic, int(queue_id), encode_properties(found), store_host)

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rmqha.broker.replication.waiter import MessageAppender, Waiting
-from rmqha.broker.services.schedule import ScheduleLog
+from rmqha.broker.services.schedule import ScheduleLog, append_all
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
-from rmqha.broker.timers.check_file import TimerProgress
+from rmqha.broker.tables.timer_check import TimerProgress
 from rmqha.broker.timers.message import (
     TIMER_QUEUE_ID,
     delete_key,
@@ -245,22 +245,13 @@ class TimerService:
         return TimerProgress(*self._front, taken, min(self._first_offset, taken))
 
     def _append(self, messages: list[NewMessage], progress: TimerProgress) -> None:
-        try:
-            end = self._appends.append(messages).end_offset
-        except UsageError:
-            end = self._append_each(messages)
+        end = append_all(self._appends, self._log, messages, self._refused)
         self.delivered_count += len(messages)
         self._pending = _Delivery(self, progress, end)
         self._appends.appended(end, self._pending)
 
-    def _append_each(self, messages: list[NewMessage]) -> PhyOffset:
-        """One of them cannot be stored: it stays where it waits, and is told."""
-        for message in messages:
-            try:
-                self._appends.append([message])
-            except UsageError as error:
-                self._tracer.event("timer_message_not_delivered", topic=message.topic, reason=str(error))
-        return self._log.max_phy_offset
+    def _refused(self, message: NewMessage, error: UsageError) -> None:
+        self._tracer.event("timer_message_not_delivered", topic=message.topic, reason=str(error))
 
     def finished(self, delivery: _Delivery, status: AckStatus) -> None:
         if self._pending is not delivery:

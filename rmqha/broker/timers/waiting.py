@@ -57,7 +57,7 @@ class WaitingTimers:
         return taken
 
     def take_all(self) -> list[tuple[int, int]]:
-        return self.take((self._times and max(self._times)) or 0, self._count)
+        return self.take(max(self._times, default=0), self._count)
 
     def first_offset(self) -> int | None:
         """The lowest offset that waits. Looks at each slot."""

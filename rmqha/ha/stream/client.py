@@ -70,9 +70,7 @@ class HaClient(ReplicationClient):
 
     # --- connection events ----------------------------------------------------------------------------------------
     def leave(self, reason: str) -> list[Action]:
-        self.caught_up_with = None
-        self._kept.clear()
-        self._kept_bytes = 0
+        self._forget()
         return super().leave(reason)
 
     def opened(self, now_ms: int, conn_id: int) -> list[Action]:
@@ -87,10 +85,14 @@ class HaClient(ReplicationClient):
 
     def closed(self, now_ms: int, conn_id: int) -> None:
         if conn_id == self.conn_id:
-            self.caught_up_with = None
-            self._kept.clear()
-            self._kept_bytes = 0
+            self._forget()
         super().closed(now_ms, conn_id)
+
+    def _forget(self) -> None:
+        """Drop what belonged to one connection."""
+        self.caught_up_with = None
+        self._kept.clear()
+        self._kept_bytes = 0
 
     def received(self, now_ms: int, conn_id: int, data: Buffer) -> list[Action]:
         if conn_id != self.conn_id:

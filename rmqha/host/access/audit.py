@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rmqha.host.clock import HostClock
 from rmqha.host.tracer import AUDIT_FILE, RotatingLogFile, stamp
@@ -299,10 +299,12 @@ def about(command: Command, *, trusted: bool) -> tuple[tuple[str, str], ...]:
         lines = bytes(command.body[: 16 * MAX_TEXT_CHARS]).decode(errors="replace").splitlines()
         found["keys"] = ",".join(line.partition("=")[0].strip() for line in lines if "=" in line)[:MAX_TEXT_CHARS]
     if trusted and command.code == RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:
-        found["group"] = _group_of(bytes(command.body))
+        found["group"] = _read(bytes(command.body), lambda body: str(body.get("groupName", "?")))
     if trusted and (listed := _LISTS.get(command.code)) is not None:
         subject, members, name = listed
-        found[subject] = _names_in(bytes(command.body), members, name)
+        found[subject] = _read(
+            bytes(command.body), lambda body: ",".join(str(item.get(name, "?")) for item in body[members])
+        )
     return tuple(found.items())
 
 
@@ -310,21 +312,11 @@ def _to_stderr(lines: str) -> None:
     sys.stderr.write(lines + "\n")
 
 
-def _names_in(body: bytes, members: str, name: str) -> str:
+def _read(body: bytes, read: Callable[[Any], str]) -> str:
+    """`read` of the document that a body is; "?" if the body is too large or has another form."""
     if len(body) > MAX_BODY_BYTES:
         return "?"
     try:
-        document = json.loads(body)
-        return ",".join(str(item.get(name, "?")) for item in document[members])[:MAX_TEXT_CHARS]
+        return read(json.loads(body))[:MAX_TEXT_CHARS]
     except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
         return "?"
-
-
-def _group_of(body: bytes) -> str:
-    if len(body) > MAX_BODY_BYTES:
-        return "?"
-    try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
-        return "?"
-    return str(document.get("groupName", "?"))[:MAX_TEXT_CHARS] if isinstance(document, dict) else "?"

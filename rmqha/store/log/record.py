@@ -111,6 +111,21 @@ class Record:
     topic: str
     properties: bytes
 
+    def anew(self, topic: str, queue_id: int, properties: bytes, store_host: Host) -> NewMessage:
+        """The message that is stored of this one again, in another place."""
+        return NewMessage(
+            topic,
+            queue_id,
+            self.body,
+            properties,
+            self.born_at_ms,
+            self.born_host,
+            store_host,
+            self.flag,
+            self.sys_flag,
+            self.reconsume_times,
+        )
+
 
 def body_crc(body: Buffer) -> int:
     return crc32(body) & 0x7FFFFFFF

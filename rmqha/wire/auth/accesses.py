@@ -7,7 +7,7 @@ for what a reader would expect. Codes that no table knows take a super user.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rmqha.model.access import Account, group_of_topic
 from rmqha.model.authorization.policy import Access, Action, ResourceType
@@ -15,7 +15,7 @@ from rmqha.model.authorization.users import UserAccount
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.message import RETRY_PREFIX
-from rmqha.wire.auth.acl_needs import ANY_ACCOUNT, needs
+from rmqha.wire.auth.acl_needs import ANY_ACCOUNT, members, needs
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 
@@ -163,9 +163,9 @@ def _end_transaction(command: Command) -> _Accesses:
 
 def _heartbeat(command: Command) -> _Accesses:
     found = []
-    for consumer in _members(loads(command.body), "consumerDataSet"):
+    for consumer in members(loads(command.body), "consumerDataSet"):
         found.append(_group(str(consumer["groupName"]), SUB))
-        topics = (str(data["topic"]) for data in _members(consumer, "subscriptionDataSet"))
+        topics = (str(data["topic"]) for data in members(consumer, "subscriptionDataSet"))
         found += [_topic(topic, SUB) for topic in topics if not topic.startswith(RETRY_PREFIX)]
     return tuple(dict.fromkeys(found))
 
@@ -177,7 +177,7 @@ def _unregister(command: Command) -> _Accesses:
 
 def _locks(command: Command) -> _Accesses:
     body = loads(command.body)
-    topics = (str(item["topic"]) for item in _members(body, "mqSet"))
+    topics = (str(item["topic"]) for item in members(body, "mqSet"))
     used = (_topic(topic, SUB) for topic in topics if not topic.startswith(RETRY_PREFIX))
     return (_group(str(body["consumerGroup"]), SUB), *dict.fromkeys(used))
 
@@ -220,11 +220,3 @@ _SPECIAL: Mapping[int, Callable[[Command], _Accesses]] = {
     RequestCode.GET_ALL_TOPIC_CONFIG: _all_topics,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _all_groups,
 }
-
-
-def _members(value: Any, name: str) -> list[Any]:
-    """Raises TypeError if it is no list: nothing that is looked at here may be read in another way later."""
-    found = value.get(name) or []
-    if not isinstance(found, list):
-        raise TypeError
-    return found

@@ -127,14 +127,14 @@ def _unregister(command: Command) -> Needs:
 
 def _heartbeat(command: Command) -> Needs:
     """Producers need nothing to say that they live; consumers what they subscribe to."""
-    consumers = _members(loads(command.body), "consumerDataSet")
-    topics = [str(data["topic"]) for item in consumers for data in _members(item, "subscriptionDataSet")]
+    consumers = members(loads(command.body), "consumerDataSet")
+    topics = [str(data["topic"]) for item in consumers for data in members(item, "subscriptionDataSet")]
     return _to_consume(topics, [str(item["groupName"]) for item in consumers])
 
 
 def _locks(command: Command) -> Needs:
     body = loads(command.body)
-    return _to_consume([str(item["topic"]) for item in _members(body, "mqSet")], [str(body["consumerGroup"])])
+    return _to_consume([str(item["topic"]) for item in members(body, "mqSet")], [str(body["consumerGroup"])])
 
 
 def _producer_connections(command: Command) -> Needs:
@@ -176,8 +176,9 @@ _SPECIAL: Mapping[int, Callable[[Command], Needs]] = {
 }
 
 
-def _members(value: Any, name: str) -> list[Any]:
-    """Raises TypeError if it is no list: nothing that is looked at here may be read in another way later."""
+def members(value: Any, name: str) -> list[Any]:
+    """The list `name` of a body, empty if absent. Raises TypeError if it is no list: nothing that is looked at here
+    may be read in another way later."""
     found = value.get(name) or []
     if not isinstance(found, list):
         raise TypeError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rmqha.broker.timers.check_file import TimerProgress
+from rmqha.broker.tables.timer_check import TimerProgress
 from rmqha.broker.timers.service import MAX_DELIVERY_COUNT
 from rmqha.ha.action import AckStatus
 from rmqha.model.code import ResponseCode

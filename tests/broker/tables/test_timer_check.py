@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqha.broker.tables.config_table import DataVersion
-from rmqha.broker.timers.check_file import TimerProgress, decode, encode, encode_file
+from rmqha.broker.tables.timer_check import TimerProgress, decode, encode, encode_file
 
 GOLDEN = struct.pack(">7q", 1795227286000, 780, 15, 15, 4, 1795227288994, 1363)
 """The first 56 bytes of the file in the golden store n0."""
