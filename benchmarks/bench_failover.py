@@ -19,7 +19,7 @@ from benchmarks.figures import show, summary
 from rmqha.cli.local.launch import launch
 from rmqha.drill.audit import audit
 from rmqha.drill.cluster import Cluster, Failover, Launch, quickstart
-from rmqha.drill.fault import Pause
+from rmqha.drill.fault import Freeze
 from rmqha.drill.run import drill
 from rmqha.drill.traffic import PER_SECOND, DrillTraffic
 from rmqha.ops.local.cluster_state import ClusterState
@@ -76,7 +76,7 @@ def failovers(scratch: Path, count: int) -> dict[str, Any]:
 
 def pauses(scratch: Path, count: int) -> dict[str, Any]:
     """The drill `pause`, with its own audit. Raises if anything acknowledged is lost."""
-    result = drill(Pause("cp"), count, PER_SECOND, scratch, lambda done, text: None)
+    result = drill(Freeze("cp"), count, PER_SECOND, scratch, lambda done, text: None)
     if result.broken:
         raise RuntimeError(f"the figures do not count: {'; '.join(result.broken)}")
     rows = []

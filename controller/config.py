@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Self
 
-from controller.decisions.elect_master import Policy, parse_policy
+from controller.decisions.elect_master import ElectionPolicy, parse_policy
 from rmqha.model.config.servers import (
     HA_SECURITY_MODES,
     ServerConfig,
@@ -115,7 +115,7 @@ class ControllerConfig(ServerConfig):
         return dict(sorted(found.items()))
 
     @cached_property
-    def policy(self) -> Policy:
+    def policy(self) -> ElectionPolicy:
         """electionPolicy and electionZones. ValueError with a sentence if they are malformed."""
         return parse_policy(self.election_policy, self.election_zones)
 

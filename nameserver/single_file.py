@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 
 
-class Turn:
+class RequestTurn:
     """A place in line; `rmqha.port.Pause`."""
 
     __slots__ = ("_resume", "owner", "size_bytes")
@@ -29,11 +29,11 @@ class SingleFile:
     """The first in line goes on, the others wait."""
 
     def __init__(self) -> None:
-        self._line: deque[Turn] = deque()
+        self._line: deque[RequestTurn] = deque()
 
-    def enter(self, owner: Hashable, size_bytes: int) -> Turn | None:
+    def enter(self, owner: Hashable, size_bytes: int) -> RequestTurn | None:
         """Stand in line with `size_bytes` of memory: the turn to wait for, None if it has come. `leave` follows."""
-        turn = Turn(owner, size_bytes)
+        turn = RequestTurn(owner, size_bytes)
         self._line.append(turn)
         return turn if len(self._line) > 1 else None
 

@@ -115,6 +115,17 @@ def test_a_folder_has_at_most_14_modules() -> None:
     assert [f"{folder}: {count}" for folder, count in sorted(folders.items()) if count > 14] == []
 
 
+def test_no_two_public_classes_of_the_product_have_one_name() -> None:
+    """A reader who searches for a class finds one."""
+    places: dict[str, list[str]] = {}
+    for path in modules(*PACKAGES):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert len(places) > 500
+    assert [f"{name}: {', '.join(found)}" for name, found in sorted(places.items()) if len(found) > 1] == []
+
+
 def test_every_tests_folder_is_a_package() -> None:
     """Otherwise tests/controller would shadow the controller."""
     folders = {path.parent for path in modules("tests")}

@@ -42,17 +42,17 @@ class Criterion(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class ElectionPolicy:
     """Order of candidates with equal logs. `zones`: the preferred first; a zone not named comes last."""
 
     criteria: tuple[Criterion, ...] = tuple(Criterion)
     zones: tuple[str, ...] = ()
 
 
-DEFAULT_POLICY = Policy()
+DEFAULT_POLICY = ElectionPolicy()
 
 
-def parse_policy(criteria: str, zones: str) -> Policy:
+def parse_policy(criteria: str, zones: str) -> ElectionPolicy:
     """From the keys electionPolicy and electionZones. ValueError with a sentence."""
     words = [word.strip() for word in criteria.split(",") if word.strip()]
     known = {item.value: item for item in Criterion}
@@ -61,7 +61,7 @@ def parse_policy(criteria: str, zones: str) -> Policy:
             raise ValueError(f"electionPolicy: {word!r} must be one of {', '.join(known)}")
     if len(set(words)) != len(words):
         raise ValueError("electionPolicy names a criterion twice")
-    return Policy(
+    return ElectionPolicy(
         tuple(known[word] for word in words), tuple(zone.strip() for zone in zones.split(";") if zone.strip())
     )
 
@@ -200,7 +200,7 @@ def choose(
     answers: Mapping[BrokerId, LogEnd],
     seniority: tuple[BrokerId, ...],
     traits: Mapping[BrokerId, Traits],
-    policy: Policy = DEFAULT_POLICY,
+    policy: ElectionPolicy = DEFAULT_POLICY,
     label: Callable[[BrokerId], str] = lambda broker_id: f"replica {broker_id}",
 ) -> ElectedMaster:
     """The best of `answers`, which must not be empty. `seniority`: longest in the set first. `label`: a replica's name

@@ -36,7 +36,7 @@ from rmqha.broker.tables.clients import ClientTable
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.groups import GroupTable
 from rmqha.broker.tables.locks import LockRequests, LockTable
-from rmqha.broker.tables.metadata_follower import Master
+from rmqha.broker.tables.metadata_follower import FollowedMaster
 from rmqha.broker.tables.metadata_leader import MetadataLeader
 from rmqha.broker.tables.offsets import OffsetTable
 from rmqha.broker.tables.queue_max_offsets import QueueMaxOffsets
@@ -240,14 +240,14 @@ class BrokerCore:
         return self.live.current
 
     @property
-    def followed_master(self) -> Master | None:
+    def followed_master(self) -> FollowedMaster | None:
         """The master whose tables this replica takes."""
         replica = self.replica
         if replica.role is not Role.SLAVE or not replica.master_address or replica.broker_id is None:
             return None
-        return Master(replica.master_address, replica.epoch, replica.broker_id)
+        return FollowedMaster(replica.master_address, replica.epoch, replica.broker_id)
 
-    def _asked_master(self) -> Master | None:
+    def _asked_master(self) -> FollowedMaster | None:
         """The master whose ends of queues this replica may take now."""
         return self.followed_master if self.driver.is_log_free else None
 

@@ -129,7 +129,7 @@ class KillMaster(Fault):
         cluster.launch(*found.hit)
 
 
-class Pause(Fault):
+class Freeze(Fault):
     name = "pause"
     story = "the master stands still (SIGSTOP) and goes on later as if nothing had happened"
     targets = TARGETS
@@ -421,7 +421,7 @@ FAULTS: dict[str, type[Fault]] = {
         Isolate,
         Loss,
         Delay,
-        Pause,
+        Freeze,
         SlowSlave,
         DiskFull,
         DiskReadOnly,

@@ -12,7 +12,7 @@ from rmqha.store.log.record import BadRecordError, Located, Record, decode, loca
 
 
 @dataclass(frozen=True, slots=True)
-class RecordFilter:
+class RecordChoice:
     """A choice of records: physical offsets [start, end), store times [since, until)."""
 
     topic: str | None = None
@@ -25,7 +25,7 @@ class RecordFilter:
     """Also whole records behind the committed end."""
 
 
-def entries(store: StoreLook, choice: RecordFilter, check: Check = verify) -> Iterator[tuple[Entry, Located]]:
+def entries(store: StoreLook, choice: RecordChoice, check: Check = verify) -> Iterator[tuple[Entry, Located]]:
     """The chosen records in log order, blank ones left out. Raises StoreError at the first bytes below the committed
     end that are no whole record, after the records before them."""
     reader = store.reader()
@@ -38,7 +38,7 @@ def entries(store: StoreLook, choice: RecordFilter, check: Check = verify) -> It
 
 
 def _entries(
-    store: StoreLook, reader: LogReader, choice: RecordFilter, check: Check
+    store: StoreLook, reader: LogReader, choice: RecordChoice, check: Check
 ) -> Iterator[tuple[Entry, Located]]:
     limit = reader.max_offset if choice.uncommitted else store.committed_end
     end = limit if choice.end is None else min(limit, choice.end)
@@ -62,7 +62,7 @@ def _entries(
     complain(store, reader.stop)
 
 
-def _first_file(reader: LogReader, choice: RecordFilter) -> LogPiece | None:
+def _first_file(reader: LogReader, choice: RecordChoice) -> LogPiece | None:
     """The first file that may hold a chosen record: store times rise, and so do offsets."""
     chosen: LogPiece | None = reader.files[0] if reader.files else None
     for piece in reader.files[1:]:
@@ -159,7 +159,7 @@ def file_sums(store: StoreLook) -> list[FileSum]:
     return sums
 
 
-def queue_sums(store: StoreLook, choice: RecordFilter) -> dict[tuple[str, int], Sum]:
+def queue_sums(store: StoreLook, choice: RecordChoice) -> dict[tuple[str, int], Sum]:
     """By topic and queue, sorted. Raises StoreError as `entries` does."""
     found: dict[tuple[bytes, int], Sum] = {}
     for (_, view, _, _), parts in entries(store, choice, locate):

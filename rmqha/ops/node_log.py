@@ -16,7 +16,7 @@ MAX_TAIL_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class LogPiece:
+class NodeLogPiece:
     """Bytes of a node's log from `offset` on. `file` is another one after each rotation."""
 
     file: str
@@ -37,7 +37,7 @@ class NodeLog:
         self._address = address
         self._audit = audit
 
-    async def piece(self, offset: int | None, count: int = PIECE_BYTES) -> LogPiece:
+    async def piece(self, offset: int | None, count: int = PIECE_BYTES) -> NodeLogPiece:
         """From `offset` on, or the last `count` bytes; never more than the node tells at once."""
         fields = {"version": "1", "maxBytes": str(count)}
         fields |= {"audit": "true"} if self._audit else {}
@@ -45,9 +45,9 @@ class NodeLog:
         reply = await ask(self._client, self._address, Command(RequestCode.RMQHA_READ_LOG_FILE, fields))
         with reading(self._address, "a server's"):
             ext = reply.ext
-            return LogPiece(ext["file"], int(ext["offset"]), int(ext["end"]), bytes(reply.body))
+            return NodeLogPiece(ext["file"], int(ext["offset"]), int(ext["end"]), bytes(reply.body))
 
-    async def last_lines(self, count: int) -> tuple[list[str], LogPiece]:
+    async def last_lines(self, count: int) -> tuple[list[str], NodeLogPiece]:
         """The last `count` lines, fewer if they are longer than MAX_TAIL_BYTES, and the piece behind which to go on."""
         last = first = await self.piece(None)
         data = last.data
@@ -60,7 +60,7 @@ class NodeLog:
         lines = data.decode(errors="replace").splitlines()
         return lines[len(lines) - min(count, len(lines)) :], last
 
-    async def added(self, last: LogPiece) -> LogPiece:
+    async def added(self, last: NodeLogPiece) -> NodeLogPiece:
         """Bytes that were added since; of the new file, from its beginning, if the log was rotated."""
         found = await self.piece(last.next_offset)
         if found.file == last.file and found.offset == last.next_offset:

@@ -18,7 +18,7 @@ import trio
 from nameserver.config import NamesrvConfig, parse_config, read_config
 from nameserver.kv_config import MAX_ENTRY_CHARS, KvConfig
 from nameserver.server import OVERRIDES_FILE, open_kept, run_name_server
-from nameserver.single_file import SingleFile, Turn
+from nameserver.single_file import RequestTurn, SingleFile
 from rmqha.host.disk import HostDisk
 from rmqha.host.net import network
 from rmqha.host.net.remoting import RemotingClient
@@ -134,9 +134,9 @@ async def test_refusals_are_answers() -> None:
 async def test_large_registrations_take_turns_and_one_whose_connection_ends_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    waited, enter = list[Turn](), SingleFile.enter
+    waited, enter = list[RequestTurn](), SingleFile.enter
 
-    def noted(file: SingleFile, owner: int, size_bytes: int) -> Turn | None:
+    def noted(file: SingleFile, owner: int, size_bytes: int) -> RequestTurn | None:
         turn = enter(file, owner, size_bytes)
         if turn is not None:
             waited.append(turn)

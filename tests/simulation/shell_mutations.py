@@ -36,7 +36,7 @@ REAL_SETTLE = SendForwarder._settle
 class _RefusedIsUnwritten:
     """A caller to whom every answer 14 says that nothing is written."""
 
-    def __init__(self, caller: forward.Caller) -> None:
+    def __init__(self, caller: forward.RemoteCaller) -> None:
         self._caller = caller
         self.oneway = caller.oneway
 

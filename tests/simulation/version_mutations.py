@@ -11,7 +11,7 @@ from controller.elections import election
 from controller.requests import Requests
 from controller.state.answers import InvalidRequestError
 from controller.state.proposal import PendingRequest
-from rmqha.broker.tables.metadata_follower import Awaits, Master
+from rmqha.broker.tables.metadata_follower import Awaits, FollowedMaster
 from rmqha.broker.tables.queue_max_offsets import QueueMaxOffsets
 from rmqha.ha.stream import door
 from rmqha.ha.stream.door import Door
@@ -54,7 +54,7 @@ class _NothingIsUnknown:
         return reply
 
 
-async def _answer_needed(self: QueueMaxOffsets, awaits: Awaits, master: Master) -> None:
+async def _answer_needed(self: QueueMaxOffsets, awaits: Awaits, master: FollowedMaster) -> None:
     await REAL_ASK(self, _NothingIsUnknown(awaits), master)
 
 

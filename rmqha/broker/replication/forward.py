@@ -55,7 +55,7 @@ class SwitchState(Protocol):
     def newest_master_address(self) -> str: ...
 
 
-class Caller(Protocol):
+class RemoteCaller(Protocol):
     async def call(self, address: str, command: Command, timeout_ms: int) -> Command: ...
 
     async def oneway(self, address: str, command: Command) -> None: ...
@@ -93,7 +93,7 @@ class SendForwarder:
         replica: SwitchState,
         ready: Callable[[], bool],
         admit: Callable[[Channel, list[Command]], None],
-        client: Caller,
+        client: RemoteCaller,
         tasks: Tasks,
         clock: Clock,
         tracer: Tracer,

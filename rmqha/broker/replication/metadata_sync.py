@@ -17,7 +17,7 @@ from rmqha.broker.access.user_table import UserTable
 from rmqha.broker.replication.read_repair import ReadRepair
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.groups import GroupTable
-from rmqha.broker.tables.metadata_follower import CALL_TIMEOUT_MS, Master, MetadataFollower, object_of
+from rmqha.broker.tables.metadata_follower import CALL_TIMEOUT_MS, FollowedMaster, MetadataFollower, object_of
 from rmqha.broker.tables.metadata_leader import VERSION, MetadataLeader
 from rmqha.broker.tables.offsets import OffsetTable
 from rmqha.broker.tables.queue_max_offsets import QueueMaxOffsets
@@ -63,7 +63,7 @@ class MetadataSync:
         delay_offsets: DelayOffsetTable,
         users: UserTable,
         client: RemotingClient,
-        master: Callable[[], Master | None],
+        master: Callable[[], FollowedMaster | None],
         aligned: Callable[[], bool],
         tracer: Tracer,
         *,

@@ -24,7 +24,7 @@ from rmqha.broker.requests.request import (
     truth,
 )
 from rmqha.broker.services.statistics import StatsItemSet
-from rmqha.broker.tables.clients import ClientTable, GroupMember, Subscription
+from rmqha.broker.tables.clients import ClientChannelInfo, ClientTable, Subscription
 from rmqha.broker.tables.groups import GroupTable
 from rmqha.broker.tables.offsets import OffsetTable
 from rmqha.broker.tables.topics import TopicConfig, TopicTable
@@ -404,7 +404,7 @@ class GroupRequests:
         return lenient_json.dumps({"offsetTable": table})
 
 
-def _connections(members: Mapping[Channel, GroupMember]) -> lenient_json.Items:
+def _connections(members: Mapping[Channel, ClientChannelInfo]) -> lenient_json.Items:
     return lenient_json.Items(
         {
             "clientAddr": channel.peer,

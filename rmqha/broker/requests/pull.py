@@ -16,7 +16,7 @@ from rmqha.broker.requests.request import Channel, RequestError, number, text
 from rmqha.broker.requests.selectors import MAX_EVALUATED, RecordFilter, compile_selector, require_property_filter
 from rmqha.broker.services.statistics import BrokerStatistics
 from rmqha.broker.services.traffic import Traffic
-from rmqha.broker.tables.clients import TAG, ClientTable, ConsumerGroup, parse_tags
+from rmqha.broker.tables.clients import TAG, ClientTable, ConsumerGroupInfo, parse_tags
 from rmqha.broker.tables.groups import GroupTable, default_group
 from rmqha.broker.tables.offsets import MAX_ENTRY_COUNT, OffsetTable
 from rmqha.broker.tables.topics import TopicTable
@@ -261,7 +261,7 @@ class PullProcessor:
                 raise RequestError(
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
                 ) from None
-        group: ConsumerGroup | None = self._clients.consumer_group(group_name)
+        group: ConsumerGroupInfo | None = self._clients.consumer_group(group_name)
         subscription = group.subscriptions.get(topic) if group is not None else None
         if group is None or subscription is None:
             raise RequestError(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")

@@ -51,7 +51,7 @@ class Subscription:
         return [] if self.tags_codes is None else [tag.strip() for tag in self.expression.split("||") if tag.strip()]
 
 
-class GroupMember(NamedTuple):
+class ClientChannelInfo(NamedTuple):
     """A client as its heartbeat says, and the account that has signed that."""
 
     client_id: str
@@ -90,11 +90,11 @@ def parse_tags(expression: str) -> frozenset[int] | None:
 
 
 @dataclass(slots=True)
-class ConsumerGroup:
+class ConsumerGroupInfo:
     consume_type: str
     message_model: str
     consume_from_where: str
-    channels: dict[Channel, GroupMember] = field(default_factory=dict)
+    channels: dict[Channel, ClientChannelInfo] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
 
     def client_ids(self) -> list[str]:
@@ -108,14 +108,14 @@ class ClientTable:
     def __init__(self, config: BrokerConfig | None = None) -> None:
         self.configure(config or BrokerConfig())
         self._membership_count = 0
-        self._consumers: dict[str, ConsumerGroup] = {}
-        self._producers: dict[str, dict[Channel, GroupMember]] = {}
+        self._consumers: dict[str, ConsumerGroupInfo] = {}
+        self._producers: dict[str, dict[Channel, ClientChannelInfo]] = {}
         self._groups_of: dict[Channel, set[tuple[str, bool]]] = {}
 
     def configure(self, config: BrokerConfig) -> None:
         self._max_count = config.max_client_count
 
-    def consumer_group(self, name: str) -> ConsumerGroup | None:
+    def consumer_group(self, name: str) -> ConsumerGroupInfo | None:
         return self._consumers.get(name)
 
     def groups_of(self, topic: str) -> Generator[None, None, list[str]]:
@@ -128,7 +128,7 @@ class ClientTable:
                 yield
         return found
 
-    def producer_group(self, name: str) -> Mapping[Channel, GroupMember] | None:
+    def producer_group(self, name: str) -> Mapping[Channel, ClientChannelInfo] | None:
         return self._producers.get(name)
 
     def producer_groups(self) -> list[str]:
@@ -155,7 +155,7 @@ class ClientTable:
         """Take one heartbeat; the consumer groups that changed. A producer group that is another
         account's is passed over. Raises ValueError, KeyError or TypeError if the body is not a heartbeat, RequestError
         where there is no room."""
-        member = GroupMember(_name(body["clientID"]), language, version, principal, heard_at_ms)
+        member = ClientChannelInfo(_name(body["clientID"]), language, version, principal, heard_at_ms)
         without_subscriptions = bool(body.get("withoutSub"))
         groups = self._groups_of.setdefault(channel, set())
         changed = []
@@ -217,11 +217,16 @@ class ClientTable:
         return True
 
     def _consumer(
-        self, channel: Channel, member: GroupMember, name: str, item: Mapping[str, Any], without_subscriptions: bool
+        self,
+        channel: Channel,
+        member: ClientChannelInfo,
+        name: str,
+        item: Mapping[str, Any],
+        without_subscriptions: bool,
     ) -> bool:
         group = self._consumers.get(name)
         if group is None:
-            group = self._consumers[name] = ConsumerGroup("", "", "")
+            group = self._consumers[name] = ConsumerGroupInfo("", "", "")
         group.consume_type = str(item.get("consumeType", "CONSUME_PASSIVELY"))
         group.message_model = str(item.get("messageModel", "CLUSTERING"))
         group.consume_from_where = str(item.get("consumeFromWhere", "CONSUME_FROM_LAST_OFFSET"))
@@ -231,7 +236,7 @@ class ClientTable:
             return changed
         return self._subscribe(group, list(item.get("subscriptionDataSet") or [])) or changed
 
-    def _subscribe(self, group: ConsumerGroup, items: list[Mapping[str, Any]]) -> bool:
+    def _subscribe(self, group: ConsumerGroupInfo, items: list[Mapping[str, Any]]) -> bool:
         """Topics come and go with each heartbeat; a newer version of a known one is no change of the group."""
         found: dict[str, Subscription] = {}
         length = 0

@@ -49,7 +49,7 @@ MAX_TABLE_TRIES = 5
 _FAULTS = (UnreachableError, RemoteError, RemoteProtocolError, ValueError, TypeError)
 
 
-class Master(NamedTuple):
+class FollowedMaster(NamedTuple):
     """The master that this replica follows, in which epoch, and as whom."""
 
     address: str
@@ -86,7 +86,7 @@ class MetadataFollower:
         delay_offsets: DelayOffsetTable,
         users: UserTable,
         awaits: Awaits,
-        master: Callable[[], Master | None],
+        master: Callable[[], FollowedMaster | None],
         aligned: Callable[[], bool],
         tracer: Tracer,
         *,
@@ -117,7 +117,7 @@ class MetadataFollower:
         self._failed = False
 
     # --- a master that is rmqha ---------------------------------------------------------------------------------------
-    async def follow(self, master: Master) -> None:
+    async def follow(self, master: FollowedMaster) -> None:
         """Until another is master. It may be ended at any await."""
         self._begin()
         retry_ms = RETRY_MS
@@ -157,7 +157,7 @@ class MetadataFollower:
             self._begin()
             self._compared, self._untold = True, self._offsets.stamps()
 
-    async def _poll(self, master: Master) -> Command:
+    async def _poll(self, master: FollowedMaster) -> Command:
         wait_ms = MAX_HOLD_MS
         if not self._compared:
             wait_ms = UNALIGNED_HOLD_MS
@@ -178,7 +178,7 @@ class MetadataFollower:
         command = Command(RequestCode.RMQHA_FOLLOW_TABLES, ext, body)
         return await self._awaits.call(master.address, command, MAX_HOLD_MS + CALL_TIMEOUT_MS)
 
-    async def _take(self, master: Master, reply: Command, asked: TableVersion) -> None:
+    async def _take(self, master: FollowedMaster, reply: Command, asked: TableVersion) -> None:
         """`asked`: what had been heard when the master was asked. Raises as `_ask`, ValueError or TypeError for a body
         that cannot be read."""
         body = object_of(master.address, reply)
@@ -238,20 +238,20 @@ class MetadataFollower:
             if data is not None:
                 await self._awaits.write(table.file.write, data)
 
-    def _note_failure(self, master: Master, error: Exception) -> None:
+    def _note_failure(self, master: FollowedMaster, error: Exception) -> None:
         if not self._failed:
             self._tracer.event("metadata_not_synced", address=master.address, reason=str(error))
         self._failed = True
 
     # --- a master that is Apache's ------------------------------------------------------------------------------------
-    async def _pull_periodically(self, master: Master) -> None:
+    async def _pull_periodically(self, master: FollowedMaster) -> None:
         pause_ms = FIRST_INTERVAL_MS
         while self._master() == master:
             if await self.pull(master):
                 pause_ms = INTERVAL_MS
             await self._awaits.sleep(pause_ms)
 
-    async def pull(self, master: Master) -> bool:
+    async def pull(self, master: FollowedMaster) -> bool:
         """Take all tables once; False (and traced, once) if the master did not give them."""
         try:
             await self._pull_topics(master)
@@ -265,13 +265,15 @@ class MetadataFollower:
         self._failed = False
         return True
 
-    async def _ask(self, master: Master, code: RequestCode, ext: dict[str, str] | None = None) -> tuple[Command, Any]:
+    async def _ask(
+        self, master: FollowedMaster, code: RequestCode, ext: dict[str, str] | None = None
+    ) -> tuple[Command, Any]:
         reply = await self._awaits.call(master.address, Command(code, ext), CALL_TIMEOUT_MS)
         if reply.code != ResponseCode.SUCCESS:
             raise RemoteError(reply.code, reply.remark or "", master.address)
         return reply, object_of(master.address, reply)
 
-    async def _whole(self, master: Master, code: RequestCode, what: str, count: int) -> list[dict[str, Any]]:
+    async def _whole(self, master: FollowedMaster, code: RequestCode, what: str, count: int) -> list[dict[str, Any]]:
         """All slices of one version of a table; `what` is Topic or Group, as in the names of the fields."""
         for _ in range(MAX_TABLE_TRIES):
             bodies = await self._slices(master, code, what, count)
@@ -279,7 +281,7 @@ class MetadataFollower:
                 return bodies
         raise RemoteProtocolError(f"{master.address} changes its table too often to be read: request {code}")
 
-    async def _slices(self, master: Master, code: RequestCode, what: str, count: int) -> list[dict[str, Any]]:
+    async def _slices(self, master: FollowedMaster, code: RequestCode, what: str, count: int) -> list[dict[str, Any]]:
         bodies: list[dict[str, Any]] = []
         for place in range(MAX_SLICES):
             first = place * count
@@ -290,25 +292,25 @@ class MetadataFollower:
                 break
         return bodies
 
-    async def _pull_topics(self, master: Master, count: int = SLICE_COUNT) -> None:
+    async def _pull_topics(self, master: FollowedMaster, count: int = SLICE_COUNT) -> None:
         bodies = await self._whole(master, RequestCode.GET_ALL_TOPIC_CONFIG, "Topic", count)
         table = {name: topic for body in bodies for name, topic in topic_table.parse_table(body).items()}
         if self._master() == master and table:
             deleted = topic_table.parse_deleted(bodies[-1])
             self._topics.replace(table, DataVersion.from_json(bodies[-1].get("dataVersion")), deleted)
 
-    async def _pull_groups(self, master: Master, count: int = SLICE_COUNT) -> None:
+    async def _pull_groups(self, master: FollowedMaster, count: int = SLICE_COUNT) -> None:
         bodies = await self._whole(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "Group", count)
         table = {name: group for body in bodies for name, group in group_table.parse_table(body).items()}
         if self._master() == master:
             self._groups.replace(bodies[-1], table)
 
-    async def _pull_offsets(self, master: Master) -> None:
+    async def _pull_offsets(self, master: FollowedMaster) -> None:
         _, body = await self._ask(master, RequestCode.GET_ALL_CONSUMER_OFFSET)
         if self._master() == master:
             self._offsets.replace(body)
 
-    async def _pull_delay_offsets(self, master: Master) -> None:
+    async def _pull_delay_offsets(self, master: FollowedMaster) -> None:
         """The copies that the table counts on lie before the end of the master's log, as it is told after the table."""
         _, body = await self._ask(master, RequestCode.GET_ALL_DELAY_OFFSET)
         _, runtime = await self._ask(master, RequestCode.GET_BROKER_RUNTIME_INFO)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from rmqha.broker.requests.request import Channel, Handler, RequestError
-from rmqha.broker.tables.metadata_follower import CALL_TIMEOUT_MS, Awaits, Master, object_of
+from rmqha.broker.tables.metadata_follower import CALL_TIMEOUT_MS, Awaits, FollowedMaster, object_of
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteProtocolError, UnreachableError
 from rmqha.port import Tracer
@@ -44,7 +44,7 @@ class QueueMaxOffsets:
         self,
         store: Store,
         group: FollowingState,
-        master: Callable[[], Master | None],
+        master: Callable[[], FollowedMaster | None],
         learned: Callable[[], None],
         tracer: Tracer,
     ) -> None:
@@ -80,7 +80,7 @@ class QueueMaxOffsets:
                 await awaits.sleep(RETRY_MS)
         self._trouble = ""
 
-    async def _ask(self, awaits: Awaits, master: Master) -> None:
+    async def _ask(self, awaits: Awaits, master: FollowedMaster) -> None:
         """Raises UnreachableError and RemoteProtocolError."""
         starts = self._store.queue_starts
         restart_count = starts.restart_count

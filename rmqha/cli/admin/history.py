@@ -45,7 +45,7 @@ class Choice:
         return named and event["at_ms"] >= (self.since_ms or 0) and (not self.nodes or event["node"] in self.nodes)
 
 
-class Follower:
+class EventFollower:
     """The events that nobody has been shown yet. A node keeps its last ones only, so what it no longer tells is let
     go."""
 
@@ -84,7 +84,7 @@ def history(
     """
     for name in nodes:
         state.node(name)
-    choice, follower = Choice(since, nodes, patterns), Follower()
+    choice, follower = Choice(since, nodes, patterns), EventFollower()
     events, silent = trio.run(collect, state)
     told_nothing = len(silent) == len(state.nodes)
     chosen = choice.of(follower.new_of(events))

@@ -18,7 +18,7 @@ from rmqha.model.error import UnreachableError
 from rmqha.model.printable import printable
 
 if TYPE_CHECKING:
-    from rmqha.ops.messaging.consumer_group import ConsumerGroup, GroupMember, Progress
+    from rmqha.ops.messaging.consumer_group import ConsumerGroup, GroupMember, QueueProgress
 
 LAG_COLUMNS = [
     ("TOPIC", "left"),
@@ -169,7 +169,7 @@ def lag_json(group: ConsumerGroup) -> dict[str, Any]:
     }
 
 
-def _queue_json(item: Progress) -> dict[str, Any]:
+def _queue_json(item: QueueProgress) -> dict[str, Any]:
     return {
         "topic": item.topic,
         "brokerName": item.queue.broker_name,

@@ -24,18 +24,18 @@ COLUMNS = [("QUEUE", "left"), ("BEFORE", "right"), ("AFTER", "right"), ("CHANGE"
 
 def parse_target(text: str, now_ms: int) -> Target:
     """Target of first, last, a time or an offset. Raises UsageError, also for a time to come."""
-    from rmqha.ops.messaging.consumer_reset import Place, Target
+    from rmqha.ops.messaging.consumer_reset import ResetPlace, Target
 
     if text in ("first", "last"):
-        return Target(Place(text))
+        return Target(ResetPlace(text))
     if text.isascii() and text.isdigit():
-        return Target(Place.OFFSET, int(text))
+        return Target(ResetPlace.OFFSET, int(text))
     at_ms = parse_time(text)
     if at_ms is None or at_ms < 0:
         raise UsageError(f"--to {text!r} must be first, last, a time such as 2026-11-21T14:00:00, or an offset")
     if at_ms > now_ms:
         raise UsageError(f"--to {text} is {local_time(at_ms)}, which is to come; for the end of each queue say last")
-    return Target(Place.TIME, at_ms)
+    return Target(ResetPlace.TIME, at_ms)
 
 
 queue_option = click.option("--queue", metavar="QUEUE", help="Only this queue, such as broker-a:0.")
@@ -97,9 +97,9 @@ def skip(
 
     Exit code: 0 done, or shown with --dry-run; 1 some queues were not changed; 2 unclear, refused or nobody to ask.
     """
-    from rmqha.ops.messaging.consumer_reset import Place, Target
+    from rmqha.ops.messaging.consumer_reset import ResetPlace, Target
 
-    target = Target(Place.LAST) if count is None else Target(Place.SKIP, count)
+    target = Target(ResetPlace.LAST) if count is None else Target(ResetPlace.SKIP, count)
     _move(group, target, topic, queue, dry_run, yes, namesrv, output)
 
 

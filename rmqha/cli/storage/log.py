@@ -21,7 +21,7 @@ from rmqha.cli.storage.log_record import body_of, json_line, table_line, time_te
 from rmqha.host.read_disk import HostReadDisk
 from rmqha.inspect.finding import Severity
 from rmqha.inspect.fsck import Progress, Scope, check
-from rmqha.inspect.log_query import RecordFilter, Sum, entries, file_sums, queue_sums, record_of
+from rmqha.inspect.log_query import RecordChoice, Sum, entries, file_sums, queue_sums, record_of
 from rmqha.inspect.look import EPOCHS_LIMIT_BYTES, StoreLook, look
 from rmqha.model.error import StoreError, UsageError
 from rmqha.model.message import PROPERTY_KEYS, PROPERTY_UNIQUE_KEY, decode_properties
@@ -74,8 +74,8 @@ def body_option(command: F) -> F:
     )(command)  # fmt: skip
 
 
-def _choice(options: dict[str, Any]) -> RecordFilter:
-    return RecordFilter(
+def _choice(options: dict[str, Any]) -> RecordChoice:
+    return RecordChoice(
         options["topic"], options["queue"], options["start"], options["end"], options["since"], options["until"],
         options["uncommitted"],
     )  # fmt: skip

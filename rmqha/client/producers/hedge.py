@@ -32,7 +32,7 @@ class Routes(Protocol):
         ...
 
 
-class Caller(Protocol):
+class BrokerCaller(Protocol):
     async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
         """Answer of the broker at `address`. Raises UnreachableError."""
         ...
@@ -55,7 +55,7 @@ class Try:
 class Hedge:
     """`tries` is the producer's to fill."""
 
-    def __init__(self, routes: Routes, remoting: Caller) -> None:
+    def __init__(self, routes: Routes, remoting: BrokerCaller) -> None:
         self.tries: set[Try] = set()
         self._routes = routes
         self._remoting = remoting

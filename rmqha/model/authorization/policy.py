@@ -44,7 +44,7 @@ class ResourceType(Enum):
     GROUP = "Group"
 
 
-class Pattern(Enum):
+class ResourcePattern(Enum):
     """In the order of their exactness."""
 
     LITERAL = 0
@@ -74,40 +74,40 @@ class Resource:
     """`name` is a name, the beginning of one, or "" where every name counts."""
 
     type: ResourceType
-    pattern: Pattern
+    pattern: ResourcePattern
     name: str = ""
 
     @classmethod
     def parse(cls, key: str) -> Resource | None:
         """The resource that `Topic:orders`, `Group:pay*`, `Cluster:*` or `*` names; None for anything else."""
         if key == "*":
-            return cls(ResourceType.ANY, Pattern.ANY)
+            return cls(ResourceType.ANY, ResourcePattern.ANY)
         type_name, colon, name = key.partition(":")
         found = by_name(ResourceType, type_name)
         if found is None or not colon or len(key) > MAX_RESOURCE_CHARS or not key.isprintable():
             return None
         if found is ResourceType.ANY or name == "*":
-            return cls(found, Pattern.ANY)
+            return cls(found, ResourcePattern.ANY)
         if name.endswith("*"):
-            return cls(found, Pattern.PREFIXED, name.partition("*")[0])
-        return cls(found, Pattern.LITERAL, name)
+            return cls(found, ResourcePattern.PREFIXED, name.partition("*")[0])
+        return cls(found, ResourcePattern.LITERAL, name)
 
     @property
     def key(self) -> str:
         if self.type is ResourceType.ANY:
             return "*"
-        return f"{self.type.value}:{self.name}{'' if self.pattern is Pattern.LITERAL else '*'}"
+        return f"{self.type.value}:{self.name}{'' if self.pattern is ResourcePattern.LITERAL else '*'}"
 
     def covers(self, type_: ResourceType, name: str) -> bool:
         if self.type is ResourceType.ANY:
             return True
         if self.type is not type_:
             return False
-        return name == self.name if self.pattern is Pattern.LITERAL else name.startswith(self.name)
+        return name == self.name if self.pattern is ResourcePattern.LITERAL else name.startswith(self.name)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PolicyEntry:
     """`sources`: addresses and networks (10.0.0.0/8) that it counts for, every one if there are none."""
 
     resource: Resource
@@ -132,9 +132,9 @@ class Entry:
 @dataclass(frozen=True, slots=True)
 class Policy:
     type: PolicyType
-    entries: tuple[Entry, ...]
+    entries: tuple[PolicyEntry, ...]
 
-    def with_entries(self, entries: Iterable[Entry]) -> Policy:
+    def with_entries(self, entries: Iterable[PolicyEntry]) -> Policy:
         """This policy with `entries`, each in place of the one about the same resource."""
         found = {entry.resource: entry for entry in self.entries}
         found.update((entry.resource, entry) for entry in entries)
@@ -192,7 +192,7 @@ def to_json(policies: Policies) -> list[dict[str, Any]]:
     ]
 
 
-def _entry_to_json(entry: Entry) -> dict[str, Any]:
+def _entry_to_json(entry: PolicyEntry) -> dict[str, Any]:
     told = {
         "actions": [action.value for action in entry.actions],
         "decision": "Allow" if entry.allows else "Deny",
@@ -216,7 +216,7 @@ def from_json(value: Any) -> Policies:
     return policies
 
 
-def _entry_from_json(value: Any) -> Entry:
+def _entry_from_json(value: Any) -> PolicyEntry:
     given = value if isinstance(value, dict) else {}
     resource = Resource.parse(str(given.get("resource") or ""))
     if resource is None:
@@ -238,7 +238,7 @@ def _entry_from_json(value: Any) -> Entry:
     decision = str(given.get("decision")).lower()
     if decision not in ("allow", "deny"):
         raise ConfigError("The decision is null or illegal.")
-    return Entry(resource, actions, sources, decision == "allow")
+    return PolicyEntry(resource, actions, sources, decision == "allow")
 
 
 def _is_source(source: str) -> bool:

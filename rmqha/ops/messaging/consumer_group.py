@@ -54,7 +54,7 @@ def is_system_group(name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class QueueProgress:
     """A group's progress in one queue. `committed` None: it has committed nothing there; `oldest_age_ms` is the age of
     the first message that it has not read, None if there is none or the broker does not tell; `read_at_ms` the time at
     which the last one that it has read was stored, 0 if that is not known."""
@@ -95,7 +95,7 @@ class ConsumerGroup:
     subscriptions: dict[str, str] = field(default_factory=dict)
     by_selector: set[str] = field(default_factory=set)
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
-    progress: list[Progress] = field(default_factory=list)
+    progress: list[QueueProgress] = field(default_factory=list)
     retries_waiting: int | None = None
     dead_letters: int | None = None
     paused: dict[str, str] = field(default_factory=dict)
@@ -240,7 +240,7 @@ def _members(connections: Mapping[str, Mapping[str, Any]]) -> list[GroupMember]:
 # --- how far ----------------------------------------------------------------------------------------------------------
 async def _progress_in(
     admin: Admin, group: ConsumerGroup, topic: str, brokers: Iterable[AskedBroker], *, ages: bool
-) -> list[Progress]:
+) -> list[QueueProgress]:
     """In each queue of a topic, sorted. A broker that does not tell is noted in `silent`."""
     asked = [broker for broker in brokers if broker.name not in group.silent]
     told = await from_each(asked, lambda broker: _progress_at(admin, broker, group.name, topic, ages=ages))
@@ -248,7 +248,7 @@ async def _progress_in(
     return sorted((item for rows in told.answers.values() for item in rows), key=lambda item: item.queue)
 
 
-async def _progress_at(admin: Admin, broker: AskedBroker, group: str, topic: str, *, ages: bool) -> list[Progress]:
+async def _progress_at(admin: Admin, broker: AskedBroker, group: str, topic: str, *, ages: bool) -> list[QueueProgress]:
     command = Command(RequestCode.GET_CONSUME_STATS, {"consumerGroup": group, "topic": topic})
     try:
         rows = queue_table(await ask_json(admin, broker.address, command), broker.address)
@@ -265,7 +265,7 @@ async def _progress_at(admin: Admin, broker: AskedBroker, group: str, topic: str
         sure = committed > 0 or await _has_committed(admin, broker, group, topic, queue_id)
         waits = end > (committed if sure else 0)
         found.append(
-            Progress(
+            QueueProgress(
                 topic,
                 QueueName(broker.name, queue_id),
                 committed if sure else None,

@@ -36,7 +36,7 @@ EARLIEST_TIME_AS_OFFSET = 10**11
 """A number as large as this is rather a time in milliseconds than an offset."""
 
 
-class Place(Enum):
+class ResetPlace(Enum):
     """Kinds of places to go on from."""
 
     FIRST = "first"
@@ -50,7 +50,7 @@ class Place(Enum):
 class Target:
     """A place in each queue. `value`: milliseconds since 1970, an offset, or the number of messages to pass over."""
 
-    place: Place
+    place: ResetPlace
     value: int = 0
 
 
@@ -122,17 +122,17 @@ def offset_after(state: QueueState, target: Target, at_time: int = 0) -> int:
     """The offset to go on from. `at_time`: that of the first message which was stored at the target's time or later.
     Raises UsageError for one that the queue does not have."""
     match target.place:
-        case Place.FIRST:
+        case ResetPlace.FIRST:
             return state.low
-        case Place.LAST:
+        case ResetPlace.LAST:
             return state.high
-        case Place.TIME:
+        case ResetPlace.TIME:
             return min(max(at_time, state.low), state.high)
-        case Place.OFFSET:
+        case ResetPlace.OFFSET:
             if not state.low <= target.value <= state.high:
                 raise UsageError(_outside(state, target.value))
             return target.value
-        case Place.SKIP:
+        case ResetPlace.SKIP:
             if state.committed is None:
                 raise UsageError(
                     f"the group has committed nothing in {state.queue}, so it is unclear what to skip; "
@@ -167,7 +167,7 @@ def chosen_queues(states: Sequence[QueueState], queue: QueueName | None, target:
             known = ", ".join(str(state.queue) for state in states)
             raise UsageError(f"there is no queue {queue} of the topic; it has {known}")
         return found
-    if target.place in (Place.OFFSET, Place.SKIP) and len(states) > 1:
+    if target.place in (ResetPlace.OFFSET, ResetPlace.SKIP) and len(states) > 1:
         raise UsageError(
             f"the topic has {len(states)} queues and a number fits only one: say which with --queue, "
             f"such as {states[0].queue}; nothing was changed"
@@ -208,7 +208,7 @@ async def plan(
     by_name = {broker.name: broker for broker in brokers}
     for state in chosen_queues(sorted(states, key=lambda item: item.queue), queue, target):
         broker = by_name[state.queue.broker_name]
-        at_time = await _offset_at(admin, broker, topic, state, target.value) if target.place is Place.TIME else 0
+        at_time = await _offset_at(admin, broker, topic, state, target.value) if target.place is ResetPlace.TIME else 0
         changes.append(QueueChange(state.queue, state.committed, offset_after(state, target, at_time)))
     for name in sorted({change.queue.broker_name for change in changes}):
         ways[name] = await _way(admin, by_name[name], group, target)
@@ -247,7 +247,7 @@ async def _way(admin: Admin, broker: AskedBroker, group: ConsumerGroup, target: 
         return Way.BROKER
     if not any(broker.name in member.brokers for member in group.members):
         return Way.COMMIT
-    if target.place in (Place.OFFSET, Place.SKIP):
+    if target.place in (ResetPlace.OFFSET, ResetPlace.SKIP):
         raise UsageError(
             f"members of {group.name} are connected to {broker.name}, which lets them set themselves back to a time "
             f"only ({SERVER_SIDE_KEY}=false): give first, last or a time, or stop the members"
@@ -288,7 +288,7 @@ async def _change(admin: Admin, made: ResetPlan, change: QueueChange) -> None:
 
 
 async def _ask_members(admin: Admin, made: ResetPlan, broker: AskedBroker) -> None:
-    timestamp_ms = {Place.FIRST: 0, Place.LAST: -1}.get(made.target.place, made.target.value)
+    timestamp_ms = {ResetPlace.FIRST: 0, ResetPlace.LAST: -1}.get(made.target.place, made.target.value)
     ext = {"topic": made.topic, "group": made.group, "timestamp": str(timestamp_ms), "isForce": "true"}
     await admin.ask(broker.address, Command(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext))
 

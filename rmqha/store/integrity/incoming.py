@@ -34,7 +34,7 @@ MAX_TAIL_BYTES = 2 * (2 + MAX_PROPERTIES_BYTES)
 """Topic and properties with their lengths: a size field that is off by more is told before its end has come."""
 
 
-class Slave(Protocol):
+class ReceivingReplica(Protocol):
     """The replica whose log it is; `Store` is one."""
 
     @property
@@ -46,7 +46,7 @@ class Slave(Protocol):
 class IncomingRecords:
     """Checks of records that a slave receives. `damage` is told of what is not sound."""
 
-    def __init__(self, log: CommitLog, slave: Slave, damage: DamageTable) -> None:
+    def __init__(self, log: CommitLog, slave: ReceivingReplica, damage: DamageTable) -> None:
         self._log = log
         self._slave = slave
         self._damage = damage

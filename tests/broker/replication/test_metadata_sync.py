@@ -15,7 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 from rmqha.broker.replication.metadata_sync import ForeignProbe, MetadataSync
 from rmqha.broker.tables import config_table
 from rmqha.broker.tables import metadata_follower as table_follower
-from rmqha.broker.tables.metadata_follower import Master
+from rmqha.broker.tables.metadata_follower import FollowedMaster
 from rmqha.broker.tables.offsets import OffsetChange
 from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
 from rmqha.broker.tables.topics import TopicConfig
@@ -29,7 +29,7 @@ from rmqha.wire.command import Command
 from tests.broker.support import Broker, FakeChannel, pull_command, send_command
 from tests.support.patience import HANG_S
 
-MASTER = Master("127.0.0.1:1", Epoch(1), BrokerId(2))
+MASTER = FollowedMaster("127.0.0.1:1", Epoch(1), BrokerId(2))
 WHOLE = {21, 28, 43, 45, 201}
 
 
@@ -66,7 +66,7 @@ class Slave:
         self.broker = broker
         self.core = broker.core
         self.line = line
-        self.master: Master | None = MASTER
+        self.master: FollowedMaster | None = MASTER
         self.is_aligned = True
         self.sync = MetadataSync(
             self.core.topics,

@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from rmqha.broker.replication.metadata_sync import QueueMaxOffsetsSync
-from rmqha.broker.tables.metadata_follower import Master
+from rmqha.broker.tables.metadata_follower import FollowedMaster
 from rmqha.broker.tables.queue_max_offsets import QueueMaxOffsets
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
@@ -25,7 +25,7 @@ from tests.broker.support import Broker, FakeChannel, send_command
 from tests.support.patience import HANG_S
 
 FILE_BYTES = 64 * 1024
-MASTER = Master("127.0.0.1:1", Epoch(1), BrokerId(1))
+MASTER = FollowedMaster("127.0.0.1:1", Epoch(1), BrokerId(1))
 IDLE = ("idle", 1)
 
 
@@ -36,7 +36,7 @@ class Slave:
         self.broker = broker
         self.store = broker.store
         self.of_master = master
-        self.master: Master | None = MASTER
+        self.master: FollowedMaster | None = MASTER
         self.is_master = False
         self.is_following = True
         self.answer: Callable[[Command], Command | None] = lambda command: None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqha.cli.admin.history import Choice, Follower, line
+from rmqha.cli.admin.history import Choice, EventFollower, line
 
 EVENT = st.fixed_dictionaries({
     "at_ms": st.integers(0, 9),
@@ -41,7 +41,7 @@ def test_events_are_chosen_by_time_node_and_name(choice: Choice, shown: list[int
 @given(told=st.lists(EVENT, unique_by=lambda event: event["number"]), data=st.data())
 def test_a_follower_shows_each_event_once(told: list[dict[str, Any]], data: st.DataObject) -> None:
     """A node tells its last ones: what has been told ends later each time, and begins later."""
-    follower, shown = Follower(), list[dict[str, Any]]()
+    follower, shown = EventFollower(), list[dict[str, Any]]()
     begin = end = 0
     while end < len(told):
         more = data.draw(st.integers(0, len(told) - end))

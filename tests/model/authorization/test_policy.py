@@ -13,12 +13,12 @@ from rmqha.model.authorization.policy import (
     MAX_SOURCE_COUNT,
     Access,
     Action,
-    Entry,
-    Pattern,
     Policies,
     Policy,
+    PolicyEntry,
     PolicyType,
     Resource,
+    ResourcePattern,
     ResourceType,
     decide,
     from_json,
@@ -31,17 +31,19 @@ from rmqha.model.error import ConfigError
 NAMES = st.text("ab", max_size=3)
 TYPES = st.sampled_from([ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER])
 RESOURCES = st.one_of(
-    st.builds(lambda type_, name: Resource(type_, Pattern.LITERAL, name), TYPES, NAMES),
+    st.builds(lambda type_, name: Resource(type_, ResourcePattern.LITERAL, name), TYPES, NAMES),
     st.builds(
-        lambda type_, name: Resource(type_, Pattern.PREFIXED, name), TYPES, st.text("ab", min_size=1, max_size=3)
+        lambda type_, name: Resource(type_, ResourcePattern.PREFIXED, name),
+        TYPES,
+        st.text("ab", min_size=1, max_size=3),
     ),
-    st.builds(lambda type_: Resource(type_, Pattern.ANY), TYPES),
-    st.just(Resource(ResourceType.ANY, Pattern.ANY)),
+    st.builds(lambda type_: Resource(type_, ResourcePattern.ANY), TYPES),
+    st.just(Resource(ResourceType.ANY, ResourcePattern.ANY)),
 )
 GRANTED = st.sampled_from([action for action in Action if action is not Action.ANY])
 SOURCES = st.sampled_from(["10.0.0.1", "10.0.0.0/24", "10.0.0.1/32", "0.0.0.0/0", "::1", "fd00::/8"])
 ENTRIES = st.builds(
-    Entry,
+    PolicyEntry,
     RESOURCES,
     st.lists(GRANTED, min_size=1, max_size=3, unique=True).map(tuple),
     st.lists(SOURCES, max_size=2, unique=True).map(tuple),
@@ -49,7 +51,7 @@ ENTRIES = st.builds(
 )
 
 
-def _merged(parts: list[tuple[PolicyType, list[Entry]]]) -> Policies:
+def _merged(parts: list[tuple[PolicyType, list[PolicyEntry]]]) -> Policies:
     return merged((), tuple(Policy(type_, tuple(entries)) for type_, entries in parts if entries))
 
 
@@ -73,9 +75,9 @@ def reference(policies: Policies, access: Access, host: str) -> str:
             continue
         own_type = [entry for entry in fitting if entry.resource.type is not ResourceType.ANY]
         for stage in (
-            [entry for entry in own_type if entry.resource.pattern is Pattern.LITERAL],
-            _longest([entry for entry in own_type if entry.resource.pattern is Pattern.PREFIXED]),
-            [entry for entry in own_type if entry.resource.pattern is Pattern.ANY],
+            [entry for entry in own_type if entry.resource.pattern is ResourcePattern.LITERAL],
+            _longest([entry for entry in own_type if entry.resource.pattern is ResourcePattern.PREFIXED]),
+            [entry for entry in own_type if entry.resource.pattern is ResourcePattern.ANY],
             [entry for entry in fitting if entry.resource.type is ResourceType.ANY],
         ):
             if stage:
@@ -83,19 +85,19 @@ def reference(policies: Policies, access: Access, host: str) -> str:
     return "no matched policies."
 
 
-def _longest(entries: list[Entry]) -> list[Entry]:
+def _longest(entries: list[PolicyEntry]) -> list[PolicyEntry]:
     length = max((len(entry.resource.name) for entry in entries), default=0)
     return [entry for entry in entries if len(entry.resource.name) == length]
 
 
-def _fits(entry: Entry, access: Access, host: str) -> bool:
+def _fits(entry: PolicyEntry, access: Access, host: str) -> bool:
     resource = entry.resource
     if resource.type is not ResourceType.ANY:
         if resource.type is not access.type:
             return False
-        if resource.pattern is Pattern.LITERAL and resource.name != access.name:
+        if resource.pattern is ResourcePattern.LITERAL and resource.name != access.name:
             return False
-        if resource.pattern is Pattern.PREFIXED and access.name[: len(resource.name)] != resource.name:
+        if resource.pattern is ResourcePattern.PREFIXED and access.name[: len(resource.name)] != resource.name:
             return False
     if Action.ALL not in entry.actions and not set(entry.actions) & access.any_of:
         return False
@@ -114,10 +116,10 @@ def test_the_decision_is_that_of_the_reference(policies: Policies, access: Acces
 
 @given(POLICIES, ACCESSES, HOSTS, ENTRIES)
 def test_a_denial_of_the_very_resource_always_counts(
-    policies: Policies, access: Access, host: str, entry: Entry
+    policies: Policies, access: Access, host: str, entry: PolicyEntry
 ) -> None:
-    literal = Resource(access.type, Pattern.LITERAL, access.name)
-    denial = Policy(PolicyType.CUSTOM, (Entry(literal, (Action.ALL,), (), False),))
+    literal = Resource(access.type, ResourcePattern.LITERAL, access.name)
+    denial = Policy(PolicyType.CUSTOM, (PolicyEntry(literal, (Action.ALL,), (), False),))
     assert decide(merged(policies, (denial,)), access, host) == "the decision is deny."
 
 
@@ -154,7 +156,7 @@ def test_what_is_no_resource(key: str) -> None:
 
 
 def test_names_of_types_are_taken_however_they_are_written() -> None:
-    assert Resource.parse("tOpIc:a*") == Resource(ResourceType.TOPIC, Pattern.PREFIXED, "a")
+    assert Resource.parse("tOpIc:a*") == Resource(ResourceType.TOPIC, ResourcePattern.PREFIXED, "a")
     assert Resource.parse("Any:x") == Resource.parse("*")
 
 

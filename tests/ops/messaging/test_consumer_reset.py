@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from rmqha.model.error import UnreachableError, UsageError
 from rmqha.ops.messaging.brokers import QueueName, parse_queue
-from rmqha.ops.messaging.consumer_group import ConsumerGroup, Progress
+from rmqha.ops.messaging.consumer_group import ConsumerGroup, QueueProgress
 from rmqha.ops.messaging.consumer_reset import (
-    Place,
     QueueChange,
     QueueState,
+    ResetPlace,
     Target,
     chosen_queues,
     chosen_topic,
@@ -31,12 +31,12 @@ def states(draw: st.DrawFn) -> QueueState:
     return QueueState(ONE, committed, low, high)
 
 
-@given(states(), st.sampled_from([Place.FIRST, Place.LAST, Place.TIME]), st.integers(0, 200))
-def test_a_place_is_always_in_the_queue(state: QueueState, place: Place, at_time: int) -> None:
+@given(states(), st.sampled_from([ResetPlace.FIRST, ResetPlace.LAST, ResetPlace.TIME]), st.integers(0, 200))
+def test_a_place_is_always_in_the_queue(state: QueueState, place: ResetPlace, at_time: int) -> None:
     after = offset_after(state, Target(place), at_time)
     assert state.low <= after <= state.high
-    if place is not Place.TIME:
-        assert after == (state.low if place is Place.FIRST else state.high)
+    if place is not ResetPlace.TIME:
+        assert after == (state.low if place is ResetPlace.FIRST else state.high)
     elif state.low <= at_time <= state.high:
         assert after == at_time
 
@@ -44,26 +44,26 @@ def test_a_place_is_always_in_the_queue(state: QueueState, place: Place, at_time
 @given(states(), st.integers(0, 200))
 def test_an_offset_is_taken_as_it_is_or_refused(state: QueueState, offset: int) -> None:
     if state.low <= offset <= state.high:
-        assert offset_after(state, Target(Place.OFFSET, offset)) == offset
+        assert offset_after(state, Target(ResetPlace.OFFSET, offset)) == offset
     else:
         with pytest.raises(UsageError, match=f"holds {state.low} to {state.high}; nothing was changed$"):
-            offset_after(state, Target(Place.OFFSET, offset))
+            offset_after(state, Target(ResetPlace.OFFSET, offset))
 
 
 @given(states(), st.integers(1, 200))
 def test_a_skip_passes_over_messages_that_are_there(state: QueueState, count: int) -> None:
     if state.committed is None:
         with pytest.raises(UsageError, match="committed nothing in g-a:0"):
-            offset_after(state, Target(Place.SKIP, count))
+            offset_after(state, Target(ResetPlace.SKIP, count))
         return
-    after = offset_after(state, Target(Place.SKIP, count))
+    after = offset_after(state, Target(ResetPlace.SKIP, count))
     present = [offset for offset in range(state.low, state.high) if offset >= state.committed]
     assert after == (present[count] if count < len(present) else state.high)
 
 
 def test_a_time_that_is_given_as_a_number_is_told() -> None:
     with pytest.raises(UsageError, match="For a time write it as 2026-11-21T14:00:00"):
-        offset_after(QueueState(ONE, 1, 0, 9), Target(Place.OFFSET, 1_795_478_269_793))
+        offset_after(QueueState(ONE, 1, 0, 9), Target(ResetPlace.OFFSET, 1_795_478_269_793))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_what_a_change_means(before: int | None, after: int, again: int, passed_
 
 
 def group_of(*topics: str) -> ConsumerGroup:
-    return ConsumerGroup("g", progress=[Progress(topic, ONE, 1, 2) for topic in topics])
+    return ConsumerGroup("g", progress=[QueueProgress(topic, ONE, 1, 2) for topic in topics])
 
 
 def test_the_topic_must_be_clear() -> None:
@@ -90,17 +90,17 @@ def test_the_topic_must_be_clear() -> None:
 
 def test_the_queue_of_a_number_must_be_clear() -> None:
     both = [QueueState(ONE, 1, 0, 9), QueueState(TWO, 1, 0, 9)]
-    for place in Place:
+    for place in ResetPlace:
         target = Target(place, 1)
         assert chosen_queues(both, TWO, target) == both[1:]
         assert chosen_queues(both[:1], None, target) == both[:1]
-        if place in (Place.OFFSET, Place.SKIP):
+        if place in (ResetPlace.OFFSET, ResetPlace.SKIP):
             with pytest.raises(UsageError, match="has 2 queues and a number fits only one: say which with --queue"):
                 chosen_queues(both, None, target)
         else:
             assert chosen_queues(both, None, target) == both
     with pytest.raises(UsageError, match="no queue g-c:0 of the topic; it has g-a:0, g-b:3"):
-        chosen_queues(both, QueueName("g-c", 0), Target(Place.FIRST))
+        chosen_queues(both, QueueName("g-c", 0), Target(ResetPlace.FIRST))
 
 
 def test_a_group_that_cannot_be_moved() -> None:
@@ -119,9 +119,9 @@ def test_a_queue_is_a_broker_and_a_number(text: str) -> None:
 
 
 def test_totals_of_a_group() -> None:
-    rows = [Progress("T", ONE, 1, 4, oldest_age_ms=5), Progress("U", ONE, None, 3, oldest_age_ms=9)]
+    rows = [QueueProgress("T", ONE, 1, 4, oldest_age_ms=5), QueueProgress("U", ONE, None, 3, oldest_age_ms=9)]
     group = ConsumerGroup("g", subscriptions={"V": "*", "%RETRY%g": "*"}, progress=rows)
     assert (group.lag, group.oldest_age_ms, group.topics) == (6, 9, ["T", "U", "V"])
     # a new master may have less than was committed (AP)
-    assert Progress("T", ONE, 5, 4).lag == 0
+    assert QueueProgress("T", ONE, 5, 4).lag == 0
     assert ConsumerGroup("g").oldest_age_ms is None

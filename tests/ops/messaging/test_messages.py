@@ -10,7 +10,7 @@ from rmqha.client.consumers.message import Message
 from rmqha.client.producers.outgoing import check_message
 from rmqha.model.offset import PhyOffset, QueueOffset
 from rmqha.ops.messaging.brokers import QueueName
-from rmqha.ops.messaging.consumer_group import ConsumerGroup, GroupMember, Progress
+from rmqha.ops.messaging.consumer_group import ConsumerGroup, GroupMember, QueueProgress
 from rmqha.ops.messaging.messages import Track, TrackState, copy_of, tracked
 from rmqha.ops.messaging.resending import for_its_group
 
@@ -25,7 +25,7 @@ def message(offset: int = 5, reconsume_times: int = 0, topic: str = "T", **prope
 def group(
     committed: int | None, expression: str = "*", *, model: str = "CLUSTERING", sql: bool = False
 ) -> ConsumerGroup:
-    rows = [Progress("T", QueueName("g-a", 0), committed, 9), Progress("T", QueueName("g-b", 0), 9, 9)]
+    rows = [QueueProgress("T", QueueName("g-a", 0), committed, 9), QueueProgress("T", QueueName("g-b", 0), 9, 9)]
     member = GroupMember("c", "h:1", "PYTHON", 1, ("g-a",))
     return ConsumerGroup(
         "g", [member], model, subscriptions={"T": expression}, by_selector={"T"} if sql else set(), progress=rows
