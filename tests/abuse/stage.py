@@ -27,6 +27,7 @@ from tests.abuse.honest import TIMEOUT_MS
 from tests.abuse.keys import Keys
 from tests.abuse.outcome import Outcome, percentile_ms
 from tests.abuse.scene import Scene
+from tests.support.patience import HANG_S, until
 
 MIB = 1 << 20
 SAMPLE_S = 0.1
@@ -321,18 +322,23 @@ class Stage:
         arguments = [sys.executable, "-m", "tests.abuse.attacker", str(self._files[0]), attack.name]
         return self._started([*arguments, str(connection_count), str(seconds)])
 
-    def attacked_without_slaves(self, attack: Attack, connection_count: int, seconds: float) -> tuple[int, list[Sent]]:
+    def attacked_without_slaves(
+        self, attack: Attack, connection_count: int, seconds: float, *, until_one: bool = False
+    ) -> tuple[int, list[Sent]]:
         """Try it, and come as each of the slaves, while all of them are dead; then start them again. How many sends
-        fell due meanwhile, and those of them that were acknowledged before a slave was back."""
+        fell due meanwhile, and those of them that were acknowledged before a slave was back. `until_one`: go on beyond
+        `seconds` until there is one."""
         slaves = [name for name, (role, _) in trio.run(self._standing).items() if role != "MASTER"]
         assert len(slaves) == len(self.cluster.brokers) - 1
-        attacker = self._attacker(attack, connection_count, seconds + STARTED_S)
+        attacker = self._attacker(attack, connection_count, seconds + (HANG_S if until_one else STARTED_S))
         ids = [number for number in range(1, len(self.cluster.brokers) + 1) if number != self.scene.master_id]
         try:
             trio.run(self.cluster.kill, *slaves)
             gone_ms = wall_ms()
             with forging(self.scene, ids) as forgers:
                 time.sleep(seconds)
+                if until_one:
+                    until(lambda: self._acknowledged_since(gone_ms))
                 back_ms = wall_ms()
         finally:
             attacker.kill()
@@ -342,6 +348,10 @@ class Stage:
         early = [sent for sent in sends if sent.outcome == "ok" and sent.due_ms + sent.taken_ms < back_ms]
         assert all(forger.connected_count for forger in forgers)
         return len(sends), early
+
+    def _acknowledged_since(self, from_ms: int) -> bool:
+        self._hear()
+        return any(sent.outcome == "ok" and sent.due_ms >= from_ms for sent in self._sent.values())
 
     def _settle(self, memory: Memory, dead: Mapping[str, str]) -> tuple[bool, float]:
         """Wait until the memory has fallen back and honest sends are answered promptly; whether they are, and the

@@ -12,12 +12,11 @@ from rmqha.drill.cluster import BROKERS, Cluster, quickstart, wall_ms
 from rmqha.drill.traffic import DrillTraffic
 from rmqha.ops.local.node_history import collect
 from tests.chaos.conftest import Tell
-from tests.support.patience import HANG_S
+from tests.support.patience import HANG_S, NOISE_MS
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timed]
 STALL_BOUND_MS = 2000
 """haAckStallBoundMs, as it stands by default."""
-NOISE_MS = 1500
 
 SYNC: dict[str, str | int | bool] = {"brokerRole": "SYNC_MASTER"}
 RULES: dict[str, tuple[dict[str, str | int | bool], int]] = {

@@ -14,11 +14,10 @@ from rmqha.drill.cluster import BROKERS, Cluster, Failover, quickstart, until, w
 from rmqha.drill.traffic import DrillTraffic
 from rmqha.ops.local.preflight import free_ports
 from tests.chaos.conftest import Tell
-from tests.support.patience import HANG_S
+from tests.support.patience import HANG_S, NOISE_MS
 
 pytestmark = pytest.mark.chaos
-AWAY_S = 5.0
-NOISE_MS = 1500
+AWAY_S = 8.0
 THREE_CONTROLLERS = Path(__file__).parents[2] / "conf" / "three-controllers.toml"
 
 

@@ -15,13 +15,12 @@ from rmqha.ha.log_writes import WAITS
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.ops.local.supervisor import spawn
 from tests.chaos.conftest import Tell
-from tests.support.patience import HANG_S
+from tests.support.patience import HANG_S, NOISE_MS
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timed]
 PROBE_TIMEOUT_MS = 1500
 """diskProbeTimeoutMillis of these brokers; 5 s by default."""
 PROBE_INTERVAL_MS = 1000
-NOISE_MS = 1500
 KEYS = {"diskProbeTimeoutMillis": PROBE_TIMEOUT_MS}
 
 

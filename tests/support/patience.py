@@ -10,6 +10,9 @@ HANG_S = 300
 """Only what hangs takes so long: a machine with a load of 28 on two cores needs minutes for seconds of work."""
 HANG_MS = HANG_S * 1000
 
+NOISE_MS = 5000
+"""Time that a slow and busy machine may add to a bound of the product."""
+
 
 T = TypeVar("T")
 
