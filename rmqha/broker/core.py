@@ -41,6 +41,7 @@ from rmqha.broker.tables.metadata_leader import MetadataLeader
 from rmqha.broker.tables.offsets import OffsetTable
 from rmqha.broker.tables.queue_max_offsets import QueueMaxOffsets
 from rmqha.broker.tables.topics import TopicTable
+from rmqha.broker.timers.recall import RecallProcessor
 from rmqha.broker.timers.service import TimerRules, TimerService
 from rmqha.ha.action import RoleChanged
 from rmqha.ha.machine import ReplicaMachine
@@ -172,7 +173,7 @@ class BrokerCore:
             self.live, self.driver, self.send, self.pull, self.schedule, clock, host, hour, shell, self.statistics
         )
         send_back = SendBackProcessor(store, self.driver, rules, store_host, levels, self.statistics)
-        self.processor = self._processor(config, send_back, clock)
+        self.processor = self._processor(config, send_back, clock, store_host)
         self._unwritten: set[str] = set()
         if not all(table.file.is_saved for table in (self.topics, self.groups, self.users)):
             self.save_tables()  # what is in doubt since a kill; a slave tries again before it polls
@@ -191,7 +192,9 @@ class BrokerCore:
         self.feed.tell(state)
         state.damage, state.scrub = self.store.damage.state(), self.scrubber.state()
 
-    def _processor(self, config: BrokerConfig, send_back: SendBackProcessor, clock: Clock) -> BrokerProcessor:
+    def _processor(
+        self, config: BrokerConfig, send_back: SendBackProcessor, clock: Clock, store_host: tuple[bytes, int]
+    ) -> BrokerProcessor:
         """All that answers requests, over the tables and the rest."""
         store, driver, feed = self.store, self.driver, self.feed
         topics, groups, offsets, clients = self.topics, self.groups, self.offsets, self.clients
@@ -207,6 +210,7 @@ class BrokerCore:
         queries, locks = self.queries, LockRequests(self.locks, driver)
         selectors = SelectorRequests(config)
         learned = self.driver.timeout
+        self.recalls = RecallProcessor(config, topics, driver, self._shell, store_host, self.send, clock)
         self.queue_ends = QueueMaxOffsets(store, self.replica, self._asked_master, learned, self._tracer)
         self.calls = ConsumerCalls(config.broker_name, store, topics, groups, clients)
         self._configured = (
@@ -219,13 +223,14 @@ class BrokerCore:
             selectors,
             self.driver,
             self.send,
+            self.recalls,
             self.transactions,
         )
         self.read_repair = ReadRepair(store, self.replica, self._tracer, self._repair_settled)
         asked = (feed, consumers, self.calls, queries, self.tables, group, self.admin, locks, self.retention)
         users = UserRequests(self.users, changes, feed)
         parts = (*asked, users, self.send, selectors, self.queue_ends, self.read_repair)
-        appending = self.send, self.pull, send_back, self.transactions
+        appending = self.send, self.pull, send_back, self.transactions, self.recalls
         return BrokerProcessor(*appending, consumers, parts, self.room, lambda: self.driver.is_log_free)
 
     def _repair_settled(self) -> None:
@@ -326,10 +331,12 @@ class BrokerCore:
             self._tracer.event("consumer_offsets_clamped", count=count)
 
     def admit(self, channel: Channel, commands: list[Command]) -> None:
-        """Sends and ends of transactions that have been held long enough."""
+        """Sends, recalls and ends of transactions that have been held long enough."""
         for command in commands:
             if command.code == RequestCode.END_TRANSACTION:
                 self.transactions.admit(channel, command)
+            elif command.code == RequestCode.RECALL_MESSAGE:
+                self.recalls.admit(channel, command)
             else:
                 self.send.admit(channel, [command])
 

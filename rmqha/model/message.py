@@ -5,8 +5,11 @@ Layouts: formats.md §2.1, §2.2, §3 and §12.3. Checked against records and id
 
 from __future__ import annotations
 
+import base64
+import binascii
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 NAME_SEPARATOR = 1
 PROPERTY_SEPARATOR = 2
@@ -80,6 +83,7 @@ SYS_FLAG_COMPRESSION_ZSTD = 0x200
 SYS_FLAG_COMPRESSION_ZLIB = 0x300
 """Also meant by an all-zero compression field when SYS_FLAG_COMPRESSED is set (old clients)."""
 
+_RECALL_VERSION = "v1"
 _PORT = struct.Struct(">i")
 _OFFSET_ID_TAIL = struct.Struct(">iq")
 _UNIQUE_KEY_TAIL = struct.Struct(">HIIH")
@@ -192,3 +196,32 @@ class UniqueKeys:
         if not start_ms <= wall_ms < end_ms:
             start_ms, end_ms = self._month_ms = self._month_of(wall_ms)
         return unique_key(self._ip, self._pid, wall_ms - start_ms, self._counter, self._instance_hash)
+
+
+class RecallHandle(NamedTuple):
+    """A handle by which a timer message is taken back. `at_ms` lies in the slot in which it comes."""
+
+    topic: str
+    broker_name: str
+    at_ms: int
+    unique_key: str
+
+    def encode(self) -> str:
+        text = " ".join((_RECALL_VERSION, self.topic, self.broker_name, str(self.at_ms), self.unique_key))
+        return base64.urlsafe_b64encode(text.encode()).decode()
+
+    @classmethod
+    def decode(cls, handle: str) -> RecallHandle:
+        """Raises ValueError for what no broker has made. A time that is no number is −1, as for RocketMQ."""
+        try:
+            # Java's decoder bears missing padding, and nothing that is not of its alphabet
+            data = base64.b64decode(handle + "=" * (-len(handle) % 4), altchars=b"-_", validate=True)
+            text = data.decode()
+        except (binascii.Error, ValueError):
+            raise ValueError(f"{handle[:40]!r} is no recall handle: it is not base64 of text") from None
+        version, *parts = text.split(" ", 4)
+        if version != _RECALL_VERSION or len(parts) != 4 or not all(parts) or not text.isprintable():
+            raise ValueError(f"{handle[:40]!r} is no recall handle: it does not name topic, broker, time and message")
+        topic, broker_name, time, unique_key = parts
+        is_time = time.isascii() and time.isdigit() and len(time) <= 18
+        return cls(topic, broker_name, int(time) if is_time else -1, unique_key)

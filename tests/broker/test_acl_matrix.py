@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.message import encode_properties, offset_message_id
+from rmqha.model.message import RecallHandle, encode_properties, offset_message_id
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from rmqha.wire.lenient_json import dumps
 from tests.broker.acl_world import FOREIGN, OWN, READER, SCHEDULE, Make, Side, World, back, end, lock, pull
@@ -22,13 +22,13 @@ from tests.broker.transactions import GIVEN_UP, HALF, OP, prepared
 
 @pytest.fixture
 def world(make_broker: Callable[..., Broker]) -> World:
-    return World(make_broker(max_hash_slot_num=64, max_index_num=256).start())
+    return World(make_broker(max_hash_slot_num=64, max_index_num=256, recall_message_enable=True).start())
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """For what is refused, and so changes nothing."""
-    broker = Broker(tmp_path_factory.mktemp("acl"), max_hash_slot_num=64, max_index_num=256)
+    broker = Broker(tmp_path_factory.mktemp("acl"), max_hash_slot_num=64, max_index_num=256, recall_message_enable=True)
     yield World(broker.start())
     broker.close()
 
@@ -65,6 +65,12 @@ def _send(code: int) -> Row:
     return Row("topic", make)
 
 
+def _recall(world: World, t: Side, g: Side) -> Command:
+    at_ms = world.broker.clock.wall_ms() + 5000
+    handle = RecallHandle(t.topic, world.broker.config.broker_name, at_ms, "ID").encode()
+    return Command(C.RECALL_MESSAGE, {"topic": t.topic, "recallHandle": handle})
+
+
 def _pull(code: int) -> Row:
     def make(world: World, t: Side, g: Side) -> Command:
         command = pull(t.topic, g.group)
@@ -97,6 +103,7 @@ ROWS: dict[int, Row] = {
     C.SEND_MESSAGE: _send(C.SEND_MESSAGE),
     C.SEND_MESSAGE_V2: _send(C.SEND_MESSAGE_V2),
     C.SEND_BATCH_MESSAGE: _send(C.SEND_BATCH_MESSAGE),
+    C.RECALL_MESSAGE: Row("topic", _recall),
     C.PULL_MESSAGE: _pull(C.PULL_MESSAGE),
     C.LITE_PULL_MESSAGE: _pull(C.LITE_PULL_MESSAGE),
     C.QUERY_MESSAGE: Row(

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqha.model.message import (
+    RecallHandle,
     UniqueKeys,
     decode_properties,
     encode_properties,
@@ -156,3 +157,28 @@ def test_tag_hashes_of_the_real_consumers() -> None:
 def test_tags_code() -> None:
     assert tags_code(None) == tags_code("") == 0
     assert tags_code("TagA") == 2598919
+
+
+# --- recall handles ---------------------------------------------------------------------------------------------------
+def test_a_recall_handle_is_rocketmqs_text_in_base64() -> None:
+    handle = RecallHandle("T", "b-0", 1_700_000_000_001, "0A0B").encode()
+    assert handle == "djEgVCBiLTAgMTcwMDAwMDAwMDAwMSAwQTBC"
+    assert RecallHandle.decode(handle) == ("T", "b-0", 1_700_000_000_001, "0A0B")
+
+
+@given(st.binary(max_size=60) | st.text(max_size=40).map(lambda text: f"v1 T b 1 {text}".encode()))
+def test_what_is_no_recall_handle_is_told_or_reads_back_the_same(words: bytes) -> None:
+    handle = base64.urlsafe_b64encode(words).decode()
+    try:
+        found = RecallHandle.decode(handle)
+    except ValueError as error:
+        assert "no recall handle" in str(error)
+    else:
+        assert RecallHandle.decode(found.encode()) == found and found.unique_key.isprintable()
+
+
+def test_a_recall_handle_without_padding_and_with_a_time_that_is_none() -> None:
+    handle = base64.urlsafe_b64encode(b"v1 T b 1x K").decode()
+    assert RecallHandle.decode(handle.rstrip("=")).at_ms == -1
+    with pytest.raises(ValueError, match="base64"):
+        RecallHandle.decode(handle[:-4] + "+/==")

@@ -166,6 +166,7 @@ class BrokerGroup:
             commit_log_max_bytes=options.kept_files * options.file_size_bytes,
             file_reserved_time=options.kept_hours,
             delete_when="",
+            recall_message_enable=options.timed_per_mille > 0,
             clean_resource_interval=CLEAN_INTERVAL_MS,
             ha_transfer_batch_size=options.batch_bytes,
             scrub_bytes_per_second=SLOW_SCRUB if options.live_rot_per_mille else BrokerConfig().scrub_bytes_per_second,
@@ -369,7 +370,7 @@ class BrokerGroup:
         ordered = not self.options.waits
         found = audit(self.history, self.brokers[0], cp=self.options.cp, ordered=ordered)
         if self.options.waits:
-            delivered = delays.verify(self.history, self.brokers[0])
+            delivered = delays.verify(self.history, self.brokers[0], cp=self.options.cp)
             self._ground.tracer.event("delays_audited", **delivered._asdict())
         return found + self._transactions() if self.deciders else found
 

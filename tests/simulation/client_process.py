@@ -8,12 +8,18 @@ from collections.abc import Callable, Mapping
 from rmqha.broker.replication.forward import MASTER_CHANGED
 from rmqha.drill.history import Attempt, AttemptOutcome
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.message import PROPERTY_DELAY, PROPERTY_TIMER_DELAY_MS, PROPERTY_UNIQUE_KEY, encode_properties
+from rmqha.model.message import (
+    PROPERTY_DELAY,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_UNIQUE_KEY,
+    RecallHandle,
+    encode_properties,
+)
 from rmqha.wire.command import Command
 
 from .broker_process import BrokerProcess
 from .group_client import ClientPlace, GroupClient
-from .history import History, Send
+from .history import History, Send, TakenBack
 from .process import Rpc
 
 TIMEOUT_MS = 4000
@@ -21,6 +27,7 @@ PATIENCE_MS = 3800
 """Of a client whose clock runs fast: a connection that breaks tells it earlier."""
 TOPIC = "SimTopic"
 QUEUE_COUNT = 2
+RECALL_TRIES = 6
 REFUSED_BEFORE_THE_WRITE = (
     "in-sync replicas not enough",
     "this broker is not the master of its group",
@@ -142,6 +149,7 @@ class ClientProcess(GroupClient):
             send.broker = address
             attempt.outcome, attempt.queue_offset = AttemptOutcome.ACKED, send.queue_offset
             attempt.queue = f"{TOPIC} {send.queue_id}"
+            self._may_take_back(send, reply.ext.get("recallHandle", ""))
             self.after(self._interval_ms, self._next)
             return
         if is_refused(reply):
@@ -153,3 +161,26 @@ class ClientProcess(GroupClient):
     def _retry(self, send: Send) -> None:
         if not self._stopped:
             self._attempt(send)
+
+    def _may_take_back(self, send: Send, handle: str) -> None:
+        """Of the messages with a handle, every third is taken back, half of them late."""
+        if not handle or self._prng.below(3):
+            return
+        found = RecallHandle.decode(handle)
+        taken = TakenBack(send.key, found.at_ms - 1)
+        self._history.taken_back.append(taken)
+        left_ms = int(self._more_properties(send)[PROPERTY_TIMER_DELAY_MS])
+        wait_ms = max(0, left_ms - self._prng.below(1000)) if self._prng.chance(1, 2) else self._prng.below(left_ms)
+        self.after(wait_ms, lambda: self._take_back(taken, handle, RECALL_TRIES))
+
+    def _take_back(self, taken: TakenBack, handle: str, tries: int) -> None:
+        command = Command(RequestCode.RECALL_MESSAGE, {"topic": TOPIC, "recallHandle": handle})
+
+        def answered(reply: Command | None) -> None:
+            if reply is not None and reply.code == ResponseCode.SUCCESS:
+                taken.is_acked = True
+            elif (reply is None or reply.code != ResponseCode.ILLEGAL_OPERATION) and tries > 1:
+                self.after(200, lambda: self._take_back(taken, handle, tries - 1))
+
+        if not self._stopped:
+            self._rpc.call(self._address(), command, TIMEOUT_MS + self.held_ms, answered)

@@ -9,12 +9,16 @@ from unittest.mock import patch
 
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.timer_check import TimerProgress
+from rmqha.broker.timers.known import KnownTime
+from rmqha.broker.timers.recall import RecallProcessor
 from rmqha.broker.timers.service import TimerService
 from rmqha.broker.timers.waiting import WaitingTimers
+from rmqha.ha.action import AckStatus
 
 _get, _add = DelayOffsetTable.get, DelayOffsetTable._add
 _begin, _progress_now = TimerService._begin, TimerService._progress_now
 _follow, _deliver = TimerService._follow, TimerService._deliver
+_take, _recall, _look = TimerService._take, RecallProcessor._recall, KnownTime.look
 
 
 def _end_if_unknown(self: DelayOffsetTable, level: int) -> int:
@@ -48,6 +52,26 @@ def _deliver_early(self: TimerService) -> None:
     _deliver(self)
 
 
+def _take_all_but_old_recalls(self: TimerService) -> bool:
+    """What a start finds."""
+    is_first = not self._taken_offset or self._taken_offset == self._progress.first_offset
+    known = {slot_ms: set(keys) for slot_ms, keys in self._recalls.items()}
+    has_more = _take(self)
+    if is_first:
+        self._recalls = known
+    return has_more
+
+
+def _known_at_once(self: KnownTime, taken_offset: int, now_ms: int) -> None:
+    _look(self, taken_offset, now_ms)
+    self.ms = now_ms
+
+
+def _recall_for_nobody(self: RecallProcessor, channel: Any, command: Any) -> None:
+    with patch.object(self._appends, "appended", lambda end, waiter: waiter.finish(AckStatus.OK)):
+        _recall(self, channel, command)
+
+
 DELAY_MUTATIONS: dict[str, Callable[[], Any]] = {
     "a master that knows no delay offset begins behind what waits": lambda: patch.object(
         DelayOffsetTable, "get", _end_if_unknown
@@ -59,6 +83,11 @@ DELAY_MUTATIONS: dict[str, Callable[[], Any]] = {
     "timers that come later count as delivered": lambda: patch.object(TimerService, "_progress_now", _all_taken),
     "a slave forgets the rest of the slot that its master delivers": lambda: patch.object(
         TimerService, "_follow", _follow_and_forget
+    ),
+    "a start forgets what was taken back": lambda: patch.object(TimerService, "_take", _take_all_but_old_recalls),
+    "timers come before all that may take them back is known": lambda: patch.object(KnownTime, "look", _known_at_once),
+    "a recall is answered before the group holds it": lambda: patch.object(
+        RecallProcessor, "_recall", _recall_for_nobody
     ),
     "timers come in the slot of their time": lambda: patch.object(TimerService, "_deliver", _deliver_early),
 }

@@ -57,6 +57,15 @@ class Transaction:
     """When an end was answered SUCCESS."""
 
 
+@dataclass(slots=True)
+class TakenBack:
+    """Of a timer message, by the slot in which it was to come. `is_acked`: a master has answered SUCCESS."""
+
+    key: str
+    slot_ms: int
+    is_acked: bool = False
+
+
 @dataclass
 class History:
     sends: list[Send] = field(default_factory=list)
@@ -64,6 +73,7 @@ class History:
     """Every try of every send."""
     taken: set[str] = field(default_factory=set)
     """Keys of messages that a master has taken, for which nobody waits: a kill may lose them."""
+    taken_back: list[TakenBack] = field(default_factory=list)
     changes: list[Proposal] = field(default_factory=list)
     transactions: dict[str, Transaction] = field(default_factory=dict)
     """By key, in the order in which they were begun."""

@@ -12,14 +12,15 @@ from rmqha.broker.requests.request import Channel, Handler, RequestError, Steps,
 from rmqha.broker.requests.retry import SendBackProcessor
 from rmqha.broker.requests.send import SendProcessor
 from rmqha.broker.services.transaction_service import TransactionService
+from rmqha.broker.timers.recall import RecallProcessor
 from rmqha.ha.log_writes import WAITS
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import DamagedError, RemoteProtocolError
 from rmqha.wire.body_bound import body_fault
 from rmqha.wire.command import Command
 
-_APPENDS = frozenset({RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION})
-"""Small requests that append a record which was sent before."""
+_APPENDS = frozenset({RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION, RequestCode.RECALL_MESSAGE})
+"""Small requests that append a record, of one that was sent before."""
 _SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 
 _BESIDE_THE_LOG = frozenset(
@@ -52,6 +53,7 @@ class BrokerProcessor:
         pull: PullProcessor,
         send_back: SendBackProcessor,
         transactions: TransactionService,
+        recalls: RecallProcessor,
         consumers: ConsumerRequests,
         parts: Iterable[Handlers],
         room: TailRoom,
@@ -68,6 +70,7 @@ class BrokerProcessor:
             RequestCode.LITE_PULL_MESSAGE: pull.process,
             RequestCode.CONSUMER_SEND_MSG_BACK: send_back.process,
             RequestCode.END_TRANSACTION: transactions.process,
+            RequestCode.RECALL_MESSAGE: recalls.process,
         }
         self._handlers = {code: handler for part in parts for code, handler in part.handlers().items()}
 

@@ -51,6 +51,7 @@ from rmqha.model.message import (
     SYS_FLAG_TRANSACTION_MASK,
     TIMER_PROPERTIES,
     TIMER_TOPIC,
+    RecallHandle,
     UniqueKeys,
     decode_properties,
     encode_properties,
@@ -329,6 +330,8 @@ class SendProcessor:
                 continue
             phy_offsets = stored.phy_offsets[first:start]
             reply = self._reply(command, request, queue_id, phy_offsets, stored.queue_offsets[first])
+            if isinstance(content, NewMessage) and content.topic == TIMER_TOPIC:
+                self._add_recall_handle(reply, request, content)
             if content.sys_flag & SYS_FLAG_INNER_BATCH:
                 reply.ext["batchUniqId"] = reply.ext["transactionId"]
             if find_property(request.properties, _WAIT) == b"false":
@@ -387,6 +390,13 @@ class SendProcessor:
         if key is not None:
             ext["transactionId"] = key.decode("utf-8", "replace")
         return command.reply(ResponseCode.SUCCESS, ext)
+
+    def _add_recall_handle(self, reply: Command, request: _Request, waiting: NewMessage) -> None:
+        """Tell the producer by what it may take its message back, as RocketMQ does for all but a consumer's retries."""
+        if not request.topic.startswith(RETRY_PREFIX):
+            found = decode_properties(waiting.properties)
+            at_ms, key = int(found[PROPERTY_TIMER_OUT_MS]) + 1, found[PROPERTY_UNIQUE_KEY]
+            reply.ext["recallHandle"] = RecallHandle(request.topic, self._config.broker_name, at_ms, key).encode()
 
     def _keyed(self, request: _Request) -> _Request:
         """The request with a unique key: small clients leave it to the broker, as RocketMQ's allows."""

@@ -125,6 +125,11 @@ class ScheduleLog(Protocol):
     @property
     def max_phy_offset(self) -> PhyOffset: ...
 
+    @property
+    def dispatched_offset(self) -> PhyOffset:
+        """End of what the queues show."""
+        ...
+
 
 class _Delivery(Waiting):
     """One append of a level's due messages, until it is acknowledged."""

@@ -37,6 +37,7 @@ _WAITING_TOPICS = (TIMER_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC)
 """Nothing is delivered to these, whatever a property says."""
 _MAX_MS = 2**63 - 1
 _OUT = PROPERTY_TIMER_OUT_MS.encode()
+_DELETE_KEY, _UNIQUE_KEY = PROPERTY_TIMER_DELETE_UNIQUE_KEY.encode(), PROPERTY_UNIQUE_KEY.encode()
 _REAL_TOPIC, _REAL_QUEUE_ID = PROPERTY_REAL_TOPIC.encode(), PROPERTY_REAL_QUEUE_ID.encode()
 
 
@@ -100,17 +101,37 @@ def due(record: Record) -> Due | None:
     return Due(stored_ms + step_ms, True)
 
 
-def delete_key(record: Record) -> str:
-    """Unique key of the message that a record takes back, or ""."""
-    return _text(record, PROPERTY_TIMER_DELETE_UNIQUE_KEY)
+class Recall(NamedTuple):
+    """A message that is taken back, by topic and unique key: a producer may take back what it may send. `slot_ms` is
+    the slot in which it was to be delivered, however often it is stored again before."""
+
+    slot_ms: int
+    key: bytes
 
 
-def unique_key(record: Record) -> str:
-    return _text(record, PROPERTY_UNIQUE_KEY)
+def is_recall(record: Record) -> bool:
+    return bool(find_property(record.properties, _DELETE_KEY))
 
 
-def _text(record: Record, name: str) -> str:
-    return (find_property(record.properties, name.encode()) or b"").decode("utf-8", "replace")
+def recall(record: Record) -> Recall | None:
+    """The message that a record takes back; None if it takes none back."""
+    key = find_property(record.properties, _DELETE_KEY)
+    return Recall(_slot_ms(record), _key(record, key)) if key else None
+
+
+def recalled_by(record: Record) -> Recall:
+    """The `recall` of a record that takes this one back."""
+    return Recall(_slot_ms(record), _key(record, find_property(record.properties, _UNIQUE_KEY) or b""))
+
+
+def _slot_ms(record: Record) -> int:
+    return int(find_property(record.properties, _OUT) or 0)
+
+
+def _key(record: Record, unique_key: bytes) -> bytes:
+    topic = find_property(record.properties, _REAL_TOPIC) or b""
+    # RocketMQ has "topic+key" too; plain is what 5.4.0 writes
+    return topic + b"\x01" + unique_key.removeprefix(topic + b"+")
 
 
 def from_timer(record: Record, now_ms: int, store_host: tuple[bytes, int]) -> NewMessage | None:

@@ -15,13 +15,15 @@ from rmqha.broker.replication.waiter import MessageAppender, Waiting
 from rmqha.broker.services.schedule import ScheduleLog, append_all
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.timer_check import TimerProgress
+from rmqha.broker.timers.known import KnownTime
 from rmqha.broker.timers.message import (
     TIMER_QUEUE_ID,
-    delete_key,
     due,
     from_timer,
+    is_recall,
+    recall,
+    recalled_by,
     says_when_and_where_to,
-    unique_key,
 )
 from rmqha.broker.timers.waiting import WaitingTimers
 from rmqha.ha.action import AckStatus
@@ -88,14 +90,16 @@ class TimerService:
         self._waiting = WaitingTimers()
         self._late = WaitingTimers()
         """Entries whose time had been worked off when they came, and those that cannot be read now."""
-        self._deletes: dict[int, set[str]] = {}
-        """By slot, unique keys of messages that are taken back."""
+        self._recalls: dict[int, set[bytes]] = {}
+        """By the slot of their time, keys of messages that are taken back."""
+        self._known = KnownTime(log)
         self._begin()
 
     def _begin(self) -> None:
         """Look through the queue from the first entry that may wait."""
-        for waiting in (self._waiting, self._late, self._deletes):
+        for waiting in (self._waiting, self._late, self._recalls):
             waiting.clear()
+        self._known.forget()
         self._pending: _Delivery | None = None
         progress = self._progress = self._table.timer
         self._front = progress.front
@@ -123,6 +127,7 @@ class TimerService:
         self._follow()
         if self._take():
             self._wake()
+        self._known.look(self._taken_offset, self._clock.wall_ms())
         is_serving = self._appends.is_serving and self._appends.admission()[0] is ResponseCode.SUCCESS
         if is_serving and self._pending is None and self._taken_offset >= self._progress.taken_offset:
             self._deliver()
@@ -154,7 +159,7 @@ class TimerService:
             if offset >= progress.taken_offset:
                 self._late.add(slot_ms, offset)
         self._front = max(self._front, progress.front)
-        self._drop_deletes()
+        self._drop_recalls()
 
     def _take(self) -> bool:
         """Learn of some entries when they are due; True if more have come."""
@@ -177,18 +182,20 @@ class TimerService:
                 self._waiting.add(when.slot_ms, offset)
             elif offset >= self._progress.taken_offset:
                 self._late.add(when.slot_ms, offset)
-            if not when.is_rolled and when.slot_ms >= self._front[0] and (key := delete_key(record)):
-                self._deletes.setdefault(when.slot_ms, set()).add(key)
+            if (taken_back := recall(record)) is not None:
+                self._recalls.setdefault(taken_back.slot_ms, set()).add(taken_back.key)
         return self._taken_offset < high
 
-    def _drop_deletes(self) -> None:
-        for slot_ms in [slot_ms for slot_ms in self._deletes if slot_ms < self._front[0]]:
-            del self._deletes[slot_ms]
+    def _drop_recalls(self) -> None:
+        """Forget those of slots that are worked off: a recall stands behind what it takes back."""
+        if not self._late:
+            for slot_ms in [slot_ms for slot_ms in self._recalls if slot_ms < self._front[0]]:
+                del self._recalls[slot_ms]
 
     # --- deliver ------------------------------------------------------------------------------------------------------
     def _deliver(self) -> None:
         now_ms = self._clock.wall_ms()
-        until_ms = now_ms - self.rules.precision_ms
+        until_ms = min(now_ms - self.rules.precision_ms, self._known.ms - 1)
         entries = self._late.take(until_ms, MAX_DELIVERY_COUNT)
         due_now = self._waiting.take(until_ms, MAX_DELIVERY_COUNT - len(entries))
         if due_now:
@@ -219,20 +226,22 @@ class TimerService:
             except DamagedError:
                 self._late.add(slot_ms, offset)  # it waits until a replica has given it back
                 continue
-            message = self._message(record, slot_ms, now_ms)
+            message = self._message(record, now_ms)
             if message is not None:
                 messages.append(message)
         if expired_count:
             self._tracer.event("timer_messages_expired", count=expired_count)
         return messages
 
-    def _message(self, record: Record, slot_ms: int, now_ms: int) -> NewMessage | None:
+    def _message(self, record: Record, now_ms: int) -> NewMessage | None:
         message = from_timer(record, now_ms, self._store_host)
         if message is None:
             self._tracer.event("timer_message_without_topic", phy_offset=record.phy_offset)
             return None
-        is_taken_back = bool(delete_key(record)) or unique_key(record) in self._deletes.get(slot_ms, ())
-        return None if is_taken_back and message.topic != TIMER_TOPIC else message
+        if is_recall(record):
+            return message if message.topic == TIMER_TOPIC else None
+        taken_back = recalled_by(record)
+        return None if taken_back.key in self._recalls.get(taken_back.slot_ms, ()) else message
 
     def _progress_now(self, now_ms: int) -> TimerProgress:
         """Progress once all that was taken out is delivered."""
@@ -269,4 +278,4 @@ class TimerService:
     def _moved(self, progress: TimerProgress, log_end: int) -> None:
         self._table.put_timer(progress, log_end)
         self._progress = progress
-        self._drop_deletes()
+        self._drop_recalls()

@@ -51,6 +51,7 @@ EVERYDAY = frozenset(
         RequestCode.UNREGISTER_CLIENT,
         RequestCode.CONSUMER_SEND_MSG_BACK,
         RequestCode.END_TRANSACTION,
+        RequestCode.RECALL_MESSAGE,
         RequestCode.CHECK_TRANSACTION_STATE,
         RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
         RequestCode.LOCK_BATCH_MQ,

@@ -168,7 +168,7 @@ _BROKER_LIVE_KEYS = """
     diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio enablePropertyFilter fileReservedTime flushIntervalCommitLog
     haTransferBytesPerSecond longPollingMaxMs maxClientCount maxGroupCount maxTopicCount maxTransferBytesOnMessageInDisk
     maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk maxTransferCountOnMessageInMemory
-    rejectTransactionMessage scrubBytesPerSecond slaveReadEnable timerMaxDelaySec timerWheelEnable
+    recallMessageEnable rejectTransactionMessage scrubBytesPerSecond slaveReadEnable timerMaxDelaySec timerWheelEnable
     transactionCheckInterval transactionCheckMax
     transactionTimeOut useServerSideResetOffset
 """
@@ -392,6 +392,8 @@ class BrokerConfig(ServerConfig):
     """Timer messages come in steps of so much, late by one at most; the same on all replicas of a group."""
     timer_max_delay_sec: int = knob(259_200, 1, 2**31 - 1)
     """A time further ahead is refused."""
+    recall_message_enable: bool = knob(False)
+    """Take timer messages back by their handles (request 370)."""
     reject_transaction_message: bool = knob(False)
     """Refuse transactional messages (16). What waits already is gone on with."""
     transaction_time_out: int = knob(6000, 0, 2**31 - 1, drawn=(200, 600, 1500))

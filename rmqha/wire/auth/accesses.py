@@ -42,6 +42,7 @@ class _Fields(NamedTuple):
 
 
 _FIELDS: Mapping[int, _Fields] = {
+    RequestCode.RECALL_MESSAGE: _Fields(PUB, "topic"),
     RequestCode.PULL_MESSAGE: _Fields(SUB, "topic", "consumerGroup", own_retry=True),
     RequestCode.LITE_PULL_MESSAGE: _Fields(SUB, "topic", "consumerGroup", own_retry=True),
     RequestCode.QUERY_MESSAGE: _Fields(SUB | GET, "topic"),
@@ -85,6 +86,7 @@ _CLUSTER: Mapping[int, frozenset[Action]] = {
     RequestCode.NOTIFY_BROKER_ROLE_CHANGED: UPDATE,
     RequestCode.GET_ALL_CONSUMER_OFFSET: GET,
     RequestCode.GET_ALL_DELAY_OFFSET: GET,
+    RequestCode.GET_TIMER_CHECK_POINT: GET,
     RequestCode.GET_PRODUCER_CONNECTION_LIST: GET,
     RequestCode.VIEW_BROKER_STATS_DATA: GET,
     RequestCode.GET_BROKER_CONSUME_STATS: GET,

@@ -177,6 +177,9 @@ def test_an_abandoned_delivery_is_done_again(pair: Broker) -> None:
     pair.run(4000)
     pair.core.timers.role_changed()
     pair.run()
+    assert pair.core.timers.delivered_count == 1, "what the log holds behind the group's end may take it back"
+    ack(pair)
+    pair.run()
     assert pair.core.timers.delivered_count == 2, "its copy may be cut, so it is stored again"
 
 

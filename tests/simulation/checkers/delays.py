@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from rmqha.broker.timers.message import recall, recalled_by
 from rmqha.model.config.delay_level import SCHEDULE_TOPIC
 from rmqha.model.message import PROPERTY_TIMER_OUT_MS, TIMER_TOPIC, find_property
-from rmqha.store.log.record import decode
+from rmqha.store.log.record import Record, decode
 
 from ..broker_process import BrokerProcess
 from ..client_process import TOPIC
@@ -20,6 +21,7 @@ from .records import entries, located
 class Found(NamedTuple):
     delivered_count: int
     duplicate_count: int
+    taken_back_count: int
 
 
 def missing(brokers: Sequence[BrokerProcess]) -> str:
@@ -38,8 +40,8 @@ def missing(brokers: Sequence[BrokerProcess]) -> str:
     return ""
 
 
-def verify(history: History, broker: BrokerProcess) -> Found:
-    """When nothing waits any more."""
+def verify(history: History, broker: BrokerProcess, *, cp: bool = False) -> Found:
+    """When nothing waits any more. In CP a recall that was acknowledged is there."""
     waiting = {*_keys(broker, SCHEDULE_TOPIC), *_keys(broker, TIMER_TOPIC)}
     delivered = list(_keys(broker, TOPIC))
     _check_times(broker)
@@ -47,14 +49,46 @@ def verify(history: History, broker: BrokerProcess) -> Found:
     for key, body in _bodies(broker, TOPIC):
         if key in acked and body.rstrip(b".") != key.encode():
             raise InvariantError(f"{key} was delivered as {body[:80]!r}")
+    taken_back = _taken_back(broker)
+    _check_taken_back(broker, taken_back)
+    keys_taken_back = {key for key, _ in taken_back}
+    lost = [item for item in history.taken_back if item.is_acked and (item.key, item.slot_ms) not in taken_back]
+    if cp and lost and not broker.store.min_phy_offset:
+        raise InvariantError(f"{len(lost)} acknowledged recalls are not in the log; the first is of {lost[0].key}")
     copies = waiting.intersection(delivered)
-    left_out = [send for send in history.acked if send.key in waiting and send.key not in copies]
+    left_out = [
+        send
+        for send in history.acked
+        if send.key in waiting and send.key not in copies and send.key not in keys_taken_back
+    ]
     if left_out:
         raise InvariantError(
             f"{len(left_out)} of {len(waiting)} delayed messages are in the log and were never delivered; the first is"
             f" {left_out[0].key}"
         )
-    return Found(len(copies), sum(key in copies for key in delivered) - len(copies))
+    return Found(len(copies), sum(key in copies for key in delivered) - len(copies), len(taken_back))
+
+
+def _records(broker: BrokerProcess, topic: str) -> Iterator[tuple[str, Record]]:
+    for queue_id in broker.store.queues().get(topic, ()):
+        for entry in entries(broker, topic, queue_id):
+            yield entry.key, decode(entry.view)
+
+
+def _taken_back(broker: BrokerProcess) -> dict[tuple[str, int], int]:
+    """By key and slot, where the first recall stands in the log."""
+    found: dict[tuple[str, int], int] = {}
+    for key, record in _records(broker, TIMER_TOPIC):
+        if (taken := recall(record)) is not None:
+            found.setdefault((key, taken.slot_ms), int(record.phy_offset))
+    return found
+
+
+def _check_taken_back(broker: BrokerProcess, taken_back: dict[tuple[str, int], int]) -> None:
+    for key, record in _records(broker, TOPIC):
+        at = taken_back.get((key, recalled_by(record).slot_ms))
+        if at is not None and at < record.phy_offset:
+            raise InvariantError(f"{key} was taken back at {at} and delivered at {record.phy_offset}")
 
 
 def _check_times(broker: BrokerProcess) -> None:
