@@ -212,7 +212,7 @@ class BrokerCore:
         learned = self.driver.timeout
         self.recalls = RecallProcessor(config, topics, driver, self._shell, store_host, self.send, clock)
         self.queue_ends = QueueMaxOffsets(store, self.replica, self._asked_master, learned, self._tracer)
-        self.calls = ConsumerCalls(config.broker_name, store, topics, groups, clients)
+        self.calls = ConsumerCalls(config.broker_name, store, topics, groups, clients, self._shell.call_client)
         self._configured = (
             topics,
             groups,

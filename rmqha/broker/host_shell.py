@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import trio
+
 from rmqha.broker.advertised import Advertised
 from rmqha.broker.loops import BrokerLoops
 from rmqha.broker.replication.forward import SendForwarder
 from rmqha.broker.replication.log_thread import LogThread
 from rmqha.broker.replication.metadata_sync import MetadataSync
 from rmqha.broker.replication.nameserver_link import NameServerLink
+from rmqha.broker.requests.consumer_calls import Done
 from rmqha.broker.requests.request import Channel
 from rmqha.broker.services.retention_loop import RetentionLoop
 from rmqha.ha.action import RoleChanged
+from rmqha.host.net.session import Session
+from rmqha.model.error import UnreachableError
 from rmqha.wire.command import Command
 
 
@@ -26,6 +31,7 @@ class HostShell:
     _retention: RetentionLoop
     _forwarder: SendForwarder | None
     _log: LogThread
+    _nursery: trio.Nursery
 
     def __init__(self, advertised: Advertised) -> None:
         self._advertised = advertised
@@ -38,11 +44,14 @@ class HostShell:
         retention: RetentionLoop,
         forwarder: SendForwarder | None,
         log: LogThread,
+        nursery: trio.Nursery,
     ) -> None:
-        """`forwarder` None: no master of this group ever hands over, or sends are not to be passed on."""
+        """`forwarder` None: no master of this group ever hands over, or sends are not to be passed on. Calls of clients
+        run in `nursery`."""
         self._loops, self._link, self._sync, self._retention = loops, link, sync, retention
         self._forwarder = forwarder
         self._log = log
+        self._nursery = nursery
         self.stepped = loops.stepped  # each send comes by: spare it a call
         self.wake_dispatch, self.wake_flush = loops.wake_dispatch, loops.wake_flush
 
@@ -88,5 +97,18 @@ class HostShell:
     def hold(self, channel: Channel, commands: list[Command]) -> bool:
         return self._forwarder is not None and self._forwarder.hold(channel, commands)
 
+    def call_client(self, channel: Channel, command: Command, timeout_ms: int, done: Done) -> None:
+        self._nursery.start_soon(_call, channel, command, timeout_ms, done)
+
     def address_problem(self) -> str:
         return self._advertised.problem
+
+
+async def _call(channel: Channel, command: Command, timeout_ms: int, done: Done) -> None:
+    assert isinstance(channel, Session)
+    try:
+        done(await channel.call(command, timeout_ms))
+    except UnreachableError as error:
+        done(str(error))
+    except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
+        channel.fail(error, [command])

@@ -27,8 +27,6 @@ from rmqha.broker.replication.ha_service import HaService
 from rmqha.broker.replication.log_thread import LogThread
 from rmqha.broker.replication.metadata_sync import ForeignProbe, MetadataSync, QueueMaxOffsetsSync, RepairLoop
 from rmqha.broker.replication.nameserver_link import NameServerLink
-from rmqha.broker.requests.consumer_calls import Done
-from rmqha.broker.requests.request import Channel
 from rmqha.broker.services.disk_probe import DiskProbe
 from rmqha.broker.services.retention_loop import RetentionLoop
 from rmqha.broker.services.scrub_loop import ScrubLoop
@@ -51,7 +49,7 @@ from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.delay_level import parse_delay_levels
 from rmqha.model.config.servers import CLOSED, BrokerConfig
-from rmqha.model.error import ConfigError, UnreachableError
+from rmqha.model.error import ConfigError
 from rmqha.model.identity import join_address, parse_address
 from rmqha.model.offset import BrokerId
 from rmqha.model.quota import Quotas
@@ -294,8 +292,7 @@ async def _serve(
         sync = _metadata_sync(core, client, tracer)
         retention = RetentionLoop(core.config, core.retention)
         forwarder = _forwarder(core, client, nursery, clock, tracer)
-        shell.begin(loops, link, sync, retention, forwarder, LogThread(nursery, driver.log_written))
-        core.calls.call = lambda *call: nursery.start_soon(_call_consumer, *call)
+        shell.begin(loops, link, sync, retention, forwarder, LogThread(nursery, driver.log_written), nursery)
         ends = QueueMaxOffsetsSync(core.queue_ends, core.store.queue_starts, client)
         repair = RepairLoop(core.read_repair, core.store.damage, client)
         probe = _probe(core, client, controllers)
@@ -321,17 +318,6 @@ def _claim(core: BrokerCore) -> HaClaim:
     config, replica = core.config, core.replica
     broker_id = BrokerId(replica.broker_id or 0)
     return HaClaim(broker_id, config.address, config.broker_cluster_name, config.broker_name, replica.epoch)
-
-
-async def _call_consumer(channel: Channel, command: Command, timeout_ms: int, done: Done) -> None:
-    """By the connection on which the consumer came; the answer, or the reason why there is none, to `done`."""
-    assert isinstance(channel, Session)
-    try:
-        done(await channel.call(command, timeout_ms))
-    except UnreachableError as error:
-        done(str(error))
-    except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
-        channel.fail(error, [command])
 
 
 def _metadata_sync(core: BrokerCore, client: remoting.RemotingClient, tracer: HostTracer) -> MetadataSync:

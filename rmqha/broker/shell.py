@@ -78,6 +78,12 @@ class BrokerShell(Protocol):
         held."""
         ...
 
+    def call_client(
+        self, channel: Channel, command: Command, timeout_ms: int, done: Callable[[Command | str], None]
+    ) -> None:
+        """Send a request by the connection on which a client came; the answer, or the reason why there is none, goes
+        to `done`."""
+
     def address_problem(self) -> str:
         """The fault of the addresses that others are told, "" for none."""
         ...

@@ -13,6 +13,7 @@ from typing import Any
 from rmqha.broker.core import BrokerCore
 from rmqha.broker.identity import BrokerIdentity
 from rmqha.broker.loops import BrokerLoops
+from rmqha.broker.requests.consumer_calls import Call, Done
 from rmqha.broker.requests.request import Channel, Steps
 from rmqha.broker.shell import HostFacts
 from rmqha.broker.tables.groups import GroupTable
@@ -127,6 +128,7 @@ class FakeShell:
         self.hung_change: Callable[[], None] | None = None
         self.holds = False
         self.held: list[Command] = []
+        self.client_call: Call = _nobody_is_called
 
     def role_changed(self, action: RoleChanged) -> None:
         self.roles.append(action)
@@ -203,8 +205,15 @@ class FakeShell:
             self.held += commands
         return self.holds
 
+    def call_client(self, channel: Channel, command: Command, timeout_ms: int, done: Done) -> None:
+        self.client_call(channel, command, timeout_ms, done)
+
     def address_problem(self) -> str:
         return ""
+
+
+def _nobody_is_called(channel: Channel, command: Command, timeout_ms: int, done: Done) -> None:
+    raise AssertionError(f"no client of this test answers {command.code}")
 
 
 class TableListener:

@@ -118,6 +118,7 @@ ONE_RECORD = frozenset(
         _C.CONSUME_MESSAGE_DIRECTLY,
         _C.LITE_PULL_MESSAGE,
         _C.QUERY_MESSAGE,
+        _C.RECALL_MESSAGE,
         _C.RMQHA_HAND_OVER,
         _C.RMQHA_READ_RECORD,
     }

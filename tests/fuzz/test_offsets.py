@@ -84,7 +84,7 @@ class Scene:
         self.starts: set[int] = set()
         self.given: list[bytes] = []
         """What the consumer was given by 309."""
-        self.broker.core.calls.call = self._call
+        self.broker.shell.client_call = self._call
         for topic in ("Own", "Foreign"):
             self.send(b"real " + topic.encode(), topic)
         broker = self.broker

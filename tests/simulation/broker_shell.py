@@ -69,5 +69,11 @@ class SimShell:
     def hold(self, channel: Channel, commands: list[Command]) -> bool:
         return self._process.forwarder is not None and self._process.forwarder.hold(channel, commands)
 
+    def call_client(
+        self, channel: Channel, command: Command, timeout_ms: int, done: Callable[[Command | str], None]
+    ) -> None:
+        """No operator of these runs asks a client."""
+        done("no client answers")
+
     def address_problem(self) -> str:
         return ""

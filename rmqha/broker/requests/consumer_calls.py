@@ -39,22 +39,19 @@ class CallLog(Protocol):
     def verified_record_at(self, phy_offset: int) -> StoredRecord | None: ...
 
 
-def _nobody_calls(channel: Channel, command: Command, timeout_ms: int, done: Done) -> None:
-    done("this broker is starting")
-
-
 class ConsumerCalls:
+    """`call` sends a request to a consumer by its connection."""
+
     def __init__(
-        self, broker_name: str, log: CallLog, topics: TopicTable, groups: GroupTable, clients: ClientTable
+        self, broker_name: str, log: CallLog, topics: TopicTable, groups: GroupTable, clients: ClientTable, call: Call
     ) -> None:
         self._broker_name = broker_name
         self._log = log
         self._topics = topics
         self._groups = groups
         self._clients = clients
+        self._call = call
         self._call_count = 0
-        self.call: Call = _nobody_calls
-        """The shell's."""
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -103,7 +100,7 @@ class ConsumerCalls:
                 reply = command.reply(outcome.code, dict(outcome.ext), bytes(outcome.body), outcome.remark)
                 channel.send(reply)
 
-        self.call(member, Command(command.code, ext, body), CALL_TIMEOUT_MS, done)
+        self._call(member, Command(command.code, ext, body), CALL_TIMEOUT_MS, done)
 
     def _member(self, group: str, client_id: str) -> Channel:
         found = self._clients.consumer_group(group)

@@ -19,7 +19,7 @@ class Member:
         self.channel = FakeChannel("127.0.0.1:777")
         self.calls: list[tuple[Command, Done]] = []
         broker.core.processor.received(self.channel, [beat("c1")])
-        broker.core.calls.call = self._call
+        broker.shell.client_call = self._call
 
     def _call(self, channel: Channel, command: Command, timeout_ms: int, done: Done) -> None:
         assert channel is self.channel and timeout_ms == CALL_TIMEOUT_MS
