@@ -550,9 +550,11 @@ class Replica(RoleHolder):
         return self.is_master and epoch == self.epoch
 
     def holders(self, phy_offset: PhyOffset) -> list[str]:
-        """Addresses of the replicas that have the record there: of a master its slaves, of a slave its master."""
+        """Addresses of the replicas that have the record there: of a master its slaves; of a slave its master, and then
+        the others, for a master may have removed what is old already."""
         if not self.is_master:
-            return [self.master_address] if self.master_address else []
+            addresses = [self.master_address, *self._slaves.door.addresses_beside(self._link.broker_id)]
+            return list(dict.fromkeys(address for address in addresses if address))
         acks = self._slaves.acks()
         known = (self._slaves.door.address_of(slave_id) for slave_id, end_offset in acks if end_offset > phy_offset)
         return [address for address in known if address]

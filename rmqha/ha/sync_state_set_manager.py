@@ -287,8 +287,7 @@ class SyncStateSetManager:
         if reply is None:
             self.state.lost()
             self._alter_at_ms = now_ms + LOST_RETRY_MS
-            gone_only = proposed is not None and set(proposed) <= set(self.state.confirmed)
-            if self._config.mode is HaMode.AP and gone_only and proposed is not None:
+            if self._config.mode is HaMode.AP and proposed is not None and proposed != self.state.union:
                 before = self._current()
                 self._note_left(now_ms, proposed)
                 self.state.shrink_locally(now_ms, proposed)

@@ -600,3 +600,12 @@ def test_what_slaves_have_acknowledged_is_known_until_they_leave() -> None:
     assert group[2].replica.slave_acks() == []
     group.kill(3)
     assert group[1].replica.slave_acks() == [(2, 100)]
+
+
+def test_a_slave_asks_the_other_slaves_too_for_a_record_that_its_disk_has_lost() -> None:
+    """Its master comes first, but may have removed what is old."""
+    group = started()
+    addresses = {number: node.config.address for number, node in group.nodes.items()}
+    assert group[2].replica.holders(PhyOffset(0)) == [addresses[1], addresses[3]]
+    group.controller.tells_registered = False
+    assert group.restart(3).replica.holders(PhyOffset(0)) == [addresses[1]], "Apache's controllers name the master"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from rmqha.ha.ack import AckQueue
+from rmqha.ha.action import AckStatus
 from rmqha.model.offset import PhyOffset
 
 from .group import Group, started
@@ -82,3 +85,31 @@ def test_a_group_counts_its_acknowledgements() -> None:
         group.send(1)
         group.settle()
     assert sum(group[1].replica.ack_waits.latency_counts) == 3
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_who_is_gone_leaves_though_another_joins_and_no_change_gets_through(
+    is_confirmed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ruling 5 in AP: what leaves replica 2 out lets replica 3 in, and is lost each time. `is_confirmed`: the
+    controllers have replica 2 in their set; else a proposal that was lost may have put it there."""
+    group = started(**ALL_ACK_AP)
+    for number in (3,) if is_confirmed else (2, 3):
+        group.kill(number)
+    group.run(2000)
+    assert group.controller.members == ([1, 2] if is_confirmed else [1])
+    monkeypatch.setattr(group.controller, "_alter", lambda command: None)
+    if not is_confirmed:
+        group.restart(2)
+        group.run(300)
+    master = group[1].replica
+    assert master.state(group.now_ms).ack_union == [1, 2]
+    group.restart(3)
+    group.run(300)
+    assert master.state(group.now_ms).ack_union == [1, 2, 3]
+    group.kill(2)
+    token = group.send(1)
+    group.run(2500)
+    assert master.state(group.now_ms).ack_union == [1, 3]
+    assert group[1].done[token] is AckStatus.OK
+    assert group[1].log.confirm_offset == group[1].log.max_phy_offset

@@ -319,9 +319,14 @@ class BrokerGroup:
             client.stop()
 
     def conclude(self) -> None:
-        """A calm group asks about the last transactions, and does what it is told."""
+        """A calm group asks about the last transactions, and does what it is told. What is so old that a bad disk alone
+        still has it can be mended from nowhere; it goes there too."""
         for decider in self.deciders:
             decider.conclude()
+        for broker in self.brokers:
+            start_offset = min((item.store.min_phy_offset for item in self.brokers if item is not broker), default=0)
+            if broker.has_bad_disk and broker.store.min_phy_offset < start_offset:
+                broker.clean(start_offset)
 
     # --- the end ----------------------------------------------------------------------------------------------------
     def missing(self) -> str:

@@ -206,8 +206,8 @@ class MasterView:
         if not now.unknown:
             self.in_force = before.confirmed
             self.register.refused.add((self.own_id, now.leads, before.set_epoch, before.proposed))
-        elif not self.is_cp and before.proposed <= before.confirmed:
-            self.in_force = before.proposed
+        elif not self.is_cp and now.in_force == before.proposed:
+            self.in_force = before.proposed  # nobody answers: it goes on with what it has asked for
 
     def _propose(self, before: View, now: View, acked: Mapping[int, int], inherited: int, told: str) -> None:
         members = now.proposed

@@ -112,7 +112,7 @@ class ReadRepair:
 
     async def _report(self, awaits: Awaits, offset: int) -> None:
         """Ask the master for the record that it sent damaged: it looks at its own then."""
-        for address in self._group.holders(PhyOffset(offset)):
+        for address in self._group.holders(PhyOffset(offset))[:1]:
             with suppress(UnreachableError):
                 reply = await awaits.call(address, self._question(offset), CALL_TIMEOUT_MS)
                 if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and address not in self._told:

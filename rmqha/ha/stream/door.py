@@ -126,6 +126,10 @@ class Door:
         """Address at which this replica takes requests by the controllers' word; "" if they have not said."""
         return next(iter(self._registered.replicas.get(broker_id, ())), "")
 
+    def addresses_beside(self, broker_id: BrokerId | None) -> list[str]:
+        """Addresses of all registered replicas but this one."""
+        return [self.address_of(other) for other in self._registered.replicas if other != broker_id]
+
     def _look_again(self, now_ms: int) -> None:
         """The table has changed: a replica that was removed, or is elsewhere now, is believed no longer. What names
         stand for is looked up for newcomers only."""

@@ -74,7 +74,8 @@ class Copies:
 
     def _stepped_in_ap(self, master: BrokerProcess) -> None:
         """What `docs/start/guarantees.md` says of each acknowledgement level."""
-        config, replica = master.config, master.replica
+        replica = master.replica
+        config = replica._config  # that of its process is the next life's, where a roll has found it paused
         whole_set = config.all_ack_in_sync_state_set
         if not whole_set and (config.broker_role == "ASYNC_MASTER" or config.enable_auto_in_sync_replicas):
             return
