@@ -13,7 +13,11 @@ import click
     epilog="Example: rmqha controller -c conf/controller.conf",
 )
 @click.option("-c", "--config", "config_file", metavar="FILE", help="RocketMQ-style properties file.")
-@click.option("--check", is_flag=True, help="Only check the configuration; exit code 2 says what is wrong with it.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Only check the configuration: exit code 2 says what is wrong with it; names keys without effect.",
+)
 def controller(config_file: str | None, check: bool) -> None:
     """Run a controller in the foreground: one of the nodes that elect the masters of broker groups.
 
@@ -24,6 +28,7 @@ def controller(config_file: str | None, check: bool) -> None:
 
     from controller.config import ControllerConfig
     from controller.server import read_config, run_controller
+    from rmqha.cli.checked import tell_keys_without_effect
     from rmqha.host.access import security
     from rmqha.host.http.endpoint import expose
     from rmqha.host.process import spare_loaded_state
@@ -32,6 +37,7 @@ def controller(config_file: str | None, check: bool) -> None:
     config = ControllerConfig() if config_file is None else read_config(config_file)
     security.use(config)
     if check:
+        tell_keys_without_effect(config)
         return
     around = Surroundings(config, "controller")
     tracer = around.tracer

@@ -44,7 +44,11 @@ class ControllerConfig(ServerConfig):
     """Times are milliseconds. Fields marked "Own" are not keys of Apache RocketMQ."""
 
     live_keys: ClassVar[frozenset[str]] = LIVE_KEYS
-    aliases: ClassVar[Mapping[str, str]] = {"scanInactiveMasterInterval": "scanNotActiveBrokerInterval"}
+    aliases: ClassVar[Mapping[str, str]] = {
+        "bindAddress": "listenAddress",
+        "scanInactiveMasterInterval": "scanNotActiveBrokerInterval",
+    }
+    file_name: ClassVar[str] = "controller.conf"
 
     controller_dleger_group: str = key_field("controllerDLegerGroup", "DefaultControllerGroup")
     controller_dleger_peers: str = key_field("controllerDLegerPeers", "n0-127.0.0.1:9878")

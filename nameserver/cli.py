@@ -13,7 +13,11 @@ import click
     epilog="Example: rmqha namesrv -c conf/namesrv.conf",
 )
 @click.option("-c", "--config", "config_file", metavar="FILE", help="RocketMQ-style properties file.")
-@click.option("--check", is_flag=True, help="Only check the configuration; exit code 2 says what is wrong with it.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Only check the configuration: exit code 2 says what is wrong with it; names keys without effect.",
+)
 def namesrv(config_file: str | None, check: bool) -> None:
     """Run a name server in the foreground. With enableControllerInNamesrv=true it also holds a controller.
 
@@ -24,6 +28,7 @@ def namesrv(config_file: str | None, check: bool) -> None:
 
     from nameserver.config import read_config
     from nameserver.server import run_name_server
+    from rmqha.cli.checked import tell_keys_without_effect
     from rmqha.host.access import security
     from rmqha.host.http.endpoint import expose
     from rmqha.host.process import spare_loaded_state
@@ -32,6 +37,7 @@ def namesrv(config_file: str | None, check: bool) -> None:
     config, controller_config = read_config(config_file)
     security.use(config)
     if check:
+        tell_keys_without_effect(config)
         return
     around = Surroundings(config, "namesrv")
     tracer = around.tracer

@@ -32,6 +32,9 @@ class NamesrvConfig(ServerConfig):
         | QUOTA_KEYS
     )
 
+    aliases: ClassVar[Mapping[str, str]] = {"bindAddress": "listenAddress"}
+    file_name: ClassVar[str] = "namesrv.conf"
+
     listen_port: int = bounded(9876, 0, 65535)
     kv_config_path: str = ""
     """File of the settings that request 100 stores; config-overrides.properties beside it has the keys that were
@@ -81,7 +84,8 @@ def read_config(path: str | None) -> tuple[NamesrvConfig, ControllerConfig | Non
 def parse_config(text: str, source: str) -> tuple[NamesrvConfig, ControllerConfig | None]:
     """The configuration as read_config gives it, from the file's text."""
     properties = parse_properties(text, source)
-    own = {key: value for key, value in properties.items() if key in NamesrvConfig.keys()}  # noqa: SIM118 (a method)
+    own_keys = {**NamesrvConfig.keys(), **NamesrvConfig.aliases, **NamesrvConfig.foreign_keys()}
+    own = {key: value for key, value in properties.items() if key in own_keys}
     config = NamesrvConfig.from_properties(own, source)
     rest = {key: value for key, value in properties.items() if key not in own}
     if not rest and not config.enable_controller_in_namesrv:

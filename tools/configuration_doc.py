@@ -13,18 +13,23 @@ from pathlib import Path
 
 from controller.config import ControllerConfig
 from nameserver.config import NamesrvConfig
+from rmqha.model.config.rocketmq_keys import RULES, KeyRule
 from rmqha.model.config.servers import BrokerConfig, Config, ServerConfig
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "operate" / "configuration.md"
+KEYS = PAGE.parent.parent.parent / "tests" / "golden" / "rocketmq-5.4.0-keys.txt"
+"""All keys of RocketMQ's servers."""
 HEAD = """# Configuration keys
 
 Written by `tools/configuration_doc.py` from the classes named below; do not edit by hand.
 
 Every server reads a RocketMQ-style properties file (`rmqha broker -c FILE`, `rmqha controller -c FILE`,
-`rmqha namesrv -c FILE`). Keys are RocketMQ's where RocketMQ has them; keys that only rmqha has say "Own". An unknown
-key is an error that names the nearest known one. Times are milliseconds and sizes bytes.
+`rmqha namesrv -c FILE`). Keys are RocketMQ's where RocketMQ has them; keys that only rmqha has say "Own". Times are
+milliseconds and sizes bytes.
 
-Settings come first; what hardly anybody has a reason to change stands under [Knobs](#knobs), with its range.
+Settings come first; what hardly anybody has a reason to change stands under [Knobs](#knobs), with its range. Every
+other key of RocketMQ 5.4.0 stands under [RocketMQ's other keys](#rocketmqs-other-keys): it has no effect, or it ends
+the start. Any further key is an error that names the nearest known one.
 """
 
 
@@ -84,6 +89,15 @@ def _rows(cls: type[Config], names: set[str], *, knobs: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
+OTHER_KEYS = """
+## RocketMQ's other keys
+
+RocketMQ 5.4.0 reads them, rmqha does not. A key without effect does not keep a server from starting: `--check` names
+it, and the log does, event `keys_without_effect`. A key ends the start if to ignore it would break a promise. An
+operator who sets one while the server runs (`config set`, `mqadmin updateBrokerConfig`) gets an error with the reason.
+"""
+
+
 SERVERS: list[tuple[str, type[Config]]] = [
     ("Every server (`ServerConfig` in `rmqha/model/config/servers.py`)", ServerConfig),
     ("Broker (`rmqha/model/config/servers.py`)", BrokerConfig),
@@ -101,10 +115,47 @@ def _part(title: str, cls: type[Config], *, knobs: bool) -> str:
     return f"{part}\nAccepted under other names too: {', '.join(aliases)}.\n" if aliases and not knobs else part
 
 
+def _taken(file_name: str, cls: type[Config]) -> int:
+    """Number of RocketMQ's keys that this server takes."""
+    return sum(key in cls.keys() or key in cls.aliases for key in rocketmq_keys(file_name))  # noqa: SIM118 (a method)
+
+
+def rocketmq_keys(file_name: str) -> list[str]:
+    """All keys that RocketMQ 5.4.0 reads from such a file."""
+    lines = (line.split() for line in KEYS.read_text().splitlines() if not line.startswith("#"))
+    return [key for file, _, key in lines if file == file_name]
+
+
+def _others(cls: type[Config]) -> str:
+    """The keys that a server does not take, those that may end its start first."""
+    rules = RULES[cls.file_name]
+    count, taken = len(rocketmq_keys(cls.file_name)), _taken(cls.file_name, cls)
+    lines = [f"\n### `{cls.file_name}`\n", f"RocketMQ reads {count} keys from it, rmqha takes {taken} of them.\n"]
+    lines += ["| refused | unless | because |", "|---|---|---|"]
+    lines += [
+        f"| `{key}` | {_harmless(rule)} | {rule.reason} |" for key, rule in rules.items() if rule.harmless is not None
+    ]
+    lines += ["", "| without effect | because |", "|---|---|"]
+    by_reason: dict[str, list[str]] = {}
+    for key, rule in rules.items():
+        if rule.harmless is None:
+            by_reason.setdefault(rule.reason, []).append(f"`{key}`")
+    lines += [f"| {', '.join(keys)} | {reason} |" for reason, keys in by_reason.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _harmless(rule: KeyRule) -> str:
+    values = [f"`{value}`" if value else "empty" for value in rule.harmless or ()]
+    if rule.below_root:
+        values.append(f"`{rule.below_root}` in storePathRootDir")
+    return ", ".join(values)
+
+
 def page() -> str:
     settings = "".join(_part(title, cls, knobs=False) for title, cls in SERVERS)
     knobs = "".join(_part(title, cls, knobs=True) for title, cls in SERVERS)
-    return f"{HEAD}\n## Settings\n{settings}{KNOBS}{knobs}"
+    others = "".join(_others(cls) for _, cls in SERVERS if cls.file_name)
+    return f"{HEAD}\n## Settings\n{settings}{KNOBS}{knobs}{OTHER_KEYS}{others}"
 
 
 if __name__ == "__main__":

@@ -138,13 +138,17 @@ class HostTracer:
                 raise UsageError(f"cannot write the log file {log_file}: {error.strerror}; set logFile") from None
 
     @classmethod
-    def of(cls, config: ServerConfig, server: str, group: str = "") -> Self:
-        """The tracer that a server's keys ask for; warns where it would serve anybody."""
+    def of(
+        cls, config: ServerConfig, server: str, group: str = "", *, write: Callable[[str], object] | None = None
+    ) -> Self:
+        """The tracer that a server's keys ask for; warns where it would serve anybody, names keys without effect."""
         own = {"server": server, **({"group": group} if group else {})}
         json_of = own if config.log_format == "json" else None
-        made = cls(config.log_file, config.log_max_bytes, json_of=json_of)
+        made = cls(config.log_file, config.log_max_bytes, json_of=json_of, write=write)
         for sentence in config.warnings():
             made.event("insecure", reason=sentence)
+        for keys, reason in config.keys_without_effect():
+            made.event("keys_without_effect", keys=keys, reason=reason)
         return made
 
     def event(self, name: str, **fields: Any) -> None:

@@ -9,6 +9,7 @@ import click
 import trio
 
 from rmqha.broker.server import checked_addresses, run_broker
+from rmqha.cli.checked import tell_keys_without_effect
 from rmqha.host.access import security
 from rmqha.host.http.endpoint import expose
 from rmqha.host.process import spare_loaded_state
@@ -33,7 +34,11 @@ def read_config(path: Path) -> BrokerConfig:
     metavar="FILE",
     help="Properties file, as RocketMQ's broker.conf.",
 )
-@click.option("--check", is_flag=True, help="Only check the configuration; exit code 2 says what is wrong with it.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Only check the configuration: exit code 2 says what is wrong with it; names keys without effect.",
+)
 def broker(config_path: Path, check: bool) -> None:
     """Run a broker: one replica of a group, until SIGTERM.
 
@@ -44,6 +49,7 @@ def broker(config_path: Path, check: bool) -> None:
     security.use(config)
     checked_addresses(config, {})
     if check:
+        tell_keys_without_effect(config)
         return
     around = Surroundings(config, "broker", config.broker_name)
     tracer = around.tracer

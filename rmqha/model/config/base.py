@@ -2,7 +2,9 @@
 runs.
 
 A field `mapped_file_size_commit_log` is the key `mappedFileSizeCommitLog`; a field may name its key in its metadata.
-An unknown key is an error that names the nearest known one; a value of the wrong kind is an error that says which kind.
+A key of RocketMQ's that rmqha does not take is without effect, or refused (`rmqha.model.config.rocketmq_keys`). Any
+other unknown key is an error that names the nearest known one; a value of the wrong kind is an error that says which
+kind.
 """
 
 from __future__ import annotations
@@ -11,9 +13,12 @@ import dataclasses
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_type_hints
 
 from rmqha.model.error import ConfigError
+
+if TYPE_CHECKING:
+    from rmqha.model.config.rocketmq_keys import KeyRule
 
 T = TypeVar("T")
 
@@ -42,7 +47,8 @@ def _metadata(key: str, **more: Any) -> dict[str, Any]:
     return more | ({"key": key} if key else {})
 
 
-def _camel(name: str) -> str:
+def camel(name: str) -> str:
+    """The key of a field."""
     head, *tail = name.split("_")
     return head + "".join(word.capitalize() for word in tail)
 
@@ -89,18 +95,38 @@ class Config:
     """Keys of RocketMQ that mean one of ours under another name."""
     live_keys: ClassVar[frozenset[str]] = frozenset()
     """Keys that a request of an operator changes at once; the others need a restart (ruling 25)."""
+    file_name: ClassVar[str] = ""
+    """Name of RocketMQ's file for such a server, whose other keys are known too."""
+
+    ignored_keys: tuple[tuple[str, str], ...] = field(default=(), compare=False, metadata={"is_key": False})
+    """Keys of RocketMQ that were given and have no effect, each with the reason."""
 
     @classmethod
     def keys(cls) -> dict[str, dataclasses.Field[Any]]:
-        return {item.metadata.get("key", _camel(item.name)): item for item in dataclasses.fields(cls)}
+        fields = (item for item in dataclasses.fields(cls) if item.metadata.get("is_key", True))
+        return {item.metadata.get("key", camel(item.name)): item for item in fields}
+
+    @classmethod
+    def foreign_keys(cls) -> Mapping[str, KeyRule]:
+        """RocketMQ's keys that this server does not take."""
+        # costs a server's start that has none of them
+        from rmqha.model.config.rocketmq_keys import RULES
+
+        return RULES.get(cls.file_name, {})
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], source: str) -> Self:
         """Raises ConfigError naming `source`, the key, and what to write instead."""
         fields, hints, values = cls.keys(), get_type_hints(cls), dict[str, Any]()
+        ignored: list[tuple[str, str]] = []
         for given, value in properties.items():
             key = cls.aliases.get(given, given)
             item = fields.get(key)
+            if item is None and (rule := cls.foreign_keys().get(given)) is not None:
+                if rule.refuses(value, properties.get("storePathRootDir", "")):
+                    raise ConfigError(f"{source}: {given} = {value!r} is refused: {rule.reason}")
+                ignored.append((given, rule.reason_without_effect))
+                continue
             if item is None:
                 near = difflib.get_close_matches(given, [*fields, *cls.aliases], n=1, cutoff=0.0)
                 raise ConfigError(f"{source}: unknown key {given}; the nearest known key is {near[0]}")
@@ -108,12 +134,22 @@ class Config:
                 values[item.name] = _convert(hints[item.name], value)
             except ValueError as wanted:
                 raise ConfigError(f"{source}: {given} = {value!r} must be {wanted}") from None
-        config = cls(**values)
+        config = cls(**values, ignored_keys=tuple(ignored))
         config.check(source)
         return config
 
+    def keys_without_effect(self) -> list[tuple[str, str]]:
+        """The ignored keys that have one reason, and it."""
+        found: dict[str, list[str]] = {}
+        for key, reason in self.ignored_keys:
+            found.setdefault(reason, []).append(key)
+        return [(", ".join(keys), reason) for reason, keys in found.items()]
+
     def updated(self, changes: Mapping[str, str], source: str) -> tuple[Self, tuple[str, ...]]:
         """With the live keys among `changes` set, and the keys that would need a restart. Raises ConfigError."""
+        for key in changes:
+            if key not in self.keys() and (rule := self.foreign_keys().get(key)) is not None:
+                raise ConfigError(f"{source}: {key} has no effect here: {rule.reason}")
         known = self.to_properties()
         named = ((self.aliases.get(key, key), value) for key, value in changes.items())
         changed = {key: value for key, value in named if known.get(key) != value}

@@ -14,6 +14,7 @@ from rmqha.model.authorization.settings import initial_user, inner_user, request
 from rmqha.model.authorization.users import AuthorizationRules, User
 from rmqha.model.config.base import Config as Config
 from rmqha.model.config.base import bounded as bounded
+from rmqha.model.config.base import camel
 from rmqha.model.config.base import key_field as key_field
 from rmqha.model.config.base import knob as knob
 from rmqha.model.config.base import parse_properties as parse_properties
@@ -195,10 +196,12 @@ class BrokerConfig(ServerConfig):
     """A replica of a broker group. Times are milliseconds, sizes bytes."""
 
     aliases: ClassVar[Mapping[str, str]] = {
+        "bindAddress": "listenAddress",
         "haSlaveFallbehindMax": "haMaxGapNotInSync",
         "maxHaTransferByteInSecond": "haTransferBytesPerSecond",
     }
     live_keys: ClassVar[frozenset[str]] = frozenset(_BROKER_LIVE_KEYS.split()) | QUOTA_KEYS
+    file_name: ClassVar[str] = "broker.conf"
 
     broker_cluster_name: str = "DefaultCluster"
     """The cluster as clients and name servers know it."""
@@ -515,10 +518,23 @@ class BrokerConfig(ServerConfig):
             if file_bytes.isascii() and file_bytes.isdigit():
                 fitting_bytes = min(cls.max_message_size, int(file_bytes) // 2)
                 properties = {**properties, "maxMessageSize": str(fitting_bytes)}
-        config = super().from_properties(properties, source)
+        config = super().from_properties(cls._with_fitting_ratios(properties), source)
         if config.mode is HaMode.CP and "totalReplicas" not in properties:
             raise ConfigError(f"{source}: haMode=cp needs totalReplicas; set it to the number of the group's replicas")
         return config
+
+    @classmethod
+    def _with_fitting_ratios(cls, properties: Mapping[str, str]) -> Mapping[str, str]:
+        """Ratios of the disk that are not given follow one that is above them."""
+        found, lowest = dict(properties), 0
+        for name in ("disk_max_used_space_ratio", "disk_space_clean_forcibly_ratio", "disk_space_warning_level_ratio"):
+            key, default = camel(name), getattr(cls, name)
+            given = found.get(key)
+            if given is None and lowest > default:
+                found[key] = str(lowest)
+            elif given is not None and given.isascii() and given.isdigit():
+                lowest = int(given)
+        return found
 
     def check(self, source: str) -> None:
         super().check(source)
