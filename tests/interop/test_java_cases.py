@@ -14,7 +14,7 @@ from tests.process.cluster import LocalCluster
 
 pytestmark = pytest.mark.interop
 
-CASES = 18
+CASES = 19
 THROUGH = 10
 TIMEOUT_S = 240
 DELAYS = "1s 1s 2s 3s 4s"
@@ -25,7 +25,7 @@ QUIET = {"interop.level": "ERROR"}
 def test_every_case_before_through_and_after_the_masters_death(lab: Lab, tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path, name="cases")
     with cluster.path.open("a") as file:
-        file.write(f'messageDelayLevel = "{DELAYS}"\n')
+        file.write(f'messageDelayLevel = "{DELAYS}"\nrecallMessageEnable = true\n')
     try:
         done = cluster.up()
         assert done.returncode == 0, done.stderr

@@ -23,7 +23,7 @@ from rmqha.cli.messaging.send_input import (
     InputMessage,
     OpenInput,
     SendInput,
-    delay_property,
+    later_property,
     parse_properties,
 )
 from rmqha.cli.options import echo_json, namesrv_option, output_option
@@ -106,6 +106,7 @@ class SendReport:
 
 
 def _acked_line(line: int, message: OutgoingMessage, result: SendResult, wall_ms: int) -> dict[str, Any]:
+    handle = {"recallHandle": result.recall_handle} if result.recall_handle else {}
     return {
         "line": line,
         "msgId": result.msg_id,
@@ -118,6 +119,7 @@ def _acked_line(line: int, message: OutgoingMessage, result: SendResult, wall_ms
         "ackedAtMs": wall_ms,
         "tries": result.tries,
         "duplicatePossible": result.duplicate_possible,
+        **handle,
     }
 
 
@@ -171,7 +173,8 @@ def parse_rate(context: click.Context, parameter: click.Parameter, value: str | 
 @click.option("--key", "keys", multiple=True, metavar="K", help="Key of each message; repeatable.")
 @click.option("--tag", default="", metavar="TAG", help="Tag of each message.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Of each message; repeatable.")
-@click.option("--delay", metavar="LEVEL", help="Deliver each later: a delay level, or its time, such as 10s.")
+@click.option("--delay", metavar="LEVEL", help="Deliver each later: a delay level, or a time, such as 30s.")
+@click.option("--at", metavar="TIME", help="Deliver each at this time: ISO 8601, local unless it says so, or ms.")
 @click.option("--order-by", metavar="FIELD", help="JSON field whose equal values keep their order.")
 @click.option("--rate", callback=parse_rate, metavar="N/s", help="Send no faster than this.")
 @click.option("--group", default="rmqha-send", show_default=True, metavar="G", help="Producer group.")
@@ -201,6 +204,7 @@ def send(
     tag: str,
     properties: tuple[str, ...],
     delay: str | None,
+    at: str | None,
     order_by: str | None,
     rate: float | None,
     group: str,
@@ -219,10 +223,7 @@ def send(
     Exit code: 0 all acknowledged, 1 some not, 2 wrong usage or nobody to ask.
     """
     given = parse_properties(properties)
-    for name in delay_property(delay) if delay is not None else {}:
-        if name in given:
-            raise UsageError(f"--delay and --property {name} each say it: give one")
-    given |= delay_property(delay) if delay is not None else {}
+    given |= later_property(delay, at, given, time.time_ns() // 1_000_000)
     settings = SendInput(topic, bodies, path, input_format, key_field, tag_field, order_by, keys, tag, given)
     with settings.open() as messages, ExitStack() as stack:
         report = SendReport(messages.check())

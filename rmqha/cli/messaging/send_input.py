@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from rmqha.cli.moments import parse_time
 from rmqha.client.producers.outgoing import MAX_BODY_BYTES, OutgoingMessage, check_message, message_properties
 from rmqha.model.config.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from rmqha.model.error import UsageError
-from rmqha.model.message import PROPERTY_DELAY, PROPERTY_TIMER_DELAY_MS
+from rmqha.model.message import PROPERTY_DELAY, PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELIVER_MS
 
 InputFormat = Literal["lines", "jsonl"]
 SPOOL_BYTES = 16 * 1024 * 1024
@@ -238,3 +239,25 @@ def delay_property(text: str) -> dict[str, str]:
     if delay_ms in levels:
         return {PROPERTY_DELAY: str(levels.index(delay_ms) + 1)}
     return {PROPERTY_TIMER_DELAY_MS: str(delay_ms)}
+
+
+def at_property(text: str, now_ms: int) -> dict[str, str]:
+    """The property of `--at`: a time to come. Raises UsageError."""
+    at_ms = int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else parse_time(text)
+    if at_ms is None:
+        raise UsageError(f"--at {text!r} is no time: write 2026-11-21T14:00:00 or milliseconds")
+    if at_ms <= now_ms:
+        raise UsageError(f"--at {text} is over")
+    return {PROPERTY_TIMER_DELIVER_MS: str(at_ms)}
+
+
+def later_property(delay: str | None, at: str | None, given: Mapping[str, str], now_ms: int) -> dict[str, str]:
+    """The property of `--delay` or `--at`; none without them. Raises UsageError for both, and beside the same among
+    those `given`."""
+    if delay is not None and at is not None:
+        raise UsageError("--delay and --at each say it: give one")
+    found = delay_property(delay) if delay is not None else at_property(at, now_ms) if at is not None else {}
+    for name in found:
+        if name in given:
+            raise UsageError(f"--{'delay' if delay is not None else 'at'} and --property {name} each say it: give one")
+    return found

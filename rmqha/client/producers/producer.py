@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from ipaddress import ip_address
 from types import TracebackType
 from typing import NoReturn
@@ -24,6 +25,7 @@ from rmqha.client.producers.hedge import Hedge, Try
 from rmqha.client.producers.outgoing import Outgoing, OutgoingMessage, batch_part, check_message
 from rmqha.client.producers.pipeline import Pipeline
 from rmqha.client.producers.result import STATUS_OF_CODE, OnResult, SendResult, SendStatus, SendTally
+from rmqha.client.producers.timing import recall, timer_properties
 from rmqha.client.route import Backoff, MessageQueue, TopicRoute
 from rmqha.client.session import ClientSession
 from rmqha.host.access.security import Security
@@ -119,18 +121,32 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         key: str | None = None,
         queue_id: int | None = None,
+        deliver_at: datetime | None = None,
+        delay: timedelta | None = None,
         timeout_ms: int = SEND_TIMEOUT_MS,
         require_ok: bool = False,
     ) -> SendResult:
         """Send one message and wait for the answer, trying again until `timeout_ms` are over.
+
+        With `deliver_at` (which has a time zone) or `delay` consumers get it then, and the result's `recall_handle`
+        takes it back before. `delay` counts from when the broker takes the message.
 
         With `require_ok` an answer that the record is stored but not copied or flushed in time is tried again as well,
         else it is returned with that status, as the Java client does.
         Raises UsageError for a message that no broker takes, RemoteError for an answer that a retry cannot change or
         the last one before the deadline, UnreachableError if no answer came.
         """
-        message = OutgoingMessage(topic, body, keys, tags, properties or {}, key, queue_id)
+        timed = timer_properties(deliver_at, delay, properties or {}, _wall_ms())
+        message = OutgoingMessage(topic, body, keys, tags, timed, key, queue_id)
         return await self.send_message(message, timeout_ms=timeout_ms, require_ok=require_ok)
+
+    async def recall(self, handle: str, *, timeout_ms: int = SEND_TIMEOUT_MS) -> str:
+        """Take back a message that waits for its time; its id. `handle`: the `recall_handle` of its send's result.
+
+        Once it returns the message is not delivered any more; it says nothing of a message that there was not. Raises
+        UsageError for what is no handle, RemoteError for a broker that refuses (604: its time has come, 16: its
+        recallMessageEnable is false) or has not confirmed in time, UnreachableError if no answer came."""
+        return await recall(self._routes, self._remoting, self._group, handle, timeout_ms)
 
     async def send_message(
         self, message: OutgoingMessage, *, timeout_ms: int = SEND_TIMEOUT_MS, require_ok: bool = False
@@ -340,6 +356,7 @@ class Producer:
             int(ext.get("queueOffset", -1)),
             progress.tries,
             progress.copies_possible,
+            ext.get("recallHandle", ""),
         )
         progress.copies_possible += status is not SendStatus.SEND_OK
         return result

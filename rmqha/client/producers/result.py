@@ -42,6 +42,8 @@ class SendResult:
     queue_offset: int
     tries: int
     copies_possible: int
+    recall_handle: str = ""
+    """By this `Producer.recall` takes back a message that waits for its time; "" for any other."""
 
     @property
     def duplicate_possible(self) -> bool:

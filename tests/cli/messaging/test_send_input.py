@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from rmqha.cli.messaging.send_input import SendInput, delay_property, parse_properties
+from rmqha.cli.messaging.send_input import SendInput, at_property, delay_property, later_property, parse_properties
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.model.error import UsageError
 
@@ -67,3 +68,31 @@ def test_a_delay_is_a_level_or_its_time(text: str, wanted: dict[str, str]) -> No
 def test_other_delays_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="must be a level, 1 to 64, or a time such as 10s"):
         delay_property(text)
+
+
+def test_a_time_is_of_this_zone_unless_it_says_otherwise() -> None:
+    assert at_property("2026-11-21T14:00:00+01:00", 0) == {"TIMER_DELIVER_MS": "1795266000000"}
+    local_ms = int(datetime(2026, 11, 21, 14).timestamp() * 1000)
+    assert at_property("2026-11-21T14:00:00", 0) == at_property(str(local_ms), 0) == {"TIMER_DELIVER_MS": str(local_ms)}
+
+
+@pytest.mark.parametrize(
+    ("delay", "at", "given", "words"),
+    [
+        ("7s", "2026-11-21T14:00:00", {}, "--delay and --at each say it"),
+        (None, "soon", {}, "'soon' is no time"),
+        (None, "", {}, "'' is no time"),
+        (None, "1970-01-01T00:00:00+00:00", {}, "is over"),
+        (None, "99999999999999", {"TIMER_DELIVER_MS": "1"}, "--at and --property TIMER_DELIVER_MS each say it"),
+        ("7s", None, {"TIMER_DELAY_MS": "1"}, "--delay and --property TIMER_DELAY_MS each say it"),
+    ],
+)
+def test_what_says_no_time_or_two_is_refused(
+    delay: str | None, at: str | None, given: dict[str, str], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        later_property(delay, at, given, 1)
+
+
+def test_neither_is_nothing() -> None:
+    assert later_property(None, None, {"a": "b"}, 1) == {}

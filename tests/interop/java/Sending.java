@@ -19,6 +19,7 @@ import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.producer.RecallMessageHandle;
 import org.apache.rocketmq.remoting.protocol.ResponseCode;
 
 /** Cases of producers: every way to send, what is too big, what is not ASCII, finding a message again. */
@@ -37,6 +38,7 @@ final class Sending {
         all.put("unicode", Sending::unicode);
         all.put("selector", Sending::selector);
         all.put("query", Sending::query);
+        all.put("recall", Sending::recall);
     }
 
     /** A consumer of the topic alone gets these bodies and no others. */
@@ -194,6 +196,33 @@ final class Sending {
             seen.computeIfAbsent(message.getUserProperty("order"), order -> new ArrayList<>()).add(Integer.valueOf(Clients.text(message)));
         }
         seen.forEach((order, numbers) -> Cases.same("order " + order, numbers.stream().sorted().toList(), numbers));
+        producer.shutdown();
+    }
+
+    /** Of two timer messages one is taken back; a handle for another topic and one that is none are refused. */
+    private static void recall(Cases cases, String topic) throws Exception {
+        DefaultMQProducer producer = Clients.producer(cases);
+        Message kept = Clients.message(topic, "kept"), dropped = Clients.message(topic, "dropped");
+        kept.setDelayTimeMs(5000);
+        dropped.setDelayTimeMs(5000);
+        SendResult result = Clients.send(producer, dropped);
+        Clients.send(producer, kept);
+        Cases.same("id", result.getMsgId(), producer.recallMessage(topic, result.getRecallHandle()));
+        String foreign = RecallMessageHandle.HandleV1.buildHandle(
+            topic, "elsewhere", String.valueOf(System.currentTimeMillis() + 5000), result.getMsgId());
+        String old = RecallMessageHandle.HandleV1.buildHandle(
+            topic, result.getMessageQueue().getBrokerName(), "1", result.getMsgId());
+        for (String handle : List.of(foreign, old, "none")) {
+            try {
+                producer.recallMessage(topic, handle);
+                throw new IllegalStateException("it was taken: " + handle);
+            } catch (MQBrokerException refusal) {
+                Cases.same("code", ResponseCode.ILLEGAL_OPERATION, refusal.getResponseCode());
+            } catch (MQClientException refusal) {
+                Cases.check("the client itself refuses what is no handle, or a broker that there is not", handle != old);
+            }
+        }
+        consumed(cases, topic, Set.of("kept"));
         producer.shutdown();
     }
 
