@@ -231,7 +231,7 @@ class BrokerCore:
         users = UserRequests(self.users, changes, feed)
         parts = (*asked, users, self.send, selectors, self.queue_ends, self.read_repair)
         appending = self.send, self.pull, send_back, self.transactions, self.recalls
-        return BrokerProcessor(*appending, consumers, parts, self.room, lambda: self.driver.is_log_free)
+        return BrokerProcessor(*appending, consumers, parts, self.room, lambda: driver.is_log_free, driver.catch_up)
 
     def _repair_settled(self) -> None:
         """A damaged record is whole again, or nobody has it: whatever waits for one looks again."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import trio
 
 from rmqha.broker.core import BrokerCore
@@ -15,6 +17,9 @@ SCHEDULE_TICK_MS = 100
 """Longest delay (ms) of a delayed message beyond its time."""
 TRANSACTION_TICK_MS = 200
 """Longest delay (ms) of a check, and the interval at which the offsets of transactions move."""
+DISPATCH_DELAY_MS = 2
+"""Longest time (ms) for which a record stays out of its queue while nobody waits for it: a lone sender's next send is
+here sooner than a dispatch is done, and would wait for it each time."""
 INDEX_DELAY_MS = 20
 """Time (ms) for which dispatched records gather before they are indexed together."""
 INDEX_STEP_BYTES = 64 * 1024
@@ -46,9 +51,11 @@ class BrokerLoops:
         self._core = core
         self._driver = core.driver
         self._clock = clock
-        self._dispatch = trio.Event()
+        self._dispatch, self._dispatch_wait = trio.Event(), trio.CancelScope()
+        self._dispatch_woken_at_s = -math.inf
         self._index = trio.Event()
-        self._index.set()
+        for begun in self._dispatch, self._index:
+            begun.set()
         self._flush = trio.Event()
         self._allocate = trio.Event()
         self._step = trio.Event()
@@ -65,7 +72,14 @@ class BrokerLoops:
 
     # --- what a shell is told -----------------------------------------------------------------------------------------
     def wake_dispatch(self) -> None:
-        self._dispatch.set()
+        """At once for held pulls, for who does not serve yet, and for what comes by itself; requests that look catch up
+        without this."""
+        now_s, before_s = trio.current_time(), self._dispatch_woken_at_s
+        self._dispatch_woken_at_s = now_s
+        if now_s - before_s > DISPATCH_DELAY_MS / 1000 or self._core.pull.hold_count or not self._driver.is_serving:
+            self._dispatch.set()
+        elif self._dispatch_wait.deadline == math.inf:
+            self._dispatch_wait.deadline = now_s + DISPATCH_DELAY_MS / 1000
 
     def wake_flush(self) -> None:
         self._flush.set()
@@ -141,7 +155,8 @@ class BrokerLoops:
 
     async def _run_dispatch(self) -> None:
         while True:
-            await self._dispatch.wait()
+            with trio.CancelScope() as self._dispatch_wait:
+                await self._dispatch.wait()
             self._dispatch = trio.Event()
             while self._driver.dispatch_due and self._driver.dispatch():
                 await trio.lowlevel.checkpoint()

@@ -340,6 +340,11 @@ class ReplicaDriver:
             self.store.grown.clear()
         return more and self.store.dispatched_offset > before
 
+    def catch_up(self) -> None:
+        """Dispatch for somebody who looks now, if a slice is enough."""
+        if self.dispatch_due and self.store.dispatch_behind_bytes <= DISPATCH_BYTES:
+            self.dispatch()
+
     @property
     def flush_due(self) -> bool:
         """Somebody waits for the disk: sync at once, not at the next interval."""

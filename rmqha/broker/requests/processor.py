@@ -33,6 +33,8 @@ _BESIDE_THE_LOG = frozenset(
     }
 )
 """Answered while the log is being changed."""
+_BESIDE_THE_QUEUES = _BESIDE_THE_LOG | _APPENDS | {RequestCode.UPDATE_CONSUMER_OFFSET}
+"""Answered without a look at any queue."""
 
 Later = Callable[[Channel, Command], None]
 """Takes one request and answers it by itself, now or later; raises RequestError to refuse it."""
@@ -58,9 +60,11 @@ class BrokerProcessor:
         parts: Iterable[Handlers],
         room: TailRoom,
         is_log_free: Callable[[], bool],
+        catch_up: Callable[[], None],
     ) -> None:
-        """While not `is_log_free` only what never looks at the log is answered."""
-        self._is_log_free = is_log_free
+        """While not `is_log_free` only what never looks at the log is answered. `catch_up` comes before a look at the
+        queues: who was told of a message finds it there."""
+        self._is_log_free, self._catch_up = is_log_free, catch_up
         self._room = room
         self._send = send
         self._pull = pull
@@ -99,6 +103,8 @@ class BrokerProcessor:
             if sends:
                 self._send.process(channel, sends)
                 sends = []
+            if command.code not in _BESIDE_THE_QUEUES:
+                self._catch_up()
             self._one(channel, command)
         if sends:
             self._send.process(channel, sends)

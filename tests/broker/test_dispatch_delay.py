@@ -1,0 +1,166 @@
+"""When records enter their queues: soon, and before anybody looks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from rmqha.broker.loops import DISPATCH_DELAY_MS, BrokerLoops
+from rmqha.broker.replication import replica_driver
+from rmqha.broker.tables.topics import TopicConfig
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import loads
+from tests.broker.support import Broker, FakeChannel, pull_command, send_command
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    broker = Broker(tmp_path).start()
+    broker.core.topics.put(TopicConfig("T", 1, 1))
+    yield broker
+    broker.close()
+
+
+def send(broker: Broker) -> None:
+    channel = FakeChannel()
+    broker.core.processor.received(channel, [send_command("T")])
+    assert channel.one().code == ResponseCode.SUCCESS
+
+
+def queued_count(broker: Broker) -> int:
+    return int(broker.store.queue_range("T", 0)[1])
+
+
+@asynccontextmanager
+async def running(broker: Broker) -> AsyncIterator[None]:
+    async with trio.open_nursery() as nursery:
+        broker.shell.loops = BrokerLoops(broker.core, broker.clock)
+        nursery.start_soon(broker.shell.loops.run)
+        await trio.testing.wait_all_tasks_blocked()
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def test_sends_that_follow_each_other_enter_their_queue_together(
+    broker: Broker, mock_clock: trio.testing.MockClock
+) -> None:
+    async with running(broker):
+        send(broker)
+        await trio.testing.wait_all_tasks_blocked()
+        assert queued_count(broker) == 1, "nothing speaks for more soon after a pause"
+        for _ in range(3):
+            send(broker)
+            await trio.testing.wait_all_tasks_blocked()
+        assert queued_count(broker) == 1
+        mock_clock.jump(DISPATCH_DELAY_MS / 1000)
+        await trio.testing.wait_all_tasks_blocked()
+        assert queued_count(broker) == 4
+        send(broker)
+        await trio.testing.wait_all_tasks_blocked()
+        assert queued_count(broker) == 4, "the delay begins anew"
+        mock_clock.jump(DISPATCH_DELAY_MS / 1000)
+        await trio.testing.wait_all_tasks_blocked()
+        assert queued_count(broker) == 5
+
+
+async def test_a_held_pull_gets_its_message_without_delay(broker: Broker, mock_clock: trio.testing.MockClock) -> None:
+    async with running(broker):
+        for count in range(1, 4):
+            consumer = FakeChannel()
+            broker.core.processor.received(consumer, [pull_command("T", 0, count - 1, sysFlag="6")])
+            assert broker.core.pull.hold_count == 1
+            send(broker)
+            await trio.testing.wait_all_tasks_blocked()
+            assert consumer.one().code == ResponseCode.SUCCESS
+            assert queued_count(broker) == count
+
+
+async def test_a_pull_that_comes_in_the_delay_does_not_wait_for_its_end(
+    broker: Broker, mock_clock: trio.testing.MockClock
+) -> None:
+    async with running(broker):
+        send(broker)
+        await trio.testing.wait_all_tasks_blocked()
+        send(broker)
+        consumer = FakeChannel()
+        broker.core.processor.received(consumer, [pull_command("T", 0, 2, sysFlag="6")])
+        assert queued_count(broker) == 2 and broker.core.pull.hold_count == 1
+        send(broker)
+        await trio.testing.wait_all_tasks_blocked()
+        assert consumer.one().code == ResponseCode.SUCCESS
+
+
+LOOKS = {
+    "pull": pull_command("T", 0, 0),
+    "max offset": Command(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}),
+    "by time": Command(
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, {"topic": "T", "queueId": "0", "timestamp": str(1 << 50)}
+    ),
+    "entries": Command(
+        RequestCode.QUERY_CONSUME_QUEUE,
+        {"topic": "T", "queueId": "0", "index": "0", "count": "10", "consumerGroup": "G"},
+    ),
+    "statistics": Command(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"}),
+}
+
+
+def seen_count(reply: Command) -> int:
+    """Number of messages in the queue by an answer to one of LOOKS."""
+    assert reply.code == ResponseCode.SUCCESS
+    if "maxOffset" in reply.ext:
+        return int(reply.ext["maxOffset"])
+    if "offset" in reply.ext:
+        return int(reply.ext["offset"])
+    body = loads(reply.body)
+    if "maxQueueIndex" in body:
+        return int(body["maxQueueIndex"])
+    ((_, offsets),) = body["offsetTable"].items()
+    return int(offsets["maxOffset"])
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_who_was_told_of_a_message_finds_it_in_its_queue(broker: Broker, look: str) -> None:
+    """Nothing but the requests runs here."""
+    for count in range(1, 4):
+        send(broker)
+        channel = FakeChannel()
+        broker.core.processor.received(channel, [LOOKS[look]])
+        assert seen_count(channel.one()) == count
+
+
+def test_a_send_and_a_look_of_one_read(broker: Broker) -> None:
+    channel = FakeChannel()
+    broker.core.processor.received(channel, [send_command("T"), send_command("T"), LOOKS["max offset"]])
+    sent, more, looked = channel.take()
+    assert sent.code == more.code == ResponseCode.SUCCESS and seen_count(looked) == 2
+
+
+def test_sends_and_commits_of_offsets_dispatch_nothing(broker: Broker) -> None:
+    send(broker)
+    fields = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "0"}
+    broker.core.processor.received(FakeChannel(), [Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields)])
+    send(broker)
+    assert queued_count(broker) == 0
+
+
+def test_a_look_does_not_dispatch_a_backlog(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_driver, "DISPATCH_BYTES", 10)
+    send(broker)
+    channel = FakeChannel()
+    broker.core.processor.received(channel, [LOOKS["max offset"]])
+    assert seen_count(channel.one()) == 0
+
+
+def test_a_look_while_the_log_is_being_changed_dispatches_nothing(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(broker)
+    monkeypatch.setattr(type(broker.core.driver), "is_log_free", property(lambda driver: False))
+    broker.core.driver.catch_up()
+    assert queued_count(broker) == 0
