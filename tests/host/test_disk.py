@@ -221,6 +221,21 @@ def test_an_unreserved_file_gets_blocks_as_writes_reach_them(host: tuple[HostDis
     region.close()
 
 
+def test_a_store_into_an_unreserved_file_reads_nothing_ahead(host: tuple[HostDisk, Path]) -> None:
+    """The system's read-ahead would stop the event loop at the first store into each new queue."""
+    disk, root = host
+    regions = [disk.map(name, 1 << 20, create=True, reserve=name == "log") for name in ("log", "queue")]
+    flags: dict[str, list[str]] = {}
+    path = ""
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if str(root) in line:
+            path = line.rsplit("/", 1)[1]
+        elif path and line.startswith("VmFlags:"):
+            flags[path], path = line.split()[1:], ""
+    assert ("rr" in flags["log"], "rr" in flags["queue"]) == (False, True)
+    assert all(region.close() for region in regions)
+
+
 def test_blocks_are_asked_for_once(host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Writes that go to and fro in a file, as those of an index, cost a system call at the first touch only."""
     disk, _ = host
