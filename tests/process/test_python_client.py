@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from rmqha.client import aio, sync
 from rmqha.client.admin import Admin
 from rmqha.client.consumers.consumer import Consumer
 from rmqha.client.consumers.message import Message
@@ -17,7 +20,7 @@ from rmqha.client.producers.producer import Producer
 from rmqha.client.producers.transaction import Outcome, TransactionProducer
 from rmqha.drill.cluster import Cluster, quickstart
 from rmqha.model.error import RemoteError, UnreachableError
-from tests.support.patience import HANG_S
+from tests.support.patience import HANG_MS, HANG_S
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 KEYS: dict[str, str | int | bool] = {
@@ -45,10 +48,33 @@ async def test_what_a_real_broker_does_for_it(tmp_path: Path) -> None:
             await _retries(namesrv, admin)
             await _resets(namesrv, admin)
             await _transactions(namesrv)
+            await trio.to_thread.run_sync(_blocking, namesrv)
+            await trio.to_thread.run_sync(asyncio.run, _awaited(namesrv))
             await _examples(namesrv)
             await admin.delete_topic("Orders")
             with pytest.raises(RemoteError, match="17"):
                 await admin.route("Orders")
+
+
+def _blocking(namesrv: str) -> None:
+    """A script that knows no trio: a topic of its own, sent, read, and nothing left over."""
+    with sync.Admin(namesrv) as admin:
+        admin.create_topic("Blocking", queue_count=2)
+        with sync.Producer(namesrv) as producer:
+            assert producer.send("Blocking", b"0", timeout_ms=HANG_MS, require_ok=True).status.name == "SEND_OK"
+            messages = (OutgoingMessage("Blocking", b"%d" % number) for number in range(1, 50))
+            assert producer.send_many(messages, batch=8).acknowledged == 49
+        with sync.Consumer(namesrv, "Scripts", "Blocking") as consumer:
+            read = [message.body for message in itertools.islice(consumer, 50)]
+        assert sorted(map(int, read)) == list(range(50))
+        assert [row["lag"] for row in admin.progress("Scripts", "Blocking")] == [0, 0]
+
+
+async def _awaited(namesrv: str) -> None:
+    async with aio.Producer(namesrv) as producer, aio.Consumer(namesrv, "Tasks", "Blocking") as consumer:
+        sent = [producer.send("Blocking", b"%d" % number, require_ok=True) for number in range(50, 60)]
+        assert {result.status.name for result in await asyncio.gather(*sent)} == {"SEND_OK"}
+        assert sorted([int((await consumer.receive()).body) for _ in range(60)]) == list(range(60))
 
 
 async def _all_filters(namesrv: str) -> None:

@@ -63,9 +63,18 @@ def check_topic(topic: str) -> None:
         raise UsageError(f"topic {topic!r} is longer than {MAX_TOPIC_CHARS} characters")
 
 
+def check_body(topic: str, body: object) -> None:
+    """Raise UsageError unless a body is bytes: who does not check types passes others."""
+    if isinstance(body, bytes | bytearray | memoryview):
+        return
+    hint = "; encode it: body.encode()" if isinstance(body, str) else ""
+    raise UsageError(f"the body of a message for topic {topic} is {type(body).__name__}, not bytes{hint}")
+
+
 def check_message(message: OutgoingMessage) -> None:
     """Raise UsageError for a message that every broker refuses."""
     check_topic(message.topic)
+    check_body(message.topic, message.body)
     if not message.body:
         raise UsageError(f"a message for topic {message.topic} has an empty body")
     if len(message.body) > MAX_BODY_BYTES:

@@ -1,0 +1,294 @@
+"""Clients for asyncio: `from rmqha.client.aio import Producer, Consumer, Admin`.
+
+Each runs the trio client of its name in a thread of its own; a method here is the one there, to be awaited in any
+asyncio loop. A call that is cancelled is cancelled there too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+
+from rmqha.client.admin import TIMEOUT_MS
+from rmqha.client.admin import Admin as TrioAdmin
+from rmqha.client.compression import MAX_BODY_BYTES
+from rmqha.client.consumers.assigned import Part
+from rmqha.client.consumers.consumer import Consumer as TrioConsumer
+from rmqha.client.consumers.consumer import Start
+from rmqha.client.consumers.message import Message, MessageBatch, MessageView
+from rmqha.client.portal import ConsumerReading, MessageFeed, Portal
+from rmqha.client.producers.outgoing import OutgoingMessage
+from rmqha.client.producers.producer import SEND_TIMEOUT_MS
+from rmqha.client.producers.producer import Producer as TrioProducer
+from rmqha.client.producers.result import OnResult, SendResult, SendStatus, SendTally
+from rmqha.host.access.security import Security
+from rmqha.model.error import RmqhaError
+
+__all__ = [
+    "Admin",
+    "Consumer",
+    "Message",
+    "MessageBatch",
+    "MessageView",
+    "OutgoingMessage",
+    "Producer",
+    "SendResult",
+    "SendStatus",
+    "SendTally",
+]
+
+T = TypeVar("T")
+P = ParamSpec("P")
+ClientT = TypeVar("ClientT", bound=AbstractAsyncContextManager[Any])
+SelfT = TypeVar("SelfT", bound="Awaited[Any]")
+
+
+class Awaited(Generic[ClientT]):
+    """Async context manager around a trio client; `open` and `close` do the same where a block does not fit."""
+
+    def __init__(self, client: ClientT) -> None:
+        self._client = client
+        self._portal = Portal(client)
+
+    async def open(self: SelfT) -> SelfT:
+        """Connect. Raises as entering the trio client does; UsageError if it was opened before."""
+        started = self._portal.start()
+        try:
+            await asyncio.shield(asyncio.wrap_future(started))
+        except asyncio.CancelledError:
+            self._portal.stop(by_error=True)
+            raise
+        return self
+
+    async def close(self) -> None:
+        """Leave; other calls fail. A second call does nothing."""
+        await self._leave(by_error=False)
+
+    async def __aenter__(self: SelfT) -> SelfT:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._leave(by_error=error is not None)
+
+    async def _leave(self, *, by_error: bool) -> None:
+        await asyncio.shield(asyncio.wrap_future(self._portal.stop(by_error=by_error)))
+
+    async def _wait(self, future: Future[T], late: Callable[[T], None] | None = None) -> T:
+        """Its value. `late` gets the value of a call that was cancelled and had ended all the same."""
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            if not future.cancel() and late is not None and future.exception() is None:
+                late(future.result())
+            raise
+
+
+def awaited(
+    method: Callable[Concatenate[ClientT, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Awaited[ClientT], P], Coroutine[Any, Any, T]]:
+    """The method of the trio client, awaited in asyncio."""
+
+    @functools.wraps(method)
+    async def call(self: Awaited[ClientT], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._wait(self._portal.submit(lambda: method(self._client, *args, **kwargs)))
+
+    return call
+
+
+def looked_up(method: Callable[[ClientT], T]) -> Callable[[Awaited[ClientT]], Coroutine[Any, Any, T]]:
+    """The method that waits for nothing, called where the client runs: its state does not change meanwhile."""
+
+    @functools.wraps(method)
+    async def call(self: Awaited[ClientT]) -> T:
+        async def look() -> T:
+            return method(self._client)
+
+        return await self._wait(self._portal.submit(look))
+
+    return call
+
+
+class AwaitedProducer(Awaited[TrioProducer]):
+    """Producer for asyncio; any number of tasks may send at the same time."""
+
+    def __init__(
+        self,
+        namesrv: str,
+        group: str = "rmqha-producer",
+        *,
+        compression: str | None = "zlib",
+        security: Security | None = None,
+    ) -> None:
+        """Take what `rmqha.client.Producer` takes."""
+        super().__init__(TrioProducer(namesrv, group, compression=compression, security=security))
+
+    route = awaited(TrioProducer.route)
+    send = awaited(TrioProducer.send)
+    send_message = awaited(TrioProducer.send_message)
+    send_batch = awaited(TrioProducer.send_batch)
+    send_oneway = awaited(TrioProducer.send_oneway)
+    recall = awaited(TrioProducer.recall)
+    statistics = looked_up(TrioProducer.statistics)
+
+    async def send_many(
+        self,
+        messages: Iterable[OutgoingMessage] | AsyncIterable[OutgoingMessage],
+        *,
+        window: int = 64,
+        batch: int = 1,
+        timeout_ms: int = SEND_TIMEOUT_MS,
+        require_ok: bool = True,
+        on_result: OnResult | None = None,
+    ) -> SendTally:
+        """Send all, at most `window` on their way at once, as `rmqha.client.Producer.send_many`. `messages` is
+        iterated, and `on_result` called, in the loop; what `messages` raises ends the sending."""
+        loop, room = asyncio.get_running_loop(), asyncio.Semaphore(max(window, 1))
+        feed = MessageFeed(self._portal, lambda: _tell(loop, room.release))
+
+        def keep(position: int, message: OutgoingMessage, outcome: SendResult | RmqhaError) -> None:
+            if on_result is not None:
+                _tell(loop, functools.partial(on_result, position, message, outcome))
+
+        future = self._portal.submit(
+            lambda: self._client.send_many(
+                feed, window=window, batch=batch, timeout_ms=timeout_ms, require_ok=require_ok, on_result=keep
+            )
+        )
+        future.add_done_callback(lambda _: _tell(loop, room.release))
+        try:
+            async for message in _each(messages):
+                await room.acquire()
+                if future.done():
+                    break
+                feed.put(message)
+            feed.end()
+            return await self._wait(future)
+        except BaseException:
+            future.cancel()
+            raise
+
+
+class AwaitedConsumer(Awaited[TrioConsumer]):
+    """Consumer for asyncio and async iterator of Message; one task reads from it.
+
+    A message (or batch) counts as finished when the next one is asked for, the last one when the block ends without an
+    error, or at `close`."""
+
+    def __init__(
+        self,
+        namesrv: str,
+        group: str,
+        topic: str,
+        tags: str = "*",
+        *,
+        selector: str = "",
+        start: Start = "committed",
+        standalone: bool = False,
+        part: Part | None = None,
+        offset_file: str | os.PathLike[str] | None = None,
+        security: Security | None = None,
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
+        """Take what `rmqha.client.Consumer` takes."""
+        super().__init__(
+            TrioConsumer(
+                namesrv,
+                group,
+                topic,
+                tags,
+                selector=selector,
+                start=start,
+                standalone=standalone,
+                part=part,
+                offset_file=offset_file,
+                security=security,
+                max_body_bytes=max_body_bytes,
+            )
+        )
+        self._reading = ConsumerReading()
+
+    commit = awaited(TrioConsumer.commit)
+    retry = awaited(TrioConsumer.retry)
+    refused = awaited(TrioConsumer.refused)
+    assignment = looked_up(TrioConsumer.assignment)
+    statistics = looked_up(TrioConsumer.statistics)
+
+    async def receive(self) -> Message:
+        """The next message; bound it with `asyncio.wait_for`. Raises as `rmqha.client.Consumer.receive`."""
+        return await self._next(self._client.receive, Message)
+
+    async def receive_batch(self) -> MessageBatch:
+        """The next messages of one queue."""
+        return await self._next(self._client.receive_batch, MessageBatch)
+
+    async def batches(self) -> AsyncIterator[MessageBatch]:
+        """All that arrives, in batches whose messages are decoded when they are looked at."""
+        while True:
+            yield await self.receive_batch()
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        while True:
+            yield await self.receive()
+
+    async def _leave(self, *, by_error: bool) -> None:
+        # what nobody has got is not finished
+        await super()._leave(by_error=by_error or self._reading.is_behind)
+
+    async def _next(self, receive: Callable[[], Coroutine[Any, Any, T]], kind: type[T]) -> T:
+        keep = cast("Callable[[T | None], None]", self._reading.keep)
+        taken = await self._wait(self._portal.submit(lambda: self._reading.next(receive, kind, None), keep), keep)
+        assert taken is not None, "without a limit of time something comes"
+        return taken
+
+
+class AwaitedAdmin(Awaited[TrioAdmin]):
+    """Questions and orders to name servers, brokers and controllers, for asyncio."""
+
+    def __init__(self, namesrv: str, timeout_ms: int = TIMEOUT_MS, *, security: Security | None = None) -> None:
+        """Take what `rmqha.client.Admin` takes."""
+        super().__init__(TrioAdmin(namesrv, timeout_ms, security=security))
+
+    cluster_info = awaited(TrioAdmin.cluster_info)
+    route = awaited(TrioAdmin.route)
+    topics = awaited(TrioAdmin.topics)
+    create_topic = awaited(TrioAdmin.create_topic)
+    delete_topic = awaited(TrioAdmin.delete_topic)
+    progress = awaited(TrioAdmin.progress)
+    reset_offsets = awaited(TrioAdmin.reset_offsets)
+    query_message = awaited(TrioAdmin.query_message)
+    read_queue = awaited(TrioAdmin.read_queue)
+    replica_state = awaited(TrioAdmin.replica_state)
+    history = awaited(TrioAdmin.history)
+    controller_state = awaited(TrioAdmin.controller_state)
+    epochs = awaited(TrioAdmin.epochs)
+    controller_metadata = awaited(TrioAdmin.controller_metadata)
+    sync_state = awaited(TrioAdmin.sync_state)
+    elect_master = awaited(TrioAdmin.elect_master)
+    ask = awaited(TrioAdmin.ask)
+    statistics = looked_up(TrioAdmin.statistics)
+
+
+Producer, Consumer, Admin = AwaitedProducer, AwaitedConsumer, AwaitedAdmin
+
+
+def _tell(loop: asyncio.AbstractEventLoop, work: Callable[[], object]) -> None:
+    """From the client's thread; a loop that has ended needs no word."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(work)
+
+
+async def _each(messages: Iterable[OutgoingMessage] | AsyncIterable[OutgoingMessage]) -> AsyncIterator[OutgoingMessage]:
+    if isinstance(messages, AsyncIterable):
+        async for message in messages:
+            yield message
+    else:
+        for message in messages:
+            yield message

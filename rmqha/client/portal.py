@@ -1,0 +1,204 @@
+"""Thread in which a trio client runs for programs that are not on trio. Control plane.
+
+Every call is a task there; who asked waits on a future of `concurrent.futures`, which a thread can block on and asyncio
+can await. The client is entered and left by one task, so its own tasks end with it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar, cast
+
+import trio
+
+from rmqha.client.consumers.message import Message, MessageBatch
+from rmqha.client.producers.outgoing import OutgoingMessage
+from rmqha.model.error import UsageError
+
+T = TypeVar("T")
+
+
+class _EndedByError(Exception):
+    """The application's block ended by an error: the client is left as by one, too."""
+
+
+class Portal:
+    """Way to one client, once: it starts and it stops. Any thread may call."""
+
+    def __init__(self, client: AbstractAsyncContextManager[Any]) -> None:
+        self._client = client
+        self._thread = threading.Thread(target=self._run, name="rmqha-client", daemon=True)
+        self._started: Future[None] = Future()
+        self._stopped: Future[None] = Future()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._nursery: trio.Nursery | None = None
+        self._stop: trio.Event
+        self._ends_by_error = False
+
+    def start(self) -> Future[None]:
+        """Done when the client is entered; fails with what entering raised. UsageError if it was started before."""
+        if self._thread.ident is not None:
+            raise UsageError("a client is opened once; make another one")
+        self._thread.start()
+        return self._started
+
+    def stop(self, *, by_error: bool) -> Future[None]:
+        """Leave the client; calls that wait fail. `by_error`: as a block that an error ended. Done when the thread's
+        work is over; fails with what leaving raised."""
+        if self._thread.ident is None and not self._stopped.done():
+            self._stopped.set_result(None)
+        elif self._token is not None:
+
+            def end() -> None:
+                self._ends_by_error = by_error
+                self._stop.set()
+
+            self.soon(end)
+        return self._stopped
+
+    def submit(self, call: Callable[[], Awaitable[T]], late: Callable[[T], None] | None = None) -> Future[T]:
+        """Run `call` as a task of the client. Cancelling the future cancels it; `late` gets a value that came all the
+        same. UsageError in the future if the client is not open."""
+        future: Future[T] = Future()
+        if not self.soon(lambda: self._begin(call, future, late)):
+            future.set_exception(_not_open())
+        return future
+
+    def soon(self, work: Callable[[], None]) -> bool:
+        """Run `work` in the client's thread, in the order of these calls; False if the loop does not run."""
+        if self._token is None:
+            return False
+        try:
+            self._token.run_sync_soon(work)
+        except trio.RunFinishedError:
+            return False
+        return True
+
+    def _begin(self, call: Callable[[], Awaitable[T]], future: Future[T], late: Callable[[T], None] | None) -> None:
+        if self._nursery is None:
+            future.set_exception(_not_open())
+        else:
+            self._nursery.start_soon(self._answer, call, future, late)
+
+    async def _answer(
+        self, call: Callable[[], Awaitable[T]], future: Future[T], late: Callable[[T], None] | None
+    ) -> None:
+        with trio.CancelScope() as scope:
+
+            def cancel(done: Future[T]) -> None:
+                if done.cancelled():
+                    self.soon(scope.cancel)
+
+            future.add_done_callback(cancel)
+            try:
+                value = await call()
+            except trio.Cancelled:
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(UsageError("the client was closed while a call waited"))
+                raise
+            except Exception as error:  # noqa: BLE001 - it is the caller's
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(error)
+                return
+            if future.set_running_or_notify_cancel():
+                future.set_result(value)
+            elif late is not None:
+                late(value)
+
+    def _run(self) -> None:
+        failure: BaseException | None = None
+        try:
+            trio.run(self._main)
+        except BaseException as error:  # noqa: BLE001 - told where the client was opened or is closed
+            # the application has the error of its block itself
+            failure = None if isinstance(error, _EndedByError) else error
+        if failure is None:
+            self._stopped.set_result(None)
+        elif not self._started.done():
+            self._started.set_exception(failure)
+            self._stopped.set_result(None)
+        else:
+            self._stopped.set_exception(failure)
+
+    async def _main(self) -> None:
+        self._stop = trio.Event()
+        self._token = trio.lowlevel.current_trio_token()
+        async with self._client:
+            try:
+                async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
+                    self._started.set_result(None)
+                    await self._stop.wait()
+                    nursery.cancel_scope.cancel()
+            finally:
+                self._nursery = None
+            if self._ends_by_error:
+                raise _EndedByError
+
+
+class MessageFeed:
+    """Messages on their way from an application's iterable into `send_many`; `taken` is called, in the portal's
+    thread, for each that has gone in."""
+
+    def __init__(self, portal: Portal, taken: Callable[[], None]) -> None:
+        self._portal = portal
+        self._taken = taken
+        self._into, self._out = trio.open_memory_channel[OutgoingMessage](float("inf"))
+
+    def put(self, message: OutgoingMessage) -> None:
+        """The next message; who calls keeps to its window. Where the client has ended, `send_many` tells."""
+        self._portal.soon(lambda: self._into.send_nowait(message))
+
+    def end(self) -> None:
+        """No further message comes."""
+        self._portal.soon(self._into.close)
+
+    def __aiter__(self) -> MessageFeed:
+        return self
+
+    async def __anext__(self) -> OutgoingMessage:
+        try:
+            message = await self._out.receive()
+        except trio.EndOfChannel:
+            raise StopAsyncIteration from None
+        self._taken()
+        return message
+
+
+class ConsumerReading:
+    """Receives of one consumer, one at a time. What a caller that gave up has not got comes first the next time: to ask
+    the client again would count it as finished."""
+
+    def __init__(self) -> None:
+        self._lock = trio.Lock()
+        self._kept: list[Message | MessageBatch] = []
+
+    @property
+    def is_behind(self) -> bool:
+        """True while something was received that nobody has got."""
+        return bool(self._kept)
+
+    async def next(self, receive: Callable[[], Awaitable[T]], kind: type[T], timeout_ms: int | None) -> T | None:
+        """Result of `receive`, None after `timeout_ms`. Raises UsageError if what was kept is of another kind."""
+        limit_s = float("inf") if timeout_ms is None else timeout_ms / 1000
+        with trio.move_on_after(limit_s):
+            async with self._lock:
+                if not self._kept:
+                    return await receive()
+                if not isinstance(self._kept[0], kind):
+                    name = "receive_batch" if isinstance(self._kept[0], MessageBatch) else "receive"
+                    raise UsageError(f"a call that was broken off had received more: get it by {name}() first")
+                return cast("T", self._kept.pop())
+        return None
+
+    def keep(self, taken: Message | MessageBatch | None) -> None:
+        """Keep what came after its caller had given up."""
+        if taken is not None:
+            self._kept.append(taken)
+
+
+def _not_open() -> UsageError:
+    return UsageError("the client is not open: use it by `with`, or call open()")

@@ -1,0 +1,297 @@
+"""Blocking clients and those for asyncio: the trio clients' behaviour, in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import rmqha.client
+from rmqha.client import aio, sync
+from rmqha.client.admin import Admin
+from rmqha.client.consumers.consumer import Consumer
+from rmqha.client.producers.outgoing import OutgoingMessage
+from rmqha.client.producers.producer import Producer
+from rmqha.model.error import RmqhaError, StoreError, UsageError
+from tests.client.consumers.test_consumer import fill
+from tests.client.fake import FakeCluster
+from tests.support.patience import HANG_MS, HANG_S
+
+TRIO_ONLY = {"Outcome", "Transaction", "TransactionProducer"}
+
+
+async def beside(work: Callable[[], object]) -> None:
+    """Run what blocks while the fake cluster answers from this thread."""
+    with trio.fail_after(HANG_S):
+        await trio.to_thread.run_sync(work)
+
+
+@pytest.mark.parametrize("facade", [sync, aio])
+def test_all_of_the_trio_clients_is_there(facade: Any) -> None:
+    assert set(facade.__all__) == set(rmqha.client.__all__) - TRIO_ONLY
+    for client in (Producer, Consumer, Admin):
+        ours = getattr(facade, client.__name__)
+        public = {name for name in vars(client) if not name.startswith("_")}
+        assert public <= {name for name in dir(ours) if not name.startswith("_")}
+        for name in public - {"receive", "receive_batch", "batches"}:
+            theirs = inspect.signature(getattr(client, name))
+            assert list(inspect.signature(getattr(ours, name)).parameters) == list(theirs.parameters), name
+        assert inspect.signature(ours).parameters.keys() == inspect.signature(client).parameters.keys()
+
+
+@pytest.mark.parametrize("kind", [Producer, sync.Producer, aio.Producer])
+async def test_a_body_that_is_no_bytes_is_one_clear_sentence(kind: Any) -> None:
+    sentence = r"^the body of a message for topic T is str, not bytes; encode it: body\.encode\(\)$"
+    async with FakeCluster() as fake:
+        if kind is Producer:
+            async with Producer(fake.namesrv) as producer:
+                with pytest.raises(UsageError, match=sentence):
+                    await producer.send("T", "text")  # type: ignore[arg-type]
+                with pytest.raises(UsageError, match=r"is int, not bytes$"):
+                    await producer.send_batch([OutgoingMessage("T", 7)])  # type: ignore[arg-type]
+        elif kind is sync.Producer:
+
+            def send() -> None:
+                with sync.Producer(fake.namesrv) as blocking, pytest.raises(UsageError, match=sentence):
+                    blocking.send("T", "text")  # type: ignore[arg-type]
+
+            await beside(send)
+        else:
+
+            async def send_awaited() -> None:
+                async with aio.Producer(fake.namesrv) as awaited:
+                    with pytest.raises(UsageError, match=sentence):
+                        await awaited.send("T", "text")  # type: ignore[arg-type]
+
+            await beside(lambda: asyncio.run(send_awaited()))
+
+
+async def test_the_blocking_clients_send_and_read() -> None:
+    async with FakeCluster() as fake:
+
+        def work() -> None:
+            here = threading.get_ident()
+            seen: list[int] = []
+
+            def told(position: int, message: OutgoingMessage, outcome: object) -> None:
+                assert threading.get_ident() == here and not isinstance(outcome, RmqhaError)
+                seen.append(position)
+
+            def made() -> Iterator[OutgoingMessage]:
+                assert threading.get_ident() == here
+                for number in range(200):
+                    yield OutgoingMessage("T", b"%03d" % number, key="one")
+
+            with sync.Producer(fake.namesrv) as producer:
+                assert producer.send("T", b"first", require_ok=True).status is sync.SendStatus.SEND_OK
+                assert producer.send_many(made(), window=8, batch=4, on_result=told).acknowledged == 200
+                assert sorted(seen) == list(range(200))
+                assert producer.statistics()["acknowledged"] > 0
+            with sync.Consumer(fake.namesrv, "G", "T") as consumer:
+                found = []
+                for message in consumer:
+                    found.append(message.body)
+                    if len(found) == 201:
+                        break
+                assert [body for body in found if body != b"first"] == [b"%03d" % number for number in range(200)]
+                assert consumer.receive(timeout_ms=1) is None
+                assert list(consumer.messages(idle_ms=1)) == []
+            with sync.Admin(fake.namesrv) as admin:
+                assert set(admin.route("T")["brokers"]) == {"g-a"}
+
+        await beside(work)
+        assert sum(offset for (group, _, _), offset in fake.group.offsets.items() if group == "G") == 201
+
+
+async def test_what_the_application_raises_ends_send_many() -> None:
+    async with FakeCluster() as fake:
+
+        def work() -> None:
+            def made() -> Iterator[OutgoingMessage]:
+                yield OutgoingMessage("T", b"a")
+                raise KeyError("no more")
+
+            def told(position: int, message: OutgoingMessage, outcome: object) -> None:
+                raise ValueError("not wanted")
+
+            endless = iter(lambda: OutgoingMessage("T", b"b"), None)
+            with sync.Producer(fake.namesrv) as producer:
+                with pytest.raises(KeyError, match="no more"):
+                    producer.send_many(made())
+                with pytest.raises(ValueError, match="not wanted"):
+                    producer.send_many(endless, on_result=told)
+                with pytest.raises(UsageError, match="window"):
+                    producer.send_many(endless, window=0)
+                assert producer.send("T", b"c").status is sync.SendStatus.SEND_OK
+
+        await beside(work)
+
+
+async def test_open_and_close_do_without_a_block() -> None:
+    async with FakeCluster() as fake:
+
+        def work() -> None:
+            producer = sync.Producer(fake.namesrv)
+            with pytest.raises(UsageError, match=r"is not open: use it by `with`, or call open\(\)"):
+                producer.send("T", b"x")
+            producer.open()
+            producer.send("T", b"x")
+            producer.close()
+            producer.close()
+            with pytest.raises(UsageError, match="is not open"):
+                producer.send("T", b"x")
+            with pytest.raises(UsageError, match="opened once"):
+                producer.open()
+            sync.Producer(fake.namesrv).close()
+
+        before = {thread.ident for thread in threading.enumerate() if thread.name == "rmqha-client"}
+        await beside(work)
+        assert {thread.ident for thread in threading.enumerate() if thread.name == "rmqha-client"} <= before
+
+
+async def test_opening_raises_what_entering_does(tmp_path: Path) -> None:
+    async with FakeCluster() as fake:
+
+        def work() -> None:
+            consumer = sync.Consumer(fake.namesrv, "G", "T", offset_file=tmp_path)
+            with pytest.raises(StoreError, match=re.escape(str(tmp_path))):
+                consumer.open()
+            consumer.close()
+
+        await beside(work)
+
+
+async def test_a_call_that_waits_ends_with_the_client() -> None:
+    async with FakeCluster() as fake:
+        fill(fake.group, [])
+        told: list[BaseException] = []
+
+        def work() -> None:
+            consumer = sync.Consumer(fake.namesrv, "G", "T").open()
+
+            def wait() -> None:
+                with pytest.raises(UsageError, match=r"closed while a call waited|is not open") as raised:
+                    consumer.receive()
+                told.append(raised.value)
+
+            waiting = threading.Thread(target=wait)
+            waiting.start()
+            assert consumer.receive(timeout_ms=1) is None
+            consumer.close()
+            waiting.join(HANG_S)
+
+        await beside(work)
+        assert len(told) == 1
+
+
+async def test_a_block_that_an_error_ends_leaves_its_message_unfinished() -> None:
+    async with FakeCluster() as fake:
+        fill(fake.group, "ab", queue_count=1)
+
+        def work() -> None:
+            with pytest.raises(KeyError), sync.Consumer(fake.namesrv, "G", "T") as consumer:
+                consumer.receive()
+                raise KeyError
+            with sync.Consumer(fake.namesrv, "G", "T") as consumer:
+                message = consumer.receive()
+                assert message is not None and message.body == b"a"
+
+        await beside(work)
+
+
+async def test_a_cancelled_receive_loses_nothing() -> None:
+    """Broken off at any moment, in both worlds: each message comes once, in order."""
+    async with FakeCluster() as fake:
+        fill(fake.group, [f"{number:03}" for number in range(100)], queue_count=1)
+        found: list[bytes] = []
+
+        async def awaited() -> None:
+            async with aio.Consumer(fake.namesrv, "G", "T") as consumer:
+                turns = 0
+                while len(found) < 100:
+                    turns += 1
+                    task = asyncio.ensure_future(consumer.receive())
+                    for _ in range(turns % 7):
+                        await asyncio.sleep(0)
+                    if turns % 2:
+                        task.cancel()
+                    try:
+                        found.append((await task).body)
+                    except asyncio.CancelledError:
+                        continue
+
+        await beside(lambda: asyncio.run(awaited()))
+        assert found == [b"%03d" % number for number in range(100)]
+
+
+async def test_what_a_caller_has_not_got_is_kept_and_not_finished() -> None:
+    async with FakeCluster() as fake:
+        fill(fake.group, "ab", queue_count=1)
+
+        def work() -> None:
+            with sync.Consumer(fake.namesrv, "G", "T") as consumer:
+                message = consumer.receive()
+                consumer._reading.keep(message)
+                with pytest.raises(UsageError, match=r"get it by receive\(\) first"):
+                    consumer.receive_batch()
+                assert consumer.receive() == message
+                consumer._reading.keep(message)
+            with sync.Consumer(fake.namesrv, "G", "T") as consumer:
+                assert consumer.receive() == message
+
+        await beside(work)
+
+
+async def test_the_clients_for_asyncio_send_and_read() -> None:
+    async with FakeCluster() as fake:
+
+        async def work() -> None:
+            seen: list[int] = []
+
+            def told(position: int, message: OutgoingMessage, outcome: object) -> None:
+                seen.append(position)
+
+            async def made() -> Any:
+                for number in range(100):
+                    yield OutgoingMessage("T", b"%03d" % number, key="one")
+
+            async with aio.Producer(fake.namesrv) as producer:
+                sent = [producer.send("T", b"x", require_ok=True) for _ in range(10)]
+                assert {result.status for result in await asyncio.gather(*sent)} == {aio.SendStatus.SEND_OK}
+                assert (await producer.send_many(made(), window=8, on_result=told)).acknowledged == 100
+                assert sorted(seen) == list(range(100))
+                assert (await producer.send_many([OutgoingMessage("T", b"y")])).acknowledged == 1
+                with pytest.raises(UsageError, match="window"):
+                    await producer.send_many(made(), window=0)
+                assert (await producer.statistics())["acknowledged"] == 111
+            found: list[bytes] = []
+            async with aio.Consumer(fake.namesrv, "G", "T") as consumer:
+                async for batch in consumer.batches():
+                    found += [bytes(view.body) for view in batch]
+                    if len(found) == 111:
+                        break
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(consumer.receive(), 0.001)
+            assert [body for body in found if body not in (b"x", b"y")] == [b"%03d" % number for number in range(100)]
+            async with aio.Admin(fake.namesrv) as admin:
+                assert set((await admin.route("T"))["brokers"]) == {"g-a"}
+
+        await beside(lambda: asyncio.run(work()))
+
+
+async def test_a_blocking_client_works_where_a_loop_runs() -> None:
+    """A notebook's cell runs within asyncio."""
+    async with FakeCluster() as fake:
+
+        async def cell() -> None:
+            with sync.Producer(fake.namesrv) as producer:
+                assert producer.send("T", b"x", timeout_ms=HANG_MS).status is sync.SendStatus.SEND_OK
+
+        await beside(lambda: asyncio.run(cell()))
