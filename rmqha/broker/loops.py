@@ -112,8 +112,8 @@ class BrokerLoops:
 
     # --- tasks --------------------------------------------------------------------------------------------------------
     async def until_may_stop(self) -> None:
-        """Return when a stopping replica has nothing left to hand over."""
-        while not self._core.replica.may_stop:
+        """Return when a stopping replica has nothing left to hand over, and no thread changes its log."""
+        while not (self._core.replica.may_stop and self._driver.is_log_free):
             self._moved = trio.Event()
             await self._moved.wait()
         self._moved = None

@@ -367,6 +367,8 @@ async def _leave(core: BrokerCore, link: NameServerLink, loops: BrokerLoops, tra
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.leave)
             await loops.until_may_stop()
+        # it may have heard of an election while it told the name servers
+        await loops.until_may_stop()
 
 
 def _close(core: BrokerCore, tracer: HostTracer, in_order: bool) -> None:

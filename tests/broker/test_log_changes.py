@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
 
+from rmqha.broker.loops import BrokerLoops
 from rmqha.ha.log_writes import WAITS
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.epoch import EpochEntry, EpochHistory
@@ -64,6 +67,20 @@ def test_no_loop_looks_at_the_log_meanwhile(hung: Broker, monkeypatch: pytest.Mo
         assert list(hung.core.writes()) == []
     hung.shell.end_change()
     hung.core.retention.look()
+
+
+async def test_a_stop_waits_for_the_change(hung: Broker) -> None:
+    """Else the store is not closed, and its next start takes the replica for killed."""
+    loops = hung.shell.loops = BrokerLoops(hung.core, hung.clock)
+    hung.core.driver.stopping()
+    assert hung.core.replica.may_stop
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(loops.until_may_stop)
+        await trio.testing.wait_all_tasks_blocked()
+        assert nursery.child_tasks
+        hung.shell.end_change()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not nursery.child_tasks
 
 
 def test_what_the_change_raises_ends_the_broker(hung: Broker) -> None:

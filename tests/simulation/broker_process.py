@@ -272,7 +272,7 @@ class BrokerProcess(DiskProcess):
         self._leave()
 
     def _leave(self) -> None:
-        if not self.replica.may_stop and self.clock.now_ms() < self._stop_by_ms:
+        if not (self.replica.may_stop and self.driver.is_log_free) and self.clock.now_ms() < self._stop_by_ms:
             self.after(LEAVE_TICK_MS, self._leave)
             return
         if self.driver.is_log_free:
