@@ -28,6 +28,8 @@ BOUNDS: Final[dict[int, BodyBound]] = {
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: BodyBound(512 * 1024, 32 * 1024),
     # 20,000 offsets of a slave that its master has lost by a kill
     RequestCode.RMQHA_FOLLOW_TABLES: BodyBound(8 * 1024 * 1024, 160_000),
+    # the answer of one client for a topic of 1,024 queues; it is parsed in one step
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: BodyBound(96 * 1024, 5_000),
     # names of 16,000 broker groups
     RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: BodyBound(512 * 1024, 16 * 1024),
 }

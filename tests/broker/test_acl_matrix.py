@@ -177,6 +177,11 @@ ROWS: dict[int, Row] = {
         C.GET_CONSUMER_RUNNING_INFO, "admin", group="consumerGroup", clientId=OWN.client_id
     ),
     C.CONSUME_MESSAGE_DIRECTLY: Row("admin", _consume_directly),
+    C.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _fields(
+        C.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, "admin", "topic", "group", clientAddr=OWN.client_id
+    ),
+    C.QUERY_CORRECTION_OFFSET: _fields(C.QUERY_CORRECTION_OFFSET, "admin", "topic", "compareGroup"),
+    C.QUERY_SUBSCRIPTION_BY_CONSUMER: _fields(C.QUERY_SUBSCRIPTION_BY_CONSUMER, "both", "topic", "group"),
     C.CLONE_GROUP_OFFSET: _fields(C.CLONE_GROUP_OFFSET, "admin", "topic", "srcGroup", destGroup=OWN.group),
     C.DELETE_EXPIRED_COMMITLOG: _fields(C.DELETE_EXPIRED_COMMITLOG, "admin"),
     C.QUERY_TOPICS_BY_CONSUMER: _fields(C.QUERY_TOPICS_BY_CONSUMER, "group", group="group"),

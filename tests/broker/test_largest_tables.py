@@ -44,6 +44,8 @@ CLIENT_GROUP_COUNT = 200
 FIELDS = {
     "beginTimestamp": "0",
     "cleanOffset": "true",
+    "compareGroup": "G",
+    "clientAddr": "c5",
     "clientID": "c5",
     "commitOffset": "0",
     "consumerGroup": "G",
@@ -191,6 +193,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     broker = Broker(directory / "store", mapped_file_size_commit_log=4 * 1024 * 1024).start()
     broker.shell.saves_tables = False  # a thread's work
     broker.shell.notifies = False  # a task's (test_group_notices.py)
+    broker.shell.client_call = lambda channel, command, timeout_ms, done: done("nobody answers")
     fill(broker)
     gc.collect()
     gc.freeze()

@@ -281,6 +281,14 @@ queryMsgByUniqueKey -t {TOPIC} -i UNIQUE_KEY -g {GROUP} -d CLIENT_ID
 consumeMessage -t {TOPIC} -c 100
 sendMessage -t {TOPIC} -p 9 -b broker-a -i 3
 sendMessage -t {TOPIC} -p 9 -b broker-a -i 77
+call subscription {GROUP} {TOPIC}
+call subscription {GROUP} Nothing
+call subscription Nobody {TOPIC}
+call status {TOPIC} {GROUP} -
+call status {TOPIC} {GROUP} CLIENT_ID
+call status {TOPIC} {GROUP} nobody
+call correction AT {TOPIC} {GROUP}
+call correction AT Nothing Nobody
 queryCq -t {TOPIC} -q 0 -i 0 -c 1
 queryCq -t {TOPIC} -q 0 -i 0 -b AT
 queryCq -t {TOPIC} -q 0 -i 0 -g {GROUP}

@@ -1,4 +1,5 @@
-"""Requests that a member of a consumer group answers: its state (307), a message consumed on demand (309). No trio.
+"""Requests that members of a consumer group answer: how far they are (223), the state of one (307), a message consumed
+on demand (309). No trio.
 
 The broker passes them on by the connection that the member's heartbeats come from, and answers what it answers.
 """
@@ -14,13 +15,18 @@ from rmqha.broker.tables.clients import ClientTable
 from rmqha.broker.tables.groups import GroupTable
 from rmqha.broker.tables.topics import TopicTable
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import RemoteProtocolError
 from rmqha.model.message import parse_offset_message_id
 from rmqha.model.offset import PhyOffset
 from rmqha.store.integrity.record_starts import StoredRecord
+from rmqha.wire import lenient_json
+from rmqha.wire.body_bound import body_fault
 from rmqha.wire.command import Command
 
 CALL_TIMEOUT_MS = 10_000
 """Wait for a client, as long as Apache's broker's."""
+STATUS_TIMEOUT_MS = 5_000
+"""… for how far it is."""
 MAX_CALL_COUNT = 100
 """Requests passed on at a time."""
 
@@ -55,6 +61,7 @@ class ConsumerCalls:
 
     def handlers(self) -> dict[int, Handler]:
         return {
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self._status,
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
         }
@@ -84,12 +91,55 @@ class ConsumerCalls:
         require_reader(command, found.record, None)
         return bytes(found.data)
 
+    def _status(self, channel: Channel, command: Command) -> None:
+        """Ask the members, or the one that is named, all at the same time; those that do not answer are left out."""
+        group, wanted = text(command, "group"), command.ext.get("clientAddr")  # it names a client, not an address
+        found = self._clients.consumer_group(group)
+        if found is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{group}]")
+        members = {
+            member.client_id: peer
+            for peer, member in found.channels.items()
+            if not wanted or member.client_id == wanted
+        }
+        if len(members) > MAX_CALL_COUNT:
+            remark = f"the group {group} has {len(members)} members; at most {MAX_CALL_COUNT} are asked: name one"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+        self._take_calls(len(members))
+        asked = Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": text(command, "topic"), "group": group})
+        answers: dict[str, bytes] = {}
+        """Each member's answer, read and written anew in the turn in which it came."""
+        waiting = set(members)
+
+        def answer() -> None:
+            table = b",".join(lenient_json.dumps(name) + b":" + told for name, told in sorted(answers.items()))
+            channel.send(command.reply(body=b'{"consumerTable":{%s},"messageQueueTable":{}}' % table))
+
+        def done_of(client_id: str) -> Done:
+            def done(outcome: Command | str) -> None:
+                self._call_count -= 1
+                waiting.remove(client_id)
+                if isinstance(outcome, Command) and outcome.code == ResponseCode.SUCCESS:
+                    answers[client_id] = lenient_json.dumps(_queue_offsets(bytes(outcome.body)))
+                if not waiting:
+                    answer()
+
+            return done
+
+        if not members:
+            answer()
+        for client_id, peer in members.items():
+            self._call(peer, Command(asked.code, dict(asked.ext)), STATUS_TIMEOUT_MS, done_of(client_id))
+
+    def _take_calls(self, count: int) -> None:
+        if self._call_count + count > MAX_CALL_COUNT:
+            raise RequestError(ResponseCode.SYSTEM_BUSY, f"{MAX_CALL_COUNT} requests wait for consumers; try later")
+        self._call_count += count
+
     def _pass_on(self, channel: Channel, command: Command, ext: dict[str, str], body: bytes) -> None:
         group, client_id = text(command, "consumerGroup"), text(command, "clientId")
         member = self._member(group, client_id)
-        if self._call_count >= MAX_CALL_COUNT:
-            raise RequestError(ResponseCode.SYSTEM_BUSY, f"{MAX_CALL_COUNT} requests wait for consumers; try later")
-        self._call_count += 1
+        self._take_calls(1)
 
         def done(outcome: Command | str) -> None:
             self._call_count -= 1
@@ -108,3 +158,17 @@ class ConsumerCalls:
             if member.client_id == client_id:
                 return channel
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
+
+
+def _queue_offsets(body: bytes) -> dict[object, int]:
+    """Offset by queue in a member's answer; none where it is no such answer."""
+    if body_fault(Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {}, body)):
+        return {}
+    try:
+        found = lenient_json.loads(body)
+    except RemoteProtocolError:
+        return {}
+    table = found.get("messageQueueTable") if isinstance(found, dict) else None
+    if not isinstance(table, dict):
+        return {}
+    return {queue: offset for queue, offset in table.items() if isinstance(offset, int)}

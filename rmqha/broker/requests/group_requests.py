@@ -1,7 +1,7 @@
 """Requests of operators about consumer groups: who is connected, how far they are, and setting them back.
 
-Codes 32, 203, 204, 207, 208, 222, 303, 314, 317, 328, 343 and 352; notice 220 tells
-the members of a group that it is set back.
+Codes 32, 203, 204, 207, 208, 222, 303, 308, 314, 317, 328, 343, 345 and 352; notice 220 tells the members of a group
+that it is set back.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ CLONED_AT_A_TIME = 16
 """Topics whose offsets another group gets in one step; each may have a thousand queues."""
 SEARCHED_AT_A_TIME = 16
 """Queues that are searched for a time in one step."""
+MAX_OFFSET = (1 << 63) - 1
 
 
 class GroupLog(Protocol):
@@ -100,7 +101,9 @@ class GroupRequests:
             RequestCode.GET_BROKER_CONSUME_STATS: self._broker_consume_stats,
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self._reset_offset,
             RequestCode.QUERY_CONSUME_TIME_SPAN: self._time_span,
+            RequestCode.QUERY_CORRECTION_OFFSET: self._correction_offsets,
             RequestCode.QUERY_TOPICS_BY_CONSUMER: self._topics_of_group,
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self._subscription,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self._group_config,
         }
 
@@ -158,6 +161,14 @@ class GroupRequests:
         topics = yield from shown_in_steps(topics_shown, command.principal, found)
         members = {"brokerAddr": self._config.address, "topicList": lenient_json.Items(topics)}
         return command.reply(body=(yield from lenient_json.dumps_in_steps(members)))
+
+    def _subscription(self, channel: Channel, command: Command) -> Command:
+        """Tell how a group that is connected subscribes to a topic."""
+        name, topic = text(command, "group"), command.ext.get("topic") or ""
+        group = self._clients.consumer_group(name)
+        found = None if group is None else group.subscriptions.get(topic)
+        body = {} if found is None else {"subscriptionData": subscription_json(found)}
+        return command.reply(body=lenient_json.dumps({"group": name, **body, "topic": topic}))
 
     # --- settings ---------------------------------------------------------------------------------------------------
     def _group_config(self, channel: Channel, command: Command) -> Command:
@@ -282,6 +293,31 @@ class GroupRequests:
         if connected is not None and connected.subscriptions:
             topics = [name for name in topics if name in connected.subscriptions]
         return topics
+
+    def _correction_offsets(self, channel: Channel, command: Command) -> Work:
+        """Least offset of all groups by queue, of groups whose next record is still there; 2^63-1 where `compareGroup`
+        is behind it. `filterGroups` do not count."""
+        topic, compared = text(command, "topic"), text(command, "compareGroup")
+        passed_over = set((command.ext.get("filterGroups") or "").split(","))
+        lows: dict[int, QueueOffset] = {}
+        found: dict[int, int] = {}
+        looked_at_count = 0
+        for group in self._offsets.groups_of(topic):
+            for queue_id, offset in () if group in passed_over else self._offsets.queues_of(group, topic).items():
+                if queue_id not in lows:
+                    lows[queue_id] = self._log.queue_range(topic, queue_id)[0]
+                if offset >= lows[queue_id]:
+                    found[queue_id] = min(offset, found.get(queue_id, offset))
+                looked_at_count += 1
+            looked_at_count += 1
+            if looked_at_count >= RUN_COUNT:
+                looked_at_count = 0
+                yield
+        for queue_id, offset in self._offsets.queues_of(compared, topic).items():
+            if found.get(queue_id, offset) > offset:
+                found[queue_id] = MAX_OFFSET
+        body = lenient_json.dumps({"correctionOffsets": found}, unquoted_integer_keys=True)
+        return command.reply(body=body)
 
     def _time_span(self, channel: Channel, command: Command) -> Work:
         topic_name, group = text(command, "topic"), text(command, "group")

@@ -160,6 +160,10 @@ class OffsetTable:
         queues = self._offsets.get(f"{topic}@{group}")
         return None if queues is None else queues.get(queue_id)
 
+    def queues_of(self, group: str, topic: str) -> Mapping[int, int]:
+        """Offsets of the group in the topic, by queue id; not to be kept."""
+        return self._offsets.get(f"{topic}@{group}", {})
+
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """An operator's order; `take_reset` tells the group's member with its next pull."""
         place = f"{topic}@{group}", queue_id

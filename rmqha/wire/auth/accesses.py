@@ -66,6 +66,8 @@ _FIELDS: Mapping[int, _Fields] = {
     RequestCode.GET_CONSUMER_RUNNING_INFO: _Fields(GET, group="consumerGroup"),
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _Fields(GET, group="group"),
     RequestCode.QUERY_TOPICS_BY_CONSUMER: _Fields(GET, group="group"),
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _Fields(GET, group="group", more_topic="topic"),
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _Fields(GET, "topic", "group"),
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _Fields(UPDATE, "topic", "group"),
     RequestCode.CONSUME_MESSAGE_DIRECTLY: _Fields(SUB, group="consumerGroup", more_topic="topic"),
 }
@@ -199,6 +201,27 @@ def _consume_stats(command: Command) -> _Accesses:
     return (_group(command.ext["consumerGroup"], GET), *(_topic(name, GET) for name in named if name))
 
 
+def _correction_offsets(command: Command) -> _Accesses:
+    groups = [command.ext["compareGroup"], *(command.ext.get("filterGroups") or "").split(",")]
+    used = (_group(group, GET) for group in groups if group)
+    return (_topic(command.ext["topic"], GET), *dict.fromkeys(used))
+
+
+def _consume_queue(command: Command) -> _Accesses:
+    group = command.ext.get("consumerGroup")
+    return (_topic(command.ext["topic"], GET), *((_group(group, GET),) if group else ()))
+
+
+def _topic_list(command: Command) -> _Accesses:
+    topics = (str(item["topicName"]) for item in members(loads(command.body), "topicConfigList"))
+    return tuple(dict.fromkeys(_topic(topic, CREATE) for topic in topics))
+
+
+def _group_list(command: Command) -> _Accesses:
+    groups = (str(item["groupName"]) for item in members(loads(command.body), "groupConfigList"))
+    return tuple(dict.fromkeys(_group(group, CREATE | UPDATE) for group in groups))
+
+
 def _all_topics(command: Command) -> _Accesses:
     return (Access(ResourceType.TOPIC, ALL_OF_THEM, LISTS),)
 
@@ -219,6 +242,10 @@ _SPECIAL: Mapping[int, Callable[[Command], _Accesses]] = {
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _update_group,
     RequestCode.CLONE_GROUP_OFFSET: _clone_offsets,
     RequestCode.GET_CONSUME_STATS: _consume_stats,
+    RequestCode.QUERY_CORRECTION_OFFSET: _correction_offsets,
+    RequestCode.QUERY_CONSUME_QUEUE: _consume_queue,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: _topic_list,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _group_list,
     RequestCode.GET_ALL_TOPIC_CONFIG: _all_topics,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _all_groups,
 }

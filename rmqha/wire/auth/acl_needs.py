@@ -55,6 +55,7 @@ _NAMES: Mapping[int, _Names] = {
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _Names("topic", PUB | SUB),
     RequestCode.QUERY_CONSUME_TIME_SPAN: _Names("topic", group="group"),
     RequestCode.QUERY_TOPICS_BY_CONSUMER: _Names(group="group"),
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _Names(group="group", more_topic="topic"),
     RequestCode.GET_TOPIC_CONFIG: _Names("topic", PUB | SUB),
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _Names(group="group"),
 }

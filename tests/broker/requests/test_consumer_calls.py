@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rmqha.broker.requests.consumer_calls import CALL_TIMEOUT_MS, MAX_CALL_COUNT, Done
+from rmqha.broker.requests.consumer_calls import CALL_TIMEOUT_MS, MAX_CALL_COUNT, STATUS_TIMEOUT_MS, Done
 from rmqha.broker.requests.request import Channel
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import ObjectKey, dumps, loads
 from tests.broker.requests.test_group_requests import beat
 from tests.broker.support import Broker, FakeChannel, send_command
 
@@ -85,3 +86,81 @@ def test_calls_are_bounded(broker: Broker, member: Member) -> None:
     assert ask(broker, RequestCode.GET_CONSUMER_RUNNING_INFO, **ext).one().code == ResponseCode.SYSTEM_BUSY
     member.calls[0][1]("gone")
     assert not ask(broker, RequestCode.GET_CONSUMER_RUNNING_INFO, **ext).sent
+
+
+class Members:
+    """Consumers of one group that are asked how far they are; the test answers for them."""
+
+    def __init__(self, broker: Broker, *client_ids: str) -> None:
+        self.calls: dict[str, tuple[Command, Done]] = {}
+        self._names: dict[Channel, str] = {}
+        for client_id in client_ids:
+            channel = FakeChannel()
+            self._names[channel] = client_id
+            broker.core.processor.received(channel, [beat(client_id)])
+        broker.shell.client_call = self._call
+
+    def _call(self, channel: Channel, command: Command, timeout_ms: int, done: Done) -> None:
+        assert timeout_ms == STATUS_TIMEOUT_MS
+        self.calls[self._names[channel]] = command, done
+
+    def answer(self, client_id: str, body: bytes, code: int = 0) -> None:
+        command, done = self.calls.pop(client_id)
+        done(command.reply(code, {}, body))
+
+
+STATUS = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+QUEUE = ObjectKey({"brokerName": "broker-a", "queueId": 1, "topic": "T"})
+FAR = dumps({"consumerTable": {}, "messageQueueTable": {QUEUE: 7}})
+
+
+def test_members_are_asked_how_far_they_are(broker: Broker) -> None:
+    """A member that does not answer, or nothing that could be read, is left out or has nothing."""
+    members = Members(broker, "c1", "c2", "c3", "c4", "c5", "c6")
+    operator = ask(broker, STATUS, topic="T", group="G")
+    assert {(call.code, *sorted(call.ext.items())) for call, _ in members.calls.values()} == {
+        (RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ("group", "G"), ("topic", "T"))
+    }
+    members.answer("c2", FAR)
+    members.answer("c1", FAR)
+    members.answer("c3", b"{", 0)
+    members.answer("c4", dumps({"messageQueueTable": {QUEUE: "x"}}))
+    members.answer("c5", b'{"messageQueueTable":{"a":1}' + b" " * 96 * 1024 + b"}")
+    assert not operator.sent
+    members.calls["c6"][1]("it did not answer")
+    reply = operator.one()
+    nothing: dict[str, int] = {}
+    assert reply.code == 0 and loads(reply.body) == {
+        "consumerTable": {"c1": {QUEUE: 7}, "c2": {QUEUE: 7}, "c3": nothing, "c4": nothing, "c5": nothing},
+        "messageQueueTable": {},
+    }
+
+
+def test_one_member_is_asked_how_far_it_is(broker: Broker) -> None:
+    members = Members(broker, "c1", "c2")
+    operator = ask(broker, STATUS, topic="T", group="G", clientAddr="c2")
+    assert list(members.calls) == ["c2"]
+    members.answer("c2", FAR, 1)
+    assert loads(operator.one().body) == {"consumerTable": {}, "messageQueueTable": {}}
+    nobody = ask(broker, STATUS, topic="T", group="G", clientAddr="c3").one()
+    assert (nobody.code, loads(nobody.body)["consumerTable"]) == (0, {})
+
+
+def test_a_group_that_is_not_there_or_too_large_is_not_asked(broker: Broker) -> None:
+    reply = ask(broker, STATUS, topic="T", group="G").one()
+    assert (reply.code, reply.remark) == (1, "No Any Consumer online in the consumer group: [G]")
+    members = Members(broker, *(f"c{number}" for number in range(MAX_CALL_COUNT + 1)))
+    reply = ask(broker, STATUS, topic="T", group="G").one()
+    assert reply.code == 1 and "name one" in (reply.remark or "") and not members.calls
+    assert not ask(broker, STATUS, topic="T", group="G", clientAddr="c7").sent
+    members.answer("c7", FAR)
+
+
+def test_calls_for_how_far_members_are_count_as_others(broker: Broker) -> None:
+    members = Members(broker, *(f"c{number}" for number in range(MAX_CALL_COUNT)))
+    operator = ask(broker, STATUS, topic="T", group="G")
+    assert ask(broker, STATUS, topic="T", group="G", clientAddr="c1").one().code == ResponseCode.SYSTEM_BUSY
+    for client_id in list(members.calls):
+        members.answer(client_id, FAR)
+    assert len(loads(operator.one().body)["consumerTable"]) == MAX_CALL_COUNT
+    assert not ask(broker, STATUS, topic="T", group="G", clientAddr="c1").sent

@@ -345,3 +345,34 @@ def test_a_group_that_is_connected_gives_only_what_it_subscribes_to(filled: Brok
     assert filled.core.offsets.query("H", "T", 0) is None
     asked(filled, RequestCode.CLONE_GROUP_OFFSET, srcGroup="G", destGroup="H", topic="T", offline="true")
     assert filled.core.offsets.query("H", "T", 0) == 2
+
+
+# --- the connected group's view ---------------------------------------------------------------------------------------
+def test_subscription_of_a_group(broker: Broker) -> None:
+    code = RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER
+    assert asked(broker, code, group="G", topic="T") == {"group": "G", "topic": "T"}
+    broker.core.processor.received(FakeChannel(), [beat(expression="a || b")])
+    found = asked(broker, code, group="G", topic="T")
+    assert found["subscriptionData"]["subString"] == "a || b" and found["subscriptionData"]["subVersion"] == 7
+    assert asked(broker, code, group="G", topic="Other") == {"group": "G", "topic": "Other"}
+    assert asked(broker, code, group="G") == {"group": "G", "topic": ""}
+
+
+def test_correction_offsets(filled: Broker) -> None:
+    """Least offset of all groups; none where the group that is compared is behind it."""
+
+    def corrected(**ext: str) -> Any:
+        command = Command(RequestCode.QUERY_CORRECTION_OFFSET, {"topic": "T", "compareGroup": "C", **ext})
+        reply = filled.ask(command)
+        assert reply.code == 0 and b'"' not in bytes(reply.body).partition(b":")[2], "queue ids are no texts"
+        return lenient_json.loads(reply.body, integer_keys=True)["correctionOffsets"]
+
+    assert corrected() == {}
+    for group, queue_id, offset in (("A", 0, 3), ("B", 0, 2), ("C", 0, 1), ("A", 1, 3), ("C", 1, 3), ("A", 2, 0)):
+        commit(filled, queue_id, offset, group=group)
+    assert corrected() == {0: 1, 1: 3, 2: 0}
+    assert corrected(filterGroups="C") == {0: 2**63 - 1, 1: 3, 2: 0}
+    assert corrected(filterGroups="A,B") == {0: 1, 1: 3}
+    assert corrected(compareGroup="nobody", filterGroups="C") == {0: 2, 1: 3, 2: 0}
+    assert filled.core.offsets.query("C", "T", 0) == 1, "who does not count keeps its offsets"
+    assert filled.ask(Command(RequestCode.QUERY_CORRECTION_OFFSET, {"topic": "T"})).code == 1

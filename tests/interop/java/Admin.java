@@ -8,7 +8,8 @@ import org.apache.rocketmq.common.ServiceThread;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
- * mqadmin without a JVM for each command. Standard input has one command a line, its words Base64 with blanks between. Prints
+ * mqadmin without a JVM for each command. Standard input has one command a line, its words Base64 with blanks between; "call" is for
+ * {@link Calls}. Prints
  * "DONE out err" for each: what the command wrote, Base64, "-" for nothing.
  */
 public final class Admin {
@@ -35,7 +36,11 @@ public final class Admin {
             ByteArrayOutputStream complained = new ByteArrayOutputStream();
             System.setOut(new PrintStream(said, true, StandardCharsets.UTF_8));
             System.setErr(new PrintStream(complained, true, StandardCharsets.UTF_8));
-            Commands.run(words);
+            if (words[0].equals("call")) {
+                Calls.run(words);
+            } else {
+                Commands.run(words);
+            }
             System.setOut(out);
             System.setErr(err);
             out.println("DONE " + packed(said) + " " + packed(complained));
