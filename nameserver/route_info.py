@@ -11,7 +11,7 @@ before the brokers concerned say so themselves.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -166,6 +166,11 @@ class RouteTable:
             if (group := self._groups.get(name)) is not None and topic in group.topics
         }
         return ([self._group_data(name) for name in queues], queues) if queues else None
+
+    def addresses(self, broker_name: str) -> Mapping[int, str]:
+        """Addresses of a group by broker id; none of one that is not known."""
+        group = self._groups.get(broker_name)
+        return {} if group is None else dict(group.addresses)
 
     def _group_data(self, name: str) -> GroupData:
         group = self._groups[name]
@@ -359,6 +364,16 @@ class RouteTable:
         live.lite = True
         return True
 
+    def table_version(self, now_ms: int, broker_name: str, address: str) -> TopicTableVersion | None:
+        """The version of the topic table that the broker registered last; None if there is none, or not all of that
+        table is in the routes. A sign of life."""
+        group = self._groups.get(broker_name)
+        live = group.live.get(address) if group is not None else None
+        if group is None or live is None:
+            return None
+        live.heard_at = now_ms
+        return None if group.reading is not None else live.version
+
     def unregister(self, broker_name: str, address: str) -> bool:
         """False if it was not registered."""
         group = self._groups.get(broker_name)
@@ -386,6 +401,34 @@ class RouteTable:
         self._tracer.event("route_changed", broker_name=broker_name, addresses=addresses)
 
     # topics
+
+    def register_topic(self, topic: str, queues: Mapping[str, QueueData]) -> str:
+        """Add the topic's queues on some groups, until those register a changed table: the reason why that is refused,
+        "" if it is done."""
+        unknown = [name for name in queues if name not in self._groups]
+        if unknown:
+            return f"broker group {unknown[0]} is not registered: nothing is changed"
+        added = sum(topic not in self._groups[name].topics for name in queues)
+        if self._route_count + added > self.max_route_count:
+            return f"this name server keeps as many routes as maxRouteCount allows, {self.max_route_count}"
+        for name, data in queues.items():
+            group = self._groups[name]
+            if self._apply_some(name, group, [(topic, data)]):
+                group.touched()
+        return ""
+
+    def topics_flagged(self, set_flags: int, unset_flags: int = 0) -> Generator[None, None, list[str]]:
+        """List, in steps and sorted, topics whose system flags have all of the first and none of the second; the first
+        group that has a topic tells."""
+        found = []
+        for place, (topic, names) in enumerate(list(self._topics.items())):
+            group = self._groups.get(names[0])
+            data = group.topics.get(topic) if group is not None else None
+            if data is not None and data.topic_sys_flag & (set_flags | unset_flags) == set_flags:
+                found.append(topic)
+            if place % RUN_COUNT == RUN_COUNT - 1:
+                yield
+        return (yield from sorted_in_steps(found))
 
     def delete_topic(self, topic: str, cluster_name: str | None = None) -> None:
         """Forget the topic, on the groups of one cluster if one is named. A broker that still has it and registers a

@@ -34,17 +34,18 @@ from rmqha.host.tracer import HostTracer
 from rmqha.model.code import SEE_FAQ, RequestCode, ResponseCode
 from rmqha.model.error import ConfigError, RemoteProtocolError, UsageError
 from rmqha.model.identity import is_loopback, join_address
+from rmqha.model.printable import name_fault
 from rmqha.model.quota import Quotas
 from rmqha.model.readiness import Readiness
 from rmqha.model.series import Collecting
 from rmqha.port import Clock, Pause
 from rmqha.wire.auth.shown import events_shown, shown_in_steps, topics_shown
-from rmqha.wire.bodies import encode_cluster_info, encode_topic_route, required
+from rmqha.wire.bodies import encode_cluster_info, encode_member_group, encode_topic_route, required
 from rmqha.wire.body_bound import body_fault
 from rmqha.wire.command import Command
 from rmqha.wire.config_answer import ConfigAnswer
 from rmqha.wire.lenient_json import Entries, Items, dumps, dumps_in_steps
-from rmqha.wire.registration import SMALL_BYTES, is_known, parse_registration
+from rmqha.wire.registration import SMALL_BYTES, is_known, parse_data_version, parse_queues, parse_registration
 from rmqha.wire.state.name_server_state import NameServerState
 from rmqha.wire.steps import sorted_in_steps
 
@@ -53,6 +54,8 @@ Work = Generator[Pause | None, None, Command]
 MAX_SAVE_PAUSE_S = 0.2
 MANY_ROUTES_COUNT = 10_000
 OVERRIDES_FILE = "config-overrides.properties"
+UNIT, UNIT_SUB = 1, 2
+"""Bits of a topic's system flags."""
 STANDARD_JSON_VERSION = 401
 """MQVersion ordinal of 4.9.4, the first whose clients read routes as strict JSON."""
 
@@ -96,6 +99,12 @@ class NameServer:
         self._handlers: dict[int, Callable[[Command], Command | Work]] = {
             RequestCode.UNREGISTER_BROKER: self._unregister,
             RequestCode.BROKER_HEARTBEAT: self._heartbeat,
+            RequestCode.QUERY_DATA_VERSION: self._data_version,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self._member_group,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self._register_topic,
+            RequestCode.GET_UNIT_TOPIC_LIST: partial(self._flagged_topics, UNIT, 0),
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: partial(self._flagged_topics, UNIT_SUB, 0),
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: partial(self._flagged_topics, UNIT_SUB, UNIT),
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
             RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topic_list,
@@ -229,6 +238,28 @@ class NameServer:
         if self.routes.heartbeat(self._clock.now_ms(), required(ext, "brokerName"), required(ext, "brokerAddr")):
             return request.reply()
         return request.reply(ResponseCode.SYSTEM_ERROR, remark="this broker is not registered; send request 103")
+
+    def _data_version(self, request: Command) -> Command:
+        """Tell a broker if it must register, its topics having changed."""
+        name, address = required(request.ext, "brokerName"), required(request.ext, "brokerAddr")
+        asked = parse_data_version(bytes(request.body))
+        held = self.routes.table_version(self._clock.now_ms(), name, address)
+        ext = {"changed": str(held is None or held != asked).lower()}
+        return request.reply(ext=ext, body=b"" if held is None else dumps(held.to_json()))
+
+    def _member_group(self, request: Command) -> Command:
+        name = required(request.ext, "brokerName")
+        body = encode_member_group(request.ext.get("clusterName", ""), name, self.routes.addresses(name))
+        return request.reply(body=body)
+
+    def _register_topic(self, request: Command) -> Command:
+        topic = required(request.ext, "topic")
+        fault = name_fault("topic", topic) or self.routes.register_topic(topic, parse_queues(bytes(request.body)))
+        return request.reply(ResponseCode.SYSTEM_ERROR, remark=fault) if fault else request.reply()
+
+    def _flagged_topics(self, set_flags: int, unset_flags: int, request: Command) -> Work:
+        topics = yield from self.routes.topics_flagged(set_flags, unset_flags)
+        return (yield from _topic_list(request, topics))
 
     def _route(self, request: Command) -> Command:
         topic = required(request.ext, "topic")

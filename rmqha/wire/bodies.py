@@ -140,6 +140,12 @@ def encode_cluster_info(groups: Iterable[GroupData]) -> Generator[None, None, by
     return (yield from dumps_in_steps(members, unquoted_integer_keys=True))
 
 
+def encode_member_group(cluster: str, broker_name: str, addresses: Mapping[int, str]) -> bytes:
+    """Body of answer 901; broker ids are unquoted."""
+    members = {"brokerAddrs": dict(sorted(addresses.items())), "brokerName": broker_name, "cluster": cluster}
+    return dumps({"brokerMemberGroup": members}, unquoted_integer_keys=True)
+
+
 def _group_json(group: GroupData) -> dict[str, Any]:
     return {
         "brokerAddrs": {key: group.addresses[key] for key in sorted(group.addresses)},

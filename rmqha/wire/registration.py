@@ -121,6 +121,29 @@ def _read_plain(body: bytes, table: _Topics) -> Generator[None, None, TopicTable
     return version
 
 
+def parse_data_version(body: bytes) -> TopicTableVersion | None:
+    """The version in the body of request 322, None if that is empty. Raises RemoteProtocolError."""
+    if not body:
+        return None
+    try:
+        return _version(loads(body))
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise RemoteProtocolError(f"the body is no version of a topic table: {error!r}") from None
+
+
+def parse_queues(body: bytes) -> dict[str, QueueData]:
+    """The queues by broker group in the body of request 217, a topic's route. Raises RemoteProtocolError."""
+    if not body:
+        return {}
+    table = _Topics()
+    try:
+        for item in loads(body).get("queueDatas") or ():
+            table.take(str(item["brokerName"]), item)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise RemoteProtocolError(f"the body is no topic's route: {error!r}") from None
+    return table.topics
+
+
 def _version(stamp: Any) -> TopicTableVersion:
     return TopicTableVersion(*(int(stamp.get(name, 0)) for name in ("counter", "stateVersion", "timestamp")))
 

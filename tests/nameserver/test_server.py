@@ -28,7 +28,7 @@ from rmqha.model.error import ConfigError, RemoteProtocolError, UsageError
 from rmqha.wire.bodies import register_broker_request
 from rmqha.wire.command import Command
 from rmqha.wire.config_answer import parse_keys
-from rmqha.wire.lenient_json import loads
+from rmqha.wire.lenient_json import dumps, loads
 from rmqha.wire.registration import SMALL_BYTES
 from tests.support.patience import HANG_MS, HANG_S, until
 
@@ -399,3 +399,59 @@ async def test_what_operators_ask_about_clusters_and_permissions() -> None:
         assert route["queueDatas"][0]["perm"] == 4
         assert (await ask(RequestCode.ADD_WRITE_PERM_OF_BROKER, {"brokerName": "g"})).ext == {"addTopicCount": "1"}
         assert (await ask(RequestCode.ADD_WRITE_PERM_OF_BROKER, {"brokerName": "h"})).ext == {"addTopicCount": "0"}
+
+
+async def test_what_apaches_brokers_ask_a_name_server() -> None:
+    """Brokers that register topics one by one, and those that ask first if they must register."""
+    async with name_server() as (client, address, ask):
+        await client.call(address, registration(0, 1000), HANG_MS)
+        await client.call(address, registration(2, 2000), HANG_MS)
+        body = (await ask(RequestCode.GET_BROKER_MEMBER_GROUP, {"clusterName": "c", "brokerName": "g"})).body
+        members = b'{0:"127.0.0.1:1000",2:"127.0.0.1:2000"}'
+        assert body == b'{"brokerMemberGroup":{"brokerAddrs":' + members + b',"brokerName":"g","cluster":"c"}}'
+        nobody = await ask(RequestCode.GET_BROKER_MEMBER_GROUP, {"brokerName": "nobody"})
+        assert nobody.body == b'{"brokerMemberGroup":{"brokerAddrs":{},"brokerName":"nobody","cluster":""}}'
+
+        async def told(code: int, ext: dict[str, str], value: object) -> Command:
+            body = value if isinstance(value, bytes) else dumps(value)
+            return await client.call(address, Command(code, ext, body), HANG_MS)
+
+        broker = {"brokerName": "g", "brokerAddr": "127.0.0.1:1000", "clusterName": "c", "brokerId": "0"}
+        version = {"counter": 1, "stateVersion": 1, "timestamp": 5}
+        code = RequestCode.QUERY_DATA_VERSION
+        same = await told(code, broker, version)
+        assert (same.ext, loads(same.body)) == ({"changed": "false"}, version)
+        for other in (version | {"counter": 2}, b""):
+            changed = await told(code, broker, other)
+            assert (changed.ext, loads(changed.body)) == ({"changed": "true"}, version)
+        stranger = await told(code, broker | {"brokerAddr": "127.0.0.1:9"}, version)
+        assert (stranger.ext, stranger.body) == ({"changed": "true"}, b"")
+        assert (await told(code, broker, [])).code == ResponseCode.SYSTEM_ERROR
+
+        code = RequestCode.REGISTER_TOPIC_IN_NAMESRV
+        queues = {"brokerName": "g", "perm": 6, "readQueueNums": 3, "topicSysFlag": 2, "writeQueueNums": 4}
+        assert (await told(code, {"topic": "N"}, {"queueDatas": [queues]})).code == 0
+        route = loads((await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "N"})).body)
+        assert route["queueDatas"] == [queues]
+        wrong: tuple[tuple[str, object], ...] = (
+            ("M", {"queueDatas": [queues, queues | {"brokerName": "nobody"}]}),
+            ("M", {"queueDatas": [7]}),
+            ("M", [7]),
+            ("M", {"queueDatas": [queues | {"perm": "x"}]}),
+            ("M\n", {"queueDatas": [queues]}),
+        )
+        for topic, value in wrong:
+            refused = await told(code, {"topic": topic}, value)
+            assert refused.code == ResponseCode.SYSTEM_ERROR and refused.remark, value
+        empty: tuple[object, ...] = (b"", {}, {"queueDatas": []})
+        for nothing in empty:
+            assert (await told(code, {"topic": "M"}, nothing)).code == 0
+        assert (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "M"})).code == ResponseCode.TOPIC_NOT_EXIST
+
+        assert (await told(code, {"topic": "U"}, {"queueDatas": [queues | {"topicSysFlag": 3}]})).code == 0
+        for code, topics in (
+            (RequestCode.GET_UNIT_TOPIC_LIST, ["U"]),
+            (RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, ["N", "U"]),
+            (RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, ["N"]),
+        ):
+            assert loads((await ask(code)).body) == {"topicList": topics}

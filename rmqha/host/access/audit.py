@@ -58,6 +58,7 @@ EVERYDAY = frozenset(
         RequestCode.UNLOCK_BATCH_MQ,
         RequestCode.CHECK_CLIENT_CONFIG,
         RequestCode.REGISTER_BROKER,
+        RequestCode.QUERY_DATA_VERSION,
         RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
         RequestCode.QUERY_TOPICS_BY_CONSUMER,
         RequestCode.QUERY_CONSUME_TIME_SPAN,

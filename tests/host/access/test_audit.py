@@ -110,6 +110,7 @@ def test_what_changes_something_is_never_everyday() -> None:
     assert {name for name in kept if not name.startswith(("UPDATE_", "DELETE_", "CONTROLLER_", "RMQHA_"))} == {
         "PUT_KV_CONFIG",
         "UNREGISTER_BROKER",
+        "REGISTER_TOPIC_IN_NAMESRV",
         "WIPE_WRITE_PERM_OF_BROKER",
         "ADD_WRITE_PERM_OF_BROKER",
         "RESET_CONSUMER_CLIENT_OFFSET",
