@@ -41,6 +41,7 @@ from rmqha.broker.tables.metadata_leader import MetadataLeader
 from rmqha.broker.tables.offsets import OffsetTable
 from rmqha.broker.tables.queue_max_offsets import QueueMaxOffsets
 from rmqha.broker.tables.topics import TopicTable
+from rmqha.broker.timers import hand_over
 from rmqha.broker.timers.recall import RecallProcessor
 from rmqha.broker.timers.service import TimerRules, TimerService
 from rmqha.ha.action import RoleChanged
@@ -118,7 +119,7 @@ class BrokerCore:
         self.quotas = quotas or Quotas(QuotaLimits())
         self.quotas.configure(config.quotas)
         self.store = store
-        self._tracer, self._clock, self._shell = tracer, clock, shell
+        self._tracer, self._clock, self._shell, self._disk = tracer, clock, shell, disk
         self.replica = self._machine(config, identity)
         self.room = TailRoom(self.replica, clock)
         self.statistics = BrokerStatistics(config.broker_cluster_name)
@@ -131,6 +132,7 @@ class BrokerCore:
         self.notices = GroupNotices(self.clients, shell.wake_notices)
         self.retention = Retention(config, disk, self.driver, clock, tracer, shell.wake_retention, host.local_hour)
         self.delay_offsets = DelayOffsetTable(disk, clock, store, self, is_synced=synced)
+        hand_over.take_over(disk, store, self.delay_offsets, tracer)
         self.users = UserTable(disk, clock, self, config.authorization_rules, *config.named_users, is_synced=synced)
         tables = self.topics, self.groups, self.offsets, self.delay_offsets, self.users
         group = _GroupView(self.replica, store, self.driver)
@@ -147,8 +149,7 @@ class BrokerCore:
             for line in table.findings:
                 tracer.event("recovery", finding=line)
         self.retry_rules = rules = RetryRules(self.topics, self.groups, self.locks)
-        levels = len(levels_ms)
-        held = self.feed.wait, shell
+        levels, held = len(levels_ms), (self.feed.wait, shell)
         keys = _unique_keys(store_host, host, clock.wall_ms())
         send_parts = (*held, kernel, keys, clock)
         self.send = SendProcessor(config, self.topics, self.driver, store_host, rules, levels, self.room, *send_parts)
@@ -351,6 +352,13 @@ class BrokerCore:
         """Write the tables that are behind. Raises OSError."""
         for write in chain(self.table_writes(), self.writes()):
             write()
+
+    def hand_over(self) -> None:
+        """Leave what whoever opens the store next needs. Behind `save`, as the last step of a stop in order."""
+        given = self.timers.hand_over()
+        if given is not None:
+            size_bytes = self.live.current.mapped_file_size_timer_log
+            hand_over.give_over(self._disk, self.delay_offsets, given, size_bytes, self._tracer)
 
     def save_tables(self) -> None:
         """Write topics, groups and users now. What cannot be written is still to be."""

@@ -378,6 +378,7 @@ def _close(core: BrokerCore, tracer: HostTracer, in_order: bool) -> None:
     try:
         core.store.sync()  # the file of delay offsets says no more than the disk has
         core.save()
+        core.hand_over()
     except BaseException:
         core.store.abandon()  # what could not be written is not behind a clean stop
         raise

@@ -35,6 +35,7 @@ class FindingKind(StrEnum):
     CONFIG = "config"
     CONFIG_BACKUP = "config-backup"
     CONFIG_KEYS = "config-keys"
+    TIMER = "timer"
     OTHER = "other"
 
 

@@ -3,6 +3,7 @@ our sidecars, tables, marks of a running broker."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from zlib import crc32
 
 from rmqha.inspect.finding import FindingKind, Findings, Severity
@@ -17,12 +18,15 @@ from rmqha.inspect.look import (
 from rmqha.model.epoch import EpochHistory
 from rmqha.model.error import RmqhaError, StoreError
 from rmqha.store.log.commit_log import DIRECTORY as LOG_DIRECTORY
+from rmqha.store.log.mapped_file import NAME_DIGITS
 from rmqha.store.meta import end_mark, epoch_file, identity_file, sidecar
 from rmqha.store.meta.boot_file import ABORT_PATH
 from rmqha.store.meta.boot_file import PATH as BOOT_PATH
 from rmqha.store.meta.checkpoint import CHECKPOINT_BYTES, CHECKPOINT_PATH, PROGRESS_PATH, SLOT_BYTES, Checkpoint
 from rmqha.store.meta.config_file import unreadable_members
 from rmqha.store.meta.epoch_file import BadEpochFileError, HighestEpochFile
+from rmqha.store.timer import timer_log, timer_wheel
+from rmqha.store.timer.timer_log import BadTimerLogError
 from rmqha.wire import lenient_json
 
 LIMIT_BYTES = 256 * 1024 * 1024
@@ -31,8 +35,9 @@ SAVED_PREFIX = "rmqha.fsck-"
 NAMES = frozenset((
     LOG_DIRECTORY, QUEUE_DIRECTORY, BATCH_DIRECTORY, "index", "config", CHECKPOINT_PATH, LOCK_PATH, ABORT_PATH,
     epoch_file.PATH, epoch_file.BACKUP_PATH, identity_file.PATH, identity_file.PENDING_PATH, "abort.bak", "logs",
+    timer_log.DIRECTORY,
 ))  # fmt: skip
-UNCHECKED = ("timerlog", "timerwheel", "compaction", "rocksdbstore", "consumequeue_ext")
+UNCHECKED = ("compaction", "rocksdbstore", "consumequeue_ext")
 """RocketMQ's files that are not looked into."""
 _SIDECARS = {
     BOOT_PATH: FindingKind.BOOT,
@@ -44,6 +49,7 @@ _NUMBERS = (
     "physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp", "masterFlushedOffset", "confirmPhyOffset",
 )  # fmt: skip
 _RESTORE = "restore it from a backup of this replica"
+_TIMERS = "what waits is in the queue too: before Apache's broker opens the store, start one of ours and stop it"
 _BY_REPAIR = "rmqha fsck --repair mends it"
 
 
@@ -64,6 +70,8 @@ class Marks:
         ):  # fmt: skip
             step()
         self._config()
+        if not self._look.live:
+            self._timers()
         self._names()
 
     def _error(self, kind: FindingKind, path: str, at: int | None, expected: str, found: str, advice: str) -> None:
@@ -296,6 +304,43 @@ class Marks:
                 advice = f"--repair takes {name}.bak" if usable else f"{_RESTORE}, or copy it from another replica"
                 self._error(kind, path, None, "a JSON object", wrong, advice)
 
+    def _timers(self) -> None:
+        """Look at the files in which RocketMQ names the timer messages that wait."""
+        self._timer_check()
+        if self._disk.is_directory(timer_log.DIRECTORY):
+            for name in self._disk.list(timer_log.DIRECTORY):
+                self._timer_log(f"{timer_log.DIRECTORY}/{name}", name)
+        for name in filter(timer_wheel.is_wheel, self._disk.list("")):
+            data = self._read(FindingKind.TIMER, name, timer_wheel.WHEEL_BYTES + 1)
+            if data is not None:
+                self._consume(name, timer_wheel.slots(data))
+
+    def _timer_check(self) -> None:
+        path = timer_log.CHECK_PATH
+        data = self._read(FindingKind.TIMER, path, LIMIT_BYTES)
+        if data is None:
+            return
+        try:
+            timer_log.check_numbers(data)
+        except BadTimerLogError as error:
+            self._error(FindingKind.TIMER, path, error.at, error.expected, error.found, _RESTORE)
+
+    def _timer_log(self, path: str, name: str) -> None:
+        if len(name) != NAME_DIGITS or not name.isascii() or not name.isdigit():
+            self._findings.note(path, "not one of the store's files")
+            return
+        data = self._read(FindingKind.TIMER, path)
+        if data is not None:
+            self._consume(path, timer_log.units(data, int(name)))
+
+    def _consume(self, path: str, items: Iterator[object]) -> None:
+        """Look at all `items` of a file that ours does not need."""
+        try:
+            for _ in items:
+                pass
+        except BadTimerLogError as error:
+            self._warning(FindingKind.TIMER, path, error.at, error.expected, error.found, _TIMERS)
+
     def _apache_reads(self, path: str, data: bytes) -> None:
         """A table that an earlier release has written with integer keys without quotes."""
         members = unreadable_members(data)
@@ -311,7 +356,7 @@ class Marks:
         for name in self._disk.list(""):
             if name in UNCHECKED:
                 self._findings.note(name, "not looked into")
-            elif name not in NAMES and not name.startswith(("rmqha.", "replaced-")):
+            elif name not in NAMES and not timer_wheel.is_wheel(name) and not name.startswith(("rmqha.", "replaced-")):
                 self._findings.note(name, "not one of the store's files")
         for name in (LOG_DIRECTORY, QUEUE_DIRECTORY, BATCH_DIRECTORY, "index"):
             if self._disk.exists(name) and not self._disk.is_directory(name):

@@ -345,6 +345,7 @@ class Broker:
         self.open = False
         self.store.sync()
         self.core.save()
+        self.core.hand_over()
         self.store.close()
 
 

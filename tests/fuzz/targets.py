@@ -35,6 +35,8 @@ from rmqha.store.meta.sidecar import BadSidecarError
 from rmqha.store.meta.sidecar import decode as decode_sidecar
 from rmqha.store.meta.sidecar import encode as encode_sidecar
 from rmqha.store.queue.queue_min_offsets import parse as parse_queue_starts
+from rmqha.store.timer.timer_log import BadTimerLogError, check_numbers, files, units
+from rmqha.store.timer.timer_wheel import SLOT_COUNT, WHEEL_BYTES, WheelSlot, slots
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
 from rmqha.wire.ha_stream import (
@@ -119,6 +121,25 @@ def _bodies(data: bytes) -> None:
 
 def _configuration(data: bytes) -> None:
     BrokerConfig.from_properties(parse_properties(data.decode("utf-8", "replace"), "f"), "f")
+
+
+def _timer_log(data: bytes) -> None:
+    for _ in units(data, 1040):
+        pass
+
+
+def _timer_wheel(data: bytes) -> None:
+    """The first slots, and those in the midst."""
+    at = WHEEL_BYTES // 2 if data[:1] == b"\x01" else 0
+    wheel = bytearray(WHEEL_BYTES)
+    wheel[at : at + len(data)] = data
+    for _ in slots(wheel[:WHEEL_BYTES]):
+        pass
+
+
+def _timer_units() -> list[bytes]:
+    entries = [(5000, 0, 0, 100), (5000, 2, 100, 100), (7000, 4, 200, 100), (5000, 0, 300, 100)]
+    return list(files(entries, 1000, 1000, 172))
 
 
 def _queue_starts(data: bytes) -> None:
@@ -278,6 +299,9 @@ TARGETS: dict[str, Target] = {
     ),
     "queue-ends": Target(_queue_ends, (RemoteProtocolError,), _begin(b'{"queues":[["T",0,5],["%RETRY%g",3,1]]}')),
     "identity": Target(_identity, (StoreError,), _begin(b"DefaultCluster#broker-a#1")),
+    "timer-log": Target(_timer_log, (BadTimerLogError,), _timer_units),
+    "timer-wheel": Target(_timer_wheel, (BadTimerLogError,), lambda: [WheelSlot(SLOT_COUNT, 0, 52, 2).encode()]),
+    "timer-check": Target(check_numbers, (BadTimerLogError,), _begin(bytes(55) + b"\x09")),
     "configuration": Target(_configuration, (ConfigError,), _begin(*PROPERTIES_FILES)),
 }
 """By name, which is also its folder in the corpus."""

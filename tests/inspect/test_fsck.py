@@ -402,6 +402,28 @@ def test_a_disk_that_fails_at_any_step_of_a_repair_loses_nothing(own: Path, tmp_
     assert step > 15
 
 
+# --- timers ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("path", "at", "data", "found"),
+    [
+        ("config/timercheck", 8, b"\xff", "config/timercheck at byte 8: expected a time or an offset from 0"),
+        ("timerlog/00000000000000000000", 52 * 3, b"\x01", "at byte 156: expected a unit, or zeros behind"),
+        ("timerlog/00000000000000000000", 52 * 3 + 4, b"\x01", "at byte 160: expected a position below 156"),
+        ("timerwheel", 7, b"\x09", "timerwheel at byte 0: expected a time whose remainder by 1209600 is 0, found 9"),
+    ],
+)
+def test_what_rocketmq_keeps_of_timers(
+    golden: Path, tmp_path: Path, path: str, at: int, data: bytes, found: str
+) -> None:
+    root = shutil.copytree(golden / "n0", tmp_path / "n0")
+    unpack("n0-timerwheel", tmp_path)
+    report = fsck(root)
+    assert report.faults == [] and not any(note.path.startswith("timer") for note in report.findings)
+    change(root, path, at, data)
+    (fault,) = fsck(root).faults
+    assert fault.kind is FindingKind.TIMER and found in fault.sentence and fault.advice
+
+
 # --- any byte of any file ---------------------------------------------------------------------------------------------
 def meaningful(path: str, old: bytes, new: bytes, places: dict[int, bytes]) -> bool:
     """Whether fsck must find it: a file without a form, a number that could be another, or a text in a table."""

@@ -161,6 +161,7 @@ class BrokerGroup:
             mapped_file_size_commit_log=options.file_size_bytes,
             mapped_file_size_consume_queue=20 * 100 if options.kept_files else 20 * 1000,
             mapper_file_size_batch_consume_queue=46 * (20 if options.kept_files else 400),
+            mapped_file_size_timer_log=2048,
             max_hash_slot_num=64,
             max_index_num=256,
             commit_log_max_bytes=options.kept_files * options.file_size_bytes,

@@ -278,6 +278,7 @@ class BrokerProcess(DiskProcess):
         if self.driver.is_log_free:
             self.store.sync()
             self.core.save()
+            self.core.hand_over()
             self.store.close()
             self._tracer.event("stopped", end=self.store.max_phy_offset)
         self.kill(power_loss=False)

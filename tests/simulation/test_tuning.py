@@ -23,8 +23,9 @@ from .world import World
 
 DRAWN_BY_OPTIONS = {
     "async_learner", "clean_resource_interval", "commit_log_max_bytes", "delete_when", "file_reserved_time",
-    "flush_disk_type", "ha_mode", "mapped_file_size_commit_log", "mapper_file_size_batch_consume_queue",
-    "max_message_size", "metadata_sync", "offset_sync", "recall_message_enable", "total_replicas",
+    "flush_disk_type", "ha_mode", "mapped_file_size_commit_log", "mapped_file_size_timer_log",
+    "mapper_file_size_batch_consume_queue", "max_message_size", "metadata_sync", "offset_sync",
+    "recall_message_enable", "total_replicas",
     "transient_store_pool_enable",
 }  # fmt: skip
 """What `BrokerGroup` gives brokers, most of it by what the seed draws."""

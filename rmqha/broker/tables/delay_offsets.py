@@ -70,6 +70,8 @@ class DelayOffsetTable:
         found = config_table.load(disk, _TABLE, parse_table, ("offsetTable",))
         self._unknown, self.findings = found.unknown, found.findings
         self.epoch = found.version.state_version
+        self.is_timer_ours = False
+        """config/timercheck holds what ours has written last."""
         timer = self._load_timer()
         self._states = [_State(log.max_phy_offset, found.version, found.table, timer)]
         """In the order in which they were heard. Of the first, the file's, all copies are in the log that is found."""
@@ -81,7 +83,9 @@ class DelayOffsetTable:
         if not self._disk.exists(timer_check.PATH):
             return TimerProgress()
         try:
-            return timer_check.decode(self._disk.read(timer_check.PATH))
+            data = self._disk.read(timer_check.PATH)
+            self.is_timer_ours = timer_check.is_ours(data)
+            return timer_check.decode(data)
         except ValueError as error:
             self.findings.append(
                 f"{timer_check.PATH} cannot be read, {error}: timer messages that the log holds are delivered again."
@@ -219,17 +223,43 @@ class DelayOffsetTable:
         self._written, self._written_timer = state.offsets, state.timer
         return Unsaved(levels, timer)
 
+    @property
+    def is_timer_written(self) -> bool:
+        """The newest progress of timers stands in the file."""
+        return self._written_timer == self._states[-1].timer
+
     def write(self, unsaved: Unsaved) -> None:
         """Raises OSError; `unsaved` then has it again."""
         try:
             if unsaved.levels is not None:
                 config_table.write(self._disk, _TABLE, unsaved.levels)
             if unsaved.timer is not None:
-                self._disk.make_dirs("config")
-                self._disk.write_atomic(timer_check.PATH, unsaved.timer)
+                self._write_timer(unsaved.timer)
         except OSError:
             self._written = self._written_timer = None
             raise
+
+    def claim_timer(self, waits_from: int | None) -> None:
+        """Write config/timercheck as ours, true without a timer log. All from `waits_from` on in the queue of timers
+        waits; None: what the file says. Before any change. Durable on return. Raises OSError."""
+        (state,) = self._states
+        if waits_from is not None and waits_from < state.timer.taken_offset:
+            timer = state.timer._replace(
+                taken_offset=waits_from, first_offset=min(state.timer.first_offset, waits_from)
+            )
+            state = self._states[0] = state._replace(timer=timer)
+        self._write_timer(timer_check.encode_file(state.timer, state.version))
+        self._written_timer = state.timer
+
+    def give_timer(self, logged_offset: int) -> None:
+        """Write that the timer log holds what waits below this offset of the queue. After the last change, all of which
+        are written. Durable on return. Raises OSError."""
+        state = self._held(self._log.synced_offset)
+        self._write_timer(timer_check.encode_file(state.timer, state.version, logged_offset))
+
+    def _write_timer(self, data: bytes) -> None:
+        self._disk.make_dirs("config")
+        self._disk.write_atomic(timer_check.PATH, data)
 
     def _save(self) -> None:
         unsaved = self.unsaved()

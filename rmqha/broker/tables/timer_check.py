@@ -1,7 +1,10 @@
 """config/timercheck: how far the delivery of timer messages is (formats.md §11). Pure.
 
-RocketMQ's 56 bytes, and behind them two numbers of ours where its files hold zeros: without them a delivery that
-stopped within a slot begins that slot again, and a start looks through the whole queue.
+RocketMQ's 56 bytes, and behind them numbers of ours where its files hold zeros: without them a delivery that stopped
+within a slot begins that slot again, and a start looks through the whole queue.
+
+RocketMQ looks in its timer log for what waits below the queue offset of its bytes, and in the queue from there on. So
+it is told of the first entry that waits, unless there is a timer log (ADR 14).
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from rmqha.broker.tables.config_table import DataVersion
 
 PATH = "config/timercheck"
 _THEIRS = struct.Struct(">4q3q")
-_OURS = struct.Struct(">3q")
+_OURS = struct.Struct(">4q")
 _OURS_MAGIC = 0x726D716861
 _FILE_BYTES = 4096
 
@@ -44,20 +47,32 @@ def encode(progress: TimerProgress, version: DataVersion) -> bytes:
     return _THEIRS.pack(progress.read_ms, 0, progress.taken_offset, progress.taken_offset, *stamp)
 
 
-def encode_file(progress: TimerProgress, version: DataVersion) -> bytes:
-    ours = _OURS.pack(_OURS_MAGIC ^ progress.read_ms, progress.next_offset, progress.first_offset)
-    return (encode(progress, version) + ours).ljust(_FILE_BYTES, b"\0")
+def encode_file(progress: TimerProgress, version: DataVersion, logged_offset: int | None = None) -> bytes:
+    """`logged_offset`: what waits below it is in the timer log; None: there is none."""
+    offset = progress.first_offset if logged_offset is None else logged_offset
+    mark = _OURS_MAGIC ^ progress.read_ms ^ offset
+    ours = _OURS.pack(mark, progress.next_offset, progress.taken_offset, progress.first_offset)
+    return (encode(progress._replace(taken_offset=offset), version) + ours).ljust(_FILE_BYTES, b"\0")
 
 
 def decode(data: bytes) -> TimerProgress:
-    """Raises ValueError for what is no such file. Our two numbers count only if no other program has written since."""
+    """Raises ValueError for what is no such file."""
+    return _decode(data)[0]
+
+
+def is_ours(data: bytes) -> bool:
+    """True if no other program has written the file since ours did. Raises ValueError for what is no such file."""
+    return _decode(data)[1]
+
+
+def _decode(data: bytes) -> tuple[TimerProgress, bool]:
     if len(data) < _THEIRS.size:
         raise ValueError(f"it has {len(data)} bytes; {_THEIRS.size} are the least")
-    read_ms, _, taken_offset, *_ = _THEIRS.unpack_from(data)
-    if read_ms < 0 or taken_offset < 0:
-        raise ValueError(f"a time of {read_ms} and an offset of {taken_offset} cannot be")
+    read_ms, _, offset, master_offset, *_ = _THEIRS.unpack_from(data)
+    if min(read_ms, offset, master_offset) < 0:
+        raise ValueError(f"a time of {read_ms} and offsets of {offset} and {master_offset} cannot be")
     if len(data) >= _THEIRS.size + _OURS.size:
-        mark, next_offset, first_offset = _OURS.unpack_from(data, _THEIRS.size)
-        if mark == _OURS_MAGIC ^ read_ms and 0 <= first_offset <= taken_offset and next_offset >= 0:
-            return TimerProgress(read_ms, next_offset, taken_offset, first_offset)
-    return TimerProgress(read_ms, 0, taken_offset, 0)
+        mark, next_offset, taken_offset, first_offset = _OURS.unpack_from(data, _THEIRS.size)
+        if mark == _OURS_MAGIC ^ read_ms ^ offset and 0 <= first_offset <= taken_offset and next_offset >= 0:
+            return TimerProgress(read_ms, next_offset, taken_offset, first_offset), True
+    return TimerProgress(read_ms, 0, min(offset, master_offset), 0), False

@@ -42,7 +42,8 @@ _REAL_TOPIC, _REAL_QUEUE_ID = PROPERTY_REAL_TOPIC.encode(), PROPERTY_REAL_QUEUE_
 
 
 class Due(NamedTuple):
-    """Time (ms) of the slot in which a message that waits comes, and whether it is stored to wait again then."""
+    """Time (ms) of the slot in which a message that waits comes, and whether it is stored to wait again then. A slot of
+    those that are is odd, of others only if timerPrecisionMs is."""
 
     slot_ms: int
     is_rolled: bool
@@ -98,7 +99,7 @@ def due(record: Record) -> Due | None:
         return Due(slot_ms, False)
     # what is left behind the window shall be long enough to be worth a round
     step_ms = ROLL_WINDOW_MS // 2 if ahead_ms < ROLL_WINDOW_MS * 4 // 3 else ROLL_WINDOW_MS
-    return Due(stored_ms + step_ms, True)
+    return Due(stored_ms + step_ms | 1, True)
 
 
 class Recall(NamedTuple):

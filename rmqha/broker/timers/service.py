@@ -8,8 +8,9 @@ queue again after a cut, and where less is delivered than this replica thought.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rmqha.broker.replication.waiter import MessageAppender, Waiting
 from rmqha.broker.services.schedule import ScheduleLog, append_all
@@ -33,6 +34,8 @@ from rmqha.model.message import TIMER_TOPIC
 from rmqha.model.offset import PhyOffset
 from rmqha.port import Clock, Tracer
 from rmqha.store.log.record import NewMessage, Record
+from rmqha.store.reader import Unit
+from rmqha.store.timer.timer_log import DELETES, ROLLED
 
 MAX_DELIVERY_COUNT = 64
 """Messages that are delivered with one append."""
@@ -40,6 +43,8 @@ TAKE_COUNT = 256
 """Entries that are read in one step to learn when they are due."""
 FIRST_OFFSET_INTERVAL_MS = 60_000
 """Time between two looks for the lowest entry that waits."""
+_TIME_BITS = 48
+_TIME_MASK = (1 << _TIME_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,18 @@ class TimerRules:
     max_delay_ms: int
     is_enabled: bool = True
     """False: producers are refused. What waits already is delivered."""
+
+
+class WaitingList(NamedTuple):
+    """All that waits, for a timer log."""
+
+    entries: Iterable[tuple[int, int, int, int]]
+    """(slot time, flags, physical offset, size) of each, by its place in the queue; the last one is the newest of those
+    that were looked at."""
+    end_offset: int
+    """Entries of the queue from there on have not been looked at."""
+    written_ms: int
+    precision_ms: int
 
 
 class _Delivery(Waiting):
@@ -139,6 +156,45 @@ class TimerService:
 
     def log_cut(self) -> None:
         self._begin()
+
+    def hand_over(self) -> WaitingList | None:
+        """All that waits. None if that is not known for certain: a copy is on its way, progress is not written, or the
+        queue has not been looked through."""
+        is_known = self._pending is None and self._table.is_timer_written and self._table.timer == self._progress
+        is_known = is_known and self._taken_offset >= max(1, self._progress.taken_offset)
+        if not is_known:
+            return None
+        entries = self._entries() if self._waiting or self._late else ()
+        return WaitingList(entries, self._taken_offset, self._clock.wall_ms(), self.rules.precision_ms)
+
+    def _entries(self) -> Iterator[tuple[int, int, int, int]]:
+        read_ms, newest = self._progress.read_ms, self._taken_offset - 1
+        waiting = [offset << _TIME_BITS | slot_ms for part in (self._waiting, self._late) for slot_ms, offset in part]
+        waiting.sort()
+        low = self._log.queue_range(TIMER_TOPIC, TIMER_QUEUE_ID)[0]
+        first, units = 0, list[Unit]()
+        for item in waiting:
+            offset, slot_ms = item >> _TIME_BITS, item & _TIME_MASK
+            if offset < low:
+                continue
+            if not first <= offset < first + len(units):
+                first, units = offset, self._log.units(TIMER_TOPIC, TIMER_QUEUE_ID, offset, TAKE_COUNT)
+            unit = units[offset - first]
+            flags = (ROLLED if slot_ms & 1 else 0) | (DELETES if self._takes_back(slot_ms, offset, unit) else 0)
+            yield max(slot_ms, read_ms), flags, unit[0], unit[1]
+        if waiting[-1] >> _TIME_BITS != newest >= low:
+            # RocketMQ goes on in the queue behind the last unit: this one comes in a slot that has been
+            (unit,) = self._log.units(TIMER_TOPIC, TIMER_QUEUE_ID, newest, 1)
+            yield max(0, read_ms - self.rules.precision_ms), 0, unit[0], unit[1]
+
+    def _takes_back(self, slot_ms: int, offset: int, unit: Unit) -> bool:
+        if slot_ms not in self._recalls:
+            return False
+        try:
+            record = self._log.sound_record(TIMER_TOPIC, TIMER_QUEUE_ID, offset, unit, says_when_and_where_to)
+        except DamagedError:
+            return False
+        return is_recall(record)
 
     # --- what waits ---------------------------------------------------------------------------------------------------
     def _follow(self) -> None:

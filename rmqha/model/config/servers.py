@@ -389,6 +389,8 @@ class BrokerConfig(ServerConfig):
     that are connected are told, at once (request 220)."""
     message_delay_level: str = DEFAULT_DELAY_LEVELS
     """Time that each level of a delayed message waits, level 1 first; the same on all replicas of a group."""
+    mapped_file_size_timer_log: int = knob(100 * 1024 * 1024, 1024, 2**31 - 1)
+    """Size of each file of the timer log, which a clean stop leaves for RocketMQ's brokers."""
     timer_wheel_enable: bool = knob(True)
     """Take messages that name their time (TIMER_DELAY_MS and the like). What waits already is delivered in any case."""
     timer_precision_ms: int = knob(1000, 10, 60_000, drawn=(100, 1000))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqha.broker.tables.config_table import DataVersion
-from rmqha.broker.tables.timer_check import TimerProgress, decode, encode, encode_file
+from rmqha.broker.tables.timer_check import TimerProgress, decode, encode, encode_file, is_ours
 
 GOLDEN = struct.pack(">7q", 1795227286000, 780, 15, 15, 4, 1795227288994, 1363)
 """The first 56 bytes of the file in the golden store n0."""
@@ -19,19 +19,30 @@ def test_what_a_real_broker_wrote() -> None:
     assert decode(GOLDEN.ljust(4096, b"\0")) == TimerProgress(1795227286000, 0, 15, 0)
 
 
-@given(st.integers(0, 2**62), st.integers(0, 2**40), st.integers(0, 2**40), st.integers(0, 2**40))
-def test_round_trip(read_ms: int, next_offset: int, taken: int, first: int) -> None:
+OFFSETS = st.integers(0, 2**40)
+
+
+@given(st.integers(0, 2**62), OFFSETS, OFFSETS, OFFSETS, OFFSETS | st.none())
+def test_round_trip(read_ms: int, next_offset: int, taken: int, first: int, logged: int | None) -> None:
     progress, version = TimerProgress(read_ms, next_offset, taken, min(first, taken)), DataVersion(7, 3, 1_000)
-    data = encode_file(progress, version)
-    assert len(data) == 4096 and decode(data) == progress
-    assert data.startswith(encode(progress, version)) and len(encode(progress, version)) == 56
+    data = encode_file(progress, version, logged)
+    assert len(data) == 4096 and decode(data) == progress and is_ours(data)
+    assert len(encode(progress, version)) == 56 and encode(progress, version)[32:] == data[32:56]
     assert struct.unpack(">3q", data[32:56]) == (3, 1_000, 7)
+
+
+def test_what_rocketmq_is_told_to_look_for_in_the_queue() -> None:
+    """All from the first entry that waits on, or what a timer log does not hold."""
+    progress = TimerProgress(5000, 9, 20, 8)
+    assert struct.unpack(">4q", encode_file(progress, DataVersion())[:32]) == (5000, 0, 8, 8)
+    assert struct.unpack(">4q", encode_file(progress, DataVersion(), 31)[:32]) == (5000, 0, 31, 31)
+    assert struct.unpack(">4q", encode(progress, DataVersion())[:32]) == (5000, 0, 20, 20)
 
 
 def test_what_another_program_wrote_since_makes_our_numbers_void() -> None:
     data = encode_file(TimerProgress(5000, 9, 20, 8), DataVersion())
-    theirs = struct.pack(">q", 6000) + data[8:]
-    assert decode(theirs) == TimerProgress(6000, 0, 20, 0)
+    theirs = struct.pack(">4q", 6000, 0, 20, 20) + data[32:]
+    assert decode(theirs) == TimerProgress(6000, 0, 20, 0) and not is_ours(theirs)
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 55, struct.pack(">7q", -1, 0, 0, 0, 0, 0, 0)])

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from rmqha.broker.timers.waiting import WaitingTimers
 
-ADDS = st.tuples(st.integers(0, 5), st.integers(0, 30))
-TAKES = st.tuples(st.integers(-1, 6), st.integers(0, 4))
+TIMES_MS = st.sampled_from((0, 1, 2, 65_535, 65_536, 65_540, 400_000))
+ADDS = st.tuples(TIMES_MS, st.integers(0, 30))
+TAKES = st.tuples(TIMES_MS | st.sampled_from((-1, 500_000)), st.integers(0, 4))
 
 
 @given(st.lists(st.tuples(ADDS, TAKES | st.none()), max_size=60))
@@ -25,7 +26,7 @@ def test_they_come_in_the_order_of_their_slots_and_offsets(
             due = [item for item in sorted(model) if item[0] <= until_ms][:count]
             assert waiting.take(until_ms, count) == due
             model = [item for item in model if item not in due]
-        assert len(waiting) == len(model)
+        assert len(waiting) == len(model) and sorted(waiting) == sorted(model)
         assert waiting.first_offset() == min((offset for _, offset in model), default=None)
     assert waiting.take_all() == sorted(model) and len(waiting) == 0
     waiting.add(1, 1)

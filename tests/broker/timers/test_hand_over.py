@@ -1,0 +1,195 @@
+"""A store that RocketMQ's broker had, and that it gets back, while timer messages wait."""
+
+from __future__ import annotations
+
+import io
+import struct
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from rmqha.broker.tables import timer_check
+from rmqha.broker.tables.timer_check import TimerProgress
+from rmqha.broker.timers.message import ROLL_WINDOW_MS
+from rmqha.host.disk import HostDisk
+from rmqha.model.message import decode_properties
+from rmqha.store.timer.timer_log import DELETES, ROLLED, TimerUnit, units
+from tests.broker.support import GOLDEN, Broker
+from tests.broker.timers.test_service import TIMER_TOPIC, bodies, now_ms, records, timed
+
+KEYS = {"mapped_file_size_timer_log": 1024}
+"""19 units a file."""
+FILE_UNITS = 19
+LOG = "timerlog"
+
+
+def told(store: Path) -> tuple[int, int, int, int]:
+    """The part of config/timercheck that RocketMQ goes by: read time, position in the timer log, queue offsets."""
+    found: tuple[int, int, int, int] = struct.unpack(">4q", (store / timer_check.PATH).read_bytes()[:32])
+    return found
+
+
+def logged(store: Path) -> list[TimerUnit]:
+    found = []
+    for path in sorted((store / LOG).iterdir()):
+        assert path.stat().st_size == KEYS["mapped_file_size_timer_log"]
+        found += [unit for _, unit in units(path.read_bytes(), int(path.name))]
+    return found
+
+
+def again(make_broker: Callable[..., Broker], broker: Broker) -> Broker:
+    found = make_broker(**KEYS)
+    found.clock.ms = broker.clock.ms
+    return found.start()
+
+
+# --- what RocketMQ gets -----------------------------------------------------------------------------------------------
+def test_a_clean_stop_leaves_a_log_of_what_waits(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker(**KEYS).start()
+    for number in range(50):
+        broker.ask(timed(b"%d" % number, UNIQ_KEY=f"K{number}", TIMER_DELAY_SEC=2 if number % 2 else 60 + number))
+    broker.ask(timed(b"rolled", UNIQ_KEY="R", TIMER_DELAY_MS=ROLL_WINDOW_MS + 5000))
+    broker.ask(timed(b"taken back", UNIQ_KEY="D", TIMER_DELAY_SEC=60, TIMER_DEL_UNIQKEY="K0"))
+    broker.ask(timed(b"soon", TIMER_DELAY_SEC=2))
+    for _ in range(4):
+        broker.run(1000)
+    assert len(bodies(broker)) == 26
+    broker.close()
+    waiting, found = records(broker, TIMER_TOPIC), logged(broker.directory)
+    assert len(list((broker.directory / LOG).iterdir())) == -(-len(found) // FILE_UNITS) == 2
+    *named, mark = found
+    kept = [record for record in waiting if bytes(record.body) not in {b"soon", *bodies(broker)}]
+    assert [(unit.phy_offset, unit.size_bytes) for unit in named] == [
+        (item.phy_offset, item.size_bytes) for item in kept
+    ]
+    for unit, record in zip(named, kept, strict=True):
+        is_rolled = bytes(record.body) == b"rolled"
+        due_ms = int(decode_properties(record.properties)["TIMER_OUT_MS"])
+        assert (unit.slot_ms < due_ms) if is_rolled else (unit.slot_ms == due_ms)
+        assert unit.flags == (ROLLED if is_rolled else DELETES if bytes(record.body) == b"taken back" else 0)
+    read_ms, position, offset, master_offset = told(broker.directory)
+    assert (position, offset, master_offset) == (0, len(waiting), len(waiting))
+    assert mark.phy_offset == waiting[-1].phy_offset and mark.slot_ms < read_ms <= min(unit.slot_ms for unit in named)
+
+
+def test_where_nothing_waits_there_is_no_log_and_nothing_to_look_for(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker(**KEYS).start()
+    for _ in range(3):
+        broker.ask(timed(TIMER_DELAY_SEC=2))
+    for _ in range(4):
+        broker.run(1000)
+    broker.close()
+    assert not (broker.directory / LOG).exists() and told(broker.directory)[2] == 3
+
+
+def test_while_ours_runs_rocketmq_would_find_all_in_the_queue(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker(**KEYS).start()
+    for seconds in (2, 60, 2, 90, 2):
+        broker.ask(timed(b"%d" % seconds, TIMER_DELAY_SEC=seconds))
+    broker.close()
+    assert len(logged(broker.directory)) == 5
+    broker = again(make_broker, broker)
+    assert not (broker.directory / LOG).exists() and told(broker.directory)[2] == 0
+    for round_ in range(3):
+        broker.run(60_000)
+        broker.run(1000)
+        broker.store.sync()
+        broker.core.save()
+        assert told(broker.directory)[2] == [3, 5, 5][round_] and not (broker.directory / LOG).exists()
+    assert bodies(broker) == [b"2", b"2", b"2", b"60", b"90"]
+
+
+def test_a_full_disk_is_no_reason_to_stop_in_disorder(
+    make_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = make_broker(**KEYS).start()
+    broker.ask(timed(TIMER_DELAY_SEC=60))
+
+    def full(*args: object, **keys: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    broker.store.sync()
+    broker.core.save()
+    with monkeypatch.context() as patch:
+        patch.setattr(HostDisk, "map", full)
+        broker.core.hand_over()
+    (event,) = broker.tracer.named("timer_log_not_written")
+    assert "No space" in event["reason"]
+
+
+# --- what RocketMQ leaves ---------------------------------------------------------------------------------------------
+def theirs(store: Path, read_ms: int, offset: int, log: bytes, wheel: bytes = b"") -> None:
+    """The files as RocketMQ would leave them."""
+    (store / "config").mkdir(exist_ok=True)
+    (store / timer_check.PATH).write_bytes(
+        struct.pack(">7q", read_ms, len(log), offset, offset, 0, 0, 0).ljust(4096, b"\0")
+    )
+    (store / LOG).mkdir()
+    (store / LOG / f"{0:020d}").write_bytes(log.ljust(4096, b"\0"))
+    (store / "timerwheel").write_bytes(wheel)
+    (store / "timerwheel.52").write_bytes(wheel)
+
+
+def test_what_waits_in_rocketmqs_store_comes_once_and_what_came_does_not(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker(**KEYS).start()
+    for number, seconds in enumerate((3, 60, 4, 90, 5)):
+        broker.ask(timed(b"%d" % number, TIMER_DELAY_SEC=seconds))
+    broker.close()
+    (broker.directory / LOG / f"{0:020d}").unlink()
+    (broker.directory / LOG).rmdir()
+    theirs(broker.directory, now_ms(broker) // 1000 * 1000 + 10_000, 5, b"")
+    broker.clock.ms += 20_000
+    broker = again(make_broker, broker)
+    assert sorted(path.name for path in broker.directory.glob("timer*")) == []
+    for _ in range(8):
+        broker.run(20_000)
+        broker.run(1)
+    assert bodies(broker) == [b"1", b"3"]
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_message_that_rocketmq_would_roll_later_than_ours_is_not_left_out(
+    make_broker: Callable[..., Broker], is_whole: bool
+) -> None:
+    """Its window begins when it takes the message from the queue, which may be long after it was stored. A damaged log
+    tells of nothing behind the damage, and is told."""
+    broker = make_broker(**KEYS).start()
+    broker.ask(timed(b"far", TIMER_DELAY_MS=ROLL_WINDOW_MS * 5 // 4))
+    (far,) = records(broker, TIMER_TOPIC)
+    broker.close()
+    (broker.directory / LOG / f"{0:020d}").unlink()
+    (broker.directory / LOG).rmdir()
+    written_ms = now_ms(broker) // 1000 * 1000 + 3_600_000
+    unit = TimerUnit(-1, ROLLED, written_ms, ROLL_WINDOW_MS // 2, far.phy_offset, far.size_bytes).encode()
+    log = unit if is_whole else bytes(3) + b"\x01" + unit[4:]
+    theirs(broker.directory, written_ms + ROLL_WINDOW_MS // 2 - 60_000, 1, log)
+    broker.clock.ms += ROLL_WINDOW_MS // 2 + 3_600_000
+    broker = again(make_broker, broker)
+    damaged = broker.tracer.named("timer_log_damaged")
+    assert bool(damaged) != is_whole and all("byte 0" in event["reason"] for event in damaged)
+    for _ in range(2):
+        broker.run(ROLL_WINDOW_MS)
+        broker.run(1000)
+    assert bodies(broker) == ([b"far"] if is_whole else [])
+
+
+def test_a_golden_store_goes_on_under_ours(make_broker: Callable[..., Broker], tmp_path: Path) -> None:
+    """n0: of 15 timer messages ten were delivered and five wait."""
+    for name in ("n0.tar.zst", "n0-timerwheel.tar.zst"):
+        packed = zstandard.ZstdDecompressor().stream_reader(io.BytesIO((GOLDEN / "store" / name).read_bytes())).read()
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            archive.extractall(tmp_path, filter="data")
+    names = {"broker_cluster_name": "GoldCluster", "broker_name": "gold-a"}
+    sizes = {"mapped_file_size_consume_queue": 1000, "max_hash_slot_num": 500, "max_index_num": 200}
+    broker = make_broker("n0", mapper_file_size_batch_consume_queue=4600, **sizes, **names, **KEYS)
+    assert broker.core.delay_offsets.timer == TimerProgress(1795227286000, 0, 15, 0)
+    assert sorted(path.name for path in broker.directory.glob("timer*")) == []
+    while broker.core.timers.waiting_count != 5:
+        broker.core.timers.deliver()
+    given = broker.core.timers.hand_over()
+    assert given is not None and given.end_offset == 15
+    wheel = [(slot_ms // 1000, flags) for slot_ms, flags, *_ in given.entries]
+    assert wheel == [(second, 0) for second in (1795232841, 1795233127, 1795233223, 1795233402, 1795233594)]
