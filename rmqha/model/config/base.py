@@ -147,14 +147,15 @@ class Config:
 
     def updated(self, changes: Mapping[str, str], source: str) -> tuple[Self, tuple[str, ...]]:
         """With the live keys among `changes` set, and the keys that would need a restart. Raises ConfigError."""
+        own, foreign = self.keys(), self.foreign_keys()
         for key in changes:
-            if key not in self.keys() and (rule := self.foreign_keys().get(key)) is not None:
+            if key not in own and (rule := foreign.get(key)) is not None:
                 raise ConfigError(f"{source}: {key} has no effect here: {rule.reason}")
         known = self.to_properties()
         named = ((self.aliases.get(key, key), value) for key, value in changes.items())
         changed = {key: value for key, value in named if known.get(key) != value}
         wanted = type(self).from_properties({**known, **changed}, source)
-        live = [item.name for key, item in self.keys().items() if key in changed and key in self.live_keys]
+        live = [item.name for key, item in own.items() if key in changed and key in self.live_keys]
         later = tuple(sorted(changed.keys() - self.live_keys))
         return dataclasses.replace(self, **{name: getattr(wanted, name) for name in live}), later
 
