@@ -52,7 +52,7 @@ browser: .venv/stamp ## the name server's page in headless Chromium; SHOTS=docs/
 spec: .venv/stamp ## docs/internals/spec, every run within its bounds, by Debian's Spin; CASE=name shows a counter-example
 	tools/install_spin.sh
 	$(BIN)/python tools/check_spec.py $(if $(CASE),"$(CASE)")
-	$(if $(CASE),,$(BIN)/pytest -q tests/simulation/test_specified.py)
+	$(if $(CASE),,$(BIN)/pytest -q tests/simulation/spec/test_specified.py)
 
 drills: .venv/stamp ## every drill ten times, twenty kills: ten minutes
 	RMQHA_DRILLS=full $(BIN)/pytest tests/chaos/test_drills.py
@@ -66,7 +66,7 @@ types: .venv/stamp ## mypy --strict
 sim: .venv/stamp ## whole clusters from SEEDS=200 seeds, then each planted bug; SEED=n replays one, THEME=name, FAULT_SECONDS=60 of faults, SHRINK=1
 	status=0; \
 	$(SIM_PYTHON) -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(THEME),--theme $(THEME)) $(if $(FAULT_SECONDS),--seconds $(FAULT_SECONDS)) $(if $(SHRINK),--shrink) || status=1; \
-	$(if $(SEED)$(THEME)$(FAULT_SECONDS),,$(BIN)/pytest tests/raft tests/simulation tests/store/test_crash.py -n $(WORKERS) --dist worksteal -m sim || status=1;) \
+	$(if $(SEED)$(THEME)$(FAULT_SECONDS),,$(BIN)/pytest tests/raft tests/simulation tests/store/damage/test_crash.py -n $(WORKERS) --dist worksteal -m sim || status=1;) \
 	exit $$status
 
 sim-kernels: .venv/stamp ## every kept seed on the kernel in Python and on the native one: the same traces
@@ -76,7 +76,7 @@ sim-many: .venv/stamp ## the same from N=2000 seeds, FIRST=1, FAULT_SECONDS=60 o
 	$(SIM_PYTHON) -m tests.simulation --seeds $(N) $(if $(FIRST),--first $(FIRST)) $(if $(FAULT_SECONDS),--seconds $(FAULT_SECONDS))
 
 planted: .venv/stamp ## each planted bug alone through RUNS=200 runs of the rotation, until one fails: found and missed; BUG='name'
-	$(SIM_PYTHON) -m tests.simulation.planting --runs $(RUNS) $(if $(BUG),--bug "$(BUG)")
+	$(SIM_PYTHON) -m tests.simulation.planted.planting --runs $(RUNS) $(if $(BUG),--bug "$(BUG)")
 
 sim-day: .venv/stamp ## a simulated day (HOURS=24) without a fault: no election, nothing lost; SEED=1
 	$(SIM_PYTHON) -m tests.simulation --day --hours $(HOURS) $(if $(SEED),--seed $(SEED))

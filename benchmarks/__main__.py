@@ -14,28 +14,28 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench_abuse import abuse
-from benchmarks.bench_acks import acks, levels
-from benchmarks.bench_catchup import catch_ups
 from benchmarks.bench_clients import clients
-from benchmarks.bench_controllers import controllers
-from benchmarks.bench_failover import failovers, pauses, syncs_on_the_path
-from benchmarks.bench_failover_topics import failovers_by_topics
-from benchmarks.bench_java_clients import java_clients
 from benchmarks.bench_metadata import metadata
 from benchmarks.bench_page import pages
-from benchmarks.bench_peer import peer
-from benchmarks.bench_peer_controllers import peer_controllers
-from benchmarks.bench_peer_failover import peer_failovers
-from benchmarks.bench_peer_start import peer_starts
-from benchmarks.bench_rejoin import rejoins
-from benchmarks.bench_restart import restarts
-from benchmarks.bench_roll import rolls
 from benchmarks.bench_send import sends
 from benchmarks.bench_simulation import simulation
-from benchmarks.bench_start import idle_memory, start_times
+from benchmarks.failovers.bench_controllers import controllers
+from benchmarks.failovers.bench_failover import failovers, pauses, syncs_on_the_path
+from benchmarks.failovers.bench_failover_topics import failovers_by_topics
 from benchmarks.figures import RESULTS, measured
 from benchmarks.page import page
-from tests.interop.java import MissingError
+from benchmarks.peers.bench_acks import acks, levels
+from benchmarks.peers.bench_java_clients import java_clients
+from benchmarks.peers.bench_peer import peer
+from benchmarks.peers.bench_peer_controllers import peer_controllers
+from benchmarks.peers.bench_peer_failover import peer_failovers
+from benchmarks.peers.bench_peer_start import peer_starts
+from benchmarks.starts.bench_catchup import catch_ups
+from benchmarks.starts.bench_rejoin import rejoins
+from benchmarks.starts.bench_restart import restarts
+from benchmarks.starts.bench_roll import rolls
+from benchmarks.starts.bench_start import idle_memory, start_times
+from tests.interop.lab.java import MissingError
 
 HERE = Path(__file__).parent
 
@@ -64,7 +64,7 @@ def works_of(*, quick: bool, failover_count: int) -> dict[str, Callable[[Path], 
         "controllers": lambda scratch: controllers(scratch, quick, failover_count),
         "send": lambda scratch: sends(scratch, quick),
         "store": lambda scratch: program(
-            "bench_store.py", scratch, "--directory", str(scratch), "--records", "20000" if quick else "100000"
+            "kernels/bench_store.py", scratch, "--directory", str(scratch), "--records", "20000" if quick else "100000"
         ),
         "restart": lambda scratch: restarts(scratch, 1 << 28 if quick else 4 << 30, 1 if quick else 3),
         "roll": lambda scratch: rolls(scratch, 1 if quick else 2),

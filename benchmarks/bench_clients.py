@@ -20,8 +20,8 @@ from typing import Any
 import trio
 
 from benchmarks.bench_send import echo_peer, request_for
-from benchmarks.bench_start import answer, cpu_ms, memory
 from benchmarks.figures import show, summary
+from benchmarks.starts.bench_start import answer, cpu_ms, memory
 from rmqha.client.consumers.consumer import Consumer
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import Producer

@@ -10,8 +10,8 @@ from typing import Any
 
 import trio
 
-from benchmarks.bench_start import cpu_ms, memory
 from benchmarks.figures import show
+from benchmarks.starts.bench_start import cpu_ms, memory
 from rmqha.drill.cluster import Cluster, quickstart
 
 SETTLE_S = 2.0

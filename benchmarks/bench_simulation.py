@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.figures import show, summary
 from tests.simulation.options import Options, seed_options
-from tests.simulation.themes import THEMES, rough
+from tests.simulation.themes.table import THEMES, rough
 from tests.simulation.world import World
 
 SENDS_PER_S = 50

@@ -33,8 +33,8 @@ FOLDERS = {
     "chaos": ("chaos", "process", "cli/test_unreachable.py", "spark/test_source.py"),
     "abuse": ("abuse",),
     "browser": ("nameserver/web",),
-    "sim": ("raft", "simulation", "store/test_crash.py"),
-    "spec": ("simulation/test_specified.py",),
+    "sim": ("raft", "simulation", "store/damage/test_crash.py"),
+    "spec": ("simulation/spec/test_specified.py",),
 }
 
 

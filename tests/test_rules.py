@@ -1,6 +1,7 @@
 """Each rule that keeps messages has a test that fails without it: here a rule is undone, and its test must fail.
 
-docs/internals/rules.md lists the rules with these tests; the simulation undoes more (tests/simulation/mutations.py).
+docs/internals/rules.md lists the rules with these tests; the simulation undoes more
+(tests/simulation/planted/mutations.py).
 """
 
 from __future__ import annotations
@@ -30,14 +31,16 @@ from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import HaMode, Role
 from rmqha.store.appender import Appender
 from rmqha.store.integrity.record_starts import RecordStarts
-from tests.broker import test_named_offsets, test_tables
 from tests.broker.conftest import broker, make_broker
 from tests.broker.replication import test_replica_driver
 from tests.broker.requests import test_retry
-from tests.controller import test_failover
-from tests.ha import test_ack_rules, test_hand_over, test_replica, test_scenarios
+from tests.broker.rights import test_named_offsets
+from tests.broker.tables import test_tables
+from tests.controller.elections import test_failover
+from tests.ha import test_hand_over, test_replica, test_scenarios
 from tests.ha.memory_log import MemoryLog
-from tests.simulation.mutations import MUTATIONS
+from tests.ha.sets import test_ack_rules
+from tests.simulation.planted.mutations import MUTATIONS
 from tests.store import test_store, test_store_marks
 
 __all__ = ["broker", "make_broker"]

@@ -37,8 +37,8 @@ KNOBS = """
 ## Knobs
 
 For those who measure. The defaults are meant to stay; a value outside the range is an error. Simulated runs draw knobs
-too: `drawn` beside a knob in the classes has the values, `tests/simulation/test_tuning.py` the reasons where it has
-none.
+too: `drawn` beside a knob in the classes has the values, `tests/simulation/runs/test_tuning.py` the reasons where it
+has none.
 """
 
 

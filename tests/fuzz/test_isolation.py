@@ -14,7 +14,7 @@ from rmqha.broker.requests.record_access import owner_topic
 from rmqha.model.message import encode_properties, offset_message_id
 from rmqha.store.log.record import decode
 from rmqha.wire.command import Command
-from tests.broker.acl_world import FOREIGN, OWN, SCHEDULE, World
+from tests.broker.rights.acl_world import FOREIGN, OWN, SCHEDULE, World
 from tests.broker.support import Broker
 from tests.broker.transactions import GIVEN_UP, HALF, OP
 from tests.fuzz.budget import DEFAULT_EXAMPLE_COUNT, example_count

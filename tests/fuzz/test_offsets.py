@@ -23,7 +23,7 @@ from rmqha.model.message import SYS_FLAG_INNER_BATCH, offset_message_id
 from rmqha.store.log.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from rmqha.wire.command import FLAG_ONEWAY, FLAG_RESPONSE, Command
 from rmqha.wire.lenient_json import dumps
-from tests.broker import planted
+from tests.broker.rights import planted
 from tests.broker.support import Broker, FakeChannel, send_command
 from tests.broker.transactions import prepared
 from tests.fuzz.budget import fuzz_seconds

@@ -21,10 +21,9 @@ from rmqha.model.code import ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import Role
 from rmqha.model.offset import PhyOffset
+from tests.ha.memory_log import MemoryIdentity, MemoryLog
 from tests.support.controller import ScriptedController
 from tests.support.tracer import RecordingTracer
-
-from .memory_log import MemoryIdentity, MemoryLog
 
 
 class Node:

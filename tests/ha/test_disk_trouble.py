@@ -5,9 +5,8 @@ from __future__ import annotations
 from rmqha.ha.action import AckStatus
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.identity import Role
-
-from .group import Group, started
-from .memory_log import MemoryLog
+from tests.ha.group import Group, started
+from tests.ha.memory_log import MemoryLog
 
 FULL = "rmqha.highestEpoch: cannot write the file: No space left on device"
 

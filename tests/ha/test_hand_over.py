@@ -7,8 +7,7 @@ from rmqha.ha.stream.copy_speed import parse_slaves
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.offset import BrokerId, Epoch
 from rmqha.wire.state.controller_state import ReportedSlave
-
-from .group import Group, started
+from tests.ha.group import Group, started
 
 
 def ask(group: Group, target: int | None, *, epoch: int | None = None, timeout_ms: int = 2000) -> str:

@@ -11,8 +11,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.identity import Role, name_in_check_code
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.wire.command import Command
-
-from .group import Group, started
+from tests.ha.group import Group, started
 
 
 def test_ids_are_applied_for_in_two_phases_and_kept() -> None:

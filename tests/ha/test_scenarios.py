@@ -16,9 +16,8 @@ from rmqha.model.error import ConfigError
 from rmqha.model.identity import Role
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.wire.ha_stream import SlaveAck
-
-from .group import Group, Node, started
-from .memory_log import MemoryLog
+from tests.ha.group import Group, Node, started
+from tests.ha.memory_log import MemoryLog
 
 
 def log_of(start: int, data: bytes, confirm: int, **epochs: int) -> MemoryLog:

@@ -16,9 +16,8 @@ from rmqha.model.error import ConfigError
 from rmqha.model.identity import Role
 from rmqha.model.offset import PhyOffset
 from rmqha.wire.legacy_ha import encode_header, encode_report
+from tests.ha.memory_log import MemoryLog
 from tests.support.tracer import RecordingTracer
-
-from .memory_log import MemoryLog
 
 MASTER_HA = "127.0.0.1:10912"
 

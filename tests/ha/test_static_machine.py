@@ -8,8 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from rmqha.ha.action import AckStatus
 from rmqha.model.offset import PhyOffset
-
-from .test_static_group import Member, Pair
+from tests.ha.test_static_group import Member, Pair
 
 RECORD_BYTES = 100
 

@@ -19,7 +19,7 @@ from rmqha.model.error import StoreError, UsageError
 from rmqha.store.log.record import BLANK, MAGIC_BLANK
 from rmqha.store.store import Store
 from tests.golden.reader import manifest
-from tests.store.damage import (
+from tests.store.damage.damaged import (
     NO_CHOICES,
     OWN,
     OWN_CHOICES,

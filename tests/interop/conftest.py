@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.java import Java, MissingError
-from tests.interop.lab import Lab
+from tests.interop.lab.java import Java, MissingError
+from tests.interop.lab.lab import Lab
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""SQL92 selectors. What the real broker says of the same cases is asked in tests/interop/test_selectors.py."""
+"""SQL92 selectors. What the real broker says of the same cases is asked in tests/interop/clients/test_selectors.py."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rmqha.model.error import RmqhaError, StoreError, UsageError
 from rmqha.scan.api import CORRUPT, TYPES, Decoding, Interval, Looking, RowFilter, open_store, plan_ranges, read_store
 from rmqha.scan.read import GoneError, LogFile
-from tests.store.damage import make_own
+from tests.store.damage.damaged import make_own
 from tests.store.log_writer import LogWriter, Message, encode
 
 PASSING = Looking(pass_damage=True)

@@ -12,12 +12,12 @@ from time import perf_counter
 
 import click
 
-from .marks import not_hit
-from .quiet import run_quiet
-from .run import ALL, PLAIN, Run, theme_of
-from .shrink import faults_of, shrink
-from .themes import THEMES
-from .world import Report
+from tests.simulation.marks import not_hit
+from tests.simulation.quiet import run_quiet
+from tests.simulation.run import ALL, PLAIN, Run, theme_of
+from tests.simulation.shrink import faults_of, shrink
+from tests.simulation.themes.table import THEMES
+from tests.simulation.world import Report
 
 SEEDS_FILE = Path(__file__).with_name("seeds.txt")
 RARE_COUNT = 100

@@ -8,42 +8,43 @@ from dataclasses import replace
 from rmqha.broker.replication.forward import HOLD_MS
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import Role
-
-from .batching_client import BatchingClient, InnerBatchClient
-from .broker_process import BrokerProcess
-from .checkers import agreement, connections, delays, growth, queues, routes, tables, transactions
-from .checkers.alone import Alone
-from .checkers.answers import Answers
-from .checkers.causes import Causes
-from .checkers.consumption import Consumption, behind
-from .checkers.copies import Copies
-from .checkers.electable import Electable
-from .checkers.elected import Elected
-from .checkers.hand_overs import HandOvers
-from .checkers.learners import Learners
-from .checkers.pool import Pool
-from .checkers.roles import Roles
-from .checkers.routes import Routes
-from .checkers.service import Service
-from .checkers.sets import Sets
-from .checkers.survival import Audit, audit
-from .checkers.tables import Tables
-from .checkers.visibility import Visibility
-from .checkers.wholeness import Wholeness
-from .client_process import TOPIC, ClientProcess
-from .consumer_process import ConsumerProcess
-from .controller_process import ControllerProcess
-from .ground import Ground
-from .group_client import ClientPlace
-from .history import History
-from .live_rot import LiveRot
-from .name_server_process import NameServerProcess
-from .options import IN_SYNC_TWO, WHOLE_SET, Options
-from .routed_client import RoutedClient
-from .table_client import TableClient
-from .transaction_client import TransactionClient
-from .tuning import tuned_broker, tuned_pool, tuned_store, tuned_transactions
-from .versions import OF_BROKERS, drawn
+from tests.simulation.checkers.clients import delays, routes, tables, transactions
+from tests.simulation.checkers.clients.answers import Answers
+from tests.simulation.checkers.clients.consumption import Consumption, behind
+from tests.simulation.checkers.clients.routes import Routes
+from tests.simulation.checkers.clients.service import Service
+from tests.simulation.checkers.clients.tables import Tables
+from tests.simulation.checkers.elections import connections
+from tests.simulation.checkers.elections.alone import Alone
+from tests.simulation.checkers.elections.causes import Causes
+from tests.simulation.checkers.elections.electable import Electable
+from tests.simulation.checkers.elections.elected import Elected
+from tests.simulation.checkers.elections.hand_overs import HandOvers
+from tests.simulation.checkers.elections.learners import Learners
+from tests.simulation.checkers.elections.roles import Roles
+from tests.simulation.checkers.elections.sets import Sets
+from tests.simulation.checkers.logs import agreement, growth, queues
+from tests.simulation.checkers.logs.copies import Copies
+from tests.simulation.checkers.logs.pool import Pool
+from tests.simulation.checkers.logs.survival import Audit, audit
+from tests.simulation.checkers.logs.visibility import Visibility
+from tests.simulation.checkers.logs.wholeness import Wholeness
+from tests.simulation.clients.batching_client import BatchingClient, InnerBatchClient
+from tests.simulation.clients.client_process import TOPIC, ClientProcess
+from tests.simulation.clients.consumer_process import ConsumerProcess
+from tests.simulation.clients.group_client import ClientPlace
+from tests.simulation.clients.routed_client import RoutedClient
+from tests.simulation.clients.table_client import TableClient
+from tests.simulation.clients.transaction_client import TransactionClient
+from tests.simulation.faults.live_rot import LiveRot
+from tests.simulation.ground import Ground
+from tests.simulation.history import History
+from tests.simulation.options import IN_SYNC_TWO, WHOLE_SET, Options
+from tests.simulation.processes.broker_process import BrokerProcess
+from tests.simulation.processes.controller_process import ControllerProcess
+from tests.simulation.processes.name_server_process import NameServerProcess
+from tests.simulation.processes.versions import OF_BROKERS, drawn
+from tests.simulation.tuning import tuned_broker, tuned_pool, tuned_store, tuned_transactions
 
 CLEAN_INTERVAL_MS = 500
 DECIDER_COUNT = 2

@@ -12,10 +12,9 @@ from unittest.mock import patch
 from rmqha.host.kernel_choice import load_kernel
 from rmqha.kernel.batch_kernel import BatchKernel, LogBlock, Scanned, SendGround, SendRead, SendRules, SendsTaken
 from rmqha.kernel.python_kernel import PythonKernel
-
-from .__main__ import kept_seeds
-from .broker_process import BrokerProcess
-from .run import Run
+from tests.simulation.__main__ import kept_seeds
+from tests.simulation.processes.broker_process import BrokerProcess
+from tests.simulation.run import Run
 
 
 class Counting:

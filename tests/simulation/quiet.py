@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from .options import Options, seed_options
-from .rough import rough
-from .world import Report, World
+from tests.simulation.options import Options, seed_options
+from tests.simulation.themes.rough import rough
+from tests.simulation.world import Report, World
 
 HOUR_MS = 3_600_000
 SEND_INTERVAL_MS = 3000

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .disk_themes import OFTEN
-from .options import Options, seed_options
-from .specifying import is_in_the_model, specify
-from .themes import THEMES
-from .world import World
+from tests.simulation.options import Options, seed_options
+from tests.simulation.spec.specifying import is_in_the_model, specify
+from tests.simulation.themes.disks import OFTEN
+from tests.simulation.themes.table import THEMES
+from tests.simulation.world import World
 
 PLAIN, ALL = "plain", "all"
 ROTATION = (*(name for name in THEMES if name != PLAIN), *OFTEN)

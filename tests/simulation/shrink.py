@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .run import Run
+from tests.simulation.run import Run
 
 
 def faults_of(run: Run, only: frozenset[str] | None = None) -> tuple[list[str], str]:

@@ -12,28 +12,27 @@ from controller.config import ControllerConfig
 from rmqha.sim.prng import SimPrng
 from rmqha.sim.scheduler import Scheduler
 from rmqha.sim.transport import Delays, Transport
-
-from .broker_group import CLEAN_INTERVAL_MS, FIRST, BrokerGroup
-from .broker_process import BrokerProcess
-from .checkers import agreement, growth
-from .checkers.crosstalk import Crosstalk
-from .checkers.leaders import Leaders
-from .checkers.reports import Reports
-from .checkers.survival import Audit
-from .controller_process import ControllerProcess
-from .conversion import Conversion
-from .crash_probes import CrashProbes
-from .faults import Faults
-from .ground import Ground
-from .history import InvariantError
-from .marks import MarkingTracer
-from .name_server_process import NameServerProcess
-from .options import Options, seed_options
-from .quorum_faults import missing_members
-from .rescue import Rescue
-from .strikes import Stage
-from .tuning import tuned_controller, tuned_controllers
-from .versions import OF_CONTROLLERS, drawn
+from tests.simulation.broker_group import CLEAN_INTERVAL_MS, FIRST, BrokerGroup
+from tests.simulation.checkers.clients.crosstalk import Crosstalk
+from tests.simulation.checkers.elections.leaders import Leaders
+from tests.simulation.checkers.logs import agreement, growth
+from tests.simulation.checkers.logs.reports import Reports
+from tests.simulation.checkers.logs.survival import Audit
+from tests.simulation.faults.conversion import Conversion
+from tests.simulation.faults.draw import Faults
+from tests.simulation.faults.quorum_faults import missing_members
+from tests.simulation.faults.rescue import Rescue
+from tests.simulation.faults.strikes import Stage
+from tests.simulation.ground import Ground
+from tests.simulation.history import InvariantError
+from tests.simulation.marks import MarkingTracer
+from tests.simulation.options import Options, seed_options
+from tests.simulation.probes.crash_probes import CrashProbes
+from tests.simulation.processes.broker_process import BrokerProcess
+from tests.simulation.processes.controller_process import ControllerProcess
+from tests.simulation.processes.name_server_process import NameServerProcess
+from tests.simulation.processes.versions import OF_CONTROLLERS, drawn
+from tests.simulation.tuning import tuned_controller, tuned_controllers
 
 START_MS = 20_000
 HEAL_MS = 60_000

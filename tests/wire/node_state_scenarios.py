@@ -14,7 +14,7 @@ from rmqha.wire.lenient_json import dumps
 from tests.broker.support import Broker
 from tests.controller.harness import Cluster, group_of
 from tests.ha.group import started
-from tests.ha.test_copy import left_behind
+from tests.ha.stream.test_copy import left_behind
 from tests.ha.test_static_group import Pair
 from tests.support.steps import done
 

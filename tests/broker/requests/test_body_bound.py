@@ -10,7 +10,7 @@ import pytest
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.body_bound import BOUNDS, DEFAULT_BOUND, UNBOUNDED, BodyBound, body_fault
 from rmqha.wire.command import Command
-from tests.broker.slices import longest_turn_ms
+from tests.broker.bounds.slices import longest_turn_ms
 from tests.broker.support import Broker
 
 LIMIT_MS = 100

@@ -25,7 +25,7 @@ from rmqha.model.selector import (
 )
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
-from tests.broker.slices import SlicedChannel
+from tests.broker.bounds.slices import SlicedChannel
 from tests.broker.support import Broker, pull_command, send_command
 
 LIMIT_MS = 100

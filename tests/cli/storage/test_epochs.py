@@ -15,7 +15,7 @@ from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.store.meta import epoch_file
 from rmqha.store.store import Store
 from tests.golden.reader import manifest
-from tests.store.damage import OWN, make_own
+from tests.store.damage.damaged import OWN, make_own
 from tests.store.support import commit_all, message, unpack
 from tests.support.tracer import RecordingTracer
 

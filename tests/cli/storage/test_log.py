@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from rmqha.cli.main import cli, main
 from tests.golden.reader import manifest
-from tests.store.damage import make_own
+from tests.store.damage.damaged import make_own
 from tests.store.support import unpack
 
 

@@ -16,7 +16,7 @@ from rmqha.cli.main import cli, main
 from rmqha.cli.storage.log_kept import find, remove
 from rmqha.host.disk import HostDisk
 from rmqha.store.store import Store
-from tests.store.damage import OWN, make_own
+from tests.store.damage.damaged import OWN, make_own
 from tests.support.tracer import RecordingTracer
 
 DAY_S = 86_400

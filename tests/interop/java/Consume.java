@@ -18,7 +18,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * Prints "GOT number queueId queueOffset bodySha256 fields" for every message until killed; the number is "-" if the
- * body does not begin with one, the fields are in base64, in the order of tests/interop/log_rows.py.
+ * body does not begin with one, the fields are in base64, in the order of tests/interop/lab/log_rows.py.
  * Arguments: name server, topic, "push" or "pull", consumer group.
  */
 public final class Consume {

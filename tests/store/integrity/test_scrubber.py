@@ -13,7 +13,7 @@ from rmqha.model.offset import PhyOffset
 from rmqha.sim.disk import SimDisk
 from rmqha.store.integrity.scrubber import Scrubber
 from rmqha.store.store import Store
-from tests.simulation.covered import is_noticed
+from tests.simulation.faults.covered import is_noticed
 from tests.store.support import SMALL, commit_all, log_bytes, message, open_store, sim_disk
 from tests.support.tracer import RecordingTracer
 

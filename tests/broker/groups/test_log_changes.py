@@ -1,0 +1,102 @@
+"""A broker in whose disk a change of the log hangs: nothing looks at the log, and all else goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from rmqha.broker.loops import BrokerLoops
+from rmqha.ha.log_writes import WAITS
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.epoch import EpochEntry, EpochHistory
+from rmqha.model.error import StoreError
+from rmqha.model.offset import Epoch, PhyOffset
+from rmqha.store.store import Store
+from rmqha.wire.command import Command
+from rmqha.wire.ha_stream import MasterHandshake
+from tests.broker.support import Broker, FakeChannel, pull_command, send_command
+
+
+def state(broker: Broker) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(bytes(broker.ask(Command(RequestCode.RMQHA_GET_REPLICA_STATE)).body))
+    return found
+
+
+@pytest.fixture
+def hung(tmp_path: Path) -> Broker:
+    """It was master, and another is: its disk hangs at the next epoch."""
+    broker = Broker(tmp_path).start()
+    broker.join_slave(2)
+    assert broker.ask(send_command("T")).code == ResponseCode.SUCCESS
+    broker.shell.disk_hangs = True
+    broker.core.driver.role_notified(broker.controller.elect(2))
+    assert not broker.core.driver.is_log_free
+    return broker
+
+
+def test_only_requests_that_look_at_no_log_are_answered_meanwhile(hung: Broker) -> None:
+    for command in (send_command("T"), pull_command("T"), Command(RequestCode.GET_MAX_OFFSET, {"topic": "T"})):
+        reply = hung.ask(command)
+        assert (reply.code, reply.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, WAITS)
+    channel = FakeChannel()
+    assert hung.core.processor.take(channel, b"", 10) == (0, 0)
+    found = state(hung)
+    assert (found["role"], found["diskProblem"]) == ("SLAVE", WAITS)
+    hung.shell.end_change()
+    assert state(hung)["diskProblem"] == ""
+    assert hung.ask(Command(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})).code == ResponseCode.SUCCESS
+
+
+def test_no_loop_looks_at_the_log_meanwhile(hung: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **keys: object) -> None:
+        raise AssertionError("the log is being changed")
+
+    with monkeypatch.context() as guard:
+        for name in ("dispatch", "commit", "trim", "trim_derived", "oldest_files", "schedule_unlink", "pull"):
+            guard.setattr(Store, name, fail)
+        hung.run(10_000)
+        hung.core.retention.look()
+        assert not hung.core.retention.schedule_unlink()
+        assert not hung.core.driver.dispatch() and not hung.core.driver.dispatch_due
+        assert list(hung.core.writes()) == []
+    hung.shell.end_change()
+    hung.core.retention.look()
+
+
+async def test_a_stop_waits_for_the_change(hung: Broker) -> None:
+    """Else the store is not closed, and its next start takes the replica for killed."""
+    loops = hung.shell.loops = BrokerLoops(hung.core, hung.clock)
+    hung.core.driver.stopping()
+    assert hung.core.replica.may_stop
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(loops.until_may_stop)
+        await trio.testing.wait_all_tasks_blocked()
+        assert nursery.child_tasks
+        hung.shell.end_change()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not nursery.child_tasks
+
+
+def test_what_the_change_raises_ends_the_broker(hung: Broker) -> None:
+    with pytest.raises(StoreError, match="Input/output"):
+        hung.core.driver.log_written(OSError(5, "Input/output error"))
+
+
+def test_a_slave_knows_its_master_while_it_cuts(tmp_path: Path) -> None:
+    """Its tables follow by that alone, and nobody tells them again."""
+    broker = Broker(tmp_path).start()
+    broker.core.driver.role_notified(broker.controller.elect(2))
+    (conn_id,) = [action[1] for action in broker.ports.ha_actions if action[0] == "open"]
+    broker.core.driver.ha_opened(conn_id)
+    broker.shell.disk_hangs = True
+    epochs = EpochHistory([EpochEntry(Epoch(2), PhyOffset(0))])
+    broker.core.driver.ha_received(conn_id, MasterHandshake(PhyOffset(0), Epoch(2), epochs).encode())
+    assert not broker.core.driver.is_log_free and not broker.core.replica.is_following
+    assert broker.core.followed_master is not None
+    broker.shell.end_change()
+    assert broker.core.replica.is_following

@@ -1,0 +1,140 @@
+"""What a client gets wrong is told by ours in the same codes and words as by Apache's broker and name server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from rmqha.model.code import RequestCode
+from tests.broker.support import pull_command, send_command
+from tests.interop.lab.java import Java
+from tests.interop.lab.lab import Lab, Node
+from tests.interop.lab.processes import call
+from tests.interop.lab.same_commands import made
+
+pytestmark = pytest.mark.interop
+
+TOPIC = "T"
+MADE = {
+    "defaultTopic": "TBW102",
+    "readQueueNums": "4",
+    "writeQueueNums": "4",
+    "perm": "6",
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": "0",
+    "order": "false",
+}
+MASKS = (
+    (r"127\.0\.0\.1:\d+", "ADDRESS"),
+    (r"(?<=brokerName=)\S+?(?=[,\]])", "NAME"),
+)
+
+Laboratory = tuple[Lab, Node]
+
+
+def topic(name: str, **ext: str) -> tuple[int, dict[str, str], bytes]:
+    return RequestCode.UPDATE_AND_CREATE_TOPIC, {**MADE, "topic": name, **ext}, b""
+
+
+def sent(name: str = TOPIC, queue_id: int = 0, body: bytes = b"x", **ext: str) -> tuple[int, dict[str, str], bytes]:
+    command = send_command(name, queue_id, body, **ext)
+    return command.code, command.ext, body
+
+
+def pulled(name: str = TOPIC, queue_id: int = 0, **ext: str) -> tuple[int, dict[str, str], bytes]:
+    command = pull_command(name, queue_id, 0, subVersion="1", commitOffset="0", **ext)
+    return command.code, command.ext, b""
+
+
+def committed(group: str, name: str) -> tuple[int, dict[str, str], bytes]:
+    """The pulls above have made the group G."""
+    ext = {"consumerGroup": group, "topic": name, "queueId": "0", "commitOffset": "0"}
+    return RequestCode.UPDATE_CONSUMER_OFFSET, ext, b""
+
+
+SENT_BACK = {"group": "G", "offset": "99999999", "delayLevel": "0", "originTopic": TOPIC, "maxReconsumeTimes": "16"}
+TO_BROKER = {
+    "unknown code": (4711, dict[str, str](), b""),
+    "send, blank topic": sent(" "),
+    "send, illegal character": sent("no/slash"),
+    "send, not ASCII": sent("ünicode"),
+    "send, long topic": sent("x" * 128),
+    "send, the broker's own topic": sent("SCHEDULE_TOPIC_XXXX"),
+    "send, no default topic": sent("New", c="No"),
+    "send, queue id": sent(queue_id=4),
+    "send, large body": sent(body=bytes(4 * 1024 * 1024 + 1)),
+    "send, large properties": sent(i="A\x01" + "x" * 32_760 + "\x02"),
+    "pull, no topic": pulled("Nope"),
+    "pull, queue id": pulled(queue_id=4),
+    "pull, write only": pulled("WriteOnly"),
+    "pull, long group": pulled(consumerGroup="g" * 300),
+    "commit, no group": committed("Never", TOPIC),
+    "commit, no group and no topic": committed("Never", "Nope"),
+    "commit, no topic": committed("G", "Nope"),
+    "commit": committed("G", TOPIC),
+    "topic, illegal character": topic("a b"),
+    "topic, blank": topic(""),
+    "topic, of the system": topic("TBW102"),
+    "topic, long": topic("x" * 128),
+    "send back, nothing there": (RequestCode.CONSUMER_SEND_MSG_BACK, SENT_BACK, b""),
+    "send back, long group": (RequestCode.CONSUMER_SEND_MSG_BACK, {**SENT_BACK, "group": "g" * 300}, b""),
+}
+TO_NAME_SERVER = {
+    "unknown code": (4711, dict[str, str](), b""),
+    "route, no topic": (RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "Nope"}, b""),
+}
+Requests = dict[str, tuple[int, dict[str, str], bytes]]
+Answers = dict[str, tuple[int, str | None] | None]
+
+
+@pytest.fixture(scope="module")
+def laboratories(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Laboratory]]:
+    """Ours, Apache's."""
+    found = []
+    try:
+        for whose in ("ours", "apaches"):
+            scratch: Path = tmp_path_factory.mktemp(whose)
+            lab, broker = made(java, scratch, whose)
+            found.append((lab, broker))
+            for name, perm in ((TOPIC, "6"), ("WriteOnly", "2")):
+                code, ext, body = topic(name, perm=perm)
+                reply = call(broker.address, code, ext, body)
+                assert reply is not None and reply.code == 0
+        yield found
+    finally:
+        for lab, _ in found:
+            lab.close()
+
+
+def told(address: str, requests: Requests) -> Answers:
+    """Code and remark of each answer, without what differs from one process to the other."""
+    found: Answers = {}
+    for name, request in requests.items():
+        reply = call(address, *request)
+        remark = reply.remark if reply is not None else None
+        for pattern, mask in MASKS:
+            remark = re.sub(pattern, mask, remark) if remark is not None else None
+        found[name] = (reply.code, remark) if reply is not None else None
+    return found
+
+
+def differences(ours: Answers, apaches: Answers) -> dict[str, tuple[object, object]]:
+    """What each says where they do not say the same."""
+    return {name: (ours[name], apaches[name]) for name in apaches if ours[name] != apaches[name]}
+
+
+def test_the_brokers_say_the_same(laboratories: list[Laboratory]) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        ours, apaches = pool.map(lambda laboratory: told(laboratory[1].address, TO_BROKER), laboratories)
+    assert None not in apaches.values()
+    assert differences(ours, apaches) == {}
+
+
+def test_the_name_servers_say_the_same(laboratories: list[Laboratory]) -> None:
+    ours, apaches = (told(lab.name_server, TO_NAME_SERVER) for lab, _ in laboratories)
+    assert None not in apaches.values()
+    assert differences(ours, apaches) == {}

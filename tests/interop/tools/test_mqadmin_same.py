@@ -1,0 +1,157 @@
+"""mqadmin prints the same of a group of ours and of Apache's: docs/use/compatibility.md lists what differs, and why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.interop.lab.java import Java
+from tests.interop.lab.lab import Lab
+from tests.interop.lab.same_commands import Asker, Laboratory, answers, filled, opened
+
+pytestmark = pytest.mark.interop
+
+REPLICAS = 3
+WHOSE = ("ours", "apaches")
+DIFFERENT = {
+    "electMaster -b 2 -bn broker-a -c interop": (
+        "Apache's controller elects and answers with a body that its mqadmin cannot read: JSON with unquoted numbers",
+        r"#BrokerMasterAddr BROKER-2",
+        r"not support unquoted name",
+    ),
+    "electMaster -b 9 -bn broker-a -c interop": (
+        "ours says why",
+        r"CODE: 2012 DESC: broker-a has no replica 9$",
+        r"CODE: 2012 DESC: Failed to elect a new master$",
+    ),
+}
+"""Command → why it differs, what ours prints, what Apache's prints."""
+LACKS = {
+    "commitLogDiskRatio_PATH",
+    "putLatency99",
+    "putLatency999",
+}
+"""What brokerStatus shows of Apache's broker alone."""
+MORE = {"brokerVersion", "indexBehindBytes", "remainHowManyDataToCommit"}
+"""What it shows of ours alone; Apache's tells the third where transientStorePoolEnable is on."""
+MOMENTARY = {
+    "bootTimestamp",
+    "commitLogDirCapacity",
+    "commitLogDiskRatio",
+    "consumeQueueDiskRatio",
+    "earliestMessageTimeStamp",
+    "getFoundTps",
+    "getMessageEntireTimeMax",
+    "getMissTps",
+    "getTotalTps",
+    "getTransferredTps",
+    "msgGetTotalTodayNow",
+    "putMessageEntireTimeMax",
+    "putMessageDistributeTime",
+    "putTps",
+    "remainHowManyDataToFlush",
+    "runtime",
+    "timerReadBehind",
+}
+"""Values of brokerStatus that depend on the moment, or on how often clients and slaves have asked."""
+THREAD_POOLS = "ThreadPoolQueueCapacity"
+"""How the names of those end that are 0 with ours: it has no thread pools."""
+OTHER_SETTINGS = {
+    "brokerIP1": "Apache's fills it in",
+    "brokerIP2": "Apache's fills it in",
+    "brokerId": "Apache's changes its configuration with its role",
+    "brokerRole": "Apache's changes its configuration with its role",
+    "controllerHeartBeatTimeoutMills": "ours is shorter",
+    "haTransferBatchSize": "ours is larger",
+    "scanNotActiveBrokerInterval": "ours is shorter",
+    "kvConfigPath": "ours is under the data directory",
+    "diskMaxUsedSpaceRatio": "the laboratory's",
+    "slaveReadEnable": "the laboratory's",
+    "totalReplicas": "the laboratory's",
+    "transactionCheckInterval": "the laboratory's",
+    "waitTimeMillsInSendQueue": "ours waits longer",
+}
+"""Keys that both have, with other values."""
+
+
+@pytest.fixture(scope="module")
+def laboratories(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Laboratory]]:
+    """Ours, Apache's."""
+    labs: list[Lab] = []
+    try:
+        for whose in WHOSE:
+            scratch: Path = tmp_path_factory.mktemp(whose)
+            labs.append(opened(java, scratch, whose))
+        with ThreadPoolExecutor(2) as pool:
+            yield list(pool.map(filled, labs, WHOSE, (REPLICAS, REPLICAS)))
+    finally:
+        for lab in labs:
+            lab.close()
+
+
+def fields(text: str) -> dict[str, str]:
+    """Of brokerStatus ("name : value") and get…Config ("name = value")."""
+    found = re.findall(r"^(\w\S*?) *(?:=|: ) *(.*?) *$", text, re.M)
+    return {re.sub(r"_(/|STORE-).*", "_PATH", name): value for name, value in found}
+
+
+def masked_fields(laboratory: Laboratory, text: str) -> dict[str, str]:
+    for name, word in Asker(laboratory).names.items():
+        text = text.replace(name, word)
+    return fields(text.replace(str(laboratory.lab.scratch), "SCRATCH"))
+
+
+def status_is_the_same(laboratories: list[Laboratory], texts: Iterable[str]) -> None:
+    ours, apaches = map(masked_fields, laboratories, texts)
+    assert len(apaches) > 50
+    assert apaches.keys() - ours.keys() == LACKS
+    assert ours.keys() - apaches.keys() == MORE
+    compared = {name for name in apaches.keys() & ours.keys() - MOMENTARY if not name.endswith(THREAD_POOLS)}
+    assert len(compared) > 30
+    assert {name: (ours[name], apaches[name]) for name in compared if ours[name] != apaches[name]} == {}
+
+
+@pytest.mark.parametrize("place", range(REPLICAS))
+def test_an_empty_broker_shows_the_same_status(laboratories: list[Laboratory], place: int) -> None:
+    status_is_the_same(
+        laboratories, [Asker(item).raw("brokerStatus", "-b", item.brokers[place].address) for item in laboratories]
+    )
+
+
+def ports_apart(value: str) -> str:
+    return re.sub(r"\b\d{5}$", "PORT", value)
+
+
+@pytest.mark.parametrize(
+    ("command", "least"), [("getBrokerConfig", 50), ("getNamesrvConfig", 5), ("getControllerConfig", 7)]
+)
+def test_the_keys_that_both_have_are_the_same(laboratories: list[Laboratory], command: str, least: int) -> None:
+    ours, apaches = (
+        masked_fields(
+            item, Asker(item).raw(command, *(("-b", item.master.address) if command == "getBrokerConfig" else ()))
+        )
+        for item in laboratories
+    )
+    both = ours.keys() & apaches.keys()
+    assert len(both) >= least
+    differ = {
+        name: (ours[name], apaches[name]) for name in both if ports_apart(ours[name]) != ports_apart(apaches[name])
+    }
+    assert {name: values for name, values in differ.items() if name not in OTHER_SETTINGS} == {}
+
+
+def test_every_command_prints_the_same(laboratories: list[Laboratory]) -> None:
+    """Last: it changes the master."""
+    with ThreadPoolExecutor(2) as pool:
+        (ours, of_ours), (apaches, of_apaches) = pool.map(answers, laboratories)
+    assert ours.keys() == apaches.keys()
+    differ = {command: (ours[command], apaches[command]) for command in ours if ours[command] != apaches[command]}
+    assert {command: values for command, values in differ.items() if command not in DIFFERENT} == {}
+    for command, (_, wanted, told) in DIFFERENT.items():
+        assert re.search(wanted, ours[command], re.M), ours[command]
+        assert re.search(told, apaches[command], re.M), apaches[command]
+    status_is_the_same(laboratories, [of_ours, of_apaches])

@@ -1,0 +1,103 @@
+"""Topics, groups and consumers' offsets. In CP with strict synchronisation whoever becomes master holds every change
+that was answered (ruling 16), seen at its election and at the end; in the end all replicas hold the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tests.simulation.clients.table_client import GROUP, TOPIC
+from tests.simulation.history import History, InvariantError, Proposal
+from tests.simulation.processes.broker_process import BrokerProcess
+
+
+class Tables:
+    def __init__(self, history: History, *, cp: bool, strict_offsets: bool) -> None:
+        self._history = history
+        self._cp = cp
+        self._strict_offsets = strict_offsets
+        self._loss_accepted = False
+
+    def elected(self, broker: BrokerProcess) -> None:
+        """`broker` takes the role of master."""
+        self._verify(broker)
+
+    def accepted_loss(self) -> None:
+        """An operator elected uncleanly."""
+        self._loss_accepted = True
+
+    def _verify(self, broker: BrokerProcess) -> None:
+        if not self._cp or self._loss_accepted:
+            return
+        for key, changes in _by_key(self._history.changes).items():
+            if key.startswith("offset") and not self._strict_offsets:
+                continue
+            allowed = _outcomes(changes)
+            found = _value(broker, key)
+            if found not in allowed:
+                raise InvariantError(
+                    f"{broker.host} is master of epoch {broker.replica.epoch} and has {found} for {key};"
+                    f" after what was answered it can be {allowed} only"
+                )
+
+    def verify(self, brokers: Sequence[BrokerProcess]) -> None:
+        """At the end, when `missing` says nothing."""
+        for broker in brokers:
+            self._verify(broker)
+
+
+def missing(brokers: Sequence[BrokerProcess]) -> str:
+    """Which replicas' tables differ, or ""."""
+    first = brokers[0]
+    wanted = _content(first)
+    for other in brokers[1:]:
+        found = _content(other)
+        for name in wanted:
+            differ = [key for key in {**wanted[name], **found[name]} if wanted[name].get(key) != found[name].get(key)]
+            if differ:
+                key = differ[0]
+                values = wanted[name].get(key), found[name].get(key)
+                return f"{first.host} and {other.host} differ in {name} {key}: {values[0]} and {values[1]}"
+    return ""
+
+
+def _content(broker: BrokerProcess) -> dict[str, dict[Any, Any]]:
+    core = broker.core
+    return {
+        "topic": core.topics.to_json()["topicConfigTable"],
+        # without a record in the log the mark means nothing, and a new master drops it
+        "deleted topic": dict.fromkeys(core.topics.deleted & broker.store.queues().keys(), "deleted"),
+        "group": core.groups.to_json()["subscriptionGroupTable"],
+        "consumer offsets of": core.offsets.to_json()["offsetTable"],
+        "delay offset of level": core.delay_offsets.to_json()["offsetTable"],
+    }
+
+
+def _by_key(changes: Iterable[Proposal]) -> dict[str, list[Proposal]]:
+    found: dict[str, list[Proposal]] = {}
+    for change in changes:
+        found.setdefault(change.key, []).append(change)
+    return found
+
+
+def _outcomes(changes: Sequence[Proposal]) -> list[int | None]:
+    """What one key may be: the last answered change, or one without a good answer that began after it."""
+    allowed: list[int | None] = []
+    for change in reversed(changes):
+        if change.value not in allowed:
+            allowed.append(change.value)
+        if change.acked_at_ms is not None:
+            return allowed
+    return [*allowed, None]
+
+
+def _value(broker: BrokerProcess, key: str) -> int | None:
+    kind, name = key.split(" ")
+    core = broker.core
+    if kind == "topic":
+        topic = core.topics.get(name)
+        return None if topic is None else topic.read_queue_count
+    if kind == "group":
+        group = core.groups.get(name)
+        return None if group is None else int(group["retryMaxTimes"])
+    return core.offsets.query(GROUP, TOPIC, int(name))

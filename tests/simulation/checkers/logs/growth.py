@@ -1,0 +1,127 @@
+"""Nothing is kept that nobody needs: when a group is whole and at rest, each container of a process is as long as the
+group and its tables explain, and its disk holds no file that the log has left behind."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rmqha.broker.services.transaction import MAX_REMEMBERED_COUNT
+from rmqha.broker.tables.delay_offsets import MAX_STATES
+from rmqha.broker.tables.table_version import MAX_REMEMBERED
+from rmqha.ha.replica import Replica
+from rmqha.ha.static_replica import StaticReplica
+from rmqha.store.queue.batch_consume_queue import DIRECTORY as BATCH_DIRECTORY
+from rmqha.store.queue.batch_consume_queue import UNIT_BYTES as BATCH_UNIT_BYTES
+from tests.simulation.history import InvariantError
+from tests.simulation.processes.broker_process import BrokerProcess
+from tests.simulation.processes.controller_process import ControllerProcess
+
+MOST_ITEMS = 24
+"""In a container of a process at rest; a run sends thousands of messages to two queues."""
+EXPLAINED = (
+    "._handlers",  # one for each request code
+    ".latency_counts",  # one for each step of the scale
+    "._log.files.files",  # the log's files: `left_behind`
+    ".index.files._files",
+    "._index.files._files",
+    "._raft._core.log._entries",  # until the next snapshot
+    ".table[].files.files",  # a queue's files: `left_behind`
+)
+"""Ends of paths whose length something else bounds."""
+BOUNDS = {
+    "._lineage._changes": MAX_REMEMBERED,
+    ".transactions._state._copies": MAX_REMEMBERED_COUNT,
+    ".transactions._state._ended": MAX_REMEMBERED_COUNT,
+    ".delay_offsets._states": MAX_STATES,
+}
+"""Ends of paths that have a bound of their own."""
+ENTRY_BYTES = 20
+"""Of a queue."""
+OWN = ("rmqha.", "controller.", "nameserver.")
+LEFT_OUT = ("rmqha.sim.", "rmqha.model.config.")
+CONTAINERS = (dict, list, set, deque)
+
+
+def containers(root: object, name: str) -> Iterator[tuple[str, int]]:
+    """Path and length of every container below `root`, in objects of ours."""
+    seen, waiting = {id(root)}, [(name, root)]
+    while waiting:
+        path, item = waiting.pop()
+        if isinstance(item, CONTAINERS):
+            yield path, len(item)
+        for place, child in _parts(item):
+            if id(child) not in seen:
+                seen.add(id(child))
+                waiting.append((f"{path}{place}", child))
+
+
+def _parts(item: object) -> Iterator[tuple[str, Any]]:
+    if isinstance(item, Mapping):
+        yield from (("[]", child) for child in list(item.values()))
+    elif isinstance(item, list | set | deque | tuple):
+        yield from (("[]", child) for child in list(item))
+    elif type(item).__module__.startswith(OWN) and not type(item).__module__.startswith(LEFT_OUT):
+        names = [slot for kind in type(item).__mro__ for slot in getattr(kind, "__slots__", ())]
+        found = {slot: getattr(item, slot) for slot in names if hasattr(item, slot)} | getattr(item, "__dict__", {})
+        for key, child in found.items():
+            yield f".{key}", child
+
+
+def overgrown(root: object, name: str) -> list[str]:
+    """Each container that is longer than anything explains."""
+    return [
+        f"{path} has {length} items"
+        for path, length in containers(root, name)
+        if length > _most(path) and not path.endswith(EXPLAINED)
+    ]
+
+
+def _most(path: str) -> int:
+    return next((most for end, most in BOUNDS.items() if path.endswith(end)), MOST_ITEMS)
+
+
+def spare_connections(broker: BrokerProcess, peer_count: int) -> str:
+    """Of slaves: a master keeps one for each, a slave none."""
+    replica = broker.core.replica
+    assert isinstance(replica, Replica | StaticReplica)
+    connections = replica._slaves.connections if isinstance(replica, Replica) else replica._connections
+    count, most = len(connections), peer_count if replica.is_master else 0
+    return f"{count} connections of slaves, {most} at most" if count > most else ""
+
+
+def left_behind(broker: BrokerProcess) -> str:
+    """A file of the log or of a queue in front of all that the log holds, or ""."""
+    store, config = broker.store, broker.config
+    for path in broker.disk.paths():
+        folder, _, name = path.rpartition("/")
+        if folder == "commitlog" and int(name) + config.mapped_file_size_commit_log <= store.min_phy_offset:
+            return f"{path}, the log begins at {store.min_phy_offset}"
+        if folder.startswith("consumequeue/"):
+            _, topic, queue_id = folder.split("/")
+            low = store.queue_range(topic, int(queue_id))[0]
+            # the last file of a queue that holds nothing more says where it goes on
+            if int(name) + config.mapped_file_size_consume_queue < low * ENTRY_BYTES:
+                return f"{path}, the queue begins at {low}"
+        if folder.startswith(f"{BATCH_DIRECTORY}/"):
+            _, topic, queue_id = folder.split("/")
+            queue = store._batch_queues.table[topic, int(queue_id)]
+            # one unit in front of the log says where offsets go on behind a cut
+            first = queue.index_at(store.min_phy_offset) - 1
+            if int(name) + queue.files.file_size_bytes <= first * BATCH_UNIT_BYTES:
+                return f"{path}, the first unit of the log is {first + 1}"
+    return ""
+
+
+def verify(brokers: Sequence[BrokerProcess], controllers: Sequence[ControllerProcess]) -> None:
+    """Of a group that is whole and at rest."""
+    found = [
+        f"{broker.host} keeps {excess}"
+        for broker in brokers
+        for excess in (*overgrown(broker.core, "broker"), spare_connections(broker, len(brokers) - 1))
+        if excess
+    ]
+    found += [f"{item.host} keeps {excess}" for item in controllers for excess in overgrown(item.machine, "machine")]
+    if found:
+        raise InvariantError(f"at rest {'; '.join(found[:3])}")

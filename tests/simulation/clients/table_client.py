@@ -1,0 +1,100 @@
+"""Operators and consumers: they change topics, groups and offsets, one change after the other, and remember how each
+ended. Like the producers they stay with a broker that refused, half of the time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.sim.transport import Connection
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import dumps
+from tests.simulation.clients.group_client import ClientPlace, GroupClient
+from tests.simulation.history import History, Proposal
+from tests.simulation.processes.process import Rpc
+
+TIMEOUT_MS = 4000
+INTERVAL_MS = 60
+NAME_COUNT = 4
+GROUP = "readers"
+TOPIC = "SimTopic"
+
+
+class TableClient(GroupClient):
+    def __init__(self, place: ClientPlace, history: History) -> None:
+        super().__init__(place)
+        self._history = history
+        self._subscribed: set[str] = set()
+        """Brokers that have heard of the group, as far as is known."""
+
+    def boot(self) -> None:
+        self.begin_life()
+        self._subscribed = set()
+        self._rpc = Rpc(self, self._unasked)
+        self._next()
+
+    def _next(self) -> None:
+        if self._stopped:
+            return
+        change, command = self._draw(len(self._history.changes) + 1)
+        change.begun_at_ms = self.scheduler.now_ms
+        self._history.changes.append(change)
+        address = self._brokers[self._target % len(self._brokers)]
+
+        def ask() -> None:
+            self._rpc.call(address, command, TIMEOUT_MS, lambda reply: self._answered(change, address, reply))
+
+        if command.code == RequestCode.UPDATE_CONSUMER_OFFSET and address not in self._subscribed:
+            self._subscribe(address, ask)
+        else:
+            ask()
+
+    def _subscribe(self, address: str, then: Callable[[], None]) -> None:
+        """A group's heartbeat comes before its commits, which make no group."""
+        consumer = {"groupName": GROUP, "subscriptionDataSet": [{"topic": TOPIC, "subString": "*", "subVersion": 1}]}
+        body = dumps({"clientID": self.host, "consumerDataSet": [consumer]})
+
+        def heard(reply: Command | None) -> None:
+            if reply is not None and reply.code == ResponseCode.SUCCESS:
+                self._subscribed.add(address)
+            then()
+
+        self._rpc.call(address, Command(RequestCode.HEART_BEAT, {}, body), TIMEOUT_MS, heard)
+
+    def _draw(self, number: int) -> tuple[Proposal, Command]:
+        """Change `number` and its request. Values tell one change of a key from another."""
+        name = str(self._prng.below(NAME_COUNT))
+        match self._prng.below(5):
+            case 0 | 1:
+                queues = str(1 + number % 1000)
+                ext = {"topic": f"T{name}", "readQueueNums": queues, "writeQueueNums": queues, "perm": "6"}
+                return Proposal(f"topic T{name}", int(queues)), Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+            case 2:
+                command = Command(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": f"T{name}"})
+                return Proposal(f"topic T{name}", None), command
+            case 3 if acked := self._history.acked:
+                # an offset behind the end of its queue is no offset: one is taken that an acknowledged message has
+                send = acked[self._prng.below(len(acked))]
+                ext = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(send.queue_id)}
+                command = Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext | {"commitOffset": str(send.queue_offset)})
+                return Proposal(f"offset {send.queue_id}", send.queue_offset), command
+            case _:
+                body = dumps({"groupName": f"G{name}", "retryMaxTimes": number})
+                return Proposal(f"group G{name}", number), Command(
+                    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body
+                )
+
+    def _unasked(self, conn: Connection, command: Command) -> None:
+        """A broker tells the group's members that they have changed."""
+        assert command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, command
+
+    def _answered(self, change: Proposal, address: str, reply: Command | None) -> None:
+        if reply is not None and reply.code == ResponseCode.SUCCESS:
+            change.acked_at_ms, change.broker = self.scheduler.now_ms, address
+            self.after(INTERVAL_MS, self._next)
+            return
+        if reply is not None and reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+            self._subscribed.discard(address)
+        if self._prng.chance(1, 2):
+            self._target += 1
+        self.after(20, self._next)

@@ -1,0 +1,241 @@
+"""Each planted bug is found by the run named here: the checkers can fail. The table of docs/internals/simulation.md."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.planted.mutations import MUTATIONS, UNSEEN, failure_of, planted
+from tests.simulation.run import Run
+from tests.support.patience import HANG_S
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "internals" / "simulation.md"
+FOUND_BY = {
+    "a change of the log holds the event loop": "hung:1",
+    "what a sync failed on is only synced (ruling 29)": "forgotten:10",
+    "acks against the shrunk set (ruling 1)": "rough:1",
+    "no majority needed (ruling 1)": "rough:1",
+    "the fastest member decides (ruling 1)": "rough:1",
+    "silent members are left out (ruling 1)": "rough:1",
+    "a restarted master trusts the old set (ruling 1)": "orphans:7",
+    "a restarted master takes members by its old confirm offset (ruling 1)": "batches:920051",
+    "waits that end are answered SEND_OK (ruling 1)": "elections:6",
+    "no cut at a fork (ruling 2)": "rough:2",
+    "the cut is one byte off (ruling 2)": "splits:4",
+    "the cut leaves the epochs (ruling 2)": "rough:2",
+    "power loss forgotten (ruling 3)": "plain:9",
+    "whole again at once (ruling 3)": "disks:1",
+    "an older master is followed (ruling 4)": "stale:1",
+    "the highest epoch is not on disk (ruling 4)": "told:2",
+    "CP shrinks without the controller (ruling 5)": "rough:7",
+    "CP takes sends without its members (ruling 5)": "alone:2",
+    "CP takes no sends without controllers (ruling 5)": "alone:2",
+    "AP waits for the controllers' word (ruling 5)": "alone:21",
+    "a master starts as master by memory (ruling 5)": "alone:1",
+    "one copy is not synced (ruling 6)": "pair:1",
+    "one of two goes on without asking (rulings 6, 7)": "pair:1",
+    "the first to come is elected (ruling 8)": "elections:2",
+    "a master that still acknowledges is one like others (ruling 8)": "plain:5001770@60",
+    "the eligible set is forgotten (ruling 9)": "heirs:1",
+    "whoever lives is elected (ruling 9)": "loose:2",
+    "who leads alone leaves others eligible (ruling 9)": "loose:2",
+    "waiters at demotion are answered SEND_OK (ruling 13)": "rough:4",
+    "a slave joins when it connects": "elections:8",
+    "confirm raised on one copy": "elections:1",
+    "anyone is elected": "pair:1",
+    "the shortest log is elected": "forgetful:1",
+    "the set epoch is not fenced": "orphans:7",
+    "no epoch is fenced": "orphans:7",
+    "slaves ack what is not synced": "power:1",
+    "old files go before they are committed": "short:1",
+    "nobody is copied to again": "short:1",
+    "sync does nothing": "power:1",
+    "the tail behind a cut stays (apache/rocketmq 10666)": "forks:4",
+    "changes are answered before the set holds them (ruling 16)": "tables:8",
+    "slaves join without the tables (ruling 16)": "tables:345",
+    "an old master's tables stay": "tables:1",
+    "an unclean master resumes (ruling 3)": "power:1",
+    "waits never end (ruling 13)": "plain:9",
+    "what is cut is not told": "loose:2",
+    "a queue lacks its records": "rough:2",
+    "a message is stored twice": "rough:1",
+    "a batch takes one place in its queue": "batches:1",
+    "another place is told": "rough:1",
+    "consumers see the end": "plain:1",
+    "a master that goes on serves what it has on disk": "rough:3",
+    "idle queues begin at 0 again": "idle:42",
+    "a consumer that waits goes on one further": "consumers:1",
+    "consumers begin at the end of their queues": "consumers:3",
+    "the queues are not cut": "loose:16",
+    "learners are replicas like others (ruling 1)": "learners:1",
+    "an old master takes the name back (ruling 14)": "routes:5",
+    "what a broken connection began goes on in the next": "torn:1",
+    "an end is answered before the set holds it": "transactions:2",
+    "a new master asks about nothing that waits": "transactions:1",
+    "marks do not say where to begin": "transactions:6004573@60",
+    "copies of half messages are not waited for": "transactions:113",
+    "a rollback is a commit": "transactions:1",
+    "nobody is asked how a transaction ended": "transactions:1",
+    "half messages are seen": "transactions:1",
+    "replicas of two groups are one in the table of the living": "groups:1",
+    "who dies in one group is dead in all": "groups:1",
+    "a heartbeat is answered with another group's master": "groups:1",
+    "a new master is told to all groups": "groups:1",
+    "a name server takes all groups of a cluster for one": "groups:2",
+    "one count of broker ids for all groups": "groups:1",
+    "a snapshot gives all groups the first one's set": "groups:3",
+    "one eligible set for all groups": "groups:23",
+    "a master that knows no delay offset begins behind what waits": "delays:1",
+    "delay offsets count without the copies": "delays:156",
+    "a start looks at no timer that came before the last delivery": "timers:2",
+    "timers that come later count as delivered": "timers:1",
+    "a slave forgets the rest of the slot that its master delivers": "timers:12",
+    "timers come in the slot of their time": "timers:1",
+    "a start forgets what was taken back": "timers:1",
+    "timers come before all that may take them back is known": "timers:1",
+    "a recall is answered before the group holds it": "timers:17",
+    "progress is saved as the log's end": "moments:1",
+    "a slave acknowledges 64 bytes ahead": "moments:1",
+    "a slave's first word counts as all": "moments:1",
+    "an epoch's entry stays in memory": "rough:1",
+    "an epoch is durable with the next one": "told:2",
+    "a start after a loss of power forgets it at once": "plain:9",
+    "a delayed message is made of a rotten one (ruling 30)": "rotting:2",
+    "slaves append what is rotten (ruling 30)": "rotting:1",
+    "whatever a replica offers is written over rot (ruling 30)": "rotting:2",
+    "a record's own checksum is not compared (ruling 30)": "noise:4",
+    "the scrubber looks at heads alone": "misdirected:2",
+    "half of a damaged record is mended": "misdirected:1",
+    "what is damaged is asked of nobody": "misdirected:1",
+    "what has no answer is passed on again": "forwards:1",
+    "a refusal after the write is passed on again": "forwards:6",
+    "a removed leader leads on (Raft)": "quorum:7",
+    "a SYNC_MASTER without a controller waits for nobody": "conversions:1",
+    "a static slave reports what is not synced": "conversions:10",
+    "a shorter log may be the first after a static time": "conversions:12",
+    "a store that was not stopped in order may be converted": "conversions:3",
+    "batch queues are not cut": "batch-queues:20",
+    "a batch takes one place of a batch queue": "batch-queues:1",
+    "an inner batch takes one queue offset": "batch-queues:1",
+    "a batch is found by its first message alone": "batch-queues:1",
+    "files of batch queues stay": "batch-queues:1",
+    "files of batch queues go with their last units": "batch-queues:12",
+    "who waits waits for a full pool": "pool:1",
+    "what is collected stays in memory": "pool:1",
+    "a hand-over leaves what is collected": "pool:3",
+    "a slave keeps what it collected as master": "pool:21",
+    "queue offsets of what was dropped stay": "pool:14",
+    "an answer without a replica's id counts for nobody": "versions:1",
+    "nobody is asked who may come in": "versions:1",
+    "a registration without an accepted epoch is refused": "versions:1",
+    "whose master tells no ends of queues waits for them": "versions:1",
+    "what was sent to a target counts as there (ruling 18)": "moments:1",
+    "a master that hands over takes sends on (ruling 18)": "moments:1",
+    "an older set is news": "moments:3",
+    "a proposal without an answer is refused": "moments:2",
+    "the mark of synced bytes survives a cut": "splits:2",
+    "the confirm offset survives a cut": "splits:3",
+    "progress and checkpoint survive a cut": "splits:3",
+    "queue offsets survive a cut": "moments:2",
+    "old files go before they are synced": "splits:1",
+    "an epoch's entry is written after its bytes": "moments:3",
+    "epochs are cut in memory": "moments:2",
+    "unclean is said in memory": "moments:1",
+    "waits outlive the role": "rough:4",
+    "the controllers' log is not synced (Raft)": "moments:1",
+    "a master serves before its queues are there": "stops:2",
+    "a send is taken while too few replicas are there (ruling 1)": "alone:2",
+    "a time-out is answered SEND_OK": "rough:1",
+    "the send behind the last one is answered too": "rough:1",
+    "a hand-over that nobody takes up never ends": "operators:2",
+    "a set without a member keeps its epoch": "power:1",
+    "who lost power reports as well (ruling 3)": "power:2",
+    "queue offsets outlive a cut (apache/rocketmq 7689)": "plain:9",
+    "store times follow the clock (ruling 18)": "disks:1",
+    "a start leaves no trace": "moments:1",
+    "an epoch's entry is in its copy alone": "moments:1",
+    "an unclean replica sends heartbeats (ruling 3)": "power:1",
+    "who lost power stays in the set (ruling 3)": "power:3",
+    "who misses entries may lead (Raft)": "controllers:4",
+    "one vote elects a leader (Raft)": "plain:2",
+    "votes are forgotten (Raft)": "controllers:1",
+    "one copy commits (Raft)": "rough:7",
+    "a slave moves consumers": "consumers:1",
+    "who dies is missed after eight seconds": "heirs:1",
+    "the due times of answered pulls stay": "consumers:4",
+    "queue files of removed records stay": "short:1",
+    "old log files are left on the disk": "short:1",
+    "a cut is not synced": "splits:2",
+    "a new epoch is the next one that the controllers know": "forgetful:5",
+    "the mark of the end stands still": "moments:1",
+    "queues are not synced": "moments:1",
+    "a progress is not synced": "moments:1",
+    "a checkpoint is not synced": "moments:1",
+    "progress is saved before the queues are synced": "moments:1",
+    "a cut leaves a queue's last entry": "splits:3",
+    "an older connection of a slave stays": "late:2",
+    "who gives up its log stays electable (ruling 3)": "short:1",
+    "who was eligible stays so (ruling 9)": "rough:3",
+    "a master who is demoted keeps its slaves": "operators:1",
+    "half a record stays where a master begins": "blackouts:6",
+    "a new master forgets what it has inherited": "blackouts:10",
+}
+"""Name of the bug to the first run that finds it, as seeds.txt names runs."""
+DIRECTED = {
+    "who was asked in a former life is not waited for (ruling 1)": "tests/ha/test_replica.py"
+    "::test_a_restarted_master_commits_nothing_before_the_set_epoch_has_moved",
+    "a smaller number of replicas binds at once (ruling 15)": "tests/controller/decisions/test_resize.py"
+    "::test_the_larger_number_binds_until_the_master_goes_by_it",
+    "entries of older terms are committed by count (Raft)": "tests/raft/test_mutations.py"
+    "::test_the_same_story_without_the_bug",
+    "a leader counts itself before its disk (Raft)": "tests/raft/test_golden.py::test_script",
+    "an answer to an earlier proposal counts": "tests/ha/sets/test_sync_state_set_manager.py"
+    "::test_an_answer_to_an_earlier_proposal_says_nothing_of_the_present_one",
+    "an older connection of a slave counts": "tests/ha/sets/test_sync_state_set_manager.py"
+    "::test_only_the_newest_connection_says_what_a_member_holds",
+}
+"""Name of a bug that no run finds to the test that does."""
+_PLANT_AND_TEST = """
+import sys, pytest
+from tests.simulation.planted.mutations import planted
+with planted(sys.argv[1]):
+    sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", sys.argv[2]]))
+"""
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("name", sorted(FOUND_BY))
+def test_the_bug_is_found(name: str) -> None:
+    with planted(name):
+        assert failure_of(Run.parse(FOUND_BY[name])), f"{name} is no longer found by {FOUND_BY[name]}; look for another"
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("run", sorted(set(FOUND_BY.values())))
+def test_without_the_bug_the_run_is_well(run: str) -> None:
+    assert not failure_of(Run.parse(run))
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("name", sorted(DIRECTED))
+def test_a_bug_that_no_run_finds_fails_its_own_test(name: str) -> None:
+    command = [sys.executable, "-c", _PLANT_AND_TEST, name, DIRECTED[name]]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
+
+
+def test_every_entry_names_a_mutation_and_stands_in_the_docs() -> None:
+    assert set(FOUND_BY) == set(MUTATIONS)
+    assert set(DIRECTED) == set(UNSEEN)
+    assert not set(UNSEEN) & set(MUTATIONS)
+    rows = PAGE.read_text().splitlines()
+    for name, run in FOUND_BY.items():
+        assert f"| {name} | {run} |" in rows
+    for name, test in DIRECTED.items():
+        assert any(row.startswith(f"| {name} | `{test}` |") for row in rows)
+    total = len(MUTATIONS) + len(UNSEEN)
+    assert f"Of {total} bugs that are planted {len(MUTATIONS)} are." in PAGE.read_text()
