@@ -255,7 +255,7 @@ _BROKER = (
     _ignored(
         "timer messages are kept and delivered by rmqha's own rules: none is dropped, none comes early",
         """
-        appendTopicForTimerDeleteKey mappedFileSizeTimerLog timerColdDataCheckIntervalMs timerCongestNumEachSlot
+        appendTopicForTimerDeleteKey timerColdDataCheckIntervalMs timerCongestNumEachSlot
         timerEnableCheckMetrics timerEnableRetryUntilSuccess timerFlushIntervalMs timerGetMessageThreadNum
         timerInterceptDelayLevel timerMetricSmallThreshold timerProgressLogIntervalMs timerPutMessageThreadNum
         timerRecallToTimeWheelEnable timerRecallToTimelineEnable timerRollWindowSlot timerSkipUnknownError
