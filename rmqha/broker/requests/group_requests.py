@@ -1,7 +1,7 @@
 """Requests of operators about consumer groups: who is connected, how far they are, and setting them back.
 
-Codes 32, 203, 204, 207, 208, 222, 303, 308, 314, 317, 328, 343, 345 and 352; notice 220 tells the members of a group
-that it is set back.
+Codes 32, 203, 204, 207, 208, 222, 303, 308, 314, 317, 328, 343, 345, 352 and 353; notice 220 tells the members of a
+group that it is set back.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ class GroupRequests:
             RequestCode.QUERY_TOPICS_BY_CONSUMER: self._topics_of_group,
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self._subscription,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self._group_config,
+            RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: self._forbid,
         }
 
     # --- who is connected -------------------------------------------------------------------------------------------
@@ -176,6 +177,28 @@ class GroupRequests:
         if settings is None:
             raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
         return command.reply(body=lenient_json.dumps(settings))
+
+    def _forbid(self, channel: Channel, command: Command) -> Command | None:
+        """Without `readable` only tell. A group or a topic that is not there cannot be forbidden, but allowed again."""
+        group, topic = text(command, "group"), text(command, "topic")
+        if not command.ext.get("readable"):
+            return self._forbidden_reply(command, group, topic)
+        self._changes.admit()
+        forbidden = not truth(command, "readable")
+        if forbidden and self._groups.get(group) is None:
+            raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker: {group}")
+        if forbidden and self._topics.get(topic) is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}")
+        try:
+            self._groups.forbid(group, topic, forbidden)
+        except ValueError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        answer_when(self._feed.wait, channel, self._forbidden_reply(command, group, topic))
+        return None
+
+    def _forbidden_reply(self, command: Command, group: str, topic: str) -> Command:
+        body = {"group": group, "readable": not self._groups.is_forbidden(group, topic), "topic": topic}
+        return command.reply(ResponseCode.SUCCESS, {}, lenient_json.dumps(body), "")
 
     def _delete_group(self, channel: Channel, command: Command) -> Work:
         """The settings go, then the offsets in steps: who hangs up in between leaves some, and asks again."""

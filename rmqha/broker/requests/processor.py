@@ -19,7 +19,14 @@ from rmqha.model.error import DamagedError, RemoteProtocolError
 from rmqha.wire.body_bound import body_fault
 from rmqha.wire.command import Command
 
-_APPENDS = frozenset({RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION, RequestCode.RECALL_MESSAGE})
+_APPENDS = frozenset(
+    {
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.END_TRANSACTION,
+        RequestCode.RECALL_MESSAGE,
+        RequestCode.RESUME_CHECK_HALF_MESSAGE,
+    }
+)
 """Small requests that append a record, of one that was sent before."""
 _SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 
@@ -75,6 +82,7 @@ class BrokerProcessor:
             RequestCode.CONSUMER_SEND_MSG_BACK: send_back.process,
             RequestCode.END_TRANSACTION: transactions.process,
             RequestCode.RECALL_MESSAGE: recalls.process,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: transactions.resume,
         }
         self._handlers = {code: handler for part in parts for code, handler in part.handlers().items()}
 

@@ -269,6 +269,10 @@ class PullProcessor:
             raise RequestError(
                 ResponseCode.NO_PERMISSION, f"the consumer group[{group_name}] can not consume by broadcast way"
             )
+        if self._groups.is_forbidden(group_name, topic):
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"the consumer group[{group_name}] is forbidden for topic[{topic}]"
+            )
         if subscription.version < number(command, "subVersion", 0):
             # A Java client whose queues have changed may tell so with its next heartbeat only, up to 30 s later. It
             # compares tags by itself too, so everything has all that any newer ones want.

@@ -164,6 +164,7 @@ class Retention:
     def handlers(self) -> dict[int, Handler]:
         return {
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self._clean_queues,
+            RequestCode.CLEAN_UNUSED_TOPIC: self._clean_queues,
             RequestCode.DELETE_EXPIRED_COMMITLOG: self._delete_expired,
         }
 

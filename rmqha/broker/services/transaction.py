@@ -97,6 +97,15 @@ def renewed(half: Record, store_host: Host) -> NewMessage:
     return _again(half, HALF_TOPIC, properties, store_host)
 
 
+def resumed(given: Record, store_host: Host) -> NewMessage | None:
+    """The half message that is asked about anew; None if it was none."""
+    properties = decode_properties(given.properties)
+    if real_place(properties) is None:
+        return None
+    properties[PROPERTY_TRANSACTION_CHECK_TIMES] = "0"
+    return _again(given, HALF_TOPIC, properties, store_host)
+
+
 def given_up(half: Record, store_host: Host) -> NewMessage:
     """The copy for operators to look at."""
     return _again(half, CHECK_MAX_TOPIC, decode_properties(half.properties), store_host)

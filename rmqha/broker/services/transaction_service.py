@@ -24,6 +24,7 @@ from rmqha.broker.services.transaction import (
     marked,
     real_place,
     renewed,
+    resumed,
     to_commit,
     told_waiting_from,
 )
@@ -50,6 +51,7 @@ from rmqha.model.message import (
     decode_properties,
     find_property,
     offset_message_id,
+    parse_offset_message_id,
 )
 from rmqha.model.offset import PhyOffset
 from rmqha.model.principal import Principal
@@ -248,6 +250,31 @@ class TransactionService:
         RequestError."""
         require_owner(command, half, Permission.PUB)
         require_producer(command, group)
+
+    def resume(self, channel: Channel, command: Command) -> None:
+        """Request 323: ask again about a transaction that was given up, by its id in CHECK_MAX_TOPIC. Raises
+        RequestError."""
+        code, remark = self._appends.admission()
+        if code is not ResponseCode.SUCCESS:
+            raise RequestError(code, remark)
+        named = text(command, "msgId")
+        try:
+            _, phy_offset = parse_offset_message_id(named)
+        except ValueError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        found = self._log.verified_record_at(phy_offset)
+        is_safe = found is not None and phy_offset + len(found.data) <= self._log.confirm_offset
+        if found is None or not is_safe or found.record.topic != CHECK_MAX_TOPIC:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"no message of {CHECK_MAX_TOPIC} has the id {named}")
+        half = resumed(found.record, self._store_host)
+        if half is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"the message {named} does not say where it belongs")
+        try:
+            end_offset = self._appends.append([half]).end_offset
+        except UsageError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        self._appends.appended(end_offset, Waiter(channel, [command.reply(ResponseCode.SUCCESS, {})]))
+        self._shell.wake_transactions()
 
     # --- checks -------------------------------------------------------------------------------------------------------
     def step(self) -> bool:

@@ -22,6 +22,11 @@ MAX_GROUP_LENGTH = MAX_TOPIC_LENGTH - len(RETRY_PREFIX)
 MAX_GROUP_BYTES = 64 * 1024
 """Most bytes of the settings of one group, as JSON."""
 _TABLE = "subscriptionGroupTable"
+_FORBIDDEN = "forbiddenTable"
+_FORBIDS_READING = 4
+"""The bit that forbids a group to read a topic, as RocketMQ counts permissions."""
+MAX_FORBIDDEN_COUNT = 1000
+"""Most topics that one group may be forbidden to read."""
 
 
 def default_group(name: str) -> dict[str, Any]:
@@ -75,7 +80,7 @@ class GroupTable:
         """`is_synced`: what the file holds is known to be on the disk. Else it is written again."""
         self._clock = clock
         self.configure(config)
-        found = config_table.load(disk, "subscriptionGroup", _parse, (_TABLE, "forbiddenTable"))
+        found = config_table.load(disk, "subscriptionGroup", _parse, (_TABLE, _FORBIDDEN))
         self.version, self._unknown, self.findings = found.version, found.unknown, found.findings
         self.epoch = self.version.state_version
         self._groups, self._forbidden = found.table
@@ -121,7 +126,28 @@ class GroupTable:
     def remove(self, name: str) -> None:
         """Forget a group's settings; it comes back with defaults if it is used again."""
         if self._groups.pop(name, None) is not None:
+            self._set_forbidden(name, {})
             self._commit(name)
+
+    def is_forbidden(self, group: str, topic: str) -> bool:
+        """True if an operator forbids the group to read the topic."""
+        return bool(self._forbidden.get(group, {}).get(topic, 0) & _FORBIDS_READING)
+
+    def forbid(self, group: str, topic: str, forbidden: bool) -> None:
+        """Forbid a group to read a topic, or allow it again. Raises ValueError: too many are forbidden."""
+        if self.is_forbidden(group, topic) == forbidden:
+            return
+        row = dict(self._forbidden.get(group, {}))
+        if forbidden and len(row) >= MAX_FORBIDDEN_COUNT:
+            raise ValueError(f"the group {group} is forbidden to read {MAX_FORBIDDEN_COUNT} topics, which is the most")
+        bits = row.pop(topic, 0) ^ _FORBIDS_READING
+        self._set_forbidden(group, row | ({topic: bits} if bits else {}))
+        self._commit(group)
+
+    def _set_forbidden(self, group: str, row: Mapping[str, int]) -> None:
+        """The table is replaced, not changed: a thread may be writing it."""
+        rest = {name: other for name, other in self._forbidden.items() if name != group}
+        self._forbidden = rest | ({group: dict(row)} if row else {})
 
     def new_epoch(self, epoch: int) -> None:
         """This replica became master. The file follows with the next change or `save`. The counter goes on as
@@ -146,7 +172,7 @@ class GroupTable:
         if version == self.version and groups == self._groups:
             return
         self.version = version
-        self._forbidden = dict(mapping(body.get("forbiddenTable"), "forbiddenTable"))
+        self._forbidden = _forbidden_rows(body)
         self._groups = dict(groups)
         self._lineage.restart(version.stamp)
         self.file.replace(_TABLE, self._groups)
@@ -159,7 +185,13 @@ class GroupTable:
             return None
         present = {name: self._groups[name] for name in names if name in self._groups}
         removed = [name for name in names if name not in present]
-        return {"dataVersion": self.version.to_json(), "removed": removed, "subscriptionGroupTable": present}
+        forbidden = {name: self._forbidden.get(name, {}) for name in names}
+        return {
+            "dataVersion": self.version.to_json(),
+            _FORBIDDEN: forbidden,
+            "removed": removed,
+            "subscriptionGroupTable": present,
+        }
 
     def has_changed_since(self, stamp: TableVersion) -> bool:
         """True if a table of that stamp differs from this one, as far as is known."""
@@ -173,6 +205,8 @@ class GroupTable:
         for name in removed:
             self._groups.pop(name, None)
         self._groups.update(present)
+        for name, row in _forbidden_rows(changes).items():
+            self._set_forbidden(name, row)
         self.version = DataVersion.from_json(changes.get("dataVersion"))
         self._lineage.advance(self.version.stamp, [*present, *removed])
         self.file.touch()
@@ -183,7 +217,7 @@ class GroupTable:
         names = sorted(self._groups)[first : None if count is None else first + count]
         return {
             "dataVersion": self.version.to_json(),
-            "forbiddenTable": self._forbidden,
+            _FORBIDDEN: self._forbidden,
             "subscriptionGroupTable": {name: self._groups[name] for name in names},
         }
 
@@ -212,14 +246,23 @@ class GroupTable:
         """Members of the file."""
         return {
             "dataVersion": self.version.to_json(),
-            "forbiddenTable": self._forbidden,
+            _FORBIDDEN: self._forbidden,
             _TABLE: ROWS,
             **self._unknown,
         }
 
 
 def _parse(body: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    return parse_table(body), dict(mapping(body.get("forbiddenTable"), "forbiddenTable"))
+    return parse_table(body), _forbidden_rows(body)
+
+
+def _forbidden_rows(body: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """Bits by topic, by group. Raises ValueError."""
+    rows = mapping(body.get(_FORBIDDEN), _FORBIDDEN)
+    return {
+        str(group): {str(topic): int(bits) for topic, bits in mapping(row, _FORBIDDEN).items()}
+        for group, row in rows.items()
+    }
 
 
 def parse_table(body: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

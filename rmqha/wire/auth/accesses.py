@@ -69,6 +69,7 @@ _FIELDS: Mapping[int, _Fields] = {
     RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _Fields(GET, group="group", more_topic="topic"),
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _Fields(GET, "topic", "group"),
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _Fields(UPDATE, "topic", "group"),
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: _Fields(UPDATE, "topic", "group"),
     RequestCode.CONSUME_MESSAGE_DIRECTLY: _Fields(SUB, group="consumerGroup", more_topic="topic"),
 }
 _CLUSTER: Mapping[int, frozenset[Action]] = {
@@ -84,6 +85,8 @@ _CLUSTER: Mapping[int, frozenset[Action]] = {
     RequestCode.AUTH_LIST_ACL: GET,
     RequestCode.UPDATE_BROKER_CONFIG: UPDATE,
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: UPDATE,
+    RequestCode.CLEAN_UNUSED_TOPIC: UPDATE,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: UPDATE,
     RequestCode.DELETE_EXPIRED_COMMITLOG: UPDATE,
     RequestCode.NOTIFY_BROKER_ROLE_CHANGED: UPDATE,
     RequestCode.GET_ALL_CONSUMER_OFFSET: GET,

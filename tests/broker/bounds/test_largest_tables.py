@@ -121,6 +121,7 @@ ONE_RECORD = frozenset(
         _C.LITE_PULL_MESSAGE,
         _C.QUERY_MESSAGE,
         _C.RECALL_MESSAGE,
+        _C.RESUME_CHECK_HALF_MESSAGE,
         _C.RMQHA_HAND_OVER,
         _C.RMQHA_READ_RECORD,
     }

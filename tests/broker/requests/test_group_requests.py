@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -376,3 +377,42 @@ def test_correction_offsets(filled: Broker) -> None:
     assert corrected(compareGroup="nobody", filterGroups="C") == {0: 2, 1: 3, 2: 0}
     assert filled.core.offsets.query("C", "T", 0) == 1, "who does not count keeps its offsets"
     assert filled.ask(Command(RequestCode.QUERY_CORRECTION_OFFSET, {"topic": "T"})).code == 1
+
+
+# --- topics that a group may not read ---------------------------------------------------------------------------------
+def test_a_group_is_forbidden_to_read_a_topic_and_allowed_again(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker().start()
+    broker.ask(send_command())
+    broker.core.processor.received(FakeChannel(), [beat()])
+    code = RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN
+
+    def forbidden(readable: str) -> bool:
+        found = asked(broker, code, group="G", topic="T", readable=readable)
+        assert found.pop("readable") in (True, False) and found == {"group": "G", "topic": "T"}
+        return not asked(broker, code, group="G", topic="T")["readable"]
+
+    assert not forbidden("")
+    assert forbidden("false") and forbidden("false")
+    reply = broker.ask(pull_command(sysFlag="0"))
+    assert (reply.code, reply.remark) == (
+        ResponseCode.NO_PERMISSION,
+        "the consumer group[G] is forbidden for topic[T]",
+    )
+    assert broker.core.groups.to_json()["forbiddenTable"] == {"G": {"T": 4}}
+    broker.close()
+    broker = make_broker().start()
+    broker.core.processor.received(FakeChannel(), [beat()])
+    assert forbidden("") and not forbidden("true")
+    assert broker.ask(pull_command(sysFlag="0")).code == 0
+    assert broker.core.groups.to_json()["forbiddenTable"] == {}
+
+
+def test_only_a_group_and_a_topic_that_are_there_are_forbidden(filled: Broker) -> None:
+    commit(filled, 0, 1)
+    code = RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN
+    for group, topic, wanted in (("Nobody", "T", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST), ("G", "Nothing", 17)):
+        assert filled.ask(Command(code, {"group": group, "topic": topic, "readable": "false"})).code == wanted
+        assert asked(filled, code, group=group, topic=topic, readable="true")["readable"] is True
+    asked(filled, code, group="G", topic="T", readable="false")
+    asked(filled, RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="G")
+    assert filled.core.groups.to_json()["forbiddenTable"] == {}, "the group's rows go with it"

@@ -92,6 +92,11 @@ def _consume_directly(world: World, t: Side, g: Side) -> Command:
     return Command(RequestCode.CONSUME_MESSAGE_DIRECTLY, ext)
 
 
+def _resume(world: World, t: Side, g: Side) -> Command:
+    message_id = offset_message_id((b"\x7f\0\0\1", 1), world.records[t].plain)
+    return Command(C.RESUME_CHECK_HALF_MESSAGE, {"topic": t.topic, "msgId": message_id})
+
+
 def _json(code: int, body: object) -> Row:
     return Row("admin", lambda world, t, g: Command(code, {}, dumps(body)))
 
@@ -172,6 +177,11 @@ ROWS: dict[int, Row] = {
     ),
     C.QUERY_TOPIC_CONSUME_BY_WHO: _fields(C.QUERY_TOPIC_CONSUME_BY_WHO, "topic", "topic"),
     C.QUERY_CONSUME_TIME_SPAN: _fields(C.QUERY_CONSUME_TIME_SPAN, "both", "topic", "group"),
+    C.CLEAN_UNUSED_TOPIC: _fields(C.CLEAN_UNUSED_TOPIC, "admin"),
+    C.RESUME_CHECK_HALF_MESSAGE: Row("admin", _resume),
+    C.UPDATE_AND_GET_GROUP_FORBIDDEN: _fields(
+        C.UPDATE_AND_GET_GROUP_FORBIDDEN, "admin", "topic", "group", readable="false"
+    ),
     C.CLEAN_EXPIRED_CONSUMEQUEUE: _fields(C.CLEAN_EXPIRED_CONSUMEQUEUE, "admin"),
     C.GET_CONSUMER_RUNNING_INFO: _fields(
         C.GET_CONSUMER_RUNNING_INFO, "admin", group="consumerGroup", clientId=OWN.client_id

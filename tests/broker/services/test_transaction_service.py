@@ -259,6 +259,31 @@ def test_rounds_until_it_is_given_up(make_broker: Callable[..., Broker]) -> None
     assert offsets(broker) == (4, 4) and bodies(broker) == []
 
 
+def test_one_that_was_given_up_is_asked_about_anew(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker(transaction_check_max=1).start()
+    channel = producer(broker)
+    half = broker.ask(prepared(broker))
+    broker.run(ROUND_MS)
+    channel.take()
+    broker.run(ROUND_MS)
+    (given_up,) = records(broker, GIVEN_UP, 0)
+
+    def resume(phy_offset: int) -> Command:
+        named = f"7F000001{20911:08X}{phy_offset:016X}"
+        return broker.ask(Command(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"topic": GIVEN_UP, "msgId": named}))
+
+    assert resume(given_up.phy_offset).code == 0
+    assert decode_properties(records(broker, HALF, 0)[-1].properties)["TRANSACTION_CHECK_TIMES"] == "0"
+    broker.run(ROUND_MS)
+    check = channel.one()
+    oneway(broker, end_of(check, COMMIT, check=True))
+    assert bodies(broker) == [b"ID"]
+    for phy_offset in (int(half.ext["msgId"][16:], 16), given_up.phy_offset + 1):
+        reply = resume(phy_offset)
+        assert (reply.code, "TRANS_CHECK_MAX_TIME_TOPIC" in (reply.remark or "")) == (1, True)
+    assert broker.ask(Command(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"topic": GIVEN_UP, "msgId": "x"})).code == 1
+
+
 def test_too_old_is_given_up_too(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker(file_reserved_time=1).start()
     broker.ask(prepared(broker, CHECK_IMMUNITY_TIME_IN_SECONDS="99999"))

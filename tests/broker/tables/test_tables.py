@@ -16,7 +16,7 @@ import zstandard
 from rmqha.broker.tables import config_table
 from rmqha.broker.tables.config_table import DataVersion
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
-from rmqha.broker.tables.groups import GroupTable
+from rmqha.broker.tables.groups import GroupTable, parse_table
 from rmqha.broker.tables.offsets import OffsetTable
 from rmqha.broker.tables.topics import TopicConfig, TopicTable, merge_attributes
 from rmqha.host.disk import HostDisk
@@ -486,3 +486,28 @@ def test_only_a_master_takes_lists(broker: Broker, code: RequestCode) -> None:
     reply = broker.ask(list_command(code, [{"topicName": "N", "groupName": "N"}]))
     assert reply.code == ResponseCode.SYSTEM_ERROR and "not the master" in (reply.remark or "")
     assert broker.core.topics.get("N") is None and broker.core.groups.get("N") is None
+
+
+def test_a_slave_learns_what_a_group_may_not_read(tmp_path: Path) -> None:
+    """With the change of that group alone, and with the whole table."""
+    master, slave = (group_table(HostDisk(tmp_path / name), ManualClock()) for name in ("master", "slave"))
+    master.new_epoch(1)
+    for name in ("G", "H"):
+        master.get_or_create(name)
+    slave.replace(master.to_json(), dict(parse_table(master.to_json())))
+    stamp = slave.version.stamp
+    master.forbid("G", "T", True)
+    master.forbid("H", "U", True)
+    changes = master.changes_since(stamp)
+    assert changes is not None
+    slave.apply(changes)
+    assert slave.is_forbidden("G", "T") and slave.is_forbidden("H", "U") and not slave.is_forbidden("G", "U")
+    stamp = slave.version.stamp
+    master.forbid("G", "T", False)
+    changes = master.changes_since(stamp)
+    assert changes is not None and changes["forbiddenTable"] == {"G": {}}
+    slave.apply(changes)
+    assert not slave.is_forbidden("G", "T") and slave.is_forbidden("H", "U")
+    slave.save()
+    again = group_table(HostDisk(tmp_path / "slave"), ManualClock())
+    assert again.is_forbidden("H", "U") and not again.is_forbidden("G", "T")

@@ -116,6 +116,8 @@ def test_what_changes_something_is_never_everyday() -> None:
         "RESET_CONSUMER_CLIENT_OFFSET",
         "INVOKE_BROKER_TO_RESET_OFFSET",
         "CLEAN_EXPIRED_CONSUMEQUEUE",
+        "CLEAN_UNUSED_TOPIC",
+        "RESUME_CHECK_HALF_MESSAGE",
         "CONSUME_MESSAGE_DIRECTLY",
         "CLONE_GROUP_OFFSET",
         "NOTIFY_BROKER_ROLE_CHANGED",
