@@ -28,7 +28,6 @@ def controller(config_file: str | None, check: bool) -> None:
 
     from controller.config import ControllerConfig
     from controller.server import read_config, run_controller
-    from rmqha.cli.checked import tell_keys_without_effect
     from rmqha.host.access import security
     from rmqha.host.http.endpoint import expose
     from rmqha.host.process import spare_loaded_state
@@ -37,7 +36,8 @@ def controller(config_file: str | None, check: bool) -> None:
     config = ControllerConfig() if config_file is None else read_config(config_file)
     security.use(config)
     if check:
-        tell_keys_without_effect(config)
+        for line in config.lines_without_effect():
+            click.echo(line)
         return
     around = Surroundings(config, "controller")
     tracer = around.tracer

@@ -28,7 +28,6 @@ def namesrv(config_file: str | None, check: bool) -> None:
 
     from nameserver.config import read_config
     from nameserver.server import run_name_server
-    from rmqha.cli.checked import tell_keys_without_effect
     from rmqha.host.access import security
     from rmqha.host.http.endpoint import expose
     from rmqha.host.process import spare_loaded_state
@@ -37,7 +36,8 @@ def namesrv(config_file: str | None, check: bool) -> None:
     config, controller_config = read_config(config_file)
     security.use(config)
     if check:
-        tell_keys_without_effect(config)
+        for line in config.lines_without_effect():
+            click.echo(line)
         return
     around = Surroundings(config, "namesrv")
     tracer = around.tracer

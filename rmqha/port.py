@@ -11,10 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from rmqha.model.epoch import EpochHistory
-from rmqha.model.offset import BrokerId, Epoch, PhyOffset
-
-# bytes, bytearray, memoryview or mmap; `collections.abc.Buffer` needs Python 3.12
-Buffer = bytes | bytearray | memoryview
+from rmqha.model.offset import BrokerId, Buffer, Epoch, PhyOffset
 
 
 class Clock(Protocol):

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
+
+import grimp
+import pytest
 
 from tests.support.patience import HANG_S
 
 ROOT = Path(__file__).parent.parent
 LINT_IMPORTS = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
+
+MAX_LAYERS = 8
+
+
+@pytest.fixture(scope="module")
+def imports() -> grimp.ImportGraph:
+    return grimp.build_graph("rmqha", "controller", "nameserver", cache_dir=None)
 
 
 def lint(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -44,3 +56,28 @@ def test_a_broken_layer_is_seen(tmp_path: Path) -> None:
     assert result.returncode != 0
     assert "rmqha.raft is not allowed to import rmqha.store" in result.stdout
     assert "rmqha.raft is not allowed to import time" in result.stdout
+
+
+def package_of(module: str) -> str:
+    """`rmqha.store` of `rmqha.store.log.record`; `controller` and `nameserver` are one package each."""
+    return ".".join(module.split(".")[: 2 if module.startswith("rmqha.") else 1])
+
+
+def test_packages_stand_in_at_most_eight_layers(imports: grimp.ImportGraph) -> None:
+    below: dict[str, set[str]] = {}
+    for module in imports.modules:
+        found = {package_of(name) for name in imports.find_modules_directly_imported_by(module)}
+        below.setdefault(package_of(module), set()).update(found - {package_of(module)})
+
+    @cache
+    def layer(package: str) -> int:
+        return 1 + max((layer(name) for name in below[package]), default=0)
+
+    layers = {package: layer(package) for package in below}
+    assert layers["rmqha.model"] == 1
+    assert max(layers.values()) <= MAX_LAYERS, sorted(layers.items(), key=lambda item: item[1])
+
+
+def test_no_modules_import_each_other_in_a_circle(imports: grimp.ImportGraph) -> None:
+    modules = {name: imports.find_modules_directly_imported_by(name) for name in sorted(imports.modules)}
+    TopologicalSorter(modules).prepare()  # raises CycleError, which names the modules

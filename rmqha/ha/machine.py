@@ -13,8 +13,7 @@ from rmqha.ha.ack import AckQueue
 from rmqha.ha.action import Action, Token
 from rmqha.model.code import ResponseCode
 from rmqha.model.identity import Role
-from rmqha.model.offset import BrokerId, Epoch, PhyOffset
-from rmqha.port import Buffer
+from rmqha.model.offset import BrokerId, Buffer, Epoch, PhyOffset
 from rmqha.wire.auth.ha_proof import HaClaim
 from rmqha.wire.command import Command
 from rmqha.wire.state.replica_state import ReplicaState

@@ -38,8 +38,8 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import RemoteProtocolError, StoreError
 from rmqha.model.identity import HaMode, Role, join_address, parse_address
-from rmqha.model.offset import BrokerId, Epoch, PhyOffset
-from rmqha.port import Buffer, IdentityStore, LogWriter, ReplicaLog, Tracer
+from rmqha.model.offset import BrokerId, Buffer, Epoch, PhyOffset
+from rmqha.port import IdentityStore, LogWriter, ReplicaLog, Tracer
 from rmqha.wire.auth.ha_proof import HaClaim
 from rmqha.wire.command import Command
 from rmqha.wire.state.replica_state import ReplicaState

@@ -20,8 +20,8 @@ from rmqha.ha.stream.replication_client import ClientState
 from rmqha.model.code import ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import Role
-from rmqha.model.offset import MASTER_ID, BrokerId, Epoch, PhyOffset
-from rmqha.port import Buffer, ReplicaLog, Tracer
+from rmqha.model.offset import MASTER_ID, BrokerId, Buffer, Epoch, PhyOffset
+from rmqha.port import ReplicaLog, Tracer
 from rmqha.wire.auth.ha_proof import HaClaim
 from rmqha.wire.command import Command
 from rmqha.wire.state.replica_state import ReplicaState, SlaveState

@@ -12,7 +12,8 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-from rmqha.port import AppendFile, Buffer, MappedRegion
+from rmqha.model.offset import Buffer
+from rmqha.port import AppendFile, MappedRegion
 
 RESERVE_STEP_SHIFT = 16
 RESERVE_STEP_BYTES = 1 << RESERVE_STEP_SHIFT

@@ -1,8 +1,14 @@
-"""NewTypes that keep the numbers of the field apart. All are plain ints at run time."""
+"""The types of offsets, epochs and ids, which keep the numbers of the field apart, and of the bytes that they count.
+
+All NewTypes are plain ints at run time.
+"""
 
 from __future__ import annotations
 
 from typing import NewType
+
+# bytes, bytearray, memoryview or mmap; `collections.abc.Buffer` needs Python 3.12
+Buffer = bytes | bytearray | memoryview
 
 PhyOffset = NewType("PhyOffset", int)
 """A byte position in the CommitLog; ends are exclusive."""

@@ -14,7 +14,8 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Container
 
-from rmqha.port import Buffer, Clock, Prng
+from rmqha.model.offset import Buffer
+from rmqha.port import Clock, Prng
 
 SECTOR_BYTES = 512
 _ZEROS = bytes(4096)

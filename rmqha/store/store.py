@@ -12,8 +12,8 @@ from threading import Lock
 from rmqha.kernel.batch_kernel import BatchKernel, SendsTaken
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import StoreError
-from rmqha.model.offset import Epoch, PhyOffset, QueueOffset
-from rmqha.port import Buffer, Disk, Tracer
+from rmqha.model.offset import Buffer, Epoch, PhyOffset, QueueOffset
+from rmqha.port import Disk, Tracer
 from rmqha.store.appender import Appended, AppendedBatch, Appender, SendSource
 from rmqha.store.config import StoreConfig
 from rmqha.store.index.index_service import IndexService

@@ -13,8 +13,7 @@ from enum import IntEnum
 
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import RemoteProtocolError
-from rmqha.model.offset import BrokerId, Epoch, PhyOffset
-from rmqha.port import Buffer
+from rmqha.model.offset import BrokerId, Buffer, Epoch, PhyOffset
 
 MAX_TRANSFER_BYTES = 1024 * 1024
 """Cap of one transfer, for every peer (ruling 19). Java's own default is 32 KiB."""

@@ -11,8 +11,7 @@ import struct
 from dataclasses import dataclass
 
 from rmqha.model.error import RemoteProtocolError
-from rmqha.model.offset import PhyOffset
-from rmqha.port import Buffer
+from rmqha.model.offset import Buffer, PhyOffset
 
 REPORT_BYTES = 8
 MAX_TRANSFER_BYTES = 4 * 1024 * 1024

@@ -17,7 +17,7 @@ from rmqha.broker.loops import BrokerLoops
 from rmqha.broker.requests.change_gate import MAX_WAITING_COUNT
 from rmqha.host.disk import HostDisk
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.port import Buffer
+from rmqha.model.offset import Buffer
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 from tests.broker.support import Broker, FakeChannel, topic_table

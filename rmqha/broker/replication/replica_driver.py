@@ -32,8 +32,8 @@ from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import interrupted, whole
 from rmqha.model.identity import Role
 from rmqha.model.message import PROPERTY_INNER_NUM, SYS_FLAG_INNER_BATCH, find_property
-from rmqha.model.offset import BrokerId, Epoch, PhyOffset
-from rmqha.port import Buffer, Clock, Tracer
+from rmqha.model.offset import BrokerId, Buffer, Epoch, PhyOffset
+from rmqha.port import Clock, Tracer
 from rmqha.store.appender import AppendedBatch, SendSource
 from rmqha.store.log.new_batch import NewBatch
 from rmqha.store.log.record import NewMessage

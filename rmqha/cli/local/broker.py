@@ -9,7 +9,6 @@ import click
 import trio
 
 from rmqha.broker.server import checked_addresses, run_broker
-from rmqha.cli.checked import tell_keys_without_effect
 from rmqha.host.access import security
 from rmqha.host.http.endpoint import expose
 from rmqha.host.process import spare_loaded_state
@@ -49,7 +48,8 @@ def broker(config_path: Path, check: bool) -> None:
     security.use(config)
     checked_addresses(config, {})
     if check:
-        tell_keys_without_effect(config)
+        for line in config.lines_without_effect():
+            click.echo(line)
         return
     around = Surroundings(config, "broker", config.broker_name)
     tracer = around.tracer

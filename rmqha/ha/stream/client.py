@@ -25,8 +25,8 @@ from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.identity import HaMode
-from rmqha.model.offset import BrokerId, Epoch, PhyOffset
-from rmqha.port import Buffer, ReplicaLog, Tracer
+from rmqha.model.offset import BrokerId, Buffer, Epoch, PhyOffset
+from rmqha.port import ReplicaLog, Tracer
 from rmqha.wire.ha_stream import (
     MasterFrame,
     MasterHandshake,

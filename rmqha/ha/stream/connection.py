@@ -15,8 +15,8 @@ from rmqha.ha.stream.copy_progress import CopyLimit, CopyRate
 from rmqha.ha.stream.peer_bytes import frames_of
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import RemoteProtocolError
-from rmqha.model.offset import BrokerId, Epoch, PhyOffset
-from rmqha.port import Buffer, ReplicaLog
+from rmqha.model.offset import BrokerId, Buffer, Epoch, PhyOffset
+from rmqha.port import ReplicaLog
 from rmqha.wire.ha_stream import MasterHandshake, SlaveAck, SlaveHandshake, SlaveStreamParser, TransferHeader
 
 HANDSHAKE_TIMEOUT_MS = 3000

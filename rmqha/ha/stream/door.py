@@ -21,8 +21,8 @@ from rmqha.ha.stream.registered import RegisteredReplicas, host_of, is_name, par
 from rmqha.model.code import ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import RemoteProtocolError
-from rmqha.model.offset import BrokerId
-from rmqha.port import Buffer, Tracer
+from rmqha.model.offset import BrokerId, Buffer
+from rmqha.port import Tracer
 from rmqha.wire.auth.ha_proof import HaClaim
 from rmqha.wire.command import Command
 from rmqha.wire.ha_stream import SlaveHandshake, SlaveStreamParser

@@ -16,8 +16,8 @@ from rmqha.ha.stream.peer_bytes import frames_of
 from rmqha.ha.stream.replication_client import RETRY_FIRST_MS, RETRY_UNSOUND_MS, ClientState, ReplicationClient
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import RemoteProtocolError
-from rmqha.model.offset import PhyOffset
-from rmqha.port import Buffer, ReplicaLog, Tracer
+from rmqha.model.offset import Buffer, PhyOffset
+from rmqha.port import ReplicaLog, Tracer
 from rmqha.wire.legacy_ha import PlainTransfer, PlainTransferParser, encode_report
 
 _RECORD_HEAD = struct.Struct(">ii20xq")

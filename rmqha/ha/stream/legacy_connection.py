@@ -14,8 +14,8 @@ from rmqha.ha.action import Action, CloseHa, SendHa, SendLog
 from rmqha.ha.stream.peer_bytes import frames_of
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import RemoteProtocolError
-from rmqha.model.offset import PhyOffset
-from rmqha.port import Buffer, ReplicaLog
+from rmqha.model.offset import Buffer, PhyOffset
+from rmqha.port import ReplicaLog
 from rmqha.wire.legacy_ha import ReportParser, encode_header
 
 FIRST_REPORT_TIMEOUT_MS = 10_000

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from rmqha.model.error import RemoteProtocolError
-from rmqha.port import Buffer
+from rmqha.model.offset import Buffer
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ from rmqha.ha.stream.connection import HaConnection
 from rmqha.ha.stream.copy_progress import CopyLimit
 from rmqha.ha.stream.door import Door, Visitor
 from rmqha.model.config.servers import BrokerConfig
-from rmqha.model.offset import BrokerId, Epoch, PhyOffset
-from rmqha.port import Buffer, ReplicaLog, Tracer
+from rmqha.model.offset import BrokerId, Buffer, Epoch, PhyOffset
+from rmqha.port import ReplicaLog, Tracer
 
 
 class Slaves:

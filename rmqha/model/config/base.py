@@ -145,6 +145,10 @@ class Config:
             found.setdefault(reason, []).append(key)
         return [(", ".join(keys), reason) for reason, keys in found.items()]
 
+    def lines_without_effect(self) -> list[str]:
+        """A line for each reason why keys have no effect, as `--check` of every server prints them."""
+        return [f"without effect: {keys}: {reason}" for keys, reason in self.keys_without_effect()]
+
     def updated(self, changes: Mapping[str, str], source: str) -> tuple[Self, tuple[str, ...]]:
         """With the live keys among `changes` set, and the keys that would need a restart. Raises ConfigError."""
         own, foreign = self.keys(), self.foreign_keys()

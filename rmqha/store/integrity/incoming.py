@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from rmqha.model.offset import PhyOffset
-from rmqha.port import Buffer
+from rmqha.model.offset import Buffer, PhyOffset
 from rmqha.store.integrity.damage import DamageTable
 from rmqha.store.log.commit_log import DIRECTORY, CommitLog
 from rmqha.store.log.record import (

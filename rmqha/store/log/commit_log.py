@@ -9,7 +9,8 @@ from __future__ import annotations
 from threading import RLock
 
 from rmqha.model.error import StoreError
-from rmqha.port import Buffer, Disk
+from rmqha.model.offset import Buffer
+from rmqha.port import Disk
 from rmqha.store.log.mapped_file import MappedFile, MappedFiles, file_name
 from rmqha.store.log.record import BLANK, BLANK_HEADER_BYTES, MIN_RECORD_BYTES, blank
 from rmqha.store.meta import end_mark

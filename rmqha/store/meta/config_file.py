@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from rmqha.model.error import RemoteProtocolError, StoreError
-from rmqha.port import Buffer, Disk, ReadDisk
+from rmqha.model.offset import Buffer
+from rmqha.port import Disk, ReadDisk
 from rmqha.store.meta.problem import disk_errors, place
 from rmqha.wire import lenient_json
 

@@ -12,7 +12,8 @@ from zlib import crc32
 import cbor2
 
 from rmqha.model.error import StoreError
-from rmqha.port import Buffer, Disk
+from rmqha.model.offset import Buffer
+from rmqha.port import Disk
 from rmqha.store.meta.problem import disk_errors, place
 
 VERSION = 1

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from rmqha.port import Buffer
+from rmqha.model.offset import Buffer
 
 DIRECTORY = "timerlog"
 CHECK_PATH = "config/timercheck"

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from rmqha.port import Buffer
+from rmqha.model.offset import Buffer
 from rmqha.store.timer.timer_log import NO_POSITION, BadTimerLogError
 
 PATH = "timerwheel"

@@ -13,7 +13,8 @@ from rmqha.broker.services.disk_probe import MAX_FILE_BYTES, PATH, DiskProbe
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
 from rmqha.model.config.servers import BrokerConfig
-from rmqha.port import AppendFile, Buffer
+from rmqha.model.offset import Buffer
+from rmqha.port import AppendFile
 from tests.support.patience import HANG_S
 
 CONFIG = BrokerConfig(disk_probe_interval_millis=1, disk_probe_timeout_millis=100)

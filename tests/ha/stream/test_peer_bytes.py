@@ -9,7 +9,7 @@ import pytest
 
 from rmqha.ha.stream.peer_bytes import frames_of
 from rmqha.model.error import RemoteProtocolError
-from rmqha.port import Buffer
+from rmqha.model.offset import Buffer
 from rmqha.wire.ha_stream import MasterStreamParser, SlaveStreamParser
 from rmqha.wire.legacy_ha import PlainTransferParser, ReportParser
 from tests.ha.group import started

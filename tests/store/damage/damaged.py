@@ -14,8 +14,8 @@ from rmqha.inspect.finding import FindingKind, StoreFinding
 from rmqha.inspect.fsck import Report, check
 from rmqha.inspect.fsck_repair import Choices, RepairOutcome, repair
 from rmqha.inspect.look import look
-from rmqha.model.offset import Epoch
-from rmqha.port import AppendFile, Buffer, MappedRegion
+from rmqha.model.offset import Buffer, Epoch
+from rmqha.port import AppendFile, MappedRegion
 from rmqha.store.config import StoreConfig
 from rmqha.store.store import Store
 from tests.store.support import commit_all, message

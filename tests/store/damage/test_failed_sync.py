@@ -10,8 +10,7 @@ import pytest
 
 from rmqha.host.disk import HostDisk, HostRegion
 from rmqha.model.error import StoreError
-from rmqha.model.offset import Epoch, PhyOffset
-from rmqha.port import Buffer
+from rmqha.model.offset import Buffer, Epoch, PhyOffset
 from rmqha.sim.disk import SimDisk
 from rmqha.sim.prng import SimPrng
 from rmqha.store.meta import end_mark, sidecar

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from rmqha.model.error import StoreError, UsageError
-from rmqha.model.offset import Epoch, PhyOffset
-from rmqha.port import Buffer
+from rmqha.model.offset import Buffer, Epoch, PhyOffset
 from rmqha.sim.disk import SimDisk, SimRegion
 from rmqha.sim.prng import SimPrng
 from rmqha.store.log.record import decode
