@@ -16,7 +16,7 @@ import pyarrow as pa
 from rmqha.model.error import StoreError
 from rmqha.scan.columns import CORRUPT, Decoding, Records, Source
 from rmqha.scan.read import WINDOW_BYTES, LogFile
-from rmqha.scan.walk import I64, RECORD_MAX_BYTES, Window, find_record, walk
+from rmqha.scan.walk import I64, RECORD_MAX_BYTES, RECORD_MIN_BYTES, Window, find_record, walk
 
 AFTER_DAMAGE_BYTES = 64 * 1024
 INT32_MAX = 2**31 - 1
@@ -131,12 +131,21 @@ class _Salvage:
             low = bad + 1
             start = int(records.starts[bad])
             end = start + int(records.fixed["storeSize"][bad])
-            hidden = find_record(self._window, start + 1, end)
+            # it may end behind what the damaged size claims: a size that claims a little too much hides a whole one
+            hidden = find_record(self._window, start + 1, self._stop, until=end)
+            if hidden is None and self._window.size_bytes - RECORD_MIN_BYTES < end and self._goes_on:
+                self.broken = records.describe_unwhole(bad)  # a neighbour's header may be cut by the window's end
+                return start
             self._add(start, end if hidden is None else hidden, records.describe_unwhole(bad))
             if hidden is not None:
                 return hidden
         self._kept.append(records.starts[low:])
         return None
+
+    @property
+    def _goes_on(self) -> bool:
+        """Is there more behind the window?"""
+        return self._window.size_bytes < self._stop
 
     def _describe_break(self, end: int) -> str:
         base = self._window.base_offset - self._file.name.base_offset

@@ -135,15 +135,16 @@ def describe_break(window: Window, position: int, stop: int) -> str:
     return f"{where}: expected the record's own offset {window.base_offset + position}, found {found}"
 
 
-def find_record(window: Window, position: int, stop: int) -> int | None:
-    """The first place in [position, stop) that looks like a record: its magic and its own offset are right."""
+def find_record(window: Window, position: int, stop: int, *, until: int | None = None) -> int | None:
+    """The first place in [position, stop) that looks like a record: its magic and its own offset are right. With
+    `until` it must start before that position; it may end behind it."""
     raw = window.raw
     find = raw.find if isinstance(raw, bytearray) else partial(_find_mapped, raw)
     last = len(window.data) - _HOP.size
     hit = find(_MAGIC_START, position + 4, last + 8)
     while hit >= 0:
         found = hit - 4
-        if found > last or stop - found < RECORD_MIN_BYTES:
+        if found > last or stop - found < RECORD_MIN_BYTES or (until is not None and found >= until):
             return None
         if raw[hit + 3] in _MAGIC_ENDS:
             size, _, phy_offset = _HOP.unpack_from(raw, found)

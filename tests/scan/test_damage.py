@@ -63,6 +63,30 @@ def test_a_damaged_header_costs_one_record(log: tuple[LogWriter, list[int]], at:
     assert (bad["topic"], bad["body"], bad["brokerName"]) == (None, None, "group-a")
 
 
+@pytest.mark.parametrize("more", [1, 40, 91, 150])
+def test_a_size_that_claims_a_little_too_much_costs_one_record(log: tuple[LogWriter, list[int]], more: int) -> None:
+    writer, offsets = log
+    size = offsets[4] - offsets[3]
+    writer.put(offsets[3], (size + more).to_bytes(4, "big"))
+    root = writer.write(confirm_offset=writer.end)
+    assert [row["queueOffset"] for row in rows_of(root, SKIP)] == [0, 1, 2, 4, 5]
+    (bad,) = [row for row in rows_of(root, ROW) if row[CORRUPT] is not None]
+    assert (bad["physicalOffset"], bad["storeSize"]) == (offsets[3], size)
+
+
+def test_a_size_that_claims_a_little_too_much_at_a_windows_end_costs_one_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = LogWriter(tmp_path)
+    offsets = writer.append_all([Message(queue_offset=n, body=b"z" * 300) for n in range(6)])
+    size = offsets[4] - offsets[3]
+    writer.put(offsets[3], (size + 30).to_bytes(4, "big"))
+    root = writer.write(confirm_offset=writer.end)
+    for window_bytes in range(offsets[4] + 20, offsets[4] + 150, 7):
+        monkeypatch.setattr("rmqha.scan.damage.WINDOW_BYTES", window_bytes)
+        assert [row["queueOffset"] for row in rows_of(root, SKIP)] == [0, 1, 2, 4, 5], window_bytes
+
+
 @HEADERS
 @pytest.mark.parametrize("place", [3, 5])
 def test_damage_behind_an_old_confirm_offset_is_told_too(
