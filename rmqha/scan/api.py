@@ -4,8 +4,8 @@
     for batch in read_store(view, Decoding(columns=("topic", "queueOffset", "body"))): ...
 
 `open_store` fixes how far the log is committed; `plan_ranges` cuts it into ranges that other processes can read with
-`read_range`. An inner batch of a BatchCQ topic is one row, as it is stored. The modules of this
-package import NumPy and pyarrow; nobody imports them but readers of columns.
+`read_range`. An inner batch of a BatchCQ topic is a row for each of its messages, unless `Decoding` says otherwise. The
+modules of this package import NumPy and pyarrow; nobody imports them but readers of columns.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from rmqha.model.error import StoreError
 from rmqha.scan.columns import CORRUPT, TYPES, Decoding, Records, Source
 from rmqha.scan.damage import Damage, pieces
-from rmqha.scan.files import Looking, StoreView, by_group, check_same, cluster_of, open_store, told_of
+from rmqha.scan.files import Looking, StoreView, by_group, check_no_copies, check_same, cluster_of, open_store, told_of
 from rmqha.scan.filter import Interval, RowFilter
 from rmqha.scan.index import ContradictionError, DoubtError, QueueIndex, ReadCounts, Stripe, is_indexed, packs
+from rmqha.scan.inner_batches import taken_apart
 from rmqha.scan.plan import Boundaries, LogRange, group_ranges, plan_ranges
 from rmqha.scan.position import between
 from rmqha.scan.read import FILTERED_WINDOW_BYTES, WINDOW_BYTES, GoneError, LogFile
@@ -124,6 +125,7 @@ __all__ = [
     "Source",
     "StoreView",
     "by_group",
+    "check_no_copies",
     "cluster_of",
     "group_ranges",
     "open_store",
@@ -165,7 +167,7 @@ def read_range(
         raise
     with file:
         if is_indexed(rows) and use_queues and not item.peers and decoding.on_corrupt == "fail":
-            found: Iterator[Records | Damage] = named(file, item, rows, counts)
+            found: Iterator[Records | Damage] = named(file, item, rows, counts, decoding)
         else:
             found = _walked(file, item, decoding, rows)
         for piece in found:
@@ -186,7 +188,7 @@ def _walked(file: LogFile, item: LogRange, decoding: Decoding, rows: RowFilter) 
     for piece in pieces(file, *span, item.source, pass_damage=pass_damage, window_bytes=window_bytes):
         if isinstance(piece, Records):
             check_same(piece, item.peers)
-            yield rows.apply(piece)
+            yield from map(rows.apply, taken_apart(piece, decoding))
         elif decoding.on_corrupt == "row" and bounds.low <= piece.start <= bounds.high:
             yield piece
 
@@ -210,10 +212,12 @@ def read_store(
 # --- the records of a range that the consume queues name for a filter -------------------------------------------------
 
 
-def named(file: LogFile, item: LogRange, rows: RowFilter, counts: ReadCounts) -> Iterator[Records]:
+def named(
+    file: LogFile, item: LogRange, rows: RowFilter, counts: ReadCounts, decoding: Decoding = EVERYTHING
+) -> Iterator[Records]:
     """The records of the range that pass the filter, in log order; good until the next are asked for. If the queues
     contradict the log, those that they had hidden come last."""
-    reader = _Reader(file, item, rows, counts)
+    reader = _Reader(file, item, rows, counts, decoding)
     given: list[I64] = [np.empty(0, np.int64)]
     try:
         for found in reader.records():
@@ -226,15 +230,17 @@ def named(file: LogFile, item: LogRange, rows: RowFilter, counts: ReadCounts) ->
     base, known = file.name.base_offset, np.concatenate(given)
     for piece in pieces(file, start - base, item.end - base, item.source, window_bytes=FILTERED_WINDOW_BYTES):
         if isinstance(piece, Records):
-            passed = rows.apply(piece)
-            yield passed.select(~np.isin(passed.number("physicalOffset"), known))
+            for part in taken_apart(piece, decoding):
+                passed = rows.apply(part)
+                yield passed.select(~np.isin(passed.number("physicalOffset"), known))
 
 
 class _Reader:
     """`sure` is a record's start before which every record that passes has been given."""
 
-    def __init__(self, file: LogFile, item: LogRange, rows: RowFilter, counts: ReadCounts) -> None:
+    def __init__(self, file: LogFile, item: LogRange, rows: RowFilter, counts: ReadCounts, decoding: Decoding) -> None:
         self._file, self._item, self._rows, self._counts = file, item, rows, counts
+        self._decoding = decoding
         self._rest = rows.without_topics()
         self._base = file.name.base_offset
         self.sure = item.start
@@ -262,7 +268,7 @@ class _Reader:
                 if isinstance(piece, Records):
                     self._counts.walk("queues have no entry", int(piece.fixed["storeSize"].sum()))
                     self._seen(piece)
-                    yield self._rows.apply(piece)
+                    yield from map(self._rows.apply, taken_apart(piece, self._decoding))
         except StoreError:
             raise ContradictionError("queues contradict the log") from None
 
@@ -277,7 +283,10 @@ class _Reader:
             if not (of_topic | (stripe.queue_offsets[part] < 0)).all():
                 raise ContradictionError("queues contradict the log")
             self._seen(records)
-            yield self._rest.apply(records.select(of_topic))
+            for found in taken_apart(records, self._decoding):
+                if found is not records and self._rows.names_topics:
+                    of_topic = self._rows.topic_mask(found)
+                yield self._rest.apply(found.select(of_topic) if self._rows.names_topics else found)
 
     def _seen(self, records: Records) -> None:
         last = records.fixed[-1]

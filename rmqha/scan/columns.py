@@ -2,7 +2,7 @@
 
 The layout is formats of RocketMQ's MessageDecoder: 48 fixed bytes, born host, storeTimestamp, store host, 16 fixed
 bytes, body, topic, properties; hosts are 8 or 20 bytes by sysFlag, the topic's length field 1 byte (V1) or 2 (V2).
-An inner batch (sysFlag 0x80, BatchCQ) is one row: its body holds the inner messages, as it is stored.
+An inner batch (sysFlag 0x80, BatchCQ) is one record here; `inner_batches` makes records of its messages.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ SMALL_BYTES = 480
 """A bytes object of this size costs less than a slice of a memoryview: no call for memory, little to copy."""
 PIECE_COUNT = 256
 """Objects at a time: their memory stays in the processor's cache."""
+
+
+def crc_of(body: bytes) -> int:
+    """CRC of one body, as a record stores it."""
+    return int(crc32(body)) & 0x7FFFFFFF
 
 
 def crcs_of_ranges(data: Any, start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -136,6 +141,8 @@ class Decoding:
     """Compare every body that is delivered with its stored CRC."""
     on_corrupt: str = "fail"
     """fail, skip, or row: one row for what is damaged, with a sentence in the column _corrupt."""
+    explode_batches: bool = True
+    """Each message of an inner batch is a row; else the batch is one, whose body holds them as they are stored."""
 
     @property
     def schema(self) -> Any:
@@ -163,6 +170,8 @@ class Records:
         self.fixed: NDArray[Any] = gather(window.data, _FIXED, starts) if fixed is None else fixed
         self.faults: dict[int, str] = {}
         """By row: why its body cannot be delivered, where that is not raised."""
+        self.members: NDArray[np.bool_] | None = None
+        """Mask of the records that were made of an inner batch's messages."""
         self._values: dict[bytes, Any] = {}
 
     def __len__(self) -> int:
@@ -179,6 +188,10 @@ class Records:
             parts, fits = self._layout
             picked.__dict__["_layout"] = tuple(part[places] for part in parts), fits[places]
         picked._values = {name: found.take(pa.array(places)) for name, found in self._values.items()}
+        if self.members is not None:
+            picked.members = self.members[places]
+        if self.faults:
+            picked.faults = {row: self.faults[at] for row, at in enumerate(places.tolist()) if at in self.faults}
         return picked
 
     def number(self, name: str) -> NDArray[Any]:
@@ -218,7 +231,10 @@ class Records:
                 return self._epochs()
             case "_corrupt":
                 return pa.array([self.faults.get(row) for row in range(len(self))], pa.string())
-        return _plain(TYPES[name], self.number(name))
+        numbers = self.number(name)
+        if self.members is not None and name in ("storeSize", "bodyCRC"):
+            numbers[self.members] = 0  # as a client has it
+        return _plain(TYPES[name], numbers)
 
     def batches(self, decoding: Decoding) -> Iterator[Any]:
         """RecordBatches of the wanted columns: one, or as many as bound their decompressed bodies.
@@ -309,7 +325,7 @@ class Records:
     def describe_unwhole(self, index: int) -> str:
         """The sentence for a record whose lengths do not add up."""
         sizes = f"a body of {self._tail['bodySize'][index]} bytes and other lengths that do not add up to it"
-        return self._sentence(index, f"parts of {self.fixed['storeSize'][index]} bytes together", sizes)
+        return self.describe(index, f"parts of {self.fixed['storeSize'][index]} bytes together", sizes)
 
     def _gather(self, dtype: Any, positions: I64) -> NDArray[Any]:
         return gather(self.window.data, dtype, positions)
@@ -322,7 +338,8 @@ class Records:
     def _buffer(self) -> Any:
         return pa.py_buffer(self.window.data)
 
-    def _sentence(self, index: int, expected: str, found: str) -> str:
+    def describe(self, index: int, expected: str, found: str) -> str:
+        """The sentence for a record that is not what it should be."""
         offset = int(self.fixed["physicalOffset"][index])
         return f"{self.window.path} at physical offset {offset}: expected {expected}, found {found}"
 
@@ -384,7 +401,7 @@ class Records:
             if index in self.faults:
                 continue
             try:
-                bodies[index] = self._decompressed(index, bodies[index])
+                bodies[index] = self.decompressed(index, bodies[index])
             except StoreError as error:
                 self._note(decoding, index, str(error))
                 continue
@@ -399,7 +416,7 @@ class Records:
         found = self._body_crcs()
         for bad in np.flatnonzero(found != self.fixed["bodyCRC"]).tolist():
             expected = f"body CRC {self.fixed['bodyCRC'][bad]}"
-            self._note(decoding, bad, self._sentence(bad, expected, f"{found[bad]}"))
+            self._note(decoding, bad, self.describe(bad, expected, f"{found[bad]}"))
 
     def _body_crcs(self) -> I64:
         start, end = self._parts[:2]
@@ -421,11 +438,20 @@ class Records:
         right = self._body_crcs() == self.fixed["bodyCRC"]
         return len(self) if right.all() else int(np.argmin(right))
 
-    def _decompressed(self, index: int, body: bytes) -> bytes:
+    def extent(self, index: int) -> tuple[int, int, int, int]:
+        """Positions of one record's start, of the 16 bytes before its body, of the body and of its end. StoreError if
+        its lengths do not add up."""
+        if not self._layout[1][index]:
+            raise StoreError(self.describe_unwhole(index))
+        body, body_end = int(self._layout[0][0][index]), int(self._layout[0][1][index])
+        return int(self.starts[index]), body - _TAIL.itemsize, body, body_end
+
+    def decompressed(self, index: int, body: bytes) -> bytes:
+        """The plain form of a compressed body. StoreError if it has none."""
         name = COMPRESSION_NAMES.get(int(self.fixed["sysFlag"][index]) >> 8 & 0x7)
         if name is None or (name != "zlib" and not codec_available(name)):
             raise StoreError(
-                self._sentence(index, "a compression known here", f"{name or 'another'}; set decompress=false")
+                self.describe(index, "a compression known here", f"{name or 'another'}; set decompress=false")
             )
         try:
             if name == "zlib":
@@ -434,11 +460,11 @@ class Records:
                 plain = pa.CompressedInputStream(pa.BufferReader(body), name).read(BODY_MAX_BYTES + 1)
         except (zlib.error, OSError):
             raise StoreError(
-                self._sentence(index, f"a body compressed by {name}", "other bytes; set decompress=false")
+                self.describe(index, f"a body compressed by {name}", "other bytes; set decompress=false")
             ) from None
         if len(plain) > BODY_MAX_BYTES:
             longest = f"a body of at most {BODY_MAX_BYTES} bytes"
-            raise StoreError(self._sentence(index, longest, "a longer one; set decompress=false"))
+            raise StoreError(self.describe(index, longest, "a longer one; set decompress=false"))
         return bytes(plain)
 
     def _message_ids(self) -> Any:

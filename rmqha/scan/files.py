@@ -35,6 +35,8 @@ LOST_BYTES = 1024 * 1024
 NEIGHBOURS = 64
 """The queues of so many records before a damaged one are asked for it."""
 _EPOCH_LINE = re.compile(r"\d+-\d+")
+_WRITE_MARK = re.compile(rb"1 (\d+)\n")
+"""Content of `rmqha.write`: a write is under way, or was broken off; what stands behind this offset does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +225,7 @@ class _Look:
         self._looking = looking
         self._storage: Storage = storage_of(root)
         self._queues: QueueEntries
+        self._write_limit: int | None = None
         self._begin_offset = 0
         """Physical offset at which the log's first file starts, also if that file has no bytes yet."""
 
@@ -237,7 +240,8 @@ class _Look:
         return found if self.epochs() == epochs else self.view()
 
     def _view(self, epochs: tuple[tuple[int, int], ...]) -> StoreView:
-        # the limit is taken before the log is looked at: a running broker only makes the log longer
+        # the limits are taken before the log is looked at: a running broker only makes the log longer
+        self._write_limit = self._read_write_limit()
         confirm = self._confirm_offset()
         self._queues = QueueEntries(self._storage, self._root)
         everything = self._commit_log()
@@ -249,8 +253,9 @@ class _Look:
                 self._queues = QueueEntries(self._storage, self._root)
                 confirm = max(confirm, self._named_behind(everything))
             files, end = self._readable(everything, confirm, epochs)
+            files, end = self._before_write(files, end)
             starts = tuple(item.first_offset if item is files[0] else item.name.base_offset for item in files)
-            written = max(end, files[-1].valid_end) if files else end
+            written = end if self._write_limit is not None else max(end, files[-1].valid_end) if files else end
         finally:
             _close(everything)
         kept = tuple(item.name for item in files)
@@ -299,6 +304,24 @@ class _Look:
         while files and files[-1].name.base_offset >= end:
             files.pop()
         return files, min(end, files[-1].record_end(end)) if files else end
+
+    def _before_write(self, files: list[_Walked], end: int) -> tuple[list[_Walked], int]:
+        """What is left without a write that is not done."""
+        limit = self._write_limit
+        if limit is None or limit >= end:
+            return files, end
+        kept = [item for item in files if item.name.base_offset < limit]
+        return kept, limit if kept else self._begin_offset
+
+    def _read_write_limit(self) -> int | None:
+        path = f"{self._root}/rmqha.write"
+        content = self._storage.content(path)
+        if content is None:
+            return None
+        found = _WRITE_MARK.fullmatch(content)
+        if found is None:
+            raise StoreError(f"{path}: expected version 1 and an offset, found {content[:60]!r}: use a newer release")
+        return int(found[1])
 
     def _uncommitted_end(self, last: _Walked, committed: int, epochs: tuple[tuple[int, int], ...]) -> int:
         """Records above the committed end also need a body that matches its CRC."""
@@ -412,6 +435,35 @@ def by_group(views: Sequence[StoreView]) -> list[list[StoreView]]:
     for view in views:
         groups.setdefault(f"group {view.broker_name}" if view.broker_name is not None else view.root, []).append(view)
     return [sorted(group, key=lambda view: -view.end_offset) for group in groups.values()]
+
+
+def check_no_copies(views: Sequence[StoreView]) -> None:
+    """UsageError if two stores of which one has no `brokerIdentity` hold the same records: each row would come twice.
+    They are told apart by the first record that both logs reach."""
+    for number, view in enumerate(views):
+        for other in views[:number]:
+            nameless = view.broker_name is None or other.broker_name is None
+            if nameless and _share_a_record(view, other):
+                raise UsageError(
+                    f"{other.root} and {view.root} are copies of one log, and without a brokerIdentity in both nothing "
+                    "shows that they are replicas: each row would come twice, give one of them"
+                )
+
+
+def _share_a_record(first: StoreView, second: StoreView) -> bool:
+    start = max(first.min_offset, second.min_offset)
+    held = [_record_bytes(view, start) for view in (first, second)]
+    return held[0] is not None and held[0] == held[1]
+
+
+def _record_bytes(view: StoreView, offset: int) -> bytes | None:
+    """The record at this offset; None if none starts there."""
+    for name in view.files:
+        if name.base_offset <= offset < min(name.end_offset, view.end_offset):
+            with LogFile(name) as file:
+                record = file.record_at(offset - name.base_offset)
+                return None if record is None else record.window.data.tobytes()
+    return None
 
 
 def check_same(records: Records, peers: Sequence[StoreView]) -> None:

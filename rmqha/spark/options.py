@@ -25,6 +25,7 @@ from rmqha.scan.api import (
     Looking,
     RowFilter,
     StoreView,
+    check_no_copies,
     cluster_of,
     open_store,
     read_store,
@@ -59,6 +60,7 @@ OPTIONS = {
     "readUncommitted": "true reads to the end of the log, past the confirm offset",
     "epochPolicy": "of uncommitted records: committed (default) leaves out epochs with nothing committed, all does not",
     "decompress": "false delivers compressed bodies as they are stored",
+    "innerBatches": "explode (default): each message of an inner batch (BatchCQ) is a row; raw: the batch is one",
     "verifyCrc": "false does not compare bodies with their CRC",
     "onCorrupt": "a damaged record: fail (default), skip, or row: a row with the place and a sentence in _corrupt",
     "failOnDataLoss": "false reads on where files or offsets that were asked for are gone",
@@ -93,6 +95,7 @@ class ReadOptions:
     properties_as: str = "json"
     decompress: bool = True
     verify_crc: bool = True
+    explode_batches: bool = True
     push_filters: bool = False
     use_queues: bool = True
     read_report: str | None = None
@@ -129,6 +132,7 @@ class ReadOptions:
             properties_as=_choice(values, "propertiesAs", ("json", "map")),
             decompress=_switch(values, "decompress", default=True),
             verify_crc=_switch(values, "verifyCrc", default=True),
+            explode_batches=_choice(values, "innerBatches", ("explode", "raw")) == "explode",
             push_filters=push_filters,
             use_queues=_switch(values, "useQueues", default=True),
             read_report=values.get("readReport"),
@@ -156,7 +160,8 @@ class ReadOptions:
 
     def decoding(self, columns: Sequence[str], properties_as: str) -> Decoding:
         """Choices for the columns of this read."""
-        return Decoding(tuple(columns), properties_as, self.decompress, self.verify_crc, self.on_corrupt)
+        kinds = self.decompress, self.verify_crc, self.on_corrupt, self.explode_batches
+        return Decoding(tuple(columns), properties_as, *kinds)
 
     def check_paths(self) -> None:
         """UsageError for a path that is no store, or if two are of different clusters. No record is looked at."""
@@ -171,7 +176,9 @@ class ReadOptions:
     def open(self) -> list[StoreView]:
         """Look at every store. Errors as of `check_paths`, and StoreError for damaged files."""
         self.check_paths()
-        return [open_store(path, self.looking) for path in self.paths]
+        views = [open_store(path, self.looking) for path in self.paths]
+        check_no_copies(views)
+        return views
 
     def check_loss(self, views: Sequence[StoreView]) -> None:
         """StoreError if offsets that were asked for are not in the log, unless that may be."""

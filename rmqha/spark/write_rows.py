@@ -142,10 +142,11 @@ def _properties(row: Mapping[str, Any]) -> bytes:
     given = row.get("properties") or {}
     try:
         found = dict(json.loads(given) if isinstance(given, str) else given)
-        if int(row.get("sysFlag") or 0) & SYS_FLAG_INNER_BATCH or PROPERTY_INNER_NUM in found:
+        is_batch = "properties" not in row and int(row.get("sysFlag") or 0) & SYS_FLAG_INNER_BATCH
+        if is_batch or PROPERTY_INNER_NUM in found:
             raise UsageError(
                 f"commitlog cannot write an inner batch of topic {row['topic']}, one row that holds many messages: "
-                "leave such rows out, WHERE sysFlag & 128 = 0"
+                "read it with innerBatches=explode (and the column properties)"
             )
         keys = row.get("keys")
         if keys:

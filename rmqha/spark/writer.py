@@ -2,11 +2,13 @@
 
 One log has one order, so the tasks only put their rows aside, as Arrow files beside the target; the commit appends them
 in the order of the partitions, dispatches all of it into queues and index, and closes the store. A write that fails
-leaves the store as it was. The target must be a directory that the driver and the tasks share.
+leaves the store as it was; one whose driver was killed is cut off by whoever opens the store next, and readers do not
+see it (`rmqha.write`). The target must be a directory that the driver and the tasks share.
 """
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import time
@@ -31,6 +33,10 @@ from rmqha.wire import lenient_json
 DISPATCH_BYTES = 4 * 1024 * 1024
 INDEX_COUNT = 10_000
 ROWS_PER_BATCH = 4096
+NEW_STORE = frozenset(("lock", "abort", "rmqha.boot", "rmqha.end", "rmqha.write"))
+"""Names in a store that nothing was appended to: a write may have been killed so early."""
+STALE_S = 24 * 3600
+"""Rows that a killed driver has left aside are removed by a later write when nobody has touched them for so long."""
 
 
 @dataclass
@@ -54,10 +60,16 @@ class CommitLogWriter(DataSourceArrowWriter):
         self._config = config
         if overwrite:
             raise UsageError(f"commitlog does not overwrite {self._root}: remove it yourself, or use mode('append')")
-        if self._root.exists() and any(self._root.iterdir()) and not (self._root / "commitlog").is_dir():
+        names = {item.name for item in self._root.iterdir()} if self._root.exists() else set()
+        if not names <= NEW_STORE and not (self._root / "commitlog").is_dir():
             raise UsageError(f"{self._root} is not a store and not empty: choose another directory")
         _check_no_member(self._root)
-        self._staging = self._root.parent / f".{self._root.name}.rmqha-write-{uuid.uuid4().hex}"
+        self._staging = self._root.parent / f"{self._staged}{uuid.uuid4().hex}"
+
+    @property
+    def _staged(self) -> str:
+        """Begin of the name of each directory with rows for this store."""
+        return f".{self._root.name}.rmqha-write-"
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Put a task's rows aside in a file beside the store; runs in the task."""
@@ -90,6 +102,10 @@ class CommitLogWriter(DataSourceArrowWriter):
 
     def _discard(self) -> None:
         shutil.rmtree(self._staging, ignore_errors=True)
+        oldest = time.time() - STALE_S
+        for left in self._root.parent.glob(f"{glob.escape(self._staged)}*"):
+            if left.stat().st_mtime < oldest:
+                shutil.rmtree(left, ignore_errors=True)
 
     def _append(self, parts: list[StagedPart]) -> None:
         existed = self._root.exists()
@@ -102,12 +118,13 @@ class CommitLogWriter(DataSourceArrowWriter):
             except UsageError:
                 is_empty = False  # another write may have come first: what is there now is not this one's
                 raise
-            begin = store.max_phy_offset
             try:
                 _check_no_member(self._root)  # again: now nobody else has it
+                store.begin_write()
                 _add_topics(disk, _append_parts(store, parts))
+                store.end_write()
             except BaseException:
-                store.truncate(begin)
+                store.undo_write()
                 raise
             finally:
                 store.close()

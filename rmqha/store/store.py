@@ -28,7 +28,7 @@ from rmqha.store.log.commit_log import CommitLog
 from rmqha.store.log.new_batch import NewBatch
 from rmqha.store.log.record import EncodedBatch, NewMessage, Record
 from rmqha.store.log.retention import RetainedFile
-from rmqha.store.meta import epoch_file
+from rmqha.store.meta import epoch_file, write_mark
 from rmqha.store.meta.boot_file import BootFile, LastStop
 from rmqha.store.meta.checkpoint import Checkpoint, CheckpointFile, ProgressFile
 from rmqha.store.meta.epoch_file import EpochFile, HighestEpochFile
@@ -141,6 +141,7 @@ class Store:
         store = cls(disk, config, tracer, release, kernel)
         try:
             store._recover(process_id)
+            store.undo_write()
         except BaseException:
             store.abandon()
             raise
@@ -234,6 +235,28 @@ class Store:
         self._saved_at_ms, self._saved_position = self._reput.last_store_timestamp_ms, position
         if self._log.files.files and not (trusted and last_stop is LastStop.CLEAN):
             self._save(*self._mark)
+
+    def begin_write(self) -> None:
+        """From now on what is appended counts only after `end_write`: an open after a crash cuts it off."""
+        write_mark.put(self._disk, self.max_phy_offset)
+
+    def end_write(self) -> None:
+        """Make all that was appended since `begin_write` durable, and count it."""
+        self._sync(save=True)
+        write_mark.clear(self._disk)
+
+    def undo_write(self) -> None:
+        """Cut off what was appended since `begin_write`, if that was said."""
+        length = write_mark.read(self._disk)
+        if length is None:
+            return
+        kept = max(PhyOffset(length), self.min_phy_offset)
+        if kept < self.max_phy_offset:
+            line = f"A write was broken off: the log is cut from {self.max_phy_offset} to {kept}, as it was before."
+            self.recovery.lines.append(line)
+            self._tracer.event("recovery", finding=line)
+            self.truncate(kept)
+        write_mark.clear(self._disk)
 
     def close(self) -> None:
         """A clean stop: everything below the confirm offset is dispatched, all is durable, `abort` goes away."""

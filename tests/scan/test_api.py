@@ -9,6 +9,7 @@ import json
 import struct
 import tarfile
 import zlib
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +25,7 @@ from hypothesis import strategies as st
 from rmqha.model.error import StoreError, UsageError
 from rmqha.scan import walk as scan_walk
 from rmqha.scan.api import (
+    CORRUPT,
     Decoding,
     Interval,
     Looking,
@@ -85,14 +87,10 @@ class TestGolden:
     def test_every_message_of_the_manifest_field_by_field(self, golden: Path, replica: str) -> None:
         manifest = json.loads((GOLDEN / "manifest.json").read_text())
         rows = rows_of(golden / replica, Decoding(properties_as="map"))
-        by_offset = {row["physicalOffset"]: row for row in rows}
+        by_offset = {(row["physicalOffset"], row["queueOffset"]): row for row in rows}
         compared = 0
         for message in manifest["messages"]:
-            row = by_offset[message["commitLogOffset"]]
-            if row["sysFlag"] & INNER_BATCH:
-                assert row["queueId"] == message["queueId"]
-                assert row["queueOffset"] <= message["queueOffset"]
-                continue
+            row = by_offset[message["commitLogOffset"], message["queueOffset"]]
             compared += 1
             assert row["topic"] == message["topic"]
             assert row["storeSize"] == message["storeSize"]
@@ -125,12 +123,13 @@ class TestGolden:
             assert row["brokerName"] == "gold-a"
             starts = [entry["startOffset"] for entry in manifest["epochs"]]
             assert row["epoch"] == sum(start <= row["physicalOffset"] for start in starts)
-        assert compared == 706
+        assert compared == 706 + 40
 
-    def test_an_inner_batch_is_one_row_whose_body_holds_its_messages(self, golden: Path) -> None:
+    def test_an_inner_batch_left_whole_is_one_row_whose_body_holds_its_messages(self, golden: Path) -> None:
         manifest = json.loads((GOLDEN / "manifest.json").read_text())
         inner = [m for m in manifest["messages"] if m["offsetMsgId"] is None]
-        rows = rows_of(golden / "n0", rows=RowFilter(frozenset(["GoldBatchCQ"])))
+        raw = Decoding(explode_batches=False)
+        rows = rows_of(golden / "n0", raw, RowFilter(frozenset(["GoldBatchCQ"])))
         batches = [row for row in rows if row["sysFlag"] & INNER_BATCH]
         assert {row["physicalOffset"] for row in batches} == {message["commitLogOffset"] for message in inner}
         for message in inner:
@@ -138,6 +137,42 @@ class TestGolden:
             assert message["bodyUtf8"].encode() in row["body"]
         covered = sum(int(json.loads(row["properties"])["INNER_NUM"]) for row in batches) + len(rows) - len(batches)
         assert covered == 27 + 18
+
+    def test_filters_find_the_messages_of_inner_batches(self, golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("rmqha.scan.index.QUEUE_COST_BYTES", 0)
+        manifest = json.loads((GOLDEN / "manifest.json").read_text())
+        told = [m for m in manifest["messages"] if m["topic"] == "GoldBatchCQ"]
+        topic = RowFilter(frozenset(["GoldBatchCQ"]))
+        queue = {("GoldBatchCQ", 0): Interval(1, 4)}
+        for rows, wanted in (
+            (topic, lambda m: True),
+            (RowFilter(topics=topic.topics, tags=frozenset(["Bcq"])), lambda m: m["tags"] == "Bcq"),
+            (RowFilter(keys=frozenset(["bcq-0-3-1"])), lambda m: "bcq-0-3-1" in (m["keys"] or "").split()),
+            (replace(topic, queue_offsets=queue), lambda m: m["queueId"] != 0 or 1 <= m["queueOffset"] <= 4),
+            (topic.with_values("queueOffset", frozenset([2])), lambda m: m["queueOffset"] == 2),
+        ):
+            expected = sorted((m["queueId"], m["queueOffset"], m["bodyUtf8"].encode()) for m in told if wanted(m))
+            found = [(row["queueId"], row["queueOffset"], row["body"]) for row in rows_of(golden / "n0", rows=rows)]
+            assert sorted(found) == expected and expected, rows
+
+    def test_a_damaged_inner_batch_is_told(self, golden: Path, tmp_path: Path) -> None:
+        whole = Decoding(("physicalOffset", "sysFlag", "bodyCRC", "body"), explode_batches=False)
+        stored = next(row for row in rows_of(golden / "n0", whole) if row["sysFlag"] & INNER_BATCH)
+        body = bytearray(stored["body"])
+        struct.pack_into(">i", body, 16, len(body))  # the first member's body leaves the batch
+        writer = LogWriter(tmp_path)
+        sound = Message(body=stored["body"], sys_flag=0xC0, queue_offset=3)
+        writer.append_all([Message(), replace(sound, body=bytes(body)), sound, Message(queue_offset=9)])
+        root = writer.write(confirm_offset=writer.end)
+        count = 3
+        with pytest.raises(StoreError, match="expected an inner batch that whole messages fill, found a member"):
+            rows_of(root)
+        kept = rows_of(root, Decoding(("queueOffset", "tags"), on_corrupt="skip"), pass_damage=True)
+        assert [row["queueOffset"] for row in kept] == [0, *range(3, 3 + count), 9]
+        told = rows_of(root, Decoding(("queueOffset", "body", CORRUPT), on_corrupt="row"), pass_damage=True)
+        assert [row["queueOffset"] for row in told if row[CORRUPT] is None] == [0, *range(3, 3 + count), 9]
+        (bad,) = [row for row in told if row[CORRUPT] is not None]
+        assert bad["body"] is None and bad["queueOffset"] == 3
 
     def test_the_committed_end_is_the_end_of_the_log(self, golden: Path) -> None:
         for replica in ("n0", "n0-killed", "n1"):

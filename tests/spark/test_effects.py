@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import zlib
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ ELSEWHERE = {
     "includeHeaders": "test_columns_and_forms",
     "propertiesAs": "test_columns_and_forms",
     "decompress": "test_columns_and_forms",
+    "innerBatches": "test_inner_batches",
     "minPartitions": "test_tasks",
     "maxRecordsPerPartition": "test_tasks",
     "onCorrupt": "test_damage_and_loss",
@@ -126,6 +128,19 @@ def test_columns_and_forms(tmp_path: Path) -> None:
     assert row()["properties"] == '{"KEYS":"k0","TAGS":"red","n":"0"}'
     assert dict(row(propertiesAs="map")["properties"]) == {"KEYS": "k0", "TAGS": "red", "n": "0"}
     assert row()["body"] == b"plain" and row(decompress="false")["body"] == packed
+
+
+def test_inner_batches(tmp_path: Path) -> None:
+    inner = b"".join(struct.pack(">iiiii", 24, 0, 0, n, 2) + b"m%d" % n + b"\0\0" for n in range(3))
+    writer = LogWriter(tmp_path)
+    writer.append_all([sent(0), sent(2, body=inner, sys_flag=0xC0, properties=b"INNER_NUM\x013\x02")])
+    writer.write()
+
+    def bodies(**options: str) -> list[bytes]:
+        return [row["body"] for task in rows_of(tmp_path, **options) for row in task]
+
+    assert bodies() == [b"0", b"m0", b"m1", b"m2"]
+    assert bodies(innerBatches="raw") == [b"0", inner]
 
 
 def test_tasks(tmp_path: Path) -> None:

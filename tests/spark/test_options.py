@@ -154,6 +154,22 @@ def test_stores_that_do_not_belong_together(tmp_path: Path) -> None:
         ReadOptions((a1, other)).open()
 
 
+def test_two_copies_of_one_plain_store_are_refused(tmp_path: Path) -> None:
+    def plain(name: str, count: int, stored_at_ms: int = 5) -> str:
+        writer = LogWriter(tmp_path / name, 1024)
+        for number in range(count):
+            writer.append(Message(queue_offset=number, stored_at_ms=stored_at_ms, body=bytes(300)))
+        return str(writer.write(identity=""))
+
+    one, two, other = plain("one", 9), plain("two", 5), plain("other", 9, stored_at_ms=6)
+    assert len(ReadOptions((one, other)).open()) == 2
+    with pytest.raises(UsageError, match=f"{one} and {two} are copies of one log"):
+        ReadOptions((one, two)).open()
+    (Path(two) / "commitlog" / f"{0:020}").unlink()
+    with pytest.raises(UsageError, match="each row would come twice, give one of them"):
+        ReadOptions((one, two)).open()
+
+
 def test_offsets_that_are_gone_or_not_there_yet(tmp_path: Path) -> None:
     writer = LogWriter(tmp_path, 4096, base=8192)
     writer.append(Message())

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +19,14 @@ from pyspark.sql import DataFrame, SparkSession
 from rmqha.cli.storage.fsck import fsck
 from rmqha.host.disk import HostDisk
 from rmqha.model.error import UsageError
+from rmqha.scan.api import Decoding, Looking, open_store, read_store
 from rmqha.spark.sql import translate
 from rmqha.spark.write_rows import check_schema, parse_write_options
 from rmqha.spark.writer import CommitLogWriter, StagedPart
 from rmqha.store.config import StoreConfig
 from rmqha.store.store import Store
 from tests.scan.test_api import unpack
+from tests.support.patience import HANG_S
 from tests.support.tracer import RecordingTracer
 
 SIZES = {
@@ -155,6 +161,80 @@ def commit(root: Path, *rows: dict[str, Any]) -> None:
 
 
 ROW = {"topic": "T", "body": b"x"}
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import rmqha.spark.writer as writer
+from rmqha.store.store import Store
+from tests.spark.test_writer import commit
+
+root, place, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+left = [count]
+
+def dying(called):
+    def call(*args, **named):
+        left[0] -= 1
+        if left[0] < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return called(*args, **named)
+    return call
+
+owner = writer if place.startswith("_") else Store
+setattr(owner, place, dying(getattr(owner, place)))
+commit(root, *[{"topic": "T", "body": b"new %d" % n} for n in range(100)])
+"""
+
+
+def killed(root: Path, place: str, count: int) -> None:
+    """A write whose driver is killed when it calls `place` after `count` calls."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(root), place, str(count)],
+        timeout=HANG_S,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == -signal.SIGKILL
+
+
+def bodies(root: Path) -> list[bytes]:
+    batches = read_store(open_store(str(root), Looking(uncommitted=True)), Decoding(("body",)))
+    return [body for batch in batches for body in batch["body"].to_pylist()]
+
+
+@pytest.mark.parametrize("before", [0, 2])
+@pytest.mark.parametrize(
+    ("place", "count"),
+    [("begin_write", 0), ("append", 0), ("append", 57), ("dispatch", 0), ("_add_topics", 0), ("end_write", 0)],
+)
+def test_a_driver_that_is_killed_in_its_commit_leaves_the_store_as_it_was(
+    tmp_path: Path, place: str, count: int, before: int
+) -> None:
+    root = tmp_path / "s"
+    for _ in range(before):
+        commit(root, ROW)
+    killed(root, place, count)
+    if (root / "commitlog").exists():
+        assert bodies(root) == [b"x"] * before, "a reader does not see half a write"
+    commit(root, {"topic": "T", "body": b"later"})
+    assert bodies(root) == [*[b"x"] * before, b"later"]
+    assert not (root / "rmqha.write").exists()
+    done = CliRunner().invoke(fsck, [str(root)])
+    assert done.exit_code == 0, done.output
+
+
+def test_a_driver_that_is_killed_after_its_commit_has_written_all(tmp_path: Path) -> None:
+    killed(tmp_path / "s", "close", 0)
+    assert len(bodies(tmp_path / "s")) == 100
+
+
+def test_rows_that_a_killed_driver_left_aside_are_removed_later(tmp_path: Path) -> None:
+    old, new, other = (tmp_path / name for name in (".s.rmqha-write-1", ".s.rmqha-write-2", ".t.rmqha-write-1"))
+    for directory in (old, new, other):
+        directory.mkdir()
+    for directory in (old, other):
+        os.utime(directory, (1, 1))
+    commit(tmp_path / "s", ROW)
+    assert not old.exists() and new.exists() and other.exists()
 
 
 def test_a_path_with_the_scheme_file_is_a_directory(tmp_path: Path) -> None:
