@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
+from rich.cells import cell_len
 from rich.text import Text
 
 from rmqha.cli.storage.spark import spark
@@ -58,12 +59,51 @@ def test_table_is_whole_in_a_pipe(answered: list[tuple[Any, ...]]) -> None:
     assert len(lines) == 3 and lines[1].startswith("orders") and lines[2].startswith("a" * 200 + " ")
 
 
-def test_table_is_as_wide_as_the_terminal(answered: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+def shown(monkeypatch: pytest.MonkeyPatch, answer: Any, columns: int) -> list[str]:
+    """The lines that a terminal of this width gets."""
+    monkeypatch.setattr("rmqha.spark.sql.query", lambda *_: answer)
     monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "80")
-    lines = [Text.from_ansi(line).plain for line in run("select 1", "--path", "/a").stdout.splitlines()]
-    assert max(map(len, lines)) <= 80 and lines[1].startswith("orders")
-    assert "".join(line.split(" ")[0] for line in lines[2:]).startswith("a" * 200)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    return [Text.from_ansi(line).plain for line in run("select 1", "--path", "/a").stdout.splitlines()]
+
+
+WIDE = pa.table(
+    {
+        "topic": ["orders", "a" * 200],
+        "offset": [2**62 + 7, -5],
+        "at": [datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC), None],
+        "body": [b"\xe5\xad\x97" * 90, b"z"],
+        "price": [1.5, 12345678.25],
+    }
+)
+
+
+@pytest.mark.parametrize("columns", [80, 100, 140, 500])
+def test_a_table_fits_the_terminal_by_cutting_long_texts_with_a_mark(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    heading, first, second = shown(monkeypatch, WIDE, columns)
+    assert max(map(cell_len, (heading, first, second))) <= columns
+    assert heading.split() == ["topic", "offset", "at", "body", "price"]
+    for value in (str(2**62 + 7), "2026-01-02T03:04:05.678Z", "1.5", "orders"):
+        assert value in first
+    topic = second.split()[0]
+    assert topic == "a" * 200 if columns == 500 else topic.strip("a") == "…" and len(topic) >= 8
+    assert "12345678.25" in second and "-5" in second
+
+
+def test_the_width_of_a_dumb_terminal_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert max(map(cell_len, shown(monkeypatch, WIDE, 140))) == 140
+
+
+def test_rows_become_blocks_where_a_table_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = pa.table({f"column{n}": [10**15 + n] for n in range(30)} | {"text": ["b" * 200]})
+    lines = shown(monkeypatch, many, 80)
+    assert lines[0] == "row 1" and max(map(len, lines)) <= 80
+    for n in range(30):
+        assert f"column{n}".ljust(8) + f"  {10**15 + n}" in lines
+    assert lines[-1].startswith("text      bbb") and lines[-1].endswith("…")
 
 
 def test_many_rows_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 import sys
 import time
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Callable, Sequence
+from datetime import date, datetime
+from decimal import Decimal
 from importlib.util import find_spec
 from itertools import islice
+from types import NoneType
 from typing import Any
 
 import click
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
 
 from rmqha.cli.options import output_option
-from rmqha.cli.render import console, table
+from rmqha.cli.render import console
 from rmqha.model.error import UsageError
+from rmqha.model.printable import printable
 
 TABLE_MAX_ROWS = 1000
 
@@ -95,11 +101,58 @@ def _cell(value: Any) -> str:
     return "" if value is None else str(value)
 
 
+TEXT_MIN_COLUMNS = 8
+"""A text is not cut below so many columns of the terminal: rows become blocks instead."""
+CUT = "…"
+
+
 def _print_table(answer: Any) -> None:
     out = console()
+    if out.is_terminal and out.is_dumb_terminal:
+        out.width, out.height = shutil.get_terminal_size()  # rich takes 80 columns
     rows = list(islice(_rows(answer), TABLE_MAX_ROWS))
-    numeric = {name for name in answer.column_names if all(isinstance(row[name], (int, float)) for row in rows)}
-    columns = [(name, "right" if name in numeric else "left") for name in answer.column_names]
-    out.print(table(columns, [[_cell(value) for value in row.values()] for row in rows]))
+    names = answer.column_names
+    uncut = [all(isinstance(row[name], (int, float, Decimal, date, NoneType)) for row in rows) for name in names]
+    cells = [[printable(_cell(value), lines=False) for value in row.values()] for row in rows]
+    widths = _widths([[printable(name, lines=False) for name in names], *cells], uncut, out.width)
+    if widths is None:
+        _print_blocks(out, names, cells, uncut)
+    else:
+        for line in [names, *cells]:
+            texts = [_fitted(*item) for item in zip(line, widths, uncut, strict=True)]
+            out.print(" ".join(texts).rstrip(), style="bold" if line is names else None, soft_wrap=True)
     if answer.num_rows > len(rows):
         click.echo(f"{len(rows)} of {answer.num_rows} rows shown: add LIMIT, or use -o json for all", err=True)
+
+
+def _widths(lines: Sequence[Sequence[str]], uncut: Sequence[bool], total: int) -> list[int] | None:
+    """Columns of the terminal for each column of the table, the widest texts cut first; None if they do not fit."""
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    excess = sum(widths) + len(widths) - 1 - total
+    least = [width if whole else min(width, TEXT_MIN_COLUMNS) for width, whole in zip(widths, uncut, strict=True)]
+    if excess > sum(widths) - sum(least):
+        return None
+    while excess > 0:
+        at = max((at for at in range(len(widths)) if widths[at] > least[at]), key=widths.__getitem__)
+        others = [widths[other] for other in range(len(widths)) if other != at and widths[other] < widths[at]]
+        step = min(excess, widths[at] - max([least[at], *others]) or 1)
+        widths[at] -= step
+        excess -= step
+    return widths
+
+
+def _fitted(text: str, width: int, is_number: bool) -> str:
+    size = cell_len(text)
+    if size > width:
+        return set_cell_size(text, width - 1) + CUT
+    return " " * (width - size) + text if is_number else text + " " * (width - size)
+
+
+def _print_blocks(out: Console, names: Sequence[str], cells: Sequence[Sequence[str]], uncut: Sequence[bool]) -> None:
+    """Each row as lines `column  value`, where a table would be wider than the terminal."""
+    widest = max(map(cell_len, names))
+    for number, row in enumerate(cells, 1):
+        out.print(f"row {number}", style="bold")
+        for name, text, whole in zip(names, row, uncut, strict=True):
+            width = cell_len(text) if whole else min(cell_len(text), max(out.width - widest - 2, TEXT_MIN_COLUMNS))
+            out.print(f"{set_cell_size(name, widest)}  {_fitted(text, width, False)}".rstrip(), soft_wrap=True)
