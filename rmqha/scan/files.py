@@ -306,7 +306,7 @@ class _Look:
         return files, min(end, files[-1].record_end(end)) if files else end
 
     def _before_write(self, files: list[_Walked], end: int) -> tuple[list[_Walked], int]:
-        """What is left without a write that is not done."""
+        """Files and end of the log without a write that is not done."""
         limit = self._write_limit
         if limit is None or limit >= end:
             return files, end
