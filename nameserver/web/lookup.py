@@ -36,6 +36,8 @@ TIMEOUT_MS = 3_000
 MAX_MESSAGES = 32
 MAX_READ_MESSAGES = 4 * MAX_MESSAGES
 """Most messages of one answer; an honest broker sends MAX_MESSAGES at most."""
+MAX_QUEUES = 64
+"""Queues of a group that a lookup by time reads."""
 MAX_GROUPS = 64
 """Groups that one lookup asks."""
 MAX_KEY_CHARS = 512
@@ -68,19 +70,19 @@ class LookupResult:
     notes: list[str] = field(default_factory=list)
 
 
-def refusal(config: NamesrvConfig) -> str:
-    """The reason why this page may not look up messages, "" if it may. The page has no accounts of its own: whoever
-    reaches it reads what it may read."""
+def refusal(config: NamesrvConfig, what: str = "message lookup") -> str:
+    """The reason why this page may not look up messages, or show `what`, "" if it may. The page has no accounts of its
+    own: whoever reaches it reads what it may read."""
     if config.web_credentials_file:
         return ""
     if config.acl_enable or config.credentials_file:
         return (
-            "message lookup is off: this cluster has accounts and the page has none; name a file with the keys of one "
+            f"{what} is off: this cluster has accounts and the page has none; name a file with the keys of one "
             "that may read in webCredentialsFile"
         )
     if not is_loopback(config.http_host):
         return (
-            f"message lookup is off: httpHost = {config.http_host} lets other machines in; name a file with the keys "
+            f"{what} is off: httpHost = {config.http_host} lets other machines in; name a file with the keys "
             "of an account that may read in webCredentialsFile, or use the page on the name server's machine"
         )
     return ""
@@ -96,16 +98,16 @@ class Lookup:
         self._thread = trio.CapacityLimiter(1)
 
     async def find(self, query: Mapping[str, str]) -> bytes:
-        """`query` as the page's form: `by` (id, key, place) and its fields. JSON: `messages`, `notes`. Raises
+        """`query` as the page's form: `by` (id, key, place, time) and its fields. JSON: `messages`, `notes`. Raises
         UsageError, one sentence, for fields that cannot be used, and BusyError."""
         if self._refused:
             return json_bytes([], [self._refused], refused=True)
         if self._limit.statistics().tasks_waiting >= MAX_WAITING:
             raise BusyError(f"{MAX_WAITING} lookups wait already; try again in a moment")
         by = query.get("by", "")
-        looks = {"id": self._by_id, "key": self._by_key, "place": self._by_place}
+        looks = {"id": self._by_id, "key": self._by_key, "place": self._by_place, "time": self._by_time}
         if by not in looks:
-            raise UsageError("by must be id, key or place")
+            raise UsageError("by must be id, key, place or time")
         async with self._limit, RemotingClient(security=self._security) as client:
             found = LookupResult()
             with trio.move_on_after(LOOKUP_TIMEOUT_S) as bound:
@@ -130,7 +132,7 @@ class Lookup:
     async def _by_id(self, client: RemotingClient, query: Mapping[str, str], found: LookupResult) -> None:
         """Either kind of id: that of a stored record (broker address and offset), or a producer's, which needs the
         topic, because brokers index it by topic."""
-        message_id, topic = _text(query, "id", MAX_KEY_CHARS), _topic(query, needed=False)
+        message_id, topic = text_field(query, "id", MAX_KEY_CHARS), _topic(query, needed=False)
         await self._by_record_id(client, message_id, topic, found)
         if found.messages:
             return
@@ -162,7 +164,7 @@ class Lookup:
 
     # --- by key -----------------------------------------------------------------------------------------------------
     async def _by_key(self, client: RemotingClient, query: Mapping[str, str], found: LookupResult) -> None:
-        await self._query(client, _topic(query), _text(query, "key", MAX_KEY_CHARS), INDEX_KEY_TYPE, found)
+        await self._query(client, _topic(query), text_field(query, "key", MAX_KEY_CHARS), INDEX_KEY_TYPE, found)
         if not found.messages and not found.notes:
             found.notes.append("no message of that topic has that key; the index follows a send within a moment")
 
@@ -188,21 +190,9 @@ class Lookup:
 
     # --- by place ---------------------------------------------------------------------------------------------------
     async def _by_place(self, client: RemotingClient, query: Mapping[str, str], found: LookupResult) -> None:
-        topic, name = _topic(query), _text(query, "group", MAX_TOPIC_BYTES)
-        ext = {
-            "consumerGroup": PULL_GROUP,
-            "topic": topic,
-            "queueId": str(_number(query, "queue", (1 << 31) - 1)),
-            "queueOffset": str(_number(query, "offset", _LATEST_MS)),
-            "maxMsgNums": str(max(1, _number(query, "count", MAX_MESSAGES, 1))),
-            "maxMsgBytes": str(PULL_BYTES),
-            "sysFlag": str(SUBSCRIPTION_IN_REQUEST),
-            "commitOffset": "0",
-            "suspendTimeoutMillis": "0",
-            "subscription": "*",
-            "subVersion": "0",
-            "expressionType": "TAG",
-        }
+        topic, name = _topic(query), text_field(query, "group", MAX_TOPIC_BYTES)
+        queue_id, offset = _number(query, "queue", (1 << 31) - 1), _number(query, "offset", _LATEST_MS)
+        ext = _pull(topic, queue_id, offset, max(1, _number(query, "count", MAX_MESSAGES, 1)))
         groups = [group for group in self._groups_of(topic) if group.broker_name == name]
         if not groups:
             raise UsageError(f"topic {short(topic, 100)} has no queues in group {short(name, 100)}")
@@ -220,6 +210,34 @@ class Lookup:
                 found.notes.append(f"queue {ext['queueId']} of {topic} in {group.broker_name} {held}")
 
         await self._ask_groups(groups, ask, found)
+
+    # --- by time ----------------------------------------------------------------------------------------------------
+    async def _by_time(self, client: RemotingClient, query: Mapping[str, str], found: LookupResult) -> None:
+        """The messages of each queue that were stored at that time or next, the earliest MAX_MESSAGES of them all."""
+        topic, since_ms = _topic(query), _number(query, "since", _LATEST_MS)
+        route = self._routes.route(topic)
+        queue_data = route[1] if route is not None else {}
+
+        async def ask(group: GroupData, address: str) -> None:
+            for queue_id in range(min(MAX_QUEUES, queue_data[group.broker_name].read_queue_count)):
+                ext = {"topic": topic, "queueId": str(queue_id), "timestamp": str(since_ms)}
+                reply = await client.call(address, Command(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext), TIMEOUT_MS)
+                if reply.code != ResponseCode.SUCCESS:
+                    found.notes.append(f"{group.broker_name} at {address} answered {reply.code}: {reply.remark}")
+                    return
+                pull = _pull(topic, queue_id, int(reply.ext.get("offset", "0")), MAX_MESSAGES)
+                reply = await client.call(address, Command(RequestCode.PULL_MESSAGE, pull), TIMEOUT_MS)
+                if reply.code == ResponseCode.SUCCESS:
+                    await self._take(group, reply, found)
+
+        await self._ask_groups(self._groups_of(topic), ask, found)
+        found.messages = [item for item in found.messages if item.message.stored_at_ms >= since_ms]
+        found.messages.sort(key=lambda item: item.message.stored_at_ms)
+        if len(found.messages) > MAX_MESSAGES:
+            found.notes.append(f"the first {MAX_MESSAGES} since then; a later time shows what follows")
+        del found.messages[MAX_MESSAGES:]
+        if not found.messages and not found.notes:
+            found.notes.append("no message of that topic was stored at that time or later")
 
     # --- whom -------------------------------------------------------------------------------------------------------
     def _groups_of(self, topic: str) -> list[GroupData]:
@@ -262,8 +280,27 @@ def json_bytes(messages: list[dict[str, object]], notes: list[str], *, refused: 
     return json.dumps({"messages": messages, "notes": notes, "refused": refused}, separators=(",", ":")).encode()
 
 
+def _pull(topic: str, queue_id: int, offset: int, count: int) -> dict[str, str]:
+    """Fields of a pull that waits for nothing and commits nothing."""
+    return {
+        "consumerGroup": PULL_GROUP,
+        "topic": topic,
+        "queueId": str(queue_id),
+        "queueOffset": str(offset),
+        "maxMsgNums": str(count),
+        "maxMsgBytes": str(PULL_BYTES),
+        "sysFlag": str(SUBSCRIPTION_IN_REQUEST),
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
+
+
 # --- fields -----------------------------------------------------------------------------------------------------------
-def _text(query: Mapping[str, str], name: str, limit_chars: int) -> str:
+def text_field(query: Mapping[str, str], name: str, limit_chars: int) -> str:
+    """A field of a form, without spaces around it. Raises UsageError if it is missing or too long."""
     value = query.get(name, "").strip()
     if not value:
         raise UsageError(f"{name} is missing")
@@ -275,7 +312,7 @@ def _text(query: Mapping[str, str], name: str, limit_chars: int) -> str:
 def _topic(query: Mapping[str, str], *, needed: bool = True) -> str:
     if not needed and not query.get("topic", "").strip():
         return ""
-    return _text(query, "topic", MAX_TOPIC_BYTES)
+    return text_field(query, "topic", MAX_TOPIC_BYTES)
 
 
 def _number(query: Mapping[str, str], name: str, limit: int, default: int | None = None) -> int:

@@ -213,6 +213,7 @@ def _replica(group: GroupSeen, view: NodeReport) -> dict[str, Any]:
     return {
         "address": view.address,
         "id": broker_id,
+        "name": visible(node_label(view.node_name, broker_id)) if view.node_name else None,
         "role": "DOWN" if view.error else state.role if state is not None else unknown,
         "epoch": state.epoch if state is not None else None,
         "maxOffset": state.max_phy_offset if state is not None else None,

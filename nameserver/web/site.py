@@ -20,16 +20,26 @@ from rmqha.broker.replication.controller_route import parse_addresses
 from rmqha.host.access.security import Security, ambient
 from rmqha.host.clock import HostClock
 from rmqha.host.http.endpoint import HttpEndpoint
-from rmqha.host.http.server import Handler, Request, Response
+from rmqha.host.http.server import Handler, Post, Request, Response
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.model.identity import join_address
 from rmqha.port import Tracer
 
 if TYPE_CHECKING:
+    from nameserver.web.console.desk import Desk
     from nameserver.web.lookup import Lookup
+    from nameserver.web.recorder import Recorder
     from nameserver.web.watch import ClusterWatch
 
-PAGES = {"/": "cluster.html", "/group": "group.html", "/messages": "messages.html"}
+PAGES = {
+    "/": "cluster.html",
+    "/group": "group.html",
+    "/messages": "messages.html",
+    "/topics": "topics.html",
+    "/consumers": "consumers.html",
+    "/dead-letters": "dead-letters.html",
+    "/accounts": "accounts.html",
+}
 CONTENT_TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
@@ -49,6 +59,8 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 MAX_NAME_CHARS = 300
+RECORD_AFTER_S = 3.0
+"""The recorder's code is loaded when the name server has long been serving."""
 
 
 class Site:
@@ -68,18 +80,29 @@ class Site:
         self._files: dict[str, bytes] = {}
         self._watch: ClusterWatch | None = None
         self._lookup: Lookup | None = None
+        self._recorder: Recorder | None = None
+        self._desk: Desk | None = None
 
     async def serve(self, exposure: HttpEndpoint, *, task_status: trio.TaskStatus[None]) -> None:
         """Add the page to what httpPort shows, and ask the nodes while somebody looks, until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             exposure.routes.update(self.routes())
+            nursery.start_soon(self._record)
             task_status.started()
             await trio.sleep_forever()
 
-    def routes(self) -> dict[str, Handler]:
-        found: dict[str, Handler] = {path: self._page(name) for path, name in PAGES.items()}
-        return found | {"/web/*": self._file, "/events": self._events, "/lookup": self._look_up}
+    def routes(self) -> dict[str, Handler | Post]:
+        found: dict[str, Handler | Post] = {path: self._page(name) for path, name in PAGES.items()}
+        return found | {
+            "/web/*": self._file,
+            "/events": self._events,
+            "/lookup": self._look_up,
+            "/hour": self._hour,
+            "/ask": self._ask,
+            "/standing": self._standing,
+            "/act": Post(self._act),
+        }
 
     # --- files ------------------------------------------------------------------------------------------------------
     def _page(self, name: str) -> Handler:
@@ -116,7 +139,7 @@ class Site:
         return _with_headers(Response.events(lambda send: watch.show(name, send)))
 
     async def _look_up(self, request: Request) -> Response:
-        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        if not _is_own(request):
             return Response.text("messages are shown to this page only\n", 403)
         audit = ambient.get().audit
         if audit is not None:
@@ -128,6 +151,57 @@ class Site:
             status = 400 if isinstance(error, UsageError) else 503
             found = json.dumps({"messages": [], "notes": [str(error)], "refused": False}).encode()
         return _with_headers(Response(found, status, "application/json"))
+
+    # --- the hour, tables, changes ----------------------------------------------------------------------------------
+    async def _record(self) -> None:
+        await trio.sleep(RECORD_AFTER_S)
+        await (await self._loaded_recorder()).run()
+
+    async def _hour(self, request: Request) -> Response:
+        """The last hour of the group that `group` names, of consumer groups without one."""
+        if not _is_own(request):
+            return Response.text("this is for this page only\n", 403)
+        recorder = await self._loaded_recorder()
+        name = request.query.get("group", "")
+        return _with_headers(Response.json(await (recorder.hour(name) if name else recorder.lag_hour())))
+
+    async def _ask(self, request: Request) -> Response:
+        if not _is_own(request):
+            return Response.text("tables are shown to this page only\n", 403)
+        desk = await self._loaded_desk()
+        try:
+            return _with_headers(Response.json(await desk.ask(request.query)))
+        except RmqhaError as error:
+            return _failed(error)
+
+    async def _standing(self, request: Request) -> Response:
+        if not _is_own(request):
+            return Response.text("this is for this page only\n", 403)
+        return _with_headers(Response.json((await self._loaded_desk()).standing))
+
+    async def _act(self, request: Request) -> Response:
+        desk = await self._loaded_desk()
+        try:
+            return _with_headers(Response.json({"done": await desk.act(request)}))
+        except RmqhaError as error:
+            return _failed(error, 403 if type(error).__name__ == "ForeignError" else None)
+
+    async def _loaded_desk(self) -> Desk:
+        async with self._loading:
+            if self._desk is None:
+                module = await _load("nameserver.web.console.desk")
+                self._desk = module.Desk(self._config, self._own_address, self._security)
+            return self._desk
+
+    async def _loaded_recorder(self) -> Recorder:
+        desk = await self._loaded_desk()
+        async with self._loading:
+            if self._recorder is None:
+                module = await _load("nameserver.web.recorder")
+                self._recorder = module.Recorder(
+                    self._routes, self._own_address, lambda: self._controllers, desk.lags, HostClock(), self._tracer
+                )
+            return self._recorder
 
     async def _started_watch(self) -> ClusterWatch:
         async with self._loading:
@@ -154,6 +228,17 @@ class Site:
             "topics": self._routes.topic_count,
             "suspectsItself": self._routes.suspects_itself,
         }
+
+
+def _is_own(request: Request) -> bool:
+    """False for what a page of another site has made the browser ask."""
+    return request.headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
+
+
+def _failed(error: RmqhaError, status: int | None = None) -> Response:
+    """The one sentence, as JSON."""
+    code = status or (400 if isinstance(error, UsageError) else 503)
+    return _with_headers(Response.json({"error": str(error)}, code))
 
 
 async def _load(name: str) -> Any:

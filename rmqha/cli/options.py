@@ -131,12 +131,31 @@ def cluster_options(command: F) -> F:
     def found(*args: Any, namesrv: str | None, controller: str | None, directory: Path | None, **others: Any) -> Any:
         return command(*args, state=find_cluster(namesrv, controller, directory), **others)
 
-    made: Any = directory_option(found)
+    return cast(F, _cluster_options(found))
+
+
+def cluster_or_none_options(command: F) -> F:
+    """`--namesrv`, `--controller`, `--directory`: the command gets `state: ClusterState | None`, None where no cluster
+    is known: it then takes addresses only."""
+
+    @wraps(command)
+    def found(*args: Any, namesrv: str | None, controller: str | None, directory: Path | None, **others: Any) -> Any:
+        from rmqha.ops.local.cluster_state import ClusterState
+
+        is_elsewhere = namesrv or controller or (directory is None and contexts.elsewhere() is not None)
+        state = find_cluster(namesrv, controller, directory) if is_elsewhere else ClusterState.find(directory)
+        return command(*args, state=state, **others)
+
+    return cast(F, _cluster_options(found))
+
+
+def _cluster_options(command: Any) -> Any:
+    made: Any = directory_option(command)
     made = click.option("--controller", metavar="HOST:PORT", help="Controllers of a cluster elsewhere, joined by ';'.")(
         made
     )
     text = "Name servers of a cluster elsewhere; default: $RMQHA_NAMESRV, else the context in use."
-    return cast(F, click.option("--namesrv", metavar="HOST:PORT", help=text)(made))
+    return click.option("--namesrv", metavar="HOST:PORT", help=text)(made)
 
 
 def output_option(command: F) -> F:
@@ -169,6 +188,11 @@ def complete_node(context: click.Context, parameter: click.Parameter, incomplete
 def complete_group(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Complete names of the cluster's broker groups."""
     return _complete(lambda state: state.groups, context, incomplete)
+
+
+def complete_node_or_group(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Complete names of brokers and other nodes, and of groups."""
+    return _complete(lambda state: [*state.groups, *state.nodes], context, incomplete)
 
 
 def _complete(names: Callable[[ClusterState], list[str]], context: click.Context, incomplete: str) -> list[str]:

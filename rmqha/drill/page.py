@@ -8,11 +8,16 @@ from math import log10
 from typing import Any
 
 from rmqha.drill.report import Result, Round, as_json
+from rmqha.ops.local.phases import PHASES
 
 STEP_MS = 100
 """Width of a point of the plots."""
 WIDTH, HEIGHT, LEFT, BOTTOM = 1000, 180, 60, 24
 MAX_LATENCY_MS = 60_000
+PHASE_COLOURS = {
+    name.removesuffix("_ms").replace("_", " "): colour
+    for name, colour in zip(PHASES, ("#7b241c", "#b9770e", "#6c3483", "#1e8449", "#117a65", "#000000"), strict=True)
+}
 STYLE = (
     "body{font:14px sans-serif;margin:2em;max-width:1060px}table{border-collapse:collapse}"
     "td,th{padding:2px 10px;text-align:right}td:first-child,th:first-child{text-align:left}"
@@ -52,7 +57,8 @@ def _plots(result: Result) -> str:
         at = (item.at_ms - begin) // STEP_MS
         rates[at] += 1000 // STEP_MS
         slowest[at] = max(slowest[at], item.latency_ms)
-    levels = [log10(max(1, value)) for value in slowest]
+    # a tenth of a second without an acknowledgement has no latency: the line is broken there
+    levels = [log10(max(1, value)) if rate else None for value, rate in zip(slowest, rates, strict=True)]
     rate_marks = [(str(value), float(value)) for value in (0, max(rates))]
     latency_marks = [(f"{value} ms", log10(value)) for value in (1, 10, 100, 1000, 10_000) if value <= MAX_LATENCY_MS]
     return (
@@ -60,13 +66,17 @@ def _plots(result: Result) -> str:
         + _plot([float(value) for value in rates], rate_marks, result.rounds, begin)
         + "<h2>Slowest acknowledged send, by the time of its acknowledgement</h2>"
         + _plot(levels, latency_marks, result.rounds, begin)
-        + "<p>Dark: from the fault until it was taken back. Light: until all was well.</p>"
+        + "<p>Dark: from the fault until it was taken back. Light: until all was well. Upright lines: the phases of "
+        "each failover, in their order; a gap in the lower line: nothing was acknowledged.</p>"
     )
 
 
-def _plot(values: Sequence[float], marks: Sequence[tuple[str, float]], rounds: Sequence[Round], begin_ms: int) -> str:
-    """`values`: one per STEP_MS; `marks`: labels of the vertical axis, of which the last one is its top."""
-    top = max(marks[-1][1], max(values), 1e-9)
+def _plot(
+    values: Sequence[float | None], marks: Sequence[tuple[str, float]], rounds: Sequence[Round], begin_ms: int
+) -> str:
+    """`values`: one per STEP_MS, None where there is nothing to draw; `marks`: labels of the vertical axis, the last
+    one is its top."""
+    top = max(marks[-1][1], *(value for value in values if value is not None), 1e-9)
     span_ms = len(values) * STEP_MS
 
     def x(at_ms: float) -> float:
@@ -87,14 +97,43 @@ def _plot(values: Sequence[float], marks: Sequence[tuple[str, float]], rounds: S
                 f'<rect x="{left:.1f}" y="0" width="{right - left:.1f}" height="{HEIGHT - BOTTOM}" fill="{colour}">'
                 f"<title>{escape(' and '.join(item.hit))}</title></rect>"
             )
+        for name, at_ms in _phase_marks(item):
+            place = x(at_ms - begin_ms)
+            drawn.append(
+                f'<line class="phase" x1="{place:.1f}" x2="{place:.1f}" y1="0" y2="{HEIGHT - BOTTOM}" '
+                f'stroke="{PHASE_COLOURS[name]}"><title>{escape(name)} {at_ms - item.fault_at_ms} ms</title></line>'
+            )
     for label, value in marks:
         drawn.append(f'<line x1="{LEFT}" x2="{WIDTH}" y1="{y(value):.1f}" y2="{y(value):.1f}" stroke="#ddd"/>')
         drawn.append(f'<text x="{LEFT - 6}" y="{y(value) + 9:.1f}" text-anchor="end">{escape(label)}</text>')
-    points = " ".join(f"{x(at * STEP_MS):.1f},{y(value):.1f}" for at, value in enumerate(values))
-    drawn.append(f'<polyline points="{points}" fill="none" stroke="#1a5276"/>')
+    for part in _unbroken(values):
+        points = " ".join(f"{x(at * STEP_MS):.1f},{y(value):.1f}" for at, value in part)
+        drawn.append(f'<polyline points="{points}" fill="none" stroke="#1a5276" stroke-linecap="round"/>')
     drawn.append(f'<text x="{LEFT}" y="{HEIGHT - 6}">0 s</text>')
     drawn.append(f'<text x="{WIDTH}" y="{HEIGHT - 6}" text-anchor="end">{span_ms / 1000:.0f} s</text>')
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}">{"".join(drawn)}</svg>'
+
+
+def _phase_marks(item: Round) -> list[tuple[str, int]]:
+    """Names and wall times of the phases that a failover went through."""
+    return [
+        (name.removesuffix("_ms").replace("_", " "), item.fault_at_ms + after_ms)
+        for name, after_ms in item.phases.items()
+        if after_ms is not None
+    ]
+
+
+def _unbroken(values: Sequence[float | None]) -> list[list[tuple[int, float]]]:
+    """Runs of (place, value) without a None between them; a lone point is drawn as a line of no length."""
+    runs: list[list[tuple[int, float]]] = []
+    joined = False
+    for at, value in enumerate(values):
+        if value is not None:
+            if not joined:
+                runs.append([])
+            runs[-1].append((at, value))
+        joined = value is not None
+    return [run if len(run) > 1 else run * 2 for run in runs]
 
 
 def _figures(found: dict[str, Any]) -> str:

@@ -64,7 +64,7 @@ def three_controllers() -> dict[str, Any]:
     """conf/three-controllers.toml with its first group, on free ports and with smaller files."""
     document = tomllib.loads(THREE_CONTROLLERS.read_text())
     base = free_ports(40)
-    document["namesrv"]["listenPort"] = base
+    document["namesrv"] |= {"listenPort": base, "httpPort": base + 36}
     document["controllers"]["listenPort"] = base + 4
     document["group"] = [document["group"][0] | {"listenPort": base + 10}]
     document["broker"]["mappedFileSizeCommitLog"] = 16 * 1024 * 1024

@@ -49,6 +49,24 @@ def test_a_gap_is_a_gap_in_the_plot() -> None:
     assert heights[5] == 104.0
 
 
+def test_where_nothing_was_acknowledged_no_latency_is_drawn() -> None:
+    root = parsed(page(result([], traffic(0, 10, 20, 500), [])))
+    lines = [item.get("points", "").split() for item in root.findall(".//svg")[1].iter("polyline")]
+    places = [[float(point.partition(",")[0]) for point in line] for line in lines]
+    assert [len(set(line)) for line in places] == [1, 1], "two points alone, and no line from one to the other"
+    assert places[0][0] < places[1][0]
+
+
+def test_the_phases_of_a_failover_are_marked_where_they_were() -> None:
+    item = one_round()
+    item.phases = {"detect_ms": 100, "elect_ms": 200, "role_ms": None}
+    root = parsed(page(result([item], traffic(0, 9900), [])))
+    marks = [mark for mark in root.findall(".//svg")[0].iter("line") if mark.get("class") == "phase"]
+    assert [mark.findtext("title") for mark in marks] == ["detect 100 ms", "elect 200 ms"]
+    per_s = (WIDTH - LEFT) / 10
+    assert [float(mark.get("x1", "")) for mark in marks] == [round(LEFT + per_s * at_s, 1) for at_s in (1.1, 1.2)]
+
+
 def test_what_is_broken_is_shown_and_escaped() -> None:
     text = page(result([], DrillTraffic(acked=[Acked(0, 0, "K", 0, 0, 5, 3)]), ["lost <b>1</b> & more"]))
     assert "BROKEN: lost &lt;b&gt;1&lt;/b&gt; &amp; more" in text

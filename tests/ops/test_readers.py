@@ -13,10 +13,10 @@ from nameserver.web.watch import CLUSTER, ClusterWatch
 from rmqha.cli.admin.describe import _group_json
 from rmqha.cli.health.command import as_json
 from rmqha.cli.render import cluster_json, print_cluster
-from rmqha.cli.top.sample import rows
 from rmqha.ops.cluster_view import look
 from rmqha.ops.group_view import find_groups, look_at_groups
 from rmqha.ops.health.findings import judge
+from rmqha.ops.replica_rows import rows
 from rmqha.ops.survey import BootstrapAddresses, Survey
 from rmqha.ops.wait_explanation import view_of
 from tests.ops.recorded import CASES, GOLDEN, RecordedCluster

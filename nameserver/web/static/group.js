@@ -1,10 +1,12 @@
-import { el, live, show, table, time } from "/web/dom.js";
-import { facts, health, replicas, writable } from "/web/parts.js";
+import { bytes, count, duration, el, live, show, table, time } from "/web/dom.js";
+import { chart, failoverBars, widthOf } from "/web/chart.js";
+import { hour } from "/web/desk.js";
+import { facts, health, nameOf, replicas, writable } from "/web/parts.js";
 import { logs } from "/web/logs.js";
 
 const place = (id) => document.getElementById(id);
 const name = new URLSearchParams(location.search).get("name") ?? "";
-const LINES = ["elections", "waits", "promise", "events", "logs", "replicas"];
+const LINES = ["elections", "waits", "promise", "events", "logs", "replicas", "hour", "failovers"];
 
 place("title").textContent = name || "No group is named";
 document.title = `${name} · rmqha`;
@@ -19,9 +21,9 @@ function drawLogs() {
 
 new ResizeObserver(drawLogs).observe(place("logs"));
 
-function elections({ items, answer }) {
+function elections({ items, answer, group }) {
   const rows = items.map((item) => ({
-    cells: [el("span", { class: "whole" }, time(item.atMs, true)), String(item.epoch), el("span", { class: "whole" }, item.brokerId === null ? "no master" : `replica ${item.brokerId}`), item.cause, item.reason],
+    cells: [el("span", { class: "whole" }, time(item.atMs, true)), String(item.epoch), el("span", { class: "whole" }, item.brokerId === null ? "no master" : nameOf(group, item.brokerId)), item.cause, item.reason],
   }));
   const columns = [{ name: "Time" }, { name: "Epoch", right: true }, { name: "Elected" }, { name: "Cause" }, { name: "Reason" }];
   return [
@@ -46,7 +48,39 @@ function events(items) {
   return [table("Events, the newest first", [{ name: "Time" }, { name: "Replica" }, { name: "Event" }, { name: "Fields" }], rows)];
 }
 
+const HOUR_PERIOD_MS = 5000;
+let past = null;
+let marks = [];
+
+function drawHour() {
+  if (past === null) return;
+  const width = widthOf(place("hour"));
+  const common = { times: past.times, marks, width };
+  show(place("hour"), { past, marks, width }, () => [
+    ...chart({ ...common, title: "Messages a second", words: (value) => count(Math.round(value)), lines: [{ name: "in", values: past.in }, { name: "out", values: past.out }] }),
+    ...chart({ ...common, title: "Acknowledgement (upper end of its power of two)", words: (value) => duration(Math.round(value)), lines: [{ name: "p50", values: past.ackP50 }, { name: "p99", values: past.ackP99 }] }),
+    ...chart({ ...common, title: "Lag behind the master", words: (value) => bytes(Math.round(value)), lines: Object.entries(past.lag).map(([replica, values]) => ({ name: replica, values })) }),
+    marks.length ? el("p", { class: "faint" }, "Upright lines: elections.") : [],
+  ].flat());
+  show(place("failovers"), { failovers: past.failovers, width }, () => failoverBars(past.failovers, widthOf(place("failovers"))));
+}
+
+async function followHour() {
+  try {
+    if (!document.hidden) {
+      past = await hour(name);
+      drawHour();
+    }
+  } catch (error) {
+    show(place("hour"), error.message, (words) => [el("p", { class: "note" }, words)]);
+  }
+  setTimeout(followHour, HOUR_PERIOD_MS);
+}
+
+new ResizeObserver(drawHour).observe(place("failovers"));
+
 if (name) {
+  followHour();
   live(`/events?group=${encodeURIComponent(name)}`, (value) => {
     document.body.dataset.seen = "1";
     if (value.error) {
@@ -61,7 +95,9 @@ if (name) {
     show(place("health"), value.health, health);
     show(place("replicas"), value.group, (group) => [replicas(group)]);
     drawLogs();
-    show(place("elections"), { items: value.elections, answer: value.answer }, elections);
+    marks = value.elections.filter((item) => item.atMs).map((item) => ({ atMs: item.atMs, text: `epoch ${item.epoch}: ${item.cause}` }));
+    drawHour();
+    show(place("elections"), { items: value.elections, answer: value.answer, group: value.group }, elections);
     show(place("waits"), value.waits, (lines) => (lines.length ? el("ul", {}, lines.map((line) => el("li", {}, line))) : [el("p", { class: "faint" }, "No master tells for whom it waits.")]));
     show(place("promise"), value.promise, promise);
     show(place("events"), value.events, events);

@@ -3,7 +3,7 @@ import { bytes, duration, el, time } from "/web/dom.js";
 const form = document.getElementById("form");
 const notes = document.getElementById("notes");
 const found = document.getElementById("found");
-const fields = ["id", "topic", "key", "group", "queue", "offset", "count"];
+const fields = ["id", "topic", "key", "group", "queue", "offset", "count", "at"];
 
 const chosen = () => form.elements.by.value;
 
@@ -41,6 +41,7 @@ function message(item) {
 async function lookUp() {
   const query = new URLSearchParams(new FormData(form));
   history.replaceState(null, "", `?${query}`);
+  if (query.has("at")) query.set("since", String(new Date(query.get("at")).getTime()));
   notes.replaceChildren(el("p", { class: "faint" }, "asking the brokers…"));
   found.replaceChildren();
   try {

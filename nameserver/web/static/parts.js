@@ -57,7 +57,7 @@ export function replicas(group) {
   const rows = group.replicas.map((item) => ({
     tone: item.error ? "wrong" : null,
     cells: [
-      el("span", {}, el("b", {}, item.id === null ? "?" : String(item.id)), " ", el("span", { class: "faint" }, item.address + (item.zone ? ` · ${item.zone}` : "")),
+      el("span", {}, el("b", {}, item.name ?? (item.id === null ? "?" : String(item.id))), " ", el("span", { class: "faint" }, item.address + (item.zone ? ` · ${item.zone}` : "")),
         item.error || item.notes.length ? el("ul", { class: "remarks" }, item.error ? el("li", { class: "wrong" }, item.error) : null, item.notes.map((note) => el("li", {}, note))) : null),
       role(item.role),
       el("span", { class: "whole" }, item.inSet === null ? "?" : item.inSet ? "✓ in" : item.isEligible ? "◐ eligible" : "○ out"),
@@ -70,13 +70,18 @@ export function replicas(group) {
   return table(`Replicas of ${group.name}`, COLUMNS, rows);
 }
 
+// The name of a replica that is known by its id, its id if nobody told one.
+export function nameOf(group, id) {
+  return group.replicas.find((item) => item.id === id)?.name ?? `replica ${id}`;
+}
+
 export function facts(group) {
-  const set = group.set === null ? "unknown" : `{${group.set.join(", ")}}${group.totalReplicas ? ` of ${group.totalReplicas}` : ""}`;
+  const set = group.set === null ? "unknown" : `${group.set.map((id) => nameOf(group, id)).join(", ") || "empty"}${group.totalReplicas ? ` of ${group.totalReplicas}` : ""}`;
   const found = [
     group.kind ?? "kind unknown",
-    group.masterId === null && !group.masterAddress ? "no master" : `master ${group.masterId ?? group.masterAddress}`,
+    group.masterId === null && !group.masterAddress ? "no master" : `master ${group.masterId === null ? group.masterAddress : nameOf(group, group.masterId)}`,
     `epoch ${group.epoch ?? "–"}`,
-    `set ${set}`,
+    `in the set: ${set}`,
   ];
   if (group.oneCopySynced) found.push("one copy, synced");
   if (group.putTps !== null) found.push(`${count(group.putTps)} in/s · ${count(group.getTps)} out/s`);

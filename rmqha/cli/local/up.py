@@ -102,6 +102,7 @@ def quickstart_text(brokers: int | None, port_base: int | None, mode: str) -> st
     if port_base is not None:
         ports = {9876: port_base, 9878: port_base + 2, 10911: port_base + 14}
         changes |= {f"listenPort = {old}": f"listenPort = {new}" for old, new in ports.items()}
+        changes["httpPort = 9888"] = f"httpPort = {port_base + 4}"
         changes["# the next replicas: 10921 and 10931; +1"] = "# the next replicas: portStep further; +1"
     for old, new in changes.items():
         assert text.count(old) == 1, f"the quick start says {old} once"

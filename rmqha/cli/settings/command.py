@@ -5,14 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import trio
 from rich.text import Text
 
-from rmqha.cli.options import complete_node, directory_option, echo_json, output_option
+from rmqha.cli.options import (
+    cluster_or_none_options,
+    complete_node,
+    complete_node_or_group,
+    echo_json,
+    output_option,
+)
 from rmqha.cli.render import console, table
 from rmqha.cli.settings.node import Key, Server, change, find_key, key_table, plan_changes, read_servers
 from rmqha.host.net.remoting import RemotingClient
@@ -57,8 +62,7 @@ def config() -> None:
     """The keys of running nodes: brokers, controllers and name servers, ours and Apache RocketMQ's."""
 
 
-async def _read(names: list[str], directory: Path | None, timeout_s: float) -> list[list[Server]]:
-    state = ClusterState.find(directory)
+async def _read(names: list[str], state: ClusterState | None, timeout_s: float) -> list[list[Server]]:
     async with RemotingClient() as client:
         return [await read_servers(client, name, state, round(timeout_s * 1000)) for name in names]
 
@@ -67,17 +71,17 @@ async def _read(names: list[str], directory: Path | None, timeout_s: float) -> l
 @config.command(epilog="Example: rmqha config show broker-a-1 --effective")
 @node_argument
 @click.option("--effective", is_flag=True, help="All keys; else those whose value is not the default.")
-@directory_option
+@cluster_or_none_options
 @timeout_option
 @output_option
-def show(node: str, effective: bool, directory: Path | None, timeout: float, output: str) -> None:
+def show(node: str, effective: bool, state: ClusterState | None, timeout: float, output: str) -> None:
     """Show the keys of NODE as they count: value, default, source, and whether a change needs a restart.
 
     The comment above each tells the source (default; file; preset haMode=…; config set: a change while it ran), the
     default where the value is another, and live or restart: how a change comes into force. The output is a
     properties file, so lines may be copied into one.
     """
-    (servers,) = trio.run(_read, [node], directory, timeout)
+    (servers,) = trio.run(_read, [node], state, timeout)
     told = [(server, [key for key in key_table(server) if effective or _is_set(key)]) for server in servers]
     if output == "json":
         echo_json(
@@ -116,12 +120,12 @@ def _facts(key: Key) -> str:
 @config.command(epilog="Example: rmqha config get broker-a-1 slaveReadEnable")
 @node_argument
 @click.argument("keys", nargs=-1, required=True, metavar="KEY…")
-@directory_option
+@cluster_or_none_options
 @timeout_option
 @output_option
-def get(node: str, keys: tuple[str, ...], directory: Path | None, timeout: float, output: str) -> None:
+def get(node: str, keys: tuple[str, ...], state: ClusterState | None, timeout: float, output: str) -> None:
     """Print the value of each KEY of NODE, one a line."""
-    (servers,) = trio.run(_read, [node], directory, timeout)
+    (servers,) = trio.run(_read, [node], state, timeout)
     values = {}
     for name in keys:
         server, _ = find_key(servers, name)
@@ -137,15 +141,15 @@ def get(node: str, keys: tuple[str, ...], directory: Path | None, timeout: float
 @click.argument("left", metavar="A", shell_complete=complete_node)
 @click.argument("right", metavar="B", shell_complete=complete_node)
 @click.option("--all", "everything", is_flag=True, help="Also what differs between any two nodes: ports, paths, ids.")
-@directory_option
+@cluster_or_none_options
 @timeout_option
 @output_option
-def diff(left: str, right: str, everything: bool, directory: Path | None, timeout: float, output: str) -> None:
+def diff(left: str, right: str, everything: bool, state: ClusterState | None, timeout: float, output: str) -> None:
     """Show the keys in which nodes A and B differ.
 
     Exit code: 0 in none, 1 in some, 2 could not ask.
     """
-    one, other = (_flat(servers) for servers in trio.run(_read, [left, right], directory, timeout))
+    one, other = (_flat(servers) for servers in trio.run(_read, [left, right], state, timeout))
     found = {
         key: (one.get(key), other.get(key))
         for key in sorted(one.keys() | other.keys())
@@ -168,32 +172,39 @@ def _flat(servers: list[Server]) -> dict[str, str]:
 
 
 # --- change -----------------------------------------------------------------------------------------------------------
-@config.command("set", epilog="Example: rmqha config set broker-a-1 flushIntervalCommitLog=200")
-@node_argument
+@config.command("set", epilog="Example: rmqha config set broker-a flushIntervalCommitLog=200")
+@click.argument("target", metavar="NODE|GROUP|HOST:PORT", shell_complete=complete_node_or_group)
 @click.argument("changes", nargs=-1, required=True, metavar="KEY=VALUE…")
-@directory_option
+@cluster_or_none_options
 @timeout_option
 @output_option
-def set_(node: str, changes: tuple[str, ...], directory: Path | None, timeout: float, output: str) -> None:
-    """Change keys of NODE while it runs, all or none; kept over a restart.
+def set_(target: str, changes: tuple[str, ...], state: ClusterState | None, timeout: float, output: str) -> None:
+    """Change keys of NODE, or of every broker of GROUP, while they run; kept over a restart.
 
-    A key that needs a restart is refused, and so is a value that contradicts another.
+    A key that needs a restart is refused, and so is a value that contradicts another. Nothing is changed then, and
+    nothing if a broker of the GROUP does not answer.
 
     Exit code: 0 changed, 1 refused, 2 could not ask or no such key.
     """
     wanted = dict(map(_pair, changes))
     if len(wanted) < len(changes):
         raise UsageError("a key is given twice; nothing was changed")
-    told = trio.run(_set, node, wanted, directory, timeout)
+    names = [target]
+    if state is not None and target in state.groups:
+        names = [node.name for node in state.brokers if node.group == target]
+    told = trio.run(_set, names, wanted, state, timeout)
     if output == "json":
-        echo_json(told)
+        echo_json([row for name in names for row in told[name]] if len(names) == 1 else told)
         return
-    for item in told:
-        if item["before"] == item["after"]:
-            click.echo(f"{node}: {item['key']} is {item['after'] or '(empty)'} already")
-            continue
-        kept = "in force and kept" if item["kept"] else "in force until it ends: it has no kvConfigPath to keep it in"
-        click.echo(f"{node}: {item['key']} {item['before'] or '(empty)'} → {item['after'] or '(empty)'}, {kept}")
+    for name in names:
+        for item in told[name]:
+            if item["before"] == item["after"]:
+                click.echo(f"{name}: {item['key']} is {item['after'] or '(empty)'} already")
+                continue
+            kept = (
+                "in force and kept" if item["kept"] else "in force until it ends: it has no kvConfigPath to keep it in"
+            )
+            click.echo(f"{name}: {item['key']} {item['before'] or '(empty)'} → {item['after'] or '(empty)'}, {kept}")
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -203,16 +214,40 @@ def _pair(text: str) -> tuple[str, str]:
     return key, value
 
 
-async def _set(name: str, wanted: dict[str, str], directory: Path | None, timeout_s: float) -> list[dict[str, Any]]:
-    """One row per key: before, after, whether it outlives the process. What was changed is read back."""
-    state, timeout_ms = ClusterState.find(directory), round(timeout_s * 1000)
+async def _set(
+    names: Sequence[str], wanted: dict[str, str], state: ClusterState | None, timeout_s: float
+) -> dict[str, list[dict[str, Any]]]:
+    """By node one row per key: before, after, whether it outlives the process. What was changed is read back. Every
+    node is asked, and every change checked, ahead of the first change."""
+    timeout_ms = round(timeout_s * 1000)
     async with RemotingClient() as client:
-        servers = await read_servers(client, name, state, timeout_ms)
-        before = {key: find_key(servers, key)[1] for key in wanted}
-        kept = dict.fromkeys(wanted, True)
-        for server, changes in plan_changes(servers, wanted):
-            kept |= dict.fromkeys(changes, await change(client, server, changes, timeout_ms))
-        changed = await read_servers(client, name, state, timeout_ms)
+        servers = {name: await read_servers(client, name, state, timeout_ms) for name in names}
+        plans = {name: plan_changes(servers[name], wanted) for name in names}
+        told: dict[str, list[dict[str, Any]]] = {}
+        for name in names:
+            try:
+                told[name] = await _set_at(client, name, servers[name], plans[name], wanted, state, timeout_ms)
+            except RmqhaError as error:
+                if not told:
+                    raise
+                raise RmqhaError(f"{error}; {', '.join(told)} had been changed before: run it once more") from error
+    return told
+
+
+async def _set_at(
+    client: RemotingClient,
+    name: str,
+    servers: list[Server],
+    plan: list[tuple[Server, dict[str, str]]],
+    wanted: dict[str, str],
+    state: ClusterState | None,
+    timeout_ms: int,
+) -> list[dict[str, Any]]:
+    before = {key: find_key(servers, key)[1] for key in wanted}
+    kept = dict.fromkeys(wanted, True)
+    for server, changes in plan:
+        kept |= dict.fromkeys(changes, await change(client, server, changes, timeout_ms))
+    changed = await read_servers(client, name, state, timeout_ms)
     rows = []
     for key, value in wanted.items():
         after = find_key(changed, key)[1]

@@ -16,7 +16,6 @@ from rich.live import Live
 from rmqha.cli.health.command import seeds_of, state_word
 from rmqha.cli.options import complete_group, directory_option, echo_json, output_option
 from rmqha.cli.render import console
-from rmqha.cli.top.sample import Row, rows
 from rmqha.cli.top.screen import Deed, Order, Screen
 from rmqha.cli.top.terminal import pressed, single_keys
 from rmqha.host.net.remoting import RemotingClient
@@ -24,6 +23,7 @@ from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteError, RmqhaError, UsageError
 from rmqha.ops.asking import ask_leader
 from rmqha.ops.health.findings import Health, judge
+from rmqha.ops.replica_rows import Row, rows
 from rmqha.ops.snapshot import ClusterSnapshot, ServerKind
 from rmqha.ops.survey import BootstrapAddresses, Survey
 from rmqha.wire.command import Command

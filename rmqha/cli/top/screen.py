@@ -13,8 +13,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rmqha.cli.render import table
-from rmqha.cli.top.sample import Row
 from rmqha.ops.health.findings import Health
+from rmqha.ops.replica_rows import Row
 
 MAX_REASONS = 5
 HELP = "↑ ↓ select   s switch to it   m maintenance   q quit"

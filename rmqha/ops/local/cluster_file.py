@@ -1,7 +1,7 @@
 """The cluster file: one TOML file that says what `rmqha up` starts, expanded to one properties file per node.
 
     [cluster]      name, directory, haMode (ap or cp), listenAddress, httpPort
-    [namesrv]      count, listenPort, portStep, embedController
+    [namesrv]      count, listenPort, portStep, embedController, httpPort
     [controllers]  count, listenPort, portStep
     [[group]]      name, replicas, listenPort, portStep, static
     [broker]       any key of a broker's properties file, for every broker
@@ -125,6 +125,8 @@ class _Namesrv:
     listen_port: int = field(default=9876, metadata={"key": "listenPort"})
     port_step: int = field(default=1, metadata={"key": "portStep"})
     embed_controller: bool = field(default=True, metadata={"key": "embedController"})
+    http_port: int = field(default=0, metadata={"key": "httpPort"})
+    """The page of the first name server; the others have the next ports."""
 
 
 @dataclass(frozen=True)
@@ -264,6 +266,8 @@ def parse(
             BrokerConfig.from_properties(node.properties, source)
     if cluster.http_port:
         nodes = _with_http(reader, nodes, groups, cluster.http_port)
+    elif namesrv.http_port:
+        nodes = _with_pages(reader, nodes, namesrv.http_port)
     _check_distinct(reader, nodes)
     return ClusterSpec(
         source,
@@ -390,6 +394,19 @@ def _with_http(
         properties = {**node.properties, "httpPort": str(port)}
         ports = (*node.ports, BoundPort(port, "[cluster] httpPort"))
         found.append(dataclasses.replace(node, ports=ports, properties=properties))
+    return found
+
+
+def _with_pages(reader: _Reader, nodes: list[NodeSpec], first_port: int) -> list[NodeSpec]:
+    """The name servers alone with a port for HTTP, one after the other."""
+    reader.within("[namesrv] httpPort", first_port, 1, 65535 - 9)
+    found = []
+    for node in nodes:
+        if node.kind is NodeKind.NAMESRV:
+            port = first_port + int(node.name.rpartition("-")[2]) - 1
+            ports = (*node.ports, BoundPort(port, "[namesrv] httpPort"))
+            node = dataclasses.replace(node, ports=ports, properties={**node.properties, "httpPort": str(port)})
+        found.append(node)
     return found
 
 

@@ -132,7 +132,9 @@ class ClusterState:
         state = cls.find(directory)
         if state is None:
             where = f"{directory} holds no cluster" if directory else "no cluster is known here"
-            raise UsageError(f"{where}; start one with `rmqha up FILE`, or name its --directory")
+            raise UsageError(
+                f"{where}; start one with `rmqha up`, name its --directory, or that of one elsewhere by --namesrv"
+            )
         return state
 
     @classmethod

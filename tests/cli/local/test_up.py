@@ -18,7 +18,7 @@ from rmqha.ops.local.cluster_file import parse
 def test_any_size_at_any_ports_is_a_cluster_within_a_hundred_ports(brokers: int, base: int, mode: str) -> None:
     spec = parse("own.toml", tomllib.loads(quickstart_text(brokers, base, mode)))
     ports = sorted(port.number for node in spec.nodes for port in node.ports)
-    assert ports[0] == base and ports[-1] < base + 100 and len(set(ports)) == len(ports) == 2 + 3 * brokers
+    assert ports[0] == base and ports[-1] < base + 100 and len(set(ports)) == len(ports) == 3 + 3 * brokers
     assert spec.ha_mode == mode
     assert spec.namesrv_addresses == f"127.0.0.1:{base}"
     assert [node.name for node in spec.nodes][1:] == [f"broker-a-{number + 1}" for number in range(brokers)]

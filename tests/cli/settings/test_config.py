@@ -14,7 +14,7 @@ import trio
 from controller.config import ControllerConfig
 from nameserver.config import NamesrvConfig
 from nameserver.server import run_name_server
-from rmqha.cli.settings.command import properties_lines
+from rmqha.cli.settings.command import _set, properties_lines
 from rmqha.cli.settings.node import ConfigCodes, Server, find_key, key_table, plan_changes
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode as Code
@@ -103,6 +103,18 @@ async def test_a_key_is_changed_and_kept(tmp_path: Path) -> None:
         assert (told["kind"], told["address"]) == ("name server", address)
         sources = {item["key"]: item["source"] for item in told["keys"]}
         assert sources == {"kvConfigPath": "file", "listenPort": "file", "orderMessageEnable": "config set"}
+
+
+async def test_a_key_of_many_nodes_is_changed_at_all_or_at_none(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    async with name_server(tmp_path / "a") as one, name_server(tmp_path / "b") as other:
+        told = await _set([one, other], {"orderMessageEnable": "true"}, None, 3.0)
+        assert {name: [row["after"] for row in rows] for name, rows in told.items()} == {one: ["true"], other: ["true"]}
+        with pytest.raises(RmqhaError, match=r"127\.0\.0\.1:9:"):
+            await _set([one, "127.0.0.1:9"], {"orderMessageEnable": "false"}, None, 3.0)
+        (again,) = (await _set([one], {"orderMessageEnable": "true"}, None, 3.0)).values()
+        assert again[0]["before"] == "true"
 
 
 async def test_apaches_broker_and_ours_are_compared() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from rmqha.cli.top.sample import Row, latencies, rows
 from rmqha.cli.top.screen import Deed, Order, Screen, count_words, size_words
 from rmqha.cli.top.terminal import parse_keys
 from rmqha.ops.health.findings import judge
+from rmqha.ops.replica_rows import Row, latencies, rows
 from rmqha.ops.snapshot import ClusterSnapshot
 from rmqha.wire.state.replica_state import Waits
 from tests.cli.health.words import broker, cluster, controller, name_server, replica_row, silent, snapshot_of

@@ -43,7 +43,13 @@ class Site:
 
     async def get(self, path: str, headers: dict[str, str] | None = None) -> tuple[int, dict[str, str], bytes]:
         """Status, headers, body."""
-        stream, http = await self._open(path, headers or {})
+        return await self._answer(*await self._open(path, headers or {}))
+
+    async def post(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+        """The same, for a request with a body."""
+        return await self._answer(*await self._open(path, headers, body))
+
+    async def _answer(self, stream: trio.SocketStream, http: h11.Connection) -> tuple[int, dict[str, str], bytes]:
         body, status, found = b"", 0, {}
         async with stream:
             while True:
@@ -58,12 +64,19 @@ class Site:
                 else:
                     return status, found, body
 
-    async def _open(self, path: str, headers: dict[str, str]) -> tuple[trio.SocketStream, h11.Connection]:
+    async def _open(
+        self, path: str, headers: dict[str, str], posted: bytes | None = None
+    ) -> tuple[trio.SocketStream, h11.Connection]:
         stream = await trio.open_tcp_stream("127.0.0.1", self.port)
         http = h11.Connection(h11.CLIENT)
         head = {"Host": "localhost", "Connection": "close", **headers}
-        request = http.send(h11.Request(method="GET", target=path, headers=list(head.items())))
-        await stream.send_all((request or b"") + (http.send(h11.EndOfMessage()) or b""))
+        if posted is not None:
+            head["Content-Length"] = str(len(posted))
+        method = "GET" if posted is None else "POST"
+        request = http.send(h11.Request(method=method, target=path, headers=list(head.items()))) or b""
+        if posted:
+            request += http.send(h11.Data(data=posted)) or b""
+        await stream.send_all(request + (http.send(h11.EndOfMessage()) or b""))
         return stream, http
 
     async def documents(self, path: str = "/events") -> AsyncGenerator[dict[str, Any], None]:

@@ -469,3 +469,66 @@ async def test_a_lookup_that_is_off_says_why(browser: Browser, tmp_path: Path) -
             browser.wait("message lookup is off: this cluster has accounts")
 
         await browse(browser, site, look)
+
+
+async def test_topics_are_made_and_a_test_message_sent_from_the_page(browser: Browser, tmp_path: Path) -> None:
+    credentials = tmp_path / "page.credentials"
+    credentials.write_text("accessKey=page\nsecretKey=page12345678\n")
+    credentials.chmod(0o600)
+    async with page(started(), web_credentials_file=str(credentials)) as site:
+        master = site.brokers[0]
+        master.replies[Code.UPDATE_AND_CREATE_TOPIC] = (0, {}, b"")
+
+        def make() -> None:
+            for width in (WIDE, NARROW):
+                browser.open("/topics", width)
+                browser.wait("find messages")
+                assert browser.run("document.documentElement.scrollWidth <= innerWidth"), width
+            browser.driver.find_element(By.CSS_SELECTOR, "form [name=topic]").send_keys("orders")
+            browser.driver.find_element(By.CSS_SELECTOR, "form button").click()
+            assert "orders: 8 queues" in browser.wait("queues in broker-a", "#notes")
+            assert browser.complaints() == []
+
+        await browse(browser, site, make)
+        made = [asked.ext for asked in master.asked if asked.code == Code.UPDATE_AND_CREATE_TOPIC]
+        assert [(ext["topic"], ext["AccessKey"]) for ext in made] == [("orders", "page")]
+
+
+async def test_without_an_account_the_page_offers_no_change(browser: Browser) -> None:
+    async with page(started()) as site:
+
+        def look() -> None:
+            for path in ("/topics", "/dead-letters"):
+                browser.open(path, NARROW)
+                browser.wait("This page makes no changes: name an account")
+                assert browser.count("form") == 0
+                assert browser.run("document.documentElement.scrollWidth <= innerWidth"), path
+                assert browser.complaints() == []
+
+        await browse(browser, site, look)
+
+
+async def test_the_last_hour_is_drawn_with_its_elections(browser: Browser, shots: Path) -> None:
+    async with page(started()) as site:
+        at_ms = time.time_ns() // 1_000_000
+        told = json.loads(site.controller.replies[Code.RMQHA_EXPLAIN_GROUP][2])
+        told["elections"][0]["atMs"] = at_ms
+        site.controller.replies[Code.RMQHA_EXPLAIN_GROUP] = (0, {}, json.dumps(told).encode())
+        events = [
+            {"at_ms": at_ms - 90, "event": "master_dead", "group": GROUP},
+            {"at_ms": at_ms - 60, "event": "master_elected", "group": GROUP, "epoch": 1},
+            {"at_ms": at_ms, "event": "writable", "epoch": 1},
+        ]
+        site.brokers[0].replies[Code.RMQHA_GET_HISTORY] = (0, {}, json.dumps({"events": events}).encode())
+
+        def look() -> None:
+            for width in (WIDE, NARROW):
+                browser.open(f"/group?name={GROUP}", width)
+                browser.wait("Lag behind the master", "#hour")
+                assert "elect 30 · writable 90 ms" in browser.wait("epoch 1", "#failovers")
+                browser.until(lambda: browser.count("#hour path.line"), lambda found: bool(found))
+                assert browser.run("document.documentElement.scrollWidth <= innerWidth"), width
+                assert browser.complaints() == []
+            browser.shot(shots / "hour-phone.png")
+
+        await browse(browser, site, look)

@@ -112,6 +112,20 @@ async def test_by_place_pulls_without_a_trace_in_any_group() -> None:
         assert found["notes"] == [f"queue 1 of T in {GROUP} holds the offsets 3 to 8"]
 
 
+async def test_by_time_reads_each_queue_from_the_first_message_of_that_time() -> None:
+    async with shop() as site:
+        records = stored(b"a", b"b")
+        site.brokers[0].replies[Code.SEARCH_OFFSET_BY_TIMESTAMP] = (0, {"offset": "7"}, b"")
+        site.brokers[0].replies[Code.PULL_MESSAGE] = (0, {}, b"".join(records))
+        _, found = await look(site, by="time", topic="T", since="0")
+        assert len(found["messages"]) == 4, "two of each of the two queues"
+        pulls = [asked.ext for asked in site.brokers[0].asked if asked.code == Code.PULL_MESSAGE]
+        assert [(ext["queueId"], ext["queueOffset"]) for ext in pulls] == [("0", "7"), ("1", "7")]
+        _, found = await look(site, by="time", topic="T", since=str(1 << 60))
+        assert found["messages"] == []
+        assert found["notes"] == ["no message of that topic was stored at that time or later"]
+
+
 async def test_a_long_body_is_cut_with_a_note_and_many_messages_share_the_room() -> None:
     async with shop() as site:
         site.brokers[0].replies[Code.QUERY_MESSAGE] = (0, {}, b"".join(stored(*[b"x" * 3000] * (MAX_MESSAGES + 2))))
@@ -124,7 +138,7 @@ async def test_a_long_body_is_cut_with_a_note_and_many_messages_share_the_room()
 @pytest.mark.parametrize(
     ("query", "sentence"),
     [
-        ({}, "by must be id, key or place"),
+        ({}, "by must be id, key, place or time"),
         ({"by": "key", "topic": "T"}, "key is missing"),
         ({"by": "key", "topic": "Nowhere", "key": "k"}, "no broker has registered topic Nowhere"),
         ({"by": "key", "topic": "T", "key": "k" * 600}, "key is longer than 512 characters"),

@@ -1,0 +1,117 @@
+"""Changes that the page may make: topics, a test message, dead letters sent again. Shell.
+
+Each is what a command of `rmqha` does, with the same checks, as the account of webCredentialsFile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from rmqha.client.admin import Admin
+from rmqha.client.producers.outgoing import OutgoingMessage, check_topic
+from rmqha.client.producers.producer import Producer
+from rmqha.model.error import UsageError
+from rmqha.ops.messaging import resending, topics
+
+MAX_QUEUE_COUNT = 1024
+MAX_BODY_CHARS = 64 * 1024
+MAX_RESENT = 1_000
+"""Dead letters of one request; the next one goes on."""
+PRODUCER_GROUP = "rmqha-page"
+SEND_TIMEOUT_MS = 10_000
+
+Fields = Mapping[str, Any]
+Act = Callable[[Admin, Callable[[], Producer], Fields], Awaitable[str]]
+
+
+async def create_topic(admin: Admin, producer: Callable[[], Producer], fields: Fields) -> str:
+    """A new topic in all groups. Raises UsageError if there is one of that name."""
+    name, queues = _topic(fields), _count(fields, "queues", MAX_QUEUE_COUNT)
+    if name in await admin.topics():
+        raise UsageError(f"there is a topic {name} already; edit it instead")
+    made = await admin.create_topic(name, queue_count=queues)
+    if not made:
+        raise UsageError("this name server knows no group, so nothing was made")
+    return f"{name}: {queues} queues in {', '.join(made)}"
+
+
+async def alter_topic(admin: Admin, producer: Callable[[], Producer], fields: Fields) -> str:
+    """Another shape for a topic, in all groups that hold it. Refused if messages would become unreadable."""
+    name = _topic(fields)
+    permission = str(fields.get("permission") or "")
+    if permission not in topics.PERMISSIONS:
+        raise UsageError(f"permission must be one of {', '.join(topics.PERMISSIONS)}")
+    edit = topics.TopicEdit(
+        read_queues=_count(fields, "readQueues", MAX_QUEUE_COUNT),
+        write_queues=_count(fields, "writeQueues", MAX_QUEUE_COUNT),
+        perm=topics.PERMISSIONS[permission],
+    )
+    changes = await topics.plan_edit(admin, name, edit)
+    unread = sum(count for change in changes for count in change.unread.values())
+    if unread:
+        raise UsageError(
+            f"{unread} messages would become unreadable; let them be read first, or say so to rmqha topic alter --yes"
+        )
+    done = await topics.apply_edit(admin, name, changes)
+    return f"{name}: changed in {', '.join(done)}" if done else f"{name} is so already"
+
+
+async def delete_topic(admin: Admin, producer: Callable[[], Producer], fields: Fields) -> str:
+    """A topic is gone from all groups and name servers. `confirm` must be its name."""
+    name = _topic(fields)
+    if fields.get("confirm") != name:
+        raise UsageError(f"nothing was deleted: write the topic's name, {name}, to confirm")
+    if name not in topics.of_users(await admin.topics(), await admin.cluster_info()):
+        raise UsageError(f"there is no topic {name} of users")
+    return f"{name}: deleted in {', '.join(await admin.delete_topic(name))}"
+
+
+async def send_message(admin: Admin, producer: Callable[[], Producer], fields: Fields) -> str:
+    """A message to a topic that exists."""
+    name, body = _topic(fields), str(fields.get("body") or "")
+    if not body or len(body) > MAX_BODY_CHARS:
+        raise UsageError(f"a body must have 1 to {MAX_BODY_CHARS} characters")
+    if name not in await admin.topics():
+        raise UsageError(f"there is no topic {name}; make it first")
+    message = OutgoingMessage(
+        name, body.encode(), keys=str(fields.get("key") or "").strip(), tags=str(fields.get("tag") or "").strip()
+    )
+    async with producer() as sending:
+        result = await sending.send_message(message, timeout_ms=SEND_TIMEOUT_MS, require_ok=True)
+    place = f"{result.broker_name}:{result.queue_id}, offset {result.queue_offset}"
+    return f"acknowledged at {place}; message id {result.msg_id}"
+
+
+async def resend_dead_letters(admin: Admin, producer: Callable[[], Producer], fields: Fields) -> str:
+    """Dead letters of a group go to it again, those that did not before."""
+    group = str(fields.get("group") or "").strip()
+    queues = await resending.queues_of(admin, group)
+    async with producer() as sending:
+        count = await resending.resend(admin, sending, group, queues, MAX_RESENT, every=False)
+    more = " (at most so many at a time: once more sends the rest)" if count == MAX_RESENT else ""
+    return f"{count} dead letters of {group} were sent to it again{more}"
+
+
+def _topic(fields: Fields) -> str:
+    name = str(fields.get("topic") or "").strip()
+    if not name:
+        raise UsageError("topic is missing")
+    check_topic(name)
+    return name
+
+
+def _count(fields: Fields, name: str, limit: int) -> int:
+    text = str(fields.get(name) or "").strip()
+    if not (text.isascii() and text.isdigit()) or len(text) > 9 or not 1 <= int(text) <= limit:
+        raise UsageError(f"{name} must be a number between 1 and {limit}")
+    return int(text)
+
+
+ACTS: Mapping[str, Act] = {
+    "topic.create": create_topic,
+    "topic.alter": alter_topic,
+    "topic.delete": delete_topic,
+    "message.send": send_message,
+    "dlq.resend": resend_dead_letters,
+}

@@ -1,0 +1,254 @@
+"""Documents of the page's tables: topics, consumer groups, dead letters, transactions that wait, accounts. Shell.
+
+Each is what the commands of the same name tell, asked as the account of webCredentialsFile, or as nobody
+where there are no accounts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from nameserver.web.lookup import text_field
+from nameserver.web.message_view import short, visible
+from rmqha.client.admin import Admin
+from rmqha.model.code import RequestCode
+from rmqha.model.error import RemoteError, RmqhaError, UsageError
+from rmqha.model.message import HALF_TOPIC, MAX_TOPIC_BYTES, TRANSACTION_GROUP
+from rmqha.ops.answer import reading
+from rmqha.ops.messaging import consumer_group, resending, topics
+from rmqha.ops.messaging.brokers import (
+    all_brokers,
+    ask_json,
+    brokers_of_topic,
+    from_each,
+    queue_table,
+    side_by_side,
+)
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import loads
+
+MAX_ROWS = 500
+MAX_CHARTED_GROUPS = 50
+MAX_SHOWN_POLICIES = 64
+
+Document = dict[str, Any]
+Question = Callable[[Admin, Mapping[str, str]], Awaitable[Document]]
+
+
+async def topic_list(admin: Admin, query: Mapping[str, str]) -> Document:
+    """Names of users' topics; `all` also the servers' own."""
+    names = await admin.topics()
+    shown = names if query.get("all") else topics.of_users(names, await admin.cluster_info())
+    return {"topics": [visible(name) for name in shown[:MAX_ROWS]], "leftOut": max(0, len(shown) - MAX_ROWS)}
+
+
+async def topic(admin: Admin, query: Mapping[str, str]) -> Document:
+    """A topic as each broker group keeps it: shape, queues with their offsets."""
+    name = text_field(query, "name", MAX_TOPIC_BYTES)
+    told = await from_each(await brokers_of_topic(admin, name), lambda broker: _topic_at(admin, name, broker))
+    return {
+        "topic": visible(name),
+        "groups": [{"group": visible(group), **row} for group, row in told.answers.items()],
+        "silent": _silent(told.silent),
+    }
+
+
+async def _topic_at(admin: Admin, name: str, broker: Any) -> Document:
+    shape = await topics.shape_at(admin, broker, name)
+    command = Command(RequestCode.GET_TOPIC_STATS_INFO, {"topic": name})
+    rows = queue_table(await ask_json(admin, broker.address, command), broker.address)
+    queues: list[dict[str, Any]] = []
+    messages = 0
+    with reading(broker.address, "a broker's"):
+        for (_, queue_id), row in sorted(rows.items()):
+            low, high, newest_ms = (int(row[key]) for key in ("minOffset", "maxOffset", "lastUpdateTimestamp"))
+            messages += high - low
+            queues.append({"queue": queue_id, "low": low, "high": high, "newestAtMs": newest_ms or None})
+    words = {value: key for key, value in topics.PERMISSIONS.items()}
+    return {
+        "readQueues": shape.read_queues,
+        "writeQueues": shape.write_queues,
+        "permission": words.get(shape.perm & 6, str(shape.perm)),
+        "attributes": {visible(key): visible(value) for key, value in shape.attributes.items()},
+        "messages": messages,
+        "queues": queues[:MAX_ROWS],
+    }
+
+
+async def consumer_list(admin: Admin, query: Mapping[str, str]) -> Document:
+    """Consumer groups with members, lag and topics."""
+    told = await consumer_group.group_names(admin)
+    names = sorted({name for found in told.answers.values() for name in found})
+    found = await consumer_group.look_at_groups(admin, names[:MAX_ROWS])
+    silent = dict(told.silent)
+    for group in found:
+        silent |= group.silent
+    return {
+        "groups": [
+            {
+                "group": visible(item.name),
+                "members": len(item.members),
+                "lag": item.lag,
+                "model": (item.message_model or "").lower(),
+                "topics": [visible(name) for name in item.topics],
+            }
+            for item in found
+        ],
+        "leftOut": max(0, len(names) - MAX_ROWS),
+        "silent": _silent(silent),
+    }
+
+
+async def lags(admin: Admin) -> dict[str, int]:
+    """Messages that wait for each consumer group; of MAX_CHARTED_GROUPS at most, the first by name."""
+    told = await consumer_group.group_names(admin)
+    names = sorted({name for found in told.answers.values() for name in found})
+    found = await consumer_group.look_at_groups(admin, names[:MAX_CHARTED_GROUPS])
+    return {visible(item.name): item.lag for item in found}
+
+
+async def consumer(admin: Admin, query: Mapping[str, str]) -> Document:
+    """Everything about one consumer group."""
+    found = await consumer_group.look_at_group(admin, text_field(query, "name", MAX_TOPIC_BYTES))
+    return {
+        "group": visible(found.name),
+        "lag": found.lag,
+        "oldestAgeMs": found.oldest_age_ms,
+        "model": (found.message_model or "").lower(),
+        "retriesWaiting": found.retries_waiting,
+        "deadLetters": found.dead_letters,
+        "subscriptions": {visible(name): visible(text) for name, text in found.subscriptions.items()},
+        "paused": {visible(place): visible(why) for place, why in found.paused.items()},
+        "members": [
+            {key: visible(value) if isinstance(value, str) else value for key, value in asdict(item).items()}
+            for item in found.members[:MAX_ROWS]
+        ],
+        "progress": [
+            {
+                "topic": visible(item.topic),
+                "queue": visible(str(item.queue)),
+                "committed": item.committed,
+                "end": item.end,
+                "lag": item.lag,
+                "oldestAgeMs": item.oldest_age_ms,
+                "readAtMs": item.read_at_ms or None,
+            }
+            for item in found.progress[:MAX_ROWS]
+        ],
+        "silent": _silent(found.silent),
+    }
+
+
+async def dead_letters(admin: Admin, query: Mapping[str, str]) -> Document:
+    """Dead letter queues of all consumer groups that have one."""
+    names = await resending.groups_with_dead_letters(admin)
+    found, failed = await side_by_side(names[:MAX_ROWS], lambda name: resending.queues_of(admin, name))
+    return {
+        "queues": [
+            {
+                "group": visible(item.group),
+                "topic": visible(f"%DLQ%{item.group}"),
+                "brokerName": visible(item.queue.broker_name),
+                "queueId": item.queue.queue_id,
+                "low": item.low,
+                "dead": item.count,
+                "notSentAgain": item.waiting,
+                "newestAtMs": item.newest_at_ms or None,
+            }
+            for queues in found.values()
+            for item in queues
+        ],
+        "silent": _silent({name: str(error) for name, error in failed.items()}),
+    }
+
+
+async def transactions(admin: Admin, query: Mapping[str, str]) -> Document:
+    """Half messages that are not settled yet, by broker group. Those behind the first that waits may be settled
+    already: brokers pass them in their order."""
+    found = []
+    silent: dict[str, str] = {}
+    for broker in await all_brokers(admin):
+        ext = {"consumerGroup": TRANSACTION_GROUP, "topic": HALF_TOPIC}
+        try:
+            body = await ask_json(admin, broker.address, Command(RequestCode.GET_CONSUME_STATS, ext))
+        except RemoteError:
+            continue  # no transaction has come to this group yet
+        except RmqhaError as error:
+            silent[broker.name] = str(error)
+            continue
+        with reading(broker.address, "a broker's"):
+            for (_, queue_id), row in queue_table(body, broker.address).items():
+                passed, end = int(row["consumerOffset"]), int(row["brokerOffset"])
+                found.append(
+                    {
+                        "brokerName": visible(broker.name),
+                        "topic": HALF_TOPIC,
+                        "queueId": queue_id,
+                        "passed": passed,
+                        "end": end,
+                        "waiting": max(0, end - passed),
+                    }
+                )
+    return {"groups": found, "silent": _silent(silent)}
+
+
+async def accounts(admin: Admin, query: Mapping[str, str]) -> Document:
+    """Users and their policies as the first broker that tells has them; never a password."""
+    silent: dict[str, str] = {}
+    for broker in await all_brokers(admin):
+        try:
+            users = _listed(await admin.ask(broker.address, Command(RequestCode.AUTH_LIST_USER)))
+            policies = _listed(await admin.ask(broker.address, Command(RequestCode.AUTH_LIST_ACL)))
+        except RmqhaError as error:
+            silent[broker.name] = str(error)
+            continue
+        with reading(broker.address, "a broker's"):
+            return _account_document(users, policies, silent)
+    return {"users": [], "silent": _silent(silent)}
+
+
+def _account_document(users: list[Any], policies: list[Any], silent: Mapping[str, str]) -> Document:
+    rights: dict[str, list[str]] = {}
+    for item in policies:
+        name = str(item.get("subject") or "").removeprefix("User:")
+        for policy in item.get("policies") or ():
+            for entry in policy.get("entries") or ():
+                actions = entry.get("actions") or ""
+                words = ", ".join(actions) if isinstance(actions, list) else str(actions)
+                text = f"{entry.get('decision') or ''} {words} on {entry.get('resource') or ''}"
+                rights.setdefault(name, []).append(short(" ".join(text.split())))
+    rows = [
+        {
+            "user": visible(str(item.get("username") or "")),
+            "type": visible(str(item.get("userType") or "")),
+            "status": visible(str(item.get("userStatus") or "")),
+            "rights": rights.get(str(item.get("username") or ""), [])[:MAX_SHOWN_POLICIES],
+        }
+        for item in users[:MAX_ROWS]
+    ]
+    return {"users": rows, "silent": _silent(silent)}
+
+
+def _listed(answer: Command) -> list[Any]:
+    body = bytes(answer.body)
+    found = loads(body) if body else []
+    if not isinstance(found, list):
+        raise UsageError("the answer is no list")
+    return found
+
+
+def _silent(silent: Mapping[str, str]) -> list[str]:
+    return [short(f"{name}: {why}") for name, why in sorted(silent.items())]
+
+
+QUESTIONS: Mapping[str, Question] = {
+    "topics": topic_list,
+    "topic": topic,
+    "consumers": consumer_list,
+    "consumer": consumer,
+    "dead-letters": dead_letters,
+    "transactions": transactions,
+    "accounts": accounts,
+}

@@ -1,0 +1,167 @@
+"""The last hour of each replica in a ring, and the failovers in it, for the page's charts. Pure.
+
+A point is the time of one look. All series share the times; what nobody told is NaN there and null in JSON.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from nameserver.web.message_view import visible
+from rmqha.ops.local.phases import Event, failover_phases
+from rmqha.ops.replica_rows import Row
+
+PERIOD_S = 5.0
+POINTS = 720
+"""An hour at PERIOD_S."""
+MAX_SERIES = 512
+"""Most replicas, or groups, that are kept; the next one is left out. One takes 2.9 kB for each of its figures."""
+MAX_FAILOVERS = 20
+PHASES = ("elect_ms", "role_ms", "writable_ms", "route_ms")
+"""Phases that nodes tell of; only a client knows of its first acknowledgement."""
+SETTLED_MS = 60_000
+"""A phase that comes later belongs to no failover."""
+
+
+class Ring:
+    """Named series over common times, each of the same figures; the oldest point goes when a new one comes."""
+
+    def __init__(self, figures: Sequence[str], points: int = POINTS) -> None:
+        self.figures = tuple(figures)
+        self._points = points
+        self._times = array("d")
+        self._series: dict[str, tuple[array[float], ...]] = {}
+        self.left_out = 0
+        """Series that found no room at the last look."""
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._series)
+
+    def put(self, at_ms: int, values: Mapping[str, Sequence[float | None]]) -> None:
+        """One look: the values of each series, in the order of `figures`. A series that is silent for the whole ring is
+        forgotten."""
+        known = len(self._times)
+        self.left_out = 0
+        for name in values:
+            if name not in self._series:
+                if len(self._series) >= MAX_SERIES:
+                    self.left_out += 1
+                    continue
+                self._series[name] = tuple(array("f", [math.nan] * known) for _ in self.figures)
+        self._times.append(at_ms)
+        for name, columns in self._series.items():
+            row = values.get(name, ())
+            for place, column in enumerate(columns):
+                value = row[place] if place < len(row) else None
+                column.append(math.nan if value is None else value)
+        if len(self._times) > self._points:
+            del self._times[0]
+            for columns in self._series.values():
+                for column in columns:
+                    del column[0]
+        for name in [name for name, columns in self._series.items() if _is_silent(columns)]:
+            del self._series[name]
+
+    def times(self) -> list[int]:
+        """Wall times (ms), ascending."""
+        return [int(value) for value in self._times]
+
+    def series(self, name: str, figure: str) -> list[float | None]:
+        """One figure's values; empty for an unknown series."""
+        columns = self._series.get(name)
+        if columns is None:
+            return []
+        return [None if math.isnan(value) else round(value, 2) for value in columns[self.figures.index(figure)]]
+
+
+def _is_silent(columns: Iterable[array[float]]) -> bool:
+    return all(math.isnan(value) for column in columns for value in column)
+
+
+REPLICA_FIGURES = ("in", "out", "lag", "ackP50", "ackP99", "leads")
+
+
+def replica_values(rows: Iterable[Row]) -> dict[str, list[float | None]]:
+    """Values for a ring of REPLICA_FIGURES, by "group/address"."""
+    return {
+        f"{row.group}/{row.address}": [
+            row.in_per_second,
+            row.out_per_second,
+            row.lag_bytes,
+            row.ack_p50_ms,
+            row.ack_p99_ms,
+            1.0 if row.is_master else 0.0,
+        ]
+        for row in rows
+        if row.role not in ("down", "apache")
+    }
+
+
+def group_hour(ring: Ring, group: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    """JSON-ready: `times`, and `in`, `out`, `ackP50`, `ackP99` of whoever led, `lag` (bytes) by replica. `labels`: by
+    address."""
+    members = {name.removeprefix(f"{group}/"): name for name in ring.names if name.startswith(f"{group}/")}
+    leads = {name: ring.series(key, "leads") for name, key in members.items()}
+
+    def of_leader(figure: str) -> list[float | None]:
+        columns = [(leads[name], ring.series(key, figure)) for name, key in members.items()]
+        return [
+            next((column[at] for led, column in columns if led[at] == 1.0 and column[at] is not None), None)
+            for at in range(len(ring.times()))
+        ]
+
+    served = [ring.series(key, "out") for key in members.values()]
+    return {
+        "times": ring.times(),
+        "in": of_leader("in"),
+        "out": [_sum(column[at] for column in served) for at in range(len(ring.times()))],
+        "ackP50": of_leader("ackP50"),
+        "ackP99": of_leader("ackP99"),
+        "lag": {visible(labels.get(name, name)): ring.series(key, "lag") for name, key in members.items()},
+    }
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    told = [value for value in values if value is not None]
+    return round(sum(told), 2) if told else None
+
+
+def failovers(events: Iterable[Event], group: str) -> list[dict[str, Any]]:
+    """Failovers, the newest first: when the old master was given up, and the phases from there on (ms). `events`: those
+    of all nodes. A switch that an operator asked for begins when the old master stops accepting."""
+    told = sorted((event for event in events if _time_of(event) is not None), key=lambda event: int(event["at_ms"]))
+    starts = [event for event in told if _begins(event, group)]
+    found = []
+    for place, start in enumerate(starts):
+        begin_ms = int(start["at_ms"])
+        until_ms = min(begin_ms + SETTLED_MS, int(starts[place + 1]["at_ms"]) if place + 1 < len(starts) else 1 << 62)
+        own = [event for event in told if begin_ms <= int(event["at_ms"]) < until_ms]
+        phases = failover_phases(own, begin_ms, group)
+        elected = next((event for event in own if _is_election(event, group)), None)
+        found.append(
+            {
+                "atMs": begin_ms,
+                "kind": "switch" if start["event"] == "hand_over_begins" else "failover",
+                "epoch": elected.get("epoch") if elected is not None else None,
+                "phases": [[name.removesuffix("_ms"), phases[name]] for name in PHASES],
+            }
+        )
+    return [item for item in reversed(found) if item["epoch"] is not None][:MAX_FAILOVERS]
+
+
+def _time_of(event: Event) -> int | None:
+    at_ms = event.get("at_ms")
+    return at_ms if isinstance(at_ms, int) and isinstance(event.get("event"), str) else None
+
+
+def _is_election(event: Event, group: str) -> bool:
+    return bool(event["event"] == "master_elected" and event.get("group", group) == group)
+
+
+def _begins(event: Event, group: str) -> bool:
+    is_of = event.get("group", group) == group
+    return bool(is_of) and event["event"] in ("master_dead", "hand_over_begins")

@@ -1,0 +1,146 @@
+"""Look at the replicas all the time, so that the page can show the hour before it was opened. Shell.
+
+A look is one request to each broker that this name server routes to. Consumer groups cost several and are looked at
+only while somebody has asked for them within the hour. The pause grows where there are many brokers, so that
+NODES_PER_SECOND are asked at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import trio
+
+from nameserver.route_info import RouteTable
+from nameserver.web.hour import PERIOD_S, REPLICA_FIGURES, Ring, failovers, group_hour, replica_values
+from rmqha.host.net.remoting import RemotingClient
+from rmqha.model.code import RequestCode
+from rmqha.model.error import RmqhaError
+from rmqha.model.identity import node_label
+from rmqha.ops.asking import ask
+from rmqha.ops.replica_rows import rows
+from rmqha.ops.snapshot import ClusterSnapshot, NodeReport
+from rmqha.ops.survey import BootstrapAddresses, Extent, Survey
+from rmqha.port import Clock, Tracer
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import loads
+
+ROUND_S = 2.0
+NODES_PER_SECOND = 10
+WANTED_MS = 3_600_000
+LAG_EVERY = 3
+"""Consumer groups are looked at in each third look."""
+MAX_ANSWER_BYTES = 8 * 1024 * 1024
+
+
+def _label(word: NodeReport) -> str:
+    return node_label(word.node_name, None if word.replica is None else word.replica.broker_id, word.address)
+
+
+class Recorder:
+    """`lags`: the messages that wait for each consumer group, of whom there are few enough."""
+
+    def __init__(
+        self,
+        routes: RouteTable,
+        own_address: str,
+        controllers: Callable[[], list[str]],
+        lags: Callable[[], Awaitable[dict[str, int]]],
+        clock: Clock,
+        tracer: Tracer,
+    ) -> None:
+        self._routes = routes
+        self._own_address = own_address
+        self._controllers = controllers
+        self._lags = lags
+        self._clock = clock
+        self._tracer = tracer
+        self.replicas = Ring(REPLICA_FIGURES)
+        self.consumers = Ring(("lag",), points=240)
+        self._labels: dict[str, str] = {}
+        """Names of replicas by address."""
+        self._lag_wanted_until_ms = 0
+        self._before = (ClusterSnapshot(), 0)
+
+    def want_lags(self) -> None:
+        """Somebody looks at the consumer groups."""
+        self._lag_wanted_until_ms = self._clock.now_ms() + WANTED_MS
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        place = 0
+        while True:
+            started = trio.current_time()
+            count = 0
+            try:
+                count = await self.look()
+                if place % LAG_EVERY == 0 and self._clock.now_ms() < self._lag_wanted_until_ms:
+                    await self.look_at_lags()
+            except Exception as error:  # noqa: BLE001
+                # told, not swallowed: what a foreign node answers must not end the name server behind its page
+                self._tracer.event("page_record_failed", error=repr(error))
+            place += 1
+            pause_s = max(PERIOD_S, count / NODES_PER_SECOND)
+            await trio.sleep(max(1.0, started + pause_s - trio.current_time()))
+
+    async def look(self) -> int:
+        """One look at all replicas; the number of them."""
+        seeds = BootstrapAddresses(
+            brokers=tuple(
+                (address, group.broker_name) for group in self._routes.groups() for address in group.addresses.values()
+            )
+        )
+        # a name stands in the keys, which are long and seldom change
+        has_new = any(address not in self._labels for address, _ in seeds.brokers)
+        extent = Extent.KEYS if has_new else Extent.STATES
+        async with RemotingClient(max_frame_bytes=MAX_ANSWER_BYTES) as client:
+            now_ms = self._clock.now_ms()
+            snapshot = await Survey(client, seeds, ROUND_S, extent=extent).run()
+        if has_new:
+            self._labels = {word.address: _label(word) for word in snapshot.nodes if word.answers}
+        before, before_ms = self._before
+        found = rows(snapshot, before, (now_ms - before_ms) / 1000)
+        self.replicas.put(self._clock.wall_ms(), replica_values(found))
+        self._before = (snapshot, now_ms)
+        return len(seeds.brokers)
+
+    async def look_at_lags(self) -> None:
+        """One look at the consumer groups."""
+        found = await self._lags()
+        self.consumers.put(self._clock.wall_ms(), {name: [float(lag)] for name, lag in found.items()})
+
+    # --- what it shows ----------------------------------------------------------------------------------------------
+    async def hour(self, group: str) -> dict[str, Any]:
+        """JSON-ready: the hour of a group, and its failovers by the histories that nodes keep."""
+        return group_hour(self.replicas, group, self._labels) | {
+            "failovers": failovers(await self._events(group), group)
+        }
+
+    async def lag_hour(self) -> dict[str, Any]:
+        """JSON-ready: messages that wait for each consumer group. From now on they are looked at."""
+        self.want_lags()
+        if not self.consumers.times():
+            await self.look_at_lags()
+        return {
+            "times": self.consumers.times(),
+            "groups": {name: self.consumers.series(name, "lag") for name in self.consumers.names},
+        }
+
+    async def _events(self, group: str) -> list[dict[str, Any]]:
+        brokers = [item for item in self._routes.groups() if item.broker_name == group]
+        addresses = {address for item in brokers for address in item.addresses.values()}
+        found: list[dict[str, Any]] = []
+
+        async def of_node(client: RemotingClient, address: str) -> None:
+            try:
+                body = bytes((await ask(client, address, Command(RequestCode.RMQHA_GET_HISTORY))).body)
+                told = (await trio.to_thread.run_sync(loads, body)).get("events")
+            except (RmqhaError, ValueError, AttributeError):
+                return  # an old or a foreign node: the others' words are shown
+            found.extend(item for item in told or () if isinstance(item, dict))
+
+        async with RemotingClient(max_frame_bytes=MAX_ANSWER_BYTES) as client, trio.open_nursery() as nursery:
+            for address in {*addresses, *self._controllers(), self._own_address}:
+                nursery.start_soon(of_node, client, address)
+        return found
