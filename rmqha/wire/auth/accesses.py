@@ -16,6 +16,7 @@ from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.message import RETRY_PREFIX
 from rmqha.wire.auth.acl_needs import ANY_ACCOUNT, members, needs
+from rmqha.wire.body_bound import body_fault
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 
@@ -117,6 +118,8 @@ def accesses(command: Command, cluster: str) -> _Accesses | None:
 
 def request_refusal(account: Account, command: Command, host: str) -> str:
     """ "" if the account may make the request, else why not: by policies if it is a user's, else by permissions."""
+    if fault := body_fault(command):
+        return "" if account.admin else fault  # read for its rights it would hold up everybody; the service refuses it
     if not isinstance(account, UserAccount):
         return account.refusal(needs(command))
     rules = account.rules

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
+import pytest
+
 from rmqha.host.access.accounts import AccessFile
 from rmqha.host.access.auth_filter import AuthFilter
 from rmqha.host.net.session import Session
@@ -12,7 +14,9 @@ from rmqha.host.net.statistics import Statistics
 from rmqha.model.access import Credentials, Needs, Permission
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.principal import UNRESTRICTED
+from rmqha.wire.auth import accesses, acl_needs
 from rmqha.wire.auth.acl import sign
+from rmqha.wire.body_bound import BOUNDS
 from rmqha.wire.command import Command
 
 ORDERS = Credentials(access_key="orders", secret_key="12345678")
@@ -98,3 +102,39 @@ async def test_the_header_of_a_long_first_frame_names_an_account(tmp_path: Path)
     assert not guard.is_plausible("10.0.0.2:1", Command(RequestCode.HEART_BEAT, {"AccessKey": "other"}))
     assert not guard.is_plausible("10.0.0.2:1", Command(RequestCode.HEART_BEAT))
     assert guard.is_plausible("10.0.0.1:1", Command(RequestCode.HEART_BEAT))
+
+
+@pytest.mark.parametrize(
+    ("code", "body"),
+    [
+        (RequestCode.HEART_BEAT, b'{"consumerDataSet":[' + b'{"groupName":"G"},' * 100_000 + b'{"groupName":"G"}]}'),
+        (RequestCode.LOCK_BATCH_MQ, b'{"consumerGroup":"G","mqSet":[],"more":[' + b"[]," * 50_000 + b"[]]}"),
+        (RequestCode.UNLOCK_BATCH_MQ, b"{" + b"1:1," * 50_000 + b'"consumerGroup":"G"}'),
+    ],
+)
+async def test_a_body_beyond_its_bound_is_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, body: bytes
+) -> None:
+    """Parsed for the rights that it takes, it would hold up the whole server for seconds."""
+
+    def read(data: object) -> object:
+        raise AssertionError("the body is parsed")
+
+    for room in (accesses, acl_needs):
+        monkeypatch.setattr(room, "loads", read)
+    path = tmp_path / "accounts.yml"
+    path.write_text(ACCOUNTS + "- {accessKey: operator, secretKey: '12345678', admin: true}\n")
+    path.chmod(0o600)
+    service, statistics, session = Taken(), Statistics(), FakeSession("10.0.0.2:1")
+    guard = AuthFilter(service, AccessFile(path), statistics)
+    command = Command(code, {}, body)
+    sign(command, ORDERS)
+    guard.received(cast(Session, session), [command])
+    (refused,) = session.sent
+    assert refused.code == ResponseCode.NO_PERMISSION and statistics.denied_count == 1 and not service.commands
+    assert refused.remark is not None and refused.remark.startswith(f"the body of request {code} has ")
+    assert str(BOUNDS[code].value_count) in refused.remark or str(BOUNDS[code].size_bytes) in refused.remark
+    # whoever may everything is answered by the service, which reads no such body either
+    sign(command, Credentials(access_key="operator", secret_key="12345678"))
+    guard.received(cast(Session, session), [command])
+    assert service.commands == [command]
