@@ -209,7 +209,7 @@ class AuditLog:
             self._dropped_count += 1
             return
         facts = tuple((name[:MAX_TEXT_CHARS], value[:MAX_TEXT_CHARS]) for name, value in islice(about, MAX_FACT_COUNT))
-        account = account[:MAX_TEXT_CHARS]
+        account, refusal = account[:MAX_TEXT_CHARS], refusal[: 2 * MAX_TEXT_CHARS]
         entry = AuditEntry(self._clock.wall_ms(), peer, account, code, request, facts, not refusal, refusal)
         self._queue.append(entry)
         if self._thread is None:

@@ -213,6 +213,22 @@ def test_hostile_names_stay_one_line_of_ascii(tmp_path: Path, kept: AuditLog) ->
     assert len(lines(tmp_path)[0]["about"]["topic"]) == audit.MAX_TEXT_CHARS
 
 
+def test_names_that_nobody_has_cost_no_more_than_their_start(tmp_path: Path, kept: AuditLog) -> None:
+    """A reason says again what the request says: 5,000 wait, and lines of 250 KB would rotate the others away."""
+    long = "x" * 200_000
+    topic = signed_send(long)
+    unknown = Command(RequestCode.SEND_MESSAGE_V2, {"b": "T", "AccessKey": long})
+    guarded(tmp_path, kept, topic, unknown)
+    waiting = sum(
+        len(text) for entry in kept._queue for text in (entry.account, entry.reason, *dict(entry.about).values())
+    )
+    kept.close()
+    assert waiting < 8 * audit.MAX_TEXT_CHARS
+    first, second = lines(tmp_path)
+    assert first["reason"].startswith("account orders has no PUB permission on topic xxx")
+    assert second["reason"].startswith("there is no account 'xxx")
+
+
 def test_it_is_kept_where_accounts_are(tmp_path: Path, tracer: HostTracer) -> None:
     log = str(tmp_path / "log")
     assert AuditLog.of(ServerConfig(log_file=log), "x", tracer) is None
