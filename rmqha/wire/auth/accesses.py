@@ -155,12 +155,11 @@ def _group(name: str, any_of: frozenset[Action]) -> Access:
     return Access(ResourceType.GROUP, name if group is None else group, any_of)
 
 
-def _send(topic: str, group: str) -> Callable[[Command], _Accesses]:
+def _send(topic: str) -> Callable[[Command], _Accesses]:
     def of_command(command: Command) -> _Accesses:
         name = command.ext[topic]
-        if name.startswith(RETRY_PREFIX):
-            return (_group(command.ext.get(group) or name, SUB),)
-        return (Access(ResourceType.TOPIC, name, PUB),)
+        # RocketMQ believes the producer's group, and so lets in whoever may consume in any
+        return (_topic(name, SUB if name.startswith(RETRY_PREFIX) else PUB),)
 
     return of_command
 
@@ -237,9 +236,9 @@ def _all_groups(command: Command) -> _Accesses:
 
 
 _SPECIAL: Mapping[int, Callable[[Command], _Accesses]] = {
-    RequestCode.SEND_MESSAGE: _send("topic", "group"),
-    RequestCode.SEND_MESSAGE_V2: _send("b", "a"),
-    RequestCode.SEND_BATCH_MESSAGE: _send("b", "a"),
+    RequestCode.SEND_MESSAGE: _send("topic"),
+    RequestCode.SEND_MESSAGE_V2: _send("b"),
+    RequestCode.SEND_BATCH_MESSAGE: _send("b"),
     RequestCode.END_TRANSACTION: _end_transaction,
     RequestCode.HEART_BEAT: _heartbeat,
     RequestCode.UNREGISTER_CLIENT: _unregister,
