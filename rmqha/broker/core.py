@@ -151,7 +151,7 @@ class BrokerCore:
         self.retry_rules = rules = RetryRules(self.topics, self.groups, self.locks)
         levels, held = len(levels_ms), (self.feed.wait, shell)
         keys = _unique_keys(store_host, host, clock.wall_ms())
-        send_parts = (*held, kernel, keys, clock)
+        send_parts = (*held, kernel, keys, clock, self.timers.recall_fault)
         self.send = SendProcessor(config, self.topics, self.driver, store_host, rules, levels, self.room, *send_parts)
         self.transactions = TransactionService(
             config, store, self.driver, self.offsets, self.topics, self.clients, clock, tracer, store_host, shell
@@ -211,7 +211,8 @@ class BrokerCore:
         queries, locks = self.queries, LockRequests(self.locks, driver)
         selectors = SelectorRequests(config)
         learned = self.driver.timeout
-        self.recalls = RecallProcessor(config, topics, driver, self._shell, store_host, self.send, clock)
+        fault = self.timers.recall_fault
+        self.recalls = RecallProcessor(config, topics, driver, self._shell, store_host, self.send, clock, fault)
         self.queue_ends = QueueMaxOffsets(store, self.replica, self._asked_master, learned, self._tracer)
         self.calls = ConsumerCalls(config.broker_name, store, topics, groups, clients, self._shell.call_client)
         self._configured = (

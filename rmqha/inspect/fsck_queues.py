@@ -29,6 +29,7 @@ from rmqha.inspect.look import (
 from rmqha.model.config.delay_level import DEFAULT_DELAY_LEVELS, SCHEDULE_TOPIC, parse_delay_levels
 from rmqha.model.error import RmqhaError
 from rmqha.model.message import (
+    MAX_REMEMBERED_TAGS_BYTES,
     PROPERTY_DELAY,
     PROPERTY_INNER_NUM,
     PROPERTY_TAGS,
@@ -71,9 +72,11 @@ class UnitCodec:
             return 0
         code = self._tags.get(tags)
         if code is None:
-            if len(self._tags) > 10_000:
-                self._tags.clear()
-            code = self._tags[tags] = tags_code(tags.decode("utf-8", "replace"))
+            code = tags_code(tags.decode("utf-8", "replace"))
+            if len(tags) <= MAX_REMEMBERED_TAGS_BYTES:
+                if len(self._tags) > 10_000:
+                    self._tags.clear()
+                self._tags[tags] = code
         return code
 
     def unit(self, position: int, parts: Located, topic: bytes, properties: bytes) -> bytes:

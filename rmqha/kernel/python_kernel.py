@@ -27,6 +27,7 @@ from rmqha.kernel.log_scan import scan
 from rmqha.kernel.send_answer import Answer, json_answer, rocketmq_answer, store_host
 from rmqha.kernel.send_header import Send, json_send, rocketmq_send
 from rmqha.model.message import (
+    MAX_REMEMBERED_TAGS_BYTES,
     PROPERTY_CRC32,
     PROPERTY_SEPARATOR,
     PROPERTY_TAGS,
@@ -337,6 +338,10 @@ def _value(properties: bytes, name: bytes, inside: bytes) -> bytes | None:
     return properties[at:] if end < 0 else properties[at:end]
 
 
-@lru_cache(maxsize=4096)
 def _tags_code(tags: bytes) -> int:
+    return _short_tags_code(tags) if len(tags) <= MAX_REMEMBERED_TAGS_BYTES else tags_code(tags.decode())
+
+
+@lru_cache(maxsize=4096)
+def _short_tags_code(tags: bytes) -> int:
     return tags_code(tags.decode())

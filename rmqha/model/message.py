@@ -138,6 +138,10 @@ def java_string_hash(text: str) -> int:
     return value - 0x1_0000_0000 if value & 0x8000_0000 else value
 
 
+MAX_REMEMBERED_TAGS_BYTES = 256
+"""Longer TAGS are hashed each time: who sends thousands of them shall not fill the memory."""
+
+
 def tags_code(tags: str | None) -> int:
     """ConsumeQueue tagsCode of a message's TAGS property; 0 without one."""
     return java_string_hash(tags) if tags else 0

@@ -72,6 +72,8 @@ _inner_head = struct.Struct(">i8xii").unpack_from
 """Head of a message in a batch: totalSize, flag, bodyLength."""
 _LEAST_INNER_BYTES = _INNER_HEAD_BYTES + 2
 _INT16 = struct.Struct(">h")
+_INT32_CHARS = 16
+"""More than any has that Java writes."""
 
 _DELAY, _DELIVER = PROPERTY_DELAY.encode(), PROPERTY_TIMER_DELIVER_MS.encode()
 _PREPARED, _PRODUCER_GROUP = PROPERTY_TRANSACTION_PREPARED.encode(), PROPERTY_PRODUCER_GROUP.encode()
@@ -161,10 +163,12 @@ class SendProcessor:
         kernel: BatchKernel,
         unique_keys: UniqueKeys,
         clock: Clock,
+        recall_fault: Callable[[], str],
     ) -> None:
         """`when_held` calls back when the set holds the topics as they are now (`MetadataLeader.wait`), `holder` takes
-        care of sends that come during or after a hand-over (`SendForwarder`)."""
-        self._unique_keys = unique_keys
+        care of sends that come during or after a hand-over (`SendForwarder`), `recall_fault` says why no more timer
+        messages can be taken back now, or ""."""
+        self._unique_keys, self._recall_fault = unique_keys, recall_fault
         self._config = config
         self._kernel = kernel
         self._topics = topics
@@ -483,6 +487,8 @@ class SendProcessor:
                 f"timer message illegal, the delay time should not be bigger than the max delay {max_ms}ms; or if set "
                 "del msg, the delay time should be bigger than the current time"
             )
+        if PROPERTY_TIMER_DELETE_UNIQUE_KEY in properties and (fault := self._recall_fault()):
+            raise _Refused(ResponseCode.SYSTEM_BUSY, fault)
         return to_timer(message, at_ms, self._config.timer_precision_ms) if at_ms > now_ms else message
 
     def _retried(self, request: _Request) -> _Request:
@@ -712,6 +718,8 @@ def _parse(command: Command) -> _Request:
 
 @lru_cache(maxsize=1024)
 def _int32(value: str) -> int:
+    if len(value) > _INT32_CHARS:
+        raise ValueError(f"{value[:_INT32_CHARS]}… is not a 32 bit integer")  # nor shall it be remembered
     number = int(value)
     if not -(1 << 31) <= number < 1 << 31:
         raise ValueError(f"{value} is not a 32 bit integer")

@@ -6,6 +6,7 @@ codes and remarks are those of RocketMQ's RecallMessageProcessor.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from rmqha.broker.replication.waiter import MessageAppender, Waiter
@@ -54,7 +55,10 @@ class RecallProcessor:
         store_host: tuple[bytes, int],
         counts: PutCounts,
         clock: Clock,
+        fault: Callable[[], str],
     ) -> None:
+        """`fault` says why no more messages can be taken back now, or ""."""
+        self._fault = fault
         self._config = config
         self._topics = topics
         self._appends = appends
@@ -103,6 +107,8 @@ class RecallProcessor:
         now_ms = self._clock.wall_ms()
         if not 0 < handle.at_ms - now_ms < self._config.timer_max_delay_sec * 1000:
             raise _illegal("recall failed, timestamp invalid")
+        if fault := self._fault():
+            raise RequestError(ResponseCode.SYSTEM_BUSY, f"recall failed, {fault}")
         try:
             stored = self._appends.append([self._message(handle, channel, command, now_ms)])
         except (UsageError, ValueError):

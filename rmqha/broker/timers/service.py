@@ -26,6 +26,7 @@ from rmqha.broker.timers.message import (
     recalled_by,
     says_when_and_where_to,
 )
+from rmqha.broker.timers.taken_back import TakenBack
 from rmqha.broker.timers.waiting import WaitingTimers
 from rmqha.ha.action import AckStatus
 from rmqha.model.code import ResponseCode
@@ -41,6 +42,8 @@ MAX_DELIVERY_COUNT = 64
 """Messages that are delivered with one append."""
 TAKE_COUNT = 256
 """Entries that are read in one step to learn when they are due."""
+MAX_RECALL_COUNT = 200_000
+"""Messages that may be taken back at a time; each takes some hundred bytes until it would have come."""
 FIRST_OFFSET_INTERVAL_MS = 60_000
 """Time between two looks for the lowest entry that waits."""
 _TIME_BITS = 48
@@ -107,8 +110,7 @@ class TimerService:
         self._waiting = WaitingTimers()
         self._late = WaitingTimers()
         """Entries whose time had been worked off when they came, and those that cannot be read now."""
-        self._recalls: dict[int, set[bytes]] = {}
-        """By the slot of their time, keys of messages that are taken back."""
+        self._recalls = TakenBack()
         self._known = KnownTime(log)
         self._begin()
 
@@ -133,6 +135,11 @@ class TimerService:
     def waiting_count(self) -> int:
         """Number of messages that wait, those included that have not been looked at."""
         return len(self._waiting) + len(self._late) + max(0, self.end_offset - self._taken_offset)
+
+    def recall_fault(self) -> str:
+        """The reason why no more messages can be taken back now, "" if they can."""
+        count = len(self._recalls)
+        return f"{count} messages that wait are taken back already" if count >= MAX_RECALL_COUNT else ""
 
     @property
     def is_delivering(self) -> bool:
@@ -188,7 +195,7 @@ class TimerService:
             yield max(0, read_ms - self.rules.precision_ms), 0, unit[0], unit[1]
 
     def _takes_back(self, slot_ms: int, offset: int, unit: Unit) -> bool:
-        if slot_ms not in self._recalls:
+        if not self._recalls.has_slot(slot_ms):
             return False
         try:
             record = self._log.sound_record(TIMER_TOPIC, TIMER_QUEUE_ID, offset, unit, says_when_and_where_to)
@@ -239,14 +246,15 @@ class TimerService:
             elif offset >= self._progress.taken_offset:
                 self._late.add(when.slot_ms, offset)
             if (taken_back := recall(record)) is not None:
-                self._recalls.setdefault(taken_back.slot_ms, set()).add(taken_back.key)
+                self._recalls.add(taken_back)
         return self._taken_offset < high
 
     def _drop_recalls(self) -> None:
         """Forget those of slots that are worked off: a recall stands behind what it takes back."""
         if not self._late:
-            for slot_ms in [slot_ms for slot_ms in self._recalls if slot_ms < self._front[0]]:
-                del self._recalls[slot_ms]
+            slot_ms = self._front[0]
+            is_worked_off = self._waiting.first_slot_ms() > slot_ms
+            self._recalls.drop_below(slot_ms + is_worked_off)
 
     # --- deliver ------------------------------------------------------------------------------------------------------
     def _deliver(self) -> None:
@@ -296,8 +304,7 @@ class TimerService:
             return None
         if is_recall(record):
             return message if message.topic == TIMER_TOPIC else None
-        taken_back = recalled_by(record)
-        return None if taken_back.key in self._recalls.get(taken_back.slot_ms, ()) else message
+        return None if recalled_by(record) in self._recalls else message
 
     def _progress_now(self, now_ms: int) -> TimerProgress:
         """Progress once all that was taken out is delivered."""

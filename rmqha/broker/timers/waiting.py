@@ -13,6 +13,7 @@ messages."""
 _OFFSET_BITS = 47
 _OFFSET_MASK = (1 << _OFFSET_BITS) - 1
 _SLOT_MASK = (1 << _SPAN_BITS) - 1
+_NEVER_MS = 1 << 63
 
 
 class _Slot:
@@ -112,6 +113,13 @@ class WaitingTimers:
     def take_all(self) -> list[tuple[int, int]]:
         last_span = ((max(self._span_heap) + 1) << _SPAN_BITS) if self._span_heap else 0
         return self.take(max([last_span, *self._times]), self._count)
+
+    def first_slot_ms(self) -> int:
+        """The first slot that waits, or a time below it that is above all slots taken; a time that never comes if
+        nothing waits."""
+        if self._times:
+            return self._times[0]
+        return self._span_heap[0] << _SPAN_BITS if self._span_heap else _NEVER_MS
 
     def first_offset(self) -> int | None:
         """The lowest offset that waits. Looks at each slot and span."""

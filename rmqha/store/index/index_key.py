@@ -10,7 +10,13 @@ import struct
 from collections.abc import Iterator, Sequence
 from operator import mul
 
-from rmqha.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY, java_string_hash
+from rmqha.model.message import (
+    MAX_REMEMBERED_TAGS_BYTES,
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQUE_KEY,
+    java_string_hash,
+)
 
 INDEX_UNIQUE_TYPE = "U"
 INDEX_KEY_TYPE = "K"
@@ -183,8 +189,10 @@ class KeyHasher:
         return value
 
     def _tag(self, topic: str, tags: bytes) -> int:
-        if len(self._tags) >= _CACHE_COUNT:
-            self._tags.clear()
         value = (self._topics[topic][1] * _power(_utf16_length(tags)) + unsigned_hash(tags)) & _MASK
-        value = self._tags[topic, tags] = value if value < _SIGN else (-value & _MASK) % _SIGN
+        value = value if value < _SIGN else (-value & _MASK) % _SIGN
+        if len(tags) <= MAX_REMEMBERED_TAGS_BYTES:
+            if len(self._tags) >= _CACHE_COUNT:
+                self._tags.clear()
+            self._tags[topic, tags] = value
         return value

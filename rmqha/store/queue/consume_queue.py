@@ -11,7 +11,13 @@ from itertools import repeat
 from operator import sub
 
 from rmqha.model.config.delay_level import DEFAULT_DELAY_LEVELS, SCHEDULE_TOPIC, parse_delay_levels
-from rmqha.model.message import PROPERTY_DELAY, PROPERTY_TAGS, find_property, tags_code
+from rmqha.model.message import (
+    MAX_REMEMBERED_TAGS_BYTES,
+    PROPERTY_DELAY,
+    PROPERTY_TAGS,
+    find_property,
+    tags_code,
+)
 from rmqha.port import Disk, Tracer
 from rmqha.store.log.commit_log import DIRECTORY as LOG_DIRECTORY
 from rmqha.store.log.commit_log import CommitLog
@@ -363,9 +369,11 @@ class ConsumeQueues(QueueTable[ConsumeQueue]):
             return 0
         code = self._tags.get(tags)
         if code is None:
-            if len(self._tags) > 10_000:
-                self._tags.clear()
-            code = self._tags[tags] = tags_code(tags.decode("utf-8", "replace"))
+            code = tags_code(tags.decode("utf-8", "replace"))
+            if len(tags) <= MAX_REMEMBERED_TAGS_BYTES:
+                if len(self._tags) > 10_000:
+                    self._tags.clear()
+                self._tags[tags] = code
         return code
 
     def write(self) -> None:

@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from rmqha.broker.timers import service
+from rmqha.broker.timers.message import Recall
 from rmqha.broker.timers.service import MAX_DELIVERY_COUNT, TAKE_COUNT
+from rmqha.broker.timers.taken_back import TakenBack
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import RecallHandle, decode_properties
 from rmqha.wire.command import FLAG_ONEWAY, Command
@@ -246,3 +249,34 @@ def test_it_counts_though_the_clock_was_put_back_behind_what_has_been_worked_off
     for _ in range(4):
         broker.run(30_000)
     assert bodies(broker) == [b"first", b"between"] and broker.core.timers.waiting_count == 0
+
+
+def test_so_many_are_taken_back_at_a_time(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "MAX_RECALL_COUNT", 2)
+    at_ms = now_ms(broker) + 10_000
+    handles = [handle_of(broker, UNIQ_KEY=key, TIMER_DELIVER_MS=at_ms) for key in "ABC"]
+    assert [broker.ask(recall(handle)).code for handle in handles[:2]] == [0, 0]
+    broker.run(1)
+    end = broker.store.max_phy_offset
+    reply = broker.ask(recall(handles[2]))
+    words = "2 messages that wait are taken back already"
+    assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_BUSY, f"recall failed, {words}")
+    reply = broker.ask(timed(b"0", UNIQ_KEY="C", TIMER_DELIVER_MS=at_ms, TIMER_DEL_UNIQKEY="C"))
+    assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_BUSY, words)
+    assert broker.store.max_phy_offset == end
+    broker.run(12_000)
+    broker.run(1000)
+    assert bodies(broker) == [b"x"] and broker.core.timers.waiting_count == 0
+    later = handle_of(broker)
+    assert broker.ask(recall(later)).code == 0
+
+
+def test_slots_are_forgotten_in_their_order_whatever_order_they_came_in() -> None:
+    known = TakenBack()
+    for slot_ms in (5, 3, 9, 3):
+        known.add(Recall(slot_ms, b"T\x01K"))
+    known.add(Recall(3, b"T\x01L"))
+    assert len(known) == 4
+    known.drop_below(5)
+    assert len(known) == 2 and Recall(3, b"T\x01L") not in known and Recall(5, b"T\x01K") in known
+    assert known.has_slot(9) and not known.has_slot(3) and Recall(9, b"T\x01L") not in known

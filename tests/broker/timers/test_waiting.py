@@ -27,6 +27,8 @@ def test_they_come_in_the_order_of_their_slots_and_offsets(
             assert waiting.take(until_ms, count) == due
             model = [item for item in model if item not in due]
         assert len(waiting) == len(model) and sorted(waiting) == sorted(model)
+        assert waiting.first_slot_ms() <= min((slot_ms for slot_ms, _ in model), default=1 << 63)
+        assert bool(model) == (waiting.first_slot_ms() < 1 << 63)
         assert waiting.first_offset() == min((offset for _, offset in model), default=None)
     assert waiting.take_all() == sorted(model) and len(waiting) == 0
     waiting.add(1, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -55,7 +56,7 @@ def _deliver_early(self: TimerService) -> None:
 def _take_all_but_old_recalls(self: TimerService) -> bool:
     """What a start finds."""
     is_first = not self._taken_offset or self._taken_offset == self._progress.first_offset
-    known = {slot_ms: set(keys) for slot_ms, keys in self._recalls.items()}
+    known = deepcopy(self._recalls)
     has_more = _take(self)
     if is_first:
         self._recalls = known

@@ -1,0 +1,52 @@
+"""The messages that recalls take back, by the slot in which they were to come. Pure."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from heapq import heappop, heappush
+
+from rmqha.broker.timers.message import Recall
+
+_KEY_BYTES = 16
+"""Bytes that stand for a key, which its producer chooses: 30 KB are no more than these."""
+
+
+class TakenBack:
+    def __init__(self) -> None:
+        self._keys: dict[int, set[bytes]] = {}
+        self._slots: list[int] = []
+        """A heap."""
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, recall: Recall) -> bool:
+        keys = self._keys.get(recall.slot_ms)
+        return keys is not None and _short(recall.key) in keys
+
+    def has_slot(self, slot_ms: int) -> bool:
+        return slot_ms in self._keys
+
+    def add(self, recall: Recall) -> None:
+        keys = self._keys.get(recall.slot_ms)
+        if keys is None:
+            keys = self._keys[recall.slot_ms] = set()
+            heappush(self._slots, recall.slot_ms)
+        self._count -= len(keys)
+        keys.add(_short(recall.key))
+        self._count += len(keys)
+
+    def drop_below(self, slot_ms: int) -> None:
+        """Forget those of slots below."""
+        while self._slots and self._slots[0] < slot_ms:
+            self._count -= len(self._keys.pop(heappop(self._slots)))
+
+    def clear(self) -> None:
+        self._keys.clear()
+        self._slots.clear()
+        self._count = 0
+
+
+def _short(key: bytes) -> bytes:
+    return blake2b(key, digest_size=_KEY_BYTES).digest()
