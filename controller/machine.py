@@ -62,11 +62,13 @@ class ControllerMachine:
         tracer: Tracer,
         wall_offset_ms: int = 0,
         overridden: frozenset[str] = frozenset(),
+        release: str | None = None,
     ) -> None:
         """`now_ms + wall_offset_ms` is the wall time that elections are remembered with; `overridden` are the keys that
-        an earlier request 1009 has changed."""
+        an earlier request 1009 has changed; `release` is told to who asks for its state."""
         self._config = config
         self._overridden = overridden
+        self._release = release
         self._config_answer = ConfigAnswer()
         self._wall_offset_ms = wall_offset_ms
         self._raft = raft
@@ -261,7 +263,7 @@ class ControllerMachine:
 
     def state(self, now_ms: int) -> Generator[None, None, bytes]:
         """Body of an answer to 52003, in steps."""
-        return controller_state(now_ms, self._info, self._raft.state(now_ms), self._leadership)
+        return controller_state(now_ms, self._info, self._raft.state(now_ms), self._leadership, self._release)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from controller.quorum.raft_guard import RaftGuard
 from controller.quorum.raft_log import DurableRaftLog
 from controller.state.action import Notify, Probe, Reply, SaveConfig, SendRaft, WriteSnapshot
 from controller.state.event import Cause
+from rmqha import __version__
 from rmqha.host.access import security, security_watch
 from rmqha.host.access.peer_filter import PeerRules
 from rmqha.host.clock import HostClock
@@ -183,7 +184,7 @@ class ControllerServer:
         self._store = store
         wall_offset_ms = self._clock.wall_ms() - now_ms
         overridden = frozenset(store.overrides)
-        self._machine = ControllerMachine(config, node, image, self._tracer, wall_offset_ms, overridden)
+        self._machine = ControllerMachine(config, node, image, self._tracer, wall_offset_ms, overridden, __version__)
         self._machine.start(now_ms)
         self._nursery.start_soon(self._drive)
         self._nursery.start_soon(self._tick)

@@ -18,6 +18,7 @@ from nameserver.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
 from nameserver.metrics import collect
 from nameserver.route_info import RouteTable
 from nameserver.single_file import SingleFile
+from rmqha import __version__
 from rmqha.broker.replication.controller_route import parse_addresses
 from rmqha.broker.services.live_config import LiveConfig
 from rmqha.host.access import security, security_watch
@@ -357,6 +358,7 @@ class NameServer:
     def _state(self, request: Command) -> Command:
         follower = self.follower
         state = NameServerState(
+            release=__version__,
             follows=None if follower is None else follower.leader,
             event_index=None if follower is None else follower.index,
             address_problem=self.address_problem(),

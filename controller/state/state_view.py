@@ -17,10 +17,10 @@ from rmqha.wire.state.controller_state import ControllerState, ElectionState, Gr
 
 
 def controller_state(
-    now_ms: int, info: ReplicasInfo, raft: RaftState, leadership: Leadership | None
+    now_ms: int, info: ReplicasInfo, raft: RaftState, leadership: Leadership | None, release: str | None
 ) -> Generator[None, None, bytes]:
-    """Body of an answer to 52003, in steps: each group as it stands in its own."""
-    told = ControllerState(leading=leadership is not None, raft=raft).to_json()
+    """Body of an answer to 52003, in steps: each group as it stands in its own. `release`: of this process."""
+    told = ControllerState(leading=leadership is not None, raft=raft, release=release).to_json()
     groups = Entries(
         (name, group_state(now_ms, group, leadership).to_json())
         for name in sorted(info.groups)

@@ -93,7 +93,9 @@ def node_row(view: ClusterView, node: NodeView) -> dict[str, Any]:
         if told is not None and broker_id is not None:
             row["inSync"] = broker_id in told.sync_state_set
             row["drained"] = broker_id in told.drained_ids
-    elif node.answers:
+    release = node.release
+    row |= {"release": release} if release else {}
+    if not node.node.is_broker and node.answers:
         raft = node.controller.raft if node.controller is not None else None
         row |= {"role": raft.role.lower() if raft else node.node.kind, "epoch": raft.term if raft else None}
     return row
@@ -116,10 +118,13 @@ def print_cluster(view: ClusterView, out: Console) -> None:
     """The table of nodes, then what is not well."""
     rows = []
     kernels: dict[str, list[str]] = {}
+    releases: dict[str, list[str]] = {}
     for node in view.nodes.values():
         row = node_row(view, node)
         if kernel := row.get("kernel"):
             kernels.setdefault(kernel.partition(":")[0], []).append(row["node"])
+        if release := row.get("release"):
+            releases.setdefault(release, []).append(row["node"])
         in_sync = {None: "", True: "in", False: "out"}[row["inSync"]]
         if not row["inSync"]:
             in_sync = "drained" if row.get("drained") else "learner" if row.get("asyncLearner") else in_sync
@@ -140,6 +145,8 @@ def print_cluster(view: ClusterView, out: Console) -> None:
     out.print(table(COLUMNS, rows))
     where = f"cluster {view.state.name}, haMode={view.state.ha_mode}; {view.state.where}"
     out.print(Text(where), soft_wrap=True)
+    if releases:
+        out.print(_cell(f"release: {_by_name(releases)}"), soft_wrap=True)
     if kernels:
         out.print(_cell(f"kernel: {_by_name(kernels)}"), soft_wrap=True)
     for name, node in view.nodes.items():

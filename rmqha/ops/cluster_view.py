@@ -52,6 +52,12 @@ class NodeView:
     def answers(self) -> bool:
         return any(item is not None for item in (self.replica, self.controller, self.name_server))
 
+    @property
+    def release(self) -> str:
+        """The release of rmqha that its process runs, "" if it does not tell."""
+        told = (self.replica, self.controller, self.name_server)
+        return next((item.release for item in told if item is not None and item.release), "")
+
     def state_json(self) -> dict[str, Any]:
         """The node's answers as JSON, {} if it did not answer."""
         if self.replica is not None:

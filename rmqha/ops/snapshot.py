@@ -110,6 +110,12 @@ class NodeReport(JsonRecord):
         return not self.error
 
     @property
+    def release(self) -> str:
+        """The release of rmqha that it runs, "" if it does not tell."""
+        told = (self.replica, self.controller, self.name_server)
+        return next((item.release for item in told if item is not None and item.release), "")
+
+    @property
     def title(self) -> str:
         """The name by which people know it."""
         return self.name or self.node_name or self.address
@@ -216,6 +222,15 @@ class ClusterSnapshot(JsonRecord):
         """Addresses of replicas that an operator keeps out of the set, so that they may be stopped (`rmqha drain`)."""
         groups = [group for node in self.nodes for group in node.told_groups.values()]
         return {item.address for group in groups for item in group.replicas if item.drained}
+
+    @property
+    def releases(self) -> dict[str, list[str]]:
+        """Names of nodes by the release that they run; under "" those that answer and do not tell."""
+        found: dict[str, dict[str, None]] = {}
+        for node in self.nodes:
+            if node.answers and (node.release or node.kind is not ServerKind.NAME_SERVER):
+                found.setdefault(node.release, {})[node.title] = None
+        return {release: list(titles) for release, titles in sorted(found.items())}
 
     # --- beside an earlier one --------------------------------------------------------------------------------------
     @property

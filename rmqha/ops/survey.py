@@ -228,8 +228,7 @@ class Survey:
 
     async def _name_server(self, address: str) -> None:
         key = ServerKind.NAME_SERVER, address
-        if self._extent is Extent.STATES:
-            self._put(replace(self._reports[key], name_server=await self._state_of_ours(address, NameServerState)))
+        self._put(replace(self._reports[key], name_server=await self._state_of_ours(address, NameServerState)))
         routes = await self._routes(address)
         self._put(replace(self._reports[key], routes=routes))
         for name, addresses in routes.items():

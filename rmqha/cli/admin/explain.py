@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from datetime import datetime
 
 import click
@@ -15,8 +16,10 @@ from rmqha.cli.render import console, table
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError
+from rmqha.ops.asking import ask_state
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.wire.state.controller_state import ExplainedElection, ExplainedGroup
+from rmqha.wire.state.replica_state import ReplicaState
 
 COLUMNS = [
     ("NODE", "left"),
@@ -51,15 +54,36 @@ def explain(group: str, controllers: list[str], output: str) -> None:
     """
     refuse_static_group(group)
     view, address = trio.run(ask_explanation, controllers, group)
+    refusals = trio.run(ask_refusals, view)
     if output == "json":
-        echo_json(view.to_json() | {"answeredBy": address})
+        refused = {str(broker_id): words for broker_id, words in refusals.items()}
+        echo_json(view.to_json() | {"answeredBy": address, "refusals": refused})
     else:
-        show(group, view)
+        show(group, view, refusals)
     if view.master_broker_id is None:
         sys.exit(1)
 
 
-def show(group: str, view: ExplainedGroup) -> None:
+async def ask_refusals(view: ExplainedGroup) -> dict[int, str]:
+    """Reasons of replicas that are not in the set and follow nobody, by broker id, as each tells (request 52000)."""
+    found: dict[int, str] = {}
+
+    async def ask(client: RemotingClient, broker_id: int, address: str) -> None:
+        try:
+            state = await ask_state(client, address, ReplicaState)
+        except (RmqhaError, ValueError):
+            return  # the controllers' word on it is shown
+        if state.refusal:
+            found[broker_id] = state.refusal
+
+    async with RemotingClient() as client, trio.open_nursery() as nursery:
+        for item in view.replicas:
+            if not item.in_sync_state_set:
+                nursery.start_soon(ask, client, item.broker_id, item.address)
+    return found
+
+
+def show(group: str, view: ExplainedGroup, refusals: Mapping[int, str]) -> None:
     """For people: the answer, the replicas, the elections with the newest first."""
     out, state = console(), ClusterState.find(None)
     out.print(Text(f"{group}: {view.answer}", "bold"), soft_wrap=True)
@@ -76,6 +100,9 @@ def show(group: str, view: ExplainedGroup) -> None:
         who = replica_label(state, view, item.broker_id)
         if item.not_electable:
             out.print(f"{who} cannot become master: {item.not_electable}", soft_wrap=True)
+        if item.broker_id in refusals:
+            words = f"{who} follows nobody: {refusals[item.broker_id]}"
+            out.print(Text(f"{words}; see rmqha epochs diff", "red"), soft_wrap=True)
         if item.disk_problem:
             out.print(Text(f"disk of {who}: {item.disk_problem}", "red"), soft_wrap=True)
     for election in reversed(view.elections):

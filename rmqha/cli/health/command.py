@@ -170,6 +170,7 @@ def as_json(found: Health, snapshot: ClusterSnapshot) -> dict[str, Any]:
         ],
         "nodes": [
             {"kind": word.kind.value, "address": word.address, "name": word.name or None, "error": word.error or None}
+            | ({"release": word.release} if word.release else {})
             for word in snapshot.nodes
         ],
     }  # fmt: skip
@@ -185,7 +186,9 @@ def show(found: Health, snapshot: ClusterSnapshot, group: str | None, output: st
     scope = group or f"{groups} group{'' if groups == 1 else 's'}"
     count = f"{found.answered} of {len(snapshot.nodes)} nodes answer"
     style = "bold green" if found.healthy else "bold red"
-    out.print(Text(f"{state_word(found)}: {scope}, {count}", style), soft_wrap=True)
+    known = [release for release in snapshot.releases if release]
+    release = f", release {' and '.join(known)}" if known else ""
+    out.print(Text(f"{state_word(found)}: {scope}, {count}{release}", style), soft_wrap=True)
     for item in found.reasons:
         out.print(Text(item.line, "red"), soft_wrap=True)
     for view in found.views:

@@ -13,22 +13,27 @@ import click
 import trio
 from rich.live import Live
 
+from rmqha.cli.admin.history import line
 from rmqha.cli.health.command import seeds_of, state_word
 from rmqha.cli.options import complete_group, directory_option, echo_json, output_option
 from rmqha.cli.render import console
-from rmqha.cli.top.screen import Deed, Order, Screen
+from rmqha.cli.top.screen import ConsumerRow, Deed, Order, Screen, TopView
 from rmqha.cli.top.terminal import pressed, single_keys
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteError, RmqhaError, UsageError
-from rmqha.ops.asking import ask_leader
+from rmqha.ops.asking import ask, ask_leader
 from rmqha.ops.health.findings import Health, judge
 from rmqha.ops.replica_rows import Row, rows
 from rmqha.ops.snapshot import ClusterSnapshot, ServerKind
 from rmqha.ops.survey import BootstrapAddresses, Survey
 from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import loads
 
 ORDER_TIMEOUT_MS = 5000
+CONSUMERS_S = 3.0
+"""Pause between two looks at consumer groups, which cost several requests each."""
+STORY_EVENTS = 14
 FRESH_S = 1.0
 """A look may last so long before the one on the screen is called old."""
 
@@ -58,8 +63,9 @@ def top(
 ) -> None:
     """Show the replicas of all groups, or of GROUP, live: role, epoch, set, lag, confirm offset, rates, ack latency.
 
-    Keys: ↑ ↓ select a replica, s makes it the master, m puts it into maintenance or back (both ask first), q ends.
-    Rates and latencies (p50/p99, rounded up to a power of two) are of the time between two looks.
+    Keys: ↑ ↓ select a replica, Enter tells its story, / filters, o orders, c shows consumer groups, s makes it the
+    master, m puts it into maintenance or back (both ask first), ? explains all, q ends. Rates and latencies (p50/p99,
+    rounded up to a power of two) are of the time between two looks.
 
     Exit code: 0; of a single look 1 if the cluster is not healthy; 2 if nobody answers.
     """
@@ -121,6 +127,7 @@ def _print(look: Look, output: str) -> None:
         return
     screen = Screen()
     screen.update(look.rows, look.health)
+    screen.release = " and ".join(release for release in look.snapshot.releases if release)
     console().print(screen.render(f"{at:%H:%M:%S}", keys=False))
 
 
@@ -143,7 +150,9 @@ async def _live(
                     order = screen.press(key)
                     if screen.quits:
                         break
-                    if order is not None:
+                    if order is not None and order.deed is Deed.STORY:
+                        nursery.start_soon(tell_story, order)
+                    elif order is not None:
                         screen.message = f"{order.deed.value} {order.row.node} …"
                         nursery.start_soon(carry_out, order)
                     draw()
@@ -153,6 +162,17 @@ async def _live(
                 screen.message = await obey(client, order, look.snapshot)
                 draw()
 
+            async def tell_story(order: Order) -> None:
+                screen.story = await story(client, order.row)
+                draw()
+
+            async def consumers() -> None:
+                while True:
+                    if screen.view is TopView.CONSUMERS:
+                        screen.consumers = await consumer_rows(seeds())
+                        draw()
+                    await trio.sleep(CONSUMERS_S if screen.view is TopView.CONSUMERS else 0.2)
+
             async def tick() -> None:
                 while True:
                     await trio.sleep(FRESH_S)
@@ -160,13 +180,48 @@ async def _live(
 
             nursery.start_soon(keys)
             nursery.start_soon(tick)
+            nursery.start_soon(consumers)
             draw()
             while True:
                 look = await _look(client, seeds(), group, timeout_s, look)
                 screen.update(look.rows, look.health)
+                screen.release = " and ".join(release for release in look.snapshot.releases if release)
                 asked_s = trio.current_time()
                 draw()
                 await trio.sleep(interval_s)
+
+
+async def story(client: RemotingClient, row: Row) -> list[str]:
+    """Facts about a replica and its last events, a line each."""
+    lines = [
+        f"id {row.broker_id}, epoch {row.epoch}, {'in' if row.in_set else 'not in'} the set",
+        f"log end {row.max_offset}, confirmed {row.confirm_offset}, lag {row.lag_bytes} bytes",
+        "",
+    ]
+    try:
+        reply = await ask(client, row.address, Command(RequestCode.RMQHA_GET_HISTORY))
+        events = loads(bytes(reply.body))["events"]
+        return lines + [line({**event, "node": ""}) for event in events[-STORY_EVENTS:]]
+    except RmqhaError as error:
+        return [*lines, str(error)]
+    except (ValueError, KeyError, TypeError) as error:
+        return [*lines, f"its answer cannot be read: {error}"]
+
+
+async def consumer_rows(seeds: BootstrapAddresses) -> list[ConsumerRow]:
+    """All consumer groups, those with the most that waits first; none where no name server tells."""
+    from rmqha.client.admin import Admin
+    from rmqha.ops.messaging import consumer_group
+
+    try:
+        async with Admin(";".join(seeds.name_servers)) as admin:
+            told = await consumer_group.group_names(admin)
+            names = sorted({name for found in told.answers.values() for name in found})
+            groups = await consumer_group.look_at_groups(admin, names)
+    except RmqhaError:
+        return []  # what does not answer is told above, with its fix
+    made = [ConsumerRow(item.name, item.lag, len(item.members), tuple(item.topics)) for item in groups]
+    return sorted(made, key=lambda row: (-row.lag, row.name))
 
 
 async def obey(client: RemotingClient, order: Order, snapshot: ClusterSnapshot) -> str:

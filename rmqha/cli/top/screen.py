@@ -5,7 +5,8 @@ A key that changes the cluster only asks; `y` does it, any other key does nothin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -17,7 +18,23 @@ from rmqha.ops.health.findings import Health
 from rmqha.ops.replica_rows import Row
 
 MAX_REASONS = 5
-HELP = "↑ ↓ select   s switch to it   m maintenance   q quit"
+HELP = "↑ ↓ select  Enter story  / filter  o order  c consumers  s switch  m maint  ? help"
+EXPLAINED = (
+    ("↑ ↓ or k j", "select a replica"),
+    ("Enter", "the selected replica's story: its facts and last events; again, or Esc, goes back"),
+    ("/", "show only replicas whose line holds what you type; Enter keeps it, Esc ends it"),
+    ("o", "another order: by name, lag, messages in, messages out"),
+    ("c", "consumer groups with the messages that wait for them; again goes back"),
+    ("s", "make the selected replica the master (asks first)"),
+    ("m", "put it into maintenance, or end that (asks first)"),
+    ("q", "end"),
+    ("LAG s", "how long ago the slave had all that the master has"),
+    ("ACK ms", "p50/p99 of acknowledgements since the last look, each the upper end of its power of two"),
+    ("▁▂▃█", "one look each, the newest on the right, from zero to the highest of them"),
+)
+BARS = "▁▂▃▄▅▆▇█"
+TREND = 40
+"""Looks in a sparkline."""
 COLUMNS = [
     ("", "left"),
     ("NODE", "left"),
@@ -33,7 +50,36 @@ COLUMNS = [
 ]
 
 
+class SortOrder(Enum):
+    """Orders of the replicas of a group."""
+
+    NAME = "name"
+    LAG = "lag"
+    IN = "messages in"
+    OUT = "messages out"
+
+
+class TopView(Enum):
+    """Screens that a key chooses."""
+
+    REPLICAS = "replicas"
+    CONSUMERS = "consumers"
+    STORY = "story"
+    HELP = "help"
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRow:
+    """A consumer group: messages that wait for it, clients that are connected."""
+
+    name: str
+    lag: int
+    members: int
+    topics: tuple[str, ...]
+
+
 class Deed(Enum):
+    STORY = "story of"
     SWITCH = "switch"
     MAINTENANCE_ON = "maintenance on"
     MAINTENANCE_OFF = "maintenance off"
@@ -41,17 +87,28 @@ class Deed(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The operator has said yes to it."""
+    """The operator has said yes to it; a story needs no yes."""
 
     deed: Deed
     row: Row
 
 
 class Screen:
-    """`rows` and `health` are of the last look, `message` is what the last key or order came to."""
+    """`rows`, `health` and `consumers` are of the last look, `message` is what the last key or order came to. `story`:
+    lines about the selected replica; `release`: what the nodes run."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
+        self.consumers: list[ConsumerRow] | None = None
+        self.story: list[str] = []
+        self.release = ""
+        self.view = TopView.REPLICAS
+        self.order = SortOrder.NAME
+        self.filter = ""
+        self._types = False
+        """True while a filter is being typed."""
+        self._trends: dict[str, deque[tuple[float, float]]] = {}
+        """Messages in a second and p99 (ms) of each group, the newest last."""
         self.health: Health | None = None
         self.message = ""
         self.quits = False
@@ -61,8 +118,22 @@ class Screen:
 
     def update(self, rows: list[Row], health: Health) -> None:
         self.rows, self.health = rows, health
-        if all(row.address != self._selected for row in rows):
-            self._selected = rows[0].address if rows else ""
+        for row in rows:
+            if row.is_master and row.in_per_second is not None:
+                trend = self._trends.setdefault(row.group, deque(maxlen=TREND))
+                trend.append((row.in_per_second, float(row.ack_p99_ms or 0)))
+        self._select_shown()
+
+    def _select_shown(self) -> None:
+        shown = self.shown
+        if all(row.address != self._selected for row in shown):
+            self._selected = shown[0].address if shown else ""
+
+    @property
+    def shown(self) -> list[Row]:
+        """The rows that the filter lets through, in the chosen order, group by group."""
+        kept = [row for row in self.rows if self.filter.lower() in _line(row)]
+        return sorted(kept, key=lambda row: (row.group, _weight(row, self.order)))
 
     @property
     def selected(self) -> Row | None:
@@ -71,6 +142,9 @@ class Screen:
     def press(self, key: str) -> Order | None:
         """An order to carry out, None if there is nothing to do."""
         asked, self._asked = self._asked, None
+        if self._types:
+            self._type(key)
+            return None
         if key in ("q", "\x03"):
             self.quits = True
             return None
@@ -78,15 +152,48 @@ class Screen:
             self.message = "" if key == "y" else "nothing done"
             return asked if key == "y" else None
         self.message = ""
+        if key in ("\n", "\r", "esc", "?", "c", "o", "/"):
+            return self._look_elsewhere(key)
         if key in ("up", "k", "down", "j"):
             self._move(-1 if key in ("up", "k") else 1)
         elif key in ("s", "m") and (row := self.selected) is not None:
             self._ask(key, row)
         return None
 
+    def _look_elsewhere(self, key: str) -> Order | None:
+        """A key that changes what is shown, not the cluster."""
+        if key == "/":
+            self.view, self._types, self.filter = TopView.REPLICAS, True, ""
+        elif key == "o":
+            orders = list(SortOrder)
+            self.order = orders[(orders.index(self.order) + 1) % len(orders)]
+            self.message = f"ordered by {self.order.value}"
+        elif key in ("?", "c"):
+            chosen = TopView.HELP if key == "?" else TopView.CONSUMERS
+            self.view = TopView.REPLICAS if self.view is chosen else chosen
+        elif key == "esc" or self.view is not TopView.REPLICAS:
+            if self.view is TopView.REPLICAS:
+                self.filter = ""
+            self.view = TopView.REPLICAS
+        elif (row := self.selected) is not None:
+            self.view, self.story = TopView.STORY, []
+            return Order(Deed.STORY, row)
+        self._select_shown()
+        return None
+
+    def _type(self, key: str) -> None:
+        if key in ("\n", "\r", "esc", "\x03"):
+            self._types = False
+            self.filter = self.filter if key in ("\n", "\r") else ""
+        elif key in ("\x7f", "\x08"):
+            self.filter = self.filter[:-1]
+        elif len(key) == 1 and key.isprintable():
+            self.filter += key
+        self._select_shown()
+
     def _move(self, step: int) -> None:
-        if self.rows:
-            places = [row.address for row in self.rows]
+        if self.shown:
+            places = [row.address for row in self.shown]
             place = places.index(self._selected) + step if self._selected in places else 0
             self._selected = places[max(0, min(place, len(places) - 1))]
 
@@ -107,18 +214,58 @@ class Screen:
         """The whole screen, 80 columns wide. `at`: the time of the look. `overdue_s`: how long the next one has lasted,
         if it should have ended by now."""
         parts: list[RenderableType] = [self._head(at, overdue_s)]
-        for group in dict.fromkeys(row.group for row in self.rows):
-            members = [row for row in self.rows if row.group == group]
-            parts.append(_title(group, members))
-            parts.append(table(COLUMNS, [self._cells(row, keys) for row in members], fold=False))
+        parts += {
+            TopView.REPLICAS: lambda: self._replicas(keys),
+            TopView.CONSUMERS: self._consumers,
+            TopView.STORY: self._story,
+            TopView.HELP: _help,
+        }[self.view]()
         if self.health is not None:
             reasons = self.health.reasons
             parts += [Text(item.line, "red", overflow="fold") for item in reasons[:MAX_REASONS]]
             if len(reasons) > MAX_REASONS:
                 parts.append(Text(f"and {len(reasons) - MAX_REASONS} more: rmqha health", "red"))
         if keys:
-            parts.append(Text(self.message or HELP, "bold yellow" if self.message else "dim"))
+            parts.append(self._foot())
         return Group(*parts)
+
+    def _foot(self) -> Text:
+        if self._types or (self.filter and not self.message):
+            hint = "Enter keeps it, Esc ends it" if self._types else "Esc ends it"
+            return Text(f"filter: {self.filter}{'▏' if self._types else ''}   {hint}", "bold yellow")
+        return Text(self.message or HELP, "bold yellow" if self.message else "dim")
+
+    def _replicas(self, keys: bool) -> list[RenderableType]:
+        parts: list[RenderableType] = []
+        shown = self.shown
+        for group in dict.fromkeys(row.group for row in shown):
+            parts.append(_title(group, [row for row in self.rows if row.group == group]))
+            trend = self._trends.get(group)
+            if keys and trend is not None and len(trend) > 1:
+                parts.append(_trend(trend))
+            parts.append(table(COLUMNS, [self._cells(row, keys) for row in shown if row.group == group], fold=False))
+        if self.filter and not shown:
+            parts.append(Text("no replica's line holds that", "dim"))
+        return parts
+
+    def _consumers(self) -> list[RenderableType]:
+        if self.consumers is None:
+            return [Text("asking the brokers …", "dim")]
+        if not self.consumers:
+            return [Text("no consumer group has read anything yet", "dim")]
+        rows = [[row.name, count_words(row.lag), row.members, ", ".join(row.topics)] for row in self.consumers]
+        columns = [("GROUP", "left"), ("WAITING", "right"), ("MEMBERS", "right"), ("TOPICS", "left")]
+        return [table(columns, rows, fold=False)]
+
+    def _story(self) -> list[RenderableType]:
+        row = self.selected
+        if row is None:
+            return [Text("it is gone", "dim")]
+        parts: list[RenderableType] = [Text(f"{row.node} at {row.address}, {row.role} of {row.group}", "bold")]
+        if row.error:
+            parts.append(Text(row.error, "red", overflow="fold"))
+        parts += [Text(line, overflow="fold") for line in self.story or ["asking it for its last events …"]]
+        return parts
 
     def _head(self, at: str, overdue_s: float | None) -> Text:
         if self.health is None:
@@ -126,7 +273,8 @@ class Screen:
         state = "HEALTHY" if self.health.healthy else "UNHEALTHY" if self.health.answered else "UNKNOWN"
         if overdue_s is not None:
             return Text(f"{at}  was {state}, and is old: the next look has lasted {overdue_s:.0f} s", "bold yellow")
-        return Text(f"{at}  {state}", "bold green" if self.health.healthy else "bold red")
+        release = f"  release {self.release}" if self.release else ""
+        return Text(f"{at}  {state}{release}", "bold green" if self.health.healthy else "bold red")
 
     def _cells(self, row: Row, keys: bool) -> list[object]:
         mark = "›" if keys and row.address == self._selected else ""
@@ -146,6 +294,33 @@ class Screen:
             None if row.out_per_second is None else count_words(row.out_per_second),
             ack,
         ]
+
+
+def _help() -> list[RenderableType]:
+    return [table([("KEY", "left"), ("DOES", "left")], [list(row) for row in EXPLAINED])]
+
+
+def _line(row: Row) -> str:
+    """The words of a row that a filter finds."""
+    return " ".join((row.node, row.address, row.group, row.role, place_words(row))).lower()
+
+
+def _weight(row: Row, order: SortOrder) -> tuple[float, str, str]:
+    figures = {SortOrder.LAG: row.lag_bytes, SortOrder.IN: row.in_per_second, SortOrder.OUT: row.out_per_second}
+    return -(figures.get(order) or 0), row.node, row.address
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """A bar for each value, from zero to the highest."""
+    highest = max(values, default=0)
+    return "".join(BARS[round(value / highest * (len(BARS) - 1))] if highest > 0 else BARS[0] for value in values)
+
+
+def _trend(trend: Iterable[tuple[float, float]]) -> Text:
+    puts, waits = zip(*trend, strict=True)
+    half = TREND // 2
+    words = f"in/s {sparkline(puts)} {count_words(puts[-1])}   p99 {sparkline(waits[-half:])} {waits[-1]:.0f} ms"
+    return Text(words, "cyan")
 
 
 def _title(group: str, members: Sequence[Row]) -> Text:

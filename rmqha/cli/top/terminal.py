@@ -25,7 +25,9 @@ def single_keys(handle: int) -> Iterator[None]:
 
 
 def parse_keys(data: bytes) -> list[str]:
-    """The keys in what was read: characters, and "up" and "down"; other keys that send an escape are left out."""
+    """The keys in what was read: characters, "up", "down" and "esc"; other keys that send an escape are left out."""
+    if data == b"\x1b":
+        return ["esc"]
     if data.startswith(b"\x1b"):
         return [ARROWS[data[:3]], *parse_keys(data[3:])] if data[:3] in ARROWS else []
     return [*data.decode(errors="ignore")[:1], *parse_keys(data[1:])] if data else []

@@ -42,7 +42,7 @@ def judge(snapshot: ClusterSnapshot, groups: Sequence[str]) -> Health:
     """`groups`: those to look at, which need not be known to anybody."""
     seen = [view for group in groups for view in views(snapshot, group)]
     absent = snapshot.maintained | snapshot.drained
-    found = [*_silent(snapshot, absent), *_quorum(snapshot), *_security(snapshot)]
+    found = [*_silent(snapshot, absent), *_quorum(snapshot), *_security(snapshot), *_releases(snapshot)]
     if not snapshot.of_kind(ServerKind.BROKER):
         found += _without_groups(snapshot)
     for group in groups:
@@ -106,6 +106,15 @@ def _security(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             if left_ms is not None and left_ms < SOON_MS:
                 make = note if left_ms > 0 else fault
                 yield make(word.title, expiry_words(row.key, row.file, left_ms), RENEW)
+
+
+def _releases(snapshot: ClusterSnapshot) -> Iterator[Finding]:
+    """An upgrade that is under way, or was left half-way."""
+    told = {release: titles for release, titles in snapshot.releases.items() if release}
+    if len(told) > 1:
+        words = "; ".join(f"{release} on {', '.join(titles)}" for release, titles in told.items())
+        fix = "go on with the upgrade; see rmqha upgrade check"
+        yield note("cluster", f"its nodes run different releases: {words}", fix)
 
 
 def _without_groups(snapshot: ClusterSnapshot) -> Iterator[Finding]:

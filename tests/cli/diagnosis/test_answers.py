@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from rmqha.cli.diagnosis.checks.answers import Answers, ask_all, judge_clocks, judge_record
+from rmqha.cli.diagnosis.checks.answers import Answers, ask_all, judge_clocks, judge_record, judge_refusal
 from rmqha.cli.diagnosis.checks.files import Papers
 from rmqha.cli.diagnosis.checks.node_under_test import NodeUnderTest
 from rmqha.model.code import RequestCode as Code
@@ -23,6 +23,8 @@ from rmqha.model.offset import BrokerId
 from rmqha.ops.finding import Finding, Verdict
 from rmqha.ops.local.node_kind import NodeKind
 from rmqha.ops.local.supervisor import Process, start_stamp
+from rmqha.wire.state.replica_state import ReplicaState
+from tests.cli.health.words import told_by_a_broker
 from tests.client.test_admin import Peer, peers
 from tests.support.patience import HANG_S
 
@@ -256,3 +258,16 @@ def test_a_sick_disk_and_no_master_are_the_controllers_word() -> None:
     found = judge_record("broker-a", [broker_at("127.0.0.1:10911")], papers, record)
     assert [item.check for item in found if item.verdict is Verdict.WRONG] == ["disk", "master"]
     assert "no replica of the set lives" in found[-1].sentence
+
+
+def test_a_running_replica_that_follows_nobody_is_wrong() -> None:
+    state = told_state(refusal="following would cut to 10, below the own confirm offset 20")
+    (finding,) = judge_refusal("broker-a-3", state)
+    assert finding.verdict is Verdict.WRONG
+    assert "follows nobody" in finding.sentence and "below the own confirm offset 20" in finding.sentence
+    assert "rmqha epochs diff" in finding.fix
+    assert judge_refusal("broker-a-3", told_state()) == []
+
+
+def told_state(**more: str) -> ReplicaState:
+    return ReplicaState.from_json(told_by_a_broker(3) | more)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from rmqha.cli.top.screen import Deed, Order, Screen, count_words, size_words
+from rmqha.cli.top.screen import ConsumerRow, Deed, Order, Screen, count_words, size_words, sparkline
 from rmqha.cli.top.terminal import parse_keys
 from rmqha.ops.health.findings import judge
 from rmqha.ops.replica_rows import Row, latencies, rows
@@ -173,3 +173,66 @@ def test_counts_and_keys() -> None:
     assert (count_words(9999.4), count_words(125_000)) == ("9999", "125k")
     assert parse_keys(b"j\x1b[A\x1b[Bq") == ["j", "up", "down", "q"]
     assert parse_keys("é".encode()) == ["é"] and parse_keys(b"\x1b[3~") == []
+
+
+def test_a_filter_is_typed_kept_and_ended() -> None:
+    found = screen()
+    for key in ("/", "a", "-", "3", "x", "\x7f"):
+        assert found.press(key) is None
+    assert "filter: a-3▏   Enter keeps it, Esc ends it" in shown(found)
+    assert [row.node for row in found.shown] == ["broker-a-3"]
+    found.press("\n")
+    assert found.selected is not None and found.selected.node == "broker-a-3"
+    found.press("q")
+    assert found.quits, "once it is kept, keys are keys again"
+    found.press("esc")
+    assert len(found.shown) == 3
+
+
+def test_the_order_is_the_next_one_with_each_key() -> None:
+    found = screen()
+    found.press("o")
+    assert [row.node for row in found.shown] == ["broker-a-2", "broker-a-1", "broker-a-3"]
+    found.press("o")
+    assert found.shown[0].node == "broker-a-1"
+    assert "ordered by messages in" in shown(found)
+
+
+def test_enter_asks_for_a_replicas_story_and_goes_back() -> None:
+    found = screen()
+    found.press("j")
+    assert found.press("\n") == Order(Deed.STORY, found.rows[1])
+    assert "asking it for its last events …" in shown(found)
+    found.story = ["12:00:00 role_changed role=SLAVE"]
+    assert "broker-a-2 at 127.0.0.1:10912, slave of broker-a" in shown(found)
+    assert "12:00:00 role_changed role=SLAVE" in shown(found)
+    assert found.press("\n") is None
+    assert any("broker-a-3" in line for line in shown(found))
+
+
+@pytest.mark.parametrize("key", ["?", "c"])
+def test_help_and_consumers_come_and_go_with_their_key(key: str) -> None:
+    found = screen()
+    found.press(key)
+    lines = shown(found)
+    assert max(map(len, lines)) <= 80
+    assert not any(line.startswith("› broker-a-1") for line in lines)
+    found.press(key)
+    assert any(line.startswith("› broker-a-1") for line in shown(found))
+
+
+def test_consumer_groups_are_shown_with_what_waits_for_them() -> None:
+    found = screen()
+    found.press("c")
+    assert "asking the brokers …" in shown(found)
+    found.consumers = [ConsumerRow("billing", 12_345, 2, ("orders", "refunds"))]
+    assert "billing     12k       2 orders, refunds" in shown(found)
+
+
+def test_a_groups_trend_is_drawn_after_two_looks() -> None:
+    found = screen()
+    assert not any("in/s ▁" in line for line in shown(found))
+    found.update(told(), judge(snapshot_of(cluster().values()), ["broker-a"]))
+    assert "in/s ██ 250   p99 ██ 7 ms" in shown(found)
+    assert sparkline([0, 5, 10]) == "▁▅█"
+    assert sparkline([0, 0]) == "▁▁"

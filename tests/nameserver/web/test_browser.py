@@ -498,9 +498,14 @@ async def test_without_an_account_the_page_offers_no_change(browser: Browser) ->
     async with page(started()) as site:
 
         def look() -> None:
-            for path in ("/topics", "/dead-letters"):
+            for path, words in (
+                ("/topics", "This page makes no changes: name an account"),
+                ("/dead-letters", "No transaction waits"),
+                ("/consumers", "over the last hour"),
+                ("/accounts", "The brokers keep no accounts"),
+            ):
                 browser.open(path, NARROW)
-                browser.wait("This page makes no changes: name an account")
+                browser.wait(words)
                 assert browser.count("form") == 0
                 assert browser.run("document.documentElement.scrollWidth <= innerWidth"), path
                 assert browser.complaints() == []

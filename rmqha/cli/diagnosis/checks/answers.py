@@ -151,12 +151,21 @@ async def _security(client: RemotingClient, node_under_test: NodeUnderTest, foun
     found.findings += judge_security(node_under_test, loads(bytes(reply.body)))
 
 
+def judge_refusal(name: str, replica: ReplicaState) -> list[Finding]:
+    """A replica that runs, answers and follows nobody, since following would cost it what it holds for committed."""
+    if not replica.refusal:
+        return []
+    sentence = f"it follows nobody, and the group lacks it: {replica.refusal}"
+    return [wrong(name, "fork", sentence, "stop both and see rmqha epochs diff of the two stores")]
+
+
 async def _ask(client: RemotingClient, node_under_test: NodeUnderTest, found: Answers) -> None:
     # the connection is made first, so that it does not count as distance of the clocks
     address, problem, damage = node_under_test.address, None, ""
     if node_under_test.kind is NodeKind.BROKER:
         replica = await ask_state(client, address, ReplicaState)
         problem, damage = replica.address_problem, damage_words(replica)
+        found.findings += judge_refusal(node_under_test.name, replica)
         if replica.kernel:
             found.findings.append(ok(node_under_test.name, "kernel", replica.kernel))
     elif node_under_test.kind is NodeKind.NAMESRV:

@@ -1,0 +1,77 @@
+"""The order in which the nodes of a cluster get another release, and what speaks against beginning. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rmqha.ops.health.findings import judge
+from rmqha.ops.snapshot import ClusterSnapshot, NodeReport, ServerKind
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeStep:
+    """One node. `release`: the one it runs, "" if it does not tell; `is_due`: it runs another than the wanted one."""
+
+    node: str
+    kinds: tuple[str, ...]
+    release: str
+    is_due: bool
+    leads: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradePlan:
+    """`steps`: every node that answers, in the order of the upgrade; `blocks`: sentences, why not to go on now."""
+
+    wanted: str
+    steps: tuple[UpgradeStep, ...]
+    blocks: tuple[str, ...]
+
+    @property
+    def due(self) -> list[UpgradeStep]:
+        return [step for step in self.steps if step.is_due]
+
+
+def plan_of(snapshot: ClusterSnapshot, wanted: str) -> UpgradePlan:
+    """Controllers first, the leading one last of them; then name servers, slaves, and the masters last: each change of
+    a leader is made once. `wanted`: the release to come."""
+    nodes: dict[str, list[NodeReport]] = {}
+    for report in snapshot.nodes:
+        if report.answers and report.is_ours:
+            nodes.setdefault(report.title, []).append(report)
+    steps = [_step(title, reports, wanted) for title, reports in nodes.items()]
+    steps.sort(key=lambda step: (_rank(step), step.node))
+    blocks = [finding.line for finding in judge(snapshot, snapshot.groups).reasons]
+    for step in steps:
+        if step.is_due and not _may_become(step.release, wanted):
+            blocks.append(
+                f"{step.node} runs {step.release}: release {wanted} reads what the release before it wrote, and may "
+                "not read that; install the releases between them first"
+            )
+    return UpgradePlan(wanted, tuple(steps), tuple(blocks))
+
+
+def _step(title: str, reports: Sequence[NodeReport], wanted: str) -> UpgradeStep:
+    release = next((report.release for report in reports if report.release), "")
+    leads = any(report.leads or (report.replica is not None and report.replica.leads) for report in reports)
+    return UpgradeStep(title, tuple(report.kind.value for report in reports), release, release != wanted, leads)
+
+
+def _rank(step: UpgradeStep) -> tuple[int, bool]:
+    kinds = (ServerKind.CONTROLLER.value, ServerKind.NAME_SERVER.value)
+    place = next((place for place, kind in enumerate(kinds) if kind in step.kinds), len(kinds))
+    return place, step.leads
+
+
+def _may_become(release: str, wanted: str) -> bool:
+    """False only for what is known to be more than one minor release away; an unknown release is an old one."""
+    one, other = _numbers(release), _numbers(wanted)
+    if one is None or other is None:
+        return True
+    return one[0] == other[0] and abs(one[1] - other[1]) <= 1
+
+
+def _numbers(release: str) -> tuple[int, int] | None:
+    parts = release.split(".")
+    return (int(parts[0]), int(parts[1])) if len(parts) > 1 and parts[0].isdigit() and parts[1].isdigit() else None
