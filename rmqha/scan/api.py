@@ -18,9 +18,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqha.model.error import StoreError
+from rmqha.scan.access.bounds import of_queues
+from rmqha.scan.access.key_index import places
 from rmqha.scan.columns import CORRUPT, TYPES, Decoding, Records, Source
 from rmqha.scan.damage import Damage, pieces
-from rmqha.scan.files import Looking, StoreView, by_group, check_no_copies, check_same, cluster_of, open_store, told_of
+from rmqha.scan.files import (
+    Known,
+    Looking,
+    StoreView,
+    by_group,
+    check_no_copies,
+    check_same,
+    cluster_of,
+    open_store,
+    told_of,
+)
 from rmqha.scan.filter import Interval, RowFilter
 from rmqha.scan.index import ContradictionError, DoubtError, QueueIndex, ReadCounts, Stripe, is_indexed, packs
 from rmqha.scan.inner_batches import taken_apart
@@ -41,7 +53,7 @@ def prune(view: StoreView, rows: RowFilter, slack_ms: int) -> StoreView:
     """The part of the log that the bounds of physicalOffset and storeTimestamp leave, at record starts; more than
     needed, never less, if no record's storeTimestamp is more than `slack_ms` behind that of an earlier record."""
     offsets, times = rows.physical_offsets, rows.store_timestamps
-    start, end = view.min_offset, view.end_offset
+    start, end = of_queues(view, rows) if _bounds_queues(rows) else (view.min_offset, view.end_offset)
     search = _Search(view)
     try:
         if offsets.low > start:
@@ -55,6 +67,10 @@ def prune(view: StoreView, rows: RowFilter, slack_ms: int) -> StoreView:
     finally:
         search.close()
     return between(view, start, end) if start < end else replace(view, files=(), starts=(), end_offset=start)
+
+
+def _bounds_queues(rows: RowFilter) -> bool:
+    return bool(rows.queue_offsets) or "queueOffset" in rows.intervals or "queueOffset" in rows.values
 
 
 class _Search:
@@ -117,6 +133,7 @@ __all__ = [
     "TYPES",
     "Decoding",
     "Interval",
+    "Known",
     "LogRange",
     "Looking",
     "ReadCounts",
@@ -147,12 +164,14 @@ def read_range(
     *,
     pass_loss: bool = False,
     use_queues: bool = True,
+    trust_index: bool = False,
     counts: ReadCounts | None = None,
 ) -> Iterator[Any]:
     """RecordBatches of the range's records that pass the filter, about 4 MiB of log each, 8 if there is one.
 
     A filter on topic, queueId, queueOffset or tags reads only the records that the consume queues name, where these
-    prove that they know all of them; `counts` says what was read, and why the log was walked where it was.
+    prove that they know all of them; `counts` says what was read, and why the log was walked where it was. With
+    `trust_index` they need not prove it, and a filter on keys reads what the index of keys names.
 
     StoreError for a damaged record: names the file, the offset, what was expected and what was found. With
     `on_corrupt` = skip it is left out; with row it is a row of its own, which only physical offsets can leave out.
@@ -166,8 +185,11 @@ def read_range(
             return
         raise
     with file:
-        if is_indexed(rows) and use_queues and not item.peers and decoding.on_corrupt == "fail":
-            found: Iterator[Records | Damage] = named(file, item, rows, counts, decoding)
+        indexed = use_queues and not item.peers and decoding.on_corrupt == "fail"
+        if indexed and trust_index and rows.keys is not None:
+            found: Iterator[Records | Damage] = keyed(file, item, rows, counts, decoding)
+        elif indexed and is_indexed(rows):
+            found = named(file, item, rows, counts, decoding, trusted=trust_index)
         else:
             found = _walked(file, item, decoding, rows)
         for piece in found:
@@ -200,24 +222,31 @@ def read_store(
     *,
     timestamp_slack_ms: int = TIMESTAMP_SLACK_MS,
     use_queues: bool = True,
+    trust_index: bool = False,
     counts: ReadCounts | None = None,
 ) -> Iterator[Any]:
     """The whole store in log order, in this process; of the log only what the bounds of offsets and times need."""
     # a damaged stretch has no time
     kept = view if decoding.on_corrupt == "row" else prune(view, rows, timestamp_slack_ms)
     for item in plan_ranges(kept, min_ranges=1, pass_damage=decoding.on_corrupt != "fail"):
-        yield from read_range(item, decoding, rows, use_queues=use_queues, counts=counts)
+        yield from read_range(item, decoding, rows, use_queues=use_queues, trust_index=trust_index, counts=counts)
 
 
 # --- the records of a range that the consume queues name for a filter -------------------------------------------------
 
 
 def named(
-    file: LogFile, item: LogRange, rows: RowFilter, counts: ReadCounts, decoding: Decoding = EVERYTHING
+    file: LogFile,
+    item: LogRange,
+    rows: RowFilter,
+    counts: ReadCounts,
+    decoding: Decoding = EVERYTHING,
+    *,
+    trusted: bool = False,
 ) -> Iterator[Records]:
     """The records of the range that pass the filter, in log order; good until the next are asked for. If the queues
     contradict the log, those that they had hidden come last."""
-    reader = _Reader(file, item, rows, counts, decoding)
+    reader = _Reader(file, item, rows, counts, decoding, trusted=trusted)
     given: list[I64] = [np.empty(0, np.int64)]
     try:
         for found in reader.records():
@@ -235,10 +264,44 @@ def named(
                 yield passed.select(~np.isin(passed.number("physicalOffset"), known))
 
 
+def keyed(file: LogFile, item: LogRange, rows: RowFilter, counts: ReadCounts, decoding: Decoding) -> Iterator[Records]:
+    """The records of the range that the index of keys names and that pass the filter; those of a walk where there is no
+    such index."""
+    root, base = item.file.path.rpartition("/")[0].rpartition("/")[0], file.name.base_offset
+    storage = storage_of(root)
+    topics = rows.topics
+    if topics is None:
+        listed = [storage.entries(f"{root}/{name}") or () for name in ("consumequeue", "batchconsumequeue")]
+        topics = frozenset(name for entries in listed for name, size in entries if size is None)
+    try:
+        offsets = places(storage, root, topics, rows.keys or (), item.start, item.end)
+    except (DoubtError, OSError) as doubt:
+        counts.walk(str(doubt), item.size_bytes)
+        for piece in pieces(file, item.start - base, item.end - base, item.source, window_bytes=FILTERED_WINDOW_BYTES):
+            if isinstance(piece, Records):
+                yield from map(rows.apply, taken_apart(piece, decoding))
+        return
+    for offset in offsets.tolist():
+        found = file.record_at(offset - base)
+        if found is not None:
+            record = Records(found.window, found.starts, item.source)
+            yield from map(rows.apply, taken_apart(record, decoding))
+
+
 class _Reader:
     """`sure` is a record's start before which every record that passes has been given."""
 
-    def __init__(self, file: LogFile, item: LogRange, rows: RowFilter, counts: ReadCounts, decoding: Decoding) -> None:
+    def __init__(
+        self,
+        file: LogFile,
+        item: LogRange,
+        rows: RowFilter,
+        counts: ReadCounts,
+        decoding: Decoding,
+        *,
+        trusted: bool,
+    ) -> None:
+        self._trusted = trusted
         self._file, self._item, self._rows, self._counts = file, item, rows, counts
         self._decoding = decoding
         self._rest = rows.without_topics()
@@ -248,7 +311,7 @@ class _Reader:
     def records(self) -> Iterator[Records]:
         item = self._item
         root = item.file.path.rpartition("/")[0].rpartition("/")[0]
-        index = QueueIndex(storage_of(root), root, self._rows, item.start, item.size_bytes)
+        index = QueueIndex(storage_of(root), root, self._rows, item.start, item.size_bytes, trusted=self._trusted)
         try:
             for stripe in index.stripes(item.end):
                 at = 0

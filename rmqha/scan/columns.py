@@ -10,11 +10,11 @@ from __future__ import annotations
 import ipaddress
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -249,15 +249,19 @@ class Records:
             yield from self.select(chosen).batches(decoding)
 
     def _batch(self, decoding: Decoding) -> Any:
-        names = decoding.columns
-        # bodies first: whether they are sound is itself a column
-        found = {name: self.column(name, decoding) for name in sorted(names, key=lambda name: name != "body")}
-        made = pa.RecordBatch.from_arrays([found[name] for name in names], schema=decoding.schema)
+        made = decoder().decode(self, decoding)
         if self.faults and decoding.on_corrupt == "skip":
             sound = np.ones(len(self), bool)
             sound[list(self.faults)] = False
             return made.filter(pa.array(sound))
         return made
+
+    def by_columns(self, decoding: Decoding) -> Any:
+        """One RecordBatch, column by column in NumPy; faults are noted. Errors as of `batches`."""
+        names = decoding.columns
+        # bodies first: whether they are sound is itself a column
+        found = {name: self.column(name, decoding) for name in sorted(names, key=lambda name: name != "body")}
+        return pa.RecordBatch.from_arrays([found[name] for name in names], schema=decoding.schema)
 
     # where the parts of each record are
 
@@ -343,7 +347,8 @@ class Records:
         offset = int(self.fixed["physicalOffset"][index])
         return f"{self.window.path} at physical offset {offset}: expected {expected}, found {found}"
 
-    def _note(self, decoding: Decoding, index: int, sentence: str) -> None:
+    def note(self, decoding: Decoding, index: int, sentence: str) -> None:
+        """A record's body cannot be delivered: StoreError, or a fault of its row, as `decoding` says."""
         if decoding.on_corrupt == "fail":
             raise StoreError(sentence)
         self.faults.setdefault(index, sentence)
@@ -403,7 +408,7 @@ class Records:
             try:
                 bodies[index] = self.decompressed(index, bodies[index])
             except StoreError as error:
-                self._note(decoding, index, str(error))
+                self.note(decoding, index, str(error))
                 continue
             total += len(bodies[index])
             if total > BATCH_BODY_MAX_BYTES and len(self) > 1:
@@ -416,7 +421,7 @@ class Records:
         found = self._body_crcs()
         for bad in np.flatnonzero(found != self.fixed["bodyCRC"]).tolist():
             expected = f"body CRC {self.fixed['bodyCRC'][bad]}"
-            self._note(decoding, bad, self.describe(bad, expected, f"{found[bad]}"))
+            self.note(decoding, bad, self.describe(bad, expected, f"{found[bad]}"))
 
     def _body_crcs(self) -> I64:
         start, end = self._parts[:2]
@@ -503,6 +508,41 @@ class Records:
         epochs = np.array([(0, -1), *self.source.epochs], np.int64)
         index = np.searchsorted(epochs[:, 1], self.number("physicalOffset"), "right") - 1
         return pa.array(epochs[index, 0].astype(np.int32), mask=index == 0)
+
+
+class Decoder(Protocol):
+    """Makes the columns of a block of records that have passed the walk and the filter."""
+
+    def decode(self, records: Records, decoding: Decoding) -> Any:
+        """A RecordBatch of `decoding.schema` with a row for each record, in order. A record that cannot be delivered is
+        noted by `records.note`. A decoder leaves what it does not do to `records.by_columns`."""
+        ...
+
+
+class NumpyDecoder:
+    """Makes every column there is; the reference of others."""
+
+    def decode(self, records: Records, decoding: Decoding) -> Any:
+        """See Decoder."""
+        return records.by_columns(decoding)
+
+
+_decoders: list[Decoder] = [NumpyDecoder()]
+
+
+def decoder() -> Decoder:
+    """The decoder in use."""
+    return _decoders[-1]
+
+
+@contextmanager
+def using(chosen: Decoder) -> Iterator[None]:
+    """Decode by another decoder inside the block."""
+    _decoders.append(chosen)
+    try:
+        yield
+    finally:
+        _decoders.remove(chosen)
 
 
 def codec_available(name: str) -> bool:

@@ -15,9 +15,10 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -26,12 +27,16 @@ from rmqha.scan.columns import Records
 from rmqha.scan.queues import QueueEntries
 from rmqha.scan.read import FileName, LogFile
 from rmqha.scan.storage import Storage, storage_of
-from rmqha.scan.walk import Chain
+from rmqha.scan.walk import BLANK_HEADER_BYTES, I64, RECORD_MIN_BYTES, Chain
 
 CONFIRM_OFFSET_AT = 32
 TRIES = 8
 LOST_BYTES = 1024 * 1024
 """Records behind unwritten bytes are looked for so far."""
+NEW_BYTES = 64 * 1024
+"""Bytes read first of what may have come since the last look."""
+KNOWN_COUNT = 4096
+"""Records of a file that are remembered between two looks."""
 NEIGHBOURS = 64
 """The queues of so many records before a damaged one are asked for it."""
 _EPOCH_LINE = re.compile(r"\d+-\d+")
@@ -85,13 +90,49 @@ class StoreView:
         return self.end_offset - self.min_offset
 
 
-def open_store(root: str, looking: Looking = COMMITTED) -> StoreView:
-    """Look at the store in directory `root` (a broker's storePathRootDir), or at an address that fsspec knows.
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """The last committed records of a file, as positions in it; `head` are the first bytes of the last one."""
+
+    first: int
+    starts: I64
+    end: int
+    head: bytes
+
+
+@dataclass(slots=True)
+class Known:
+    """Proof of earlier looks at one store with the same options: the next look reads what was appended since, and of an
+    unchanged store a few KiB. It stays in its process: a pickled one is empty."""
+
+    view: StoreView | None = None
+    marks: tuple[Any, ...] = ()
+    tails: dict[str, _Tail] = field(default_factory=dict)
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        return None, {}
+
+    def __setstate__(self, state: object) -> None:
+        self.view, self.marks, self.tails = None, (), {}
+
+
+class _ForgottenError(Exception):
+    """A look needs records before those that are known. Never leaves this module."""
+
+
+def open_store(root: str, looking: Looking = COMMITTED, known: Known | None = None) -> StoreView:
+    """Look at the store in directory `root` (a broker's storePathRootDir), or at an address that fsspec knows. `known`
+    is what the same look has proven before; it is renewed.
 
     UsageError if it is no store or may not be read; StoreError if the files are damaged.
     """
     with told_of(root):
-        return _look(root, looking).view()
+        try:
+            return _look(root, looking, known).view()
+        except _ForgottenError:
+            assert known is not None
+            known.tails.clear()
+            return _look(root, looking, known).view()
 
 
 def cluster_of(root: str, looking: Looking = COMMITTED) -> str | None:
@@ -111,8 +152,8 @@ def told_of(root: str) -> Iterator[None]:
         raise StoreError(f"{error.filename or root} cannot be read: {error.strerror or error}") from None
 
 
-def _look(root: str, looking: Looking) -> _Look:
-    return _Look(root.removeprefix("file://").rstrip("/") or "/", looking)
+def _look(root: str, looking: Looking, known: Known | None = None) -> _Look:
+    return _Look(root.removeprefix("file://").rstrip("/") or "/", looking, known)
 
 
 def read_epochs(root: str) -> tuple[tuple[int, int], ...]:
@@ -121,23 +162,54 @@ def read_epochs(root: str) -> tuple[tuple[int, int], ...]:
 
 
 class _Walked:
-    """A CommitLog file, walked when first asked for."""
+    """A CommitLog file, walked when first asked for: from where its `tail` ends, if that is still there."""
 
-    def __init__(self, name: FileName) -> None:
+    def __init__(self, name: FileName, tail: _Tail | None = None) -> None:
         self.name = name
+        self._remembered = tail
 
     @cached_property
     def file(self) -> LogFile:
         return LogFile(self.name)
 
     @cached_property
+    def _tail(self) -> _Tail | None:
+        tail = self._remembered
+        if tail is None or tail.end > self.name.size_bytes:
+            return None
+        return tail if self.head_of(int(tail.starts[-1])) == tail.head else None
+
+    def head_of(self, position: int) -> bytes:
+        return self.file.window(position, position + RECORD_MIN_BYTES).data.tobytes()
+
+    @cached_property
     def first(self) -> int:
-        return self.file.first_record()
+        return self.file.first_record() if self._tail is None else self._tail.first
 
     @cached_property
     def chain(self) -> Chain:
-        """The records up to the first bytes that are none."""
-        return self.file.walk(self.first, self.name.size_bytes)
+        """The records up to the first bytes that are none; of those that are known only the last ones."""
+        tail = self._tail
+        if tail is None:
+            return self.file.walk(self.first, self.name.size_bytes)
+        rest = self.file.walk(tail.end, self.name.size_bytes, NEW_BYTES)
+        return Chain(np.concatenate((tail.starts, rest.starts)), rest.end, rest.broken)
+
+    def need(self, offset: int) -> None:
+        """Raise _ForgottenError unless all records from physical offset `offset` on are known."""
+        if self._tail is not None and offset - self.name.base_offset < self._tail.starts[0] > self.first:
+            raise _ForgottenError
+
+    def tail_at(self, end_offset: int) -> _Tail | None:
+        """The last records below `end_offset`, if one ends there, or the file does."""
+        end = end_offset - self.name.base_offset
+        starts = self.chain.starts[self.chain.starts < end][-KNOWN_COUNT:]
+        if not len(starts):
+            return None
+        last = int(starts[-1])
+        head = self.head_of(last)
+        is_end = last + int.from_bytes(head[:4], "big") == end or end == self.name.size_bytes == self.chain.end
+        return _Tail(self.first, starts.copy(), end, head) if is_end else None
 
     def close(self) -> None:
         if "file" in self.__dict__:
@@ -157,6 +229,7 @@ class _Walked:
             return self.name.end_offset
         if limit >= self.valid_end:
             return self.valid_end
+        self.need(limit)
         starts, base = self.chain.starts, self.name.base_offset
         place = int(np.searchsorted(starts, limit - base, "right")) - 1
         if place < 0:
@@ -220,8 +293,9 @@ def _close(files: Sequence[_Walked]) -> None:
 
 
 class _Look:
-    def __init__(self, root: str, looking: Looking) -> None:
+    def __init__(self, root: str, looking: Looking, known: Known | None = None) -> None:
         self._root = root
+        self._known = Known() if known is None else known
         self._looking = looking
         self._storage: Storage = storage_of(root)
         self._queues: QueueEntries
@@ -235,9 +309,37 @@ class _Look:
 
     def view(self) -> StoreView:
         epochs = self.epochs()
+        known = self._known
+        marks = (*self._commit_log_files(), self._storage.content(f"{self._root}/checkpoint"), epochs, self._identity())
+        if known.view is not None and marks == known.marks and self._is_unchanged(known.view):
+            return known.view
+        self._drop_tails(epochs)
         found = self._view(epochs)
         # a log that was cut and written anew meanwhile is not to be taken for one with these epochs
-        return found if self.epochs() == epochs else self.view()
+        if self.epochs() != epochs:
+            return self.view()
+        known.view, known.marks = found, marks
+        return found
+
+    def _drop_tails(self, epochs: tuple[tuple[int, int], ...]) -> None:
+        """Forget what was proven, if another epoch wrote it."""
+        view = self._known.view
+        before = () if view is None else tuple(item for item in view.epochs if item[1] < view.end_offset)
+        if view is None or before != tuple(item for item in epochs if item[1] < view.end_offset):
+            self._known.tails.clear()
+
+    def _is_unchanged(self, view: StoreView) -> bool:
+        """Is everything that was written committed, the last record the same, and nothing behind it?"""
+        tail = None if not view.files else self._known.tails.get(view.files[-1].path)
+        if tail is None or view.end_offset != view.written_end or self._read_write_limit() is not None:
+            return False
+        name = view.files[-1]
+        item = _Walked(name, tail)
+        try:
+            behind = item.file.window(tail.end, min(tail.end + BLANK_HEADER_BYTES, name.size_bytes)).data
+            return not behind.any() and item.head_of(int(tail.starts[-1])) == tail.head
+        finally:
+            item.close()
 
     def _view(self, epochs: tuple[tuple[int, int], ...]) -> StoreView:
         # the limits are taken before the log is looked at: a running broker only makes the log longer
@@ -256,6 +358,8 @@ class _Look:
             files, end = self._before_write(files, end)
             starts = tuple(item.first_offset if item is files[0] else item.name.base_offset for item in files)
             written = end if self._write_limit is not None else max(end, files[-1].valid_end) if files else end
+            tail = files[-1].tail_at(end) if files else None
+            self._known.tails = {} if tail is None else {files[-1].name.path: tail}
         finally:
             _close(everything)
         kept = tuple(item.name for item in files)
@@ -275,7 +379,7 @@ class _Look:
         return 0
 
     def _commit_log(self) -> list[_Walked]:
-        return [_Walked(name) for name in self._commit_log_files()]
+        return [_Walked(name, self._known.tails.get(name.path)) for name in self._commit_log_files()]
 
     def _readable(
         self, everything: list[_Walked], confirm: int, epochs: tuple[tuple[int, int], ...]
@@ -328,6 +432,7 @@ class _Look:
         end = last.valid_end
         if not self._looking.all_epochs:
             end = min([end, *(start for _, start in epochs if start >= committed)])
+        last.need(max(committed, last.first_offset))
         starts, base = last.chain.starts, last.name.base_offset
         starts = starts[starts + base >= committed]
         if len(starts):
@@ -356,6 +461,7 @@ class _Look:
             covered = self._queues.last_covered(item.file, starts)
             if covered is not None:
                 return covered
+            item.need(max(confirm, item.first_offset))
         return confirm
 
     # --- what stands beside the log -----------------------------------------------------------------------------------

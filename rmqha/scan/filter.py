@@ -3,6 +3,7 @@ then by the topic, and only for what is left by the properties."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,6 +33,9 @@ class Interval:
     def meet(self, other: Interval) -> Interval:
         """The part that lies in both intervals."""
         return Interval(max(self.low, other.low), min(self.high, other.high))
+
+
+ANY_NUMBER = Interval()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,20 @@ class RowFilter:
     def with_values(self, name: str, values: frozenset[int]) -> RowFilter:
         """This filter, and only these values of column `name`."""
         return replace(self, values=self.values | {name: self.values.get(name, values) & values})
+
+    def conditions(self) -> Iterator[list[Any]]:
+        """Each of the demands on topic, tags, keys and numbers as [column, operator, value], as JSON can hold it; what
+        is said of single queues, and a pattern, is not in it."""
+        for name, texts in (("topic", self.topics), ("tags", self.tags), ("keys", self.keys)):
+            if texts is not None:
+                yield [name, "in", sorted(texts)]
+        for name, numbers in self.values.items():
+            yield [name, "in", sorted(numbers)]
+        for name, bounds in self.intervals.items():
+            if bounds.low > ANY_NUMBER.low:
+                yield [name, ">=", bounds.low]
+            if bounds.high < ANY_NUMBER.high:
+                yield [name, "<=", bounds.high]
 
     @property
     def told(self) -> dict[str, Any]:

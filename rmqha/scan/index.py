@@ -92,24 +92,29 @@ def is_indexed(rows: RowFilter) -> bool:
 class QueueIndex:
     """The queues of the store at `root`, read forwards from physical offset `start` on."""
 
-    def __init__(self, storage: Storage, root: str, rows: RowFilter, start: int, size_bytes: int) -> None:
-        """DoubtError if there are no queues, or too many for so small a range."""
+    def __init__(
+        self, storage: Storage, root: str, rows: RowFilter, start: int, size_bytes: int, *, trusted: bool = False
+    ) -> None:
+        """DoubtError if there are no queues, or too many for so small a range. `trusted` queues need not prove that
+        they know every record: only those that are wanted are read."""
         if not isinstance(storage, LocalStorage):
             raise DoubtError("the store is not on a local disk")
         if any(UNREADABLE in text for text in (*(rows.topics or ()), *(rows.tags or ()))):
             raise DoubtError("a name that stands for several")
         self.read_bytes = 0
+        self._trusted = trusted
         self._storage, self._rows, self._at = storage, rows, start
         self._codes = None if rows.tags is None else np.array(sorted(map(tags_code, rows.tags)), np.int64)
         self._queues: list[_Cursor] = []
+        self._exists = False
         for name, unit in (("consumequeue", UNIT), ("batchconsumequeue", BATCH_UNIT)):
             for topic in self._directories(f"{root}/{name}"):
                 for queue in self._directories(f"{root}/{name}/{topic}"):
                     if queue.isdecimal():
                         self._add(f"{root}/{name}/{topic}/{queue}", topic, int(queue), unit)
-        if not self._queues:
+        if not self._queues and not (trusted and self._exists):
             raise DoubtError("the store has no queues")
-        if len(self._queues) * QUEUE_COST_BYTES > size_bytes:
+        if not trusted and len(self._queues) * QUEUE_COST_BYTES > size_bytes:
             raise DoubtError("too many queues for so small a range")
 
     def close(self) -> None:
@@ -129,12 +134,20 @@ class QueueIndex:
             start = stripe.end
 
     def _stripe(self, start: int, bound: int, end: int) -> Stripe:
+        if not self._queues:
+            nothing = np.empty(0, np.int64)
+            return Stripe(start, bound, nothing, nothing, nothing, nothing, ())
         parts = [self._of_queue(queue, start, bound) for queue in self._queues]
         self.read_bytes = sum(queue.read_bytes for queue in self._queues)
         offsets, sizes, chosen, ids, numbers = (np.concatenate(part) for part in zip(*parts, strict=True))
         order = np.argsort(offsets, kind="stable")
         offsets, sizes = offsets[order], sizes[order]
         ends = offsets + sizes
+        if self._trusted:
+            wanted = chosen[order]
+            kept = order[wanted]
+            stop = max(bound, int(ends[-1])) if len(ends) else bound
+            return Stripe(start, stop, offsets[wanted], sizes[wanted], ids[kept], numbers[kept], ())
         if bound < end and not len(ends):
             raise DoubtError("queues do not cover the range")
         stop = end if bound == end else int(ends[-1])
@@ -183,6 +196,9 @@ class QueueIndex:
         places = [
             (base // unit.itemsize, (size or 0) // unit.itemsize, f"{directory}/{name}") for base, size, name in files
         ]
+        self._exists = True
+        if self._trusted and not _wants(self._rows, topic, queue_id):
+            return
         limits = [self._rows.intervals.get("queueOffset"), self._rows.queue_offsets.get((topic, queue_id))]
         cursor = _Cursor(self._storage, places, unit, queue_id)
         cursor.limits = [limit for limit in limits if limit is not None]

@@ -103,6 +103,20 @@ def _last_end(name: FileName, begin: int, goal: int, start: int, stop: int, pass
     return last if last > start and stop > goal else stop
 
 
+def record_count(view: StoreView, limit: int, *, pass_damage: bool = False) -> int:
+    """Number of records of the view, or `limit` if there are more; no further is walked. StoreError where damage stands
+    in the way, unless it is passed."""
+    found = 0
+    for name, first in zip(view.files, view.starts, strict=True):
+        span = first - name.base_offset, min(name.end_offset, view.end_offset) - name.base_offset
+        with LogFile(name) as file:
+            for piece in pieces(file, *span, Source(), pass_damage=pass_damage):
+                found += len(piece) if isinstance(piece, Records) else 0
+                if found >= limit:
+                    return limit
+    return found
+
+
 def between(view: StoreView, start: int, end: int) -> StoreView:
     """The records of [start, end), both of them record starts or ends."""
     kept = [

@@ -16,6 +16,10 @@ UNIT_BYTES = 20
 BATCH_UNIT_BYTES = 46
 BATCH_REST = [("tagsCode", ">i8"), ("stored", ">i8"), ("base", ">i8"), ("count", ">i2"), ("reserved", "V8")]
 LOOK_BACK_COUNT = 4096
+FEW_RECORDS = 16
+"""Most often one of the last records is in its queue: so many are read first, then ever more."""
+FEW_ENTRIES = 4
+"""The first entries that are asked of a queue are read alone; for more its file is read."""
 ENTRY_COLUMNS = ("queueId", "queueOffset", "physicalOffset", "storeSize")
 
 
@@ -30,8 +34,10 @@ class QueueEntries:
 
     def last_covered(self, file: LogFile, starts: I64) -> int | None:
         """Physical end of the last of the records that its queue has; None if no queue has any."""
-        for high in range(len(starts), 0, -LOOK_BACK_COUNT):
-            records = file.records(starts[max(high - LOOK_BACK_COUNT, 0) : high])
+        high, count = len(starts), FEW_RECORDS
+        while high > 0:
+            records = file.records(starts[max(high - count, 0) : high])
+            high, count = high - count, min(count * 16, LOOK_BACK_COUNT)
             records = records.select(records.whole)
             columns = (records.number(name)[::-1].tolist() for name in ENTRY_COLUMNS)
             topics = reversed(records.topic.to_pylist())
@@ -63,6 +69,11 @@ class QueueEntries:
         the same if it has nothing there any more. None without such a queue."""
         queue = self._queue(topic, queue_id)
         return None if queue is None else queue.extent(start, end)
+
+    def place(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        """The physical offset of a queue's entry; None without one, and for queues of batches. Reads one entry."""
+        queue = self._queue(topic, queue_id)
+        return None if queue is None else queue.place(queue_offset)
 
     def end(self) -> int:
         """The highest physical end that any entry names; 0 without entries. Reads the last file of every queue: only
@@ -98,6 +109,7 @@ class _Queue:
         rest = BATCH_REST if self._is_batch else [("tagsCode", ">i8")]
         self._unit = np.dtype([("offset", ">i8"), ("size", ">i4"), *rest])
         self._files: dict[int, NDArray[Any]] = {}
+        self._asked_count = 0
         self._paths = {base // unit_bytes: path for base, path in paths.items()}
 
     def has(self, queue_offset: int, phy_offset: int, size: int, *, alone: bool = False) -> bool:
@@ -110,8 +122,18 @@ class _Queue:
         if first is None:
             return False
         at = queue_offset - first
-        entry = self._entry(first, at) if alone and first not in self._files else self._entries(first)[at : at + 1]
+        self._asked_count += 1
+        is_alone = (alone or self._asked_count <= FEW_ENTRIES) and first not in self._files
+        entry = self._entry(first, at) if is_alone else self._entries(first)[at : at + 1]
         return len(entry) == 1 and int(entry["offset"][0]) == phy_offset and int(entry["size"][0]) == size
+
+    def place(self, queue_offset: int) -> int | None:
+        """The physical offset of one entry."""
+        first = max((start for start in self._paths if start <= queue_offset), default=None)
+        if self._is_batch or first is None:
+            return None
+        entry = self._entry(first, queue_offset - first)
+        return int(entry["offset"][0]) if len(entry) == 1 and entry["size"][0] > 0 else None
 
     def size_of(self, phy_offset: int) -> int:
         """Size of the record there, by an entry of the last file; 0 without one."""

@@ -126,10 +126,10 @@ class LogFile:
                 return
             position, size = position + chain.end, min(size * 4, largest)
 
-    def walk(self, start: int, stop: int) -> Chain:
-        """All records of [start, stop) at once, as positions in the file."""
+    def walk(self, start: int, stop: int, size: int = WINDOW_BYTES) -> Chain:
+        """All records of [start, stop) at once, as positions in the file; `size` bytes are read first."""
         pieces, end, broken = [np.empty(0, np.int64)], start, False
-        for position, _, chain in self.windows(start, stop):
+        for position, _, chain in self.windows(start, stop, size):
             pieces.append(chain.starts + position)
             end, broken = position + chain.end, chain.broken
         return Chain(np.concatenate(pieces), end, broken)

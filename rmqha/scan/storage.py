@@ -44,6 +44,10 @@ class Storage(Protocol):
         """A whole file, None if there is none."""
         ...
 
+    def matching(self, pattern: str) -> list[str]:
+        """The directories that a pattern of *, ? and [ab] stands for, in order."""
+        ...
+
     def open(self, path: str) -> StorageFile:
         """Raises FileNotFoundError."""
         ...
@@ -63,6 +67,11 @@ class LocalStorage:
             return Path(path).read_bytes()
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return None
+
+    def matching(self, pattern: str) -> list[str]:
+        """Local directories that a pattern stands for."""
+        anchor = Path(pattern).anchor
+        return sorted(str(path) for path in Path(anchor or ".").glob(pattern[len(anchor) :]) if path.is_dir())
 
     def open(self, path: str) -> StorageFile:
         """Open a local file, unbuffered."""
@@ -103,6 +112,12 @@ class FsspecStorage:
             return bytes(self._filesystem.cat_file(path))
         except (FileNotFoundError, IsADirectoryError):
             return None
+
+    def matching(self, pattern: str) -> list[str]:
+        """Directories of the file system that a pattern stands for."""
+        found = self._filesystem.glob(pattern, detail=True)
+        scheme = pattern.partition("://")[0]
+        return sorted(f"{scheme}://{name.lstrip('/')}" for name, item in found.items() if item["type"] == "directory")
 
     def open(self, path: str) -> StorageFile:
         """Open a file without read-ahead."""

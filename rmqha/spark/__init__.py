@@ -1,7 +1,7 @@
-"""The CommitLog as a Spark table: register, session, query, audit."""
+"""The CommitLog as a Spark table: register, session, read, sql, tables, query, audit."""
 
 from rmqha.spark.auditing import Audit, audit
 from rmqha.spark.local import register, session
-from rmqha.spark.sql import query
+from rmqha.spark.queries import behind, derive, query, read, sql, tables, translate
 
-__all__ = ["Audit", "audit", "query", "register", "session"]
+__all__ = ["Audit", "audit", "behind", "derive", "query", "read", "register", "session", "sql", "tables", "translate"]

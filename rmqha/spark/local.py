@@ -30,7 +30,7 @@ MAX_SOCKET_DIRECTORY_BYTES = 107 - len("/.123e4567-e89b-12d3-a456-426614174000.s
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make `format("commitlog")` known to a session and switch filter pushdown on; gives the session back.
+    """Make `format("commitlog")` known to a session; gives the session back.
 
     Its Python workers must be able to import rmqha: they run this interpreter unless PYSPARK_PYTHON says otherwise.
     A read's tasks are sized for the cores that the session has now, with room for more if it is on a cluster.
@@ -40,7 +40,6 @@ def register(spark: SparkSession) -> SparkSession:
     if context is not None and "PYSPARK_PYTHON" not in os.environ:
         os.environ["PYSPARK_PYTHON"] = sys.executable
         context.pythonExec = sys.executable
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     sizing = UNKNOWN if context is None else Sizing(context.defaultParallelism, not _is_local(str(context.master)))
     # a class of its own, which Spark pickles whole: it plans in other processes
     spark.dataSource.register(type(CommitLogSource.__name__, (CommitLogSource,), {"sizing": sizing}))
@@ -82,7 +81,6 @@ def session(
         "spark.python.authenticate.socketTimeout": "60s",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.python.filterPushdown.enabled": "true",
         **worker_sockets(directory),
     }
     for name, value in (quiet | dict(settings or {})).items():

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from glob import has_magic
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +24,7 @@ from rmqha.scan.api import (
     TYPES,
     Decoding,
     Interval,
+    Known,
     Looking,
     RowFilter,
     StoreView,
@@ -32,7 +35,7 @@ from rmqha.scan.api import (
 )
 from rmqha.scan.queues import QueueEntries
 from rmqha.scan.storage import storage_of
-from rmqha.spark.row_options import count, offsets_word, parse_rows, words
+from rmqha.spark.row_options import count, duration_ms, offsets_word, parse_rows, size_bytes, words
 
 OPTIONS = {
     "path": "directory of a store (a broker's storePathRootDir), or an address that fsspec knows",
@@ -49,8 +52,8 @@ OPTIONS = {
     "endingOffsets": "latest (default), or queue offsets to stop before as JSON, -1 being latest; not in streaming",
     "startingPhysicalOffset": "first physical offset to read",
     "endingPhysicalOffset": "physical offset to stop before",
-    "startingTimestamp": "earliest storeTimestamp to read, in ms since 1970",
-    "endingTimestamp": "storeTimestamp to stop before, in ms since 1970",
+    "startingTimestamp": "earliest storeTimestamp to read, in ms since 1970 or as ISO 8601",
+    "endingTimestamp": "storeTimestamp to stop before, in ms since 1970 or as ISO 8601",
     "timestampSlackMs": "by how much the brokers' clocks may have stepped back (600000): log that lies further outside "
     "the times is not read at all",
     "columns": "columns to make, parted by commas; fewer are faster",
@@ -67,11 +70,39 @@ OPTIONS = {
     "replicas": "of several replicas of one group: one (default, the one with the most committed), or verify: compare",
     "minPartitions": "at least so many tasks, where ranges do not fall below 4 MiB",
     "maxRecordsPerPartition": "at most so many records of log for a task",
-    "maxBytesPerTrigger": "a micro-batch holds about so many bytes of log at most",
+    "maxBytesPerTrigger": "a micro-batch holds about so many bytes of log at most, such as 256m",
+    "minOffsetsPerTrigger": "a micro-batch waits for so many messages of log, at most for maxTriggerDelay",
+    "maxTriggerDelay": "how long a micro-batch waits for minOffsetsPerTrigger, such as 30s (15m)",
     "useQueues": "false lets a filter on topics, queues or tags walk the log: consume queues are not asked",
+    "trustIndex": "true: queues need not prove that they know every record, and keys are looked up in the index",
     "readReport": "a directory in which every task leaves a JSON file of what it has read",
-    "pushFilters": "true lets WHERE prune the read; only for a DataFrame that is scanned once (see spark/source.py)",
+    "where": 'conditions as JSON, [["topic", "in", ["a"]], ["queueOffset", ">=", 7]]: rows that fail one are not read',
+    "pushFilters": "true is refused: Spark 4.3 mixes up the filters of a DataFrame that is scanned twice",
 }
+
+TABLE_PROPERTIES = frozenset(("collation", "comment", "external", "is_managed_location", "owner", "provider"))
+"""Names, in small letters, that Spark adds to the options of a table (CREATE TABLE … USING commitlog)."""
+
+
+def is_table(given: Mapping[str, str]) -> bool:
+    """Are these the options of a table, with its properties?"""
+    return any(name.lower() in TABLE_PROPERTIES for name in given)
+
+
+def without_table_properties(given: Mapping[str, str]) -> dict[str, str]:
+    """The options of a reader or a writer, without what Spark adds for a table; its location is the path unless one
+    was given. A table's own properties (TBLPROPERTIES) are not options either: its options come a second time, each
+    behind `option.`."""
+    if not is_table(given):
+        return dict(given)
+    lowered = {name.lower(): value for name, value in given.items()}
+    kept = {name.removeprefix("option."): value for name, value in lowered.items() if name.startswith("option.")}
+    for name in ("path", "paths", *kept):
+        kept[name] = lowered.get(name, kept.get(name, ""))
+    if not kept["path"] and not kept["paths"]:
+        kept["path"] = lowered.get("location", "")
+    return {name: value for name, value in kept.items() if value}
+
 
 SPARK_TYPES = {
     pa.string(): "string",
@@ -96,8 +127,8 @@ class ReadOptions:
     decompress: bool = True
     verify_crc: bool = True
     explode_batches: bool = True
-    push_filters: bool = False
     use_queues: bool = True
+    trust_index: bool = False
     read_report: str | None = None
     all_epochs: bool = False
     on_corrupt: str = "fail"
@@ -108,6 +139,8 @@ class ReadOptions:
     from_latest: bool = False
     has_ending_offsets: bool = False
     max_bytes_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 900_000
     fail_on_data_loss: bool = True
 
     @classmethod
@@ -115,15 +148,17 @@ class ReadOptions:
         """UsageError for an unknown name (says the nearest one) or a value of the wrong kind."""
         known = {name.lower(): name for name in OPTIONS}
         values: dict[str, str] = {}
-        for name, value in given.items():
+        for name, value in without_table_properties(given).items():
             if name.lower() not in known:
                 near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)[0]
                 raise UsageError(f"unknown option {name} of commitlog; the nearest known one is {known[near]}")
             values[known[name.lower()]] = value
         on_corrupt = _choice(values, "onCorrupt", ("fail", "skip", "row"))
-        push_filters = _switch(values, "pushFilters", default=False)
-        if push_filters and on_corrupt == "row":
-            raise UsageError("pushFilters would hide the rows that onCorrupt = 'row' makes: give one of them")
+        if _switch(values, "pushFilters", default=False):
+            raise UsageError(
+                "pushFilters = true gave wrong rows where a DataFrame was scanned twice, since Spark 4.3 mixes up the "
+                "filters of its scans: let rmqha.spark.read(spark, paths, where=…) or rmqha.spark.sql(spark, …) prune"
+            )
         return cls(
             paths=_paths(values),
             rows=parse_rows(values),
@@ -133,8 +168,8 @@ class ReadOptions:
             decompress=_switch(values, "decompress", default=True),
             verify_crc=_switch(values, "verifyCrc", default=True),
             explode_batches=_choice(values, "innerBatches", ("explode", "raw")) == "explode",
-            push_filters=push_filters,
             use_queues=_switch(values, "useQueues", default=True),
+            trust_index=_switch(values, "trustIndex", default=False),
             read_report=values.get("readReport"),
             all_epochs=_choice(values, "epochPolicy", ("committed", "all")) == "all",
             on_corrupt=on_corrupt,
@@ -144,7 +179,9 @@ class ReadOptions:
             max_records_per_partition=count(values, "maxRecordsPerPartition", 1),
             from_latest=offsets_word(values, "startingOffsets") == "latest",
             has_ending_offsets="endingOffsets" in values,
-            max_bytes_per_trigger=count(values, "maxBytesPerTrigger", 1),
+            max_bytes_per_trigger=_size(values, "maxBytesPerTrigger"),
+            min_offsets_per_trigger=count(values, "minOffsetsPerTrigger", 1),
+            max_trigger_delay_ms=duration_ms("maxTriggerDelay", values.get("maxTriggerDelay", "15m")),
             fail_on_data_loss=_switch(values, "failOnDataLoss", default=True),
         )
 
@@ -173,10 +210,11 @@ class ReadOptions:
                     f"{clusters[0] or '(unnamed)'}: read them apart"
                 )
 
-    def open(self) -> list[StoreView]:
-        """Look at every store. Errors as of `check_paths`, and StoreError for damaged files."""
+    def open(self, known: Mapping[str, Known] | None = None) -> list[StoreView]:
+        """Look at every store; `known` is what earlier looks have proven, by path. Errors as of `check_paths`, and
+        StoreError for damaged files."""
         self.check_paths()
-        views = [open_store(path, self.looking) for path in self.paths]
+        views = [open_store(path, self.looking, (known or {}).get(path)) for path in self.paths]
         check_no_copies(views)
         return views
 
@@ -245,7 +283,22 @@ def _paths(values: Mapping[str, str]) -> tuple[str, ...]:
         paths += more
     if not paths:
         raise UsageError("commitlog needs a path: load('/data/broker-a'), the broker's data directory")
-    return tuple(dict.fromkeys(path.removeprefix("file://") for path in paths))
+    return tuple(dict.fromkeys(found for path in paths for found in _matching(plain_path(path))))
+
+
+def _matching(path: str) -> list[str]:
+    """The directories that a pattern (*, ?, [ab]) stands for; a path that is none, or is there, itself."""
+    if not has_magic(path) or storage_of(path).entries(path) is not None:
+        return [path]
+    found = storage_of(path).matching(path)
+    if not found:
+        raise UsageError(f"{path}: no directory matches")
+    return found
+
+
+def plain_path(path: str) -> str:
+    """A path without the scheme file, as Spark (file:/a) or others (file:///a) write it."""
+    return re.sub(r"^file:/+(?=[^/])", "/", path)
 
 
 def _choice(values: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
@@ -253,6 +306,10 @@ def _choice(values: Mapping[str, str], name: str, choices: Sequence[str]) -> str
     if value not in choices:
         raise UsageError(f"option {name} = {values[name]!r} must be {' or '.join(choices)}")
     return value
+
+
+def _size(values: Mapping[str, str], name: str) -> int | None:
+    return size_bytes(name, values[name]) if name in values else None
 
 
 def _switch(values: Mapping[str, str], name: str, *, default: bool) -> bool:

@@ -94,6 +94,7 @@ def read(options: ReadOptions, partition: InputPartition, decoding: Decoding, ro
             rows,
             pass_loss=not options.fail_on_data_loss,
             use_queues=options.use_queues,
+            trust_index=options.trust_index,
             counts=counts,
         ):
             row_count += batch.num_rows

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rmqha.model.error import UsageError
 from rmqha.model.pattern import compiled
 from rmqha.scan.api import Interval, RowFilter
+from rmqha.scan.filter import NUMBERS
 
 EARLIEST, LATEST = -2, -1
 """The two ends as numbers inside JSON, as Kafka's source has them."""
@@ -27,8 +30,11 @@ def parse_rows(values: Mapping[str, str]) -> RowFilter:
         if not all(queue.isdecimal() for queue in queues):
             raise UsageError(f"option queueId = {values['queueId']!r} must be whole numbers parted by commas")
         rows = rows.with_values("queueId", frozenset(map(int, queues)))
-    for column, suffix in (("physicalOffset", "PhysicalOffset"), ("storeTimestamp", "Timestamp")):
-        low, end = count(values, f"starting{suffix}"), count(values, f"ending{suffix}")
+    for column, suffix, parse in (
+        ("physicalOffset", "PhysicalOffset", count),
+        ("storeTimestamp", "Timestamp", moment_ms),
+    ):
+        low, end = parse(values, f"starting{suffix}"), parse(values, f"ending{suffix}")
         if low is not None:
             rows = rows.with_interval(column, Interval(low=low))
         if end is not None:
@@ -39,7 +45,9 @@ def parse_rows(values: Mapping[str, str]) -> RowFilter:
     if tags and tags != ("*",):
         rows = rows.with_tags(frozenset(tags))
     keys = words("keys", values.get("keys"))
-    return RowFilter(**{**_fields(rows), "keys": frozenset(keys)}) if keys else rows
+    if keys:
+        rows = replace(rows, keys=frozenset(keys))
+    return _where(rows, values["where"]) if "where" in values else rows
 
 
 def words(name: str, value: str | None) -> tuple[str, ...]:
@@ -57,14 +65,47 @@ def count(values: Mapping[str, str], name: str, low: int = 0, high: int = 2**63 
     return int(value)
 
 
+_SIZE = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
+_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)", re.IGNORECASE)
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def size_bytes(name: str, value: str) -> int:
+    """A size such as 64000000, 512k, 256m, 1g (of 1,024). UsageError for another."""
+    found = _SIZE.fullmatch(value.strip())
+    size = 0 if found is None else int(found[1]) << 10 * ("", "k", "m", "g", "t").index(found[2].lower())
+    if not 0 < size < 2**63:
+        raise UsageError(f"option {name} = {value!r} must be a size above 0, such as 64000000, 512k, 256m or 1g")
+    return size
+
+
+def duration_ms(name: str, value: str) -> int:
+    """A time such as 500ms, 30s, 5m, 1h. UsageError for another."""
+    found = _TIME.fullmatch(value.strip())
+    if found is None or not 0 < float(found[1]) * _UNITS_MS[found[2].lower()] < 2**53:
+        raise UsageError(f"option {name} = {value!r} must be a time such as 30s, 5m or 1h")
+    return round(float(found[1]) * _UNITS_MS[found[2].lower()])
+
+
+def moment_ms(values: Mapping[str, str], name: str) -> int | None:
+    """Milliseconds since 1970, given so or as ISO 8601 (UTC where no offset is named); None without the option."""
+    value = values.get(name)
+    if value is None or value.isdecimal():
+        return count(values, name)
+    try:
+        moment = datetime.fromisoformat(value.strip())
+    except ValueError:
+        raise UsageError(
+            f"option {name} = {value!r} must be ms since 1970, or a time such as 2026-11-26T08:00:00Z"
+        ) from None
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+
+
 def offsets_word(values: Mapping[str, str], name: str) -> str | None:
     """earliest or latest, where an option of offsets is no JSON."""
     word = values.get(name, "").strip().lower()
     return word if word in ("earliest", "latest") else None
-
-
-def _fields(rows: RowFilter) -> dict[str, Any]:
-    return {name: getattr(rows, name) for name in RowFilter.__slots__}
 
 
 def _parted(name: str, value: str | None, separator: str) -> tuple[str, ...]:
@@ -127,6 +168,41 @@ def _queue_bounds(name: str, value: str | None) -> dict[tuple[str, int], Interva
                 limit = Interval(low=offset) if starting else Interval(high=offset - 1)
                 bounds[topic, int(queue)] = limit
     return bounds
+
+
+WHERE_FORM = 'a JSON array of conditions such as ["topic", "in", ["a"]] and ["queueOffset", ">=", 7]'
+
+
+def _where(rows: RowFilter, value: str) -> RowFilter:
+    """The filter, and conditions as `RowFilter.conditions` gives them. UsageError for other ones."""
+    try:
+        given = json.loads(value)
+    except ValueError:
+        given = None
+    if not isinstance(given, list):
+        raise UsageError(f"option where = {value!r} must be {WHERE_FORM}")
+    for item in given:
+        made = _condition(rows, item) if isinstance(item, list) and len(item) == 3 else None
+        if made is None:
+            raise UsageError(f"option where has the condition {json.dumps(item)}; it must be {WHERE_FORM}")
+        rows = made
+    return rows
+
+
+def _condition(rows: RowFilter, item: list[Any]) -> RowFilter | None:
+    match item:
+        case ["topic" | "tags" | "keys" as name, "in", list(texts)] if all(type(text) is str for text in texts):
+            wanted = frozenset(texts)
+            if name == "keys":
+                return replace(rows, keys=wanted) if rows.keys is None else None
+            return rows.with_topics(wanted) if name == "topic" else rows.with_tags(wanted)
+        case [str(name), "in", list(numbers)] if name in NUMBERS and all(type(number) is int for number in numbers):
+            return rows.with_values(name, frozenset(numbers))
+        case [str(name), ">=", int(number)] if name in NUMBERS:
+            return rows.with_interval(name, Interval(low=number))
+        case [str(name), "<=", int(number)] if name in NUMBERS:
+            return rows.with_interval(name, Interval(high=number))
+    return None
 
 
 def _json(name: str, value: str) -> dict[str, Any]:

@@ -6,11 +6,10 @@ Every task reads whole ranges of whole records and sends Arrow batches. How far 
 first action on a DataFrame: load again to see what has come since.
 
 What is not read at all. Spark 4's Python data sources get no column pruning: name the columns with the option `columns`
-or with `.schema("topic string, queueId int")`. Rows are pruned by the options topic, queueId, starting… and ending…,
-always rightly. Pruning by WHERE is Spark's filter pushdown, which works here too, but Spark 4.3 keeps what was pushed
-last in an object that all scans of one loaded DataFrame share: in a UNION or a join of the DataFrame with itself, and
-in its next query without a filter, a scan silently gets another scan's rows. So filters are pushed only with the option
-`pushFilters`, for a DataFrame that is scanned once; `rmqha.spark.query` sets it where it has counted one scan.
+or with `.schema("topic string, queueId int")`. Rows are pruned by the options topic, queueId, where, starting… and
+ending…, always rightly. Spark's filter pushdown is not used: Spark 4.3 keeps what was pushed last in an object that all
+scans of one loaded DataFrame share, so in a UNION or a join of the DataFrame with itself, and in its next query without
+a filter, a scan silently gets another scan's rows. `rmqha.spark.read` and `sql` make options of what a query needs.
 """
 
 from __future__ import annotations
@@ -32,15 +31,19 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from rmqha.model.error import UsageError
 from rmqha.scan.api import Interval, RowFilter, by_group, prune, told_of
-from rmqha.spark.options import ReadOptions, column_type, known_column
+from rmqha.spark.options import ReadOptions, column_type, is_table, known_column, without_table_properties
 from rmqha.spark.partition import UNKNOWN, LogPartition, Sizing, partitions, read
 from rmqha.spark.stream import CommitLogStreamReader
 from rmqha.spark.write_rows import check_schema, parse_write_options
 from rmqha.spark.writer import CommitLogWriter
+
+TABLE_OPTIONS = "rmqha.options"
+"""Key of a column's metadata."""
 
 
 class CommitLogSource(DataSource):
@@ -53,19 +56,23 @@ class CommitLogSource(DataSource):
         """Name of the data source in `spark.read.format`."""
         return "commitlog"
 
-    def schema(self) -> str:
-        """Columns as DDL. Raises UsageError for a wrong option or path."""
+    def schema(self) -> str | StructType:
+        """The columns. Raises UsageError for a wrong option or path."""
         options = ReadOptions.parse(self.options)
         options.check_paths()
-        return options.ddl
+        if not is_table(self.options):
+            return options.ddl
+        # Spark hands the options of a catalog's table to nobody but here: its first column keeps them
+        made = from_arrow_schema(options.decoding(options.columns, options.properties_as).schema)
+        made.fields[0].metadata = {TABLE_OPTIONS: without_table_properties(self.options)}
+        return made
 
     def reader(self, schema: StructType) -> CommitLogReader:
         """Reader of a batch query. Raises UsageError for wrong options or columns."""
         options, properties_as = self._checked(schema)
         if options.from_latest:
             raise UsageError("startingOffsets = 'latest' is for a streaming query; here it would read nothing")
-        kind = PushingReader if options.push_filters else CommitLogReader
-        return kind(options, schema.fieldNames(), properties_as, self.sizing)
+        return CommitLogReader(options, schema.fieldNames(), properties_as, self.sizing)
 
     def streamReader(self, schema: StructType) -> CommitLogStreamReader:  # noqa: N802 - the base class's name
         """Reader of a streaming query. Raises UsageError for wrong options or columns."""
@@ -80,9 +87,19 @@ class CommitLogSource(DataSource):
         check_schema({field.name: field.dataType.simpleString() for field in schema.fields})
         return CommitLogWriter(path, config, overwrite=overwrite)
 
+    def _options_of(self, schema: StructType) -> dict[str, str]:
+        given = dict(self.options)
+        kept = {} if given else next((field.metadata.get(TABLE_OPTIONS) or {} for field in schema.fields), {})
+        if not given and not kept:
+            raise UsageError(
+                "commitlog is given no options: a table keeps them only if CREATE TABLE … USING commitlog names no "
+                "columns; choose those by the option columns"
+            )
+        return given or dict(kept)
+
     def _checked(self, schema: StructType) -> tuple[ReadOptions, str]:
         """The options, and the form of the properties that the schema asks for. UsageError for a foreign column."""
-        options = ReadOptions.parse(self.options)
+        options = ReadOptions.parse(self._options_of(schema))
         properties_as = options.properties_as
         for field in schema.fields:
             name, given = known_column(field.name, options.on_corrupt), field.dataType.simpleString()
@@ -124,20 +141,9 @@ class CommitLogReader(DataSourceReader):
         return read(self._options, partition, self._decoding, self._rows)
 
 
-class PushingReader(CommitLogReader):
-    """Also lets Spark's filters prune. An own class: Spark asks for a session setting as soon as the method exists."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - the base class's name
-        """Takes what it can apply exactly; the rest stays with Spark."""
-        self._rows, left = push(self._rows, filters)
-        return left
-
-
-# --- the filters of Spark that the reader applies itself: exactly, so that Spark need not look again ------------------
+# --- filters of Spark as row filters, exactly -------------------------------------------------------------------------
 # topic and tags with = and IN; queueId, queueOffset, physicalOffset, bornTimestamp and storeTimestamp with =, IN, <,
-# <=, >, >=. Timestamps are kept in milliseconds, Spark compares microseconds: bounds are rounded inwards. Spark hands
-# its sources nothing that looks into an array, so of `keys` no condition comes here: `rmqha.spark.query` makes the
-# option `keys` of it.
+# <=, >, >=. Timestamps are kept in milliseconds, Spark compares microseconds: bounds are rounded inwards.
 
 WHOLE_NUMBERS = frozenset(("queueId", "queueOffset", "physicalOffset"))
 TIMESTAMPS = frozenset(("bornTimestamp", "storeTimestamp"))

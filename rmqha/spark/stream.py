@@ -8,16 +8,30 @@ has got as far. A log that was cut below what a batch had read, or written anew 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
-from rmqha.model.error import StoreError, UsageError
-from rmqha.scan.api import LogRange, StoreView, by_group, open_store, told_of
-from rmqha.scan.position import Position, between, end_within, has_reached, may_have_changed, position_at
+from rmqha.model.error import RmqhaError, StoreError, UsageError
+from rmqha.scan.api import (
+    ANY_TIME,
+    Interval,
+    Known,
+    LogRange,
+    RowFilter,
+    StoreView,
+    by_group,
+    check_no_copies,
+    open_store,
+    prune,
+    told_of,
+)
+from rmqha.scan.position import Position, between, end_within, has_reached, may_have_changed, position_at, record_count
 from rmqha.spark.options import ReadOptions, check_queues
 from rmqha.spark.partition import UNKNOWN, LogPartition, Sizing, partitions, read
 
@@ -83,6 +97,16 @@ def _is_of(view: StoreView, place: Place) -> bool:
     return place.get("brokerId") in (None, view.broker_id)
 
 
+def _of_history(group: Sequence[StoreView], offset: Offset) -> StoreView:
+    """The first of a group's replicas that has the history of the offset; the first, if none has."""
+    place = offset.get(log_name(group[0]))
+    for view in group if place is not None and len(group) > 1 else ():
+        with suppress(StoreError):
+            if has_reached(view, _position(place or {}), same_replica=_is_of(view, place or {})):
+                return view
+    return group[0]
+
+
 class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives in one Python process of the driver; `read` runs in those of the tasks."""
 
@@ -90,13 +114,18 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._options, self._sizing = options, sizing
         self._decoding = options.decoding(columns, properties_as)
         self._target: Offset | None = None
+        self._known = {path: Known() for path in options.paths}
+        self._logs: dict[str, str] = {}
+        """By path: the log that was found there."""
+        self._waits_since_ms: int | None = None
 
     # --- offsets ------------------------------------------------------------------------------------------------------
     def initialOffset(self) -> Offset:  # noqa: N802 - the base class's name
         """Place at which a query begins that has no checkpoint."""
         low = self._options.rows.physical_offsets.low
+        times = Interval(low=self._options.rows.store_timestamps.low)
         found: Offset = {}
-        views = self._open()
+        views = self._open({})
         if self._options.fail_on_data_loss:
             check_queues(self._options.rows, views, streams=True)
         for view in views:
@@ -104,6 +133,10 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             if view.min_offset < low and not self._options.from_latest:
                 # rows before `low` are left out by the option's own filter
                 first = self._end_within(view, view.min_offset, low - view.min_offset)
+            if times.low > ANY_TIME.low and not self._options.from_latest:
+                # log that is older by more than brokers' clocks step back holds no row of this query
+                later = prune(view, RowFilter(intervals={"storeTimestamp": times}), self._options.timestamp_slack_ms)
+                first = max(first, later.min_offset)
             found[log_name(view)] = _place(view, first)
         return found
 
@@ -115,7 +148,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """End of the next batch that begins at `start`, at most `limit` bytes on."""
         max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-        views = self._open()
+        views = self._open(start)
         found: Offset = {}
         for view, place in zip(views, _places(views, start), strict=True):
             name = log_name(view)
@@ -125,11 +158,33 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             if max_bytes is not None and begin < end:
                 end = min(end, self._end_within(view, begin, max(max_bytes // len(self._options.paths), 1)))
             found[name] = place if place is not None and end <= begin else _place(view, max(end, begin))
-        return found
+        return start if start and self._is_to_wait(views, start, found) else found
+
+    def _is_to_wait(self, views: Sequence[StoreView], start: Offset, end: Offset) -> bool:
+        """Are there fewer messages than minOffsetsPerTrigger, and has that not been so for maxTriggerDelay?"""
+        least = self._options.min_offsets_per_trigger
+        if least is None or self._target is not None:
+            return False
+        left, has_more = least, False
+        for view, place, until in zip(views, _places(views, start), _places(views, end), strict=True):
+            first, last = self._begin(view, place), _position(until or {}).physical_offset
+            if first < last:
+                has_more = True
+                left -= record_count(between(view, first, last), left, pass_damage=self._options.on_corrupt != "fail")
+        now_ms = time.monotonic_ns() // 1_000_000
+        if not has_more or left <= 0:
+            self._waits_since_ms = None
+            return False
+        if self._waits_since_ms is None:
+            self._waits_since_ms = now_ms
+        if now_ms - self._waits_since_ms < self._options.max_trigger_delay_ms:
+            return True
+        self._waits_since_ms = None
+        return False
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
         """Ends of the stores as they are now, for Spark's statistics."""
-        return {log_name(view): _place(view, view.end_offset) for view in self._open()}
+        return {log_name(view): _place(view, view.end_offset) for view in self._open({})}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of the query: what is there now."""
@@ -155,7 +210,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     # --- rows ---------------------------------------------------------------------------------------------------------
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Ranges of the batch from `start` to `end`, one for each task."""
-        views = self._open()
+        views = self._open(end)
         kept, ends = [], list[End]()
         for view, place, until in zip(views, _places(views, start), _places(views, end), strict=True):
             if until is None:
@@ -198,15 +253,24 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         except StoreError as cut:
             raise cut from None
 
-    def _open(self) -> list[StoreView]:
-        groups = by_group(self._options.open())
-        twice = next((group for group in groups if len(group) > 1), None)
-        if twice is not None:
-            raise UsageError(
-                f"{twice[0].root} and {twice[1].root} are replicas of one group, {twice[0].broker_name}: a streaming "
-                "query reads one of them, give one"
-            )
-        return [group[0] for group in groups]
+    def _open(self, offset: Offset) -> list[StoreView]:
+        """One store of each log: of several replicas the one with the most committed whose history the offset is of.
+        What cannot be opened is passed over if another replica of its log can."""
+        views, wrong = [], dict[str, RmqhaError]()
+        if not self._logs:
+            self._options.check_paths()
+        for path in self._options.paths:
+            try:
+                views.append(open_store(path, self._options.looking, self._known[path]))
+                self._logs[path] = log_name(views[-1])
+            except (StoreError, UsageError) as error:
+                wrong[path] = error
+        there = {log_name(view) for view in views}
+        for path, problem in wrong.items():
+            if self._logs.get(path) not in there:
+                raise problem
+        check_no_copies(views)
+        return [_of_history(group, offset) for group in by_group(views)]
 
     def _end_within(self, view: StoreView, start: int, max_bytes: int) -> int:
         return end_within(view, start, max_bytes, pass_damage=self._options.on_corrupt != "fail")

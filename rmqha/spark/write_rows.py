@@ -10,6 +10,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
+
 from rmqha.model.error import UsageError
 from rmqha.model.message import (
     MAX_PROPERTIES_BYTES,
@@ -21,6 +23,7 @@ from rmqha.model.message import (
     SYS_FLAG_INNER_BATCH,
     encode_properties,
 )
+from rmqha.spark.options import SPARK_TYPES, plain_path, without_table_properties
 from rmqha.store.config import StoreConfig
 from rmqha.store.log.record import NewMessage
 
@@ -69,14 +72,14 @@ def parse_write_options(given: Mapping[str, str]) -> tuple[str, StoreConfig]:
     """The directory and the sizes of its files. Raises UsageError naming the nearest option."""
     known = {name.lower(): name for name in ("path", *SIZES)}
     values: dict[str, str] = {}
-    for name, value in given.items():
+    for name, value in without_table_properties(given).items():
         if name.lower() not in known:
             near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)[0]
             raise UsageError(f"unknown option {name} of a commitlog write; the nearest known one is {known[near]}")
         values[known[name.lower()]] = value
     if not values.get("path"):
         raise UsageError("commitlog needs a path to write to: save('/data/new-store')")
-    path = values["path"].removeprefix("file://")
+    path = plain_path(values["path"])
     if _SCHEME.match(path):
         raise UsageError(f"commitlog writes to a directory of this machine only, not to {path}: copy the store there")
     sizes: dict[str, Any] = {}
@@ -86,6 +89,13 @@ def parse_write_options(given: Mapping[str, str]) -> tuple[str, StoreConfig]:
                 raise UsageError(f"option {name} = {values[name]!r} must be a whole number above 0")
             sizes[field] = int(values[name])
     return path, replace(StoreConfig(), **sizes)
+
+
+def written_as(kind: Any) -> str:
+    """Spark's name of an Arrow type, as `check_schema` compares it."""
+    if pa.types.is_timestamp(kind):
+        return "timestamp"
+    return "map<string,string>" if pa.types.is_map(kind) else SPARK_TYPES.get(kind, str(kind))
 
 
 def check_schema(columns: Mapping[str, str]) -> None:

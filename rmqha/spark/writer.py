@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from rmqha.host.disk import HostDisk
 from rmqha.model.error import UsageError
-from rmqha.spark.write_rows import messages
+from rmqha.spark.write_rows import check_schema, messages, written_as
 from rmqha.store.config import StoreConfig
 from rmqha.store.meta import config_file, epoch_file, identity_file
 from rmqha.store.store import Store
@@ -87,6 +87,15 @@ class CommitLogWriter(DataSourceArrowWriter):
             if sink is not None:
                 sink.close()
         return StagedPart(context.partitionId(), str(path), row_count)
+
+    def write_table(self, table: Any) -> None:
+        """Append an Arrow table's rows, without Spark. UsageError for columns or rows that cannot be written."""
+        check_schema({field.name: written_as(field.type) for field in table.schema})
+        self._staging.mkdir(parents=True, exist_ok=True)
+        path = self._staging / "0.arrow"
+        with path.open("wb") as file, pa.ipc.new_stream(file, table.schema) as sink:
+            sink.write_table(table)
+        self.commit([StagedPart(0, str(path), table.num_rows)])
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Append what all tasks have put aside, and remove it."""

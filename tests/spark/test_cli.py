@@ -40,7 +40,7 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         asked.append(arguments)
         return ANSWER
 
-    monkeypatch.setattr("rmqha.spark.sql.query", answer)
+    monkeypatch.setattr("rmqha.spark.queries.query", answer)
     return asked
 
 
@@ -61,7 +61,7 @@ def test_table_is_whole_in_a_pipe(answered: list[tuple[Any, ...]]) -> None:
 
 def shown(monkeypatch: pytest.MonkeyPatch, answer: Any, columns: int) -> list[str]:
     """The lines that a terminal of this width gets."""
-    monkeypatch.setattr("rmqha.spark.sql.query", lambda *_: answer)
+    monkeypatch.setattr("rmqha.spark.queries.query", lambda *_: answer)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", str(columns))
     return [Text.from_ansi(line).plain for line in run("select 1", "--path", "/a").stdout.splitlines()]
@@ -107,7 +107,7 @@ def test_rows_become_blocks_where_a_table_does_not_fit(monkeypatch: pytest.Monke
 
 
 def test_many_rows_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmqha.spark.sql.query", lambda *_: pa.table({"n": list(range(5))}))
+    monkeypatch.setattr("rmqha.spark.queries.query", lambda *_: pa.table({"n": list(range(5))}))
     monkeypatch.setattr("rmqha.cli.storage.spark.TABLE_MAX_ROWS", 2)
     done = run("select 1", "--path", "/a")
     assert len(done.stdout.splitlines()) == 3
@@ -115,7 +115,7 @@ def test_many_rows_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_wrong_input_is_told_before_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmqha.spark.sql.session", lambda name: pytest.fail("Spark was started"))
+    monkeypatch.setattr("rmqha.spark.queries.session", lambda name: pytest.fail("Spark was started"))
     writer = LogWriter(tmp_path / "s")
     writer.append(Message())
     root = str(writer.write())

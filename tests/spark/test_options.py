@@ -11,7 +11,7 @@ import pytest
 from rmqha.model.error import StoreError, UsageError
 from rmqha.scan.api import TYPES, Interval, RowFilter
 from rmqha.spark.options import OPTIONS, ReadOptions
-from rmqha.spark.sql import referenced_columns
+from rmqha.spark.queries import referenced_columns
 from rmqha.spark.stream import CommitLogStreamReader
 from tests.scan.test_api import unpack
 from tests.store.log_writer import LogWriter, Message
@@ -52,8 +52,19 @@ def test_names_are_case_insensitive_and_values_are_read() -> None:
         ({"propertiesAs": "xml"}, "option propertiesAs = 'xml' must be json or map"),
         ({"onCorrupt": "rows"}, "option onCorrupt = 'rows' must be fail or skip or row"),
         (
-            {"onCorrupt": "row", "pushFilters": "true"},
-            "pushFilters would hide the rows that onCorrupt = 'row' makes: give one of them",
+            {"pushFilters": "true"},
+            "pushFilters = true gave wrong rows where a DataFrame was scanned twice, since Spark 4.3 mixes up the "
+            "filters of its scans: let rmqha.spark.read(spark, paths, where=…) or rmqha.spark.sql(spark, …) prune",
+        ),
+        (
+            {"where": "topic"},
+            "option where = 'topic' must be a JSON array of conditions such as "
+            '["topic", "in", ["a"]] and ["queueOffset", ">=", 7]',
+        ),
+        (
+            {"where": '[["body", "in", ["a"]]]'},
+            'option where has the condition ["body", "in", ["a"]]; it must be a JSON array of conditions such as '
+            '["topic", "in", ["a"]] and ["queueOffset", ">=", 7]',
         ),
         ({"columns": "_corrupt"}, "commitlog has the column _corrupt only with the option onCorrupt = 'row'"),
         ({"queueId": "a"}, "option queueId = 'a' must be whole numbers parted by commas"),
@@ -94,6 +105,16 @@ def test_names_are_case_insensitive_and_values_are_read() -> None:
             {"includeHeaders": "true", "includeProperties": "true"},
             "the options includeProperties and includeHeaders mean the same: give one of them",
         ),
+        (
+            {"maxBytesPerTrigger": "1 gigabyte"},
+            "option maxBytesPerTrigger = '1 gigabyte' must be a size above 0, such as 64000000, 512k, 256m or 1g",
+        ),
+        (
+            {"startingTimestamp": "yesterday"},
+            "option startingTimestamp = 'yesterday' must be ms since 1970, or a time such as 2026-11-26T08:00:00Z",
+        ),
+        ({"maxTriggerDelay": "long"}, "option maxTriggerDelay = 'long' must be a time such as 30s, 5m or 1h"),
+        ({"path": "/no/such/dir*/b"}, "/no/such/dir*/b: no directory matches"),
         ({"paths": "{}"}, "option paths = '{}' must be a JSON array of directories"),
     ],
 )
@@ -129,6 +150,18 @@ def test_columns_that_depend_on_options() -> None:
     assert set(TYPES) - set(without.columns) == {"properties"}
     marked = ReadOptions.parse({"path": "/a", "onCorrupt": "row"})
     assert marked.columns == (*TYPES, "_corrupt") and marked.ddl.endswith("`_corrupt` string")
+
+
+def test_sizes_and_patterns_of_paths(tmp_path: Path) -> None:
+    for text, size in (("64000000", 64_000_000), ("1k", 1024), ("256M", 2**28), ("1g", 2**30), ("2 GiB", 2**31)):
+        assert ReadOptions.parse({"path": "/a", "maxBytesPerTrigger": text}).max_bytes_per_trigger == size
+    for name in ("broker-b", "broker-a", "other"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "broker-c").write_text("a file")
+    found = ReadOptions.parse({"path": f"{tmp_path}/broker-*"}).paths
+    assert found == (f"{tmp_path}/broker-a", f"{tmp_path}/broker-b")
+    (tmp_path / "a[1]").mkdir()
+    assert ReadOptions.parse({"path": f"{tmp_path}/a[1]"}).paths == (f"{tmp_path}/a[1]",)
 
 
 def test_no_path() -> None:

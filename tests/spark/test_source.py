@@ -14,11 +14,13 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+import rmqha.spark
 from rmqha.model.error import RmqhaError, StoreError, UsageError
 from rmqha.scan.api import TYPES, Decoding, open_store, read_store
 from rmqha.spark import audit
 from rmqha.spark.java import _launcher_home, bundled_java
-from rmqha.spark.sql import _answer, scan_count, translate
+from rmqha.spark.pruning import need_of
+from rmqha.spark.queries import translate
 from tests.scan.test_api import GOLDEN, unpack
 from tests.store.log_writer import LogWriter, Message
 from tests.support.patience import HANG_S
@@ -65,49 +67,100 @@ def test_sql_over_several_partitions(spark: SparkSession, golden: Path) -> None:
     assert [tuple(row) for row in counts] == [("GoldNormal", 360), ("GoldMixed", 145), ("GoldOrder", 100)]
 
 
-PUSHED = "topic in ('GoldNormal', 'GoldTxn') and queueId <= 2 and storeTimestamp < timestamp'2026-11-21 01:59:00.1'"
-
-
-def test_pushed_filters_keep_what_spark_would(spark: SparkSession, golden: Path) -> None:
-    def asked(condition: str, push: str) -> tuple[list[int], str]:
-        options = {"columns": "topic,queueId,storeTimestamp,physicalOffset,tags", "pushFilters": push}
-        frame = spark.read.format("commitlog").options(**options).load(str(golden)).where(condition)
-        plan = frame._jdf.queryExecution().executedPlan().toString()
-        return sorted(row.physicalOffset for row in frame.collect()), plan
-
-    plain, plan = asked(PUSHED, "false")
-    assert "Filter (" in plan and len(plain) > 100
-    found, plan = asked(PUSHED, "true")
-    assert found == plain and "Filter (" not in plan
-    found, plan = asked(f"{PUSHED} and tags = 'TagA'", "true")
-    assert "Filter (" not in plan and 0 < len(found) < len(plain)
-
-
 CONDITIONS = {
-    "topic": "topic = 'GoldOrder'",
+    "topic": "topic in ('GoldOrder', 'GoldNormal')",
     "queueId": "queueId in (0, 1)",
-    "queueOffset": "queueOffset between 3 and 50",
+    "queueOffset": "50 >= queueOffset and queueOffset > 3",
     "storeTimestamp": "storeTimestamp >= timestamp'2026-11-21 01:47:21.25'",
-    "tags": "tags in ('create', 'pay')",
+    "tags": "tags in ('create', 'pay', 'TagA', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i', 'j')",
 }
 
 
-def test_what_is_pushed_is_reported_as_pushed(
-    spark: SparkSession, golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("given", [*([name] for name in CONDITIONS), list(CONDITIONS)])
+def test_conditions_prune_and_keep_what_spark_would(
+    spark: SparkSession, golden: Path, tmp_path: Path, given: list[str]
 ) -> None:
-    """In the plan, under PushedFilters and with no filter of Spark's own left, and in the report of what was read."""
-    options = {"columns": "topic,queueId,queueOffset,storeTimestamp,tags,keys", "pushFilters": "true"}
-    where = " and ".join(CONDITIONS.values())
-    frame = spark.read.format("commitlog").options(**options, readReport=str(tmp_path)).load(str(golden)).where(where)
-    frame.explain("formatted")
-    plan = capsys.readouterr().out
-    (line,) = (line for line in plan.splitlines() if line.startswith("PushedFilters:"))
-    assert all(f"({name}," in line for name in CONDITIONS) and "* Filter" not in plan
-    rows = frame.collect()
-    plain = spark.read.format("commitlog").option("columns", options["columns"]).load(str(golden)).where(where)
-    assert rows and sorted(rows) == sorted(plain.collect())
-    asked = json.loads(next(tmp_path.glob("task-*.json")).read_text())["filter"]
-    assert {name.partition(" ")[0] for name in asked} == set(CONDITIONS)
+    where = " and ".join(CONDITIONS[name] for name in given)
+    found = rmqha.spark.read(spark, golden, columns=["physicalOffset", "queueOffset"], where=where, readReport=tmp_path)
+    rows = sorted(found.collect())
+    plain = spark.read.format("commitlog").load(str(golden)).where(where).select("physicalOffset", "queueOffset")
+    assert rows == sorted(plain.collect()) and 0 < len(rows) < 746
+    told = [json.loads(path.read_text()) for path in tmp_path.glob("task-*.json")]
+    assert sum(item["rows"] for item in told) == len(rows), "the source has left out the others itself"
+    assert {name.partition(" ")[0] for item in told for name in item["filter"]} == set(given)
+    assert found.columns == ["physicalOffset", "queueOffset"]
+
+
+def test_a_frame_that_was_read_with_conditions_may_be_scanned_twice(spark: SparkSession, golden: Path) -> None:
+    normal = rmqha.spark.read(spark, golden, columns=["topic", "queueId"], where="topic = 'GoldNormal'")
+    assert normal.where("queueId = 0").union(normal).count() == 360 + normal.where("queueId = 0").count() > 360
+    assert normal.count() == 360
+
+
+def test_a_question_in_dataframe_words_is_pruned(spark: SparkSession, golden: Path, tmp_path: Path) -> None:
+    def question(log: DataFrame) -> DataFrame:
+        return log.where(log.topic == "GoldOrder").groupBy("queueId").count()
+
+    found = rmqha.spark.derive(spark, golden, question, readReport=str(tmp_path))
+    plain = question(spark.read.format("commitlog").load(str(golden)))
+    assert sorted(found.collect()) == sorted(plain.collect())
+    told = [json.loads(path.read_text()) for path in tmp_path.glob("task-*.json")]
+    assert sum(item["rows"] for item in told) == 100
+    assert "body" not in found._jdf.queryExecution().optimizedPlan().toString()
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "conditions"),
+    [
+        ("select count(*) from log", "queueId", None),
+        ("select topic, count(*) from log group by topic", "topic", None),
+        (
+            "select a.body from log a join log b on a.msgId = b.uniqKey where a.queueId = 1 and b.queueId = 3",
+            None,
+            "1 3",
+        ),
+        ("select * from log where topic = 'x' union all select * from log", "*", None),
+        ("select topic from log where queueId = (select max(queueId) from log)", "topic,queueId", None),
+        ("select max(tags) from log where topic = 'a' or queueId = 3", "topic,queueId,tags", None),
+    ],
+)
+def test_what_a_query_needs(
+    spark: SparkSession, golden: Path, text: str, columns: str | None, conditions: str | None
+) -> None:
+    spark.read.format("commitlog").load(str(golden)).createOrReplaceTempView("log")
+    need = need_of(spark.sql(text))
+    assert need is not None
+    options = need.options({})
+    if columns is not None:
+        assert set(options["columns"].split(",")) == (set(TYPES) if columns == "*" else set(columns.split(",")))
+    expected = [["queueId", ">=", 1], ["queueId", "<=", 3]] if conditions else None
+    assert (json.loads(options["where"]) if "where" in options else None) == expected
+
+
+def test_pushed_filters_are_refused(spark: SparkSession, golden: Path) -> None:
+    refused = told(lambda: spark.read.format("commitlog").option("pushFilters", "true").load(str(golden)).count())
+    assert isinstance(refused, UsageError) and "let rmqha.spark.read(spark, paths, where=…)" in str(refused)
+
+
+def test_a_table_of_the_session_catalog(spark: SparkSession, golden: Path) -> None:
+    made = {
+        "t1": f"options (path '{golden}', Topic 'GoldNormal') comment 'orders' tblproperties ('a.b' = 'c')",
+        "t2": f"location '{golden}'",
+    }
+    for name, rest in made.items():
+        spark.sql(f"create table {name} using commitlog {rest}")
+    try:
+        assert spark.table("t1").count() == 360 and spark.table("t2").count() == 746
+        assert spark.sql("describe t1").count() >= len(TYPES)
+        wrong = told(lambda: spark.sql(f"create table t3 using commitlog options (path '{golden}', topik 'a')"))
+        assert "unknown option topik of commitlog; the nearest known one is topic" in str(wrong)
+    finally:
+        for name in made:
+            spark.sql(f"drop table {name}")
+
+
+def answer(spark: SparkSession, text: str, golden: Path, **options: Any) -> Any:
+    return rmqha.spark.sql(spark, text, golden, **options).toArrow()
 
 
 def test_a_query_pushes_keys(spark: SparkSession, golden: Path, tmp_path: Path) -> None:
@@ -116,8 +169,8 @@ def test_a_query_pushes_keys(spark: SparkSession, golden: Path, tmp_path: Path) 
 
     def asked(condition: str, expected: list[str] | None, count: int) -> None:
         report = tmp_path / str(len(list(tmp_path.iterdir())))
-        given = {"readReport": str(report)}
-        assert _answer(spark, f"select keys from log where {condition}", [str(golden)], given).num_rows == count
+        found = answer(spark, f"select keys from log where {condition}", golden, readReport=report)
+        assert found.num_rows == count
         told = [json.loads(path.read_text()) for path in report.glob("task-*.json")]
         assert {json.dumps(item["filter"].get("keys")) for item in told} == {json.dumps(expected)}
         assert expected is None or sum(item["rows"] for item in told) == count
@@ -137,12 +190,10 @@ def test_scans_of_one_frame_do_not_get_each_others_filters(spark: SparkSession, 
         "select 'a' t, count(*) n from log where topic = 'GoldNormal' union all "
         "select 'b', count(*) from log where topic = 'GoldMixed' union all select 'c', count(*) from log"
     )
-    found = _answer(spark, union, [str(golden)], {})
-    assert {row["t"]: row["n"] for row in found.to_pylist()} == {"a": 360, "b": 145, "c": 716}
+    found = answer(spark, union, golden)
+    assert {row["t"]: row["n"] for row in found.to_pylist()} == {"a": 360, "b": 145, "c": 746}
     assert spark.table("log").where("topic = 'GoldTxn'").count() == 5
-    assert spark.table("log").count() == 716
-    twice = "with t as (select * from log) select (select count(*) from t where topic = 'a') + count(*) n from t"
-    assert scan_count(spark.sql(twice)) == 2
+    assert spark.table("log").count() == 746
 
 
 def test_chosen_columns_topics_and_forms(spark: SparkSession, golden: Path) -> None:
@@ -155,7 +206,7 @@ def test_chosen_columns_topics_and_forms(spark: SparkSession, golden: Path) -> N
         == maps.where("element_at(properties, 'color') = 'red'").count()
     )
     typed = spark.read.schema("properties map<string,string>").format("commitlog").load(str(golden))
-    assert typed.count() == 716
+    assert typed.count() == 746
 
 
 def test_two_groups_make_one_table_and_a_live_store_grows(spark: SparkSession, tmp_path: Path) -> None:
@@ -222,7 +273,7 @@ def test_the_examples_ask_what_they_say(
     rows = {row.topic: row for row in log_latency.topics(frame)}
     assert rows["GoldNormal"].messages == 360 and 0 <= rows["GoldNormal"].p50 <= rows["GoldNormal"].most
     bars = log_latency.volume(frame, 1)
-    assert sum(row["count"] for row in bars) == 716 and len(log_latency.chart(bars)) == len(bars)
+    assert sum(row["count"] for row in bars) == 746 and len(log_latency.chart(bars)) == len(bars)
 
     log_export.run(spark, [str(golden)], str(tmp_path / "lake"), ["GoldTxn", "GoldOrder"])
     assert {path.name for path in (tmp_path / "lake").glob("topic=*")} == {"topic=GoldTxn", "topic=GoldOrder"}
@@ -252,7 +303,7 @@ class TestErrors:
 
     def test_sql(self, spark: SparkSession, golden: Path) -> None:
         def ask(sql: str) -> RmqhaError:
-            return told(lambda: _answer(spark, sql, [str(golden)], {}))
+            return told(lambda: answer(spark, sql, golden))
 
         assert str(ask("select topik from log")).startswith("SQL: A column")
         assert "`topic`" in str(ask("select topik from log"))
@@ -262,10 +313,10 @@ class TestErrors:
 
 
 def test_an_answer_reads_only_the_columns_that_are_meant(spark: SparkSession, golden: Path) -> None:
-    answer = _answer(spark, "select max(queueOffset) m from log where topic = 'GoldOrder'", [str(golden)], {})
-    assert answer.to_pylist() == [{"m": 59}]
-    assert spark.table("log").columns == ["topic", "queueOffset"]
-    whole = _answer(spark, "select * from log limit 1", [str(golden)], {"columns": "topic,body"})
+    found = answer(spark, "select max(queueOffset) m from log where topic = 'GoldOrder'", golden)
+    assert found.to_pylist() == [{"m": 59}]
+    assert spark.table("log").columns == list(TYPES), "the view is whole again"
+    whole = answer(spark, "select * from log limit 1", golden, columns="topic,body")
     assert whole.column_names == ["topic", "body"]
 
 

@@ -53,6 +53,16 @@ class Query:
         start = reader.initialOffset() if self.place is None else self.place
         return reader, start, json.loads(json.dumps(reader.latestOffset(start, ReadAllAvailable())))
 
+    def reader(self, *roots: Path) -> CommitLogStreamReader:
+        paths = json.dumps([str(root) for root in roots])
+        return CommitLogStreamReader(ReadOptions.parse({"paths": paths, **self.options}), ["body"], "json")
+
+    def batch_of(self, reader: CommitLogStreamReader) -> list[int]:
+        """The next batch of a reader that goes on."""
+        start = reader.initialOffset() if self.place is None else self.place
+        self.place = json.loads(json.dumps(reader.latestOffset(start, ReadAllAvailable())))
+        return self.rows(reader, start, self.place) if self.place != start else []
+
     def batch(self, *replicas: Replica | Path) -> list[int]:
         reader, start, end = self.plan(*replicas)
         self.place = end
@@ -227,3 +237,63 @@ def test_stores_may_be_added_and_left_out(tmp_path: Path) -> None:
     a.writer.root = tmp_path / "a2"
     a.write(5)
     assert query.batch(b, a) == list(range(15)), "it was left out meanwhile: from its begin"
+
+
+def test_a_query_by_starting_timestamp_begins_there(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path, FILE_BYTES)
+    at_ms = 1_700_000_000_000
+    for number in range(1000):
+        writer.append(Message(body=b"%d" % number, queue_offset=number, stored_at_ms=at_ms + number * 60_000))
+    writer.write(confirm_offset=writer.end)
+    query = Query(startingTimestamp=str(at_ms + 900 * 60_000), endingTimestamp=str(at_ms + 950 * 60_000))
+    _, start, _ = query.plan(tmp_path)
+    (place,) = start.values()
+    assert writer.end * 0.85 < int(place["physicalOffset"] or 0) < writer.end * 0.95
+    assert query.batch(tmp_path) == list(range(900, 950))
+
+
+def test_a_query_over_several_replicas_goes_on_when_one_is_gone(tmp_path: Path) -> None:
+    one, two = Replica(tmp_path / "1", "c#a#1"), Replica(tmp_path / "2", "c#a#2")
+    one.write(5)
+    two.write(3)
+    query = Query()
+    roots = [one.writer.root, two.writer.root]
+    reader = query.reader(*roots)
+    assert query.batch_of(reader) == [0, 1, 2, 3, 4]
+    two.write(6)
+    assert query.batch_of(reader) == [5, 6, 7, 8]
+    shutil.rmtree(two.writer.root)
+    assert query.batch_of(reader) == [], "the other one is behind: it is waited for"
+    one.write(6)
+    assert query.batch_of(reader) == [9, 10]
+    shutil.rmtree(one.writer.root)
+    with pytest.raises(UsageError, match="no such directory"):
+        query.batch_of(reader)
+
+
+def test_a_replica_of_another_history_is_not_read_from(tmp_path: Path) -> None:
+    one, two = Replica(tmp_path / "1", "c#a#1"), Replica(tmp_path / "2", "c#a#2")
+    one.write(5)
+    cut = two.write(2)
+    query = Query()
+    reader = query.reader(one.writer.root, two.writer.root)
+    assert query.batch_of(reader) == [0, 1, 2, 3, 4]
+    two.write(20, epochs=f"2\n0\n1-0\n2-{cut}\n")
+    one.write(1)
+    assert query.batch_of(reader) == [5]
+
+
+def test_a_batch_waits_for_enough_messages_but_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [100]
+    monkeypatch.setattr("rmqha.spark.stream.time.monotonic_ns", lambda: now_s[0] * 10**9)
+    one = Replica(tmp_path, "c#a#1")
+    one.write(0)
+    query = Query(minOffsetsPerTrigger="4", maxTriggerDelay="30s")
+    reader = query.reader(tmp_path)
+    for count, found in ((3, []), (1, [0, 1, 2, 3]), (2, []), (0, [])):
+        one.write(count)
+        assert query.batch_of(reader) == found
+    now_s[0] += 31
+    assert query.batch_of(reader) == [4, 5]
+    one.write(1)
+    assert query.batch_of(reader) == []

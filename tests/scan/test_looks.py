@@ -1,0 +1,162 @@
+"""Looks at a store that has been looked at before: the same views, and no more read than was appended."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rmqha.model.error import StoreError
+from rmqha.scan.api import Known, Looking, open_store
+from rmqha.scan.storage import LocalStorage
+from tests.store.log_writer import LogWriter, Message
+
+FILE_BYTES = 8 * 1024 * 1024
+COMMITTED = Looking()
+
+
+class Reads:
+    """Bytes that are read of local files."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+class CountingFile:
+    def __init__(self, file: Any, reads: Reads) -> None:
+        self._file, self._reads = file, reads
+        self.seek, self.close = file.seek, file.close
+
+    def readinto(self, buffer: Any) -> int | None:
+        found: int | None = self._file.readinto(buffer)
+        self._reads.count += found or 0
+        return found
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
+    counted = Reads()
+    opening, content = LocalStorage.open, LocalStorage.content
+
+    def read(self: LocalStorage, path: str) -> bytes | None:
+        found = content(self, path)
+        counted.count += len(found or b"")
+        return found
+
+    monkeypatch.setattr(LocalStorage, "open", lambda self, path: CountingFile(opening(self, path), counted))
+    monkeypatch.setattr(LocalStorage, "content", read)
+    return counted
+
+
+def filled(root: Path, count: int, **fields: Any) -> LogWriter:
+    writer = LogWriter(root, FILE_BYTES)
+    writer.append_all([Message(queue_offset=n, body=bytes(900), **fields) for n in range(count)])
+    writer.write(confirm_offset=writer.end, epochs="1\n0\n1-0\n")
+    return writer
+
+
+def test_a_look_at_an_unchanged_store_reads_64_kib_at_most(tmp_path: Path, reads: Reads) -> None:
+    writer = filled(tmp_path, 5000)
+    known = Known()
+    first = open_store(str(tmp_path), COMMITTED, known)
+    assert first.end_offset == writer.end and reads.count > writer.end
+    reads.count = 0
+    assert open_store(str(tmp_path), COMMITTED, known) == first
+    assert reads.count <= 64 * 1024
+
+
+def test_a_look_reads_only_what_was_appended(tmp_path: Path, reads: Reads) -> None:
+    writer = filled(tmp_path, 5000)
+    known = Known()
+    open_store(str(tmp_path), COMMITTED, known)
+    for number in range(5000, 5003):
+        writer.append(Message(queue_offset=number, body=bytes(900)))
+        writer.write(confirm_offset=0, epochs="1\n0\n1-0\n")
+        reads.count = 0
+        found = open_store(str(tmp_path), COMMITTED, known)
+        assert reads.count <= 1024 * 1024 + 512 * 1024, "what may stand behind unwritten bytes, and little else"
+        assert found == open_store(str(tmp_path)) and found.end_offset == writer.end
+
+
+def test_what_another_epoch_wrote_anew_is_looked_at_anew(tmp_path: Path) -> None:
+    writer = filled(tmp_path, 50)
+    known = Known()
+    open_store(str(tmp_path), COMMITTED, known)
+    cut = LogWriter(tmp_path, FILE_BYTES)
+    offsets = cut.append_all([Message(queue_offset=n, body=bytes(900)) for n in range(20)])
+    cut.append_all([Message(queue_offset=n, body=b"z" * 100) for n in range(20, 30)])
+    assert cut.end < writer.end
+    cut.write(confirm_offset=cut.end, epochs=f"2\n0\n1-0\n2-{offsets[-1]}\n")
+    assert open_store(str(tmp_path), COMMITTED, known) == open_store(str(tmp_path))
+
+
+def test_damage_behind_what_is_known_is_told(tmp_path: Path) -> None:
+    writer = filled(tmp_path, 50)
+    known = Known()
+    open_store(str(tmp_path), COMMITTED, known)
+    offsets = writer.append_all([Message(queue_offset=n, body=bytes(900)) for n in range(50, 53)])
+    writer.put(offsets[1] + 4, b"\1\1\1\1")
+    writer.write(confirm_offset=writer.end, epochs="1\n0\n1-0\n")
+    with pytest.raises(StoreError, match="expected the record magic"):
+        open_store(str(tmp_path), COMMITTED, known)
+
+
+def test_a_pickled_memory_is_empty(tmp_path: Path) -> None:
+    filled(tmp_path, 5)
+    known = Known()
+    open_store(str(tmp_path), COMMITTED, known)
+    assert known.view is not None and pickle.loads(pickle.dumps(known)) == Known()
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["append", "hidden", "confirm", "cut", "tear"]), st.integers(1, 40)), max_size=9
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=STEPS, uncommitted=st.booleans(), few=st.sampled_from([1, 3, 4096]))
+def test_any_history_looks_the_same_with_and_without_memory(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]], uncommitted: bool, few: int
+) -> None:
+    root = tmp_path_factory.mktemp("log")
+    looking, known = Looking(uncommitted=uncommitted), Known()
+    writer, epoch, epochs, number = LogWriter(root, 4096), 1, [(1, 0)], 0
+    confirm = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rmqha.scan.files.KNOWN_COUNT", few)
+        for what, count in [("append", 3), *steps]:
+            if what in ("append", "hidden"):
+                for _ in range(count):
+                    writer.append(Message(queue_offset=number, body=bytes(50)), dispatched=what == "append")
+                    number += 1
+            elif what == "confirm":
+                confirm = writer.end
+            elif what == "cut":
+                queues = writer.queue_entries
+                kept = [entry for entries in queues.values() for entry in entries][: -count or None]
+                end = kept[-1][1] + kept[-1][2] if kept else 0
+                for start, piece in writer.pieces.items():
+                    low = max(end - start, 0)
+                    if low < len(piece):
+                        piece[low:] = bytes(len(piece) - low)
+                for name in queues:
+                    queues[name] = [entry for entry in queues[name] if entry[1] < end] or [(0, 0, 0)]
+                writer.end, number, confirm = end, len(kept), min(confirm, end)
+                epoch += 1
+                epochs = [item for item in epochs if item[1] < end] + [(epoch, end)]
+            else:
+                writer.put(writer.end, bytes(range(1, 30)))
+            lines = "".join(f"{item[0]}-{item[1]}\n" for item in epochs)
+            writer.write(confirm_offset=confirm, epochs=f"{len(epochs)}\n0\n{lines}")
+            assert _told(root, looking, known) == _told(root, looking, None), (what, count)
+
+
+def _told(root: Path, looking: Looking, known: Known | None) -> Any:
+    try:
+        return open_store(str(root), looking, known)
+    except StoreError as error:
+        return str(error)
