@@ -58,9 +58,9 @@ the unit at the end (`rocketmq_storage_size_bytes`) and without its label `otel_
 differ by Prometheus' own label `instance`, as two brokers of RocketMQ do. Series by topic and group stop at 1000
 places, and say how many were left out: what comes beyond is counted under `other`.
 
-RocketMQ's series that are missing here: `rocketmq_rpc_latency_*`, `rocketmq_send_to_dlq_messages_total`, those of
-transactions, timers and pop, and of the controllers `request_*`, `dledger_*` and `election_total` (for which there is
-`rocketmq_ha_elections_total`, by cause).
+RocketMQ's series that are missing here: `rocketmq_rpc_latency_*`, those of pop, `rocketmq_timer_*`, and of the
+controllers `request_*`, `dledger_*` and `election_total` (for which there is `rocketmq_ha_elections_total`, by cause).
+`rocketmq_half_messages` is one figure of all topics, and the two about creation tell how long the operator waited.
 
 `rocketmq_consumer_lag_latency_milliseconds` and `rocketmq_consumer_queueing_latency_milliseconds` look at one entry of
 each queue in which a group lags and at one message of the group: the one that the log holds first, not one of each

@@ -173,8 +173,8 @@ class BrokerCore:
         self.admin = AdminRequests(
             self.live, self.driver, self.send, self.pull, self.schedule, clock, host, hour, shell, self.statistics
         )
-        send_back = SendBackProcessor(store, self.driver, rules, store_host, levels, self.statistics)
-        self.processor = self._processor(config, send_back, clock, store_host)
+        self.send_back = SendBackProcessor(store, self.driver, rules, store_host, levels, self.statistics)
+        self.processor = self._processor(config, clock, store_host)
         self._unwritten: set[str] = set()
         if not all(table.file.is_saved for table in (self.topics, self.groups, self.users)):
             self.save_tables()  # what is in doubt since a kill; a slave tries again before it polls
@@ -193,9 +193,7 @@ class BrokerCore:
         self.feed.tell(state)
         state.damage, state.scrub = self.store.damage.state(), self.scrubber.state()
 
-    def _processor(
-        self, config: BrokerConfig, send_back: SendBackProcessor, clock: Clock, store_host: tuple[bytes, int]
-    ) -> BrokerProcessor:
+    def _processor(self, config: BrokerConfig, clock: Clock, store_host: tuple[bytes, int]) -> BrokerProcessor:
         """All that answers requests, over the tables and the rest."""
         store, driver, feed = self.store, self.driver, self.feed
         topics, groups, offsets, clients = self.topics, self.groups, self.offsets, self.clients
@@ -232,7 +230,7 @@ class BrokerCore:
         asked = (feed, consumers, self.calls, queries, self.tables, group, self.admin, locks, self.retention)
         users = UserRequests(self.users, changes, feed)
         parts = (*asked, users, self.send, selectors, self.queue_ends, self.read_repair)
-        appending = self.send, self.pull, send_back, self.transactions, self.recalls
+        appending = self.send, self.pull, self.send_back, self.transactions, self.recalls
         return BrokerProcessor(*appending, consumers, parts, self.room, lambda: driver.is_log_free, driver.catch_up)
 
     def _repair_settled(self) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import time
+from collections.abc import Awaitable, Callable
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -43,6 +44,7 @@ from rmqha.host.http.endpoint import HttpEndpoint
 from rmqha.host.kernel_choice import choose_kernel
 from rmqha.host.log_files import LogFiles
 from rmqha.host.net import network, remoting
+from rmqha.host.net.address_watch import AddressWatch
 from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
@@ -50,7 +52,7 @@ from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.delay_level import parse_delay_levels
 from rmqha.model.config.servers import CLOSED, BrokerConfig
-from rmqha.model.error import ConfigError
+from rmqha.model.error import ConfigError, RmqhaError
 from rmqha.model.identity import join_address, parse_address
 from rmqha.model.offset import BrokerId
 from rmqha.model.quota import Quotas
@@ -66,6 +68,8 @@ PEER_RULES = PeerRules(
 )
 """Rules on what a broker takes of controllers. Apache's send notices without a proof: such a one is a reason to ask
 them."""
+ADDRESS_SERVER_TIMEOUT_S = 3
+MAX_LIST_BYTES = 64 * 1024
 HAND_OVER_MS = 6000
 """Part for handing over of the ten seconds that a stop may take (ruling 24); the rest is for the flush."""
 
@@ -197,7 +201,7 @@ def checked_addresses(config: BrokerConfig, places: Places) -> tuple[list[str], 
 
 def _addresses(config: BrokerConfig) -> tuple[list[str], list[str]]:
     controllers = parse_addresses(config.controller_addr, "controllerAddr") if config.enable_controller_mode else []
-    return controllers, parse_addresses(config.namesrv_addr, "namesrvAddr")
+    return controllers, [] if config.asks_address_server else parse_addresses(config.namesrv_addr, "namesrvAddr")
 
 
 async def _places(config: BrokerConfig) -> Places:
@@ -292,7 +296,9 @@ async def _serve(
         static = not core.config.enable_controller_mode
         guard = HaGuard(core.config.ha_security, secured, partial(_claim, core))
         if not static:
-            driver.controller = ControllerLink(driver, to_controllers, controllers, nursery, tracer)
+            driver.controller = to_leader = ControllerLink(driver, to_controllers, controllers, nursery, tracer)
+            watch = _address_watch(core, "controllerAddr", partial(_controllers, core), to_leader.follow, tracer)
+            nursery.start_soon(watch.run)
         driver.ha = gate.ha = HaService(driver, tracer, nursery, guard, gate.boundary, plain=static)
         loops = BrokerLoops(core, clock)
         sync = _metadata_sync(core, client, tracer)
@@ -302,6 +308,7 @@ async def _serve(
         ends = QueueMaxOffsetsSync(core.queue_ends, core.store.queue_starts, client)
         repair = RepairLoop(core.read_repair, core.store.damage, client)
         probe = _probe(core, client, controllers)
+        nursery.start_soon(_address_watch(core, "namesrvAddr", partial(_name_servers, core), link.follow, tracer).run)
         for task in (loops.run, partial(link.run, client), sync.run, ends.run, repair.run, probe.run):
             nursery.start_soon(task)
         nursery.start_soon(retention.run)
@@ -317,6 +324,39 @@ async def _serve(
         await stopping.wait()
         await _leave(core, link, loops, tracer)
         nursery.cancel_scope.cancel()
+
+
+def _address_watch(
+    core: BrokerCore,
+    key: str,
+    given: Callable[[], Awaitable[list[str]]],
+    follow: Callable[[list[str]], None],
+    tracer: HostTracer,
+) -> AddressWatch:
+    watch = AddressWatch(key, given, follow, core.config.update_name_server_addr_period, tracer)
+    core.live.hear(lambda config: watch.look_again())
+    return watch
+
+
+async def _name_servers(core: BrokerCore) -> list[str]:
+    """Name servers as they are configured now. Raises ConfigError."""
+    config = core.config
+    if not config.asks_address_server:
+        return parse_addresses(config.namesrv_addr, "namesrvAddr")
+    # only a broker that asks for it loads an HTTP client
+    from rmqha.host.http.get import http_get
+
+    place, _, path = config.address_server.partition("/")
+    try:
+        body = await http_get(place, f"/{path}", timeout_s=ADDRESS_SERVER_TIMEOUT_S, limit_bytes=MAX_LIST_BYTES)
+        text = body.decode().strip()
+    except (RmqhaError, UnicodeDecodeError) as error:
+        raise ConfigError(f"addressServer: {error}") from None
+    return parse_addresses(text, f"the list of addressServer http://{config.address_server}")
+
+
+async def _controllers(core: BrokerCore) -> list[str]:
+    return parse_addresses(core.config.controller_addr, "controllerAddr")
 
 
 def _claim(core: BrokerCore) -> HaClaim:

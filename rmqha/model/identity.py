@@ -93,6 +93,27 @@ def parse_address(text: str, *, lowest_port: int = 1) -> tuple[str, int]:
     return host, int(port)
 
 
+def split_addresses(text: str) -> list[str]:
+    """Split "a:1;b:2" (also by ","), in order, without repetitions. Raises ValueError."""
+    found: list[str] = []
+    for item in text.replace(",", ";").split(";"):
+        address = item.strip()
+        if address and address not in found:
+            parse_address(address)
+            found.append(address)
+    if not found:
+        raise ValueError("names no address; write host:port, several joined by ';'")
+    return found
+
+
+def is_numeric(host: str) -> bool:
+    """An address in numbers, which needs no resolver."""
+    try:
+        return bool(ip_address(host.strip("[]")))
+    except ValueError:
+        return False
+
+
 def join_address(host: str, port: int) -> str:
     """ "host:port", IPv6 hosts in brackets."""
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"

@@ -580,3 +580,68 @@ async def test_controllers_words_take_the_secret_where_there_is_one(tmp_path: Pa
             await controller.call(broker.address, notice(), HANG_MS)
         await here.until_state(broker, role="SLAVE", epoch=epoch + 1)
         await broker.stop()
+
+
+# --- whom it tells, while it runs -------------------------------------------------------------------------------------
+async def another_registry(here: Shells) -> Registry:
+    registry = Registry()
+    serve = partial(remoting.serve, registry, "127.0.0.1:0", max_frame_bytes=MAX_FRAME_BYTES)
+    registry.port = await here.nursery.start(serve)
+    return registry
+
+
+def update(text: str) -> Command:
+    return Command(RequestCode.UPDATE_BROKER_CONFIG, {}, text.encode())
+
+
+async def test_a_name_server_that_is_named_later_is_told_and_the_old_one_no_more(tmp_path: Path) -> None:
+    async with shells(tmp_path) as here:
+        broker, other = await here.start(), await another_registry(here)
+        await here.until(lambda: here.registry.registered.get(broker.address) == 0)
+        reply = await here.call(broker.address, update(f"namesrvAddr=127.0.0.1:{other.port}"))
+        assert reply.code == 0, reply.remark
+        await here.until(lambda: other.registered.get(broker.address) == 0)
+        beats = [command for command in here.registry.requests if command.code == RequestCode.BROKER_HEARTBEAT]
+        to_name_servers = [command for command in beats if "brokerAddr" in command.ext]
+        await here.until(lambda: len([1 for command in other.requests if "brokerAddr" in command.ext]) > 3)
+        after = [command for command in here.registry.requests if "brokerAddr" in command.ext]
+        after = [command for command in after if command.code == RequestCode.BROKER_HEARTBEAT]
+        assert len(after) <= len(to_name_servers) + 1, "it forgets by itself"
+        reply = await here.call(broker.address, update("namesrvAddr=nowhere"))
+        assert reply.code == 1 and "namesrvAddr" in (reply.remark or "")
+        await broker.stop()
+        assert other.registered == {}
+        again = await here.start()
+        await here.until(lambda: other.registered.get(again.address) == 0)
+        await again.stop()
+
+
+async def test_controllers_that_are_named_later_are_told(tmp_path: Path) -> None:
+    async with shells(tmp_path) as here:
+        broker, other = await here.start(), await another_registry(here)
+        await here.until_state(broker, role="MASTER")
+        both = f"controllerAddr=127.0.0.1:{here.registry.port};127.0.0.1:{other.port}"
+        assert (await here.call(broker.address, update(both))).code == 0
+        await here.until(lambda: RequestCode.BROKER_HEARTBEAT in other.codes())
+        await broker.stop()
+
+
+async def test_name_servers_come_from_an_address_server(tmp_path: Path) -> None:
+    async def list_page(stream: trio.SocketStream) -> None:
+        asked = await stream.receive_some(4096)
+        assert asked.startswith(b"GET /rocketmq/nsaddr HTTP/1.1")
+        body = f"127.0.0.1:{here.registry.port}\n".encode()
+        await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        await stream.aclose()
+
+    async with shells(tmp_path) as here:
+        listeners = await network.listen("127.0.0.1:0")
+        here.nursery.start_soon(trio.serve_listeners, list_page, listeners)
+        keys: dict[str, Any] = {
+            "namesrv_addr": BrokerConfig.namesrv_addr,
+            "fetch_namesrv_addr_by_address_server": True,
+            "address_server": f"127.0.0.1:{network.local_port(listeners[0])}/rocketmq/nsaddr",
+        }
+        broker = await here.start(**keys)
+        await here.until(lambda: here.registry.registered.get(broker.address) == 0)
+        await broker.stop()

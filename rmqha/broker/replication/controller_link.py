@@ -47,6 +47,12 @@ class ControllerLink:
         self._beating: set[str] = set()
         """Addresses besides the target that have a heartbeat to answer."""
 
+    def follow(self, addresses: list[str]) -> None:
+        """Ask these from now on; a leader that is known is asked first all the same."""
+        self._addresses = addresses
+        self._route.follow(addresses)
+        self._silent.intersection_update(addresses)
+
     @property
     def leader(self) -> str:
         return self._route.leader

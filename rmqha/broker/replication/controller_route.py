@@ -5,25 +5,16 @@ from __future__ import annotations
 
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import ConfigError
-from rmqha.model.identity import parse_address
+from rmqha.model.identity import split_addresses
 from rmqha.wire.command import Command
 
 
 def parse_addresses(text: str, key: str) -> list[str]:
-    """Split "a:1;b:2" (also by ","), in order, without repetitions. Raises ConfigError naming `key`."""
-    found: list[str] = []
-    for item in text.replace(",", ";").split(";"):
-        address = item.strip()
-        if not address or address in found:
-            continue
-        try:
-            parse_address(address)
-        except ValueError as error:
-            raise ConfigError(f"{key}: {error}") from None
-        found.append(address)
-    if not found:
-        raise ConfigError(f"{key} names no address; write host:port, several joined by ';'")
-    return found
+    """`split_addresses`. Raises ConfigError naming `key`."""
+    try:
+        return split_addresses(text)
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}") from None
 
 
 class ControllerRoute:
@@ -34,6 +25,12 @@ class ControllerRoute:
         self._addresses = addresses
         self._place = 0
         self._leader = ""
+
+    def follow(self, addresses: list[str]) -> None:
+        """The configured addresses are others."""
+        assert addresses
+        self._addresses = addresses
+        self._place %= len(addresses)
 
     @property
     def leader(self) -> str:

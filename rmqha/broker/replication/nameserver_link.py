@@ -54,11 +54,12 @@ class NameServerLink:
         self._clock = clock
         self._tracer = tracer
         self._give_turn = give_turn
-        self._registrations = {
-            address: NameServerRegistration(config.broker_heartbeat_interval, config.register_name_server_period)
-            for address in addresses
-        }
+        self._registrations = {address: self._unknown() for address in addresses}
         self._news = {address: trio.Event() for address in addresses}
+        self._scopes: dict[str, trio.CancelScope] = {}
+        """Scopes of the tasks, by address, while they run."""
+        self._others = trio.Event()
+        """There are other name servers than before."""
         self._urgent = trio.Event()
         """The role changes: nothing waits for company."""
         self._body_s = 0.0
@@ -72,6 +73,24 @@ class NameServerLink:
         self._aligned = False
         self._stopped = False
         self._left = trio.Event()
+
+    def _unknown(self) -> NameServerRegistration:
+        return NameServerRegistration(self._config.broker_heartbeat_interval, self._config.register_name_server_period)
+
+    def follow(self, addresses: list[str]) -> None:
+        """Keep these informed from now on. One that is left out hears no more and forgets this broker by itself."""
+        for address in [item for item in self._registrations if item not in addresses]:
+            del self._registrations[address], self._news[address]
+            self._unreachable.discard(address)
+            if (scope := self._scopes.pop(address, None)) is not None:
+                scope.cancel()
+        for address in addresses:
+            if address not in self._registrations:
+                self._registrations[address] = self._unknown()
+                self._news[address] = trio.Event()
+        self._others.set()
+        for event in self._news.values():
+            event.set()  # who waits for one that has gone waits for it no more
 
     def statistics(self) -> dict[str, BrokerId | None]:
         """The id under which each name server lists this broker."""
@@ -133,8 +152,16 @@ class NameServerLink:
     # --- tasks ------------------------------------------------------------------------------------------------------
     async def run(self, client: RemotingClient) -> None:
         async with trio.open_nursery() as nursery:
-            for address in self._registrations:
-                nursery.start_soon(self._keep, client, address)
+            while True:
+                self._others = trio.Event()
+                for address in self._registrations.keys() - self._scopes.keys():
+                    self._scopes[address] = trio.CancelScope()
+                    nursery.start_soon(self._kept, client, address, self._scopes[address])
+                await self._others.wait()
+
+    async def _kept(self, client: RemotingClient, address: str, scope: trio.CancelScope) -> None:
+        with scope:
+            await self._keep(client, address)
 
     async def _keep(self, client: RemotingClient, address: str) -> None:
         registration = self._registrations[address]

@@ -266,6 +266,9 @@ class AdminRequests:
             "timerEnqueueTps": "0.0",
         }
 
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
     def wall_ms(self) -> int:
         return self._clock.wall_ms()
 

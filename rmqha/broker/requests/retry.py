@@ -15,6 +15,7 @@ from rmqha.broker.requests.record_access import require_reader
 from rmqha.broker.requests.request import Channel, RequestError, number, text
 from rmqha.broker.services.schedule import to_schedule
 from rmqha.broker.services.statistics import BrokerStatistics
+from rmqha.broker.services.traffic import Traffic
 from rmqha.broker.tables.groups import GroupTable
 from rmqha.broker.tables.locks import LockTable
 from rmqha.broker.tables.topics import TopicTable, topic_name_fault
@@ -124,6 +125,7 @@ class SendBackProcessor:
         self._level_count = level_count
         self._statistics = statistics
         self._next_queue = 0
+        self.traffic: Traffic | None = None
 
     def process(self, channel: Channel, command: Command) -> None:
         """Answer now or when the copy is acknowledged. Raises RequestError."""
@@ -155,7 +157,10 @@ class SendBackProcessor:
         except (UsageError, ValueError) as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"MESSAGE_ILLEGAL: {error}") from None
         origin = find_property(record.properties, PROPERTY_RETRY_TOPIC.encode())
-        self._statistics.sent_back(group, origin.decode("utf-8", "replace") if origin else record.topic)
+        origin_topic = origin.decode("utf-8", "replace") if origin else record.topic
+        self._statistics.sent_back(group, origin_topic)
+        if self.traffic is not None and topic.startswith(DLQ_PREFIX):
+            self.traffic.note_dead(group, origin_topic)
         self._appends.appended(stored.end_offset, _Back(channel, command.reply(ResponseCode.SUCCESS, {})))
 
     def _find(self, phy_offset: int) -> Record | None:

@@ -38,6 +38,7 @@ from rmqha.model.message import (
     PROPERTY_INNER_NUM,
     PROPERTY_MSG_REGION,
     PROPERTY_PRODUCER_GROUP,
+    PROPERTY_RETRY_TOPIC,
     PROPERTY_TIMER_DELETE_UNIQUE_KEY,
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_TIMER_OUT_MS,
@@ -489,7 +490,11 @@ class SendProcessor:
             )
         if PROPERTY_TIMER_DELETE_UNIQUE_KEY in properties and (fault := self._recall_fault()):
             raise _Refused(ResponseCode.SYSTEM_BUSY, fault)
-        return to_timer(message, at_ms, self._config.timer_precision_ms) if at_ms > now_ms else message
+        if at_ms <= now_ms:
+            return message
+        if self.traffic is not None:
+            self.traffic.note_delayed(message.topic, max(0, at_ms - message.born_at_ms) // 1000)
+        return to_timer(message, at_ms, self._config.timer_precision_ms)
 
     def _retried(self, request: _Request) -> _Request:
         """A consumer sends back by itself; a message that was tried often enough goes to the dead letters."""
@@ -498,7 +503,10 @@ class SendProcessor:
         group = request.topic.removeprefix(RETRY_PREFIX)
         if not self._retries.is_dead_send(group, request.reconsume_times, request.max_reconsume_times):
             return request
-        properties = encode_properties({**decode_properties(request.properties), PROPERTY_DELAY: "-1"})
+        found = decode_properties(request.properties)
+        if self.traffic is not None:
+            self.traffic.note_dead(group, found.get(PROPERTY_RETRY_TOPIC) or request.topic)
+        properties = encode_properties({**found, PROPERTY_DELAY: "-1"})
         return request._replace(topic=self._retries.dead_letter_topic(group), queue_id=0, properties=properties)
 
     def _topic(self, request: _Request) -> TopicConfig:

@@ -20,6 +20,7 @@ from rmqha.broker.requests.request import (
     truth,
 )
 from rmqha.broker.services.statistics import StatsItemSet
+from rmqha.broker.services.traffic import Traffic, Wait
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.groups import MAX_GROUP_BYTES, GroupTable, group_name_fault, settings_fault
 from rmqha.broker.tables.offsets import OffsetTable
@@ -35,6 +36,7 @@ from rmqha.broker.tables.topics import (
     merge_attributes,
     topic_name_fault,
 )
+from rmqha.model.access import SYSTEM_GROUP_PREFIX
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.offset import PhyOffset, QueueOffset
@@ -94,6 +96,7 @@ class TableRequests:
         self._topic_puts = topic_puts
         self._feed = feed
         self._when_routed = when_routed
+        self.traffic: Traffic | None = None
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -129,7 +132,10 @@ class TableRequests:
         )
         if topic != self._topics.get(topic.name):
             self._topics.put(topic)
-        answer_when(self._held_and_routed, channel, command.reply())
+        wait: Wait = self._held_and_routed
+        if self.traffic is not None:
+            wait = self.traffic.timed(self.traffic.topics_made, topic.name in self._topics.system_topics, wait)
+        answer_when(wait, channel, command.reply())
 
     def _update_topics(self, channel: Channel, command: Command) -> Work:
         """All of them are looked at before the first is made; a change of role in between ends it."""
@@ -253,7 +259,11 @@ class TableRequests:
         if fault:
             raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
         self._groups.put(body)
-        answer_when(self._feed.wait, channel, command.reply())
+        wait: Wait = self._feed.wait
+        if self.traffic is not None:
+            is_system = str(body["groupName"]).startswith(SYSTEM_GROUP_PREFIX)
+            wait = self.traffic.timed(self.traffic.groups_made, is_system, wait)
+        answer_when(wait, channel, command.reply())
 
     def _update_groups(self, channel: Channel, command: Command) -> Work:
         """Change several as `_update_topics` does."""

@@ -19,7 +19,9 @@ class ExposedBroker:
         """`remoting`: what the ports for clients count."""
         self._core = core
         self._remoting = remoting
-        self._traffic = core.send.traffic = core.pull.traffic = Traffic()
+        self._traffic = Traffic(core.admin.now_ms)
+        for part in (core.send, core.pull, core.send_back, core.transactions, core.tables):
+            part.traffic = self._traffic
 
     def standing(self) -> Readiness:
         """Ready: a master that takes sends, a slave that holds what its master had when they shook hands. A process

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from rmqha.broker.core import BrokerCore
 from rmqha.broker.services.traffic import Traffic
+from rmqha.model.access import SYSTEM_GROUP_PREFIX
 from rmqha.model.code import ResponseCode
 from rmqha.model.identity import Role
 from rmqha.model.message import DLQ_PREFIX, RETRY_PREFIX
@@ -18,6 +19,8 @@ from rmqha.wire.state.replica_state import ReplicaState
 
 MAX_PAIRS = 1000
 """Pairs of topic and group whose lag is shown."""
+MAX_QUEUES = 5000
+"""Queues of such pairs whose own lag is shown."""
 PAIRS_PER_STEP, PLACES_PER_STEP = 25, 50
 QUEUES_PER_STEP = 32
 """Number of queues a step whose first waiting message is looked up: it may have to come from the disk."""
@@ -28,7 +31,6 @@ _READ, _WRITE = 4, 2
 ACK_PLACES = 14
 """Below 2**13 ms, 8 s; beyond that every send has timed out."""
 ACK_BOUNDS_S = tuple(2**place / 1000 for place in range(ACK_PLACES))
-SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 
 PERMISSION = Series("rocketmq_broker_permission", MetricKind.GAUGE, "4 = serves reads, 2 = takes sends", own=False)
 TOPICS = Series("rocketmq_topic_number", MetricKind.GAUGE, "Topics in the table", own=False)
@@ -102,6 +104,55 @@ MESSAGES_OUT = Series(
     "rocketmq_messages_out_total", MetricKind.COUNTER, "Messages given to consumers", _PULLED, own=False
 )
 BYTES_OUT = Series("rocketmq_throughput_out_total", MetricKind.COUNTER, "Bytes of their records", _PULLED, own=False)
+DEAD = Series(
+    "rocketmq_send_to_dlq_messages_total",
+    MetricKind.COUNTER,
+    "Messages that became dead letters, by their own topic",
+    ("consumer_group", "topic", "is_system"),
+    own=False,
+)
+COMMITTED = Series(
+    "rocketmq_commit_messages_total", MetricKind.COUNTER, "Transactions that producers committed", ("topic",), own=False
+)
+ROLLED_BACK = Series(
+    "rocketmq_rollback_messages_total",
+    MetricKind.COUNTER,
+    "Transactions that producers rolled back",
+    ("topic",),
+    own=False,
+)
+FINISH_TIME = Series(
+    "rocketmq_finish_message_latency",
+    MetricKind.HISTOGRAM,
+    "Seconds from the birth of a half message to its commit",
+    ("topic",),
+    own=False,
+)
+HALF_MESSAGES = Series(
+    "rocketmq_half_messages", MetricKind.GAUGE, "Master only: half messages that wait, of all topics", own=False
+)
+DELAY_TIME = Series(
+    "rocketmq_delay_message_latency",
+    MetricKind.HISTOGRAM,
+    "Seconds for which timer messages are to wait, from their birth",
+    ("topic",),
+    own=False,
+)
+_MADE = ("invocation_status", "is_system")
+TOPIC_TIME = Series(
+    "rocketmq_topic_create_execution_time",
+    MetricKind.HISTOGRAM,
+    "Milliseconds until a topic that an operator makes or changes is held by the set and routed",
+    _MADE,
+    own=False,
+)
+GROUP_TIME = Series(
+    "rocketmq_consumer_group_create_execution_time",
+    MetricKind.HISTOGRAM,
+    "Milliseconds until a group that an operator makes or changes is held by the set",
+    _MADE,
+    own=False,
+)
 
 ROLE = Series(
     "rocketmq_ha_role", MetricKind.GAUGE, "1 for the present role, no series for others", ("role", "broker_id")
@@ -167,6 +218,20 @@ SCRUBBED = Series("rmqha_scrub_checked_bytes_total", MetricKind.COUNTER, "Log by
 SCRUB_PASSES = Series("rmqha_scrub_passes_total", MetricKind.COUNTER, "Times that it has come to the log's end")
 SCRUB_UNREADABLE = Series("rmqha_scrub_unreadable", MetricKind.GAUGE, "1 if the disk could not read what it came to")
 INDEX_BEHIND = Series("rmqha_index_behind_bytes", MetricKind.GAUGE, "Dispatched bytes not in the index of keys yet")
+QUEUE_LAG = Series(
+    "rmqha_consumer_queue_lag_messages",
+    MetricKind.GAUGE,
+    f"Messages not consumed yet, of each queue in which a group lags; the first {MAX_QUEUES}",
+    ("consumer_group", "topic", "queue_id"),
+)
+QUEUES_LEFT_OUT = Series(
+    "rmqha_queue_lag_series_left_out", MetricKind.GAUGE, f"Queues in which a group lags beyond {MAX_QUEUES}"
+)
+ACK_COPIES = Series(
+    "rocketmq_ha_ack_copies",
+    MetricKind.GAUGE,
+    "Master only: replicas, itself included, that hold a record when its send is acknowledged now",
+)
 PAIRS_LEFT_OUT = Series("rmqha_lag_series_left_out", MetricKind.GAUGE, f"Pairs of topic and group beyond {MAX_PAIRS}")
 
 
@@ -218,6 +283,8 @@ def _put_master(families: MetricFamilies, core: BrokerCore, state: ReplicaState)
     waits = core.replica.ack_waits
     counts = [*waits.latency_counts[:ACK_PLACES], sum(waits.latency_counts[ACK_PLACES:])]
     families.put_histogram(ACK_LATENCY, Histogram(ACK_BOUNDS_S, counts, waits.latency_total_ms / 1000))
+    if state.ack_rule is not None:
+        families.put(ACK_COPIES, state.ack_rule.needed)
     if state.sync_state_set is not None:
         families.put(SET_SIZE, len(state.sync_state_set))
         families.put(SET_EPOCH, state.sync_state_set_epoch or 0)
@@ -246,6 +313,23 @@ def _put_traffic(families: MetricFamilies, core: BrokerCore, traffic: Traffic) -
         labels = (topic, group, truth(topic.startswith(RETRY_PREFIX)), truth(is_system(core, topic, group)))
         families.put(MESSAGES_OUT, flow.count, *labels)
         families.put(BYTES_OUT, flow.size_bytes, *labels)
+    _put_operations(families, core, traffic)
+
+
+def _put_operations(families: MetricFamilies, core: BrokerCore, traffic: Traffic) -> None:
+    for (group, topic), count in traffic.dead.items():
+        families.put(DEAD, count, group, topic, truth(is_system(core, topic, group)))
+    for topic, count in traffic.committed.items():
+        families.put(COMMITTED, count, topic)
+    for topic, count in traffic.rolled_back.items():
+        families.put(ROLLED_BACK, count, topic)
+    for topic, times in traffic.finished.items():
+        families.put_histogram(FINISH_TIME, times, topic)
+    for topic, times in traffic.delayed.items():
+        families.put_histogram(DELAY_TIME, times, topic)
+    for series, made in ((TOPIC_TIME, traffic.topics_made), (GROUP_TIME, traffic.groups_made)):
+        for (succeeded, of_system), times in made.items():
+            families.put_histogram(series, times, "success" if succeeded else "failure", truth(of_system))
 
 
 def _put_store(families: MetricFamilies, core: BrokerCore) -> None:
@@ -278,6 +362,7 @@ def _put_clients(families: MetricFamilies, core: BrokerCore) -> None:
     families.put(REFUSED, core.send.refused_count)
     if not core.driver.is_serving:
         return
+    families.put(HALF_MESSAGES, core.transactions.waiting_count)
     families.put(PRODUCERS, core.clients.producer_connection_count)
     for group, mode, count in core.clients.consumer_connections():
         families.put(CONSUMERS, count, group, mode)
@@ -286,7 +371,7 @@ def _put_clients(families: MetricFamilies, core: BrokerCore) -> None:
 def _put_lag(families: MetricFamilies, core: BrokerCore) -> Iterator[None]:
     pairs, left_out = core.offsets.first_pairs(MAX_PAIRS)
     families.put(PAIRS_LEFT_OUT, left_out)
-    looked_up = 0
+    looked_up = queue_count = 0
     for place, (topic, group, offsets) in enumerate(pairs, 1):
         if place % PAIRS_PER_STEP == 0 or looked_up >= QUEUES_PER_STEP:
             looked_up = 0
@@ -299,6 +384,9 @@ def _put_lag(families: MetricFamilies, core: BrokerCore) -> Iterator[None]:
             if end > offset:
                 lag += end - offset
                 waiting[queue_id] = offset
+                queue_count += 1
+                if queue_count <= MAX_QUEUES:
+                    families.put(QUEUE_LAG, end - offset, group, topic, str(queue_id))
                 pulled = max(offset, core.pull.pulled_to(group, topic, queue_id))
                 if end > pulled:
                     ready += end - pulled
@@ -315,6 +403,7 @@ def _put_lag(families: MetricFamilies, core: BrokerCore) -> Iterator[None]:
         if oldest_ms is not None:
             families.put(QUEUEING_TIME, oldest_ms, *labels)
         looked_up += len(waiting) + len(not_pulled)
+    families.put(QUEUES_LEFT_OUT, max(0, queue_count - MAX_QUEUES))
 
 
 def _age_ms(core: BrokerCore, topic: str, offsets: Mapping[int, int]) -> int | None:

@@ -1,4 +1,4 @@
-"""Messages and bytes by topic and group since the start, for metrics. Only a broker with httpPort counts them. No trio.
+"""Messages, bytes and times by topic and group since the start. Only a broker with httpPort counts them. No trio.
 
 Clients choose the names, so the number of places is bounded: what comes beyond is counted under OTHER.
 """
@@ -6,13 +6,22 @@ Clients choose the names, so the number of places is bounded: what comes beyond 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
+from typing import TypeVar
 
 from rmqha.model.series import Histogram
 
 MAX_PLACES = 1000
 OTHER = "other"
 SIZE_BOUNDS_BYTES = (1024, 4096, 512 * 1024, 1024 * 1024, 2 * 1024 * 1024, 4 * 1024 * 1024)
-"""Bounds of RocketMQ's histogram."""
+"""Bounds of RocketMQ's histogram, as those below."""
+FINISH_BOUNDS_S = (5, 60, 600, 3600, 12 * 3600, 24 * 3600)
+DELAY_BOUNDS_S = (60, 600, 3600, 12 * 3600, 24 * 3600, 3 * 24 * 3600)
+CREATION_BOUNDS_MS = (10, 100, 1000, 3000, 5000)
+K = TypeVar("K")
+V = TypeVar("V")
+Wait = Callable[[Callable[[str], None]], None]
+"""Calls back once, with "" or the reason of a failure."""
 
 
 class Flow:
@@ -32,11 +41,22 @@ class Flow:
 
 
 class Traffic:
-    """`sent` by (topic, message type), `pulled` by (group, topic)."""
+    """`sent` by (topic, message type), `pulled` by (group, topic), `dead` by (group, topic): messages that became dead
+    letters. `committed` and `rolled_back` by topic, `finished` the seconds that their transactions took. `delayed` by
+    topic: seconds for which timer messages are to wait. `topics_made`, `groups_made` by (success, of the system):
+    milliseconds that an operator waited."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:
+        self._now_ms = now_ms
         self.sent: dict[tuple[str, str], Flow] = {}
         self.pulled: dict[tuple[str, str], Flow] = {}
+        self.dead: dict[tuple[str, str], int] = {}
+        self.committed: dict[str, int] = {}
+        self.rolled_back: dict[str, int] = {}
+        self.finished: dict[str, Histogram] = {}
+        self.delayed: dict[str, Histogram] = {}
+        self.topics_made: dict[tuple[bool, bool], Histogram] = {}
+        self.groups_made: dict[tuple[bool, bool], Histogram] = {}
 
     def note_sent(self, topic: str, message_type: str, count: int, size_bytes: int) -> None:
         """`size_bytes`: of the records in the log."""
@@ -50,6 +70,39 @@ class Traffic:
         flow.count += count
         flow.size_bytes += size_bytes
 
+    def note_dead(self, group: str, topic: str) -> None:
+        key = _key(self.dead, (group, topic), (OTHER, OTHER))
+        self.dead[key] = self.dead.get(key, 0) + 1
+
+    def note_ended(self, topic: str, committed: bool, seconds: float) -> None:
+        """Note the end of a transaction `seconds` after its message was born; the time of a rollback does not count."""
+        ended = self.committed if committed else self.rolled_back
+        key = _key(ended, topic, OTHER)
+        ended[key] = ended.get(key, 0) + 1
+        if committed:
+            self.finished.setdefault(key, Histogram(FINISH_BOUNDS_S)).add(seconds)
+
+    def note_delayed(self, topic: str, seconds: float) -> None:
+        self.delayed.setdefault(_key(self.delayed, topic, OTHER), Histogram(DELAY_BOUNDS_S)).add(seconds)
+
+    def timed(self, made: dict[tuple[bool, bool], Histogram], is_system: bool, wait: Wait) -> Wait:
+        """`wait`, noting in `made` how long it took from now on, and if it succeeded."""
+        began_ms = self._now_ms()
+
+        def timed_wait(done: Callable[[str], None]) -> None:
+            def noted(fault: str) -> None:
+                made.setdefault((not fault, is_system), Histogram(CREATION_BOUNDS_MS)).add(self._now_ms() - began_ms)
+                done(fault)
+
+            wait(noted)
+
+        return timed_wait
+
 
 def _place(flows: dict[tuple[str, str], Flow], key: tuple[str, str], other: tuple[str, str]) -> Flow:
-    return flows.setdefault(key if len(flows) < MAX_PLACES else other, Flow())
+    return flows.setdefault(_key(flows, key, other), Flow())
+
+
+def _key(table: dict[K, V], key: K, other: K) -> K:
+    """`key`, or `other` where the table is full."""
+    return key if key in table or len(table) < MAX_PLACES else other

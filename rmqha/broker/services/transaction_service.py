@@ -13,6 +13,7 @@ from rmqha.broker.replication.waiter import MessageAppender, Waiter, Waiting
 from rmqha.broker.requests.record_access import require_owner, require_producer
 from rmqha.broker.requests.request import Channel, RequestError, not_admitted, number, text, truth
 from rmqha.broker.services.schedule import ScheduleLog
+from rmqha.broker.services.traffic import Traffic
 from rmqha.broker.services.transaction import (
     Reconciliation,
     Rules,
@@ -156,6 +157,7 @@ class TransactionService:
         self._turn = 0
         self._withheld: set[tuple[str, str]] = set()
         self._shell = shell
+        self.traffic: Traffic | None = None
 
     def configure(self, config: BrokerConfig) -> None:
         self._interval_ms = config.transaction_check_interval
@@ -168,6 +170,13 @@ class TransactionService:
     def role_changed(self) -> None:
         """Forget what was on its way: it is the new master's."""
         self._state = self._round = self._copies = None
+
+    @property
+    def waiting_count(self) -> int:
+        """Half messages that wait to be ended; those that have just been stored count even if they have ended."""
+        if self._state is None:
+            return 0
+        return len(self._state.open) + max(0, self._log.queue_range(HALF_TOPIC, 0)[1] - self._state.next_half)
 
     # --- the end of a transaction -------------------------------------------------------------------------------------
     def process(self, channel: Channel, command: Command) -> None:
@@ -220,6 +229,9 @@ class TransactionService:
             self._tracer.event("transaction_not_committed", phy_offset=half.phy_offset, reason=str(error))
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
         state.end(target)
+        if self.traffic is not None and (place := real_place(decode_properties(half.properties))) is not None:
+            seconds = max(0, self._clock.wall_ms() - half.born_at_ms) / 1000
+            self.traffic.note_ended(place[0], outcome == SYS_FLAG_TRANSACTION_COMMIT, seconds)
         self._appends.appended(end_offset, _Nobody() if command.is_oneway else Waiter(channel, [reply]))
 
     def _prepared(self, command: Command) -> Record:

@@ -24,8 +24,8 @@ import trio
 import yaml
 
 from rmqha import __version__
-from rmqha.cli.diagnosis.http_get import http_get
 from rmqha.cli.diagnosis.redact import is_secret, redact_bytes
+from rmqha.host.http.get import http_get
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UnreachableError

@@ -213,7 +213,7 @@ _BROKER = (
         "a broker registers all its topics in one request, at once when they change",
         """
         forceRegister enableSingleTopicRegister enableSplitRegistration splitRegistrationSize enableSplitMetadata
-        splitMetadataSize registerBrokerTimeoutMills updateNameServerAddrPeriod loadBalancePollNameServerInterval
+        splitMetadataSize registerBrokerTimeoutMills  loadBalancePollNameServerInterval
         enableRegisterProducer
         """,
     ),
@@ -385,10 +385,9 @@ _BROKER = (
         "6",
         "7",
     ),
-    _refused(
-        "name servers and controllers would not be found: name them in namesrvAddr and controllerAddr",
-        "fetchNamesrvAddrByAddressServer fetchNameSrvAddrByDnsLookup fetchControllerAddrByDnsLookup",
-        "false",
+    _ignored(
+        "host names in namesrvAddr and controllerAddr are looked up in any case",
+        "fetchNameSrvAddrByDnsLookup fetchControllerAddrByDnsLookup",
     ),
     _refused(
         "requests would not be checked by that class",

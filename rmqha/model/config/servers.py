@@ -20,7 +20,7 @@ from rmqha.model.config.base import knob as knob
 from rmqha.model.config.base import parse_properties as parse_properties
 from rmqha.model.config.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from rmqha.model.error import ConfigError
-from rmqha.model.identity import HaMode, is_loopback, join_address, parse_address
+from rmqha.model.identity import HaMode, is_loopback, join_address, parse_address, split_addresses
 from rmqha.model.quota import Limit, QuotaLimits, parse_overrides
 
 HA_SECURITY_MODES = ("auto", "open", "disabled", "permissive", "enforcing")
@@ -165,10 +165,10 @@ QUOTA_KEYS = frozenset(
 """Change while a broker or a name server runs."""
 _BROKER_LIVE_KEYS = """
     accessMessageInMemoryMaxRatio autoCreateMaxPerSecond autoCreateSubscriptionGroup autoCreateTopicEnable
-    cleanFileForciblyEnable commitLogMaxBytes deleteFileBatchMax deleteWhen diskMaxUsedSpaceRatio
+    cleanFileForciblyEnable commitLogMaxBytes controllerAddr deleteFileBatchMax deleteWhen diskMaxUsedSpaceRatio
     diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio enablePropertyFilter fileReservedTime flushIntervalCommitLog
     haTransferBytesPerSecond longPollingMaxMs maxClientCount maxGroupCount maxTopicCount maxTransferBytesOnMessageInDisk
-    maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk maxTransferCountOnMessageInMemory
+    maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk maxTransferCountOnMessageInMemory namesrvAddr
     recallMessageEnable rejectTransactionMessage scrubBytesPerSecond slaveReadEnable timerMaxDelaySec timerWheelEnable
     transactionCheckInterval transactionCheckMax
     transactionTimeOut useServerSideResetOffset
@@ -211,9 +211,15 @@ class BrokerConfig(ServerConfig):
     """With a controller the id to apply for first, which also numbers the node in sentences; -1 or 0: the next that is
     free. In a static group 0 for the master; a slave needs a number of its own."""
     namesrv_addr: str = "127.0.0.1:9876"
-    """Name servers, separated by `;`."""
+    """Name servers, separated by `;`. A host name that stands for several addresses is each of them, looked up again
+    every updateNameServerAddrPeriod."""
+    fetch_namesrv_addr_by_address_server: bool = False
+    """Ask addressServer for the name servers, where namesrvAddr is not given."""
+    address_server: str = "jmenv.tbsite.net:8080/rocketmq/nsaddr"
+    """Own. Place (`host:port/path`, HTTP) of the list for fetchNamesrvAddrByAddressServer; RocketMQ has it in system
+    properties of its JVM (`rocketmq.namesrv.domain`)."""
     controller_addr: str = "127.0.0.1:9878"
-    """Controllers, separated by `;`; the leader is found among them."""
+    """Controllers, separated by `;`; the leader is found among them. Names are looked up as those of namesrvAddr."""
     enable_controller_mode: bool = True
     """false: a static group (docs/operate/static-groups.md). brokerRole and brokerId say who is master, for good."""
     ha_master_address: str = ""
@@ -438,6 +444,9 @@ class BrokerConfig(ServerConfig):
     """Time (ms) after the last heartbeat for which the controller holds this broker for alive (ruling 17)."""
     broker_heartbeat_interval: int = knob(1000, 1, 2**31 - 1)
     """Period of lite heartbeats to the name servers."""
+    update_name_server_addr_period: int = knob(10_000, 100, 2**31 - 1)
+    """Period after which names in namesrvAddr and controllerAddr, and the list of addressServer, are looked up again.
+    RocketMQ: 120000."""
     register_name_server_period: int = knob(30000, 1, 2**31 - 1)
     """Period of full registrations; role and topic changes register at once."""
     region_id: str = "DefaultRegion"
@@ -548,6 +557,7 @@ class BrokerConfig(ServerConfig):
             raise ConfigError(f"{source}: brokerRole = {self.broker_role!r} must be ASYNC_MASTER, SYNC_MASTER or SLAVE")
         if not self.enable_controller_mode:
             self._check_static(source)
+        self._check_addresses(source)
         self._check_ha_security(source)
         self._check_users(source)
         for key, value in (("metadataSync", self.metadata_sync or "strict"), ("offsetSync", self.offset_sync)):
@@ -578,6 +588,24 @@ class BrokerConfig(ServerConfig):
         if self.mode is HaMode.CP and (self.enable_auto_in_sync_replicas or self.in_sync_replicas != 1):
             key = "enableAutoInSyncReplicas" if self.enable_auto_in_sync_replicas else "inSyncReplicas"
             raise ConfigError(f"{source}: {key} contradicts haMode=cp, which waits for the whole set; remove one")
+
+    @property
+    def asks_address_server(self) -> bool:
+        return self.fetch_namesrv_addr_by_address_server and self.namesrv_addr == type(self).namesrv_addr
+
+    def _check_addresses(self, source: str) -> None:
+        for key, text in (("namesrvAddr", self.namesrv_addr), ("controllerAddr", self.controller_addr)):
+            try:
+                split_addresses(text)
+            except ValueError as error:
+                raise ConfigError(f"{source}: {key} {error}") from None
+        host, slash, _ = self.address_server.partition("/")
+        try:
+            if not slash:
+                raise ValueError(f"{self.address_server!r} has no path")
+            parse_address(host)
+        except ValueError as error:
+            raise ConfigError(f"{source}: addressServer: {error}; write host:port/path") from None
 
     def _check_ha_security(self, source: str) -> None:
         """Every replica is now a slave and now a master."""

@@ -54,3 +54,14 @@ def test_one_slow_controller_does_not_use_up_the_time() -> None:
     assert route.attempt_timeout_ms(1500) == 750
     assert route.attempt_timeout_ms(400) == 300
     assert route.attempt_timeout_ms(100) == 100
+
+
+def test_other_addresses_are_asked_and_a_known_leader_first() -> None:
+    route = ControllerRoute(["a:1", "b:1", "c:1"])
+    route.failed("a:1")
+    route.failed("b:1")
+    route.answered("c:1")
+    route.follow(["d:1"])
+    assert route.target == "c:1"
+    route.failed("c:1")
+    assert route.target == "d:1" and route.max_attempts == 3

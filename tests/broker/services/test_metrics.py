@@ -13,9 +13,12 @@ from rmqha.broker.services import metrics, traffic
 from rmqha.broker.services.exposed import ExposedBroker
 from rmqha.host.metrics import exposition
 from rmqha.host.net.statistics import Statistics
+from rmqha.model.code import RequestCode
 from rmqha.model.series import filled
+from rmqha.wire.command import Command
 from rmqha.wire.ha_stream import SlaveStreamParser
-from tests.broker.support import Broker, pull_command, send_command
+from tests.broker.support import Broker, FakeChannel, pull_command, send_command
+from tests.broker.transactions import COMMIT, ROLLBACK, ROUND_MS, end_of, oneway, prepared
 
 Scrape = dict[str, dict[tuple[tuple[str, str], ...], float]]
 BASE = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a"}
@@ -192,3 +195,84 @@ def test_a_master_is_ready_while_it_takes_sends(
     standing = shown.standing()
     assert standing.ready is (reason == "") and standing.reason.startswith(reason)
     assert standing.facts["brokerId"] == 1 and standing.facts["epoch"] == 1
+
+
+def test_dead_letters_are_counted_by_the_topic_that_they_come_from(broker: Broker) -> None:
+    shown = ExposedBroker(broker.core, Statistics())
+    broker.ask(send_command("T"))
+    ext = {"group": "G", "offset": "0", "delayLevel": "-1", "originTopic": "T"}
+    assert broker.ask(Command(RequestCode.CONSUMER_SEND_MSG_BACK, ext)).code == 0
+    by_client = send_command("%RETRY%G", j="17", l="16", i="RETRY_TOPIC\x01U\x02")
+    assert broker.ask(by_client).code == 0
+    found = scrape(shown)["rocketmq_send_to_dlq_messages_total"]
+    assert {dict(labels)["topic"]: value for labels, value in found.items()} == {"T": 1, "U": 1}
+
+
+def test_transactions_are_counted_as_they_end(broker: Broker) -> None:
+    shown = ExposedBroker(broker.core, Statistics())
+    committed, rolled_back, _ = (broker.ask(prepared(broker, key)) for key in ("A", "B", "C"))
+    broker.clock.ms += 6000
+    oneway(broker, end_of(committed, COMMIT))
+    oneway(broker, end_of(rolled_back, ROLLBACK))
+    broker.run(ROUND_MS)
+    found = scrape(shown)
+    assert one(found, "rocketmq_commit_messages_total", topic="T") == 1
+    assert one(found, "rocketmq_rollback_messages_total", topic="T") == 1
+    assert one(found, "rocketmq_finish_message_latency_sum", topic="T") == 6
+    assert one(found, "rocketmq_finish_message_latency_bucket", topic="T", le="5.0") == 0
+    assert one(found, "rocketmq_finish_message_latency_bucket", topic="T", le="60.0") == 1
+    assert one(found, "rocketmq_half_messages") == 1
+
+
+def test_how_long_timer_messages_are_to_wait(broker: Broker) -> None:
+    shown = ExposedBroker(broker.core, Statistics())
+    born_ms = broker.clock.wall_ms()
+    at_ms = born_ms + 120_000
+    assert broker.ask(send_command("T", g=str(born_ms), i=f"TIMER_DELIVER_MS\x01{at_ms}\x02")).code == 0
+    found = scrape(shown)
+    assert one(found, "rocketmq_delay_message_latency_sum", topic="T") == 120
+    assert one(found, "rocketmq_delay_message_latency_bucket", topic="T", le="60.0") == 0
+
+
+def test_how_long_an_operator_waits_for_a_topic_and_a_group(broker: Broker) -> None:
+    shown = ExposedBroker(broker.core, Statistics())
+    routed: list[Callable[[], None]] = []
+    with patch.object(broker.core.tables, "_when_routed", routed.append):
+        channel = FakeChannel()
+        broker.core.processor.received(channel, [Command(RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": "New"})])
+        broker.run()
+        assert "rocketmq_topic_create_execution_time_sum" not in scrape(shown)
+        broker.clock.ms += 250
+        routed[0]()
+    assert channel.one().code == 0
+    group = Command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"G"}')
+    assert broker.ask(group).code == 0
+    found = scrape(shown)
+    labels = {"invocation_status": "success", "is_system": "false"}
+    assert one(found, "rocketmq_topic_create_execution_time_sum", **labels) == 250
+    assert one(found, "rocketmq_topic_create_execution_time_bucket", le="100.0", **labels) == 0
+    assert one(found, "rocketmq_consumer_group_create_execution_time_count", **labels) == 1
+
+
+def test_each_queue_in_which_a_group_lags(broker: Broker) -> None:
+    shown = ExposedBroker(broker.core, Statistics())
+    for queue_id in (0, 0, 1, 2):
+        broker.ask(send_command("T", queue_id))
+    for queue_id, offset in ((0, 0), (1, 1), (2, 0)):
+        broker.core.offsets.commit("G", "T", queue_id, offset)
+    found = scrape(shown)["rmqha_consumer_queue_lag_messages"]
+    assert {dict(labels)["queue_id"]: value for labels, value in found.items()} == {"0": 2, "2": 1}
+    with patch.object(metrics, "MAX_QUEUES", 1):
+        few = scrape(shown)
+    assert len(few["rmqha_consumer_queue_lag_messages"]) == 1 and one(few, "rmqha_queue_lag_series_left_out") == 1
+
+
+@pytest.mark.parametrize(("keys", "copies"), [({}, 1), ({"all_ack_in_sync_state_set": True}, 2)])
+def test_in_how_many_copies_a_record_is_acknowledged(
+    make_broker: Callable[..., Broker], keys: dict[str, Any], copies: int
+) -> None:
+    broker = make_broker(total_replicas=2, ha_mode="ap", **keys)
+    broker.controller.members = [1, 2]
+    broker.start()
+    broker.join_slave(2)
+    assert one(scrape(ExposedBroker(broker.core, Statistics())), "rocketmq_ha_ack_copies") == copies

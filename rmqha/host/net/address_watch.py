@@ -1,0 +1,109 @@
+"""Addresses of servers as they are now: host names that stand for several, and lists that an address server keeps.
+
+A name that stands for one address is left as it is, so that TLS can check it; one that stands for several, as the
+headless service of a container platform, becomes them. Looked up again from time to time, so that servers come and go
+without a restart.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+
+from rmqha.model.error import ConfigError
+from rmqha.model.identity import is_numeric, join_address, parse_address
+from rmqha.port import Tracer
+
+LOOKUP_TIMEOUT_S = 5
+MAX_ADDRESS_COUNT = 64
+"""Most addresses that are taken of all lookups together."""
+
+Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Numbers of a host name. Raises OSError."""
+
+
+async def system_lookup(host: str, port: int) -> Sequence[str]:
+    rows = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(row[4][0]) for row in rows]
+
+
+class AddressWatch:
+    """Follows one list of addresses. `given` tells the list as it is configured now; `apply` takes the addresses, in a
+    steady order, whenever they have changed."""
+
+    def __init__(
+        self,
+        key: str,
+        given: Callable[[], Awaitable[Sequence[str]]],
+        apply: Callable[[list[str]], None],
+        interval_ms: int,
+        tracer: Tracer,
+        lookup: Lookup = system_lookup,
+    ) -> None:
+        self._key = key
+        self._given = given
+        self._apply = apply
+        self._interval_ms = interval_ms
+        self._tracer = tracer
+        self._lookup = lookup
+        self._known: dict[str, list[str]] = {}
+        """Addresses of each name when it was found last."""
+        self._current: list[str] = []
+        self._trouble = ""
+        self._changed = trio.Event()
+
+    def look_again(self) -> None:
+        """The configuration has changed: do not wait for the interval."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        while True:
+            self._changed = trio.Event()
+            await self.look()
+            with trio.move_on_after(self._interval_ms / 1000):
+                await self._changed.wait()
+
+    async def look(self) -> list[str]:
+        """The addresses as they are now. What cannot be looked up stays as it was found last."""
+        trouble = ""
+        try:
+            given = list(await self._given())
+        except (ConfigError, OSError) as error:
+            given, trouble = [], str(error)
+        if given:
+            found: list[str] = []
+            for address in given:
+                try:
+                    found += await self._expanded(address)
+                except OSError as error:
+                    trouble = f"{address}: {error.strerror or error}"
+                    found += self._known.get(address, [address])
+            self._take(list(dict.fromkeys(found))[:MAX_ADDRESS_COUNT])
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self._tracer.event(
+                "addresses_looked_up" if not trouble else "addresses_not_looked_up", key=self._key, reason=trouble
+            )
+        return list(self._current)
+
+    async def _expanded(self, address: str) -> list[str]:
+        host, port = parse_address(address)
+        if is_numeric(host):
+            return [address]
+        numbers: Sequence[str] = ()
+        with trio.move_on_after(LOOKUP_TIMEOUT_S):
+            numbers = sorted(set(await self._lookup(host, port)))
+        if not numbers:
+            raise OSError(f"{host} was not found within {LOOKUP_TIMEOUT_S} s")
+        self._known[address] = [address] if len(numbers) == 1 else [join_address(item, port) for item in numbers]
+        return self._known[address]
+
+    def _take(self, addresses: list[str]) -> None:
+        if addresses == self._current:
+            return
+        if self._current:
+            self._tracer.event("addresses_changed", key=self._key, addresses=";".join(addresses))
+        self._current = addresses
+        self._apply(addresses)
