@@ -26,6 +26,7 @@ from benchmarks.figures import RESULTS, measured
 from benchmarks.page import page
 from benchmarks.peers.bench_acks import acks, levels
 from benchmarks.peers.bench_java_clients import java_clients
+from benchmarks.peers.bench_load import WARM_S, load
 from benchmarks.peers.bench_peer import peer
 from benchmarks.peers.bench_peer_controllers import peer_controllers
 from benchmarks.peers.bench_peer_failover import peer_failovers
@@ -80,6 +81,7 @@ def works_of(*, quick: bool, failover_count: int) -> dict[str, Callable[[Path], 
         "peercontrollers": lambda scratch: peer_controllers(scratch, 2 if quick else 5, 1 if quick else 2),
         "acks": lambda scratch: acks(scratch, 3.0 if quick else 10.0, 1 if quick else 3),
         "levels": lambda scratch: levels(scratch, 3.0 if quick else 10.0, 1 if quick else 3),
+        "load": lambda scratch: load(scratch, 3 if quick else 8, 1 if quick else 3, 2 if quick else WARM_S),
         "abuse": lambda scratch: abuse(scratch, quick),
         "simulation": lambda scratch: simulation(quick),
         "spark": lambda scratch: program("bench_spark.py", scratch, "--mib", "128" if quick else "512"),
