@@ -16,6 +16,7 @@ from rmqha.broker.requests.consumer_calls import Done
 from rmqha.broker.requests.request import Channel
 from rmqha.broker.services.retention_loop import RetentionLoop
 from rmqha.ha.action import RoleChanged
+from rmqha.host.net.poller import Poller
 from rmqha.host.net.session import Session
 from rmqha.model.error import UnreachableError
 from rmqha.wire.command import Command
@@ -33,8 +34,10 @@ class HostShell:
     _log: LogThread
     _nursery: trio.Nursery
 
-    def __init__(self, advertised: Advertised) -> None:
+    def __init__(self, advertised: Advertised, poller: Poller) -> None:
+        """`poller` serves those who send."""
         self._advertised = advertised
+        self.at_turn_end = poller.at_end
 
     def begin(
         self,

@@ -46,6 +46,7 @@ from rmqha.host.log_files import LogFiles
 from rmqha.host.net import network, remoting
 from rmqha.host.net.address_watch import AddressWatch
 from rmqha.host.net.boundary import Boundary
+from rmqha.host.net.poller import Poller
 from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
 from rmqha.host.tracer import HostTracer
@@ -91,6 +92,8 @@ class _Gate:
         self.quotas = quotas
         self.core: BrokerCore | None = None
         self.ha: HaService | None = None
+        self.poller = Poller()
+        """Serves the port for all clients; the fast one has its own."""
         self.remoting = Statistics()
         """Statistics of both ports for clients."""
         self.boundary = Boundary(self.remoting, tracer)
@@ -142,7 +145,7 @@ async def run_broker(
         async with trio.open_nursery() as nursery:
             gate = _Gate(Advertised(config, places, tracer), Quotas(config.quotas), tracer)
             config, ports = await _listen(config, gate, nursery)
-            shell = HostShell(gate.advertised)
+            shell = HostShell(gate.advertised, gate.poller)
             core = _open(config, tracer, await _store_host(config), gate.quotas, shell)
             accounts = security.ambient.get().accounts
             if isinstance(accounts, UserAccounts):
@@ -182,7 +185,8 @@ async def _listen(config: BrokerConfig, gate: _Gate, nursery: trio.Nursery) -> t
         taker=gate,
     )
     host = config.listen_address
-    listen_port: int = await nursery.start(serve, join_address(host, config.listen_port))
+    main = partial(serve, poller=gate.poller)
+    listen_port: int = await nursery.start(main, join_address(host, config.listen_port))
     wanted = config.ha_listen_port or (config.listen_port + 1 if config.listen_port else 0)
     listeners = await network.listen(join_address(host, wanted))
     nursery.start_soon(trio.serve_listeners, gate.accept_ha, listeners)

@@ -126,6 +126,7 @@ class FakeShell:
         self.saves_tables = self.searches = self.notifies = True
         self.disk_hangs = False
         self.hung_change: Callable[[], None] | None = None
+        self.turn: list[Callable[[], None]] | None = None
         self.holds = False
         self.held: list[Command] = []
         self.client_call: Call = _nobody_is_called
@@ -136,6 +137,17 @@ class FakeShell:
     def stepped(self) -> None:
         if self.loops is not None:
             self.loops.stepped()
+
+    def at_turn_end(self, work: Callable[[], None]) -> bool:
+        if self.turn is not None:
+            self.turn.append(work)
+        return self.turn is not None
+
+    def end_turn(self) -> None:
+        """Of the connections that are served together since `turn` was set."""
+        works, self.turn = self.turn or [], None
+        for work in works:
+            work()
 
     def wake_dispatch(self) -> None:
         self.woken["dispatch"] += 1

@@ -7,7 +7,7 @@ say): such calls only feed the machine, and the outermost call performs what cam
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, assert_never
 
 from rmqha.broker.replication.tail_room import TailRoom
@@ -94,6 +94,8 @@ class DriverEvents(Protocol):
 class DriverShell(Protocol):
     """A `BrokerShell` is one."""
 
+    def at_turn_end(self, work: Callable[[], None]) -> bool: ...
+
     def wake_dispatch(self) -> None: ...
 
     def wake_flush(self) -> None: ...
@@ -128,6 +130,8 @@ class ReplicaDriver:
         self._shell = shell
         self._statistics = statistics
         self._waiting_for_flush = False
+        self._is_turn_open = False
+        """Sends of this turn wait for its end to be settled."""
         self.ha_breach_count = 0
         """HA connections closed for what the peer sent."""
 
@@ -213,6 +217,29 @@ class ReplicaDriver:
             self._perform()
         except Exception as error:  # noqa: BLE001  (it goes on, as what it means)
             interrupted(error)
+
+    def appended_in_turn(self, end_offset: PhyOffset, waiter: Waiting) -> None:
+        """Do as `appended`, but where several connections are served in this turn once for all of them, at its end."""
+        if not self._is_turn_open and not self._shell.at_turn_end(self._end_turn):
+            self.appended(end_offset, waiter)
+            return
+        self._is_turn_open = True
+        try:
+            self.replica.wait(self._clock.now_ms(), end_offset, waiter)
+        except Exception as error:  # noqa: BLE001  (it goes on, as what it means)
+            interrupted(error)
+
+    @whole
+    def _end_turn(self) -> None:
+        if not self.is_log_free:
+            return  # somebody else in the turn has made the log change in a thread: `log_written` goes on
+        self._is_turn_open = False
+        self.store.commit(everything=True)
+        if self.replica.sync_required:
+            self._waiting_for_flush = True
+            self._shell.wake_flush()
+        self.replica.appended(self._clock.now_ms())
+        self._perform()
 
     @whole
     def commit(self) -> None:
@@ -305,6 +332,8 @@ class ReplicaDriver:
             raise error
         self.replica.log_written(self._clock.now_ms())
         self._perform()
+        if self._is_turn_open:
+            self._end_turn()
 
     @property
     def is_log_free(self) -> bool:

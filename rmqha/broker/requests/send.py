@@ -97,6 +97,10 @@ class MasterLog(Protocol):
         """Everything of a batch is in the log up to `end_offset`; finish `waiter` when that is acknowledged."""
         ...
 
+    def appended_in_turn(self, end_offset: PhyOffset, waiter: Waiting) -> None:
+        """Do as `appended`, perhaps for all that several connections send in this turn together."""
+        ...
+
 
 class SendHolder(Protocol):
     """Keeper of sends that come during or after a hand-over; a `BrokerShell` is one."""
@@ -241,7 +245,7 @@ class SendProcessor:
             for topic, first, message_count, size_bytes in taken.frames():
                 kind = "fifo" if _SHARDING_KEY in taken.tails[first] else "normal"
                 self.traffic.note_sent(topic, kind, message_count, size_bytes)
-        self._log.appended(PhyOffset(bounds[-1]), FramesWaiter(channel, taken.answers, count))
+        self._log.appended_in_turn(PhyOffset(bounds[-1]), FramesWaiter(channel, taken.answers, count))
         return taken.end, count
 
     def _plain_queue_count(self, name: str) -> int:

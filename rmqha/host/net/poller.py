@@ -50,6 +50,7 @@ class Poller:
         """The task waits for sockets."""
         self.is_busy = False
         """Several are served in this turn: what can be done for all together should wait for its end."""
+        self._at_end: list[Callable[[], None]] = []
         self._cpu_us = self._short_us = 0.0
         """CPU time (µs) of this thread at the last look in a busy turn, and what short slices have taken since: a slice
         that the system has interrupted for another process was no longer for that. The look itself takes a microsecond
@@ -91,6 +92,13 @@ class Poller:
             place.came_at_s = time.monotonic()
             self._join(self._urgent_line if place.is_urgent else self._line, place)
 
+    def at_end(self, work: Callable[[], None]) -> bool:
+        """Do `work` when this turn has served its last session; False, and nothing is done, unless several are served
+        in it."""
+        if self.is_busy:
+            self._at_end.append(work)
+        return self.is_busy
+
     def _join(self, line: FairQueue, place: Place) -> None:
         line.join(place)
         if self._is_parked:
@@ -130,6 +138,10 @@ class Poller:
         if line:
             self._serve_some(line.oldest, line, now_s, began_s + TURN_S)
         self.is_busy = False
+        if self._at_end:
+            works, self._at_end = self._at_end, []
+            for work in works:
+                work()
 
     def _gather(self, now_s: float) -> None:
         """Put into line who is ready."""

@@ -484,3 +484,57 @@ async def test_the_last_slice_of_what_has_come_counts_as_one_that_left_nothing(
         assert service.drained[-1] and not any(service.drained[:-1])
         await trio.aclose_forcefully(stream)
         nursery.cancel_scope.cancel()
+
+
+class Together:
+    """Notes how many requests were read when each turn ended, where several connections were served."""
+
+    def __init__(self, poller: module.Poller) -> None:
+        self.poller = poller
+        self.read_count = 0
+        self.ends: list[int] = []
+        self.refused_count = 0
+        self._is_open = False
+
+    def opened(self, session: Session) -> None:
+        pass
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        self.read_count += len(commands)
+        if not self._is_open:
+            self._is_open = self.poller.at_end(self._end)
+            self.refused_count += not self._is_open
+        for command in commands:
+            session.send(command.reply())
+
+    def _end(self) -> None:
+        assert not self.poller.is_busy
+        self._is_open = False
+        self.ends.append(self.read_count)
+
+    def closed(self, session: Session) -> None:
+        pass
+
+
+async def test_what_is_put_off_comes_when_all_of_a_turn_are_served() -> None:
+    poller = module.Poller()
+    service = Together(poller)
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(
+            lambda task_status: serve(
+                service, "127.0.0.1:0", max_frame_bytes=65536, poller=poller, task_status=task_status
+            )
+        )
+        streams = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
+        for stream in streams:
+            stream.send(FRAME)
+            await _answers(stream)
+        assert service.refused_count == 3 and not service.ends, "one alone waits for nobody"
+        for stream in streams:
+            stream.send(FRAME)
+        for stream in streams:
+            await _answers(stream)
+        assert service.ends == [6]
+        nursery.cancel_scope.cancel()
+    for stream in streams:
+        stream.close()
