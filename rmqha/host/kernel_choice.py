@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from rmqha.kernel import native_kernel
 from rmqha.kernel.batch_kernel import BatchKernel
+from rmqha.kernel.native_columns import NativeColumns
 from rmqha.kernel.native_kernel import NativeKernel
 from rmqha.model.error import ConfigError
 
@@ -48,6 +49,17 @@ def _python_kernel() -> BatchKernel:
     from rmqha.kernel.python_kernel import PythonKernel  # its patterns take memory
 
     return PythonKernel()
+
+
+def native_columns(library: Path = LIBRARY) -> NativeColumns | None:
+    """The decoder of columns, None where there is no native one or RMQHA_KERNEL asks for Python."""
+    if os.environ.get(VARIABLE, "") == "python":
+        return None
+    try:
+        load_kernel(library)  # whether it is of this version
+        return NativeColumns(ctypes.CDLL(str(library)))
+    except OSError:
+        return None
 
 
 def load_kernel(library: Path = LIBRARY) -> NativeKernel:

@@ -12,7 +12,9 @@ from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
+from rmqha.host import kernel_choice
 from rmqha.model.error import UsageError
+from rmqha.scan import native_columns
 from rmqha.scan.api import Decoding, LogRange, ReadCounts, RowFilter, StoreView, group_ranges, plan_ranges, read_range
 from rmqha.scan.index import is_indexed
 from rmqha.scan.storage import LocalStorage, storage_of
@@ -86,6 +88,7 @@ def partitions(
 
 def read(options: ReadOptions, partition: InputPartition, decoding: Decoding, rows: RowFilter) -> Iterator[Any]:
     """The batches of one task."""
+    native_columns.use(kernel_choice.native_columns())
     counts, row_count = ReadCounts(), 0
     for item in partition.value or ():
         for batch in read_range(
