@@ -7,7 +7,7 @@ All paths are relative to the root that the Disk was opened on and use "/"; size
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from rmqha.model.epoch import EpochHistory
@@ -63,6 +63,10 @@ class MappedRegion(Protocol):
 
     def write(self, position: int, data: Buffer) -> None:
         """Copy `data` to `position`. The caller keeps inside the region: leaving it is a programming error."""
+        ...
+
+    def write_words(self, positions: Sequence[int], words: bytes) -> None:
+        """Write four bytes at each of many positions, in this order."""
         ...
 
     def view(self, position: int, size_bytes: int) -> memoryview:

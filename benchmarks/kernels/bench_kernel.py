@@ -72,7 +72,7 @@ class Reading:
         self.broker.core.topics.put(TopicConfig("T", QUEUE_COUNT, QUEUE_COUNT))
         processor = self.broker.core.processor
         if kernel is not None:
-            self.broker.core.send._kernel = kernel
+            self.broker.core.send._kernel = self.broker.store.index.files._kernel = kernel
         taker, stream = None if kernel is None else processor, cast(trio.abc.Stream, object())
         self._session = Session(1, stream, "127.0.0.1:5", Statistics(), MAX_FRAME_BYTES, taker=taker)
         self._session._received = processor.received

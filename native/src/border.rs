@@ -7,13 +7,17 @@
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
+use crate::columns::{measure, write, Columns, Parts, Sizes, Texts, Wanted};
+use crate::input::Cursor;
+use crate::keys::{place, put_keys, IndexFile, Placed, Prefix, ENTRY_BYTES, NEW_ENTRY_BYTES};
 use crate::output::Writer;
 use crate::rules::Rules;
 use crate::scan::{scan, Found};
 use crate::sends::{build, parse, Ground, Made, Queue, Row, UNIT_BYTES};
+use crate::sound::{collect, skip, Pull};
 
 /// Raised with each change of what stands in this file.
-pub const ABI_VERSION: i64 = 4;
+pub const ABI_VERSION: i64 = 5;
 const LISTS: usize = 6;
 /// Nothing was done: the memory for records or answers is too small.
 pub const FULL: i64 = -1;
@@ -178,6 +182,313 @@ pub unsafe extern "C" fn rmqha_scan(
         let Ok((count, queue_count)) = scan(data, phy_offset, queues, &mut found) else { return REFUSED };
         call.queue_count = queue_count;
         i64::try_from(count).unwrap_or(REFUSED)
+    })
+}
+
+/// Goes past sound plain records of `data`, from index `at` on; index 0 stands at `phy_offset`. Returns the index of the
+/// first other one; `newest_ms` is raised to their newest store timestamp.
+///
+/// # Safety
+/// `data` has `size` bytes, `newest_ms` points to a number.
+#[no_mangle]
+pub unsafe extern "C" fn rmqha_skip_sound(
+    data: *const u8,
+    size: usize,
+    at: usize,
+    phy_offset: i64,
+    newest_ms: *mut i64,
+) -> i64 {
+    guarded(|| {
+        let data = unsafe { from_raw_parts(data, size) };
+        let newest_ms = unsafe { &mut *newest_ms };
+        let (end, newest) = skip(data, at, phy_offset, *newest_ms);
+        *newest_ms = newest;
+        i64::try_from(end).unwrap_or(REFUSED)
+    })
+}
+
+/// What a call of `rmqha_collect` works on.
+#[repr(C)]
+pub struct Collect {
+    pub start: i64,
+    pub queue_id: i64,
+    pub offset: i64,
+    pub max_count: usize,
+    pub max_bytes: i64,
+    pub disk_end: i64,
+    pub disk_max_count: usize,
+    pub disk_max_bytes: i64,
+    pub takes_all: i64,
+    // found
+    pub unit_count: usize,
+    pub bytes: i64,
+    pub is_full: i64,
+}
+
+/// Finds the sound records that entries of a queue lead to, in a file of the log; writes where each begins in it, then,
+/// `max_count` numbers behind, its size. Returns their number.
+///
+/// # Safety
+/// `file`, `units`, `topic` and `codes` have so many bytes or numbers, `records` has `2 * max_count` numbers.
+#[no_mangle]
+pub unsafe extern "C" fn rmqha_collect(
+    file: *const u8,
+    file_bytes: usize,
+    units: *const u8,
+    unit_count: usize,
+    topic: *const u8,
+    topic_bytes: usize,
+    codes: *const i64,
+    code_count: usize,
+    records: *mut i64,
+    call: *mut Collect,
+) -> i64 {
+    guarded(|| {
+        let call = unsafe { &mut *call };
+        let codes = unsafe { from_raw_parts(codes, code_count) };
+        let Ok(queue_id) = i32::try_from(call.queue_id) else { return REFUSED };
+        let pull = Pull {
+            file: unsafe { from_raw_parts(file, file_bytes) },
+            start: call.start,
+            units: unsafe { from_raw_parts(units, unit_count * UNIT_BYTES) },
+            topic: unsafe { from_raw_parts(topic, topic_bytes) },
+            queue_id,
+            offset: call.offset,
+            max_count: call.max_count,
+            max_bytes: call.max_bytes,
+            disk_end: call.disk_end,
+            disk_max_count: call.disk_max_count,
+            disk_max_bytes: call.disk_max_bytes,
+            codes: if call.takes_all != 0 { None } else { Some(codes) },
+        };
+        let records = unsafe { from_raw_parts_mut(records, call.max_count * 2) };
+        let (starts, sizes) = records.split_at_mut(call.max_count);
+        let found = collect(&pull, starts, sizes);
+        call.unit_count = found.unit_count;
+        call.bytes = found.bytes;
+        call.is_full = i64::from(found.is_full);
+        i64::try_from(found.record_count).unwrap_or(REFUSED)
+    })
+}
+
+/// Writes the index's entries of records, and returns how many bytes they take. `tails` are their properties, each with
+/// its length in front; `topics` are joined, and the `topic_count` numbers of `topic_ends` say where each ends. `places`
+/// has the topic of each record, nothing if there is but one.
+///
+/// # Safety
+/// All have so many bytes or numbers: `phy_offsets` and `stored_ms` `count`, `places` `count` or none at all.
+#[no_mangle]
+pub unsafe extern "C" fn rmqha_index_entries(
+    tails: *const u8,
+    tails_bytes: usize,
+    count: usize,
+    topics: *const u8,
+    topic_ends: *const i64,
+    topic_count: usize,
+    places: *const i64,
+    phy_offsets: *const i64,
+    stored_ms: *const i64,
+    into: *mut u8,
+    into_bytes: usize,
+) -> i64 {
+    guarded(|| {
+        let mut tails = Cursor::new(unsafe { from_raw_parts(tails, tails_bytes) }, 0);
+        let topic_ends = unsafe { from_raw_parts(topic_ends, topic_count) };
+        let topics_bytes = topic_ends.last().map_or(0, |&end| usize::try_from(end).unwrap_or(0));
+        let topics = unsafe { from_raw_parts(topics, topics_bytes) };
+        let topic = |place: usize| {
+            let start = if place == 0 { 0 } else { usize::try_from(*topic_ends.get(place - 1)?).ok()? };
+            topics.get(start..usize::try_from(*topic_ends.get(place)?).ok()?)
+        };
+        let places = if topic_count > 1 { unsafe { from_raw_parts(places, count) } } else { &[] };
+        let phy_offsets = unsafe { from_raw_parts(phy_offsets, count) };
+        let stored_ms = unsafe { from_raw_parts(stored_ms, count) };
+        let mut into = Writer::new(unsafe { from_raw_parts_mut(into, into_bytes) });
+        let (mut known, mut prefix) = (usize::MAX, Prefix::default());
+        for (number, (&phy_offset, &stored)) in phy_offsets.iter().zip(stored_ms).enumerate() {
+            let place = places.get(number).map_or(0, |&place| usize::try_from(place).unwrap_or(usize::MAX - 1));
+            if place != known {
+                let Some(topic) = topic(place) else { return REFUSED };
+                (known, prefix) = (place, Prefix::new(topic));
+            }
+            let size = tails.take(2).map_or(0, |size| size.iter().fold(0, |size, &byte| size << 8 | usize::from(byte)));
+            let Some(properties) = tails.take(size) else { return REFUSED };
+            if put_keys(prefix, properties, phy_offset, stored, &mut into).is_err() {
+                return FULL;
+            }
+        }
+        i64::try_from(into.size()).unwrap_or(REFUSED)
+    })
+}
+
+/// What a call of `rmqha_index_place` works on.
+#[repr(C)]
+pub struct Place {
+    pub slot_count: i64,
+    pub first: i64,
+    pub begin_ms: i64,
+    /// A power of two.
+    pub table_count: usize,
+    // found
+    pub new_slots: usize,
+}
+
+/// Places `count` entries in an index file of which `file` is the front, its slots too. Writes them as the file holds them,
+/// and in `slots` where slots are to be written, then, `count` numbers behind, with what. Returns the number of slots.
+///
+/// # Safety
+/// `entries` and `into` have `count` entries, `slots` `2 * count` numbers, `table` `table_count`.
+#[no_mangle]
+pub unsafe extern "C" fn rmqha_index_place(
+    file: *const u8,
+    file_bytes: usize,
+    entries: *const u8,
+    count: usize,
+    into: *mut u8,
+    slots: *mut i64,
+    table: *mut u32,
+    call: *mut Place,
+) -> i64 {
+    guarded(|| {
+        let call = unsafe { &mut *call };
+        let (positions, heads) = unsafe { from_raw_parts_mut(slots, count * 2) }.split_at_mut(count);
+        let index = IndexFile {
+            file: unsafe { from_raw_parts(file, file_bytes) },
+            slot_count: call.slot_count,
+            first: call.first,
+            begin_ms: call.begin_ms,
+        };
+        let entries = unsafe { from_raw_parts(entries, count * NEW_ENTRY_BYTES) };
+        let mut placed = Placed {
+            entries: unsafe { from_raw_parts_mut(into, count * ENTRY_BYTES) },
+            positions,
+            heads,
+            table: unsafe { from_raw_parts_mut(table, call.table_count) },
+        };
+        let Some((head_count, new_slots)) = place(&index, entries, &mut placed) else { return REFUSED };
+        call.new_slots = new_slots;
+        i64::try_from(head_count).unwrap_or(REFUSED)
+    })
+}
+
+/// What calls of `rmqha_columns_measure` and the following `rmqha_columns_write` work on.
+#[repr(C)]
+pub struct ColumnCall {
+    pub columns: i64,
+    pub refused_flags: i64,
+    pub verifies_crc: i64,
+    // found by measure: bytes of texts, and how many there are
+    pub body_bytes: usize,
+    pub topic_bytes: usize,
+    pub keys_bytes: usize,
+    pub key_count: usize,
+    pub tags_bytes: usize,
+    pub tag_count: usize,
+    // given to write, each with a place more than there are texts
+    pub body_offsets: *mut i32,
+    pub body: *mut u8,
+    pub topic_offsets: *mut i32,
+    pub topic: *mut u8,
+    pub key_offsets: *mut i32,
+    pub keys_offsets: *mut i32,
+    pub keys: *mut u8,
+    pub tags_offsets: *mut i32,
+    pub tags: *mut u8,
+    pub tag_bits: *mut u8,
+    pub queue_ids: *mut i32,
+    pub queue_offsets: *mut i64,
+    pub phy_offsets: *mut i64,
+    pub born_us: *mut i64,
+    pub stored_us: *mut i64,
+}
+
+/// Bytes of a record's parts, which the caller does not look into.
+#[no_mangle]
+pub extern "C" fn rmqha_columns_part_bytes() -> usize {
+    std::mem::size_of::<Parts>()
+}
+
+/// Finds the parts of `count` records that begin at `starts` in a window of the log; returns how many are plain in front
+/// of the first that is not.
+///
+/// # Safety
+/// `data` has `size` bytes, `starts` and `parts` `count` places.
+#[no_mangle]
+pub unsafe extern "C" fn rmqha_columns_measure(
+    data: *const u8,
+    size: usize,
+    starts: *const i64,
+    count: usize,
+    parts: *mut Parts,
+    call: *mut ColumnCall,
+) -> i64 {
+    guarded(|| {
+        let call = unsafe { &mut *call };
+        let data = unsafe { from_raw_parts(data, size) };
+        let starts = unsafe { from_raw_parts(starts, count) };
+        let parts = unsafe { from_raw_parts_mut(parts, count) };
+        let (columns, refused_flags) = (call.columns, call.refused_flags);
+        let wanted = Wanted { columns, refused_flags, verifies_crc: call.verifies_crc != 0 };
+        let mut sizes = Sizes::default();
+        let plain_count = measure(data, starts, &wanted, parts, &mut sizes);
+        let places = [
+            (&mut call.body_bytes, sizes.body),
+            (&mut call.topic_bytes, sizes.topic),
+            (&mut call.keys_bytes, sizes.keys),
+            (&mut call.key_count, sizes.key_count),
+            (&mut call.tags_bytes, sizes.tags),
+            (&mut call.tag_count, sizes.tag_count),
+        ];
+        for (place, size) in places {
+            let Ok(size) = usize::try_from(size) else { return REFUSED };
+            *place = size;
+        }
+        i64::try_from(plain_count).unwrap_or(REFUSED)
+    })
+}
+
+/// Writes the columns of records whose parts measure has found in the same `data`. Returns their number.
+///
+/// # Safety
+/// As for measure. What is wanted has memory: a place for each record in `queue_ids` to `stored_us`, one more in all
+/// offsets, a bit in `tag_bits`, which are zeros, and the bytes that measure has told in the texts.
+#[no_mangle]
+pub unsafe extern "C" fn rmqha_columns_write(
+    data: *const u8,
+    size: usize,
+    starts: *const i64,
+    count: usize,
+    parts: *const Parts,
+    call: *const ColumnCall,
+) -> i64 {
+    guarded(|| {
+        let call = unsafe { &*call };
+        let data = unsafe { from_raw_parts(data, size) };
+        let starts = unsafe { from_raw_parts(starts, count) };
+        let parts = unsafe { from_raw_parts(parts, count) };
+        let texts = |offsets, size: usize, bytes, byte_count| {
+            let offsets = unsafe { from_raw_parts_mut(offsets, size + 1) };
+            offsets.iter_mut().take(1).for_each(|first| *first = 0);
+            Texts { offsets, data: Writer::new(unsafe { from_raw_parts_mut(bytes, byte_count) }), count: 0 }
+        };
+        let mut into = Columns {
+            body: texts(call.body_offsets, count, call.body, call.body_bytes),
+            topic: texts(call.topic_offsets, count, call.topic, call.topic_bytes),
+            keys: texts(call.keys_offsets, call.key_count, call.keys, call.keys_bytes),
+            key_offsets: unsafe { from_raw_parts_mut(call.key_offsets, count + 1) },
+            tags: texts(call.tags_offsets, count, call.tags, call.tags_bytes),
+            tag_bits: unsafe { from_raw_parts_mut(call.tag_bits, (count + 7) / 8) },
+            queue_ids: unsafe { from_raw_parts_mut(call.queue_ids, count) },
+            queue_offsets: unsafe { from_raw_parts_mut(call.queue_offsets, count) },
+            phy_offsets: unsafe { from_raw_parts_mut(call.phy_offsets, count) },
+            born_us: unsafe { from_raw_parts_mut(call.born_us, count) },
+            stored_us: unsafe { from_raw_parts_mut(call.stored_us, count) },
+        };
+        into.key_offsets.iter_mut().take(1).for_each(|first| *first = 0);
+        match write(data, starts, parts, call.columns, &mut into) {
+            Ok(()) => i64::try_from(count).unwrap_or(REFUSED),
+            Err(_) => REFUSED,
+        }
     })
 }
 

@@ -9,13 +9,16 @@
 mod answer;
 mod batch;
 pub mod border;
+mod columns;
 mod header;
 mod input;
+mod keys;
 mod output;
 mod properties;
 mod rules;
 mod scan;
 mod sends;
+mod sound;
 
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,7 @@ use crate::output::{Full, Writer};
 
 pub const SEPARATOR: u8 = 2;
 const UNIQUE_KEY: &[u8] = b"UNIQ_KEY\x01";
+const KEYS: &[u8] = b"KEYS\x01";
 const TAGS: &[u8] = b"TAGS\x01";
 const CRC: &[u8] = b"__CRC32#";
 
@@ -16,6 +17,11 @@ pub fn has_crc(properties: &[u8]) -> bool {
 /// Where the value of UNIQ_KEY is.
 pub fn unique_key(properties: &[u8]) -> Option<Span> {
     value(properties, UNIQUE_KEY)
+}
+
+/// The value of KEYS, empty without any.
+pub fn keys(properties: &[u8]) -> &[u8] {
+    value(properties, KEYS).and_then(|span| span.of(properties)).unwrap_or_default()
 }
 
 /// The value of TAGS, empty without any.

@@ -9,7 +9,7 @@ import os
 import shutil
 import stat
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rmqha.model.offset import Buffer
@@ -17,6 +17,7 @@ from rmqha.port import AppendFile, MappedRegion
 
 RESERVE_STEP_SHIFT = 16
 RESERVE_STEP_BYTES = 1 << RESERVE_STEP_SHIFT
+WORD_BYTES = 4
 MAPPED_WRITE_BYTES = 4096
 """From this size on a write goes by descriptor: the first store into each mapped page costs a page fault (10 us for
 4 KiB were measured, 0.8 us by pwrite). Both see the same page cache."""
@@ -90,6 +91,15 @@ class HostRegion:
                 written = os.pwrite(self._fd, rest, position)
                 position += written
                 rest = rest[written:]
+
+    def write_words(self, positions: Sequence[int], words: bytes) -> None:
+        steps, mapped, at = self._unreserved, self._map, 0
+        for position in positions:
+            end = position + WORD_BYTES
+            if steps and (steps[position >> RESERVE_STEP_SHIFT] or steps[end - 1 >> RESERVE_STEP_SHIFT]):
+                self._reserve_steps(position, end)
+            mapped[position:end] = words[at : at + WORD_BYTES]
+            at += WORD_BYTES
 
     def _reserve_steps(self, position: int, end: int) -> None:
         steps = self._unreserved

@@ -7,7 +7,8 @@ every rule stands in one place. `PythonKernel` is the reference.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 MAX_BATCH_COUNT: Final = 2048
@@ -128,6 +129,83 @@ class Scanned(NamedTuple):
     store_timestamps_ms: list[int]
 
 
+NEW_ENTRY: Final = struct.Struct("=iqq")
+"""An entry of the index that is not yet in a file: key hash from 0, physical offset, store timestamp in ms."""
+
+
+class KeyedRecords(NamedTuple):
+    """Records that have keys, or none."""
+
+    topics: Sequence[str]
+    tails: Sequence[bytes]
+    phy_offsets: Sequence[int]
+    """One for each record; more may follow."""
+    store_timestamps_ms: Sequence[int]
+
+
+class IndexFront(NamedTuple):
+    """An index file that takes entries."""
+
+    view: memoryview
+    """Its header and its slots."""
+    slot_count: int
+    first: int
+    """Number of the first new entry."""
+    begin_timestamp_ms: int
+
+
+class PlacedEntries(NamedTuple):
+    """The parts of an index file to write, in this order."""
+
+    entries: bytes
+    positions: Sequence[int]
+    """Places of slots in the file: the order in which new entries first need them."""
+    heads: bytes
+    """New content of each, four bytes."""
+    new_slot_count: int
+    """Slots among them that no entry had used."""
+
+
+class Checked(NamedTuple):
+    """A stretch of sound records."""
+
+    end: int
+    """Index of the first that is not of the commonest form, or not sound."""
+    newest_timestamp_ms: int
+
+
+class PulledUnits(NamedTuple):
+    """Entries of one queue that a pull wants, and its bounds."""
+
+    units: memoryview
+    topic: bytes
+    queue_id: int
+    offset: int
+    """Offset of the first entry."""
+    max_count: int
+    """Records at most."""
+    max_bytes: int
+    """Bound on bytes, for all but the first record."""
+    disk_end: int
+    disk_max_count: int
+    disk_max_bytes: int
+    """Bounds of records that begin below `disk_end`, but for the first."""
+    tags_codes: frozenset[int] | None
+    """Codes that are wanted; None: all."""
+
+
+class Collected(NamedTuple):
+    """Sound records that entries lead to, as far as they are plain."""
+
+    places: list[tuple[int, int]]
+    """Index in the file, and size, of each."""
+    unit_count: int
+    """Entries that have been looked at; the next one is not plain, if `is_full` is false and there is one."""
+    size_bytes: int
+    is_full: bool
+    """A bound is reached: no more is wanted."""
+
+
 class BatchKernel(Protocol):
     """Port."""
 
@@ -137,4 +215,22 @@ class BatchKernel(Protocol):
 
     def scan(self, block: LogBlock) -> Scanned:
         """Find the plain records at the front of `block`: all lengths are checked, bodies are not."""
+        ...
+
+    def index_entries(self, records: KeyedRecords) -> bytes:
+        """Make a `NEW_ENTRY` for each key of each record, in RocketMQ's order: UNIQ_KEY, each of KEYS, TAGS."""
+        ...
+
+    def index_place(self, front: IndexFront, entries: bytes) -> PlacedEntries:
+        """Find the place of new entries, for which the file has room, behind those it has. Writes nothing."""
+        ...
+
+    def skip_sound(self, view: memoryview, at: int, phy_offset: int, newest_ms: int) -> Checked:
+        """Go past the records of the commonest form from index `at` on whose CRC holds; index 0 is at `phy_offset`. The
+        newest store timestamp is `newest_ms` or one of theirs."""
+        ...
+
+    def collect(self, view: memoryview, start: int, pulled: PulledUnits) -> Collected:
+        """Find the records that the entries lead to in a file of the log, of which `view` shows what is written from
+        `start` on; the body of each is checked."""
         ...

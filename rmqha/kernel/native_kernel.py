@@ -9,12 +9,29 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from array import array
+from collections.abc import Sequence
 from typing import Final
 
-from rmqha.kernel.batch_kernel import LogBlock, QueueRun, Scanned, SendGround, SendRead, SendRules, SendsTaken
+from rmqha.kernel.batch_kernel import (
+    NEW_ENTRY,
+    Checked,
+    Collected,
+    IndexFront,
+    KeyedRecords,
+    LogBlock,
+    PlacedEntries,
+    PulledUnits,
+    QueueRun,
+    Scanned,
+    SendGround,
+    SendRead,
+    SendRules,
+    SendsTaken,
+)
 from rmqha.kernel.send_answer import json_literals, rocketmq_literals, store_host
 
-ABI_VERSION: Final = 4
+ABI_VERSION: Final = 5
 _FULL: Final = -1
 _FAULTS = {-2: "refuses what it was given", -3: "has a bug and has printed where"}
 _NUMBERS = struct.Struct(">qqqi")
@@ -65,6 +82,36 @@ class _Sends(ctypes.Structure):
     )
 
 
+class _Collect(ctypes.Structure):
+    """`Collect` of border.rs."""
+
+    _fields_ = tuple((name, ctypes.c_int64) for name in (
+        *("start", "queue_id", "offset", "max_count", "max_bytes", "disk_end", "disk_max_count", "disk_max_bytes"),
+        *("takes_all", "unit_count", "size_bytes", "is_full"),
+    ))  # fmt: skip
+
+
+_PULL = struct.Struct("=9q")
+_COLLECTED = struct.Struct("=3q")
+
+
+class _Place(ctypes.Structure):
+    """`Place` of border.rs."""
+
+    _fields_ = tuple((name, ctypes.c_int64) for name in (
+        *("slot_count", "first", "begin_ms", "table_count", "new_slot_count"),
+    ))  # fmt: skip
+
+
+_Bytes = ctypes.c_char * 0
+_Held = bytes | ctypes.Array[ctypes.c_char]
+
+
+def _held(view: memoryview) -> _Held:
+    """Bytes to give to the library, for as long as they are held; a copy where they may not be written."""
+    return bytes(view) if view.readonly else _Bytes.from_buffer(view)
+
+
 class _Memory:
     """Bytes at an address that stays."""
 
@@ -72,6 +119,9 @@ class _Memory:
         words = (ctypes.c_int64 * (-(-size_bytes // 8)))()
         self.address = ctypes.addressof(words)
         self.view = memoryview(words).cast("B")
+
+
+_NOTHING: Final = _Memory(8)
 
 
 class NativeKernel:
@@ -92,6 +142,20 @@ class NativeKernel:
         self._scan = library.rmqha_scan
         self._scan.argtypes = ctypes.c_char_p, size, ctypes.c_int64, size, size, address
         self._parse.restype = self._build.restype = self._scan.restype = ctypes.c_int64
+        self._skip, self._collect = library.rmqha_skip_sound, library.rmqha_collect
+        self._skip.argtypes = address, size, size, ctypes.c_int64, address
+        self._collect.argtypes = address, size, address, size, ctypes.c_char_p, size, address, size, address, address
+        self._entries, self._place = library.rmqha_index_entries, library.rmqha_index_place
+        self._entries.argtypes = (
+            *(ctypes.c_char_p, size, size, ctypes.c_char_p, address, size, address, address, address, address, size),
+        )
+        self._place.argtypes = address, size, ctypes.c_char_p, size, address, address, address, address
+        for function in (self._skip, self._collect, self._entries, self._place):
+            function.restype = ctypes.c_int64
+        self._newest = ctypes.c_int64()
+        self._pull, self._front = _Collect(), _Place()
+        self._pull_view = memoryview(self._pull).cast("B")
+        self._make_index(_ROW_COUNT)
         self._call = _Sends()
         self._address = ctypes.addressof(self._call)
         self._call_view = memoryview(self._call).cast("B")
@@ -116,6 +180,13 @@ class NativeKernel:
         self._byte_limit = self._call.byte_limit = size_bytes
         self._records, self._answers = _Memory(size_bytes), _Memory(size_bytes)
         self._call.records, self._call.answers = self._records.address, self._answers.address
+
+    def _make_index(self, count: int) -> None:
+        """Memory for so many entries of the index, and for the places of as many records."""
+        self._index_limit = count
+        self._table_count = 1 << (2 * count).bit_length()
+        self._index_entries, self._slots = _Memory(count * NEW_ENTRY.size), _Memory(2 * count * 8)
+        self._table = _Memory(self._table_count * 4)
 
     def sends(self, read: SendRead, rules: SendRules, ground: SendGround) -> SendsTaken:
         """Take the plain sends at the front of `read`."""
@@ -231,6 +302,110 @@ class NativeKernel:
             [data[start:end] for start, end in zip(starts, ends, strict=True)],
             self._list(_STORED, count),
         )
+
+    def index_entries(self, records: KeyedRecords) -> bytes:
+        """Make an entry for each key of each record."""
+        topics, tails, phy_offsets, stamps = records
+        count = len(tails)
+        if not count:
+            return b""
+        names = dict.fromkeys(topics)
+        places = None
+        if len(names) > 1:
+            number_of = {name: number for number, name in enumerate(names)}
+            places = _numbers([number_of[topic] for topic in topics])
+        encoded = [name.encode() for name in names]
+        ends, end = array("q"), 0
+        for name in encoded:
+            end += len(name)
+            ends.append(end)
+        joined, all_tails = b"".join(encoded), b"".join(tails)
+        given = (
+            *(all_tails, len(all_tails), count, joined, _address(ends), len(ends), places and _address(places)),
+            *(_address(offsets := _numbers(phy_offsets)), _address(times := _numbers(stamps))),
+        )
+        while True:
+            limit = self._index_limit * NEW_ENTRY.size
+            size = self._entries(*given, self._index_entries.address, limit)
+            if size != _FULL:
+                break
+            self._make_index(self._index_limit * 2)
+        del offsets, times
+        if size < 0:
+            raise _fault(size)
+        found = bytes(self._index_entries.view[:size])
+        self._keep_index()
+        return found
+
+    def index_place(self, front: IndexFront, entries: bytes) -> PlacedEntries:
+        """Find the place of new entries."""
+        view, slot_count, first, begin_ms = front
+        count = len(entries) // NEW_ENTRY.size
+        if count > self._index_limit:
+            self._make_index(count)
+        call, slots, file = self._front, self._slots, _held(view)
+        call.slot_count, call.first, call.begin_ms, call.table_count = slot_count, first, begin_ms, self._table_count
+        found = self._place(
+            *(file, len(view), entries, count, self._index_entries.address, slots.address, self._table.address),
+            ctypes.addressof(call),
+        )
+        if found < 0:
+            raise _fault(found)
+        numbers = slots.view.cast("q")
+        heads = numbers[count : count + found].tolist()
+        placed = PlacedEntries(
+            bytes(self._index_entries.view[: count * NEW_ENTRY.size]),
+            numbers[:found].tolist(),
+            struct.pack(f">{found}i", *heads),
+            call.new_slot_count,
+        )
+        self._keep_index()
+        return placed
+
+    def _keep_index(self) -> None:
+        if self._index_limit > _KEPT_COUNT:
+            self._make_index(_ROW_COUNT)
+
+    def skip_sound(self, view: memoryview, at: int, phy_offset: int, newest_ms: int) -> Checked:
+        """Go past the records of the commonest form whose CRC holds."""
+        self._newest.value = newest_ms
+        end = self._skip(_held(view), len(view), at, phy_offset, ctypes.addressof(self._newest))
+        if end < 0:
+            raise _fault(end)
+        return Checked(end, self._newest.value)
+
+    def collect(self, view: memoryview, start: int, pulled: PulledUnits) -> Collected:
+        """Find the sound records that entries lead to."""
+        units, topic, queue_id, offset, max_count, max_bytes, disk_end, disk_max_count, disk_max_bytes, codes = pulled
+        unit_count = len(units) // _UNIT_BYTES
+        limit = min(max_count, unit_count)
+        if limit > self._index_limit:
+            self._make_index(limit)
+        wanted = array("q", codes or ())
+        _PULL.pack_into(
+            *(self._pull_view, 0, start, queue_id, offset, limit, max_bytes, disk_end, disk_max_count, disk_max_bytes),
+            codes is None,
+        )
+        count = self._collect(
+            *(_held(view), len(view), _held(units), unit_count, topic, len(topic), _address(wanted), len(wanted)),
+            *(self._slots.address, ctypes.addressof(self._pull)),
+        )
+        if count < 0:
+            raise _fault(count)
+        numbers = self._slots.view.cast("q")
+        places = list(zip(numbers[:count], numbers[limit : limit + count], strict=True))
+        seen_count, size_bytes, is_full = _COLLECTED.unpack_from(self._pull_view, _PULL.size)
+        self._keep_index()
+        return Collected(places, seen_count, size_bytes, bool(is_full))
+
+
+def _numbers(values: Sequence[int]) -> array[int]:
+    return array("q", values)
+
+
+def _address(numbers: array[int]) -> int:
+    """Valid as long as `numbers` is held and as long as it was; never 0, which no slice may begin at."""
+    return numbers.buffer_info()[0] or _NOTHING.address
 
 
 def _fault(code: int) -> RuntimeError:

@@ -14,7 +14,10 @@ from zlib import crc32
 
 from rmqha.kernel.batch_kernel import (
     MAX_BATCH_COUNT,
+    Checked,
+    Collected,
     LogBlock,
+    PulledUnits,
     QueueRun,
     QueueSlot,
     Scanned,
@@ -23,9 +26,11 @@ from rmqha.kernel.batch_kernel import (
     SendRules,
     SendsTaken,
 )
+from rmqha.kernel.index_entries import PythonIndexKernel
 from rmqha.kernel.log_scan import scan
 from rmqha.kernel.send_answer import Answer, json_answer, rocketmq_answer, store_host
 from rmqha.kernel.send_header import Send, json_send, rocketmq_send
+from rmqha.kernel.sound_records import collect, skip_sound
 from rmqha.model.message import (
     MAX_REMEMBERED_TAGS_BYTES,
     PROPERTY_CRC32,
@@ -253,10 +258,11 @@ def _prepared(rules: SendRules) -> _Prepared:
     return _Prepared(rules, json_answer(rules), rocketmq_answer(rules), special.search)
 
 
-class PythonKernel:
+class PythonKernel(PythonIndexKernel):
     """Implements BatchKernel."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._prepared: _Prepared | None = None
         """Forms of the rules that were given last: to look them up by value would cost as much as a frame."""
 
@@ -291,6 +297,14 @@ class PythonKernel:
     def scan(self, block: LogBlock) -> Scanned:
         """Find the plain records at the front of `block`."""
         return scan(block, _tags_code)
+
+    def skip_sound(self, view: memoryview, at: int, phy_offset: int, newest_ms: int) -> Checked:
+        """Go past the records of the commonest form whose CRC holds."""
+        return skip_sound(view, at, phy_offset, newest_ms)
+
+    def collect(self, view: memoryview, start: int, pulled: PulledUnits) -> Collected:
+        """Find the sound records that entries lead to."""
+        return collect(view, start, pulled)
 
 
 _Part = tuple[int, int, int, int, bytes | None]

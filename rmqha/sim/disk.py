@@ -12,7 +12,7 @@ misdirected a sector. The cache shows what was written until `drop_cache` or a l
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 
 from rmqha.model.offset import Buffer
 from rmqha.port import Clock, Prng
@@ -162,6 +162,10 @@ class SimRegion:
                 dirty.append((position, end))
         if torn is not None:
             raise DiskStopped
+
+    def write_words(self, positions: Sequence[int], words: bytes) -> None:
+        for at, position in enumerate(positions):
+            self.write(position, words[4 * at : 4 * at + 4])
 
     def view(self, position: int, size_bytes: int) -> memoryview:
         view = self._view[position : position + size_bytes]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from rmqha.kernel.batch_kernel import BatchKernel, PulledUnits
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import DamagedError
 from rmqha.model.offset import QueueOffset
@@ -85,9 +86,16 @@ class Reader:
     """Reads what has been dispatched."""
 
     def __init__(
-        self, log: CommitLog, queues: ConsumeQueues, batch_queues: BatchConsumeQueues, damage: DamageTable
+        self,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        batch_queues: BatchConsumeQueues,
+        damage: DamageTable,
+        kernel: BatchKernel | None = None,
     ) -> None:
-        """Make a reader. `damage` is told of what is damaged, and an error is raised."""
+        """Make a reader. `damage` is told of what is damaged, and an error is raised. Without a kernel each record is
+        looked at by itself."""
+        self._kernel = kernel
         self._damage = damage
         self._log = log
         self._queues = queues
@@ -153,6 +161,16 @@ class Reader:
         most = MAX_FILTERED_COUNT if matches is None else MAX_MATCHED_COUNT
         last = min(queue.max_offset, offset + max(most, max_count))
         queue_id = queue.queue_id
+        if self._kernel is not None and matches is None:
+            count = last - offset if tags_codes is not None else min(last - offset, max_count)
+            units = queue.units_view(offset, count)
+            wanted = PulledUnits(units, topic, queue_id, offset, max_count, max_bytes, *on_disk, tags_codes)
+            view, start, end = self._file_view(UNIT.unpack_from(units)[0])
+            places, seen_count, total, is_full = self._kernel.collect(view[: max(end, 0)], start, wanted)
+            records = [view[at : at + size] for at, size in places]
+            offset += seen_count
+            if is_full:
+                return records, offset
         view, start, end = memoryview(b""), 0, 0
         while offset < last and len(records) < max_count:
             count = last - offset if tags_codes is not None else min(last - offset, max_count - len(records))

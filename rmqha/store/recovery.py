@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from rmqha.kernel.sound_records import SkipSound, skip_sound
 from rmqha.model.error import StoreError
 from rmqha.port import Disk
 from rmqha.store.log.commit_log import UNREADABLE, CommitLog
-from rmqha.store.log.record import BLANK, MAGIC_BLANK, BadRecordError, locate, skip_plain, verify
+from rmqha.store.log.record import BLANK, MAGIC_BLANK, BadRecordError, locate, verify
 from rmqha.store.meta import config_file
 from rmqha.store.meta.boot_file import LastStop
 from rmqha.store.meta.checkpoint import Checkpoint
@@ -62,7 +63,7 @@ def check_start(log: CommitLog, progress: int | None, checkpoint: Checkpoint, la
     return files[0].start_offset
 
 
-def find_end(log: CommitLog, start: int, recovery: Recovery) -> int:
+def find_end(log: CommitLog, start: int, recovery: Recovery, skip_sound: SkipSound = skip_sound) -> int:
     """The end of the last whole and valid record from `start` on, and why it is the end if bytes follow."""
     position = start
     while (file := log.files.find(position)) is not None:
@@ -72,7 +73,7 @@ def find_end(log: CommitLog, start: int, recovery: Recovery) -> int:
         at, newest = position - file_start, recovery.last_store_timestamp_ms
         try:
             while at < size_bytes:
-                at, newest = skip_plain(view, at, size_bytes, file_start, newest)
+                at, newest = skip_sound(view, at, file_start, newest)
                 if at == size_bytes:
                     break
                 parts = verify(view, at, size_bytes, file_start + at)

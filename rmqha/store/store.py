@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from threading import Lock
 
 from rmqha.kernel.batch_kernel import BatchKernel, SendsTaken
+from rmqha.kernel.sound_records import skip_sound
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import StoreError
 from rmqha.model.offset import Buffer, Epoch, PhyOffset, QueueOffset
@@ -69,6 +70,7 @@ class Store:
         self._tracer = tracer
         self._release = release
         self._commit_least_bytes = config.commit_least_bytes
+        self._skip_sound = skip_sound if kernel is None else kernel.skip_sound
         self._log = CommitLog(disk, config.mapped_file_size_commit_log, config.pool_bytes)
         self._queues = ConsumeQueues(disk, config.mapped_file_size_consume_queue, tracer, config.delay_levels_ms)
         self.grown = self._queues.grown
@@ -108,10 +110,10 @@ class Store:
             enabled_append_prop_crc=config.enabled_append_prop_crc,
         )
         self.damage = DamageTable(tracer)
-        self._reader = Reader(self._log, self._queues, self._batch_queues, self.damage)
+        self._reader = Reader(self._log, self._queues, self._batch_queues, self.damage, kernel)
         self._starts = RecordStarts(self._log, self._queues, self._batch_queues, self._reput, self.damage)
         self.repair = RecordRepair(self._log, self._starts, self._flush, self._failure, self)
-        self._incoming = IncomingRecords(self._log, self, self.damage)
+        self._incoming = IncomingRecords(self._log, self, self.damage, self._skip_sound)
         self._trimmer = Trimmer(disk, self._log, [*self._derived, self.index.files], self._epochs, self._flush, tracer)
         self._confirm = self._synced = 0
         self._mark = (0, 0, 0)
@@ -160,7 +162,7 @@ class Store:
         progress, checkpoint = self._progress.position, self._checkpoint.value
         self._boot.running(process_id)
         start = self.recovery.checked_from = check_start(self._log, progress, checkpoint, last_stop)
-        end = find_end(self._log, start, self.recovery)
+        end = find_end(self._log, start, self.recovery, self._skip_sound)
         if self._log.files.files:
             lines.append(f"After {last_stop.words} the log was checked from {start} to {end}.")
         if end < max(checkpoint.confirm_phy_offset, progress or 0):

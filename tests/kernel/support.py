@@ -50,6 +50,13 @@ def kernel_named(name: str) -> BatchKernel:
 
 
 @cache
+def kernels() -> tuple[BatchKernel, ...]:
+    """One in Python, and the native one where it is there or can be made: what compares a reference with each."""
+    is_there = LIBRARY.exists() or not lack_of_cargo()
+    return (PythonKernel(), load_kernel()) if is_there else (PythonKernel(),)
+
+
+@cache
 def lack_of_cargo(home: Path | None = None) -> str:
     """Why the crate cannot be built on this machine, in words: no cargo, or no way to the crates that it needs. "" if
     it can, and for every fault of the crate's own. `home` is another place of what cargo has downloaded, and nothing is

@@ -11,16 +11,7 @@ from typing import NoReturn
 import pytest
 
 from rmqha.broker.tables.topics import TopicConfig
-from rmqha.kernel.batch_kernel import (
-    BatchKernel,
-    LogBlock,
-    QueueSlot,
-    Scanned,
-    SendGround,
-    SendRead,
-    SendRules,
-    SendsTaken,
-)
+from rmqha.kernel.batch_kernel import BatchKernel, QueueSlot, SendGround, SendRead, SendRules, SendsTaken
 from rmqha.kernel.python_kernel import PythonKernel
 from rmqha.model.code import ResponseCode
 from rmqha.model.offset import PhyOffset
@@ -33,18 +24,16 @@ from tests.broker.support import send_command
 from tests.kernel.streams import PLAIN
 from tests.kernel.support import KERNELS, Fed, broker_on, decoded, kernel_named
 from tests.store.support import SMALL, bodies, commit_all, log_bytes, message, open_store, sim_disk
+from tests.support.kernel_around import KernelAround
 
 RULES = SendRules(1 << 24, 3000, 32767, b"CLUSTER\x01c\x02", (b"DELAY",), b"\x7f\0\0\1", 10911, (("TRACE_ON", "true"),))
 
 
-class Remembering:
+class Remembering(KernelAround):
     """Planted: asks for a queue once, and counts on by itself."""
 
-    def scan(self, block: LogBlock) -> Scanned:
-        return self._kernel.scan(block)
-
     def __init__(self, kernel: BatchKernel) -> None:
-        self._kernel = kernel
+        super().__init__(kernel)
         self._slots: dict[tuple[bytes, int], QueueSlot] = {}
 
     def sends(self, read: SendRead, rules: SendRules, ground: SendGround) -> SendsTaken:
@@ -54,7 +43,7 @@ class Remembering:
                 self._slots[topic, queue_id] = known
             return known
 
-        taken = self._kernel.sends(read, rules, ground._replace(slot=slot))
+        taken = self.kernel.sends(read, rules, ground._replace(slot=slot))
         for run in taken.runs:
             key = run.topic.encode(), run.queue_id
             self._slots[key] = self._slots[key]._replace(next_offset=run.first_offset + run.unit_count)

@@ -15,22 +15,23 @@ from rmqha.kernel.python_kernel import PythonKernel
 from tests.simulation.__main__ import kept_seeds
 from tests.simulation.processes.broker_process import BrokerProcess
 from tests.simulation.run import Run
+from tests.support.kernel_around import KernelAround
 
 
-class Counting:
+class Counting(KernelAround):
     """A kernel, and how many sends it has taken, and records found."""
 
     def __init__(self, kernel: BatchKernel) -> None:
-        self._kernel = kernel
+        super().__init__(kernel)
         self.taken_count = self.scanned_count = 0
 
     def sends(self, read: SendRead, rules: SendRules, ground: SendGround) -> SendsTaken:
-        taken = self._kernel.sends(read, rules, ground)
+        taken = self.kernel.sends(read, rules, ground)
         self.taken_count += taken.taken_count
         return taken
 
     def scan(self, block: LogBlock) -> Scanned:
-        found = self._kernel.scan(block)
+        found = self.kernel.scan(block)
         self.scanned_count += len(found.tails)
         return found
 

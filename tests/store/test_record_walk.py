@@ -7,7 +7,9 @@ from zlib import crc32
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rmqha.store.log.record import BadRecordError, NewMessage, skip_plain, verify
+from rmqha.kernel.sound_records import skip_sound
+from rmqha.store.log.record import BadRecordError, NewMessage, verify
+from tests.kernel.support import kernels
 from tests.store.log.test_record import encoded, messages
 from tests.store.support import message
 
@@ -23,7 +25,7 @@ def log_of(news: list[NewMessage]) -> bytearray:
 
 
 def slow_walk(data: bytearray, at: int, stop: int) -> tuple[int, int]:
-    """As `skip_plain`, with `verify`, and no further than `stop`."""
+    """As `skip_sound`, with `verify`, and no further than `stop`."""
     newest = NEWEST_MS
     while at < stop:
         try:
@@ -35,8 +37,12 @@ def slow_walk(data: bytearray, at: int, stop: int) -> tuple[int, int]:
 
 
 def check(data: bytearray) -> int:
-    """Where the quick walk stops; everything before it is sound, and its newest time is what they say."""
-    stop, newest = skip_plain(memoryview(data), 0, len(data), START, NEWEST_MS)
+    """Where the quick walk stops, with each kernel; everything before it is sound, and its newest time is what they
+    say."""
+    stop, newest = found = skip_sound(memoryview(data), 0, START, NEWEST_MS)
+    for kernel in kernels():
+        assert kernel.skip_sound(memoryview(data), 0, START, NEWEST_MS) == found
+        assert kernel.skip_sound(memoryview(bytes(data)), 0, START, NEWEST_MS) == found, "bytes that may not be written"
     assert slow_walk(data, 0, stop) == (stop, newest)
     return stop
 
@@ -44,7 +50,7 @@ def check(data: bytearray) -> int:
 def test_plain_records_are_passed_to_the_last_one() -> None:
     data = log_of([message(number) for number in range(20)])
     assert check(data) == len(data)
-    assert skip_plain(memoryview(data), 0, len(data), START, NEWEST_MS)[1] == 119
+    assert skip_sound(memoryview(data), 0, START, NEWEST_MS).newest_timestamp_ms == 119
 
 
 def test_the_zeros_behind_a_log_stop_it() -> None:

@@ -8,13 +8,15 @@ anew, as RocketMQ does by the checkpoint's indexMsgTimestamp, which is kept up f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from threading import Lock
 
+from rmqha.kernel.batch_kernel import NEW_ENTRY, KeyedRecords
+from rmqha.kernel.index_entries import IndexKernel, PythonIndexKernel
+from rmqha.kernel.key_hash import KeyHasher
 from rmqha.model.error import StoreError
 from rmqha.port import Disk, Tracer
-from rmqha.store.index.index_file import HEADER, DamagedIndexError, IndexFile, IndexHeader, IndexLayout, NewEntry
-from rmqha.store.index.index_key import KeyHasher
+from rmqha.store.index.index_file import HEADER, DamagedIndexError, IndexFile, IndexHeader, IndexLayout
 from rmqha.store.log.commit_log import CommitLog
 from rmqha.store.log.record import SYS_TRANSACTION, BadRecordError, locate
 from rmqha.store.meta.boot_file import LastStop
@@ -68,6 +70,7 @@ class Index:
         layout: IndexLayout,
         tracer: Tracer,
         store_durable_offset: Callable[[], None],
+        kernel: IndexKernel | None = None,
     ) -> None:
         """`store_durable_offset` is called when `durable_offset` is lowered and returns when that is on stable
         storage."""
@@ -77,7 +80,9 @@ class Index:
         self._tracer = tracer
         self._files: list[IndexFile] = []
         self._hasher = KeyHasher()
-        self._pending: list[NewEntry] = []
+        self._kernel = kernel or PythonIndexKernel()
+        self._pending = bytearray()
+        """`NEW_ENTRY` each, of what was collected."""
         self._newest = -1
         """Offset of the newest record that has an entry, −1 if there is none; and how many entries it has."""
         self._newest_count = 0
@@ -297,53 +302,54 @@ class Index:
         hashes = self._hasher.hashes(topic, properties)
         if phy_offset == newest:
             del hashes[: self._newest_count]
-        add = self._pending.append
         for key_hash in hashes:
-            add((key_hash, phy_offset, stored))
+            self._pending += NEW_ENTRY.pack(key_hash, phy_offset, stored)
 
     def collect_run(self, run: DispatchedRun) -> None:
         if run.phy_offset <= self._newest:
             for record in run.records():
                 self.collect(record)
             return
-        add, stored = self._pending.append, run.store_timestamp_ms
-        for phy_offset, hashes in zip(run.bounds, self._hasher.run_hashes(run.topic, run.tails), strict=False):
-            for key_hash in hashes:
-                add((key_hash, phy_offset, stored))
+        count = len(run.tails)
+        topics, stamps = [run.topic] * count, [run.store_timestamp_ms] * count
+        self._pending += self._kernel.index_entries(KeyedRecords(topics, run.tails, run.bounds, stamps))
 
     def missing_count(self, block: DispatchedBlock) -> int:
         return 0
 
     def collect_block(self, block: DispatchedBlock) -> None:
-        topics, tails, hasher, newest = block.topics, block.tails, self._hasher, self._newest
-        found: Iterable[list[int]]
-        if len(set(topics)) == 1:
-            found = hasher.run_hashes(topics[0], tails)
-        else:
-            found = [hasher.hashes(topic, tail[2:]) for topic, tail in zip(topics, tails, strict=True)]
-        add = self._pending.append
-        for phy_offset, hashes, stored in zip(block.bounds, found, block.store_timestamps_ms, strict=False):
-            if phy_offset <= newest:
-                if phy_offset < newest:
-                    continue
-                hashes = hashes[self._newest_count :]
-            for key_hash in hashes:
-                add((key_hash, phy_offset, stored))
+        entries = self._kernel.index_entries(
+            KeyedRecords(block.topics, block.tails, block.bounds, block.store_timestamps_ms)
+        )
+        if block.phy_offset <= self._newest:
+            entries = self._without_known(entries)
+        self._pending += entries
+
+    def _without_known(self, entries: bytes) -> bytes:
+        """Leave out those of records that have got theirs."""
+        newest, known = self._newest, self._newest_count
+        kept = 0
+        for _, phy_offset, _ in NEW_ENTRY.iter_unpack(entries):
+            if phy_offset > newest or (phy_offset == newest and not known):
+                break
+            known -= phy_offset == newest
+            kept += NEW_ENTRY.size
+        return entries[kept:]
 
     def write(self) -> None:
-        pending, done = self._pending, 0
+        pending, done, size = bytes(self._pending), 0, NEW_ENTRY.size
         while done < len(pending):
             file = self._files[-1] if self._files else None
             if file is None or file.is_full:
-                file = self._add(pending[done][2])
+                file = self._add(NEW_ENTRY.unpack_from(pending, done)[2])
             start = done
-            done += file.put(pending, done)
-            newest = pending[done - 1][1]
+            done += size * file.put(self._kernel, pending[done : done + size * file.room_count])
+            newest = NEW_ENTRY.unpack_from(pending, done - size)[1]
             count = 0 if newest != self._newest else self._newest_count
             at = done
-            while at > start and pending[at - 1][1] == newest:
-                at -= 1
-            self._newest, self._newest_count = newest, count + done - at
+            while at > start and NEW_ENTRY.unpack_from(pending, at - size)[1] == newest:
+                at -= size
+            self._newest, self._newest_count = newest, count + (done - at) // size
 
     def _add(self, store_timestamp_ms: int) -> IndexFile:
         """The next file. Until its first entry it begins where the one before it ends."""

@@ -9,10 +9,11 @@ count, and `undo` leads them back along the chain.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from itertools import starmap
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from rmqha.kernel.batch_kernel import NEW_ENTRY, IndexFront
+from rmqha.kernel.index_entries import IndexKernel
 from rmqha.port import Disk, MappedRegion
 from rmqha.store.meta.problem import disk_errors
 
@@ -20,7 +21,6 @@ HEADER = struct.Struct(">4q2i")
 ENTRY = struct.Struct(">iqii")
 """key hash, physical offset, whole seconds since the file's begin, number of the entry before it in its slot."""
 SLOT = struct.Struct(">i")
-MAX_INT32 = 0x7FFFFFFF
 ZERO_COUNT = 50_000
 """Entries zeroed by one write."""
 
@@ -37,10 +37,6 @@ class IndexHeader(NamedTuple):
     end_phy_offset: int = 0
     hash_slot_count: int = 0
     index_count: int = 1
-
-
-NewEntry = tuple[int, int, int]
-"""Key hash, physical offset, store timestamp in ms: one key of one record, not yet in a file."""
 
 
 class DamagedIndexError(Exception):
@@ -121,42 +117,32 @@ class IndexFile:
         return found
 
     # --- put --------------------------------------------------------------------------------------------------------
-    def put(self, entries: Sequence[NewEntry], start: int) -> int:
-        """Write entries from index `start` on, as many as there is room for. Returns how many."""
+    @property
+    def room_count(self) -> int:
+        """Entries that there is room for."""
+        return self.layout.max_count - self.header.index_count
+
+    def put(self, kernel: IndexKernel, new: bytes) -> int:
+        """Write new entries, `NEW_ENTRY` each, at least one and no more than there is room for. Returns how many."""
         if self._torn:
             self.undo()
         header = self.header
-        first = number = header.index_count
-        taken = entries[start : start + self.layout.max_count - first]
-        slot_count, view, begin = self.layout.slot_count, self.view, header.begin_timestamp_ms
-        new_slots = header.hash_slot_count
-        heads: dict[int, int] = {}
-        quads: list[tuple[int, int, int, int]] = []
-        for key_hash, phy_offset, stored in taken:
-            slot = key_hash % slot_count
-            previous = heads.get(slot)
-            if previous is None:
-                previous = _slot_at(view, 40 + 4 * slot)[0]
-                if not 0 < previous < first:
-                    previous = 0
-                    new_slots += 1
-            seconds = (stored - begin) // 1000 if begin > 0 else 0
-            quads.append((key_hash, phy_offset, seconds if 0 <= seconds <= MAX_INT32 else _bounded(seconds), previous))
-            heads[slot] = number
-            if number == 1:
-                begin = stored
-            number += 1
+        first, count = header.index_count, len(new) // NEW_ENTRY.size
+        assert 0 < count <= self.room_count
+        front = IndexFront(self.view[: self._entries_at], self.layout.slot_count, first, header.begin_timestamp_ms)
+        entries, positions, heads, new_slots = kernel.index_place(front, new)
+        _, begin_offset, begin = NEW_ENTRY.unpack_from(new)
+        if first > 1:
+            begin_offset, begin = header.begin_phy_offset, header.begin_timestamp_ms
+        _, end_offset, end = NEW_ENTRY.unpack_from(new, len(new) - NEW_ENTRY.size)
         self._torn = True
         with disk_errors(self._disk, self.path, "write to the index"):
-            write = self.region.write
-            write(self._entries_at + ENTRY.size * first, b"".join(starmap(ENTRY.pack, quads)))
-            for slot, head in heads.items():
-                write(40 + 4 * slot, SLOT.pack(head))
-            begin_offset = header.begin_phy_offset if first > 1 else taken[0][1]
-            _, end_offset, end = taken[-1]
-            self._put_header(IndexHeader(begin, end, begin_offset, end_offset, new_slots, number))
+            self.region.write(self._entries_at + ENTRY.size * first, entries)
+            self.region.write_words(positions, heads)
+            slot_count = header.hash_slot_count + new_slots
+            self._put_header(IndexHeader(begin, end, begin_offset, end_offset, slot_count, first + count))
         self._torn = False
-        return number - first
+        return count
 
     def _put_header(self, header: IndexHeader) -> None:
         self.region.write(0, HEADER.pack(*header))
@@ -277,7 +263,3 @@ class IndexFile:
             self._view = None
             self._region.close()
             self._region = None
-
-
-def _bounded(seconds: int) -> int:
-    return 0 if seconds < 0 else MAX_INT32

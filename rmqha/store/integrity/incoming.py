@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from rmqha.kernel.sound_records import SkipSound, skip_sound
 from rmqha.model.offset import Buffer, PhyOffset
 from rmqha.store.integrity.damage import DamageTable
 from rmqha.store.log.commit_log import DIRECTORY, CommitLog
@@ -23,7 +24,6 @@ from rmqha.store.log.record import (
     SYS_BORN_V6,
     SYS_STORE_V6,
     BadRecordError,
-    skip_plain,
     verify,
 )
 from rmqha.store.meta.problem import disk_errors
@@ -45,10 +45,13 @@ class ReceivingReplica(Protocol):
 class IncomingRecords:
     """Checks of records that a slave receives. `damage` is told of what is not sound."""
 
-    def __init__(self, log: CommitLog, slave: ReceivingReplica, damage: DamageTable) -> None:
+    def __init__(
+        self, log: CommitLog, slave: ReceivingReplica, damage: DamageTable, skip_sound: SkipSound = skip_sound
+    ) -> None:
         self._log = log
         self._slave = slave
         self._damage = damage
+        self._skip_sound = skip_sound
         self._checked = 0
         """Start of the record that is under way; all below it that came here is sound."""
         self._end = -1
@@ -112,7 +115,7 @@ class IncomingRecords:
         at `start` in the log."""
         end = len(view)
         while True:
-            at, _ = skip_plain(view, at, end, start, 0)
+            at, _ = self._skip_sound(view, at, start, 0)
             if end - at < BLANK.size:
                 return at, ""
             position = start + at

@@ -11,11 +11,12 @@ import re
 import struct
 from typing import Protocol
 
+from rmqha.kernel.sound_records import skip_sound
 from rmqha.model.error import DamagedError, StoreError
 from rmqha.model.offset import PhyOffset
 from rmqha.store.integrity.damage import DamageTable
 from rmqha.store.integrity.repair import RecordRepair
-from rmqha.store.log.record import BLANK, MAGIC_BLANK, MIN_RECORD_BYTES, BadRecordError, locate, skip_plain, verify
+from rmqha.store.log.record import BLANK, MAGIC_BLANK, MIN_RECORD_BYTES, BadRecordError, locate, verify
 from rmqha.wire.state.replica_state import ScrubState
 
 PIECE_BYTES = 256 * 1024
@@ -95,7 +96,7 @@ class Scrubber:
     def _step(self, end: int) -> None:
         position = self.position
         view = self._log.view(PhyOffset(position), _TO_FILE_END)
-        at, _ = skip_plain(view, 0, min(len(view), end - position), position, 0)
+        at, _ = skip_sound(view[: max(0, end - position)], 0, position, 0)
         left = len(view) - at
         if left < BLANK.size or BLANK.unpack_from(view, at) == (left, MAGIC_BLANK):
             self.position = position + len(view)

@@ -11,6 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
+from rmqha.kernel.sound_records import CRC_PROPERTY_BYTES as CRC_PROPERTY_BYTES
+from rmqha.kernel.sound_records import MIN_RECORD_BYTES as MIN_RECORD_BYTES
+from rmqha.kernel.sound_records import SECTOR_BYTES as SECTOR_BYTES
+from rmqha.kernel.sound_records import UNDERSCORE as _UNDERSCORE
+from rmqha.kernel.sound_records import parts_of
 from rmqha.model.message import PROPERTY_INNER_NUM, find_property
 
 MAGIC_V1 = 0xDAA320A7
@@ -33,12 +38,9 @@ MAX_INNER_COUNT = 32767
 """Messages in one record; the field of a batch queue's unit is a signed int16."""
 _INNER_NUM = PROPERTY_INNER_NUM.encode()
 _V6 = SYS_BORN_V6 | SYS_STORE_V6
-SECTOR_BYTES = 512
-"""The unit that a disk writes whole or not at all."""
 
 CRC_PROPERTY = b"__CRC32#\x01"
 _CRC_ROOM = CRC_PROPERTY + b"0" * 10 + b"\x02"
-CRC_PROPERTY_BYTES = len(_CRC_ROOM)
 _CRC_FIXED = tuple((index, byte) for index, byte in enumerate(_CRC_ROOM) if not 9 <= index < 19)
 """Places of that property's bytes that are always the same."""
 
@@ -56,10 +58,6 @@ _AFTER_STORE_HOST = struct.Struct(">iq")
 _LATE_AT, _MIDDLE_AT = 20, 36
 _LATE = {4: struct.Struct(">qq20sq").pack_into, 16: struct.Struct(">qq32sq").pack_into}
 """By bytes of the born address: from queueOffset to storeTimestamp, what the two enclose as one piece."""
-
-_UNDERSCORE = CRC_PROPERTY[0]
-"""Character of which, of the two at the beginning of __CRC32# one is left if a bit has flipped."""
-MIN_RECORD_BYTES = 91
 
 Buffer = bytes | bytearray | memoryview
 Host = tuple[bytes, int]
@@ -208,92 +206,18 @@ def verify(buffer: memoryview, at: int, end: int, phy_offset: int) -> Located:
     return parts
 
 
-_PLAIN = struct.Struct(">iIi16xqi16xq20xi")
-"""totalSize, magic, bodyCRC, physicalOffset, sysFlag, storeTimestamp, bodyLength of a record with two IPv4 hosts."""
-_PLAIN_BODY_AT = 88
-
-
-def skip_plain(buffer: memoryview, at: int, end: int, file_start: int, newest_ms: int) -> tuple[int, int]:
-    """Go past the records of the commonest form that `verify` would find sound, at a third of its cost: the index of
-    the first one that is another or is not sound, and the newest store timestamp, `newest_ms` or one of theirs.
-
-    `file_start` is the position in the log of index 0. The form: version 1, IPv4 hosts, topic and properties in at
-    most two sectors, no property __CRC32#."""
-    unpack, mark = _PLAIN.unpack_from, _UNDERSCORE
-    no_tail = end - MIN_RECORD_BYTES
-    while at <= no_tail:
-        size, magic, crc, physical, sys_flag, stored_ms, body_size = unpack(buffer, at)
-        record_end, topic_at = at + size, at + _PLAIN_BODY_AT + body_size
-        tail_bytes = record_end - topic_at
-        if (
-            magic != MAGIC_V1
-            or physical != file_start + at
-            or sys_flag & _V6
-            or body_size < 0
-            or record_end > end
-            or not 4 <= tail_bytes <= SECTOR_BYTES
-        ):
-            break
-        topic_size = buffer[topic_at]
-        properties_size = tail_bytes - 3 - topic_size
-        if (
-            not topic_size
-            or properties_size < 0
-            or (buffer[record_end - properties_size - 2] << 8) + buffer[record_end - properties_size - 1]
-            != properties_size
-            or crc32(buffer[at + _PLAIN_BODY_AT : topic_at]) & 0x7FFFFFFF != crc
-            or (properties_size and not buffer[record_end - 1])
-            or buffer[record_end - CRC_PROPERTY_BYTES] == mark
-            or buffer[record_end + 1 - CRC_PROPERTY_BYTES] == mark
-        ):
-            break
-        next_sector = topic_at + SECTOR_BYTES - (file_start + topic_at) % SECTOR_BYTES
-        if next_sector < record_end and not buffer[next_sector]:
-            break
-        if stored_ms > newest_ms:
-            newest_ms = stored_ms
-        at = record_end
-    return at, newest_ms
-
-
-_READ = struct.Struct(">iIii4xqqi44xi")
-"""totalSize, magic, bodyCRC, queueId, queueOffset, physicalOffset, sysFlag; bodyLength where both hosts are IPv4."""
-
-
 def is_sound(
     record: memoryview, phy_offset: int, size_bytes: int, topic: bytes, queue_id: int, queue_offset: int
 ) -> bool:
     """True if the bytes that an entry of a queue leads to are its record, with the body that was written: what is cheap
     enough to ask of every record that is read. -1 as `queue_offset` takes any."""
-    if len(record) != size_bytes or size_bytes < MIN_RECORD_BYTES:
+    parts = parts_of(record, phy_offset, size_bytes, topic, queue_id, queue_offset)
+    if parts is None:
         return False
-    size, magic, crc, found_id, found_offset, position, sys_flag, body_size = _READ.unpack_from(record)
-    if size != size_bytes or position != phy_offset or found_id != queue_id or queue_offset not in (-1, found_offset):
-        return False
-    body_at = _PLAIN_BODY_AT
-    if sys_flag & _V6:
-        body_at += (12 if sys_flag & SYS_BORN_V6 else 0) + (12 if sys_flag & SYS_STORE_V6 else 0)
-        if body_at > size_bytes:
-            return False
-        (body_size,) = _INT32.unpack_from(record, body_at - 4)
-    topic_at = body_at + body_size
-    if body_size < 0 or topic_at + 4 > size_bytes:
-        return False
-    if magic == MAGIC_V1:
-        name_at = topic_at + 1
-        properties_at = name_at + record[topic_at]
-    elif magic == MAGIC_V2:
-        name_at = topic_at + 2
-        properties_at = name_at + (record[topic_at] << 8) + record[topic_at + 1]
-    else:
-        return False
-    if properties_at + 2 > size_bytes or record[name_at:properties_at] != topic:
-        return False
-    if properties_at + 2 + (record[properties_at] << 8) + record[properties_at + 1] != size_bytes:
-        return False
+    body_at, topic_at, properties_bytes, crc = parts
     mark = size_bytes - CRC_PROPERTY_BYTES
     if (record[mark] == _UNDERSCORE or record[mark + 1] == _UNDERSCORE) and not _tail_crc_holds(
-        record, 0, size_bytes, size_bytes - properties_at - 2
+        record, 0, size_bytes, properties_bytes
     ):
         return False
     return bool(crc32(record[body_at:topic_at]) & 0x7FFFFFFF == crc)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from rmqha.kernel.key_hash import KeyHasher, unsigned_hash
 from rmqha.model.message import decode_properties, encode_properties
-from rmqha.store.index.index_key import KeyHasher, has_key, key_hash, unsigned_hash
+from rmqha.store.index.index_key import has_key, key_hash
 
 words = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), max_size=40)
 topics = st.text("abZ%_-|9", min_size=1, max_size=12)
