@@ -26,7 +26,9 @@ from typing import Any
 
 import numpy as np
 
+from rmqha.host import kernel_choice
 from rmqha.model.message import tags_code
+from rmqha.scan import native_columns
 from rmqha.scan.api import (
     Decoding,
     Interval,
@@ -186,9 +188,17 @@ def drain(batches: Iterator[Any]) -> int:
     return sum(batch.num_rows for batch in batches)
 
 
+def by_numpy(work: Callable[[], object]) -> None:
+    """Without the native decoder, as where there is none."""
+    native_columns.use(None)
+    work()
+    native_columns.use(kernel_choice.native_columns())
+
+
 def bench_decode(root: Path, log_bytes: int, record_count: int, rounds: int) -> list[dict[str, Any]]:
     """One core, no Spark. The struct loop reads one file only and is scaled by its own records."""
     view = open_store(str(root))
+    native_columns.use(kernel_choice.native_columns())
     files = [LogFile(name) for name in view.files]
     walks: dict[str, Callable[[], object]] = {
         "finding records: lane walk": lambda: [file.walk(0, file.name.size_bytes) for file in files]
@@ -197,6 +207,7 @@ def bench_decode(root: Path, log_bytes: int, record_count: int, rounds: int) -> 
         "five header columns": lambda: drain(read_store(view, Decoding(HEADERS))),
         "topic + body": lambda: drain(read_store(view, Decoding(TOPIC_AND_BODY))),
         "nine columns": lambda: drain(read_store(view, Decoding(NINE))),
+        "nine columns, by NumPy alone": lambda: by_numpy(lambda: drain(read_store(view, Decoding(NINE)))),
         "nine columns, CRC unchecked": lambda: drain(read_store(view, Decoding(NINE, verify_crc=False))),
         "all 22 columns, properties as JSON": lambda: drain(read_store(view)),
     }

@@ -7,7 +7,7 @@
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
-use crate::columns::{measure, write, Columns, Parts, Sizes, Texts, Wanted};
+use crate::columns::{measure, walk, write, Columns, Parts, Sizes, Texts, Wanted};
 use crate::input::Cursor;
 use crate::keys::{place, put_keys, IndexFile, Placed, Prefix, ENTRY_BYTES, NEW_ENTRY_BYTES};
 use crate::output::Writer;
@@ -400,6 +400,31 @@ pub struct ColumnCall {
     pub phy_offsets: *mut i64,
     pub born_us: *mut i64,
     pub stored_us: *mut i64,
+}
+
+/// Follows the records of a window whose index 0 is at `base`; none ends behind `stop` or has more than `max_bytes`. Returns
+/// how many begin in `starts`; `end` gets where the last one ends.
+///
+/// # Safety
+/// `data` has `size` bytes, `starts` `count` places, `end` points to a number.
+#[no_mangle]
+pub unsafe extern "C" fn rmqha_columns_walk(
+    data: *const u8,
+    size: usize,
+    base: i64,
+    stop: i64,
+    max_bytes: i64,
+    starts: *mut i64,
+    count: usize,
+    end: *mut i64,
+) -> i64 {
+    guarded(|| {
+        let data = unsafe { from_raw_parts(data, size) };
+        let starts = unsafe { from_raw_parts_mut(starts, count) };
+        let (found, stopped_at) = walk(data, base, stop, max_bytes, starts);
+        unsafe { *end = stopped_at };
+        i64::try_from(found).unwrap_or(REFUSED)
+    })
 }
 
 /// Bytes of a record's parts, which the caller does not look into.

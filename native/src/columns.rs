@@ -18,6 +18,35 @@ pub const KEY_LIST: i64 = 4;
 pub const TAG: i64 = 8;
 pub const NUMBERS: i64 = 16;
 
+const MIN_RECORD_BYTES: i64 = 91;
+
+/// Follows the records of a window, from index 0 on, as long as magic, size and own offset are right and all of a record
+/// is there; `base` is the offset of index 0, and none begins at or ends behind `stop`. Returns how many it has written
+/// into `starts`, and where the last one ends.
+pub fn walk(data: &[u8], base: i64, stop: i64, max_bytes: i64, starts: &mut [i64]) -> (usize, i64) {
+    let (mut at, mut count) = (0i64, 0);
+    for place in starts {
+        let Some(size) = step(data, at, base, stop, max_bytes) else { break };
+        *place = at;
+        at += size;
+        count += 1;
+    }
+    (count, at)
+}
+
+/// Bytes of the record at index `at`.
+fn step(data: &[u8], at: i64, base: i64, stop: i64, max_bytes: i64) -> Option<i64> {
+    let index = usize::try_from(at).ok()?;
+    let size = i64::from(word(data, index)? as i32);
+    let magic = word(data, index + 4)?;
+    let is_right = (magic == MAGIC_V1 || magic == MAGIC_V2)
+        && size >= MIN_RECORD_BYTES
+        && size <= max_bytes.min(stop.checked_sub(at)?)
+        && size <= i64::try_from(data.len() - index).ok()?
+        && long(data, index + 28)? == base.checked_add(at)?;
+    is_right.then_some(size)
+}
+
 /// Where the parts of a record are in the window. A part that is not there begins at −1.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]

@@ -136,11 +136,11 @@ NEW_ENTRY: Final = struct.Struct("=iqq")
 class KeyedRecords(NamedTuple):
     """Records that have keys, or none."""
 
-    topics: Sequence[str]
-    tails: Sequence[bytes]
-    phy_offsets: Sequence[int]
+    topics: list[str]
+    tails: list[bytes]
+    phy_offsets: list[int]
     """One for each record; more may follow."""
-    store_timestamps_ms: Sequence[int]
+    store_timestamps_ms: list[int]
 
 
 class IndexFront(NamedTuple):

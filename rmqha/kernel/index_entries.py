@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
-from itertools import starmap
+from itertools import groupby, starmap
 from typing import Protocol
 
 from rmqha.kernel.batch_kernel import NEW_ENTRY, IndexFront, KeyedRecords, PlacedEntries
@@ -34,16 +33,15 @@ class PythonIndexKernel:
     def index_entries(self, records: KeyedRecords) -> bytes:
         """Make an entry for each key of each record."""
         topics, tails, phy_offsets, stamps = records
-        hasher, found = self._hasher, list[bytes]()
-        hashes_of: Iterable[list[int]]
-        if len(set(topics)) == 1:
-            hashes_of = hasher.run_hashes(topics[0], tails)
-        else:
-            hashes_of = [hasher.hashes(topic, tail[2:]) for topic, tail in zip(topics, tails, strict=True)]
+        found, first = list[bytes](), 0
         pack, add = NEW_ENTRY.pack, found.append
-        for phy_offset, hashes, stored in zip(phy_offsets, hashes_of, stamps, strict=False):
-            for key_hash in hashes:
-                add(pack(key_hash, phy_offset, stored))
+        for topic, run in groupby(topics):
+            stop = first + sum(1 for _ in run)
+            hashes_of = self._hasher.run_hashes(topic, tails[first:stop])
+            for phy_offset, hashes, stored in zip(phy_offsets[first:stop], hashes_of, stamps[first:stop], strict=True):
+                for key_hash in hashes:
+                    add(pack(key_hash, phy_offset, stored))
+            first = stop
         return b"".join(found)
 
     def index_place(self, front: IndexFront, entries: bytes) -> PlacedEntries:

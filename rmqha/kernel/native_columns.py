@@ -39,9 +39,21 @@ class NativeColumns:
         address, size = ctypes.c_void_p, ctypes.c_size_t
         self._measure.argtypes = self._write.argtypes = address, size, address, size, address, address
         self._measure.restype = self._write.restype = ctypes.c_int64
+        self._walk, number = library.rmqha_columns_walk, ctypes.c_int64
+        self._walk.argtypes = address, size, number, number, number, address, size, address
+        self._walk.restype = number
         library.rmqha_columns_part_bytes.restype = size
         self.part_bytes: int = library.rmqha_columns_part_bytes()
         """Bytes that the parts of a record take."""
+
+    def walk(
+        self, window: tuple[int, int], base_offset: int, stop: int, max_bytes: int, starts: int, count: int
+    ) -> tuple[int, int]:
+        """Follow the records of a window, `count` at most: how many begin at what stands in `starts` then, and the
+        index behind the last one. None ends behind index `stop` or has more than `max_bytes`."""
+        end = ctypes.c_int64()
+        found = self._walk(*window, base_offset, stop, max_bytes, starts, count, ctypes.addressof(end))
+        return found, end.value
 
     def measure(
         self, window: tuple[int, int], starts: int, count: int, parts: int, wanted: tuple[int, int, bool]

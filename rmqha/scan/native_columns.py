@@ -44,6 +44,13 @@ class ColumnDecoder(Protocol):
 
     part_bytes: int
 
+    def walk(
+        self, window: tuple[int, int], base_offset: int, stop: int, max_bytes: int, starts: int, count: int
+    ) -> tuple[int, int]:
+        """Follow the records of a window, `count` at most, as long as they are whole and right: how many begin at what
+        stands at the address `starts` then, and the index behind the last one."""
+        ...
+
     def measure(
         self, window: tuple[int, int], starts: int, count: int, parts: int, wanted: tuple[int, int, bool]
     ) -> tuple[int, Any]:
@@ -63,6 +70,17 @@ def use(decoder: ColumnDecoder | None) -> None:
     """Decode by this one from now on; None: by NumPy only."""
     global _decoder
     _decoder = decoder
+
+
+def walked(data: NDArray[np.uint8], base_offset: int, stop: int, least: int, most: int) -> tuple[I64, int] | None:
+    """Starts of the records at the front of `data`, of `least` to `most` bytes each, none of which ends behind `stop`,
+    and where the last one ends; None without a decoder."""
+    if _decoder is None:
+        return None
+    starts = np.empty(len(data) // least + 1, np.int64)
+    window = data.ctypes.data, len(data)
+    count, end = _decoder.walk(window, base_offset, stop, most, starts.ctypes.data, len(starts))
+    return starts[:count].copy(), end
 
 
 def arrays(

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rmqha.scan import native_columns
+
 I64 = NDArray[np.int64]
 
 MAGIC_V1 = 0xDAA320A7 - 2**32
@@ -106,7 +108,13 @@ class Chain:
 
 
 def walk(window: Window, stop: int) -> Chain:
-    """The records from the window's start, where one must start, to `stop`, which may lie behind the window's end."""
+    """The records from the window's start, where one must start, to `stop`, which may lie behind the window's end. A
+    native decoder, where there is one, hops as far as all is right."""
+    native = native_columns.walked(window.data, window.base_offset, stop, RECORD_MIN_BYTES, RECORD_MAX_BYTES)
+    if native is not None:
+        starts, end = native
+        rest = _hop(window, end, stop)
+        return Chain(np.concatenate((starts, rest.starts)), rest.end, rest.broken)
     lanes = _lane_starts(window, stop)
     chain = _advance_lanes(window, lanes) if len(lanes) > FEW_LANES else None
     if chain is None:

@@ -130,6 +130,23 @@ def test_a_compressed_body_and_a_late_time_are_left_to_numpy() -> None:
     assert native(late) == {} and set(native(late, ("body",))) == {"body"}
 
 
+@fuzz
+@given(st.lists(messages(), min_size=1, max_size=12), st.data())
+def test_a_walk_finds_the_same_records(items: list[NewMessage], data: st.DataObject) -> None:
+    log = bytearray(log_of(items))
+    if data.draw(st.booleans()):
+        log[data.draw(st.integers(0, len(log) - 1))] ^= data.draw(st.integers(1, 255))
+    size, base = data.draw(st.integers(0, len(log))), data.draw(st.sampled_from([0, 0, 8]))
+    behind = data.draw(st.sampled_from([0, 300]))
+    window = Window("commitlog/0", base, log[:size], np.frombuffer(log[:size], np.uint8), behind)
+    stop = data.draw(st.integers(0, size + behind))
+    found = walk(window, stop)
+    native_columns.use(None)
+    expected = walk(window, stop)
+    native_columns.use(kernel_choice.native_columns())
+    assert (found.starts.tolist(), found.end, found.broken) == (expected.starts.tolist(), expected.end, expected.broken)
+
+
 def outcome(log: bytes, starts: Any, decoding: Decoding) -> Any:
     try:
         window = Window("commitlog/0", 0, bytearray(log), np.frombuffer(log, np.uint8))

@@ -83,6 +83,8 @@ class Index:
         self._kernel = kernel or PythonIndexKernel()
         self._pending = bytearray()
         """`NEW_ENTRY` each, of what was collected."""
+        self._waiting = KeyedRecords([], [], [], [])
+        """Records collected behind these, whose entries are made all at once."""
         self._newest = -1
         """Offset of the newest record that has an entry, −1 if there is none; and how many entries it has."""
         self._newest_count = 0
@@ -296,6 +298,7 @@ class Index:
     # --- put --------------------------------------------------------------------------------------------------------
     def collect(self, record: DispatchedRecord) -> None:
         phy_offset, _, topic, _, _, sys_flag, stored, properties = record
+        self._make_entries()
         newest = self._newest
         if phy_offset < newest or sys_flag & SYS_TRANSACTION == SYS_ROLLBACK:
             return
@@ -311,19 +314,31 @@ class Index:
                 self.collect(record)
             return
         count = len(run.tails)
-        topics, stamps = [run.topic] * count, [run.store_timestamp_ms] * count
-        self._pending += self._kernel.index_entries(KeyedRecords(topics, run.tails, run.bounds, stamps))
+        self._wait([run.topic] * count, run.tails, run.bounds, [run.store_timestamp_ms] * count)
 
     def missing_count(self, block: DispatchedBlock) -> int:
         return 0
 
     def collect_block(self, block: DispatchedBlock) -> None:
-        entries = self._kernel.index_entries(
-            KeyedRecords(block.topics, block.tails, block.bounds, block.store_timestamps_ms)
-        )
+        records = block.topics, block.tails, block.bounds, block.store_timestamps_ms
         if block.phy_offset <= self._newest:
-            entries = self._without_known(entries)
-        self._pending += entries
+            self._make_entries()
+            self._pending += self._without_known(self._kernel.index_entries(KeyedRecords(*records)))
+        else:
+            self._wait(*records)
+
+    def _wait(self, topics: list[str], tails: list[bytes], bounds: list[int], stamps: list[int]) -> None:
+        """Reads bring few records each: a call for all of them costs little more than one for those of a read."""
+        waiting = self._waiting
+        waiting.topics.extend(topics)
+        waiting.tails.extend(tails)
+        waiting.phy_offsets.extend(bounds[: len(tails)])
+        waiting.store_timestamps_ms.extend(stamps)
+
+    def _make_entries(self) -> None:
+        if self._waiting.tails:
+            self._pending += self._kernel.index_entries(self._waiting)
+            self._waiting = KeyedRecords([], [], [], [])
 
     def _without_known(self, entries: bytes) -> bytes:
         """Leave out those of records that have got theirs."""
@@ -337,6 +352,7 @@ class Index:
         return entries[kept:]
 
     def write(self) -> None:
+        self._make_entries()
         pending, done, size = bytes(self._pending), 0, NEW_ENTRY.size
         while done < len(pending):
             file = self._files[-1] if self._files else None
@@ -369,6 +385,7 @@ class Index:
 
     def forget(self) -> None:
         self._pending.clear()
+        self._waiting = KeyedRecords([], [], [], [])
 
     # --- follow the log ---------------------------------------------------------------------------------------------
     def durable_below(self, end_offset: int) -> int:
