@@ -452,9 +452,6 @@ class BrokerProcess(DiskProcess):
         self.driver.log_written(error)
         self.stepped()
 
-    def at_turn_end(self, work: Callable[[], None]) -> bool:
-        return False
-
     def wake_dispatch(self) -> None:
         if not self._dispatching:
             self._dispatching = True

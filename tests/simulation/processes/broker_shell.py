@@ -26,6 +26,9 @@ class SimShell:
     def write(self, work: Callable[[], None]) -> bool:
         return self._process.write(work)
 
+    def at_turn_end(self, work: Callable[[], None]) -> bool:
+        return False  # each delivery is a turn of its own
+
     def wake_schedule(self) -> None:
         if self._process.is_delivering:
             self._process.deliver_soon()
