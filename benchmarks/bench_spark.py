@@ -28,7 +28,6 @@ import numpy as np
 
 from rmqha.host import kernel_choice
 from rmqha.model.message import tags_code
-from rmqha.scan import native_columns
 from rmqha.scan.api import (
     Decoding,
     Interval,
@@ -40,6 +39,7 @@ from rmqha.scan.api import (
     prune,
     read_store,
 )
+from rmqha.scan.native import columns as native_columns
 from rmqha.scan.read import LogFile
 
 MIB = 1024 * 1024

@@ -1,6 +1,6 @@
 """Columns of records in native code (`native/src/columns.rs`): buffers in, buffers out, without Python's lock.
 
-It knows addresses only: who has the window and makes arrays of what comes is `rmqha.scan.native_columns`.
+It knows addresses only: who has the window and makes arrays of what comes is `rmqha.scan.native.columns`.
 """
 
 from __future__ import annotations

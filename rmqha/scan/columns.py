@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmqha.model.error import StoreError
-from rmqha.scan import native_columns
+from rmqha.scan.native import columns as native_columns
 from rmqha.scan.properties import Properties, parse, spans, split_keys, text
 from rmqha.scan.walk import MAGIC_V2, Window, gather, where_bytes
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqha.scan import native_columns
+from rmqha.scan.native import columns as native_columns
 
 I64 = NDArray[np.int64]
 

@@ -14,9 +14,9 @@ from pyspark.sql.datasource import InputPartition
 
 from rmqha.host import kernel_choice
 from rmqha.model.error import UsageError
-from rmqha.scan import native_columns
 from rmqha.scan.api import Decoding, LogRange, ReadCounts, RowFilter, StoreView, group_ranges, plan_ranges, read_range
 from rmqha.scan.index import is_indexed
+from rmqha.scan.native import columns as native_columns
 from rmqha.scan.storage import LocalStorage, storage_of
 from rmqha.spark.options import ReadOptions
 

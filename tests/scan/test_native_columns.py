@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from rmqha.host import kernel_choice
 from rmqha.model.error import StoreError
-from rmqha.scan import native_columns
 from rmqha.scan.columns import TYPES, Decoding, Records
+from rmqha.scan.native import columns as native_columns
 from rmqha.scan.walk import Window, walk
 from rmqha.store.log.record import NewMessage
 from tests.fuzz.budget import fuzz

@@ -1,0 +1,1 @@
+"""Columns by native code, where a program has it."""
