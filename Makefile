@@ -19,7 +19,7 @@ NATIVE_STAMP := native/target/stamp
 # else every server that a test starts, and every collection, compiles what it imports
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env demo test interop chaos abuse browser spec drills lint types sim sim-many sim-kernels sim-day planted fuzz fuzz-frames fuzz-kernel native bench lock test-lowest sbom clean
+.PHONY: help env demo test interop chaos abuse browser spec drills lint types sim sim-many sim-kernels sim-day planted fuzz fuzz-frames fuzz-kernel native dist bench lock test-lowest sbom clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -89,6 +89,9 @@ fuzz-frames: .venv/stamp ## CASES=1000000 damaged streams through a server's ses
 
 fuzz-kernel: .venv/stamp ## CASES=1000000 damaged sends to the native kernel and the one in Python: the same answers
 	RMQHA_KERNEL_CASES=$(CASES) $(BIN)/pytest tests/kernel/test_native.py -s -k many
+
+dist: .venv/stamp ## wheels into dist/: the plain one, and one with the native kernel (LIBRARIES="…": of other machines)
+	$(BIN)/python tools/dist.py dist $(LIBRARIES)
 
 bench: .venv/stamp ## figures and plots, into benchmarks/results
 	$(BIN)/python -m benchmarks
