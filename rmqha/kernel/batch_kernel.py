@@ -114,6 +114,8 @@ class LogBlock(NamedTuple):
     """Records to take at most."""
     max_run_count: int
     """Queues that they may belong to at most."""
+    is_keyed: bool = True
+    """False: nobody asks for the topic and the tail of each record."""
 
 
 class Scanned(NamedTuple):
@@ -125,7 +127,7 @@ class Scanned(NamedTuple):
     runs: list[QueueRun]
     topics: list[str]
     tails: list[bytes]
-    """Both as in `SendsTaken`."""
+    """Both as in `SendsTaken`; empty if the block is not keyed."""
     store_timestamps_ms: list[int]
 
 
@@ -208,6 +210,9 @@ class Collected(NamedTuple):
 
 class BatchKernel(Protocol):
     """Port."""
+
+    scans_in_bulk: bool
+    """Its `scan` is faster than NumPy."""
 
     def sends(self, read: SendRead, rules: SendRules, ground: SendGround) -> SendsTaken:
         """Take the plain sends at the front of `read`. Changes nothing: who appends `records` says so to the queues."""

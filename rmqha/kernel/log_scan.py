@@ -34,11 +34,11 @@ _SCHEDULE_TOPIC, _TAGS = SCHEDULE_TOPIC.encode(), PROPERTY_TAGS.encode()
 
 def scan(block: LogBlock, tags_code: Callable[[bytes], int]) -> Scanned:
     """Find the plain records at the front of `block`. `tags_code` is asked for TAGS that are ASCII, and some."""
-    data, phy_offset, max_count, max_run_count = block
+    data, phy_offset, max_count, max_run_count, is_keyed = block
     found = Scanned([phy_offset], [], [], [], [])
     runs: dict[tuple[bytes, int], tuple[int, list[bytes]]] = {}
     at = 0
-    while len(found.tails) < max_count:
+    while len(found.store_timestamps_ms) < max_count:
         place = _place(data, at, phy_offset + at)
         if place is None:
             break
@@ -50,8 +50,9 @@ def scan(block: LogBlock, tags_code: Callable[[bytes], int]) -> Scanned:
         runs[topic, queue_id] = first, units
         units.append(_unit(phy_offset + at, end - at, tags_code(tags) if tags else 0))
         found.bounds.append(phy_offset + end)
-        found.topics.append(topic.decode())
-        found.tails.append(data[tail_at:end])
+        if is_keyed:
+            found.topics.append(topic.decode())
+            found.tails.append(data[tail_at:end])
         found.store_timestamps_ms.append(stored_ms)
         at = end
     for (topic, queue_id), (first, units) in runs.items():

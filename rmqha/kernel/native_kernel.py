@@ -127,6 +127,8 @@ _NOTHING: Final = _Memory(8)
 class NativeKernel:
     """Implements BatchKernel. One thread uses it."""
 
+    scans_in_bulk = True
+
     def __init__(self, library: ctypes.PyDLL) -> None:
         """Raises AttributeError if `library` is none of a kernel, ValueError if it is of another version."""
         library.rmqha_kernel_abi.restype = ctypes.c_int64
@@ -281,7 +283,7 @@ class NativeKernel:
 
     def scan(self, block: LogBlock) -> Scanned:
         """Find the plain records at the front of `block`."""
-        data, phy_offset, max_count, max_run_count = block
+        data, phy_offset, max_count, max_run_count, is_keyed = block
         limit = min(max_count, len(data) // _LEAST_RECORD_BYTES)
         if limit > self._row_limit:
             self._make_rows(limit)
@@ -294,12 +296,13 @@ class NativeKernel:
         for place in range(self._call.queue_count):
             start, end, _, _ = _TOPIC.unpack_from(queues, place * _QUEUE_BYTES)
             topics.append(data[start:end].decode())
-        starts, ends = self._list(_STARTS, count), self._list(_ENDS, count)
+        ends = self._list(_ENDS, count)
+        starts = self._list(_STARTS, count) if is_keyed else []
         return Scanned(
             [phy_offset, *[phy_offset + end for end in ends]],
             self._runs(topics),
-            self._topics(topics, count),
-            [data[start:end] for start, end in zip(starts, ends, strict=True)],
+            self._topics(topics, count) if is_keyed else [],
+            [data[start:end] for start, end in zip(starts, ends, strict=False)],
             self._list(_STORED, count),
         )
 

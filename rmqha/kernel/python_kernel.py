@@ -261,6 +261,8 @@ def _prepared(rules: SendRules) -> _Prepared:
 class PythonKernel(PythonIndexKernel):
     """Implements BatchKernel."""
 
+    scans_in_bulk = False
+
     def __init__(self) -> None:
         super().__init__()
         self._prepared: _Prepared | None = None

@@ -89,6 +89,9 @@ class Both:
         block = LogBlock(data, phy_offset, max_count, max_run_count)
         expected, found = (kernel.scan(block) for kernel in (self._python, self._native))
         assert found == expected, block
+        block = block._replace(is_keyed=False)
+        for kernel in (self._python, self._native):
+            assert kernel.scan(block) == expected._replace(topics=[], tails=[])
         return found
 
 

@@ -32,7 +32,7 @@ class Counting(KernelAround):
 
     def scan(self, block: LogBlock) -> Scanned:
         found = self.kernel.scan(block)
-        self.scanned_count += len(found.tails)
+        self.scanned_count += len(found.store_timestamps_ms)
         return found
 
 

@@ -24,6 +24,7 @@ class KernelAround:
 
     def __init__(self, kernel: BatchKernel) -> None:
         self.kernel = kernel
+        self.scans_in_bulk = kernel.scans_in_bulk
 
     def sends(self, read: SendRead, rules: SendRules, ground: SendGround) -> SendsTaken:
         return self.kernel.sends(read, rules, ground)

@@ -119,7 +119,9 @@ class IndexService:
         self._layout = IndexLayout(config.max_hash_slot_num, config.max_index_num)
         self.is_enabled = config.message_index_enable
         self.files = Index(disk, log, self._layout, tracer, store_durable_offset, kernel)
-        self._reput = Reput(log, [self.files], fresh if self.is_enabled else FreshRecords(), tracer, kernel)
+        self._reput = Reput(
+            log, [self.files], fresh if self.is_enabled else FreshRecords(), tracer, kernel, is_keyed=True
+        )
         self._failed = ""
 
     @property

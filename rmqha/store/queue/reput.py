@@ -144,8 +144,14 @@ class Reput:
         fresh: FreshRecords,
         tracer: Tracer,
         kernel: BatchKernel | None = None,
+        *,
+        is_keyed: bool = False,
     ) -> None:
-        """Without a kernel each record is read by itself."""
+        """Without a kernel each record is read by itself. `is_keyed`: one of `derived` looks at the keys of records
+        that are read in the log."""
+        self._is_keyed = is_keyed
+        self.scans_in_bulk = kernel is not None and kernel.scans_in_bulk
+        """No other way to dispatch much is as fast as this one's."""
         self._log = log
         self._kernel = kernel
         self._derived = derived
@@ -227,8 +233,8 @@ class Reput:
             view, file_start, file_end = self._log.file_view(position)
             at = position - file_start
             end = min(file_end, stop - file_start, at + _BLOCK_BYTES)
-            found = kernel.scan(LogBlock(bytes(view[at:end]), position, _BLOCK_COUNT, room))
-            if not found.tails:
+            found = kernel.scan(LogBlock(bytes(view[at:end]), position, _BLOCK_COUNT, room, self._is_keyed))
+            if not found.store_timestamps_ms:
                 break
             bounds, stamps = found.bounds, found.store_timestamps_ms
             size, newest = bounds[-1] - position, max(stamps)
