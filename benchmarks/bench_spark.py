@@ -21,6 +21,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,15 @@ from rmqha.model.message import tags_code
 from rmqha.scan.api import (
     Decoding,
     Interval,
+    Known,
+    Looking,
     ReadCounts,
     RowFilter,
     StoreView,
     open_store,
     plan_ranges,
     prune,
+    read_range,
     read_store,
 )
 from rmqha.scan.native import columns as native_columns
@@ -325,15 +329,90 @@ def bench_spark(root: Path, log_bytes: int, rounds: int, cores: str) -> list[dic
         "nine columns, CRC unchecked": (ours(NINE, verifyCrc="false"), rounds),
         "topic + body": (ours(TOPIC_AND_BODY), rounds),
         "header columns only": (ours(HEADERS), rounds),
-        "one topic of eight, nine columns": (ours(NINE, "topic = 'bench-3'", pushFilters="true"), rounds),
+        "one topic of eight, nine columns": (ours(NINE, topic="bench-3"), rounds),
     }
     results: list[dict[str, Any]] = []
     for what, (work, count) in queries.items():
         took = timed(work, count)
         results.append({"what": what, **took, "mb_per_s": log_bytes / took["best_s"] / 1e6})
         results[-1]["against_naive"] = results[0]["best_s"] / took["best_s"]
+    results += bench_questions(spark, root, log_bytes, rounds)
     spark.stop()
     return results
+
+
+QUESTIONS = {
+    "count": ("select count(*) from log", {"columns": "queueId"}),
+    "count by topic": ("select topic, count(*) from log group by topic", {"columns": "topic"}),
+    "bytes of one topic": (
+        "select sum(length(body)) from log where topic = 'bench-3'",
+        {"columns": "topic,body", "topic": "bench-3"},
+    ),
+    "keys and tags of all": ("select count(distinct tags), max(size(keys)) from log", {"columns": "tags,keys"}),
+}
+"""SQL, and the options that one who knows the source would give by hand."""
+
+
+def bench_questions(spark: Any, root: Path, log_bytes: int, rounds: int) -> list[dict[str, Any]]:
+    """The same questions as natural code, with options by hand, and of the same rows as uncompressed Parquet, by Spark
+    and (where it is installed) by DuckDB."""
+    import rmqha.spark
+
+    parquet = root.parent / "parquet"
+    parquet.mkdir()
+    write_parquet(root, parquet)
+
+    def by_hand(text: str, options: dict[str, str]) -> None:
+        spark.read.format("commitlog").options(**options).load(str(root)).createOrReplaceTempView("log")
+        spark.sql(text).collect()
+
+    def of_parquet(text: str) -> None:
+        spark.read.parquet(str(parquet)).createOrReplaceTempView("log")
+        spark.sql(text).collect()
+
+    results: list[dict[str, Any]] = []
+    for what, (text, options) in QUESTIONS.items():
+        ways: dict[str, Callable[[], object]] = {
+            "natural": lambda text=text: rmqha.spark.sql(spark, text, root).collect(),  # type: ignore[misc]
+            "options by hand": partial(by_hand, text, options),
+            "Spark on Parquet": partial(of_parquet, text),
+        }
+        if find_spec("duckdb") is not None:
+            ways["DuckDB on Parquet"] = partial(ask_duckdb, text, parquet)
+        for how, work in ways.items():
+            work()
+            took = timed(work, rounds)
+            rate = log_bytes / took["best_s"] / 1e6
+            results.append({"what": f"{what}: {how}", **took, "mb_per_s": rate, "against_naive": rate / 1000})
+    return results
+
+
+def ask_duckdb(text: str, parquet: Path) -> None:
+    import duckdb  # type: ignore[import-not-found,unused-ignore]
+
+    spelled = text.replace("size(keys)", "len(keys)").replace("length(body)", "octet_length(body)")
+    duckdb.sql(spelled.replace("from log", f"from read_parquet('{parquet}/*.parquet')")).fetchall()
+
+
+def write_parquet(root: Path, target: Path) -> None:
+    """The nine columns of the store as uncompressed Parquet, a file for each of the log's."""
+    import pyarrow.parquet as pq
+
+    view = open_store(str(root))
+    for number, item in enumerate(plan_ranges(view, min_ranges=1)):
+        schema = Decoding(NINE).schema
+        with pq.ParquetWriter(target / f"{number}.parquet", schema, compression="none") as writer:
+            for batch in read_range(item, Decoding(NINE)):
+                writer.write_batch(batch)
+
+
+def bench_looks(root: Path) -> dict[str, float]:
+    """Milliseconds of a first look at the store, and of a second one that finds it unchanged."""
+    known = Known()
+    first = timed(lambda: open_store(str(root)), 3)
+    open_store(str(root), Looking(), known)
+    again = timed(lambda: open_store(str(root), Looking(), known), 50)
+    return {"first_ms": first["median_s"] * 1000, "unchanged_ms": again["median_s"] * 1000}
 
 
 def show(title: str, rows: list[dict[str, Any]], ratio: str) -> None:
@@ -368,6 +447,8 @@ def main() -> None:
             f"\na hundredth of the time: read {pruned['read_bytes'] / MIB:.1f} MiB of {log_bytes / MIB:.0f}, needed "
             f"{pruned['needed_bytes'] / MIB:.1f}, in {pruned['wall_s'] * 1000:.0f} ms"
         )
+        looks = results["looks"] = bench_looks(root)
+        print("a look: {first_ms:.1f} ms; at the unchanged store again: {unchanged_ms:.2f} ms".format(**looks))
         results["queues"] = bench_queues(root, log_bytes)
         for row in results["queues"]:
             how = "queues" if row["use_queues"] else "walk"

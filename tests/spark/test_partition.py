@@ -134,7 +134,7 @@ def test_a_session_without_a_context_is_registered_with_unknown_cores() -> None:
     register(cast(Any, given))
     (source,) = given.sources
     assert source.sizing is UNKNOWN and source.name() == "commitlog"
-    assert given.settings == {"spark.sql.python.filterPushdown.enabled": "true"}
+    assert given.settings == {}, "filters are not pushed"
 
 
 def test_a_queue_that_may_not_be_read_is_one_sentence(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
