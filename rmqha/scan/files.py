@@ -258,6 +258,11 @@ class _Walked:
         last = int(starts[-1]) if len(starts) else None
         return self.chain.end if last is None or self.file.record_at(last) is not None else last
 
+    def sound_end(self, queues: QueueEntries) -> int:
+        """Physical end of the records, without a last one whose lengths do not add up although its queue has it."""
+        at = self._first_unsound()
+        return self.name.base_offset + at if at < self.chain.end and self._named_at(at, queues) else self.valid_end
+
     def _named_after(self, at: int, queues: QueueEntries) -> int | None:
         """Position of a record behind `at` that its queue has."""
         size, found = self.name.size_bytes, at
@@ -396,7 +401,7 @@ class _Look:
                 "told; copy checkpoint and consumequeue too, or read all of it with readUncommitted=true"
             )
         committed = self._covered_end(files, confirm)
-        valid_end = files[-1].valid_end if files else self._begin_offset
+        valid_end = files[-1].sound_end(self._queues) if files else self._begin_offset
         if committed > valid_end and (everything or not self._looking.pass_loss):
             if not self._looking.pass_damage or not everything:
                 raise StoreError(self._shortfall(everything, valid_end, committed))

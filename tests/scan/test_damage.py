@@ -87,6 +87,15 @@ def test_a_size_that_claims_a_little_too_much_at_a_windows_end_costs_one_record(
         assert [row["queueOffset"] for row in rows_of(root, SKIP)] == [0, 1, 2, 4, 5], window_bytes
 
 
+def test_a_damaged_size_of_the_last_committed_record_is_told(log: tuple[LogWriter, list[int]]) -> None:
+    writer, offsets = log
+    writer.put(offsets[5], (writer.end - offsets[5] + 6).to_bytes(4, "big"))
+    root = writer.write(confirm_offset=writer.end)
+    with pytest.raises(StoreError, match="lengths that do not add up"):
+        rows_of(root, Decoding(), looking=Looking())
+    assert [row["queueOffset"] for row in rows_of(root, SKIP)] == [0, 1, 2, 3, 4]
+
+
 @HEADERS
 @pytest.mark.parametrize("place", [3, 5])
 def test_damage_behind_an_old_confirm_offset_is_told_too(

@@ -147,7 +147,7 @@ class TestBytes:
         assert counts.log_bytes < log.end / 8 * 1.1
         few, counts = read(view, RowFilter(queue_offsets={("t3", 0): Interval(10, 19)}, topics=frozenset(["t3"])))
         assert few == found[10:20]
-        # between the first and the last of them the log is walked, which is less than the queues' entries and their pages
+        # between the first and the last of them the log is walked: that is less than all entries of the queues
         assert counts.log_bytes < 2 * 10 * 8 * 1100 and counts.queue_bytes == 0
 
     def test_what_no_queue_knows_is_walked_and_told(self, log: LogWriter) -> None:
