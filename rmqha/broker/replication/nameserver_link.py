@@ -164,8 +164,7 @@ class NameServerLink:
             await self._keep(client, address)
 
     async def _keep(self, client: RemotingClient, address: str) -> None:
-        registration = self._registrations[address]
-        while True:
+        while (registration := self._registrations.get(address)) is not None:
             self._news[address] = trio.Event()
             while self._release():
                 await trio.lowlevel.checkpoint()
