@@ -72,6 +72,7 @@ OTHER_SETTINGS = {
     "diskMaxUsedSpaceRatio": "the laboratory's",
     "slaveReadEnable": "the laboratory's",
     "totalReplicas": "the laboratory's",
+    "updateNameServerAddrPeriod": "ours is shorter",
     "transactionCheckInterval": "the laboratory's",
     "waitTimeMillsInSendQueue": "ours waits longer",
 }
