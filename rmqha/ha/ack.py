@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 
 from rmqha.ha.action import AckStatus, Complete, Token
 from rmqha.model.offset import PhyOffset
@@ -11,16 +12,34 @@ LATENCY_PLACES = 64
 """Acknowledgements are counted by the binary digits of their milliseconds: place n holds those below 2**n ms."""
 
 
+STALL_MS = 500
+"""A send that waits longer has been held up."""
+STALL_GAP_MS = 1_000
+"""Waits that end so close to each other are one stall."""
+
+
+@dataclass(slots=True)
+class Stall:
+    """Sends that waited longer than STALL_MS, one after the other. `ended_with`: the worst end of one of them."""
+
+    began_at_ms: int
+    ended_at_ms: int
+    longest_ms: int
+    count: int
+    ended_with: AckStatus
+
+
 class AckQueue:
     """Waits in the order of their end offsets; all have the same time-out, so deadlines rise too."""
 
-    __slots__ = ("_timeout_ms", "_waits", "latency_counts", "latency_total_ms")
+    __slots__ = ("_timeout_ms", "_waits", "last_stall", "latency_counts", "latency_total_ms")
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
         self.latency_counts = [0] * LATENCY_PLACES
         """Since the start."""
         self.latency_total_ms = 0
+        self.last_stall: Stall | None = None
         self._waits: deque[tuple[PhyOffset, int, Token]] = deque()
 
     def __len__(self) -> int:
@@ -35,6 +54,7 @@ class AckQueue:
         waits = self._waits
         done: list[Complete] = []
         counts, start_ms, total_ms = self.latency_counts, now_ms + self._timeout_ms, 0
+        longest_ms = start_ms - waits[0][1] if waits and waits[0][0] <= acked_offset else 0
         while waits and waits[0][0] <= acked_offset:
             _, deadline_ms, token = waits.popleft()
             waited_ms = start_ms - deadline_ms
@@ -42,7 +62,21 @@ class AckQueue:
             total_ms += waited_ms
             done.append(Complete(token, AckStatus.OK))
         self.latency_total_ms += total_ms
+        if longest_ms > STALL_MS:
+            self._stalled(now_ms, longest_ms, len(done), AckStatus.OK)
         return done
+
+    def _stalled(self, now_ms: int, longest_ms: int, count: int, status: AckStatus) -> None:
+        """`count` waits, the oldest of which began `longest_ms` ago, have ended."""
+        began_at_ms, last = now_ms - longest_ms, self.last_stall
+        if last is None or began_at_ms > last.ended_at_ms + STALL_GAP_MS:
+            self.last_stall = Stall(began_at_ms, now_ms, longest_ms, count, status)
+            return
+        last.ended_at_ms = now_ms
+        last.longest_ms = max(last.longest_ms, longest_ms)
+        last.count += count
+        if status is not AckStatus.OK:
+            last.ended_with = status
 
     def counted_latencies(self) -> list[int]:
         """`latency_counts` without the empty places at its end."""
@@ -57,8 +91,11 @@ class AckQueue:
         """Waits whose deadline has come end with `status`."""
         waits = self._waits
         done: list[Complete] = []
+        added_at_ms = self.oldest_added_at_ms()
         while waits and waits[0][1] <= now_ms:
             done.append(Complete(waits.popleft()[2], status))
+        if done and added_at_ms is not None and now_ms - added_at_ms > STALL_MS:
+            self._stalled(now_ms, now_ms - added_at_ms, len(done), status)
         return done
 
     def abandon(self) -> list[Complete]:

@@ -18,9 +18,11 @@ from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import HaMode
 from rmqha.model.offset import PhyOffset
 from rmqha.port import ReplicaLog, Tracer
-from rmqha.wire.state.replica_state import AckRule, ReplicaState, SlaveState, Waits
+from rmqha.wire.state.replica_state import AckRule, ReplicaState, SlaveState, StallState, Waits
 
 Acks = list[PhyOffset | None]
+STALL_SHOWN_MS = 600_000
+"""A stall is told for so long after its end."""
 
 
 class CommitTracker:
@@ -161,6 +163,18 @@ class CommitTracker:
         self._needed_count = None
         return self.waits.abandon()
 
+    def _last_stall(self, now_ms: int) -> StallState | None:
+        stall = self.waits.last_stall
+        if stall is None or now_ms - stall.ended_at_ms > STALL_SHOWN_MS:
+            return None
+        return StallState(
+            ended_ms_ago=now_ms - stall.ended_at_ms,
+            lasted_ms=stall.ended_at_ms - stall.began_at_ms,
+            longest_ms=stall.longest_ms,
+            count=stall.count,
+            ended_with=stall.ended_with.name,
+        )
+
     # --- look -----------------------------------------------------------------------------------------------------
     def tell(self, state: ReplicaState, now_ms: int, connections: Sequence[HaConnection]) -> None:
         """Fill in the set, the ack rule as it holds now, who is waited for and when that ends."""
@@ -192,6 +206,7 @@ class CommitTracker:
             latency_counts=self.waits.counted_latencies(),
             latency_total_ms=self.waits.latency_total_ms,
         )
+        state.last_stall = self._last_stall(now_ms)
         state.set_members = self._set.members_state(now_ms, connections)
         state.set_proposed = None if sync.proposed is None else list(sync.proposed)
         state.set_outcome_unknown = sync.unknown

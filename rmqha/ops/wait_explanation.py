@@ -68,11 +68,25 @@ def sentences(name: str, state: ReplicaState, names: ReplicaNames = NO_NAMES) ->
         lines.append(_rule_words(state, rule, names))
         lines += _waited_for(state, rule, waits, names)
         lines.append(f"at the latest in {waits.ends_in_ms} ms the oldest is answered {waits.ends_with}")
+    lines += _stall_words(state)
     for broker_id, joins_in_ms in sorted((state.held_back or {}).items()):
         lines.append(f"{names.of(int(broker_id))} came and went: it may join the set in {joins_in_ms} ms if it stays")
     if not state.writable:
         lines.append(f"no new send is taken: {state.why_not_writable}")
     return lines
+
+
+def _stall_words(state: ReplicaState) -> list[str]:
+    stall = state.last_stall
+    if stall is None:
+        return []
+    sends = "1 send" if stall.count == 1 else f"{stall.count:,} sends"
+    end = "all were acknowledged" if stall.ended_with == "OK" else f"some were answered {stall.ended_with}"
+    ago = f"{stall.ended_ms_ago // 1000} s" if stall.ended_ms_ago < 120_000 else f"{stall.ended_ms_ago // 60_000} min"
+    return [
+        f"the last stall ended {ago} ago and lasted {stall.lasted_ms / 1000:.1f} s: {sends} waited, the longest for "
+        f"{stall.longest_ms} ms; {end}; rmqha history tells what happened then"
+    ]
 
 
 def _without_set(name: str, state: ReplicaState) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from rmqha.ha.action import AckStatus
@@ -111,7 +112,7 @@ def test_an_adaptive_number_falls() -> None:
     group.run(100)
     assert "then 2 are left and sends go on" in told(group)
     group.run(2500)
-    assert told(group) == [
+    assert told(group)[:1] == [
         "g: no send waits; rule: 2 replicas of the set [broker-a-1, broker-a-2] must have it (3 while enough live)"
     ]
 
@@ -171,3 +172,21 @@ def test_an_older_release_tells_how_many_wait() -> None:
     state.waits = state.ack_rule = state.set_members = None
     assert sentences("g", state) == ["g: 0 sends wait"]
     assert not is_wrong(state)
+
+
+def test_the_last_stall_is_told_for_ten_minutes_after_its_end() -> None:
+    group = started()
+    silence(group, 3)
+    group.send(1)
+    group.run(1_500)
+    assert not [line for line in told(group) if "last stall" in line], "it has not ended yet"
+    group.run(1_500)
+    (line,) = [line for line in told(group) if "last stall" in line]
+    assert line.startswith("the last stall ended ") and "1 send waited, the longest for " in line
+    assert "rmqha history" in line
+    stall = state_of(group).last_stall
+    assert stall is not None and stall.lasted_ms >= stall.longest_ms > 500
+    group.run(1_000)
+    assert state_of(group).last_stall == replace(stall, ended_ms_ago=stall.ended_ms_ago + 1_000)
+    later = group[1].replica.state(group.now_ms + 600_000)
+    assert later.last_stall is None

@@ -50,6 +50,17 @@ class Waits(JsonRecord):
 
 
 @dataclass(slots=True, kw_only=True)
+class StallState(JsonRecord):
+    """The last time that sends waited for longer than half a second. `ended_with`: OK, or the worst answer of one."""
+
+    ended_ms_ago: int
+    lasted_ms: int
+    longest_ms: int
+    count: int
+    ended_with: str
+
+
+@dataclass(slots=True, kw_only=True)
 class SetMember(JsonRecord):
     """Another member of the SyncStateSet, as the master sees it."""
 
@@ -180,6 +191,8 @@ class ReplicaState(JsonRecord):
     unconfirmed_for_ms: int | None = part("sync_state_set")
     ack_rule: AckRule | None = part()
     waits: Waits | None = part()
+    last_stall: StallState | None = part()
+    """One that ended within ten minutes."""
     set_members: Sequence[SetMember] | None = part()
     set_proposed: Sequence[int] | None = part("set_members")
     set_outcome_unknown: bool | None = part()

@@ -360,14 +360,23 @@ async def test_everything_is_reached_by_keys_and_has_a_name(browser: Browser) ->
             browser.open("/")
             browser.wait("takes messages")
             assert browser.press(Keys.TAB) == "To the content"
-            assert [browser.press(Keys.TAB) for _ in range(3)] == ["Cluster", "Messages", GROUP]
+            pages = ["Cluster", "Topics", "Consumers", "Messages", "Dead letters", "Accounts"]
+            assert [browser.press(Keys.TAB) for _ in range(7)] == [*pages, GROUP]
             browser.press(Keys.ENTER)
             browser.wait("Elections")
             assert browser.run("location.search") == f"?name={GROUP}"
             browser.open("/messages")
             unnamed = "[...document.querySelectorAll('input')].filter((node) => !node.labels.length).length"
             assert browser.run(unnamed) == 0
-            for path in ("/", f"/group?name={GROUP}", "/messages"):
+            for path in (
+                "/",
+                f"/group?name={GROUP}",
+                "/messages",
+                "/topics",
+                "/consumers",
+                "/dead-letters",
+                "/accounts",
+            ):
                 browser.open(path)
                 assert browser.run("document.documentElement.lang") == "en"
                 assert browser.count("h1") == browser.count("main") == 1
@@ -530,7 +539,8 @@ async def test_the_last_hour_is_drawn_with_its_elections(browser: Browser, shots
             for width in (WIDE, NARROW):
                 browser.open(f"/group?name={GROUP}", width)
                 browser.wait("Lag behind the master", "#hour")
-                assert "elect 30 · writable 90 ms" in browser.wait("epoch 1", "#failovers")
+                words = browser.wait("epoch 1", "#failovers")
+                assert "elect 30 · " in words and "writable 90 ms" in words
                 browser.until(lambda: browser.count("#hour path.line"), lambda found: bool(found))
                 assert browser.run("document.documentElement.scrollWidth <= innerWidth"), width
                 assert browser.complaints() == []
