@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
 
-env: .venv/stamp ## only the environment, .venv, with the rmqha command in it
+env: $(if $(FULL),.venv/stamp,.venv/light) ## only the environment, .venv, with the rmqha command in it; FULL=1: with Spark and what tests need
 
 demo: .venv/stamp ## a group of three, two killed masters, nothing lost: MODE=cp|ap, INPUT=my.jsonl
 	$(BIN)/python examples/demo.py --mode $(MODE) $(if $(INPUT),--input "$(INPUT)")
@@ -90,8 +90,8 @@ fuzz-frames: .venv/stamp ## CASES=1000000 damaged streams through a server's ses
 fuzz-kernel: .venv/stamp ## CASES=1000000 damaged sends to the native kernel and the one in Python: the same answers
 	RMQHA_KERNEL_CASES=$(CASES) $(BIN)/pytest tests/kernel/test_native.py -s -k many
 
-dist: .venv/stamp ## wheels into dist/: the plain one, and one with the native kernel (LIBRARIES="…": of other machines)
-	$(BIN)/python tools/dist.py dist $(LIBRARIES)
+dist: .venv/stamp ## a release into dist/: wheels, with the native kernel too (LIBRARIES="…": of other machines), sources, list of packages, checksums
+	$(BIN)/python tools/release.py dist $(LIBRARIES)
 
 bench: .venv/stamp ## figures and plots, into benchmarks/results
 	$(BIN)/python -m benchmarks
@@ -116,6 +116,10 @@ $(NATIVE_STAMP): $(NATIVE_SOURCES)
 	$(PYTHON) tools/native.py
 	@mkdir -p $(@D) && touch $@
 
+.venv/light: pyproject.toml tools/bootstrap.py requirements/build.lock requirements/run.lock | $(NATIVE_STAMP)
+	$(PYTHON) tools/bootstrap.py --light .venv
+	@touch $@
+
 .venv/stamp: pyproject.toml tools/bootstrap.py requirements/build.lock requirements/dev.lock | $(NATIVE_STAMP)
 	$(PYTHON) tools/bootstrap.py .venv
-	@touch $@
+	@touch .venv/light $@

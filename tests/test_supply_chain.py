@@ -3,8 +3,10 @@ are known vulnerabilities stay where they are."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 import tomllib
+import zipfile
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -16,12 +18,14 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 bootstrap: Any = import_module("tools.bootstrap")
+release: Any = import_module("tools.release")
+run_lock: Any = import_module("tools.run_lock")
 sbom: Any = import_module("tools.sbom")
 uv: Any = import_module("tools.uv")
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-LOCKS = {name: (ROOT / "requirements" / f"{name}.lock").read_text() for name in ("build", "dev")}
+LOCKS = {name: (ROOT / "requirements" / f"{name}.lock").read_text() for name in ("build", "dev", "run")}
 SAFE = {"cbor2": "5.9", "h11": "0.16", "pyyaml": "6.0.1", "pyarrow": "18"}
 """The oldest releases that no vulnerability is known of that reaches this code."""
 
@@ -99,3 +103,43 @@ def test_the_list_of_packages_is_cyclonedx() -> None:
     assert scopes["pyspark"] == scopes["lz4"] == "optional"
     assert "pytest" not in scopes
     assert made == sbom.document(LOCKS["dev"])
+
+
+def test_the_light_environment_has_what_runs_and_no_spark() -> None:
+    """If not: `make lock`."""
+    assert LOCKS["run"] == run_lock.run_lock(LOCKS["dev"])
+    names = set(versions(LOCKS["run"]))
+    direct = {canonicalize_name(Requirement(line).name) for line in PROJECT["project"]["dependencies"]}
+    assert direct <= names
+    assert not names & {"pyspark", "pyarrow", "numpy", "pytest", "mypy", "ruff", "selenium"}
+
+
+def test_a_release_is_whole_and_two_builds_of_it_are_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1795000000")
+    for name in ("one", "other"):
+        assert release.main(tmp_path / name, []) == 0
+    made = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
+    assert made == {path.name: path.read_bytes() for path in (tmp_path / "other").iterdir()}
+    version = import_module("rmqha").__version__
+    names = {f"rmqha-{version}-py3-none-any.whl", f"rmqha-{version}.tar.gz", f"rmqha-{version}.cdx.json", "CHANGES.md"}
+    native = {name for name in made if "manylinux" in name}
+    assert set(made) - native == names | {"SHA256SUMS"}
+    told = dict(line.split("  ")[::-1] for line in made["SHA256SUMS"].decode().splitlines())
+    assert told == {name: hashlib.sha256(made[name]).hexdigest() for name in names | native}
+    with zipfile.ZipFile(tmp_path / "one" / f"rmqha-{version}-py3-none-any.whl") as wheel:
+        files = set(wheel.namelist())
+        metadata = wheel.read(f"rmqha-{version}.dist-info/METADATA").decode()
+    assert {"rmqha/cli/local/quickstart.toml", "nameserver/web/static/topics.html"} <= files
+    assert not [name for name in files if name.startswith(("tests/", "docs/"))]
+    assert "Classifier: Programming Language :: Python :: 3.11" in metadata
+    assert "Requires-Dist: pyspark" in metadata and "extra == 'spark'" in metadata
+
+
+def test_changes_of_a_version_are_its_own_part_else_what_is_unreleased() -> None:
+    text = "# C\n\n## Unreleased\n\n- new\n\n## 0.2.0\n\n- old\n"
+    assert release.section(text, "0.2.0") == "## 0.2.0\n\n- old\n"
+    assert release.section(text, "0.3.0") == "## Unreleased\n\n- new\n\n"
+    with pytest.raises(ValueError, match=r"nothing of 0\.3\.0"):
+        release.section("# C\n", "0.3.0")

@@ -1,6 +1,8 @@
 """Make the environment that the Makefile's targets run in: .venv with rmqha and all its extras. Standard library only.
 
-    python3 tools/bootstrap.py [DIRECTORY]
+    python3 tools/bootstrap.py [--light] [DIRECTORY]
+
+With --light only what `rmqha` needs to run: no Spark, nothing that only tests need.
 
 Looks for a Python of 3.11 or newer, makes a virtual environment with it and installs the package in place with pip.
 Every other package comes in the version and with a hash that requirements/*.lock name (`make lock` renews them), also
@@ -30,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCKS = ROOT / "requirements"
 SOURCES = ["--only-binary", ":all:", "--no-binary", "pyspark"]
 """Of all packages only Spark has no wheel: whatever else would have to be compiled here is refused, with a sentence."""
-BUILD_LOCK, DEV_LOCK = LOCKS / "build.lock", LOCKS / "dev.lock"
+BUILD_LOCK, DEV_LOCK, RUN_LOCK = LOCKS / "build.lock", LOCKS / "dev.lock", LOCKS / "run.lock"
 
 
 def say(text):
@@ -165,7 +167,8 @@ def main():
     python = find_python()
     if python != sys.executable:
         sys.exit(subprocess.call([python, str(Path(__file__).resolve()), *sys.argv[1:]]))
-    directory = Path(sys.argv[1]).absolute() if len(sys.argv) > 1 else ROOT / ".venv"
+    light, given = "--light" in sys.argv[1:], [word for word in sys.argv[1:] if word != "--light"]
+    directory = Path(given[0]).absolute() if given else ROOT / ".venv"
     major, minor = version_of(python)
     say(f"{directory} with Python {major}.{minor}")
     try:
@@ -178,8 +181,11 @@ def main():
         )
         # from here on nothing is built by anything that is not locked
         install = [str(inside), "-m", "pip", "install", "--disable-pip-version-check", "--no-build-isolation"]
-        say("installing what rmqha needs; the first time this fetches about 500 MB, most of it Spark")
-        subprocess.check_call([*install, "--require-hashes", *SOURCES, "-r", str(DEV_LOCK)])
+        if light:
+            say("installing what rmqha needs, some 10 MB")
+        else:
+            say("installing all extras too; the first time this fetches about 500 MB, most of it Spark")
+        subprocess.check_call([*install, "--require-hashes", *SOURCES, "-r", str(RUN_LOCK if light else DEV_LOCK)])
         subprocess.check_call([*install, "--quiet", "--no-deps", "--editable", str(ROOT)])
         # pip compiles what it copies, not what stays in place: every server would do so at each of its starts
         packages = [str(ROOT / name) for name in ("rmqha", "controller", "nameserver")]

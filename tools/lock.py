@@ -11,6 +11,8 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from tools.run_lock import RUN_LOCK, run_lock
+from tools.sbom import LOCK
 from tools.uv import uv
 
 EXTRAS = ("spark", "demo", "dev", "compression", "fsspec")
@@ -23,6 +25,7 @@ def main() -> None:
     extras = [word for extra in EXTRAS for word in ("--extra", extra)]
     build = ("--constraint", "requirements/build.lock")
     uv([*SHARED, *RENEWED, "pyproject.toml", *extras, *build, "--output-file", "requirements/dev.lock"])
+    RUN_LOCK.write_text(run_lock(LOCK.read_text()))
 
 
 if __name__ == "__main__":
