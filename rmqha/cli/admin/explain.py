@@ -102,7 +102,7 @@ def show(group: str, view: ExplainedGroup, refusals: Mapping[int, str]) -> None:
             out.print(f"{who} cannot become master: {item.not_electable}", soft_wrap=True)
         if item.broker_id in refusals:
             words = f"{who} follows nobody: {refusals[item.broker_id]}"
-            out.print(Text(f"{words}; see rmqha epochs diff", "red"), soft_wrap=True)
+            out.print(Text(f"{words}; see rmqha fork ls", "red"), soft_wrap=True)
         if item.disk_problem:
             out.print(Text(f"disk of {who}: {item.disk_problem}", "red"), soft_wrap=True)
     for election in reversed(view.elections):

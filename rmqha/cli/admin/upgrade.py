@@ -12,8 +12,8 @@ from rmqha.cli.options import cluster_options, echo_json, output_option
 from rmqha.cli.plain_table import echo_table
 
 if TYPE_CHECKING:
+    from rmqha.ops.health.upgrade import UpgradeStep
     from rmqha.ops.local.cluster_state import ClusterState
-    from rmqha.ops.upgrade import UpgradeStep
 
 LOOK_S = 5.0
 COLUMNS = [("", "right"), ("NODE", "left"), ("RELEASE", "left"), ("LEADS", "left"), ("DO", "left")]
@@ -36,8 +36,8 @@ def check(wanted: str, state: ClusterState, output: str) -> None:
     import trio
 
     from rmqha.ops.health.findings import is_unsettled
+    from rmqha.ops.health.upgrade import plan_of
     from rmqha.ops.survey import BootstrapAddresses, look
-    from rmqha.ops.upgrade import plan_of
 
     snapshot = trio.run(look, BootstrapAddresses.of_state(state), LOOK_S, None, is_unsettled)
     plan = plan_of(snapshot, wanted)

@@ -265,7 +265,7 @@ class _Group:
             fix = "set that key to its machine's address, then restart it"
             yield fault(word.title, state.address_problem, fix)
         if state.refusal:
-            yield fault(word.title, f"follows nobody: {state.refusal}", "see rmqha epochs diff of the two stores")
+            yield fault(word.title, f"follows nobody: {state.refusal}", f"see rmqha fork show {word.title}")
         if state.unclean:
             what = "it lost power, so it leads nobody until it has followed a master to its end"
             yield fault(word.title, what, f"start its master, or rmqha elect {self.name} --unclean")

@@ -64,17 +64,21 @@ def test_a_set_that_shrinks_without_controllers_is_unconfirmed() -> None:
 
 def test_waits_that_were_held_up_one_after_the_other_are_one_stall() -> None:
     queue = AckQueue(timeout_ms=3000)
+
+    def last() -> Stall | None:
+        return queue.last_stall
+
     queue.add(0, PhyOffset(1), 1)
     queue.release(500, PhyOffset(1))
-    assert queue.last_stall is None
+    assert last() is None
     for added_ms, end in ((1_000, 2), (1_100, 3), (1_200, 4)):
         queue.add(added_ms, PhyOffset(end), end)
     queue.release(1_600, PhyOffset(3))
     queue.expire(4_200, AckStatus.FLUSH_SLAVE_TIMEOUT)
-    assert queue.last_stall == Stall(1_000, 4_200, 3_000, 3, AckStatus.FLUSH_SLAVE_TIMEOUT)
+    assert last() == Stall(1_000, 4_200, 3_000, 3, AckStatus.FLUSH_SLAVE_TIMEOUT)
     queue.add(9_000, PhyOffset(5), 5)
     queue.release(9_501, PhyOffset(5))
-    assert queue.last_stall == Stall(9_000, 9_501, 501, 1, AckStatus.OK)
+    assert last() == Stall(9_000, 9_501, 501, 1, AckStatus.OK)
 
 
 def test_acknowledgements_are_counted_by_their_latency() -> None:

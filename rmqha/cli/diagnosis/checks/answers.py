@@ -156,7 +156,7 @@ def judge_refusal(name: str, replica: ReplicaState) -> list[Finding]:
     if not replica.refusal:
         return []
     sentence = f"it follows nobody, and the group lacks it: {replica.refusal}"
-    return [wrong(name, "fork", sentence, "stop both and see rmqha epochs diff of the two stores")]
+    return [wrong(name, "fork", sentence, f"rmqha fork show {name} tells what is at stake")]
 
 
 async def _ask(client: RemotingClient, node_under_test: NodeUnderTest, found: Answers) -> None:

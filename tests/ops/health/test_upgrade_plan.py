@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rmqha.ops.health.findings import judge
+from rmqha.ops.health.upgrade import plan_of
 from rmqha.ops.snapshot import ClusterSnapshot, NodeReport
-from rmqha.ops.upgrade import plan_of
 from tests.cli.health.words import cluster, silent, snapshot_of
 
 

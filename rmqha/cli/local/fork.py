@@ -1,0 +1,187 @@
+"""`rmqha fork`: replicas that refuse to follow, what they have alone, a new copy with the old one kept."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rmqha.cli.options import cluster_options, complete_node, directory_option, echo_json, output_option
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rmqha.ops.fork import RefusedFork
+    from rmqha.ops.local.cluster_state import ClusterState
+    from rmqha.store.log.record import Record
+
+KEPT_FILES = ("brokerIdentity", "rmqha.highestEpoch")
+"""Files that the new store begins with: the replica keeps its id, and the highest epoch that it has accepted."""
+
+
+@click.group()
+def fork() -> None:
+    """Replicas that refuse to follow their master: ls, show, repair."""
+
+
+@fork.command("ls", epilog="Example: rmqha fork ls")
+@cluster_options
+@output_option
+def ls_command(state: ClusterState, output: str) -> None:
+    """List the replicas that refuse to follow.
+
+    Exit code: 0 none does, 1 one does.
+    """
+    found = _forks(state)
+    if output == "json":
+        echo_json([asdict(item) for item in found])
+    elif not found:
+        click.echo("no replica refuses to follow")
+    for item in found if output != "json" else ():
+        click.echo(item.sentence)
+    if found:
+        sys.exit(1)
+
+
+def _forks(state: ClusterState) -> list[RefusedFork]:
+    import trio
+
+    from rmqha.cli.local.status import view_once
+    from rmqha.ops.fork import forks_of
+
+    return forks_of(trio.run(view_once, state))
+
+
+@fork.command(epilog="Example: rmqha fork show broker-a-3")
+@click.argument("node", shell_complete=complete_node)
+@directory_option
+def show(node: str, directory: Path | None) -> None:
+    """Tell where the log of NODE parts from its master's, and which messages it has alone, without changing anything.
+
+    Exit code: 0 told, 1 it refuses nothing.
+    """
+    state = _required(node, directory)
+    item = _repairable(state, node)
+    click.echo(item.sentence)
+    for line in _alone(state, item):
+        click.echo(line)
+
+
+@fork.command(epilog="Example: rmqha fork repair broker-a-3")
+@click.argument("node", shell_complete=complete_node)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--timeout", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds to well.")
+@directory_option
+def repair(node: str, yes: bool, timeout: float, directory: Path | None) -> None:
+    """Let NODE copy its master anew. Its store is moved aside whole, and the messages that it has alone are exported.
+
+    NODE is stopped, its store becomes DIR/NODE/store.fork-<n>, the messages DIR/NODE/fork-<n>.jsonl; then it starts
+    empty, with its id, and copies. Nothing is deleted.
+
+    Exit code: 0 it is back in the SyncStateSet, 1 refused, or it did not get there in time.
+    """
+    import trio
+
+    from rmqha.cli.local.launch import launch, wait_well
+    from rmqha.cli.local.nodes import DRAIN_TIMEOUT_S, running, started_story
+    from rmqha.cli.storage.log_export import export_lines
+    from rmqha.ops.local.supervisor import stop_all
+
+    state = _required(node, directory)
+    item = _repairable(state, node)
+    click.echo(item.sentence)
+    for line in _alone(state, item):
+        click.echo(line)
+    if not yes:
+        click.confirm(f"put the log of {node} aside and copy that of {item.master}?", abort=True)
+    with state.locked():
+        stop_all([running(state, node)], DRAIN_TIMEOUT_S)
+        store = state.data_path(state.node(node))
+        number = _next_number(store.parent)
+        target = store.parent / f"fork-{number}.jsonl"
+        count = export_lines(_records(store, item.point), target, "base64", force=False)
+        aside = _put_aside(store, number)
+        launch(state, node)
+    click.echo(f"{count} messages are in {target}; the whole store is kept in {aside}", err=True)
+    view = trio.run(wait_well, state, [node], timeout)
+    click.echo(started_story(view, node)["sentence"])
+
+
+def _required(node: str, directory: Path | None) -> ClusterState:
+    from rmqha.model.error import UsageError
+    from rmqha.ops.local.cluster_state import ClusterState
+
+    state = ClusterState.require(directory)
+    if not state.node(node).is_broker:
+        raise UsageError(f"{node} is no broker")
+    return state
+
+
+def _repairable(state: ClusterState, node: str) -> RefusedFork:
+    import trio
+
+    from rmqha.cli.local.status import view_once
+    from rmqha.ops.fork import require_repairable
+
+    return require_repairable(trio.run(view_once, state), node)
+
+
+def _records(store: Path, point: int) -> Iterator[Record]:
+    """Records of the log from `point` on, committed or not."""
+    from rmqha.host.read_disk import HostReadDisk
+    from rmqha.inspect.log_query import RecordChoice, entries, record_of
+    from rmqha.inspect.look import look
+
+    for entry, parts in entries(look(HostReadDisk(store)), RecordChoice(start=point, uncommitted=True)):
+        yield record_of(entry, parts)
+
+
+def _alone(state: ClusterState, item: RefusedFork) -> list[str]:
+    """A line for each topic: how many messages the replica has alone, and when they were stored."""
+    from rmqha.cli.moments import local_time
+    from rmqha.model.printable import printable
+
+    topics: dict[str, tuple[int, int, int]] = {}
+    for record in _records(state.data_path(state.node(item.node)), item.point):
+        count, first_ms, last_ms = topics.get(record.topic, (0, record.store_timestamp_ms, 0))
+        topics[record.topic] = (
+            count + 1,
+            min(first_ms, record.store_timestamp_ms),
+            max(last_ms, record.store_timestamp_ms),
+        )
+    if not topics:
+        return [f"{item.node} has no whole message alone"]
+    return [
+        f"alone on {item.node}: {count} messages of {printable(topic, lines=False)}, stored {local_time(first_ms)} to "
+        f"{local_time(last_ms)}"
+        for topic, (count, first_ms, last_ms) in sorted(topics.items())
+    ]
+
+
+def _next_number(directory: Path) -> int:
+    taken = [path.name.rpartition("-")[2].removesuffix(".jsonl") for path in directory.glob("*fork-*")]
+    return 1 + max((int(text) for text in taken if text.isdigit()), default=0)
+
+
+def _put_aside(store: Path, number: int) -> Path:
+    """The store under another name, and in its place an empty one that the same replica may start from."""
+    import os
+    import shutil
+
+    from rmqha.host.disk import make_directories
+
+    aside = store.with_name(f"{store.name}.fork-{number}")
+    fresh = store.with_name(f".{store.name}.fresh")
+    shutil.rmtree(fresh, ignore_errors=True)
+    make_directories(fresh)
+    for name in KEPT_FILES:
+        if (store / name).exists():
+            shutil.copy2(store / name, fresh / name)
+            with (fresh / name).open("rb") as copied:
+                os.fsync(copied.fileno())
+    store.rename(aside)
+    fresh.rename(store)
+    return aside
