@@ -58,7 +58,8 @@ the unit at the end (`rocketmq_storage_size_bytes`) and without its label `otel_
 differ by Prometheus' own label `instance`, as two brokers of RocketMQ do. Series by topic and group stop at 1000
 places, and say how many were left out: what comes beyond is counted under `other`.
 
-RocketMQ's series that are missing here: `rocketmq_rpc_latency_*`, those of pop, `rocketmq_timer_*`, and of the
+RocketMQ's series that are missing here: `rocketmq_rpc_latency_*`, those of pop, of timers
+`rocketmq_timer_enqueue_total`, `_enqueue_latency`, `_dequeue_lag` and `_message_snapshot`, and of the
 controllers `request_*`, `dledger_*` and `election_total` (for which there is `rocketmq_ha_elections_total`, by cause).
 `rocketmq_half_messages` is one figure of all topics, and the two about creation tell how long the operator waited.
 

@@ -43,7 +43,9 @@ from rmqha.broker.tables.queue_max_offsets import QueueMaxOffsets
 from rmqha.broker.tables.topics import TopicTable
 from rmqha.broker.timers import hand_over
 from rmqha.broker.timers.recall import RecallProcessor
+from rmqha.broker.timers.requests import TimerRequests
 from rmqha.broker.timers.service import TimerRules, TimerService
+from rmqha.broker.timers.snapshot import TimerSnapshots
 from rmqha.ha.action import RoleChanged
 from rmqha.ha.machine import ReplicaMachine
 from rmqha.ha.replica import Replica
@@ -61,6 +63,7 @@ from rmqha.store.integrity.scrubber import Scrubber
 from rmqha.store.log.record import decode
 from rmqha.store.meta.boot_file import LastStop
 from rmqha.store.store import Store
+from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 from rmqha.wire.state.replica_state import ReplicaState
 
@@ -143,6 +146,7 @@ class BrokerCore:
         self.schedule = ScheduleService(*delivery, levels_ms, shell.wake_schedule)
         self.timers = TimerService(*delivery, _timer_rules(config), shell.wake_schedule)
         self.delay_offsets.clamp(self.schedule.end_of, self.timers.end_offset)
+        self.timer_snapshots = TimerSnapshots(disk, self.timers, self.delay_offsets, tracer)
         store.on_truncate(self._deliveries_cut)
         store.on_truncate(lambda end_offset: self._clamp_offsets())
         for table in tables:
@@ -170,9 +174,8 @@ class BrokerCore:
             self.statistics,
         )
         hour = self.retention.local_hour
-        self.admin = AdminRequests(
-            self.live, self.driver, self.send, self.pull, self.schedule, clock, host, hour, shell, self.statistics
-        )
+        watched = self.live, self.driver, self.send, self.pull, self.schedule, self.timers
+        self.admin = AdminRequests(*watched, clock, host, hour, shell, self.statistics)
         self.send_back = SendBackProcessor(store, self.driver, rules, store_host, levels, self.statistics)
         self.processor = self._processor(config, clock, store_host)
         self._unwritten: set[str] = set()
@@ -229,7 +232,8 @@ class BrokerCore:
         self.read_repair = ReadRepair(store, self.replica, self._tracer, self._repair_settled)
         asked = (feed, consumers, self.calls, queries, self.tables, group, self.admin, locks, self.retention)
         users = UserRequests(self.users, changes, feed)
-        parts = (*asked, users, self.send, selectors, self.queue_ends, self.read_repair)
+        self.timer_requests = TimerRequests(self.timers, clock, lambda: delays.version, lambda: driver.is_serving)
+        parts = (*asked, self.timer_requests, users, self.send, selectors, self.queue_ends, self.read_repair)
         appending = self.send, self.pull, self.send_back, self.transactions, self.recalls
         return BrokerProcessor(*appending, consumers, parts, self.room, lambda: driver.is_log_free, driver.catch_up)
 
@@ -357,7 +361,8 @@ class BrokerCore:
         given = self.timers.hand_over()
         if given is not None:
             size_bytes = self.live.current.mapped_file_size_timer_log
-            hand_over.give_over(self._disk, self.delay_offsets, given, size_bytes, self._tracer)
+            metrics = lenient_json.dumps(self.timer_requests.metrics())
+            hand_over.give_over(self._disk, self.delay_offsets, given, metrics, size_bytes, self._tracer)
 
     def save_tables(self) -> None:
         """Write topics, groups and users now. What cannot be written is still to be."""
@@ -395,6 +400,7 @@ class BrokerCore:
         delays = self.delay_offsets.unsaved()
         if delays is not None:
             yield partial(self.delay_offsets.write, delays)
+        yield from self.timer_snapshots.writes()
 
 
 def _unique_keys(store_host: tuple[bytes, int], host: HostFacts, started_at_ms: int) -> UniqueKeys:

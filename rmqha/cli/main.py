@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Consumer groups: list, describe, lag, members, reset, skip, delete.",
     ),
     "message": ("rmqha.cli.messaging.message:message", "Messages: get one, find, track, resend."),
+    "timers": ("rmqha.cli.messaging.timers:timers", "Show the timer messages that wait, by the minute."),
     "dlq": ("rmqha.cli.messaging.dlq:dlq", "Dead letters: list, send to their group again, export."),
     "elect": ("rmqha.cli.local.elect:elect", "Hand the mastership of a group to another replica."),
     "join": ("rmqha.cli.local.join:join", "Add a replica to a running group, or take a drained one back."),
@@ -92,7 +93,7 @@ SERVERS = {
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Local cluster": ("up", "down", "status", "start", "stop", "kill", "logs", "purge"),
-    "Messages": ("send", "receive", "topic", "consumer", "message", "dlq"),
+    "Messages": ("send", "receive", "topic", "consumer", "message", "timers", "dlq"),
     "Watch": ("health", "top", "history", "explain", "explain-wait", "describe"),
     "Change": (
         "elect",

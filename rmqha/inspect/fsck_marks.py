@@ -44,6 +44,7 @@ _SIDECARS = {
     HighestEpochFile.PATH: FindingKind.HIGHEST_EPOCH,
     epoch_file.CHECKSUM_PATH: FindingKind.SIDECAR,
     epoch_file.COPY_PATH: FindingKind.SIDECAR,
+    timer_log.SNAPSHOT_PATH: FindingKind.SIDECAR,
 }
 _NUMBERS = (
     "physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp", "masterFlushedOffset", "confirmPhyOffset",

@@ -17,7 +17,16 @@ from rmqha.model.offset import QueueOffset
 from rmqha.store.integrity.damage import DamageTable
 from rmqha.store.log.commit_log import CommitLog
 from rmqha.store.log.mapped_file import MappedFiles, file_name
-from rmqha.store.log.record import SYS_INNER_BATCH, BadRecordError, Record, decode, is_sound, locate, verify
+from rmqha.store.log.record import (
+    SYS_INNER_BATCH,
+    BadRecordError,
+    Record,
+    decode,
+    is_sound,
+    locate,
+    plain_properties,
+    verify,
+)
 from rmqha.store.meta.problem import damaged
 from rmqha.store.queue.batch_consume_queue import DIRECTORY as BATCH_DIRECTORY
 from rmqha.store.queue.batch_consume_queue import UNIT_BYTES, BatchConsumeQueue, BatchConsumeQueues
@@ -349,6 +358,17 @@ class Reader:
             self._damage.found(error)
             raise error from None
         return found
+
+    def plain_properties(self, topic: str, queue_id: int, queue_offset: int, unit: Unit) -> tuple[int, bytes] | None:
+        """The store time (ms) and the properties of the record that `sound_record` would give; None if it has another
+        form than most, or is not sound."""
+        phy_offset, size, _ = unit
+        view, file_start, end = self._file_view(phy_offset)
+        at = phy_offset - file_start
+        record = view[at : at + size]
+        if at + size > end or not is_sound(record, phy_offset, size, topic.encode(), queue_id, queue_offset):
+            return None
+        return plain_properties(record)
 
     def _unsound(self, phy_offset: int, size_bytes: int) -> DamagedError | None:
         """The fault of the record at `phy_offset`; None if there is none, so that it is the entry that is."""

@@ -15,6 +15,12 @@ from controller.state.image import decode_image, encode_image
 from controller.state.replicas_info import ReplicasInfo
 from nameserver.web.records import peeks
 from rmqha.broker.tables.queue_max_offsets import parse as parse_queue_ends
+from rmqha.broker.tables.timer_check import TimerProgress
+from rmqha.broker.timers.snapshot import TimerSnapshot
+from rmqha.broker.timers.snapshot import decode as decode_snapshot
+from rmqha.broker.timers.snapshot import encode as encode_snapshot
+from rmqha.broker.timers.taken_back import TakenBack
+from rmqha.broker.timers.waiting import WaitingTimers
 from rmqha.client.compression import decompress
 from rmqha.client.consumers.message import decode_messages
 from rmqha.client.route import parse_route
@@ -135,6 +141,34 @@ def _timer_wheel(data: bytes) -> None:
     wheel[at : at + len(data)] = data
     for _ in slots(wheel[:WHEEL_BYTES]):
         pass
+
+
+def _timer_snapshot(data: bytes) -> None:
+    """CBOR that a checksum holds together, whatever it says."""
+    try:
+        fields = cbor2.loads(data)
+    except (cbor2.CBORDecodeError, ValueError, RecursionError, MemoryError, OverflowError):
+        return
+    if not isinstance(fields, dict):
+        return
+    kept, waiting, taken_back = decode_snapshot(fields), WaitingTimers(), TakenBack()
+    for span in kept.spans:
+        waiting.add_span(span)
+    for entry in kept.late:
+        waiting.add(*entry)
+    taken_back.take(kept.recalls)
+    assert len(waiting.take_all()) == sum(waiting.topic_counts.values()) + len(kept.late) + sum(
+        len(span.topics) // 2 for span in kept.spans
+    )
+
+
+def _timer_kept() -> list[bytes]:
+    waiting = WaitingTimers()
+    for offset, slot_ms in enumerate((5000, 5000, 70_000, 5000, 1_000_000)):
+        waiting.add(slot_ms, offset, offset % 2)
+    progress = TimerProgress(4000, 0, 5, 0)
+    kept = TimerSnapshot(progress, 5, 100, 7, [b"T", b"U"], {5000: bytes(16)}, waiting.spans(), [(3000, 4)])
+    return [cbor2.dumps(encode_snapshot(kept))]
 
 
 def _timer_units() -> list[bytes]:
@@ -302,6 +336,7 @@ TARGETS: dict[str, Target] = {
     "timer-log": Target(_timer_log, (BadTimerLogError,), _timer_units),
     "timer-wheel": Target(_timer_wheel, (BadTimerLogError,), lambda: [WheelSlot(SLOT_COUNT, 0, 52, 2).encode()]),
     "timer-check": Target(check_numbers, (BadTimerLogError,), _begin(bytes(55) + b"\x09")),
+    "timer-snapshot": Target(_timer_snapshot, (BadSidecarError, StoreError, ValueError), _timer_kept),
     "configuration": Target(_configuration, (ConfigError,), _begin(*PROPERTIES_FILES)),
 }
 """By name, which is also its folder in the corpus."""

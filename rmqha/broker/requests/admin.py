@@ -14,6 +14,7 @@ from rmqha.broker.services.schedule import ScheduleService
 from rmqha.broker.services.statistics import BrokerStatistics, DayCounts, Meter, Meters
 from rmqha.broker.shell import BrokerShell, HostFacts
 from rmqha.broker.tables.config_table import DataVersion
+from rmqha.broker.timers.service import TimerService
 from rmqha.host.access import security, security_watch
 from rmqha.host.clock import StepWatch
 from rmqha.model.code import RequestCode, ResponseCode
@@ -43,6 +44,7 @@ class AdminRequests:
         send: SendProcessor,
         pull: PullProcessor,
         schedule: ScheduleService,
+        timers: TimerService,
         clock: Clock,
         host: HostFacts,
         local_hour: Callable[[], int],
@@ -56,6 +58,7 @@ class AdminRequests:
         self._send = send
         self._pull = pull
         self._schedule = schedule
+        self._timers = timers
         self._clock = clock
         self._process = host.process
         self.disk_usage = host.disk_usage
@@ -65,6 +68,7 @@ class AdminRequests:
         self._address_problem = shell.address_problem
         self._statistics = statistics
         self._put, self._found, self._missed = Meter(), Meter(), Meter()
+        self._enqueued, self._dequeued = Meter(), Meter()
         self._put_days, self._got_days = DayCounts(), DayCounts()
         self._copied = Meters()
         """Ends of the slaves' logs, by id; on a slave its own."""
@@ -93,6 +97,8 @@ class AdminRequests:
         self._put.sample(now_ms, self._send.put_count)
         self._found.sample(now_ms, self._pull.get_count)
         self._missed.sample(now_ms, self._pull.miss_count)
+        self._enqueued.sample(now_ms, self._timers.taken_count)
+        self._dequeued.sample(now_ms, self._timers.delivered_count)
         hour = self._local_hour()
         self._put_days.sample(hour, self._send.put_count)
         self._got_days.sample(hour, self._pull.get_count)
@@ -222,8 +228,8 @@ class AdminRequests:
         return command.reply(body=lenient_json.dumps({"table": self._runtime_table() | delays}))
 
     def _runtime_table(self) -> dict[str, str]:
-        """The keys that mqadmin reads, all text. What this broker has no part for (timers, thread pools) is 0."""
-        store, send, pull = self._driver.store, self._send, self._pull
+        """The keys that mqadmin reads, all text. What this broker has no part for (thread pools) is 0."""
+        store, send, pull, timers = self._driver.store, self._send, self._pull, self._timers
         put, found, missed = self._put.per_second(), self._found.per_second(), self._missed.per_second()
         uptime_s = max(0, self._clock.wall_ms() - self._started_at_ms) // 1000
         total_bytes, used_bytes, usable_bytes = self.disk_usage()
@@ -262,8 +268,11 @@ class AdminRequests:
             "putMessageTimesTotal": str(send.put_count or 1),  # RocketMQ's divisor for the average
             "putTps": f"{put} {put}",
             "runtime": f"[ {days} days, {hours} hours, {minutes} minutes, {uptime_s % 60} seconds ]",
-            "timerDequeueTps": "0.0",
-            "timerEnqueueTps": "0.0",
+            "timerCongestNum": str(timers.waiting_count),
+            "timerDequeueTps": str(self._dequeued.per_second()),
+            "timerEnqueueTps": str(self._enqueued.per_second()),
+            "timerOffsetBehind": str(timers.unread_count),
+            "timerReadBehind": str(timers.overdue_ms() // 1000),
         }
 
     def now_ms(self) -> int:
@@ -311,9 +320,6 @@ _ABSENT = (
     "sendThreadPoolQueueHeadWaitTimeMills",
     "sendThreadPoolQueueSize",
     "startAcceptSendRequestTimeStamp",
-    "timerCongestNum",
-    "timerOffsetBehind",
-    "timerReadBehind",
 )
 
 

@@ -7,6 +7,7 @@ its series with it. Topics and groups come from clients, so the number of series
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from heapq import nlargest
 
 from rmqha.broker.core import BrokerCore
 from rmqha.broker.services.traffic import Traffic
@@ -95,6 +96,19 @@ RESERVE_TIME = Series(
 )
 
 _SENT, _PULLED = ("topic", "message_type", "is_system"), ("topic", "consumer_group", "is_retry", "is_system")
+TIMER_ENQUEUE_LAG = Series(
+    "rocketmq_timer_enqueue_lag", MetricKind.GAUGE, "Timer messages that have not been looked at yet", own=False
+)
+TIMER_LATENCY = Series(
+    "rocketmq_timer_dequeue_latency_milliseconds",
+    MetricKind.GAUGE,
+    "Time by which the first timer message is late",
+    own=False,
+)
+TIMING = Series("rocketmq_timing_messages", MetricKind.GAUGE, "Timer messages that wait", ("topic",), own=False)
+TIMER_DEQUEUE = Series(
+    "rocketmq_timer_dequeue_total", MetricKind.COUNTER, "Timer messages that were delivered", ("topic",), own=False
+)
 MESSAGES_IN = Series(
     "rocketmq_messages_in_total", MetricKind.COUNTER, "Messages stored for producers", _SENT, own=False
 )
@@ -250,6 +264,7 @@ def collect(core: BrokerCore, traffic: Traffic, remoting: Mapping[str, int]) -> 
         families.put(FOLLOWING, core.replica.is_following)
         families.put(COPY_LEFT, core.replica.copy_left_bytes)
     _put_store(families, core)
+    _put_timers(families, core)
     _put_clients(families, core)
     put_remoting(families, remoting)
     yield
@@ -350,6 +365,16 @@ def _put_store(families: MetricFamilies, core: BrokerCore) -> None:
     families.put(SCRUBBED, core.scrubber.checked_bytes)
     families.put(SCRUB_PASSES, core.scrubber.pass_count)
     families.put(SCRUB_UNREADABLE, bool(core.scrubber.unreadable))
+
+
+def _put_timers(families: MetricFamilies, core: BrokerCore) -> None:
+    """Put the series of timer messages, with those topics for which most wait or came."""
+    timers = core.timers
+    families.put(TIMER_ENQUEUE_LAG, timers.unread_count)
+    families.put(TIMER_LATENCY, timers.overdue_ms())
+    for series, counts in ((TIMING, timers.topic_counts()), (TIMER_DEQUEUE, timers.delivered_counts)):
+        for topic in nlargest(MAX_PAIRS, counts, key=counts.__getitem__):
+            families.put(series, counts[topic], topic)
 
 
 def _put_clients(families: MetricFamilies, core: BrokerCore) -> None:

@@ -122,6 +122,14 @@ class ScheduleLog(Protocol):
         """Raises DamagedError, once it is known to whoever repairs."""
         ...
 
+    def plain_properties(self, topic: str, queue_id: int, offset: int, unit: Unit) -> tuple[int, bytes] | None:
+        """Store time (ms) and properties of a sound record of the common form; None: ask `sound_record`."""
+        ...
+
+    def record_at(self, phy_offset: int) -> memoryview | None:
+        """The bytes of whatever record begins there, sound or not."""
+        ...
+
     @property
     def max_phy_offset(self) -> PhyOffset: ...
 

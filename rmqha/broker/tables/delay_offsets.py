@@ -224,6 +224,11 @@ class DelayOffsetTable:
         return Unsaved(levels, timer)
 
     @property
+    def written_timer(self) -> TimerProgress | None:
+        """Progress of timers that the file holds; None if that is in doubt."""
+        return self._written_timer
+
+    @property
     def is_timer_written(self) -> bool:
         """The newest progress of timers stands in the file."""
         return self._written_timer == self._states[-1].timer

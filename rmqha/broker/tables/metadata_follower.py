@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from rmqha.broker.access.user_table import UserTable
 from rmqha.broker.tables import groups as group_table
+from rmqha.broker.tables import timer_check
 from rmqha.broker.tables import topics as topic_table
 from rmqha.broker.tables.config_table import DataVersion, mapping
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
@@ -38,6 +39,9 @@ MAX_RETRY_MS = 500
 CALL_TIMEOUT_MS = 3000
 UNALIGNED_HOLD_MS = 200
 """Time (ms) for which a poll is held while the logs are not aligned yet."""
+TIMER_MARGIN_MS = 5000
+"""Timer messages that Apache's master has delivered within so much are delivered again by a replica of ours that takes
+over."""
 SLICE_COUNT = 2000
 """Topics or groups asked of Apache's master at once, as its slaves do."""
 OWN_SLICE_COUNT = 10_000
@@ -313,10 +317,21 @@ class MetadataFollower:
     async def _pull_delay_offsets(self, master: FollowedMaster) -> None:
         """The copies that the table counts on lie before the end of the master's log, as it is told after the table."""
         _, body = await self._ask(master, RequestCode.GET_ALL_DELAY_OFFSET)
+        timer = await self._timer_progress(master)
         _, runtime = await self._ask(master, RequestCode.GET_BROKER_RUNTIME_INFO)
         log_end = mapping(runtime.get("table"), "table").get("commitLogMaxOffset", 0)
         if self._master() == master and self._aligned():
-            self._delay_offsets.replace({**body, "logEnd": log_end})
+            self._delay_offsets.replace({**body, **timer, "logEnd": log_end})
+
+    async def _timer_progress(self, master: FollowedMaster) -> dict[str, Any]:
+        """Progress of timers of a master that has the wheel, else nothing: what waits is delivered again then. Less
+        than it says: it may store a message that waits in two rounds again later than this replica takes for granted,
+        by the time for which it had not looked at it."""
+        reply = await self._awaits.call(master.address, Command(RequestCode.GET_TIMER_CHECK_POINT), CALL_TIMEOUT_MS)
+        if reply.code != ResponseCode.SUCCESS:
+            return {}
+        found = timer_check.decode(bytes(reply.body))
+        return {"timer": list(found._replace(read_ms=max(0, found.read_ms - TIMER_MARGIN_MS)))}
 
 
 def object_of(address: str, reply: Command) -> dict[str, Any]:

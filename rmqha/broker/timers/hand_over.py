@@ -44,9 +44,12 @@ def take_over(disk: Disk, log: PlacedRecords, table: DelayOffsetTable, tracer: T
         disk.remove(name)
 
 
-def give_over(disk: Disk, table: DelayOffsetTable, given: WaitingList, file_size_bytes: int, tracer: Tracer) -> None:
-    """Leave a timer log of what waits, for whoever opens the store next. Without one RocketMQ delivers some messages
-    again, so that a disk that cannot hold it is no reason to stop otherwise than in order."""
+def give_over(
+    disk: Disk, table: DelayOffsetTable, given: WaitingList, metrics: bytes, file_size_bytes: int, tracer: Tracer
+) -> None:
+    """Leave a timer log of what waits and its number by topic (config/timermetrics), for whoever opens the store next.
+    Without them RocketMQ delivers some messages again, so that a disk that cannot hold them is no reason to stop
+    otherwise than in order."""
     log = timer_log.files(given.entries, given.written_ms, given.precision_ms, file_size_bytes)
     try:
         for number, content in enumerate(log):
@@ -55,6 +58,8 @@ def give_over(disk: Disk, table: DelayOffsetTable, given: WaitingList, file_size
             region.write(0, content)
             region.sync()
             region.close()
+        disk.make_dirs("config")
+        disk.write_atomic(timer_log.METRICS_PATH, metrics)
         table.give_timer(given.end_offset)
     except OSError as error:
         tracer.event("timer_log_not_written", reason=str(error))

@@ -39,6 +39,9 @@ _MAX_MS = 2**63 - 1
 _OUT = PROPERTY_TIMER_OUT_MS.encode()
 _DELETE_KEY, _UNIQUE_KEY = PROPERTY_TIMER_DELETE_UNIQUE_KEY.encode(), PROPERTY_UNIQUE_KEY.encode()
 _REAL_TOPIC, _REAL_QUEUE_ID = PROPERTY_REAL_TOPIC.encode(), PROPERTY_REAL_QUEUE_ID.encode()
+_OUT_MARK, _REAL_TOPIC_MARK, _REAL_QUEUE_ID_MARK = (
+    b"\x02" + name + b"\x01" for name in (_OUT, _REAL_TOPIC, _REAL_QUEUE_ID)
+)
 
 
 class Due(NamedTuple):
@@ -93,7 +96,30 @@ def due(record: Record) -> Due | None:
     out = find_property(record.properties, _OUT)
     if not out or not out.isdigit() or len(out) > 18:
         return None
-    slot_ms, stored_ms = int(out), record.store_timestamp_ms
+    return _due(int(out), record.store_timestamp_ms)
+
+
+def plain_due(stored_ms: int, properties: bytes) -> tuple[Due, bytes] | None:
+    """The answer of `due`, and the topic for which it waits, by the store time and the properties of a record that
+    takes none back; None if they are not what nearly all are like."""
+    if _DELETE_KEY in properties:
+        return None
+    out, topic = _plain(properties, _OUT_MARK), _plain(properties, _REAL_TOPIC_MARK)
+    if not topic or not out or not out.isdigit() or len(out) > 18 or _REAL_QUEUE_ID_MARK not in properties:
+        return None
+    return _due(int(out), stored_ms), topic
+
+
+def _plain(properties: bytes, mark: bytes) -> bytes:
+    """A property that is there once and not the first one; b"" if that is not sure."""
+    start = properties.find(mark) + len(mark)
+    end = properties.find(b"\x02", start)
+    if start < len(mark) or end < 0 or properties.find(mark[1:], end) >= 0:
+        return b""
+    return properties[start:end]
+
+
+def _due(slot_ms: int, stored_ms: int) -> Due:
     ahead_ms = slot_ms - stored_ms
     if ahead_ms < ROLL_WINDOW_MS:
         return Due(slot_ms, False)
@@ -118,6 +144,11 @@ def recall(record: Record) -> Recall | None:
     """The message that a record takes back; None if it takes none back."""
     key = find_property(record.properties, _DELETE_KEY)
     return Recall(_slot_ms(record), _key(record, key)) if key else None
+
+
+def real_topic(record: Record) -> bytes:
+    """The topic for which a record waits; b"" if it does not say."""
+    return find_property(record.properties, _REAL_TOPIC) or b""
 
 
 def recalled_by(record: Record) -> Recall:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
+from zlib import crc32
 
 from rmqha.broker.replication.waiter import MessageAppender, Waiting
 from rmqha.broker.services.schedule import ScheduleLog, append_all
@@ -22,12 +23,16 @@ from rmqha.broker.timers.message import (
     due,
     from_timer,
     is_recall,
+    plain_due,
+    real_topic,
     recall,
     recalled_by,
     says_when_and_where_to,
+    to_timer,
 )
+from rmqha.broker.timers.snapshot import TimerSnapshot
 from rmqha.broker.timers.taken_back import TakenBack
-from rmqha.broker.timers.waiting import WaitingTimers
+from rmqha.broker.timers.waiting import TimerEntry, TopicNumbers, WaitingTimers
 from rmqha.ha.action import AckStatus
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import DamagedError, UsageError
@@ -46,6 +51,8 @@ MAX_RECALL_COUNT = 200_000
 """Messages that may be taken back at a time; each takes some hundred bytes until it would have come."""
 FIRST_OFFSET_INTERVAL_MS = 60_000
 """Time between two looks for the lowest entry that waits."""
+_NO_TOPIC = b""
+"""The topic of entries that take others back: they are no messages that wait."""
 _TIME_BITS = 48
 _TIME_MASK = (1 << _TIME_BITS) - 1
 
@@ -107,15 +114,23 @@ class TimerService:
         self.rules = rules
         self._wake = wake
         self.delivered_count = 0
+        self.delivered_counts: dict[str, int] = {}
+        """By topic."""
+        self.taken_count = 0
+        """Entries that were looked at."""
+        self._topics = TopicNumbers()
         self._waiting = WaitingTimers()
         self._late = WaitingTimers()
         """Entries whose time had been worked off when they came, and those that cannot be read now."""
         self._recalls = TakenBack()
         self._known = KnownTime(log)
+        self.begin_count = 0
+        """Times that what waits was forgotten, to be read in the queue again."""
         self._begin()
 
     def _begin(self) -> None:
         """Look through the queue from the first entry that may wait."""
+        self.begin_count += 1
         for waiting in (self._waiting, self._late, self._recalls):
             waiting.clear()
         self._known.forget()
@@ -134,7 +149,36 @@ class TimerService:
     @property
     def waiting_count(self) -> int:
         """Number of messages that wait, those included that have not been looked at."""
-        return len(self._waiting) + len(self._late) + max(0, self.end_offset - self._taken_offset)
+        return len(self._waiting) + len(self._late) + self.unread_count
+
+    def topic_counts(self) -> dict[str, int]:
+        """Number of messages that wait by their topic, in its order, as far as they have been looked at. Those that are
+        taken back count until their time."""
+        counts: dict[str, int] = {}
+        for waiting in (self._waiting, self._late):
+            for topic, count in waiting.topic_counts.items():
+                name = self._topics.name(topic)
+                if count and name:
+                    counts[name] = counts.get(name, 0) + count
+        return dict(sorted(counts.items()))
+
+    @property
+    def unread_count(self) -> int:
+        """Number of entries that have not been looked at."""
+        return max(0, self.end_offset - self._taken_offset)
+
+    def overdue_ms(self) -> int:
+        """Time by which the first message that waits is late, 0 if none is."""
+        until_ms = self._clock.wall_ms() - self.rules.precision_ms
+        first_ms = self._waiting.due_slot_ms(until_ms)
+        return 0 if first_ms is None else until_ms - first_ms
+
+    def counts_by(self, step_ms: int, topic: str | None, counts: dict[int, int]) -> Iterator[None]:
+        """Count as `WaitingTimers.counts_by` does."""
+        number = None if topic is None else self._topics.find(topic.encode())
+        if topic is None or number is not None:
+            for waiting in (self._waiting, self._late):
+                yield from waiting.counts_by(step_ms, number, counts)
 
     def recall_fault(self) -> str:
         """The reason why no more messages can be taken back now, "" if they can."""
@@ -155,6 +199,57 @@ class TimerService:
         is_serving = self._appends.is_serving and self._appends.admission()[0] is ResponseCode.SUCCESS
         if is_serving and self._pending is None and self._taken_offset >= self._progress.taken_offset:
             self._deliver()
+
+    def timed(self, message: NewMessage, at_ms: int) -> NewMessage:
+        """The form in which a message of the broker's own waits for a wall time (ms) at which, and within
+        `timerPrecisionMs` after which, it comes to its topic and queue: append it as any other. A time that is over is
+        the next moment, one that is far away costs a copy for each two days."""
+        return to_timer(message, at_ms, self.rules.precision_ms)
+
+    def snapshot(self) -> TimerSnapshot | None:
+        """All that waits, to be taken by `restore`. None while copies are on their way, or there is nothing."""
+        is_settled = self._pending is None and self._table.timer == self._progress
+        if not is_settled or not self._waiting or self._taken_offset < max(1, self._progress.taken_offset):
+            return None
+        units = self._log.units(TIMER_TOPIC, TIMER_QUEUE_ID, self._taken_offset - 1, 1)
+        record = self._log.record_at(units[0][0]) if units else None
+        if record is None:
+            return None
+        return TimerSnapshot(
+            self._progress,
+            self._taken_offset,
+            units[0][0],
+            crc32(record),
+            self._topics.names[:],
+            self._recalls.kept(),
+            self._waiting.spans(),
+            list(self._late),
+        )
+
+    def restore(self, kept: TimerSnapshot) -> bool:
+        """Know at once what waits, at a start; False if the log is not the one that the snapshot is true of, or less
+        is delivered. Raises ValueError for what no snapshot holds."""
+        if self._table.timer.is_behind(kept.progress) or not self._has(kept):
+            return False
+        waiting, topics = WaitingTimers(), TopicNumbers(kept.topics)
+        for span in kept.spans:
+            waiting.add_span(span)
+        late = WaitingTimers()
+        for slot_ms, offset in kept.late:
+            late.add(slot_ms, offset, topics.OTHERS)
+        recalls = TakenBack()
+        recalls.take(kept.recalls)
+        self._waiting, self._late, self._topics, self._recalls = waiting, late, topics, recalls
+        self._progress, self._front, self._taken_offset = kept.progress, kept.progress.front, kept.taken_offset
+        self._first_offset = kept.progress.first_offset
+        self._follow()
+        return True
+
+    def _has(self, kept: TimerSnapshot) -> bool:
+        """True if the last entry of the snapshot is the queue's."""
+        units = self._log.units(TIMER_TOPIC, TIMER_QUEUE_ID, kept.taken_offset - 1, 1)
+        record = self._log.record_at(kept.phy_offset)
+        return bool(units) and units[0][0] == kept.phy_offset and record is not None and crc32(record) == kept.crc
 
     def role_changed(self) -> None:
         """Forget what was on its way: it is the new master's to deliver."""
@@ -213,14 +308,14 @@ class TimerService:
             self._begin()
             return
         self._progress = progress
-        for slot_ms, offset in self._waiting.take(progress.read_ms, len(self._waiting)):
-            if (slot_ms, offset) >= progress.front:
-                self._waiting.add(slot_ms, offset)
-            elif offset >= progress.taken_offset:
-                self._late.add(slot_ms, offset)
-        for slot_ms, offset in self._late.take_all():
-            if offset >= progress.taken_offset:
-                self._late.add(slot_ms, offset)
+        for entry in self._waiting.take(progress.read_ms, len(self._waiting)):
+            if entry[:2] >= progress.front:
+                self._waiting.add(*entry)
+            elif entry.offset >= progress.taken_offset:
+                self._late.add(*entry)
+        for entry in self._late.take_all():
+            if entry.offset >= progress.taken_offset:
+                self._late.add(*entry)
         self._front = max(self._front, progress.front)
         self._drop_recalls()
 
@@ -232,22 +327,37 @@ class TimerService:
             return False
         for unit in self._log.units(TIMER_TOPIC, TIMER_QUEUE_ID, self._taken_offset, TAKE_COUNT):
             offset = self._taken_offset
+            plain = self._log.plain_properties(TIMER_TOPIC, TIMER_QUEUE_ID, offset, unit)
+            when_and_where = plain_due(*plain) if plain is not None else None
+            if when_and_where is not None:
+                when, topic = when_and_where
+                self._taken_offset += 1
+                self._add(when.slot_ms, offset, topic)
+                continue
             try:
                 record = self._log.sound_record(TIMER_TOPIC, TIMER_QUEUE_ID, offset, unit, says_when_and_where_to)
             except DamagedError:
                 return False  # all wait until a replica has given it back
             self._taken_offset += 1
-            when = due(record)
-            if when is None:
-                self._tracer.event("timer_message_without_time", phy_offset=record.phy_offset)
-                continue
-            if (when.slot_ms, offset) >= self._front:
-                self._waiting.add(when.slot_ms, offset)
-            elif offset >= self._progress.taken_offset:
-                self._late.add(when.slot_ms, offset)
-            if (taken_back := recall(record)) is not None:
-                self._recalls.add(taken_back)
+            self._take_record(record, offset)
         return self._taken_offset < high
+
+    def _take_record(self, record: Record, offset: int) -> None:
+        when = due(record)
+        if when is None:
+            self._tracer.event("timer_message_without_time", phy_offset=record.phy_offset)
+            return
+        taken_back = recall(record)
+        self._add(when.slot_ms, offset, _NO_TOPIC if taken_back is not None else real_topic(record))
+        if taken_back is not None:
+            self._recalls.add(taken_back)
+
+    def _add(self, slot_ms: int, offset: int, topic: bytes) -> None:
+        self.taken_count += 1
+        if (slot_ms, offset) >= self._front:
+            self._waiting.add(slot_ms, offset, self._topics.of(topic))
+        elif offset >= self._progress.taken_offset:
+            self._late.add(slot_ms, offset, self._topics.of(topic))
 
     def _drop_recalls(self) -> None:
         """Forget those of slots that are worked off: a recall stands behind what it takes back."""
@@ -263,8 +373,7 @@ class TimerService:
         entries = self._late.take(until_ms, MAX_DELIVERY_COUNT)
         due_now = self._waiting.take(until_ms, MAX_DELIVERY_COUNT - len(entries))
         if due_now:
-            slot_ms, offset = due_now[-1]
-            self._front = slot_ms, offset + 1
+            self._front = due_now[-1].slot_ms, due_now[-1].offset + 1
             entries += due_now
         if not entries:
             return
@@ -276,11 +385,12 @@ class TimerService:
             self._moved(progress, self._log.max_phy_offset)
             self._wake()
 
-    def _messages(self, entries: list[tuple[int, int]], now_ms: int) -> list[NewMessage]:
+    def _messages(self, entries: list[TimerEntry], now_ms: int) -> list[NewMessage]:
         low = self._log.queue_range(TIMER_TOPIC, TIMER_QUEUE_ID)[0]
         messages: list[NewMessage] = []
         expired_count = 0
-        for slot_ms, offset in entries:
+        for entry in entries:
+            offset = entry.offset
             if offset < low:
                 expired_count += 1
                 continue
@@ -288,7 +398,7 @@ class TimerService:
             try:
                 record = self._log.sound_record(TIMER_TOPIC, TIMER_QUEUE_ID, offset, unit, says_when_and_where_to)
             except DamagedError:
-                self._late.add(slot_ms, offset)  # it waits until a replica has given it back
+                self._late.add(*entry)  # it waits until a replica has given it back
                 continue
             message = self._message(record, now_ms)
             if message is not None:
@@ -319,6 +429,8 @@ class TimerService:
     def _append(self, messages: list[NewMessage], progress: TimerProgress) -> None:
         end = append_all(self._appends, self._log, messages, self._refused)
         self.delivered_count += len(messages)
+        for message in messages:
+            self.delivered_counts[message.topic] = self.delivered_counts.get(message.topic, 0) + 1
         self._pending = _Delivery(self, progress, end)
         self._appends.appended(end, self._pending)
 

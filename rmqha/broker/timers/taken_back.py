@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import blake2b
 from heapq import heappop, heappush
 
@@ -36,6 +37,20 @@ class TakenBack:
         self._count -= len(keys)
         keys.add(_short(recall.key))
         self._count += len(keys)
+
+    def kept(self) -> dict[int, bytes]:
+        """All of them, for `take` of another one: by slot, what stands for the keys."""
+        return {slot_ms: b"".join(sorted(keys)) for slot_ms, keys in self._keys.items()}
+
+    def take(self, kept: Mapping[int, bytes]) -> None:
+        """Know what `kept` gave, and no more. Raises ValueError for what it does not give."""
+        self.clear()
+        for slot_ms, keys in kept.items():
+            if not keys or len(keys) % _KEY_BYTES:
+                raise ValueError(f"{len(keys)} bytes are no keys of {_KEY_BYTES}")
+            self._keys[slot_ms] = {keys[at : at + _KEY_BYTES] for at in range(0, len(keys), _KEY_BYTES)}
+            self._count += len(self._keys[slot_ms])
+            heappush(self._slots, slot_ms)
 
     def drop_below(self, slot_ms: int) -> None:
         """Forget those of slots below."""

@@ -309,6 +309,18 @@ def decode(buffer: memoryview, at: int = 0, *, end: int | None = None) -> Record
     )
 
 
+_PLAIN_BODY_AT = 88
+
+
+def plain_properties(record: memoryview) -> tuple[int, bytes] | None:
+    """The store time (ms) and the encoded properties of a record that `is_sound`, if it has the plain form that nearly
+    all have: IPv4 hosts, version 1. Costs a third of `decode`."""
+    if record[7] != MAGIC_V1 & 0xFF or record[39] & _V6:
+        return None
+    topic_at = _PLAIN_BODY_AT + _INT32.unpack_from(record, _PLAIN_BODY_AT - 4)[0]
+    return _INT64.unpack_from(record, 56)[0], bytes(record[topic_at + 3 + record[topic_at] :])
+
+
 def properties_of(record: memoryview) -> bytes:
     """The encoded properties of one whole record, without the rest. Raises BadRecordError."""
     size, phy_offset = len(record), _INT64.unpack_from(record, 28)[0]

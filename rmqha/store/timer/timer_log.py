@@ -14,6 +14,10 @@ from rmqha.model.offset import Buffer
 DIRECTORY = "timerlog"
 CHECK_PATH = "config/timercheck"
 """Progress of delivery: times and offsets, 56 bytes that count."""
+METRICS_PATH = "config/timermetrics"
+"""Number of messages that wait by topic, JSON."""
+SNAPSHOT_PATH = "rmqha.timers"
+"""Ours: what waits, for a start (`rmqha.broker.timers.snapshot`)."""
 UNIT_BYTES = 52
 ROLLED = 2
 """The message waits on when the time of its slot has come."""

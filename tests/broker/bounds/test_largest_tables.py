@@ -62,6 +62,7 @@ FIELDS = {
     "maxNum": "64",
     "offset": "0",
     "offsets": "-1:-1",
+    "E_T": "F",
     "count": "1024",
     "index": "0",
     "producerGroup": "P",

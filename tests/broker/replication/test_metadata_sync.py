@@ -18,6 +18,7 @@ from rmqha.broker.tables import metadata_follower as table_follower
 from rmqha.broker.tables.metadata_follower import FollowedMaster
 from rmqha.broker.tables.offsets import OffsetChange
 from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
+from rmqha.broker.tables.timer_check import TimerProgress
 from rmqha.broker.tables.topics import TopicConfig
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.authorization.policy import from_json
@@ -30,7 +31,7 @@ from tests.broker.support import Broker, FakeChannel, pull_command, send_command
 from tests.support.patience import HANG_S
 
 MASTER = FollowedMaster("127.0.0.1:1", Epoch(1), BrokerId(2))
-WHOLE = {21, 28, 43, 45, 201}
+WHOLE = {21, 60, 28, 43, 45, 201}
 
 
 class Line:
@@ -264,6 +265,15 @@ async def test_what_comes_from_a_master_of_yesterday_is_dropped(slave: Slave, li
     await slave.sync.follower.pull(MASTER)
     assert slave.core.offsets.query("G", "T", 0) == 1
     assert slave.core.delay_offsets.levels() == []
+
+
+async def test_what_apaches_master_says_of_timers_is_true_of_a_log_with_its_copies(slave: Slave, line: Line) -> None:
+    """Less a margin: it may look at a message later than it was stored."""
+    line.broker.core.delay_offsets.put_timer(TimerProgress(100_000, 3, 5, 2), 0)
+    await slave.sync.follower.pull(MASTER)
+    told = slave.core.delay_offsets.to_follower()
+    assert told["timer"] == [95_000, 0, 5, 0]
+    assert told["logEnd"] == line.broker.store.max_phy_offset
 
 
 async def test_an_answer_of_a_master_of_yesterday_is_dropped(slave: Slave, line: Line) -> None:

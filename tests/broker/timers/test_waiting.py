@@ -24,13 +24,17 @@ def test_they_come_in_the_order_of_their_slots_and_offsets(
         if taken is not None:
             until_ms, count = taken
             due = [item for item in sorted(model) if item[0] <= until_ms][:count]
-            assert waiting.take(until_ms, count) == due
+            assert [entry[:2] for entry in waiting.take(until_ms, count)] == due
             model = [item for item in model if item not in due]
         assert len(waiting) == len(model) and sorted(waiting) == sorted(model)
         assert waiting.first_slot_ms() <= min((slot_ms for slot_ms, _ in model), default=1 << 63)
         assert bool(model) == (waiting.first_slot_ms() < 1 << 63)
         assert waiting.first_offset() == min((offset for _, offset in model), default=None)
-    assert waiting.take_all() == sorted(model) and len(waiting) == 0
+    again = WaitingTimers()
+    for span in waiting.spans():
+        again.add_span(span)
+    for copy in (waiting, again):
+        assert [entry[:2] for entry in copy.take_all()] == sorted(model) and len(copy) == 0
     waiting.add(1, 1)
     waiting.clear()
     assert len(waiting) == 0 and waiting.take_all() == []

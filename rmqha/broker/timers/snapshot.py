@@ -1,0 +1,173 @@
+"""rmqha.timers: what waits, written from time to time, so that a start need not read a million records to know it.
+
+It is derived from the queue of the timer topic, as RocketMQ's wheel is. It counts only if the log still holds the last
+entry that it knows, byte for byte at its place: a replica's log with the same record there has the same ones before it.
+It says what was delivered then; a start that finds less delivered in config/timercheck reads the queue.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from rmqha.broker.tables.timer_check import TimerProgress
+from rmqha.broker.timers.waiting import MAX_OFFSET, Span
+from rmqha.model.error import StoreError
+from rmqha.port import Disk, Tracer
+from rmqha.store.meta import sidecar
+from rmqha.store.meta.sidecar import BadSidecarError, number
+from rmqha.store.timer.timer_log import CHECK_PATH
+from rmqha.store.timer.timer_log import SNAPSHOT_PATH as PATH
+
+LEAST_COUNT = 20_000
+"""Fewer new entries are read again at a start, in a tenth of a second."""
+SHARE = 8
+"""It is written when what waits has grown by one in so many: each message is written eight times at most."""
+_VERSION = 1
+
+
+class TimerSnapshot(NamedTuple):
+    """All that waits of the entries below `taken_offset`, when as much was delivered as `progress` says."""
+
+    progress: TimerProgress
+    taken_offset: int
+    phy_offset: int
+    """Place of the last entry's record, and below the CRC-32 of all of it."""
+    crc: int
+    topics: list[bytes]
+    recalls: dict[int, bytes]
+    """Messages that are taken back (`TakenBack.kept`)."""
+    spans: list[Span]
+    late: list[tuple[int, int]]
+
+
+class SnapshotTimers(Protocol):
+    """The timers that are kept; `TimerService` is one."""
+
+    begin_count: int
+
+    @property
+    def waiting_count(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+    def snapshot(self) -> TimerSnapshot | None: ...
+
+    def restore(self, kept: TimerSnapshot) -> bool: ...
+
+
+class TimerProgressFile(Protocol):
+    """config/timercheck; `DelayOffsetTable` is one."""
+
+    is_timer_ours: bool
+
+    @property
+    def written_timer(self) -> TimerProgress | None:
+        """Progress that the file holds and the disk has; None if that is in doubt."""
+        ...
+
+
+class TimerSnapshots:
+    """The file: it is written once config/timercheck says on the disk that as much is delivered as it does. Made at a
+    start, before anything else looks at what waits, which it then tells. Raises OSError and StoreError."""
+
+    def __init__(self, disk: Disk, timers: SnapshotTimers, progress: TimerProgressFile, tracer: Tracer) -> None:
+        self._disk = disk
+        self._timers = timers
+        self._progress = progress
+        self._tracer = tracer
+        self.least_count = LEAST_COUNT
+        self._written_end = 0
+        """End of the queue when the last one was made."""
+        self._begin_count = timers.begin_count
+        self._made: TimerSnapshot | None = None
+        self._restore()
+
+    def _restore(self) -> None:
+        if not self._disk.exists(PATH):
+            return
+        try:
+            kept = decode(sidecar.decode(self._disk.read(PATH), PATH))
+            is_taken = self._is_progress_ours() and self._timers.restore(kept)
+        except (BadSidecarError, ValueError) as error:
+            self._tracer.event("timer_snapshot_damaged", reason=str(error))
+            return
+        if is_taken:
+            self._written_end = kept.taken_offset
+
+    def _is_progress_ours(self) -> bool:
+        """False if another program has delivered since: it knows other times of messages that wait in two rounds."""
+        return self._progress.is_timer_ours or not self._disk.exists(CHECK_PATH)
+
+    def writes(self) -> Iterator[Callable[[], None]]:
+        """The write that is due, if one is; a thread may call it. Behind that of config/timercheck. Raises OSError."""
+        if self._timers.begin_count != self._begin_count:
+            self._begin_count, self._made, self._written_end = self._timers.begin_count, None, 0
+        grown_count = self._timers.end_offset - self._written_end
+        if self._made is None and grown_count >= max(self.least_count, self._timers.waiting_count // SHARE):
+            self._made = self._timers.snapshot()
+        made, written = self._made, self._progress.written_timer
+        if made is not None and written is not None and not written.is_behind(made.progress):
+            self._made, self._written_end = None, made.taken_offset
+            yield partial(self._write, made)
+
+    def _write(self, made: TimerSnapshot) -> None:
+        self._disk.write_atomic(PATH, sidecar.encode(encode(made)))
+
+
+def encode(kept: TimerSnapshot) -> dict[str, Any]:
+    return {
+        "version": _VERSION,
+        "byteOrder": sys.byteorder,
+        "progress": list(kept.progress),
+        "takenOffset": kept.taken_offset,
+        "phyOffset": kept.phy_offset,
+        "crc": kept.crc,
+        "topics": kept.topics,
+        "recalls": [[slot_ms, keys] for slot_ms, keys in kept.recalls.items()],
+        "spans": [list(span) for span in kept.spans],
+        "late": [list(entry) for entry in kept.late],
+    }
+
+
+def decode(fields: dict[str, Any]) -> TimerSnapshot:
+    """Raises BadSidecarError, and StoreError for a newer version."""
+    if number(fields, "version") > _VERSION:
+        raise StoreError(
+            f"{PATH} has version {fields['version']}, this release reads up to {_VERSION}: remove the file, or use the"
+            " release that wrote it or a newer one"
+        )
+    try:
+        progress = TimerProgress(*_numbers(fields["progress"], 4))
+        if fields["byteOrder"] != sys.byteorder:
+            raise BadSidecarError(f"expected the byte order {sys.byteorder}, found {fields['byteOrder']!r}")
+        spans = []
+        for number_of, first_offset, entries, topics in fields["spans"]:
+            if not isinstance(entries, bytes) or not isinstance(topics, bytes):
+                raise BadSidecarError("expected the entries of a span as bytes")
+            place = _numbers([number_of, first_offset], 2)
+            spans.append(Span(place[0], place[1], entries, topics))
+        topics_named = [_bytes(name) for name in fields["topics"]]
+        recalls = {_numbers([slot], 1)[0]: _bytes(keys) for slot, keys in fields["recalls"]}
+        late = [(_numbers(entry[:1], 1)[0], _numbers(entry[1:], 1, MAX_OFFSET)[0]) for entry in fields["late"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadSidecarError(f"expected what waits, found something else ({error!r})") from None
+    where = number(fields, "takenOffset"), number(fields, "phyOffset"), number(fields, "crc")
+    return TimerSnapshot(progress, *where, topics_named, recalls, spans, late)
+
+
+def _numbers(values: Any, count: int, limit: int = 1 << 62) -> list[int]:
+    """Raises BadSidecarError unless they are as many numbers from 0 below the limit."""
+    found = list(values)
+    if len(found) != count or any(type(value) is not int or not 0 <= value < limit for value in found):
+        raise BadSidecarError(f"expected {count} numbers from 0, found {values!r:.100}")
+    return found
+
+
+def _bytes(value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise BadSidecarError(f"expected bytes, found {type(value).__name__}")
+    return value
