@@ -76,11 +76,7 @@ pub fn count(data: &[u8], body: Span, rules: &Rules) -> usize {
     for part in parts.by_ref() {
         let properties = part.properties().of(data).unwrap_or_default();
         let fits = i64::try_from(properties.len()).map_or(false, |size| size <= rules.max_properties_bytes);
-        if count == MAX_COUNT
-            || !fits
-            || properties.last() == Some(&0)
-            || has_crc(properties)
-            || !tags(properties).is_ascii()
+        if count == MAX_COUNT || !fits || properties.contains(&0) || has_crc(properties) || !tags(properties).is_ascii()
         {
             return 0;
         }

@@ -331,7 +331,7 @@ def _parts(body: bytes, max_properties_bytes: int) -> list[_Part]:
         if (
             properties_bytes != (body[body_end] << 8) + body[body_end + 1]
             or properties_bytes > max_properties_bytes
-            or properties.endswith(b"\0")
+            or b"\0" in properties
             or _CRC32 in properties
             or (tags is not None and not tags.isascii())
         ):

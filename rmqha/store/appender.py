@@ -22,6 +22,7 @@ from rmqha.store.log.record import (
     MAGIC_V1,
     MAGIC_V2,
     MAX_PROPERTIES_BYTES,
+    SECTOR_BYTES,
     SYS_COMMIT,
     SYS_INNER_BATCH,
     SYS_TRANSACTION,
@@ -29,6 +30,7 @@ from rmqha.store.log.record import (
     EncodedBatch,
     NewMessage,
     encode,
+    looks_lost,
     message_count,
     topic_field,
     with_crc,
@@ -109,7 +111,7 @@ class Appender:
             body_size > self._max_message_size
             or properties_size > MAX_PROPERTIES_BYTES
             or queue_id < 0
-            or properties.endswith(b"\0")
+            or looks_lost(properties)
         ):
             self._refuse(message)
         stored = offsets.last_store_timestamp_ms
@@ -170,7 +172,7 @@ class Appender:
             end > log.room_end
             or end - position > self._max_message_size
             or queue_id < 0
-            or any(tail[-1] == 0 and len(tail) > 2 for tail in tails)
+            or any(looks_lost(tail[2:]) for tail in tails)
         ):
             return self.append_encoded(self.encode_batch(batch.messages()), wall_ms)
         offsets.last_store_timestamp_ms = stored
@@ -242,7 +244,7 @@ class Appender:
                 len(message.body) > self._max_message_size
                 or len(message.properties) > MAX_PROPERTIES_BYTES
                 or message.queue_id < 0
-                or message.properties.endswith(b"\0")
+                or looks_lost(message.properties)
                 or message.sys_flag & SYS_INNER_BATCH
             ):
                 self._refuse(message)
@@ -357,8 +359,11 @@ class Appender:
             )
         if message.queue_id < 0:
             raise UsageError(f"queue {message.queue_id} of topic {message.topic} cannot exist")
-        if message.properties.endswith(b"\0"):
-            raise UsageError(f"the properties of a message for topic {message.topic} must not end with a zero byte")
+        if looks_lost(message.properties):
+            raise UsageError(
+                f"the properties of a message for topic {message.topic} must neither end with a zero byte nor hold"
+                f" {SECTOR_BYTES} of them together"
+            )
         raise UsageError(
             f"properties of {len(message.properties)} bytes for topic {message.topic}"
             f" exceed {MAX_PROPERTIES_BYTES}; send fewer or shorter ones"

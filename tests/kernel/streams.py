@@ -41,6 +41,8 @@ PROPERTIES = [
     "__CRC32#\x010000000000\x02",
     "__SHARDINGKEY\x01s\x02",
     "big\x01" + "x" * 32_700 + "\x02",
+    "zero\x01a\0b\x02",
+    "zeros\x01" + "\0" * 600 + "\x02",
 ]
 NUMBERS = ["0", "1", "3", "4", "-1", "007", "999999999", "2147483648", "", "x", "+1", "1_0", " 1"]
 FIELDS: dict[str, list[str]] = {
@@ -82,6 +84,8 @@ PART_PROPERTIES = [
     b"CLUSTER\x01other\x02",
     b"__CRC32#\x010000000000\x02",
     b"zero\x01\0",
+    b"zero\x01a\0b\x02",
+    b"zeros\x01" + bytes(600) + b"\x02",
     b"big\x01" + b"x" * 32_763,
 ]
 

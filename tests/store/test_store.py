@@ -113,7 +113,8 @@ def test_prepared_and_rollback_records_take_no_queue_offset() -> None:
     [
         (message(body=b"x" * 3001), "3001 bytes .* maxMessageSize = 3000"),
         (message(properties=b"x" * 32768), "properties of 32768 bytes"),
-        (message(properties=b"KEYS\x01a\0"), "must not end with a zero byte"),
+        (message(properties=b"KEYS\x01a\0"), "must neither end with a zero byte"),
+        (message(properties=b"KEYS\x01" + bytes(512) + b"\x02"), "nor hold 512 of them together"),
         (message(queue_id=-1), "queue -1"),
         (message(topic=""), "topic ''"),
         (message(topic="../../etc/passwd"), "letters, digits"),

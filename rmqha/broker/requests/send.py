@@ -665,6 +665,7 @@ _NOT_PLAIN = tuple(
         PROPERTY_MSG_REGION,
         PROPERTY_TRACE_ON,
         PROPERTY_CLUSTER,
+        "\0",
     )
 )
 """Texts in the properties of messages that are looked at one by one."""

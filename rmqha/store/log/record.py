@@ -38,6 +38,7 @@ MAX_INNER_COUNT = 32767
 """Messages in one record; the field of a batch queue's unit is a signed int16."""
 _INNER_NUM = PROPERTY_INNER_NUM.encode()
 _V6 = SYS_BORN_V6 | SYS_STORE_V6
+_LOST_SECTOR = bytes(SECTOR_BYTES)
 
 CRC_PROPERTY = b"__CRC32#\x01"
 _CRC_ROOM = CRC_PROPERTY + b"0" * 10 + b"\x02"
@@ -178,12 +179,18 @@ def locate(buffer: memoryview, at: int, end: int, phy_offset: int) -> Located:
     )
 
 
+def looks_lost(properties: bytes) -> bool:
+    """True of properties that `verify` would take for ones that a power loss has swallowed in part: no replica would
+    copy their record, and whoever reads the log anew would cut it there."""
+    return b"\0" in properties and (properties.endswith(b"\0") or _LOST_SECTOR in properties)
+
+
 def verify(buffer: memoryview, at: int, end: int, phy_offset: int) -> Located:
     """Locate as `locate` does, but the body's CRC must hold and nothing of the part behind the body may have been lost.
 
     bodyCRC does not cover topic and properties. A log is zero behind its end, so a sector that a power loss swallowed
-    reads as zeros, and so does the rest of a write that was stopped: topic and properties cannot be that, and
-    properties cannot end so (`append` refuses it). Raises BadRecordError.
+    reads as zeros, and so does the rest of a write that was stopped: topic and properties cannot be that
+    (`looks_lost`). Their lengths can: the first byte of a long topic's, both of no properties. Raises BadRecordError.
     """
     parts = locate(buffer, at, end, phy_offset)
     size, body_at, body_size = parts[0], parts[4], parts[5]
@@ -191,12 +198,12 @@ def verify(buffer: memoryview, at: int, end: int, phy_offset: int) -> Located:
     found = crc32(buffer[body_at : body_at + body_size]) & 0x7FFFFFFF
     if found != expected:
         raise BadRecordError(f"expected a body with CRC {expected}, found {found}")
-    start = body_at + body_size
-    record_end = at + size
+    start, record_end = parts[6], at + size
+    written_end = record_end if parts[9] else start + parts[7]
     if parts[9] and not buffer[record_end - 1]:
         raise BadRecordError("expected the end of the properties, found a zero byte")
-    while start < record_end:
-        stop = min(record_end, start + SECTOR_BYTES - (phy_offset + start - at) % SECTOR_BYTES)
+    while start < written_end:
+        stop = min(written_end, start + SECTOR_BYTES - (phy_offset + start - at) % SECTOR_BYTES)
         if not buffer[start] and not any(buffer[start:stop]):
             raise BadRecordError(f"expected topic and properties, found {stop - start} zero bytes")
         start = stop

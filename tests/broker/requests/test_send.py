@@ -49,6 +49,29 @@ def test_reply_and_record(broker: Broker) -> None:
     assert decode_properties(two.properties) == {"UNIQ_KEY": second.ext["transactionId"], **own}
 
 
+def test_whatever_is_accepted_every_replica_accepts(make_broker: Callable[..., Broker]) -> None:
+    """A record that `verify` refuses is copied by no slave, and cuts the log of whoever starts behind it."""
+    broker = make_broker(mapped_file_size_commit_log=1 << 22).start()
+    values = ["", "\0", "\0" * 511, "\0" * 512, "\0" * 2000, "a\0b", "\0" * 900 + "x" + "\0" * 700]
+    codes = []
+    for turn in range(200):
+        bare = send_command(body=inner(b"x" * (turn % 7)) + inner(b"y"))
+        bare.code = RequestCode.SEND_BATCH_MESSAGE
+        for properties in (f"Z\x01{values[turn % 7]}\x02", f"Z\x01{values[turn % 7]}"):
+            batch = send_command(body=inner(b"x", properties.encode()))
+            batch.code = RequestCode.SEND_BATCH_MESSAGE
+            for command in (batch, send_command(i=properties), send_command(i="DELAY\x011\x02" + properties)):
+                codes.append(broker.ask(command).code)
+        assert broker.ask(bare).code == 0
+    assert set(codes) == {ResponseCode.SUCCESS, ResponseCode.MESSAGE_ILLEGAL}
+    log = memoryview((broker.directory / "commitlog" / "0".zfill(20)).read_bytes())
+    at, end, count = 0, int(broker.store.max_phy_offset), 0
+    while at < end:
+        at += verify(log, at, end, at)[0]
+        count += 1
+    assert count > 400
+
+
 @pytest.mark.parametrize("properties", ["", "UNIQ_KEY\x01\x02", "KEYS\x01k", "KEYS\x01k\x02", "aUNIQ_KEY\x01no\x02"])
 def test_a_message_without_unique_key_gets_one(broker: Broker, properties: str) -> None:
     """Small clients leave it to the broker. Its form is RocketMQ's: address, pid, instance, time, counter."""

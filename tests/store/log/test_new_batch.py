@@ -87,7 +87,8 @@ def test_a_batch_is_the_same_bytes_as_single_appends(
     ("parts", "fields", "said"),
     [
         ([(b"x" * 3001, b"", 0)], {}, "3001 bytes .* maxMessageSize = 3000"),
-        ([(b"x", b"KEYS\x01a\0", 0)], {}, "must not end with a zero byte"),
+        ([(b"x", b"KEYS\x01a\0", 0)], {}, "must neither end with a zero byte"),
+        ([(b"x", b"KEYS\x01" + bytes(512) + b"\x02", 0)], {}, "nor hold 512 of them together"),
         ([(b"x", b"", 0)], {"queue_id": -1}, "queue -1"),
         ([(b"x", b"", 0)], {"topic": "../../etc/passwd"}, "letters, digits"),
     ],

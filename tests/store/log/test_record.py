@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rmqha.kernel.sound_records import skip_sound
 from rmqha.store.log.record import (
     MAGIC_BLANK,
     BadRecordError,
@@ -17,6 +18,7 @@ from rmqha.store.log.record import (
     encode,
     fixed_bytes,
     locate,
+    looks_lost,
     topic_field,
     verify,
 )
@@ -93,6 +95,34 @@ def test_a_lost_sector_is_noticed(new: NewMessage, lead: int, data: st.DataObjec
             found = verify(memoryview(image), lead, len(image), lead)
             # a first sector may hold only leading zero bytes of totalSize besides what it lost
             raise AssertionError(f"accepted a record without sector {lost}: {found}")
+
+
+@pytest.mark.parametrize("topic", ["T", "t" * 200])
+def test_lengths_that_are_zero_may_begin_and_end_a_sector(topic: str) -> None:
+    """Of no properties both bytes of the length, of a topic of more than 127 bytes the first."""
+    for body in (b"", b"x"):
+        for lead in range(512):
+            record = encoded(message(1, topic=topic, body=body, properties=b""), phy_offset=lead)
+            image = memoryview(bytes(lead) + record)
+            assert verify(image, lead, len(image), lead)[0] == len(record)
+            assert skip_sound(image, lead, 0, 0)[0] in (lead, len(image))
+
+
+def test_properties_that_look_lost_are_those_that_are_not_verified() -> None:
+    for zeros in (1, 511, 512, 513, 1600):
+        properties = b"K\x01" + bytes(zeros) + b"v\x02"
+        leads = [lead for lead in range(512) if not holds(properties, lead)]
+        assert bool(leads) == looks_lost(properties) == (zeros >= 512)
+    assert looks_lost(b"K\x01\0") and not holds(b"K\x01\0", 0) and not looks_lost(b"")
+
+
+def holds(properties: bytes, lead: int) -> bool:
+    record = encoded(message(1, properties=properties), phy_offset=lead)
+    try:
+        verify(memoryview(bytes(lead) + record), lead, lead + len(record), lead)
+    except BadRecordError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("lead", range(0, 512, 16))
