@@ -111,7 +111,14 @@ def test_find_property_agrees_with_decode(data: bytes, name: str) -> None:
         assert (None if found is None else found.decode("utf-8", "replace")) == expected
 
 
-@pytest.mark.parametrize("properties", [{"a\x01": "b"}, {"a": "b\x02"}, {"": "b"}, {"a": "\x01", "b": ""}])
+@given(st.lists(st.sampled_from([b"a", b"b", b"\x01", b"\x02", b"\xff"]), max_size=20).map(b"".join))
+def test_whatever_a_client_wrote_can_be_written_again(data: bytes) -> None:
+    """A broker that could not would fail at the message whenever it is handed back, delayed or checked."""
+    found = decode_properties(data)
+    assert decode_properties(encode_properties(found)) == found
+
+
+@pytest.mark.parametrize("properties", [{"a\x01": "b"}, {"a": "b\x02"}, {"": "b"}, {"a": "\x02", "b": ""}])
 def test_separators_are_refused(properties: dict[str, str]) -> None:
     with pytest.raises(ValueError):
         encode_properties(properties)

@@ -66,6 +66,17 @@ def test_a_message_comes_back_through_the_retry_topic(broker: Broker) -> None:
     assert (found["REAL_TOPIC"], found["REAL_QID"]) == (RETRY, "0")
 
 
+@pytest.mark.parametrize("waits", ["", "DELAY\x011\x02", "TIMER_DELAY_SEC\x011\x02"])
+def test_a_value_with_a_separator_in_it_harms_no_consumer(broker: Broker, waits: str) -> None:
+    """Its producer may be anybody: who hands it back would lose his connection each time."""
+    assert broker.ask(send_command(body=b"odd", i=f"{waits}ODD\x01a\x01b\x02")).code == 0
+    broker.run(3000)
+    sent = only(broker, "T")
+    assert broker.ask(back(sent.phy_offset)).code == 0
+    broker.run(10_000)
+    assert decode_properties(only(broker, RETRY).properties)["ODD"] == "a\x01b"
+
+
 def test_each_failure_waits_a_level_longer_and_the_first_id_stays(broker: Broker) -> None:
     sent = broker.ask(send_command())
     offset = 0
