@@ -64,11 +64,11 @@ from rmqha.wire.auth.ha_proof import HaClaim
 from rmqha.wire.command import Command
 
 PEER_RULES = PeerRules(
-    refuses=lambda command: command.code == RequestCode.RMQHA_HAND_OVER,
+    refuses=lambda command: command.code in (RequestCode.RMQHA_HAND_OVER, RequestCode.RMQHA_FOLLOW_TABLES),
     doubts=lambda command: command.code == RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
 )
-"""Rules on what a broker takes of controllers. Apache's send notices without a proof: such a one is a reason to ask
-them."""
+"""Rules on what a broker takes of controllers and replicas. Who says which tables a slave holds decides what the master
+answers. Apache's controllers send notices without a proof: such a one is a reason to ask them."""
 ADDRESS_SERVER_TIMEOUT_S = 3
 MAX_LIST_BYTES = 64 * 1024
 HAND_OVER_MS = 6000
@@ -295,23 +295,23 @@ async def _serve(
     link = NameServerLink(core.config, driver, core.topics, name_servers, clock, tracer, trio.lowlevel.checkpoint)
     max_frame_bytes, secured = core.config.max_frame_bytes, security.ambient.get()
     client = remoting.RemotingClient(max_frame_bytes=max_frame_bytes, on_closed=link.lost)
-    to_controllers = remoting.RemotingClient(max_frame_bytes=max_frame_bytes, security=secured.signing_with_secret())
-    async with client, to_controllers, trio.open_nursery() as nursery:
+    to_peers = remoting.RemotingClient(max_frame_bytes=max_frame_bytes, security=secured.signing_with_secret())
+    async with client, to_peers, trio.open_nursery() as nursery:
         static = not core.config.enable_controller_mode
         guard = HaGuard(core.config.ha_security, secured, partial(_claim, core))
         if not static:
-            driver.controller = to_leader = ControllerLink(driver, to_controllers, controllers, nursery, tracer)
+            driver.controller = to_leader = ControllerLink(driver, to_peers, controllers, nursery, tracer)
             watch = _address_watch(core, "controllerAddr", partial(_controllers, core), to_leader.follow, tracer)
             nursery.start_soon(watch.run)
         driver.ha = gate.ha = HaService(driver, tracer, nursery, guard, gate.boundary, plain=static)
         loops = BrokerLoops(core, clock)
-        sync = _metadata_sync(core, client, tracer)
+        sync = _metadata_sync(core, to_peers, tracer)
         retention = RetentionLoop(core.config, core.retention)
         forwarder = _forwarder(core, client, nursery, clock, tracer)
         shell.begin(loops, link, sync, retention, forwarder, LogThread(nursery, driver.log_written), nursery)
         ends = QueueMaxOffsetsSync(core.queue_ends, core.store.queue_starts, client)
         repair = RepairLoop(core.read_repair, core.store.damage, client)
-        probe = _probe(core, client, controllers)
+        probe = _probe(core, to_peers, controllers)
         nursery.start_soon(_address_watch(core, "namesrvAddr", partial(_name_servers, core), link.follow, tracer).run)
         for task in (loops.run, partial(link.run, client), sync.run, ends.run, repair.run, probe.run):
             nursery.start_soon(task)

@@ -557,7 +557,8 @@ async def test_a_topic_is_routed_when_its_maker_is_answered(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("mode", ["auto", "open"])
 async def test_controllers_words_take_the_secret_where_there_is_one(tmp_path: Path, mode: str) -> None:
-    """A notice without it is a reason to ask the controllers: Apache's sign nothing. A hand-over is refused."""
+    """A notice without it is a reason to ask the controllers: Apache's sign nothing. A hand-over is refused, and a
+    replica that says which tables it holds."""
     secured, closed = sharing(tmp_path), mode == "auto"
     security.ambient.set(secured)
     async with shells(tmp_path) as here, RemotingClient(security=secured.signing_with_secret()) as controller:
@@ -573,6 +574,11 @@ async def test_controllers_words_take_the_secret_where_there_is_one(tmp_path: Pa
         hand_over = Command(RequestCode.RMQHA_HAND_OVER, {"targetBrokerId": "7", "masterEpoch": "99"})
         refused = await here.call(broker.address, hand_over)
         assert (refused.code == ResponseCode.NO_PERMISSION) is closed
+        held = dict.fromkeys(("topics", "groups", "offsets", "delays"), "9:9")
+        follow = Command(RequestCode.RMQHA_FOLLOW_TABLES, {"version": "1", "masterEpoch": str(epoch), "brokerId": "2"})
+        follow.ext |= held
+        assert ((await here.call(broker.address, follow)).code == ResponseCode.NO_PERMISSION) is closed
+        assert (await controller.call(broker.address, follow, HANG_MS)).code == 0
         await here.call(broker.address, notice())
         if closed:
             await here.until(lambda: asked() > before)

@@ -150,6 +150,14 @@ def controllers_words(scene: Scene, number: int) -> Iterator[Command]:
             yield word
 
 
+def followers_words(scene: Scene, number: int) -> Iterator[Command]:
+    """Replicas that say that they hold all tables, and as many ids as fit."""
+    held = dict.fromkeys(("topics", "groups", "offsets", "delays"), f"{scene.epoch}:{1 << 60}")
+    for turn in count():
+        ext = {"version": "1", "masterEpoch": str(scene.epoch), "brokerId": str(2 + turn % 500), "waitMs": "10000"}
+        yield Command(RequestCode.RMQHA_FOLLOW_TABLES, ext | held)
+
+
 def raft_messages(scene: Scene, number: int) -> Iterator[Command]:
     """A peer of the controllers with a higher term."""
     for turn in count(1):
@@ -367,6 +375,15 @@ ATTACKS = [
         "A notice is no more than a reason to ask the controllers; a hand-over is NO_PERMISSION",
         setups=OPEN,
         answers=frozenset((0, *REFUSED)),
+    ),
+    Attack(
+        "forged-followers-open",
+        "master",
+        made(followers_words),
+        "Replicas that hold all tables by their own word, without accounts",
+        "NO_PERMISSION: they need the cluster's secret",
+        setups=OPEN,
+        answers=REFUSED,
     ),
     Attack(
         "forged-notices",
