@@ -27,7 +27,7 @@ from rmqha.scan.columns import Records
 from rmqha.scan.queues import QueueEntries
 from rmqha.scan.read import FileName, LogFile
 from rmqha.scan.storage import Storage, storage_of
-from rmqha.scan.walk import BLANK_HEADER_BYTES, I64, RECORD_MIN_BYTES, Chain
+from rmqha.scan.walk import BLANK_HEADER_BYTES, I64, RECORD_MIN_BYTES, Chain, walk
 
 CONFIRM_OFFSET_AT = 32
 TRIES = 8
@@ -164,8 +164,9 @@ def read_epochs(root: str) -> tuple[tuple[int, int], ...]:
 class _Walked:
     """A CommitLog file, walked when first asked for: from where its `tail` ends, if that is still there."""
 
-    def __init__(self, name: FileName, tail: _Tail | None = None) -> None:
+    def __init__(self, name: FileName, tail: _Tail | None = None, queues: QueueEntries | None = None) -> None:
         self.name = name
+        self._queues = queues
         self._remembered = tail
 
     @cached_property
@@ -184,7 +185,28 @@ class _Walked:
 
     @cached_property
     def first(self) -> int:
-        return self.file.first_record() if self._tail is None else self._tail.first
+        if self._tail is not None:
+            return self._tail.first
+        found = self.file.first_record()
+        return 0 if 0 < found < self.name.size_bytes and self._is_named_before(found) else found
+
+    def _is_named_before(self, position: int) -> bool:
+        """Do queues of the records from `position` on have others before it in this file? Then the log does not begin
+        there: what stands before is damaged."""
+        if self._queues is None or not self._queues.exist:
+            return False
+        window = self.file.window(position, min(position + NEW_BYTES, self.name.size_bytes))
+        starts = walk(window, self.name.size_bytes - position).starts[:NEIGHBOURS]
+        records = Records(window, starts)
+        records = records.select(records.whole) if len(records) else records
+        if not len(records):
+            return False
+        columns = (records.number(name).tolist() for name in ("queueId", "queueOffset"))
+        for topic, queue_id, queue_offset in zip(records.topic.to_pylist(), *columns, strict=True):
+            before = self._queues.place(topic, queue_id, queue_offset - 1) if queue_offset > 0 else None
+            if before is not None and self.name.base_offset <= before < self.name.base_offset + position:
+                return True
+        return False
 
     @cached_property
     def chain(self) -> Chain:
@@ -384,7 +406,8 @@ class _Look:
         return 0
 
     def _commit_log(self) -> list[_Walked]:
-        return [_Walked(name, self._known.tails.get(name.path)) for name in self._commit_log_files()]
+        tails, queues = self._known.tails, self._queues
+        return [_Walked(name, tails.get(name.path), queues) for name in self._commit_log_files()]
 
     def _readable(
         self, everything: list[_Walked], confirm: int, epochs: tuple[tuple[int, int], ...]

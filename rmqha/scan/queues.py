@@ -133,7 +133,8 @@ class _Queue:
         if self._is_batch or first is None:
             return None
         entry = self._entry(first, queue_offset - first)
-        return int(entry["offset"][0]) if len(entry) == 1 and entry["size"][0] > 0 else None
+        is_real = len(entry) == 1 and 0 < entry["size"][0] <= RECORD_MAX_BYTES
+        return int(entry["offset"][0]) if is_real else None
 
     def size_of(self, phy_offset: int) -> int:
         """Size of the record there, by an entry of the last file; 0 without one."""

@@ -140,8 +140,6 @@ def describe_break(window: Window, position: int, stop: int) -> str:
     if not RECORD_MIN_BYTES <= size <= left:
         return f"{where}: expected a record of {RECORD_MIN_BYTES} to {left} bytes, found size {size}"
     found = _HOP.unpack_from(window.data.data, position)[2]
-    if found == window.base_offset + position:
-        return f"{where}: expected parts of {size} bytes together, found lengths that do not add up to it"
     return f"{where}: expected the record's own offset {window.base_offset + position}, found {found}"
 
 

@@ -87,6 +87,18 @@ def test_a_size_that_claims_a_little_too_much_at_a_windows_end_costs_one_record(
         assert [row["queueOffset"] for row in rows_of(root, SKIP)] == [0, 1, 2, 4, 5], window_bytes
 
 
+def test_a_first_record_of_zeros_is_told_if_its_queue_has_it(log: tuple[LogWriter, list[int]]) -> None:
+    writer, offsets = log
+    writer.put(0, bytes(offsets[1]))
+    for confirm_offset in (0, writer.end):
+        root = writer.write(confirm_offset=confirm_offset)
+        with pytest.raises(StoreError, match="found unwritten bytes although the log is committed beyond"):
+            rows_of(root, Decoding(), looking=Looking())
+        assert [row["queueOffset"] for row in rows_of(root, SKIP)] == [1, 2, 3, 4, 5]
+        (bad,) = [row for row in rows_of(root, ROW) if row[CORRUPT] is not None]
+        assert (bad["physicalOffset"], bad["storeSize"]) == (0, offsets[1])
+
+
 def test_a_damaged_size_of_the_last_committed_record_is_told(log: tuple[LogWriter, list[int]]) -> None:
     writer, offsets = log
     writer.put(offsets[5], (writer.end - offsets[5] + 6).to_bytes(4, "big"))
