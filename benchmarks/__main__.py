@@ -49,7 +49,7 @@ def program(name: str, scratch: Path, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def works_of(*, quick: bool, failover_count: int) -> dict[str, Callable[[Path], dict[str, Any]]]:
+def works_of(*, quick: bool, failover_count: int, warm_s: int = WARM_S) -> dict[str, Callable[[Path], dict[str, Any]]]:
     """Each benchmark by its name, in the order of a whole run; it gets a scratch directory."""
     return {
         "start": lambda scratch: start_times(scratch, 3 if quick else 10),
@@ -73,7 +73,7 @@ def works_of(*, quick: bool, failover_count: int) -> dict[str, Callable[[Path], 
         "metadata": lambda scratch: metadata(scratch, 10 if quick else 100),
         "catchup": lambda scratch: catch_ups(scratch, 1 << 28 if quick else 3 << 30, 1 if quick else 3),
         "clients": lambda scratch: clients(scratch, quick),
-        "peer": lambda scratch: peer(scratch, 3 if quick else 10, 1 if quick else 3),
+        "peer": lambda scratch: peer(scratch, 3 if quick else 10, 1 if quick else 3, 2 if quick else warm_s),
         "peerfailover": lambda scratch: peer_failovers(scratch, 2 if quick else 5, 1 if quick else 2),
         "peerstart": lambda scratch: peer_starts(
             scratch, 1 << 28 if quick else 1 << 30, 2.0 if quick else 8.0, 1 if quick else 3
@@ -81,7 +81,7 @@ def works_of(*, quick: bool, failover_count: int) -> dict[str, Callable[[Path], 
         "peercontrollers": lambda scratch: peer_controllers(scratch, 2 if quick else 5, 1 if quick else 2),
         "acks": lambda scratch: acks(scratch, 3.0 if quick else 10.0, 1 if quick else 3),
         "levels": lambda scratch: levels(scratch, 3.0 if quick else 10.0, 1 if quick else 3),
-        "load": lambda scratch: load(scratch, 3 if quick else 8, 1 if quick else 3, 2 if quick else WARM_S),
+        "load": lambda scratch: load(scratch, 3 if quick else 8, 1 if quick else 3, 2 if quick else warm_s),
         "abuse": lambda scratch: abuse(scratch, quick),
         "simulation": lambda scratch: simulation(quick),
         "spark": lambda scratch: program("bench_spark.py", scratch, "--mib", "128" if quick else "512"),
@@ -97,12 +97,15 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="fewer rounds: to see that all works, not to quote")
     parser.add_argument("--n", type=int, default=20, help="failovers (50 for figures to quote)")
+    parser.add_argument(
+        "--warm", type=int, default=WARM_S, metavar="SECONDS", help="load of each side before peer and load measure"
+    )
     parser.add_argument("--directory", type=Path, help="where the stores are made; default: the temporary directory")
     given = parser.parse_args()
     # else a start compiles what a switch of branches or PYTHONDONTWRITEBYTECODE has left without byte code
     for package in ("rmqha", "controller", "nameserver"):
         compileall.compile_dir(str(HERE.parent / package), quiet=1)
-    works = works_of(quick=given.quick, failover_count=3 if given.quick else given.n)
+    works = works_of(quick=given.quick, failover_count=3 if given.quick else given.n, warm_s=given.warm)
     failed = []
     for name, work in works.items():
         if given.only and name not in given.only:

@@ -26,7 +26,10 @@ SENDERS = 64
 BATCH_SENDERS = 16
 BATCH_SIZE = 32
 PACED_RATE = 500
-WARM_S = 3
+RAMP_S = 3
+"""Load before what counts of each measure."""
+WARM_S = 20
+"""Load of each side before the first: so much a JVM needs until it is as fast as it gets."""
 SIZES = (128, 1024)
 START_S = 90
 MEASURE_S = 300
@@ -135,7 +138,7 @@ def run(side: Side, command: str) -> dict[str, Any]:
     return found
 
 
-def peer(scratch: Path, seconds: int, rounds: int) -> dict[str, Any]:
+def peer(scratch: Path, seconds: int, rounds: int, warm_s: int = WARM_S) -> dict[str, Any]:
     """Rows of medians and of ratios. Raises MissingError without Java and Maven."""
     home = scratch / "java"
     home.mkdir()
@@ -144,6 +147,8 @@ def peer(scratch: Path, seconds: int, rounds: int) -> dict[str, Any]:
     try:
         for kind in KINDS:
             sides[kind] = start(java, kind, scratch / kind)
+        for kind in KINDS:
+            run(sides[kind], f"send Single{SIZES[0]} {SENDERS} 1 {SIZES[0]} {warm_s} 1")
         stored = dict.fromkeys(KINDS, 0)
         each = [_round(sides, seconds, number, stored) for number in range(rounds)]
     finally:
@@ -166,7 +171,7 @@ def _round(
         if measure.command not in by_command:
             row = {}
             for kind in KINDS if number % 2 == 0 else KINDS[::-1]:
-                command = measure.command.format(seconds=seconds, warm=WARM_S, stored=stored[kind])
+                command = measure.command.format(seconds=seconds, warm=RAMP_S, stored=stored[kind])
                 row[kind] = run(sides[kind], command)
                 if command.startswith("send Batch1024"):
                     stored[kind] += int(row[kind]["everything"])
