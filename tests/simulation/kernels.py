@@ -23,6 +23,7 @@ class Counting(KernelAround):
 
     def __init__(self, kernel: BatchKernel) -> None:
         super().__init__(kernel)
+        self.scans_in_bulk = True  # with each kernel, so that their calls can be compared
         self.taken_count = self.scanned_count = 0
 
     def sends(self, read: SendRead, rules: SendRules, ground: SendGround) -> SendsTaken:
