@@ -105,6 +105,8 @@ class RouteTable:
         self._tracer = tracer
         self.max_route_count = max_route_count
         self._route_count = 0
+        self.change_count = 0
+        """Changes of the addresses of some group, since the start."""
         """Topics of all groups, each counted once for each group that has it."""
         self._lite_timeout_ms = lite_timeout_ms
         self._register_timeout_ms = register_timeout_ms
@@ -398,6 +400,7 @@ class RouteTable:
 
     def _trace_route(self, broker_name: str, group: _Group) -> None:
         addresses = {str(key): group.addresses[key] for key in sorted(group.addresses)}
+        self.change_count += 1
         self._tracer.event("route_changed", broker_name=broker_name, addresses=addresses)
 
     # topics

@@ -208,7 +208,12 @@ class Site:
             if self._watch is None:
                 module = await _load("nameserver.web.watch")
                 self._watch = module.ClusterWatch(
-                    self._facts, self._own_address, self._controllers, HostClock(), self._tracer
+                    self._facts,
+                    self._own_address,
+                    self._controllers,
+                    HostClock(),
+                    self._tracer,
+                    lambda: self._routes.change_count,
                 )
                 self._nursery.start_soon(self._watch.run)
             return self._watch

@@ -29,6 +29,8 @@ from rmqha.wire.state.controller_state import ExplainedGroup
 from rmqha.wire.state.replica_state import ReplicaState
 
 PERIOD_S = 1.0
+EARLY_S = 0.1
+"""A change of the routes is seen so soon, and looked at."""
 ROUND_S = 2.0
 """A round ends by then; 0.8 s of it are for each node."""
 NODES_PER_SECOND = 50
@@ -56,8 +58,11 @@ class ClusterWatch:
         controllers: list[str],
         clock: Clock,
         tracer: Tracer,
+        changes: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`name_server` gives this name server's own facts; `controllers` are those that its configuration names."""
+        """`name_server` gives this name server's own facts; `controllers` are those that its configuration names;
+        `changes` counts those of the routes: a new master is looked at early."""
+        self._route_changes = changes
         self._name_server = name_server
         self._own_address = own_address
         self._controllers = controllers
@@ -131,10 +136,18 @@ class ClusterWatch:
                     self._looked_at = event({"at": at_ms, "nextMs": round((period_s + ROUND_S) * 1000)}, "at")
                     self._changed.set()
                     self._changed = trio.Event()
-                    await trio.sleep(max(0.1, started + period_s - trio.current_time()))
+                    await self._pause(max(0.1, started + period_s - trio.current_time()))
             self._wanted = trio.Event()
             self._answered.clear()
             self._states.clear()
+
+    async def _pause(self, pause_s: float) -> None:
+        """Wait for the next round, but not long after the routes have changed."""
+        seen = self._route_changes()
+        for _ in range(max(1, round(pause_s / EARLY_S))):
+            if self._route_changes() != seen:
+                return
+            await trio.sleep(EARLY_S)
 
     async def _guarded_round(self, client: RemotingClient) -> int:
         """The number of nodes asked."""

@@ -13,7 +13,7 @@ from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode as Code
 from tests.cli.hostile import hostile
 from tests.ha.group import started
-from tests.nameserver.web.site import GROUP, page
+from tests.nameserver.web.site import GROUP, page, register
 from tests.support.patience import HANG_S
 
 
@@ -29,9 +29,24 @@ async def test_nobody_is_asked_before_a_page_is_open_and_after_it_is_closed() ->
                     assert found["controllers"][0]["role"] == "LEADER"
                     break
         await trio.sleep(1.2)
-        before = [len(peer.asked) for peer in site.brokers]
+        # the recorder of the last hour goes on looking at brokers, and at nobody else
+        before = len(site.controller.asked)
         await trio.sleep(1.5)
-        assert [len(peer.asked) for peer in site.brokers] == before
+        assert len(site.controller.asked) == before
+
+
+async def test_a_new_master_is_looked_at_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nameserver.web.watch.PERIOD_S", 10 * HANG_S)
+    async with page(started()) as site, RemotingClient() as client:
+        with trio.fail_after(HANG_S):
+            async with aclosing(site.events("/events")) as events:
+                looks = 0
+                async for name, _ in events:
+                    looks += name == "at"
+                    if looks == 1 and name == "at":
+                        await register(client, site.namesrv, 7, "127.0.0.1:1")
+                    if looks == 2:
+                        break
 
 
 async def test_a_change_reaches_an_open_page_and_an_unchanged_picture_is_not_sent_again() -> None:
