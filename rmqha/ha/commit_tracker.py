@@ -1,7 +1,7 @@
 """Records that a master may accept, show to consumers and acknowledge: the quorum and ack rules of one group.
 
-The replica owns it and says when it is master; the SyncStateSet is the SetKeeper's. All of it is evaluated when an ack
-is due, never at append (ruling 1).
+The replica owns it and says when it is master; the SyncStateSet is the SyncStateSetManager's. All of it is evaluated
+when an ack is due, never at append (ruling 1).
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ class ControllerClient:
             "invokeTime": str(now_ms + self._wall_offset_ms),
             "acceptUnchanged": "true",
         }
-        # acceptUnchanged is ours: an unchanged set is applied too and moves the set epoch (see SetKeeper).
+        # acceptUnchanged is ours: an unchanged set is applied too and moves the set epoch (see SyncStateSetManager).
         body = dumps({"syncStateSet": list(members), "syncStateSetEpoch": set_epoch})
         return self._call(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, ext, body)
 
