@@ -4,6 +4,7 @@ Files below `path`, all big-endian:
 
     segment-<number>   header: "RQRL" | version i16 | length of node id i16 | incarnation u64 | CRC32 i32 | node id
                        frames: "RQRF" | payload length i32 | CRC32 i32 | payload
+    end                how far segments were written (`rmqha.store.meta.end_mark`): the last one's number << 32 | bytes
     snapshot           "RQRS" | version i16 | 0 i16 | index i64 | term i64 | configuration length i32 |
                        data length i64 | CRC32 i32 | configuration | data
 
@@ -18,7 +19,9 @@ rewritten. The CRC covers the frame's position, so that bytes inside an entry ca
 
 Only the last frame of the last segment can be torn by a crash, and never the first of a segment; it is cut, if a part
 of it is missing: the file ends inside it, or a sector of it reads as zeros. Anything else that is wrong is damage, and
-starting anyway could forget a vote or a committed entry: StoreError.
+starting anyway could forget a vote or a committed entry: StoreError. So is whatever is missing below `end`, which is
+raised once a frame is durable and before anybody hears of it: that is no torn frame, however it looks (ruling 29). The
+mark itself waits for no disk: a kill leaves it whole, a loss of power may leave an older one.
 
 After a failed sync the system calls pages clean that the disk does not have: each start writes the last segment anew.
 """
@@ -41,6 +44,7 @@ from rmqha.port import AppendFile, Disk, Prng, Tracer
 from rmqha.raft.log import StoredState
 from rmqha.raft.node import Ready
 from rmqha.raft.quorum import Configuration, identity
+from rmqha.store.meta.end_mark import EndMark
 from rmqha.wire.raft_codec import decode_entry, encode_entry
 from rmqha.wire.raft_message import ZERO_INDEX, Entry, EntryKind, HardState, Snapshot
 
@@ -49,8 +53,11 @@ VERSION = 2
 FRAME_VERSION = 1
 SEGMENT_BYTES = 16 * 1024 * 1024
 TEMPORARY_SNAPSHOT = "snapshot.new"
+END_MARK = "end"
 WRITE_BYTES = 1024 * 1024
 SECTOR_BYTES = 512
+_PLACES = 1 << 32
+"""More than a segment has bytes."""
 
 _SEGMENT_NAME = re.compile(r"segment-[0-9]{10}")
 _SEGMENT_HEAD = struct.Struct(">4shhQI")
@@ -164,6 +171,8 @@ class DurableRaftLog:
         self._segment_bytes = segment_bytes
         self.recovery_lines: list[str] = []
         disk.make_dirs(path)
+        self._mark = EndMark(disk, f"{path}/{END_MARK}")
+        self.recovery_lines += self._mark.load()
         self._replay = _Replay()
         self._incarnation: int | None = None
         self._segments: list[_Segment] = []
@@ -174,8 +183,11 @@ class DurableRaftLog:
         for older, newer in pairwise(names):
             if _number(newer) != _number(older) + 1:
                 raise self._fail(older, 0, f"a segment whose successor is missing: the next one is {newer}")
+        end = 0
         for name in names:
-            self._read_segment(name, is_last=name == names[-1])
+            end = self._read_segment(name, is_last=name == names[-1])
+        if end < (self._mark.offset or 0):
+            raise self._fail(names[-1] if names else END_MARK, end % _PLACES, "the log's end, and more was written")
         if self._incarnation is None:
             self._incarnation = prng.below(2**32) << 32 | prng.below(2**32)
         self.identity = identity(node_id, f"{self._incarnation:016x}")
@@ -185,6 +197,7 @@ class DurableRaftLog:
         self._snapshot_index = snapshot.index if snapshot else RaftIndex(0)
         discarded = self._reconcile(snapshot)
         self._file: AppendFile = self._open_last_segment()
+        self._mark.settle(_place(self._segments[-1].name, self._file.size_bytes))
         if discarded:
             self._append(_Frame(self._hard_state, True, self._snapshot_index))
         start = self._snapshot_index + 1 - replay.first_index
@@ -247,6 +260,7 @@ class DurableRaftLog:
 
     def close(self) -> None:
         self._file.close()
+        self._mark.close()
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -257,6 +271,7 @@ class DurableRaftLog:
             self._file = self._disk.open_append(f"{self._path}/{self._segments[-1].name}")
         self._file.append(frame.encode(self._file.size_bytes))
         self._file.sync()
+        self._mark.raise_to(_place(self._segments[-1].name, self._file.size_bytes))
         self._announced = frame.announced
         self._last_index = frame.entries[-1].index if frame.entries else frame.base_index
         segment = self._segments[-1]
@@ -322,7 +337,8 @@ class DurableRaftLog:
             self._check_configuration("snapshot", _SNAPSHOT_HEAD.size, found.configuration)
         return found
 
-    def _read_segment(self, name: str, *, is_last: bool) -> None:
+    def _read_segment(self, name: str, *, is_last: bool) -> int:
+        """Returns the place of its end."""
         content = self._disk.read(f"{self._path}/{name}")
         segment = _Segment(name)
         first_position = position = self._read_segment_head(name, content)
@@ -333,6 +349,8 @@ class DurableRaftLog:
                     raise self._fail(name, position, "no first frame, which was written with the header")
                 if not is_last or _has_frame_after(content, position + 1):
                     raise self._fail(name, position, "a damaged frame with sound ones after it")
+                if _place(name, position) < (self._mark.offset or 0):
+                    raise self._fail(name, position, "a last frame that was written whole, and is not: no torn write")
                 if not _is_torn(content, position):
                     problem = "a last frame with nothing missing that does not match its checksum: no torn write"
                     raise self._fail(name, position, problem)
@@ -349,6 +367,7 @@ class DurableRaftLog:
             segment.last_index = max(segment.last_index, self._replay.last_index)
             position += _FRAME_HEAD.size + len(payload)
         self._segments.append(segment)
+        return _place(name, position)
 
     def _read_segment_head(self, name: str, content: bytes) -> int:
         if len(content) < _SEGMENT_HEAD.size:
@@ -411,6 +430,11 @@ class DurableRaftLog:
 
 def _number(name: str) -> int:
     return int(name.removeprefix("segment-"))
+
+
+def _place(name: str, position: int) -> int:
+    """A place in the segments, for the mark: later ones are larger."""
+    return _number(name) * _PLACES + position
 
 
 def _frame_at(content: bytes, position: int) -> bytes | None:

@@ -3,7 +3,7 @@
 `rmqha.end` is raised after each write to the log and before anybody hears of it, and never waits for the disk. A killed
 process leaves it whole in the page cache: where the log's records end below it, one that was whole has rotted, and
 what stands above it is a write that was under way. After a loss of power it says nothing, and need not: the replica
-counts as unclean then.
+counts as unclean then. The controllers' log has one, too (`controller/quorum/raft_log.py`).
 
 Two sectors are written in turn, so that a kill in the middle of a write leaves the one before. Each holds, big-endian:
 "RQEM" | version u16 | flags u16 | offset i64 | CRC-32 of these 16 bytes u32. Flag 1: a sync has failed, and what the
@@ -53,10 +53,11 @@ def decode(slot: bytes, where: str) -> tuple[int, bool] | None:
 class EndMark:
     """`offset` is None where nothing tells: a store of an older release, or both sectors are damaged."""
 
-    __slots__ = ("_disk", "_region", "_turn", "failed", "is_exact", "offset")
+    __slots__ = ("_disk", "_path", "_region", "_turn", "failed", "is_exact", "offset")
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, path: str = PATH) -> None:
         self._disk = disk
+        self._path = path
         self._region: MappedRegion | None = None
         self._turn = 0
         self.offset: int | None = None
@@ -68,23 +69,24 @@ class EndMark:
 
     def load(self) -> list[str]:
         """Returns one sentence per finding."""
-        with disk_errors(self._disk, PATH, "read the file"):
-            data = self._disk.read(PATH) if self._disk.exists(PATH) else b""
+        with disk_errors(self._disk, self._path, "read the file"):
+            data = self._disk.read(self._path) if self._disk.exists(self._path) else b""
         lines: list[str] = []
         for at in range(0, 2 * SECTOR_BYTES, SECTOR_BYTES):
             if not any(data):
                 break
-            found = decode(data[at : at + SLOT_BYTES], place(self._disk, PATH))
+            found = decode(data[at : at + SLOT_BYTES], place(self._disk, self._path))
             if found is None:
-                lines.append(f"{PATH} at byte {at}: expected the log's end with its checksum, found something else.")
+                problem = "expected the log's end with its checksum, found something else"
+                lines.append(f"{self._path} at byte {at}: {problem}.")
                 self.is_exact = False
                 continue
             self.offset = max(self.offset or 0, found[0])
             self.failed = self.failed or found[1]
         if len(data) > 2 * SECTOR_BYTES:
-            lines.append(f"{PATH} has {len(data)} bytes, expected {2 * SECTOR_BYTES}; it was started anew.")
-            with disk_errors(self._disk, PATH, "remove the file"):
-                self._disk.remove(PATH)
+            lines.append(f"{self._path} has {len(data)} bytes, expected {2 * SECTOR_BYTES}; it was started anew.")
+            with disk_errors(self._disk, self._path, "remove the file"):
+                self._disk.remove(self._path)
             self.offset, self.is_exact = None, False
         return lines
 
@@ -113,7 +115,7 @@ class EndMark:
     def _write(self, offset: int) -> None:
         region = self._region
         if region is None:
-            region = self._region = self._disk.map(PATH, 2 * SECTOR_BYTES, create=True, durable=False)
+            region = self._region = self._disk.map(self._path, 2 * SECTOR_BYTES, create=True, durable=False)
         head = _HEAD.pack(_MAGIC, VERSION, _FAILED if self.failed else 0, offset)
         region.write(self._turn * SECTOR_BYTES, head + checksum(head))
         self._turn ^= 1

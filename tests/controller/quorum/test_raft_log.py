@@ -182,10 +182,56 @@ def test_rot_in_the_last_frame_is_no_torn_write(mask: int) -> None:
     disk.crash(power_loss=False)
     for position in range(start, disk.size_bytes(name)):
         disk.rot(name, position, mask)
-        with pytest.raises(StoreError, match=f"at byte {start} holds a last frame with nothing missing"):
+        with pytest.raises(StoreError, match=f"at byte {start} holds a last frame that was written whole"):
             open_log(disk, segment_bytes=4000)
+        unmarked = disk.copy(SimPrng(2))
+        unmarked.remove("raft/end")  # an earlier release wrote it
+        with pytest.raises(StoreError, match=f"at byte {start} holds a last frame with nothing missing"):
+            open_log(unmarked, segment_bytes=4000)
         disk.rot(name, position, mask)
     assert open_log(disk, segment_bytes=4000).stored.voted_for == "n2"
+
+
+@pytest.mark.parametrize("lost", ["a sector reads as zeros", "the file is short", "the frame is gone"])
+def test_a_frame_of_which_others_have_heard_is_no_torn_write_however_it_looks(lost: str) -> None:
+    """The mark is raised before a message leaves, and a kill leaves it whole."""
+    disk, name = SimDisk(SimPrng(1)), "raft/segment-0000000001"
+    log = open_log(disk, segment_bytes=4000)
+    log.persist(ready(HardState(Term(1), "n1"), new=entries(1, 2)))
+    start = disk.size_bytes(name)
+    log.persist(ready(HardState(Term(2), "n2"), new=entries(3, 80, 2)))
+    content = disk.read(name)
+    sector = (start // 512 + 1) * 512
+    assert sector + 512 < len(content)
+    zeroed = content[:sector] + bytes(512) + content[sector + 512 :]
+    left = {"a sector reads as zeros": zeroed, "the file is short": content[:-1], "the frame is gone": content[:start]}
+    disk.write_atomic(name, left[lost])
+    disk.crash(power_loss=False)
+    with pytest.raises(StoreError, match=f"at byte {start} holds (a last frame that was|the log's end)"):
+        open_log(disk, segment_bytes=4000)
+
+
+def test_the_last_segment_that_is_gone_is_missed() -> None:
+    disk = SimDisk(SimPrng(1))
+    log = open_log(disk)
+    for index in range(1, 31):
+        log.persist(ready(HardState(Term(1), "n1"), new=entries(index, 1)))
+    for name in disk.list("raft")[::-1]:
+        if name.startswith("segment-"):
+            disk.remove(f"raft/{name}")
+            with pytest.raises(StoreError, match="holds the log's end, and more was written"):
+                open_log(disk)
+
+
+def test_a_mark_that_rots_is_told_and_written_anew() -> None:
+    disk = SimDisk(SimPrng(1))
+    open_log(disk).persist(ready(HardState(Term(1), "n1"), new=entries(1, 3)))
+    disk.rot("raft/end", 10)
+    disk.rot("raft/end", 522)
+    again = open_log(disk)
+    assert len(again.stored.entries) == 3
+    assert len(again.recovery_lines) == 2
+    assert open_log(disk).recovery_lines == []
 
 
 def test_a_frame_that_was_being_written_is_cut() -> None:
@@ -194,8 +240,9 @@ def test_a_frame_that_was_being_written_is_cut() -> None:
     log = open_log(disk, segment_bytes=4000)
     log.persist(ready(HardState(Term(1), "n1"), new=entries(1, 2)))
     start = disk.size_bytes(name)
+    before = disk.copy(SimPrng(2))
     log.persist(ready(HardState(Term(2), "n2"), new=entries(3, 1, 2)))
-    content = disk.read(name)
+    content, disk = disk.read(name), before
     for end in range(start + 1, len(content)):
         disk.write_atomic(name, content[:end])
         assert open_log(disk, segment_bytes=4000).stored == StoredState(Term(1), "n1", None, entries(1, 2))
@@ -286,6 +333,7 @@ def test_an_entry_that_looks_like_a_frame_does_not_hide_damage() -> None:
     frame = content[content.rindex(b"RQRF") :]
     log.persist(ready(new=(Entry(RaftIndex(2), Term(1), frame),)))
     disk.write_atomic("raft/segment-0000000001", disk.read("raft/segment-0000000001")[:-1])
+    disk.remove("raft/end")
     assert [entry.index for entry in open_log(disk, segment_bytes=10_000).stored.entries] == [1]
 
 

@@ -77,7 +77,13 @@ def test_the_files_tell_the_last_state() -> None:
 
 
 @settings(max_examples=300)
-@given(st.sampled_from(NAMES), st.binary(max_size=300))
+@given(st.binary(max_size=1100))
+def test_any_bytes_in_the_mark(content: bytes) -> None:
+    assert opened("end", content) == written()[1][-1]
+
+
+@settings(max_examples=300)
+@given(st.sampled_from([name for name in NAMES if name != "end"]), st.binary(max_size=300))
 def test_any_bytes(name: str, content: bytes) -> None:
     with pytest.raises(StoreError):
         opened(name, content)
