@@ -228,7 +228,7 @@ class BrokerGroup:
         )
 
     def _operator(self) -> TableClient:
-        return TableClient(self._place(f"o{self.hosts[0][1:]}"), self.history)
+        return TableClient(self._place(f"o{self.hosts[0][1:]}"), self.history, resets=self.options.resets)
 
     def _consumer(self, number: int) -> ConsumerProcess:
         made = ConsumerProcess(self._place(self._host("r", number)), self.consumption)

@@ -27,6 +27,8 @@ class Proposal:
 
     key: str
     value: int | None
+    is_reset: bool = False
+    """An operator's order to a group's members."""
     begun_at_ms: int = 0
     acked_at_ms: int | None = None
     broker: str = ""

@@ -93,6 +93,8 @@ class Options:
     """Operators and consumers change topics, groups and offsets; slaves follow (metadataSync as by default)."""
     strict_offsets: bool = False
     """offsetSync=strict."""
+    resets: bool = False
+    """Those who change tables set offsets of another group back, too, which its members never hear of."""
     tuned: bool = False
     """Every key that `tuning` knows has a value of its own in each process."""
     roll_per_mille: int = 0

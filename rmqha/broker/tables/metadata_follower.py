@@ -97,7 +97,7 @@ class MetadataFollower:
         saves_offsets: bool = False,
     ) -> None:
         """`aligned`: this replica's log is a part of its master's. `saves_offsets`: what is acknowledged of consumer
-        offsets is on the disk (offsetSync=strict)."""
+        offsets is on the disk (offsetSync=strict); else only what operators have ordered."""
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
@@ -201,7 +201,7 @@ class MetadataFollower:
             self._compare(offsets)
         if offsets:
             self._offsets.merge(offsets)
-            await self._save_offsets()
+            await self._save_offsets(offsets)
         for name, apply, pull in (
             ("topics", self._topics.apply, self._pull_topics),
             ("groups", self._groups.apply, self._pull_groups),
@@ -230,8 +230,10 @@ class MetadataFollower:
             self._back = self._offsets.changes_of(self._untold, MAX_OFFSETS_PER_ANSWER)
             self._untold = None
 
-    async def _save_offsets(self) -> None:
-        data = self._offsets.unsaved() if self._saves_offsets else None
+    async def _save_offsets(self, changes: list[OffsetChange]) -> None:
+        """What an operator has set back or removed survives a kill of all, as a topic does."""
+        is_ordered = any(change.is_reset or change.offset is None for change in changes)
+        data = self._offsets.unsaved() if self._saves_offsets or is_ordered else None
         if data is not None:
             await self._awaits.write(self._offsets.write, data)
 

@@ -154,7 +154,7 @@ class MetadataLeader:
         self._lines: dict[Line, deque[_Wait]] = {}
         """Waits of one kind, in the order of what they wait for: while the first waits, so do the others."""
         self._answered = NO_STAMP
-        """Offsets that were answered under offsetSync=strict, or may have been by a master before."""
+        """Offsets that were answered under offsetSync=strict or to an operator, or may have been by a master before."""
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.RMQHA_FOLLOW_TABLES: self._follow}
@@ -326,7 +326,9 @@ class MetadataLeader:
         self._wait_tables(NO_STAMP, done)
 
     def wait_reset(self, done: Callable[[str], None]) -> None:
-        """Wait as `wait` does, and for the offsets too, of the set: an operator has set or removed some."""
+        """Wait as `wait` does, and for the offsets too: an operator has set or removed some."""
+        if self.is_strict:
+            self._saver.save_offsets_soon()
         self._wait_tables(self._offsets.stamp, done)
 
     def _wait_tables(self, offsets: TableVersion, done: Callable[[str], None]) -> None:
@@ -336,7 +338,7 @@ class MetadataLeader:
         self._wait(
             of_set,
             (tables[0].file.changed_count, tables[1].file.changed_count, tables[2].file.changed_count),
-            NO_STAMP,
+            offsets if self.is_strict else NO_STAMP,
             done,
         )
 
@@ -449,7 +451,8 @@ class MetadataLeader:
 
     def role_changed(self) -> None:
         """Forget what was said in another epoch."""
-        self._answered = self._offsets.stamp if self._config.offset_sync == "strict" else NO_STAMP
+        is_each = self._config.offset_sync == "strict"
+        self._answered = self._offsets.stamp if is_each else self._offsets.ordered_stamp
         for hold in self._holds.values():
             remark = "the master has changed"
             hold.channel.send(hold.command.reply(ResponseCode.SYSTEM_ERROR, {}, remark=remark))

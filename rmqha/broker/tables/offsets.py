@@ -117,6 +117,12 @@ class OffsetTable:
         return max(last_stamp(self._stamps), self._removed.last)
 
     @property
+    def ordered_stamp(self) -> TableVersion:
+        """Stamp of the newest order of an operator that members may not know: an offset that was set back, or one that
+        was removed."""
+        return max((self._removed.last, *(self._stamps[place] for place in self._resets)))
+
+    @property
     def _knows_any(self) -> bool:
         return bool(self._stamps) or bool(self._removed)
 

@@ -513,6 +513,36 @@ def test_a_strict_commit_waits_for_the_set(make_broker: Callable[..., Broker]) -
     assert channel.one().code == 0
 
 
+def test_an_order_to_members_is_on_the_disk_and_who_has_not_heard_of_it_does_not_join(
+    make_broker: Callable[..., Broker],
+) -> None:
+    """Under offsetSync=periodic too: it survives whatever a message would."""
+    broker = make_broker(ha_mode="cp", total_replicas=3, metadata_sync="")
+    broker.controller.members = [1, 2]
+    broker.start()
+    broker.join_slave(2)
+    broker.run()
+    broker.core.topics.create_internal("There", 1)
+    broker.core.groups.get_or_create("G")
+    member, later = Slave(broker, 2), Slave(broker, 3)
+    member.poll()
+    later.poll()
+    ext = {"group": "G", "topic": "There", "queueId": "0", "offset": "0", "timestamp": "-1"}
+    channel = asked(broker, Command(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext))
+    assert member.heard()["offsets"][0][0] == "There@G"
+    member.poll()
+    assert channel.take() == []  # a master that is killed may come back as master, with what its own disk holds
+    broker.core.save()
+    broker.core.feed.saved()
+    assert channel.one().code == 0
+    assert not broker.core.feed.may_join(BrokerId(3))
+    broker.core.feed.role_changed()  # the next master holds it, and asks the same of whoever joins
+    later.poll(offsets=NO_STAMP)
+    assert not broker.core.feed.may_join(BrokerId(3))
+    later.poll()
+    assert broker.core.feed.may_join(BrokerId(3))
+
+
 def test_many_changes_that_wait_for_the_disk_cost_no_more_each(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else who makes topics by the thousand, before the file is written, holds up everybody: each looked at all."""
     core = broker.core

@@ -17,15 +17,18 @@ TIMEOUT_MS = 4000
 INTERVAL_MS = 60
 NAME_COUNT = 4
 GROUP = "readers"
+MOVED_GROUP = "moved"
+"""Of which no member ever pulls: once its offset in a queue is set back, its commits there count no more."""
 TOPIC = "SimTopic"
 
 
 class TableClient(GroupClient):
-    def __init__(self, place: ClientPlace, history: History) -> None:
+    def __init__(self, place: ClientPlace, history: History, *, resets: bool) -> None:
         super().__init__(place)
         self._history = history
-        self._subscribed: set[str] = set()
-        """Brokers that have heard of the group, as far as is known."""
+        self._resets = resets
+        self._subscribed: set[tuple[str, str]] = set()
+        """Brokers that have heard of a group, and which, as far as is known."""
 
     def boot(self) -> None:
         self.begin_life()
@@ -41,22 +44,24 @@ class TableClient(GroupClient):
         self._history.changes.append(change)
         address = self._brokers[self._target % len(self._brokers)]
 
-        def ask() -> None:
-            self._rpc.call(address, command, TIMEOUT_MS, lambda reply: self._answered(change, address, reply))
+        group = MOVED_GROUP if change.key.startswith("moved") else GROUP
 
-        if command.code == RequestCode.UPDATE_CONSUMER_OFFSET and address not in self._subscribed:
-            self._subscribe(address, ask)
+        def ask() -> None:
+            self._rpc.call(address, command, TIMEOUT_MS, lambda reply: self._answered(change, address, group, reply))
+
+        if change.key.startswith(("moved", "offset")) and (address, group) not in self._subscribed:
+            self._subscribe(address, group, ask)
         else:
             ask()
 
-    def _subscribe(self, address: str, then: Callable[[], None]) -> None:
+    def _subscribe(self, address: str, group: str, then: Callable[[], None]) -> None:
         """A group's heartbeat comes before its commits, which make no group."""
-        consumer = {"groupName": GROUP, "subscriptionDataSet": [{"topic": TOPIC, "subString": "*", "subVersion": 1}]}
+        consumer = {"groupName": group, "subscriptionDataSet": [{"topic": TOPIC, "subString": "*", "subVersion": 1}]}
         body = dumps({"clientID": self.host, "consumerDataSet": [consumer]})
 
         def heard(reply: Command | None) -> None:
             if reply is not None and reply.code == ResponseCode.SUCCESS:
-                self._subscribed.add(address)
+                self._subscribed.add((address, group))
             then()
 
         self._rpc.call(address, Command(RequestCode.HEART_BEAT, {}, body), TIMEOUT_MS, heard)
@@ -64,6 +69,8 @@ class TableClient(GroupClient):
     def _draw(self, number: int) -> tuple[Proposal, Command]:
         """Change `number` and its request. Values tell one change of a key from another."""
         name = str(self._prng.below(NAME_COUNT))
+        if self._resets and self._history.acked and self._prng.chance(1, 3):
+            return self._draw_moved()
         match self._prng.below(5):
             case 0 | 1:
                 queues = str(1 + number % 1000)
@@ -84,17 +91,29 @@ class TableClient(GroupClient):
                     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body
                 )
 
+    def _draw_moved(self) -> tuple[Proposal, Command]:
+        """A commit of the group, or an order that sets it back; the latter wins for good."""
+        acked = self._history.acked
+        send = acked[self._prng.below(len(acked))]
+        key, queue = f"moved {send.queue_id}", {"topic": TOPIC, "queueId": str(send.queue_id)}
+        if self._prng.chance(1, 4):
+            ext = queue | {"group": MOVED_GROUP, "offset": str(send.queue_offset), "timestamp": "-1"}
+            command = Command(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext)
+            return Proposal(key, send.queue_offset, is_reset=True), command
+        ext = queue | {"consumerGroup": MOVED_GROUP, "commitOffset": str(send.queue_offset)}
+        return Proposal(key, send.queue_offset), Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+
     def _unasked(self, conn: Connection, command: Command) -> None:
         """A broker tells the group's members that they have changed."""
         assert command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, command
 
-    def _answered(self, change: Proposal, address: str, reply: Command | None) -> None:
+    def _answered(self, change: Proposal, address: str, group: str, reply: Command | None) -> None:
         if reply is not None and reply.code == ResponseCode.SUCCESS:
             change.acked_at_ms, change.broker = self.scheduler.now_ms, address
             self.after(INTERVAL_MS, self._next)
             return
         if reply is not None and reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
-            self._subscribed.discard(address)
+            self._subscribed.discard((address, group))
         if self._prng.chance(1, 2):
             self._target += 1
         self.after(20, self._next)

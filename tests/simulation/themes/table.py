@@ -256,6 +256,11 @@ def tables(options: Options) -> Options:
     )
 
 
+def resets(options: Options) -> Options:
+    """Offsets of a group are set back while its members commit and never hear of it, under what strikes `tables`."""
+    return replace(tables(options), resets=True, kill_broker_per_mille=150)
+
+
 def disks(options: Options) -> Options:
     """Disks that are slow or rot, wall clocks that jump."""
     return replace(
@@ -486,13 +491,15 @@ def timers(options: Options) -> Options:
 
 
 def rotting(options: Options) -> Options:
-    """Records rot under running brokers, on one replica at a time: those that delay levels and consumers read next,
-    and any others. Masters die and are switched, replicas lose their disks and copy a log that is rotten in places."""
+    """Records rot under running brokers, on one replica at a time: those that delay levels, timers and consumers read
+    next, and any others. Masters die and are switched, replicas lose their disks and copy a log that is rotten in
+    places."""
     return replace(
         rough(options),
         cp=options.cp,
         client_count=2,
-        delayed_per_mille=300 if options.client_count != 3 else 0,
+        delayed_per_mille={1: 150, 2: 300}.get(options.client_count, 0),
+        timed_per_mille=250 if options.client_count == 1 else 0,
         consumer_count=1 if options.client_count == 3 else 0,
         kept_files=0,
         kept_hours=72,
@@ -554,6 +561,7 @@ THEMES: dict[str, Callable[[Options], Options]] = {
     "disks": disks,
     "operators": operators,
     "tables": tables,
+    "resets": resets,
     "drains": drains,
     "alone": alone,
     "learners": learners,

@@ -1,12 +1,13 @@
 """Topics, groups and consumers' offsets. In CP with strict synchronisation whoever becomes master holds every change
-that was answered (ruling 16), seen at its election and at the end; in the end all replicas hold the same."""
+that was answered (ruling 16), seen at its election and at the end; in the end all replicas hold the same. What an
+operator has set back stays so, whatever the group commits before it has heard of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tests.simulation.clients.table_client import GROUP, TOPIC
+from tests.simulation.clients.table_client import GROUP, MOVED_GROUP, TOPIC
 from tests.simulation.history import History, InvariantError, Proposal
 from tests.simulation.processes.broker_process import BrokerProcess
 
@@ -17,6 +18,8 @@ class Tables:
         self._cp = cp
         self._strict_offsets = strict_offsets
         self._loss_accepted = False
+        self.reset_count = 0
+        """Queues of which it was judged."""
 
     def elected(self, broker: BrokerProcess) -> None:
         """`broker` takes the role of master."""
@@ -30,7 +33,7 @@ class Tables:
         if not self._cp or self._loss_accepted:
             return
         for key, changes in _by_key(self._history.changes).items():
-            if key.startswith("offset") and not self._strict_offsets:
+            if key.startswith("moved") or (key.startswith("offset") and not self._strict_offsets):
                 continue
             allowed = _outcomes(changes)
             found = _value(broker, key)
@@ -44,6 +47,22 @@ class Tables:
         """At the end, when `missing` says nothing."""
         for broker in brokers:
             self._verify(broker)
+            if self._cp and not self._loss_accepted:
+                self._verify_resets(broker)
+
+    def _verify_resets(self, broker: BrokerProcess) -> None:
+        """Of the group none of whose members has heard of an order. A master that was killed may have taken back what
+        it had answered from its slaves."""
+        for key, changes in _by_key(self._history.changes).items():
+            resets = [change for change in changes if change.is_reset]
+            if not key.startswith("moved") or all(change.acked_at_ms is None for change in resets):
+                continue
+            allowed, found = _outcomes(resets), _value(broker, key)
+            self.reset_count += 1
+            if found not in allowed:
+                raise InvariantError(
+                    f"{broker.host} has {found} for {key}, which was set back; it can be {allowed} only"
+                )
 
 
 def missing(brokers: Sequence[BrokerProcess]) -> str:
@@ -100,4 +119,4 @@ def _value(broker: BrokerProcess, key: str) -> int | None:
     if kind == "group":
         group = core.groups.get(name)
         return None if group is None else int(group["retryMaxTimes"])
-    return core.offsets.query(GROUP, TOPIC, int(name))
+    return core.offsets.query(MOVED_GROUP if kind == "moved" else GROUP, TOPIC, int(name))
