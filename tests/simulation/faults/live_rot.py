@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from rmqha.broker.timers.message import TIMER_QUEUE_ID
 from rmqha.model.config.delay_level import SCHEDULE_TOPIC
+from rmqha.model.message import TIMER_TOPIC
 from rmqha.model.offset import PhyOffset
 from rmqha.sim.disk import SimDisk
 from rmqha.sim.prng import SimPrng
@@ -73,12 +75,14 @@ class LiveRot:
         return victim.host
 
     def _record(self, victim: BrokerProcess, draws: SimPrng) -> tuple[int, int] | None:
-        """A record to strike: of a delayed message that still waits, or any."""
+        """A record to strike: of a delayed or timer message that still waits, or any."""
         store = victim.store
         end = min(store._progress.position or 0, store.dispatched_offset)
         level = 1 + draws.below(2)
         low = victim.core.delay_offsets.get(level)
-        waiting = [unit for unit in store.units(SCHEDULE_TOPIC, level - 1, low, 100) if unit[0] + unit[1] <= end]
+        units = store.units(SCHEDULE_TOPIC, level - 1, low, 100)
+        units += store.units(TIMER_TOPIC, TIMER_QUEUE_ID, victim.core.delay_offsets.timer.first_offset, 100)
+        waiting = [unit for unit in units if unit[0] + unit[1] <= end]
         if waiting and draws.chance(1, 2):
             phy_offset, size, _ = waiting[draws.below(len(waiting))]
             return (phy_offset, size) if self._parts(victim, phy_offset) is not None else None
