@@ -68,6 +68,7 @@ from tests.simulation.planted.disk_mutations import DISK_MUTATIONS
 from tests.simulation.planted.group_mutations import GROUP_MUTATIONS
 from tests.simulation.planted.growth_mutations import GROWTH_MUTATIONS
 from tests.simulation.planted.moment_mutations import MOMENT_MUTATIONS, MOMENT_UNSEEN
+from tests.simulation.planted.outsider_mutations import OUTSIDER_MUTATIONS, OUTSIDER_OPEN
 from tests.simulation.planted.rot_mutations import ROT_MUTATIONS
 from tests.simulation.planted.rule_mutations import RULE_MUTATIONS, RULE_UNSEEN
 from tests.simulation.planted.shell_mutations import SHELL_MUTATIONS
@@ -605,6 +606,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     **VERSION_MUTATIONS,
     **RULE_MUTATIONS,
     **GROWTH_MUTATIONS,
+    **OUTSIDER_MUTATIONS,
     "one vote elects a leader (Raft)": lambda: patch.object(Configuration, "won", _leads_alone),
     "votes are forgotten (Raft)": lambda: patch.object(Core, "set_hard_state", _one_vote_is_forgotten),
     "one copy commits (Raft)": lambda: patch.object(
@@ -614,11 +616,13 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
 """What is undone, and the patch that undoes it."""
 UNSEEN: dict[str, Callable[[], Any]] = {**MOMENT_UNSEEN, **RULE_UNSEEN}
 """The same, found by no run so far: docs/internals/simulation.md says what else sees them."""
+OPEN: dict[str, Callable[[], Any]] = {**OUTSIDER_OPEN}
+"""The same, not looked for in enough runs yet."""
 
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
-    with (MUTATIONS | UNSEEN)[name]():
+    with (MUTATIONS | UNSEEN | OPEN)[name]():
         yield
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.planted.mutations import MUTATIONS, UNSEEN, failure_of, planted
+from tests.simulation.planted.mutations import MUTATIONS, OPEN, UNSEEN, failure_of, planted
 from tests.simulation.run import Run
 from tests.support.patience import HANG_S
 
@@ -183,6 +183,15 @@ FOUND_BY = {
     "a master who is demoted keeps its slaves": "operators:1",
     "half a record stays where a master begins": "blackouts:6",
     "a new master forgets what it has inherited": "blackouts:10",
+    "a target that lacks its last bytes counts as level (ruling 18)": "operators:6",
+    "a proposed set counts as a majority (ruling 1)": "rough:7",
+    "a set of the same epoch is news": "moments:7",
+    "a lost answer leaves nothing open": "moments:7",
+    "a set that has moved is a refusal": "moments:2",
+    "an entry without bytes lends its epoch": "blackouts:4",
+    "nearly all that was lost makes a replica whole (ruling 3)": "moments:5",
+    "a follower's own entries stay (Raft)": "controllers:2",
+    "epoch entries behind the log's end stay": "moments:2",
 }
 """Name of the bug to the first run that finds it, as seeds.txt names runs."""
 DIRECTED = {
@@ -232,10 +241,13 @@ def test_every_entry_names_a_mutation_and_stands_in_the_docs() -> None:
     assert set(FOUND_BY) == set(MUTATIONS)
     assert set(DIRECTED) == set(UNSEEN)
     assert not set(UNSEEN) & set(MUTATIONS)
+    assert not set(OPEN) & (set(MUTATIONS) | set(UNSEEN))
     rows = PAGE.read_text().splitlines()
     for name, run in FOUND_BY.items():
         assert f"| {name} | {run} |" in rows
     for name, test in DIRECTED.items():
         assert any(row.startswith(f"| {name} | `{test}` |") for row in rows)
+    for name in OPEN:
+        assert any(row.startswith(f"| {name} | ") for row in rows)
     total = len(MUTATIONS) + len(UNSEEN)
     assert f"Of {total} bugs that are planted {len(MUTATIONS)} are." in PAGE.read_text()

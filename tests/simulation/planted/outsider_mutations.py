@@ -1,0 +1,370 @@
+"""Planted bugs as somebody plants them who attacks the proof: chosen by reading the product, without a look at what the
+simulator draws (faults/moments.py) or checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from controller.decisions.elect_master import ElectedMaster, choose
+from controller.elections import election
+from controller.elections.heartbeat import BrokerLive, HeartbeatTable
+from controller.state import image, replicas_info
+from controller.state.event import MasterElected
+from controller.state.replicas_info import BrokerGroup
+from rmqha.broker.replication import forward
+from rmqha.broker.replication.forward import SendForwarder
+from rmqha.broker.tables.delay_offsets import DelayOffsetTable
+from rmqha.broker.tables.offsets import OffsetChange, OffsetTable
+from rmqha.broker.timers.known import KnownTime
+from rmqha.broker.timers.service import TimerService
+from rmqha.broker.timers.waiting import WaitingTimers
+from rmqha.ha import sync_state_set_manager
+from rmqha.ha.commit_tracker import CommitTracker
+from rmqha.ha.hand_over import HandOver
+from rmqha.ha.replica import Replica
+from rmqha.ha.stream.client import HaClient
+from rmqha.ha.sync_state import Members, SyncStateSet
+from rmqha.model.code import ResponseCode
+from rmqha.model.message import TIMER_TOPIC
+from rmqha.model.offset import Epoch, PhyOffset
+from rmqha.raft import follower
+from rmqha.raft import leader as raft_leader
+from rmqha.raft.core import Core
+from rmqha.raft.log import RaftLog
+from rmqha.store.meta.boot_file import BootFile
+from rmqha.store.meta.checkpoint import ProgressFile
+from rmqha.store.meta.epoch_file import EpochFile
+from rmqha.store.store import Store
+from rmqha.wire.command import Command
+
+# --- the set and acknowledgements -------------------------------------------------------------------------------------
+_LOOK = HandOver.look
+
+
+def _nearly_level(self: HandOver, now_ms: int, own_max: PhyOffset, ack: PhyOffset | None, waiting_count: int) -> Any:
+    return _LOOK(self, now_ms, own_max, None if ack is None else PhyOffset(ack + 512), waiting_count)
+
+
+def _goes_on_at_once(self: HandOver, *args: Any) -> Any:
+    actions = _LOOK(self, *args)
+    if self._waiting is not None and self._waiting.told:
+        self._waiting = None
+    return actions
+
+
+def _counts_proposals(self: CommitTracker) -> bool:
+    sync = self._set.state
+    return not sync.blind and (len(sync.union) >= self._set.majority or self.is_sole_copy())
+
+
+_REFUSED = SyncStateSet.refused
+
+
+def _same_epoch_is_news(self: SyncStateSet, members: Members, set_epoch: int, *, answered: bool) -> bool:
+    if set_epoch < self.set_epoch:
+        return False
+    blind = self.blind and not answered
+    self.reset(members, set_epoch)
+    self.unknown = self.blind = blind
+    return True
+
+
+def _refused_for_good(self: SyncStateSet) -> None:
+    self.unknown = False
+    _REFUSED(self)
+
+
+def _nothing_is_open(self: SyncStateSet) -> None:
+    self.proposed = None
+
+
+def _entries_only(self: Replica, epoch: Epoch) -> None:
+    """What an epoch without bytes has left stays, as does half a record."""
+    log = self._log
+    last = log.epochs.last
+    if last is None or last.start_offset < log.max_phy_offset:
+        log.append_epoch(epoch, log.max_phy_offset)
+
+
+def _by_the_confirmed(self: Replica) -> Any:
+    return tuple(member for member in self._set.state.confirmed if member != self._link.broker_id)
+
+
+def _without_a_quorum(self: Replica) -> Any:
+    return tuple(member for member in self._set.state.union if member != self._link.broker_id)
+
+
+def _whole_at_the_confirmed(self: HaClient) -> bool:
+    caught_up = self.caught_up_with
+    return caught_up is not None and self._log.max_phy_offset + 2048 >= caught_up
+
+
+# --- controllers ------------------------------------------------------------------------------------------------------
+_ELECTED = replicas_info._APPLY[MasterElected]
+
+
+def _set_keeps_its_epoch(group: BrokerGroup, event: MasterElected) -> None:
+    set_epoch = group.sync_state_set_epoch
+    _ELECTED(group, event)
+    group.sync_state_set_epoch = set_epoch
+
+
+def _longest_first(answers: Any, *args: Any, **kwargs: Any) -> ElectedMaster:
+    return choose({item: replace(end, epoch=Epoch(0)) for item, end in answers.items()}, *args, **kwargs)
+
+
+_GROUP = image._group
+
+
+def _image_without(**lost: Any) -> Callable[[list[Any], int], BrokerGroup]:
+    def group(row: list[Any], place: int) -> BrokerGroup:
+        return replace(_GROUP(row, place), **lost)
+
+    return group
+
+
+def _old_sessions_count(self: HeartbeatTable, broker: BrokerLive) -> None:
+    """The end of any connection that a broker has registered by is its own."""
+
+
+# --- Raft -------------------------------------------------------------------------------------------------------------
+def _own_entries_stay(self: RaftLog, entries: Iterable[Any]) -> Any:
+    return next((entry for entry in entries if self.term_at(entry.index) is None), None)
+
+
+_ON_APPEND = follower.on_append
+
+
+def _commits_what_it_has(core: Core, now_ms: int, request: Any) -> None:
+    _ON_APPEND(core, now_ms, request)
+    core.log.commit_to(min(request.commit_index, core.log.last_index))
+
+
+def _long_lease(core: Core, role: Any, now_ms: int) -> bool:
+    return role.lease_at_ms is not None and now_ms < role.lease_at_ms + 4 * core.config.election_timeout_ms
+
+
+# --- the store --------------------------------------------------------------------------------------------------------
+@contextmanager
+def _whole_at_start() -> Iterator[None]:
+    """A start that finds less than what was confirmed, or damage, tells nobody."""
+    recover, set_unclean, busy = Store._recover, BootFile.set_unclean, list[int]()
+
+    def recovers(self: Store, process_id: int) -> None:
+        busy.append(1)
+        try:
+            recover(self, process_id)
+        finally:
+            busy.pop()
+
+    def says(self: BootFile, unclean: bool) -> None:
+        if not busy:
+            set_unclean(self, unclean)
+
+    with patch.object(Store, "_recover", recovers), patch.object(BootFile, "set_unclean", says):
+        yield
+
+
+def _goes_unnamed(self: Store, now_ms: int, patience_ms: int, retry_ms: int) -> bool:
+    return self._trimmer.schedule_unlink(now_ms, patience_ms, retry_ms)
+
+
+_SET_ASIDE = Store._set_aside
+
+
+def _set_aside_unmarked(self: Store) -> str:
+    with patch.object(ProgressFile, "lower", lambda *args, **kwargs: None):
+        return _SET_ASIDE(self)
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+_UNSAVED, _LOG_CUT, _MERGE = DelayOffsetTable.unsaved, DelayOffsetTable.log_cut, OffsetTable.merge
+
+
+def _saved_ahead(self: DelayOffsetTable) -> Any:
+    end = self._log.max_phy_offset
+    with patch.object(self, "_log", SimpleNamespace(synced_offset=end, max_phy_offset=end)):
+        return _UNSAVED(self)
+
+
+def _cut_in_memory(self: DelayOffsetTable, *args: Any) -> None:
+    with patch.object(self, "_save", lambda: None):
+        _LOG_CUT(self, *args)
+
+
+def _takes_older(self: OffsetTable, changes: Iterable[OffsetChange]) -> None:
+    for change in changes:
+        self._take(change)
+    self._stamps = dict(sorted(self._stamps.items(), key=lambda item: item[1]))
+    self._removed.sort()
+
+
+def _without_resets(self: OffsetTable, changes: Iterable[OffsetChange]) -> None:
+    _MERGE(self, [change._replace(is_reset=False) for change in changes])
+
+
+def _sequences_anew(self: OffsetTable, epoch: int, wall_ms: int) -> None:
+    self.epoch, self._floor = epoch, 0
+
+
+def _commits_at_once(self: OffsetTable, group: str, topic: str, queue_id: int, offset: int) -> bool:
+    return self._put((f"{topic}@{group}", queue_id), offset)
+
+
+# --- timers -----------------------------------------------------------------------------------------------------------
+_MESSAGES, _TAKE = TimerService._messages, TimerService._take
+
+
+def _damaged_left_out(self: TimerService, entries: Any, now_ms: int) -> Any:
+    late, self._late = self._late, WaitingTimers()
+    try:
+        return _MESSAGES(self, entries, now_ms)
+    finally:
+        self._late = late
+
+
+def _damaged_passed_over(self: TimerService) -> bool:
+    before = self._taken_offset
+    more = _TAKE(self)
+    high = self._log.queue_range(TIMER_TOPIC, 0)[1]
+    if not more and self._taken_offset < high:
+        self._taken_offset += 1
+    return more or self._taken_offset > before
+
+
+def _one_look(self: KnownTime, taken_offset: int, now_ms: int) -> None:
+    """A clock that is put back is not seen."""
+    if not self._mark_ms:
+        self._set_mark(now_ms)
+    if self._is_reached(taken_offset):
+        self.ms = self._mark_ms
+        self._set_mark(max(now_ms, self._mark_ms))
+        if self._is_reached(taken_offset):
+            self.ms = max(now_ms, self.ms)
+
+
+_ADD_NEAR = WaitingTimers._add_near
+
+
+def _as_they_come(self: WaitingTimers, slot_ms: int, queue_offset: int) -> None:
+    with patch("rmqha.broker.timers.waiting.bisect_left", lambda offsets, offset, low: len(offsets)):
+        _ADD_NEAR(self, slot_ms, queue_offset)
+
+
+def _recalls_go(self: TimerService) -> None:
+    for slot_ms in [slot_ms for slot_ms in self._recalls if slot_ms < self._front[0]]:
+        del self._recalls[slot_ms]
+
+
+# --- forwarding -------------------------------------------------------------------------------------------------------
+_PASS_ON = SendForwarder._pass_on
+
+
+class _Praising:
+    """A caller that takes each answer for the best."""
+
+    def __init__(self, caller: Any) -> None:
+        self._caller = caller
+        self.oneway = caller.oneway
+
+    async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
+        reply: Command = await self._caller.call(address, command, timeout_ms)
+        if reply.code in (ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT):
+            reply.code = ResponseCode.SUCCESS
+        return reply
+
+
+async def _says_more(self: SendForwarder, channel: Any, command: Command, master: str, timeout_ms: int) -> bool:
+    if not isinstance(self._client, _Praising):
+        self._client = _Praising(self._client)
+    return await _PASS_ON(self, channel, command, master, timeout_ms)
+
+
+OUTSIDER_MUTATIONS: dict[str, Callable[[], Any]] = {
+    "a target that lacks its last bytes counts as level (ruling 18)": lambda: patch.object(
+        HandOver, "look", _nearly_level
+    ),
+    "a proposed set counts as a majority (ruling 1)": lambda: patch.object(
+        CommitTracker, "has_quorum", _counts_proposals
+    ),
+    "a set of the same epoch is news": lambda: patch.object(SyncStateSet, "decided", _same_epoch_is_news),
+    "a lost answer leaves nothing open": lambda: patch.object(SyncStateSet, "lost", _nothing_is_open),
+    "a set that has moved is a refusal": lambda: patch.object(
+        sync_state_set_manager,
+        "_CERTAIN_REFUSALS",
+        (*sync_state_set_manager._CERTAIN_REFUSALS, ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH),
+    ),
+    "an entry without bytes lends its epoch": lambda: patch.object(Replica, "_begin_epoch", _entries_only),
+    "nearly all that was lost makes a replica whole (ruling 3)": lambda: patch.object(
+        HaClient, "is_caught_up", property(_whole_at_the_confirmed)
+    ),
+    "a follower's own entries stay (Raft)": lambda: patch.object(RaftLog, "first_conflict", _own_entries_stay),
+    "epoch entries behind the log's end stay": lambda: patch.object(EpochFile, "drop_beyond", lambda self, end: 0),
+}
+
+OUTSIDER_OPEN: dict[str, Callable[[], Any]] = {
+    "a master that has handed over takes sends again at once": lambda: patch.object(HandOver, "look", _goes_on_at_once),
+    "a refusal ends what was proposed before": lambda: patch.object(SyncStateSet, "refused", _refused_for_good),
+    "changes are answered by the confirmed set alone (ruling 16)": lambda: patch.object(
+        Replica, "other_members", _by_the_confirmed
+    ),
+    "tables change while too few replicas are in the set (ruling 16)": lambda: patch.object(
+        Replica, "other_members", _without_a_quorum
+    ),
+    "an election keeps the set's epoch": lambda: patch.dict(
+        replicas_info._APPLY, {MasterElected: _set_keeps_its_epoch}
+    ),
+    "the longer log wins before the newer epoch": lambda: patch.object(election, "choose", _longest_first),
+    "a snapshot forgets who is eligible (ruling 9)": lambda: patch.object(image, "_group", _image_without(eligible=())),
+    "a snapshot forgets a change of totalReplicas": lambda: patch.object(
+        image, "_group", _image_without(next_total_replicas=0)
+    ),
+    "a snapshot forgets who is drained": lambda: patch.object(image, "_group", _image_without(drained_ids=())),
+    "the end of an older connection ends the newer one (ruling 17)": lambda: patch.object(
+        HeartbeatTable, "_unbind", _old_sessions_count
+    ),
+    "a follower commits what it has (Raft)": lambda: patch.object(follower, "on_append", _commits_what_it_has),
+    "a lease outlasts the others' patience (Raft)": lambda: patch.object(raft_leader, "lease_valid", _long_lease),
+    "a start finds nothing unclean but a loss of power (ruling 29)": _whole_at_start,
+    "old files go before the progress speaks of what stays": lambda: patch.object(
+        Store, "schedule_unlink", _goes_unnamed
+    ),
+    "a log that is given up leaves its progress": lambda: patch.object(Store, "_set_aside", _set_aside_unmarked),
+    "nobody is told of a cut": lambda: patch.object(Store, "on_truncate", lambda self, hook: None),
+    "what counted on another master's log stays": lambda: patch.object(
+        DelayOffsetTable, "forget_ahead", lambda self: None
+    ),
+    "deliveries are saved before their copies are synced": lambda: patch.object(
+        DelayOffsetTable, "unsaved", _saved_ahead
+    ),
+    "a cut of delay offsets stays in memory": lambda: patch.object(DelayOffsetTable, "log_cut", _cut_in_memory),
+    "delay offsets may lie behind their queues": lambda: patch.object(
+        DelayOffsetTable, "clamp", lambda self, end_of, timer_end: None
+    ),
+    "an older offset replaces a newer one": lambda: patch.object(OffsetTable, "merge", _takes_older),
+    "a slave forgets that an offset was set back": lambda: patch.object(OffsetTable, "merge", _without_resets),
+    "a restarted master counts its offsets anew": lambda: patch.object(OffsetTable, "new_epoch", _sequences_anew),
+    "commits count before a member knows that its offset was set back": lambda: patch.object(
+        OffsetTable, "commit", _commits_at_once
+    ),
+    "a cut leaves the timers that are known": lambda: patch.object(TimerService, "log_cut", lambda self: None),
+    "a rotten timer message is left out (ruling 30)": lambda: patch.object(
+        TimerService, "_messages", _damaged_left_out
+    ),
+    "a timer message that cannot be read is passed over (ruling 30)": lambda: patch.object(
+        TimerService, "_take", _damaged_passed_over
+    ),
+    "timers do not see that a clock is put back": lambda: patch.object(KnownTime, "look", _one_look),
+    "timers of a slot stand as they came": lambda: patch.object(WaitingTimers, "_add_near", _as_they_come),
+    "what takes back goes before what is late": lambda: patch.object(TimerService, "_drop_recalls", _recalls_go),
+    "an answer of a passed-on send says more than the master": lambda: patch.object(
+        SendForwarder, "_pass_on", _says_more
+    ),
+    "a lost answer of a passed-on send is a refusal": lambda: patch.object(forward, "DUPLICATE_POSSIBLE", "planted"),
+}
+"""Looked for in too few runs to call them missed (docs/internals/simulation.md): `planted` takes their names too."""
