@@ -257,8 +257,7 @@ def _as_they_come(self: WaitingTimers, slot_ms: int, queue_offset: int) -> None:
 
 
 def _recalls_go(self: TimerService) -> None:
-    for slot_ms in [slot_ms for slot_ms in self._recalls if slot_ms < self._front[0]]:
-        del self._recalls[slot_ms]
+    self._recalls.drop_below(self._front[0])
 
 
 # --- forwarding -------------------------------------------------------------------------------------------------------
