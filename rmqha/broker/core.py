@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
 from zlib import crc32
 
 from rmqha.broker.access.user_requests import UserRequests
 from rmqha.broker.access.user_table import UserTable
+from rmqha.broker.pop.services import ACK_CODES, PopServices
 from rmqha.broker.replication.read_repair import ReadRepair
 from rmqha.broker.replication.replica_driver import ReplicaDriver
 from rmqha.broker.replication.tail_room import TailRoom
@@ -173,6 +174,7 @@ class BrokerCore:
             host.memory_bytes,
             self.statistics,
         )
+        self.pops = self._pops(store_host, host.memory_bytes)
         hour = self.retention.local_hour
         watched = self.live, self.driver, self.send, self.pull, self.schedule, self.timers
         self.admin = AdminRequests(*watched, clock, host, hour, shell, self.statistics)
@@ -182,7 +184,6 @@ class BrokerCore:
         if not all(table.file.is_saved for table in (self.topics, self.groups, self.users)):
             self.save_tables()  # what is in doubt since a kill; a slave tries again before it polls
         self.live.hear(self._configure)
-        self.dispatched = self.pull.dispatched
 
     def _machine(self, config: BrokerConfig, identity: IdentityStore) -> ReplicaMachine:
         if not config.enable_controller_mode:
@@ -190,6 +191,14 @@ class BrokerCore:
         wall_offset_ms = self._clock.wall_ms() - self._clock.now_ms()
         rules = self._may_join, self._table_waits
         return Replica(config, self.store, identity, self._tracer, *rules, wall_offset_ms, self._shell)
+
+    def _pops(self, store_host: tuple[bytes, int], memory_bytes: int) -> PopServices:
+        tables = self.topics, self.groups, self.offsets, self.clients
+        places = self._clock, self._tracer, store_host, self._shell, memory_bytes, self.statistics, self.pull
+        pops = PopServices(self.config, self._disk, self.store, self.driver, tables, self.timers, *places)
+        for line in pops.findings:
+            self._tracer.event("recovery", finding=line)
+        return pops
 
     def tell(self, state: ReplicaState) -> None:
         self.retention.tell(state)
@@ -228,18 +237,22 @@ class BrokerCore:
             self.send,
             self.recalls,
             self.transactions,
+            self.pops,
         )
         self.read_repair = ReadRepair(store, self.replica, self._tracer, self._repair_settled)
         asked = (feed, consumers, self.calls, queries, self.tables, group, self.admin, locks, self.retention)
         users = UserRequests(self.users, changes, feed)
         self.timer_requests = TimerRequests(self.timers, clock, lambda: delays.version, lambda: driver.is_serving)
-        parts = (*asked, self.timer_requests, users, self.send, selectors, self.queue_ends, self.read_repair)
+        parts = (*asked, self.timer_requests, users, self.send, selectors, self.queue_ends, self.read_repair, self.pops)
         appending = self.send, self.pull, self.send_back, self.transactions, self.recalls
-        return BrokerProcessor(*appending, consumers, parts, self.room, lambda: driver.is_log_free, driver.catch_up)
+        return BrokerProcessor(
+            *appending, self.pops, consumers, parts, self.room, lambda: driver.is_log_free, driver.catch_up
+        )
 
     def _repair_settled(self) -> None:
         """A damaged record is whole again, or nobody has it: whatever waits for one looks again."""
         self.pull.repaired()
+        self.pops.pop.polls.wake_all()
         self._shell.wake_schedule()
         self._shell.wake_transactions()
 
@@ -283,6 +296,9 @@ class BrokerCore:
         self.timers.role_changed()
         self.transactions.role_changed()
         self.pull.role_changed()
+        self.pops.role_changed()
+        if action.role is Role.SLAVE:
+            self.pops.demoted()
         self._shell.role_changed(action)
 
     def opened(self) -> None:
@@ -292,6 +308,10 @@ class BrokerCore:
         restored = self.topics.restore(self.store.queues(), self.store.batch_topics)
         if restored:
             self._tracer.event("topics_restored", topics=restored)
+
+    def dispatched(self, grown: Iterable[tuple[str, int]]) -> None:
+        self.pull.dispatched(grown)
+        self.pops.dispatched(grown)
 
     def _may_join(self, slave_id: BrokerId) -> bool:
         return self.feed.may_join(slave_id)
@@ -316,6 +336,7 @@ class BrokerCore:
         if self.driver.is_log_free:
             self.schedule.deliver()
             self.timers.deliver()
+            self.pops.step()
 
     def _deliveries_cut(self, end_offset: int) -> None:
         self.delay_offsets.log_cut(end_offset, self.schedule.end_of, self.timers.end_offset)
@@ -341,6 +362,8 @@ class BrokerCore:
                 self.transactions.admit(channel, command)
             elif command.code == RequestCode.RECALL_MESSAGE:
                 self.recalls.admit(channel, command)
+            elif command.code in ACK_CODES:
+                self.pops.acks.admit(channel, command)
             else:
                 self.send.admit(channel, [command])
 
@@ -401,6 +424,9 @@ class BrokerCore:
         if delays is not None:
             yield partial(self.delay_offsets.write, delays)
         yield from self.timer_snapshots.writes()
+        orders = self.pops.orders.unsaved(self._clock.wall_ms())
+        if orders is not None:
+            yield partial(self.pops.orders.write, orders)
 
 
 def _unique_keys(store_host: tuple[bytes, int], host: HostFacts, started_at_ms: int) -> UniqueKeys:

@@ -103,6 +103,9 @@ class HostShell:
     def call_client(self, channel: Channel, command: Command, timeout_ms: int, done: Done) -> None:
         self._nursery.start_soon(_call, channel, command, timeout_ms, done)
 
+    def ask_name_server(self, command: Command, done: Done) -> None:
+        self._nursery.start_soon(self._link.ask, command, done)
+
     def address_problem(self) -> str:
         return self._advertised.problem
 

@@ -76,10 +76,14 @@ class BrokerLoops:
         without this."""
         now_s, before_s = trio.current_time(), self._dispatch_woken_at_s
         self._dispatch_woken_at_s = now_s
-        if now_s - before_s > DISPATCH_DELAY_MS / 1000 or self._core.pull.hold_count or not self._driver.is_serving:
+        if now_s - before_s > DISPATCH_DELAY_MS / 1000 or self._is_waited_for or not self._driver.is_serving:
             self._dispatch.set()
         elif self._dispatch_wait.deadline == math.inf:
             self._dispatch_wait.deadline = now_s + DISPATCH_DELAY_MS / 1000
+
+    @property
+    def _is_waited_for(self) -> bool:
+        return bool(self._core.pull.hold_count or self._core.pops.poll_count)
 
     def wake_flush(self) -> None:
         self._flush.set()
@@ -250,6 +254,7 @@ class BrokerLoops:
             await trio.sleep(HOLD_TICK_MS / 1000)
             if self._driver.is_log_free:
                 self._core.pull.timeout()
+                self._core.pops.timeout()
             self._core.feed.timeout()
             self._core.room.timeout()
             now_ms = self._clock.now_ms()

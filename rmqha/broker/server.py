@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import trio
 
-from rmqha import __version__
 from rmqha.broker.advertised import HA, LISTEN, Advertised, Places, check_advertised, resolved, told_hosts
 from rmqha.broker.core import BrokerCore
 from rmqha.broker.host_shell import HostShell
@@ -261,12 +260,7 @@ def _open(
             choice.kernel,
             quotas,
             HostFacts(
-                process={
-                    "pid": os.getpid(),
-                    "dataDirectory": str(root),
-                    "kernel": choice.words,
-                    "release": __version__,
-                },
+                process={"pid": os.getpid(), "dataDirectory": str(root), "kernel": choice.words},
                 disk_usage=lambda: shutil.disk_usage(root),
                 history=tracer.history,
                 local_hour=lambda: time.localtime().tm_hour,
@@ -413,6 +407,7 @@ async def _leave(core: BrokerCore, link: NameServerLink, loops: BrokerLoops, tra
     tracer.event("stopping")
     core.driver.stopping()
     core.pull.refuse()
+    core.pops.refuse()
     with trio.move_on_after(HAND_OVER_MS / 1000):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.leave)

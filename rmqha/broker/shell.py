@@ -89,6 +89,10 @@ class BrokerShell(Protocol):
         """Send a request by the connection on which a client came; the answer, or the reason why there is none, goes
         to `done`."""
 
+    def ask_name_server(self, command: Command, done: Callable[[Command | str], None]) -> None:
+        """Send a request to a name server that answers; the answer, or the reason why there is none, goes to `done`,
+        later than in this call."""
+
     def address_problem(self) -> str:
         """The fault of the addresses that others are told, "" for none."""
         ...

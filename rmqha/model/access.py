@@ -16,7 +16,15 @@ from typing import Any
 
 from rmqha.model.config.delay_level import SCHEDULE_TOPIC
 from rmqha.model.error import ConfigError
-from rmqha.model.message import CHECK_MAX_TOPIC, DLQ_PREFIX, HALF_TOPIC, OP_TOPIC, RETRY_PREFIX, TIMER_TOPIC
+from rmqha.model.message import (
+    CHECK_MAX_TOPIC,
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    OP_TOPIC,
+    RETRY_PREFIX,
+    REVIVE_TOPIC_PREFIX,
+    TIMER_TOPIC,
+)
 
 MIN_KEY_CHARS = 6
 """RocketMQ wants more than six characters; its own examples have seven and eight. Shorter ones are typing errors."""
@@ -99,7 +107,7 @@ class Account:
             if has is None:
                 return self._group_refusal(group, any_of)
         if has is None:
-            has = self._default(self.default_topic, topic in MIXED_TOPICS)
+            has = self._default(self.default_topic, is_mixed(topic))
         return "" if has & any_of else self._lacks(any_of, "topic", topic)
 
     def _group_refusal(self, group: str, any_of: Permission) -> str:
@@ -294,6 +302,11 @@ def _permissions(value: Any, source: str) -> dict[str, Permission]:
             raise ConfigError(f"{source}: {item} is not of the form NAME=PERMISSION")
         found[name.strip()] = _permission(permission, source)
     return found
+
+
+def is_mixed(topic: str) -> bool:
+    """True if the broker keeps messages of all others there."""
+    return topic in MIXED_TOPICS or topic.startswith(REVIVE_TOPIC_PREFIX)
 
 
 def group_of_topic(topic: str) -> str | None:

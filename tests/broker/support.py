@@ -130,6 +130,7 @@ class FakeShell:
         self.holds = False
         self.held: list[Command] = []
         self.client_call: Call = _nobody_is_called
+        self.asked: list[tuple[Command, Done]] = []
 
     def role_changed(self, action: RoleChanged) -> None:
         self.roles.append(action)
@@ -219,6 +220,9 @@ class FakeShell:
 
     def call_client(self, channel: Channel, command: Command, timeout_ms: int, done: Done) -> None:
         self.client_call(channel, command, timeout_ms, done)
+
+    def ask_name_server(self, command: Command, done: Done) -> None:
+        self.asked.append((command, done))
 
     def address_problem(self) -> str:
         return ""
@@ -339,6 +343,7 @@ class Broker:
         while driver.dispatch_due and driver.dispatch():
             pass
         self.core.pull.timeout()
+        self.core.pops.timeout()
 
     def join_slave(self, broker_id: int, at: int = 0) -> None:
         """HA connection 1: a slave shakes hands and acks a log that ends at `at`."""

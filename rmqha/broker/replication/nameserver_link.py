@@ -73,6 +73,7 @@ class NameServerLink:
         self._aligned = False
         self._stopped = False
         self._left = trio.Event()
+        self._client: RemotingClient | None = None
 
     def _unknown(self) -> NameServerRegistration:
         return NameServerRegistration(self._config.broker_heartbeat_interval, self._config.register_name_server_period)
@@ -150,7 +151,22 @@ class NameServerLink:
         return AdvertisedState(replica.broker_id if self._aligned else None, self._revision)
 
     # --- tasks ------------------------------------------------------------------------------------------------------
+    async def ask(self, command: Command, done: Callable[[Command | str], None]) -> None:
+        """Give `done` the answer of the first name server that gives one, those first that could be reached last."""
+        fault = "there is no name server"
+        for address in sorted(self._registrations, key=self._unreachable.__contains__):
+            assert self._client is not None
+            try:
+                reply = await self._client.call(address, command, CALL_TIMEOUT_MS)
+            except UnreachableError as error:
+                fault = str(error)
+            else:
+                done(reply)
+                return
+        done(fault)
+
     async def run(self, client: RemotingClient) -> None:
+        self._client = client
         async with trio.open_nursery() as nursery:
             while True:
                 self._others = trio.Event()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from rmqha.broker.replication.tail_room import NOMINAL_BYTES, TailRoom
@@ -25,6 +25,9 @@ _APPENDS = frozenset(
         RequestCode.END_TRANSACTION,
         RequestCode.RECALL_MESSAGE,
         RequestCode.RESUME_CHECK_HALF_MESSAGE,
+        RequestCode.ACK_MESSAGE,
+        RequestCode.BATCH_ACK_MESSAGE,
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
     }
 )
 """Small requests that append a record, of one that was sent before."""
@@ -53,6 +56,15 @@ class Handlers(Protocol):
     def handlers(self) -> dict[int, Handler]: ...
 
 
+class PopHandlers(Protocol):
+    """The part that answers pops; `PopServices` is one."""
+
+    @property
+    def later(self) -> Mapping[int, Later]: ...
+
+    def closed(self, channel: Channel) -> None: ...
+
+
 class BrokerProcessor:
     """`parts` answer the requests that no processor of its own takes; `consumers` hears of connections that close."""
 
@@ -63,6 +75,7 @@ class BrokerProcessor:
         send_back: SendBackProcessor,
         transactions: TransactionService,
         recalls: RecallProcessor,
+        pops: PopHandlers,
         consumers: ConsumerRequests,
         parts: Iterable[Handlers],
         room: TailRoom,
@@ -76,6 +89,7 @@ class BrokerProcessor:
         self._send = send
         self._pull = pull
         self._consumers = consumers
+        self._pops = pops
         self._later: dict[int, Later] = {
             RequestCode.PULL_MESSAGE: pull.process,
             RequestCode.LITE_PULL_MESSAGE: pull.process,
@@ -83,6 +97,7 @@ class BrokerProcessor:
             RequestCode.END_TRANSACTION: transactions.process,
             RequestCode.RECALL_MESSAGE: recalls.process,
             RequestCode.RESUME_CHECK_HALF_MESSAGE: transactions.resume,
+            **pops.later,
         }
         self._handlers = {code: handler for part in parts for code, handler in part.handlers().items()}
 
@@ -168,6 +183,7 @@ class BrokerProcessor:
     def closed(self, channel: Channel) -> None:
         self._room.left(channel)
         self._pull.closed(channel)
+        self._pops.closed(channel)
         self._consumers.closed(channel)
 
 

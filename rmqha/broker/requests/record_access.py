@@ -7,7 +7,7 @@ the broker keeps messages of all others belongs to the topic that it is meant fo
 from __future__ import annotations
 
 from rmqha.broker.requests.request import RequestError
-from rmqha.model.access import MIXED_TOPICS, Needs, Permission
+from rmqha.model.access import Needs, Permission, is_mixed
 from rmqha.model.code import ResponseCode
 from rmqha.model.message import PROPERTY_REAL_TOPIC, PROPERTY_RETRY_TOPIC, find_property
 from rmqha.store.log.record import Record
@@ -16,7 +16,7 @@ from rmqha.wire.command import Command
 
 def owner_topic(record: Record) -> str:
     """The topic whose readers and writers a record is for."""
-    return (_property(record, PROPERTY_REAL_TOPIC) if record.topic in MIXED_TOPICS else "") or record.topic
+    return (_property(record, PROPERTY_REAL_TOPIC) if is_mixed(record.topic) else "") or record.topic
 
 
 def require_owner(command: Command, record: Record, permission: Permission) -> None:

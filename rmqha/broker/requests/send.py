@@ -20,7 +20,7 @@ from rmqha.broker.requests.retry import RetryRules
 from rmqha.broker.services.schedule import to_schedule
 from rmqha.broker.services.traffic import Traffic
 from rmqha.broker.services.transaction import RENEWAL_BYTES, to_half
-from rmqha.broker.tables.topics import BROKER_ONLY_TOPICS, DEFAULT_TOPIC, TopicConfig, TopicTable, refusal_to_send
+from rmqha.broker.tables.topics import DEFAULT_TOPIC, TopicConfig, TopicTable, is_broker_only, refusal_to_send
 from rmqha.broker.timers.message import deliver_at_ms, to_timer
 from rmqha.kernel.batch_kernel import BatchKernel, SendRead, SendRules, SendsTaken
 from rmqha.model.code import SEE_FAQ, RequestCode, ResponseCode
@@ -255,7 +255,7 @@ class SendProcessor:
             topic is None
             or topic.is_batch
             or not topic.writable
-            or name in BROKER_ONLY_TOPICS
+            or is_broker_only(name)
             or name.startswith(RETRY_PREFIX)
         ):
             return 0
@@ -515,7 +515,7 @@ class SendProcessor:
 
     def _topic(self, request: _Request) -> TopicConfig:
         topic = self._topics.get(request.topic)
-        if topic is None or topic.name in BROKER_ONLY_TOPICS:
+        if topic is None or is_broker_only(topic.name):
             refusal = refusal_to_send(request.topic)
             if refusal is not None:
                 raise _Refused(*refusal)

@@ -25,7 +25,6 @@ from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.groups import MAX_GROUP_BYTES, GroupTable, group_name_fault, settings_fault
 from rmqha.broker.tables.offsets import OffsetTable
 from rmqha.broker.tables.topics import (
-    BROKER_ONLY_TOPICS,
     DEFAULT_TOPIC,
     MAX_QUEUE_COUNT,
     PERM_INHERIT,
@@ -33,6 +32,7 @@ from rmqha.broker.tables.topics import (
     PERM_WRITE,
     TopicConfig,
     TopicTable,
+    is_broker_only,
     merge_attributes,
     topic_name_fault,
 )
@@ -171,7 +171,7 @@ class TableRequests:
         """The topic that there is when the change is made. Raises RequestError."""
         name, read, write, perm = given.name, given.read_queue_count, given.write_queue_count, given.perm
         fault = topic_name_fault(name)
-        if not fault and (name in BROKER_ONLY_TOPICS or name == DEFAULT_TOPIC):
+        if not fault and (is_broker_only(name) or name == DEFAULT_TOPIC):
             fault = f"The topic[{name}] is conflict with system topic."
         if fault:
             raise RequestError(ResponseCode.INVALID_PARAMETER, fault)

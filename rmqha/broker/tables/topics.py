@@ -15,7 +15,7 @@ from rmqha.broker.tables.table_version import Lineage, TableVersion
 from rmqha.model.code import ResponseCode
 from rmqha.model.config.delay_level import SCHEDULE_TOPIC, parse_delay_levels
 from rmqha.model.config.servers import BrokerConfig
-from rmqha.model.message import CHECK_MAX_TOPIC, HALF_TOPIC, OP_TOPIC, TIMER_TOPIC
+from rmqha.model.message import CHECK_MAX_TOPIC, HALF_TOPIC, OP_TOPIC, REVIVE_TOPIC_PREFIX, TIMER_TOPIC
 from rmqha.model.quota import TokenBucket
 from rmqha.port import Clock, Disk
 from rmqha.wire.lenient_json import Entries, dumps
@@ -65,10 +65,14 @@ BROKER_ONLY_TOPICS = frozenset(
         TIMER_TOPIC,
     }
 )
-"""Clients may not send to these."""
+"""Clients may not send to these, nor to any that `is_broker_only` says."""
 TRANSACTION_TOPICS = (HALF_TOPIC, OP_TOPIC)
 """In every table from the beginning: a slave of Apache's drops topics that its master does not have, and one that was
 master and lacks the first hangs for 90 s in its change to slave."""
+
+
+def is_broker_only(name: str) -> bool:
+    return name in BROKER_ONLY_TOPICS or name.startswith(REVIVE_TOPIC_PREFIX)
 
 
 def topic_name_fault(name: str) -> str:
@@ -489,7 +493,7 @@ def refusal_to_send(name: str) -> tuple[ResponseCode, str] | None:
     fault = topic_name_fault(name)
     if fault:
         return ResponseCode.INVALID_PARAMETER, fault
-    if name in BROKER_ONLY_TOPICS:
+    if is_broker_only(name):
         return ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden."
     return None
 

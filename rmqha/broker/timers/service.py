@@ -140,6 +140,9 @@ class TimerService:
         """Entries below it were taken out to be delivered."""
         self._taken_offset = self._first_offset = progress.first_offset
         self._first_due_ms = 0
+        self.delivered_ms = 0
+        """Messages that were stored before this wall time and were due by then are delivered, as far as they can be
+        read, and the copies acknowledged."""
 
     @property
     def end_offset(self) -> int:
@@ -376,9 +379,12 @@ class TimerService:
             self._front = due_now[-1].slot_ms, due_now[-1].offset + 1
             entries += due_now
         if not entries:
+            self.delivered_ms = max(self.delivered_ms, until_ms)
             return
         messages = self._messages(entries, now_ms)
         progress = self._progress_now(now_ms)
+        if not messages and len(entries) < MAX_DELIVERY_COUNT:
+            self.delivered_ms = max(self.delivered_ms, until_ms)
         if messages:
             self._append(messages, progress)
         elif progress != self._progress:
@@ -442,6 +448,8 @@ class TimerService:
             return
         if status is AckStatus.OK:
             self._pending = None
+            if not self._late:
+                self.delivered_ms = max(self.delivered_ms, self._front[0])
             self._moved(delivery.progress, delivery.end_offset)
             self._wake()
         elif status is AckStatus.SERVICE_NOT_AVAILABLE:

@@ -237,7 +237,7 @@ _BROKER = (
         """,
     ),
     _ignored(
-        "pop is bounded and answered by rmqha's own rules, if at all (docs/use/compatibility.md)",
+        "pop is bounded and answered by rmqha's own rules (docs/use/compatibility.md)",
         """
         appendAckAsync appendCkAsync enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag
         enablePopBatchAck enablePopBufferMerge enablePopLog enablePopMessageThreshold enableRetryTopicV2

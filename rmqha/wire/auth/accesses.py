@@ -15,7 +15,7 @@ from rmqha.model.authorization.users import UserAccount
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.message import RETRY_PREFIX
-from rmqha.wire.auth.acl_needs import ANY_ACCOUNT, members, needs
+from rmqha.wire.auth.acl_needs import ANY_ACCOUNT, acknowledged, members, needs, popped_from
 from rmqha.wire.body_bound import body_fault
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
@@ -46,6 +46,10 @@ _FIELDS: Mapping[int, _Fields] = {
     RequestCode.RECALL_MESSAGE: _Fields(PUB, "topic"),
     RequestCode.PULL_MESSAGE: _Fields(SUB, "topic", "consumerGroup", own_retry=True),
     RequestCode.LITE_PULL_MESSAGE: _Fields(SUB, "topic", "consumerGroup", own_retry=True),
+    RequestCode.POP_MESSAGE: _Fields(SUB, "topic", "consumerGroup"),
+    RequestCode.PEEK_MESSAGE: _Fields(SUB, "topic", "consumerGroup"),
+    RequestCode.NOTIFICATION: _Fields(SUB, "topic", "consumerGroup"),
+    RequestCode.POLLING_INFO: _Fields(SUB | GET, "topic", "consumerGroup"),
     RequestCode.QUERY_MESSAGE: _Fields(SUB | GET, "topic"),
     RequestCode.QUERY_CONSUMER_OFFSET: _Fields(SUB | GET, "topic", "consumerGroup", own_retry=True),
     RequestCode.UPDATE_CONSUMER_OFFSET: _Fields(SUB | UPDATE, "topic", "consumerGroup", own_retry=True),
@@ -230,6 +234,28 @@ def _group_list(command: Command) -> _Accesses:
     return tuple(dict.fromkeys(_group(group, CREATE | UPDATE) for group in groups))
 
 
+def _popped(command: Command) -> _Accesses:
+    group = command.ext["consumerGroup"]
+    return (_topic(popped_from(command.ext["topic"], group), SUB), _group(group, SUB))
+
+
+def _popped_batch(command: Command) -> _Accesses:
+    used = ((_topic(topic, SUB), _group(group, SUB)) for topic, group in acknowledged(command))
+    return tuple(dict.fromkeys(access for both in used for access in both))
+
+
+def _assignment(command: Command) -> _Accesses:
+    body = loads(command.body)
+    group = str(body["consumerGroup"])
+    topic = popped_from(str(body["topic"]), group)
+    return (_group(group, SUB), *(() if topic.startswith(RETRY_PREFIX) else (_topic(topic, SUB),)))
+
+
+def _request_mode(command: Command) -> _Accesses:
+    body = loads(command.body)
+    return (_topic(str(body["topic"]), UPDATE), _group(str(body["consumerGroup"]), UPDATE))
+
+
 def _all_topics(command: Command) -> _Accesses:
     return (Access(ResourceType.TOPIC, ALL_OF_THEM, LISTS),)
 
@@ -254,6 +280,12 @@ _SPECIAL: Mapping[int, Callable[[Command], _Accesses]] = {
     RequestCode.QUERY_CONSUME_QUEUE: _consume_queue,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: _topic_list,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _group_list,
+    RequestCode.ACK_MESSAGE: _popped,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _popped,
+    RequestCode.BATCH_ACK_MESSAGE: _popped_batch,
+    RequestCode.QUERY_ASSIGNMENT: _assignment,
+    RequestCode.SET_MESSAGE_REQUEST_MODE: _request_mode,
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: _all_groups,
     RequestCode.GET_ALL_TOPIC_CONFIG: _all_topics,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _all_groups,
 }

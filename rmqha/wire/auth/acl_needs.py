@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from rmqha.model.access import Needs, Permission
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteProtocolError
-from rmqha.model.message import HALF_TOPIC
+from rmqha.model.message import HALF_TOPIC, RETRY_PREFIX
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 
@@ -39,6 +39,10 @@ _NAMES: Mapping[int, _Names] = {
     RequestCode.RECALL_MESSAGE: _Names("topic", PUB),
     RequestCode.PULL_MESSAGE: _Names("topic", group="consumerGroup"),
     RequestCode.LITE_PULL_MESSAGE: _Names("topic", group="consumerGroup"),
+    RequestCode.POP_MESSAGE: _Names("topic", group="consumerGroup"),
+    RequestCode.PEEK_MESSAGE: _Names("topic", group="consumerGroup"),
+    RequestCode.NOTIFICATION: _Names("topic", group="consumerGroup"),
+    RequestCode.POLLING_INFO: _Names("topic", group="consumerGroup"),
     RequestCode.QUERY_MESSAGE: _Names("topic"),
     RequestCode.QUERY_CONSUMER_OFFSET: _Names("topic", group="consumerGroup"),
     RequestCode.UPDATE_CONSUMER_OFFSET: _Names("topic", group="consumerGroup"),
@@ -168,7 +172,50 @@ def _consume_queue(command: Command) -> Needs:
     return _to_consume([command.ext["topic"]], [group] if group else [])
 
 
+def _popped(command: Command) -> Needs:
+    """Rights for a popped message: one that came again belongs to the topic that it was of."""
+    group = command.ext["consumerGroup"]
+    return _to_consume([popped_from(command.ext["topic"], group)], [group])
+
+
+def popped_from(topic: str, group: str) -> str:
+    """The topic whose messages come to `group` again in `topic`; `topic` itself for any other."""
+    for separator in "_+":
+        begin = f"{RETRY_PREFIX}{group}{separator}"
+        if topic.startswith(begin):
+            return topic.removeprefix(begin)
+    return topic
+
+
+def _popped_batch(command: Command) -> Needs:
+    acks = acknowledged(command)
+    return _to_consume([topic for topic, _ in acks], [group for _, group in acks])
+
+
+def acknowledged(command: Command) -> list[tuple[str, str]]:
+    """(topic, group) of each acknowledgement of a batch. Raises KeyError, TypeError, AttributeError and
+    RemoteProtocolError."""
+    found = []
+    for item in members(loads(command.body) if command.body else {}, "acks"):
+        topic, group = item.get("t", item.get("topic")), item.get("c", item.get("consumerGroup"))
+        if not isinstance(topic, str) or not isinstance(group, str):
+            raise TypeError
+        found.append((popped_from(topic, group), group))
+    if not found:
+        raise KeyError("acks")
+    return found
+
+
+def _assignment(command: Command) -> Needs:
+    body = loads(command.body)
+    return _to_consume([popped_from(str(body["topic"]), str(body["consumerGroup"]))], [str(body["consumerGroup"])])
+
+
 _SPECIAL: Mapping[int, Callable[[Command], Needs]] = {
+    RequestCode.ACK_MESSAGE: _popped,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _popped,
+    RequestCode.BATCH_ACK_MESSAGE: _popped_batch,
+    RequestCode.QUERY_ASSIGNMENT: _assignment,
     RequestCode.HEART_BEAT: _heartbeat,
     RequestCode.UNREGISTER_CLIENT: _unregister,
     RequestCode.END_TRANSACTION: _end_transaction,

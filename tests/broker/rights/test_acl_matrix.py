@@ -101,7 +101,27 @@ def _json(code: int, body: object) -> Row:
     return Row("admin", lambda world, t, g: Command(code, {}, dumps(body)))
 
 
+def _batch_ack(world: World, t: Side, g: Side) -> Command:
+    item = {"t": t.topic, "c": g.group, "r": "0", "so": 0, "q": 0, "rq": 0, "pt": 1, "it": 1, "b": "AQ=="}
+    return Command(RequestCode.BATCH_ACK_MESSAGE, {}, dumps({"brokerName": "broker-a", "acks": [item]}))
+
+
+def _assignment(world: World, t: Side, g: Side) -> Command:
+    body = {"topic": t.topic, "consumerGroup": g.group, "clientId": g.client_id, "strategyName": "AVG"}
+    world.broker.core.pops.mode_requests.knows_route(t.topic, [])
+    return Command(RequestCode.QUERY_ASSIGNMENT, {}, dumps(body))
+
+
 C = RequestCode
+POP = {
+    "queueId": "-1",
+    "maxMsgNums": "1",
+    "invisibleTime": "60000",
+    "pollTime": "0",
+    "bornTime": "0",
+    "initMode": "0",
+}
+RECEIPT = {"queueId": "0", "offset": "0", "invisibleTime": "1", "extraInfo": "0 1 1 0 0 broker-a 0 0"}
 OFFSET = {"queueId": "0", "commitOffset": "2"}
 NOW = {"beginTimestamp": "0", "endTimestamp": str(1 << 60), "maxNum": "32"}
 ROWS: dict[int, Row] = {
@@ -222,6 +242,20 @@ ROWS: dict[int, Row] = {
     C.RMQHA_READ_RECORD: _fields(C.RMQHA_READ_RECORD, "admin", version="1", phyOffset="0"),
     C.RMQHA_READ_LOG_FILE: _fields(C.RMQHA_READ_LOG_FILE, "admin"),
     C.RMQHA_HOLDS_SENDS: _fields(C.RMQHA_HOLDS_SENDS, "any"),
+    C.POP_MESSAGE: _fields(C.POP_MESSAGE, "both", "topic", "consumerGroup", **POP),
+    C.PEEK_MESSAGE: _fields(C.PEEK_MESSAGE, "both", "topic", "consumerGroup", **POP),
+    C.NOTIFICATION: _fields(C.NOTIFICATION, "both", "topic", "consumerGroup", **POP),
+    C.POLLING_INFO: _fields(C.POLLING_INFO, "both", "topic", "consumerGroup", **POP),
+    C.ACK_MESSAGE: _fields(C.ACK_MESSAGE, "both", "topic", "consumerGroup", **RECEIPT),
+    C.CHANGE_MESSAGE_INVISIBLETIME: _fields(
+        C.CHANGE_MESSAGE_INVISIBLETIME, "both", "topic", "consumerGroup", **RECEIPT
+    ),
+    C.BATCH_ACK_MESSAGE: Row("both", _batch_ack),
+    C.QUERY_ASSIGNMENT: Row("both", _assignment),
+    C.SET_MESSAGE_REQUEST_MODE: _json(
+        C.SET_MESSAGE_REQUEST_MODE, {"topic": OWN.topic, "consumerGroup": OWN.group, "mode": "POP"}
+    ),
+    C.GET_ALL_MESSAGE_REQUEST_MODE: _fields(C.GET_ALL_MESSAGE_REQUEST_MODE, "admin"),
 }
 
 

@@ -78,5 +78,9 @@ class SimShell:
         """No operator of these runs asks a client."""
         done("no client answers")
 
+    def ask_name_server(self, command: Command, done: Callable[[Command | str], None]) -> None:
+        """No client of these runs lets the broker divide queues."""
+        done("no name server answers")
+
     def address_problem(self) -> str:
         return ""

@@ -1,0 +1,335 @@
+"""Requests 200051, 200151 and 200053: popped messages that are done, or that shall come again at another time.
+
+An acknowledgement is a message that waits beside its checkpoint; it is answered when the group's ack rule holds it, and
+what was answered counts whoever is master when the time comes. Another time is a new checkpoint and an acknowledgement
+of the old one, appended together. Codes and remarks are RocketMQ's. Data plane, no trio.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from rmqha.broker.pop.checkpoint import REVIVE_QUEUE_COUNT, Ack, CheckPoint, bits_to_offsets
+from rmqha.broker.pop.order_info import STALE
+from rmqha.broker.pop.order_table import OrderTable
+from rmqha.broker.pop.positions import PopQueue
+from rmqha.broker.pop.receipt import Receipt, real_topic
+from rmqha.broker.pop.revive import ReviveService
+from rmqha.broker.replication.waiter import MessageAppender, Waiter, Waiting
+from rmqha.broker.requests.request import Channel, RequestError, not_admitted, number, text
+from rmqha.broker.requests.send import SendHolder
+from rmqha.broker.tables.offsets import OffsetTable
+from rmqha.broker.tables.topics import TopicTable
+from rmqha.ha.action import AckStatus
+from rmqha.model.code import SEE_FAQ, RequestCode, ResponseCode
+from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.error import UsageError
+from rmqha.model.offset import QueueOffset
+from rmqha.port import Clock
+from rmqha.store.log.record import Host, NewMessage
+from rmqha.wire import lenient_json
+from rmqha.wire.command import Command
+
+MAX_ACKS = 1024
+"""Checkpoints that one request acknowledges messages of, and messages of one of them."""
+
+
+class AckLog(Protocol):
+    """The part of the store that says which messages there are; `Store` is one."""
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]: ...
+
+
+class _Acked(Waiting):
+    """Acknowledgements of one request, until they count."""
+
+    __slots__ = ("_acks", "_revive", "_waiter")
+
+    def __init__(self, revive: ReviveService, acks: list[_Due], waiter: Waiter) -> None:
+        self._revive = revive
+        self._acks = acks
+        self._waiter = waiter
+        for due in acks:
+            revive.ack_begins(due.ack.key)
+
+    def finish(self, status: AckStatus) -> None:
+        for due in self._acks:
+            self._revive.ack_ends(due.ack, due.revive_queue_id, is_held=status is AckStatus.OK)
+        self._waiter.finish(status)
+
+
+class _Due(NamedTuple):
+    ack: Ack
+    revive_queue_id: int
+    due_ms: int
+
+
+class AckProcessor:
+    """`wake` tells pops that a group may get more of a topic: the one that waited for its turn is done."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        log: AckLog,
+        appends: MessageAppender,
+        holder: SendHolder,
+        topics: TopicTable,
+        offsets: OffsetTable,
+        orders: OrderTable,
+        revive: ReviveService,
+        clock: Clock,
+        store_host: Host,
+        wake: Callable[[str, str], None],
+    ) -> None:
+        self._log = log
+        self._appends = appends
+        self._holder = holder
+        self._topics = topics
+        self._offsets = offsets
+        self._orders = orders
+        self._revive = revive
+        self._clock = clock
+        self._store_host = store_host
+        self._wake = wake
+        self.acked_count = 0
+        self.configure(config)
+
+    def configure(self, config: BrokerConfig) -> None:
+        self._config = config
+
+    def process(self, channel: Channel, command: Command) -> None:
+        """Answer now or when it counts; one that comes during a hand-over waits as a send does."""
+        if not self._holder.hold(channel, [command]):
+            self.admit(channel, command)
+
+    def admit(self, channel: Channel, command: Command) -> None:
+        """Admit a request that has been held long enough."""
+        code, remark = self._appends.admission()
+        reply = not_admitted(command, code, remark)
+        if code is ResponseCode.SUCCESS:
+            try:
+                if command.code == RequestCode.ACK_MESSAGE:
+                    self._ack(channel, command)
+                elif command.code == RequestCode.BATCH_ACK_MESSAGE:
+                    self._ack_batch(channel, command)
+                else:
+                    self._change(channel, command)
+            except RequestError as error:
+                reply = command.reply(error.code, {}, remark=str(error))
+            else:
+                return
+        if not command.is_oneway:
+            channel.send(reply)
+
+    # --- 200051 -------------------------------------------------------------------------------------------------------
+    def _ack(self, channel: Channel, command: Command) -> None:
+        """Raises RequestError."""
+        place, receipt = self._named(command, channel.peer), self._receipt(command)
+        offset = number(command, "offset")
+        low, high = self._log.queue_range(place.topic, place.queue_id)
+        if not low <= offset <= high:
+            key = f"{place.topic}@{place.queue_id}"
+            remark = f"offset is illegal, key:{key}, commit:{offset}, store:{low}~{high}"
+            raise RequestError(ResponseCode.NO_MESSAGE, remark)
+        if receipt.is_ordered:
+            self._ack_in_order(place, offset, receipt.pop_ms, channel.peer)
+            _answer(channel, command, command.reply(ResponseCode.SUCCESS, {}))
+            return
+        ack = Ack(*place_key(place), receipt.start_offset, receipt.pop_ms, receipt.broker_name, (offset,))
+        self._store(channel, command, [_Due(ack, receipt.revive_queue_id, receipt.due_ms)])
+
+    def _named(self, command: Command, peer: str) -> PopQueue:
+        """The queue that a request names. Raises RequestError."""
+        name, queue_id = text(command, "topic"), number(command, "queueId")
+        topic = self._topics.get(name)
+        if topic is None:
+            remark = f"topic[{name}] not exist, apply first please! {SEE_FAQ}"
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, remark)
+        if not 0 <= queue_id < topic.read_queue_count:
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"queueId[{queue_id}] is illegal, topic:[{name}] topicConfig.readQueueNums:"
+                f"[{topic.read_queue_count}] consumer:[/{peer}]",
+            )
+        return PopQueue(name, text(command, "consumerGroup"), queue_id)
+
+    def _receipt(self, command: Command) -> Receipt:
+        """Raises RequestError for one that this broker cannot have given."""
+        try:
+            receipt = Receipt.decode(text(command, "extraInfo"))
+        except ValueError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        self._check(receipt.broker_name, receipt.revive_queue_id, receipt.pop_ms, receipt.invisible_ms)
+        return receipt
+
+    def _check(self, broker_name: str, revive_queue_id: int, pop_ms: int, invisible_ms: int) -> None:
+        """Raises RequestError for what no pop of this broker can have been."""
+        now_ms = self._clock.wall_ms()
+        longest_ms = self._config.timer_max_delay_sec * 1000
+        is_ordered = Receipt(0, 0, 0, revive_queue_id, "0", "", 0).is_ordered
+        fault = ""
+        if broker_name != self._config.broker_name:
+            fault = f"it is of broker {broker_name[:127]}"
+        elif not is_ordered and not 0 <= revive_queue_id < REVIVE_QUEUE_COUNT:
+            fault = f"there is no revive queue {revive_queue_id}"
+        elif pop_ms < 0 or invisible_ms < 0 or (not is_ordered and pop_ms + invisible_ms > now_ms + longest_ms):
+            fault = f"a pop at {pop_ms} for {invisible_ms} ms cannot be"
+        if fault:
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, f"the receipt is none of this broker: {fault}")
+
+    def _ack_in_order(self, place: PopQueue, offset: int, pop_ms: int, peer: str) -> None:
+        """Raises RequestError."""
+        known = self._offsets.query(place.group, place.topic, place.queue_id) or 0
+        if offset < known:
+            return
+        info = self._orders.get(place)
+        following = offset + 1 if info is None else info.done(offset, pop_ms)
+        if following == STALE:
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"offset is illegal, key:{place.topic}@{place.group}@{place.queue_id}, old:{known}, commit:{offset}, "
+                f"next:{following}, /{peer}",
+            )
+        if following < 0:
+            return
+        self.acked_count += 1
+        self._orders.changed()
+        self._offsets.commit(place.group, place.topic, place.queue_id, following)
+        if info is None or not info.blocks(None, self._clock.wall_ms()):
+            self._wake(place.topic, place.group)
+
+    # --- 200151 -------------------------------------------------------------------------------------------------------
+    def _ack_batch(self, channel: Channel, command: Command) -> None:
+        """Raises RequestError."""
+        body = lenient_json.loads(command.body) if command.body else None
+        items = body.get("acks") if isinstance(body, dict) else None
+        if not isinstance(body, dict) or not isinstance(items, list) or not items:
+            _answer(channel, command, command.reply(ResponseCode.NO_MESSAGE, {}))
+            return
+        if len(items) > MAX_ACKS:
+            raise RequestError(ResponseCode.INVALID_PARAMETER, f"more than {MAX_ACKS} checkpoints at once")
+        broker_name, due = str(body.get("brokerName") or self._config.broker_name), list[_Due]()
+        try:
+            for item in items:
+                due += self._ack_of_batch(item, broker_name, channel.peer)
+        except (ValueError, TypeError, KeyError, binascii.Error) as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"the batch cannot be read: {error}") from None
+        self._store(channel, command, due)
+
+    def _ack_of_batch(self, item: Any, broker_name: str, peer: str) -> list[_Due]:
+        """Raises ValueError, TypeError, KeyError and RequestError."""
+        if not isinstance(item, Mapping):
+            raise TypeError("an acknowledgement is no object")
+        group = str(_either(item, "c", "consumerGroup"))
+        topic = real_topic(str(_either(item, "t", "topic")), group, str(_either(item, "r", "retry")))
+        place = PopQueue(topic, group, int(_either(item, "q", "queueId")))
+        start, revive_id = int(_either(item, "so", "startOffset")), int(_either(item, "rq", "reviveQueueId"))
+        pop_ms, invisible_ms = int(_either(item, "pt", "popTime")), int(_either(item, "it", "invisibleTime"))
+        self._check(broker_name, revive_id, pop_ms, invisible_ms)
+        known = self._topics.get(topic)
+        if known is None or not 0 <= place.queue_id < known.read_queue_count:
+            return []
+        low, high = self._log.queue_range(*_queue(place))
+        bits = base64.b64decode(str(_either(item, "b", "bitSet")), validate=True)
+        offsets = [offset for offset in bits_to_offsets(start, bits, MAX_ACKS) if low <= offset <= high]
+        if Receipt(0, 0, 0, revive_id, "0", "", 0).is_ordered:
+            for offset in offsets:
+                self._ack_in_order(place, offset, pop_ms, peer)
+            return []
+        ack = Ack(*place_key(place), start, pop_ms, broker_name, tuple(offsets), is_batch=True)
+        return [_Due(ack, revive_id, pop_ms + invisible_ms)] if offsets else []
+
+    # --- 200053 -------------------------------------------------------------------------------------------------------
+    def _change(self, channel: Channel, command: Command) -> None:
+        """Raises RequestError."""
+        place, receipt = self._named(command, channel.peer), self._receipt(command)
+        offset, invisible_ms = number(command, "offset"), number(command, "invisibleTime")
+        longest_ms = self._config.timer_max_delay_sec * 1000
+        if not 0 <= invisible_ms <= longest_ms:
+            raise RequestError(ResponseCode.INVALID_PARAMETER, f"invisibleTime must be from 0 to {longest_ms} ms")
+        low, high = self._log.queue_range(place.topic, place.queue_id)
+        if not low <= offset < high:
+            raise RequestError(ResponseCode.NO_MESSAGE, f"there is no message {offset} in the queue")
+        now_ms = self._clock.wall_ms()
+        if receipt.is_ordered:
+            self._delay_in_order(channel, command, place, receipt, now_ms + invisible_ms)
+            return
+        checkpoint = CheckPoint(*place_key(place), offset, now_ms, invisible_ms, self._config.broker_name, (offset,))
+        ack = Ack(*place_key(place), receipt.start_offset, receipt.pop_ms, receipt.broker_name, (offset,))
+        when = now_ms, self._store_host, self._config.timer_precision_ms
+        changed = {
+            "popTime": str(now_ms),
+            "invisibleTime": str(invisible_ms),
+            "reviveQid": str(receipt.revive_queue_id),
+        }
+        new = checkpoint.message(self._revive.revive_topic, receipt.revive_queue_id, *when)
+        self._store(channel, command, [_Due(ack, receipt.revive_queue_id, receipt.due_ms)], [new], changed)
+
+    def _delay_in_order(
+        self, channel: Channel, command: Command, place: PopQueue, receipt: Receipt, visible_ms: int
+    ) -> None:
+        offset = number(command, "offset")
+        ext: dict[str, str] = {}
+        if offset >= (self._offsets.query(place.group, place.topic, place.queue_id) or 0):
+            info = self._orders.get(place)
+            if info is not None and info.delay(offset, receipt.pop_ms, visible_ms):
+                self._orders.changed()
+            ext = {
+                "popTime": str(receipt.pop_ms),
+                "invisibleTime": str(visible_ms - receipt.pop_ms),
+                "reviveQid": str(receipt.revive_queue_id),
+            }
+            self._wake(place.topic, place.group)
+        _answer(channel, command, command.reply(ResponseCode.SUCCESS, ext))
+
+    # --- store --------------------------------------------------------------------------------------------------------
+    def _store(
+        self,
+        channel: Channel,
+        command: Command,
+        acks: list[_Due],
+        first: list[NewMessage] | None = None,
+        ext: dict[str, str] | None = None,
+    ) -> None:
+        """Append `first` and the acknowledgements with one call, and answer when they count. Those of checkpoints that
+        are worked off are as good as stored. Raises RequestError."""
+        reply = command.reply(ResponseCode.SUCCESS, ext or {})
+        acks = [due for due in acks if not self._revive.is_over(due.ack.key, due.revive_queue_id, due.due_ms)]
+        now_ms, precision_ms = self._clock.wall_ms(), self._config.timer_precision_ms
+        messages = list(first or ())
+        when = now_ms, self._store_host, precision_ms
+        try:
+            for ack, revive_id, due_ms in acks:
+                messages.append(ack.message(self._revive.revive_topic, revive_id, due_ms, *when))
+            stored = self._appends.append(messages) if messages else None
+        except (UsageError, ValueError) as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"the acknowledgement cannot be stored: {error}") from None
+        self.acked_count += sum(len(due.ack.queue_offsets) for due in acks)
+        if stored is None:
+            _answer(channel, command, reply)
+            return
+        waiter = Waiter(channel, [] if command.is_oneway else [reply])
+        self._appends.appended(stored.end_offset, _Acked(self._revive, acks, waiter))
+
+
+def place_key(place: PopQueue) -> tuple[str, str, int]:
+    return place.topic, place.group, place.queue_id
+
+
+def _queue(place: PopQueue) -> tuple[str, int]:
+    return place.topic, place.queue_id
+
+
+def _either(item: Mapping[str, Any], *names: str) -> Any:
+    for name in names:
+        if item.get(name) is not None:
+            return item[name]
+    raise KeyError(names[0])
+
+
+def _answer(channel: Channel, command: Command, reply: Command) -> None:
+    if not command.is_oneway:
+        channel.send(reply)

@@ -1,0 +1,262 @@
+"""Checkpoints and acknowledgements as RocketMQ keeps them: timer messages for the revive topic. Pure.
+
+A checkpoint says which messages of a queue a pop has given to whom, an acknowledgement which of them are done. Both
+come back when the invisible time is up: what is not acknowledged then is stored again, in a retry topic.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from rmqha.broker.timers.message import to_timer
+from rmqha.model.message import (
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TAGS,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_UNIQUE_KEY,
+    encode_properties,
+    find_property,
+)
+from rmqha.store.log.record import Host, NewMessage, Record
+from rmqha.wire import lenient_json
+
+REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
+"""Under this name a consumer offset says which entry of a revive queue was worked off last."""
+REVIVE_QUEUE_COUNT = 8
+CHECKPOINT_TAG, ACK_TAG, BATCH_ACK_TAG = "ck", "ack", "bAck"
+ACK_INTERVAL_MS = 1000
+"""A checkpoint comes back so long before its time, ahead of its acknowledgements."""
+MAX_COUNT = 32
+"""Messages of one pop: RocketMQ's bitmap of a checkpoint is an int."""
+_MAX = 2**63 - 1
+
+Key: TypeAlias = "tuple[str, str, int, int, int, str]"
+"""The checkpoint that an acknowledgement is for: topic, group, queue id, start offset, pop time, broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPoint:
+    topic: str
+    group: str
+    queue_id: int
+    start_offset: int
+    pop_ms: int
+    invisible_ms: int
+    broker_name: str
+    queue_offsets: tuple[int, ...]
+    """Offsets of the messages that were given, rising."""
+    put_times: int = 0
+    """Number of times it was put back since a message could not be read."""
+
+    @property
+    def key(self) -> Key:
+        return self.topic, self.group, self.queue_id, self.start_offset, self.pop_ms, self.broker_name
+
+    @property
+    def due_ms(self) -> int:
+        return self.pop_ms + self.invisible_ms
+
+    def to_json(self) -> dict[str, Any]:
+        puts = {"rp": str(self.put_times)} if self.put_times else {}
+        return {
+            "bm": 0,
+            "bn": self.broker_name,
+            "c": self.group,
+            "d": [offset - self.start_offset for offset in self.queue_offsets],
+            "it": self.invisible_ms,
+            "n": len(self.queue_offsets),
+            "pt": self.pop_ms,
+            "q": self.queue_id,
+            "reviveTime": self.due_ms,
+            "ro": 0,
+            **puts,
+            "so": self.start_offset,
+            "t": self.topic,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any, own_name: str) -> CheckPoint:
+        """Raises ValueError for what is none."""
+        given = _object(value)
+        start, count = _number(given, "so"), _number(given, "n", MAX_COUNT)
+        steps = given.get("d")
+        if steps is not None and (
+            not isinstance(steps, list) or any(type(item) is not int or not 0 <= item < 2**31 for item in steps)
+        ):
+            raise ValueError("d is no list of distances")
+        distances = steps[:count] if steps else range(count)  # old brokers have none: they gave all
+        offsets = tuple(start + item for item in distances)
+        puts = str(given.get("rp") or "0")
+        return cls(
+            _text(given, "t"),
+            _text(given, "c"),
+            _number(given, "q", 2**31 - 1),
+            start,
+            _number(given, "pt"),
+            _number(given, "it"),
+            str(given.get("bn") or own_name),
+            offsets,
+            int(puts) if puts.isascii() and puts.isdigit() and len(puts) <= 3 else 127,
+        )
+
+    def message(
+        self, revive_topic: str, revive_queue_id: int, now_ms: int, host: Host, precision_ms: int
+    ) -> NewMessage:
+        """The form in which it waits. Raises ValueError for names that no record can hold."""
+        identity = (self.topic, self.queue_id, self.start_offset, self.group, self.pop_ms, self.broker_name)
+        unique_key = "@".join((*map(str, identity), CHECKPOINT_TAG))
+        place = _Place(revive_topic, revive_queue_id, now_ms, host, precision_ms)
+        return _message(place, self.to_json(), CHECKPOINT_TAG, unique_key, self.due_ms - ACK_INTERVAL_MS)
+
+
+class Ack(NamedTuple):
+    """Messages of one checkpoint that are done. `is_batch`: as the request that says so."""
+
+    topic: str
+    group: str
+    queue_id: int
+    start_offset: int
+    pop_ms: int
+    broker_name: str
+    queue_offsets: tuple[int, ...]
+    is_batch: bool = False
+
+    @property
+    def key(self) -> Key:
+        return self.topic, self.group, self.queue_id, self.start_offset, self.pop_ms, self.broker_name
+
+    def to_json(self) -> dict[str, Any]:
+        offsets = {"ao": -1, "aol": list(self.queue_offsets)} if self.is_batch else {"ao": self.queue_offsets[0]}
+        return {
+            **offsets,
+            "bn": self.broker_name,
+            "c": self.group,
+            "pt": self.pop_ms,
+            "q": self.queue_id,
+            "so": self.start_offset,
+            "t": self.topic,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any, own_name: str, *, is_batch: bool) -> Ack:
+        """Raises ValueError for what is none."""
+        given = _object(value)
+        offsets = _either(given, "aol", "ackOffsetList") if is_batch else [_either(given, "ao", "ackOffset")]
+        if not isinstance(offsets, list) or any(type(item) is not int or not 0 <= item <= _MAX for item in offsets):
+            raise ValueError("it names no offsets")
+        return cls(
+            _text(given, "t", "topic"),
+            _text(given, "c", "consumerGroup"),
+            _number(given, "q", 2**31 - 1, "queueId"),
+            _number(given, "so", _MAX, "startOffset"),
+            _number(given, "pt", _MAX, "popTime"),
+            str(_either(given, "bn", "brokerName") or own_name),
+            tuple(offsets),
+            is_batch,
+        )
+
+    def message(
+        self, revive_topic: str, revive_queue_id: int, due_ms: int, now_ms: int, host: Host, precision_ms: int
+    ) -> NewMessage:
+        """The form in which it waits until the checkpoint's time. Raises ValueError for names no record can hold."""
+        offset = -1 if self.is_batch else self.queue_offsets[0]
+        identity = (self.topic, self.queue_id, offset, self.group, self.pop_ms, self.broker_name, ACK_TAG)
+        place = _Place(revive_topic, revive_queue_id, now_ms, host, precision_ms)
+        tag = BATCH_ACK_TAG if self.is_batch else ACK_TAG
+        return _message(place, self.to_json(), tag, "@".join(map(str, identity)), due_ms)
+
+
+def read(record: Record, own_name: str) -> CheckPoint | Ack | None:
+    """A record of the revive topic; None for one of another tag. `own_name`: the broker that is meant where none is
+    named. Raises ValueError for what cannot be read."""
+    tag = (find_property(record.properties, PROPERTY_TAGS.encode()) or b"").decode("utf-8", "replace")
+    if tag not in (CHECKPOINT_TAG, ACK_TAG, BATCH_ACK_TAG):
+        return None
+    value = lenient_json.loads(bytes(record.body))
+    if tag == CHECKPOINT_TAG:
+        return CheckPoint.from_json(value, own_name)
+    return Ack.from_json(value, own_name, is_batch=tag == BATCH_ACK_TAG)
+
+
+def due_ms_of(record: Record) -> int:
+    """Time of the checkpoint that a record of the revive topic belongs to, as far as it says."""
+    found = find_property(record.properties, PROPERTY_TIMER_DELIVER_MS.encode()) or b""
+    return int(found) if found.isdigit() and len(found) <= 18 else 0
+
+
+class _Place(NamedTuple):
+    topic: str
+    queue_id: int
+    now_ms: int
+    host: Host
+    precision_ms: int
+
+
+def _message(place: _Place, body: Mapping[str, Any], tag: str, unique_key: str, at_ms: int) -> NewMessage:
+    properties = {PROPERTY_TAGS: tag, PROPERTY_TIMER_DELIVER_MS: str(at_ms), PROPERTY_UNIQUE_KEY: unique_key}
+    message = NewMessage(
+        place.topic,
+        place.queue_id,
+        json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(),
+        encode_properties(properties),
+        place.now_ms,
+        place.host,
+        place.host,
+    )
+    return to_timer(message, at_ms, place.precision_ms) if at_ms > place.now_ms else message
+
+
+def is_of_pop(properties: bytes, revive_topic: str) -> bool:
+    """True of a timer message that waits for the revive topic."""
+    return find_property(properties, PROPERTY_REAL_TOPIC.encode()) == revive_topic.encode()
+
+
+# --- fields -----------------------------------------------------------------------------------------------------------
+def _object(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError("it is no object")
+    return value
+
+
+def _either(given: Mapping[str, Any], *names: str) -> Any:
+    return next((given[name] for name in names if name in given), None)
+
+
+def _text(given: Mapping[str, Any], *names: str) -> str:
+    value = _either(given, *names)
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{names[0]} is no text")
+    return value
+
+
+def _number(given: Mapping[str, Any], name: str, most: int = _MAX, *more: str) -> int:
+    value = _either(given, name, *more)
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{name} is no number from 0 to {most}")
+    return value
+
+
+# --- which messages of a batch acknowledgement ------------------------------------------------------------------------
+def bits_to_offsets(start_offset: int, bits: bytes, most: int) -> list[int]:
+    """Offsets whose bit is set, the least significant first (java.util.BitSet), `most` at most. Raises ValueError."""
+    offsets: list[int] = []
+    for place, byte in enumerate(bits):
+        for bit in range(8):
+            if byte >> bit & 1:
+                offsets.append(start_offset + place * 8 + bit)
+                if len(offsets) > most:
+                    raise ValueError(f"more than {most} messages are acknowledged at once")
+    return offsets
+
+
+def offsets_to_bits(start_offset: int, queue_offsets: Sequence[int]) -> bytes:
+    """The inverse of `bits_to_offsets`, without zeros at the end."""
+    if not queue_offsets:
+        return b""
+    bits = bytearray((max(queue_offsets) - start_offset) // 8 + 1)
+    for offset in queue_offsets:
+        bits[(offset - start_offset) // 8] |= 1 << (offset - start_offset) % 8
+    return bytes(bits)

@@ -1,0 +1,262 @@
+"""Requests 400 to 402: the queues that a client works off, divided by the broker, and whether by pull or by pop.
+
+Clients with setClientRebalance(false) ask one broker for the queues of all: it knows them by the route that it asks a
+name server for. Modes are kept in config/messageRequestMode.json, in RocketMQ's form. Data plane, no trio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rmqha.broker.requests.request import Channel, Handler, RequestError, ServingState
+from rmqha.broker.tables import config_table
+from rmqha.broker.tables.clients import ClientTable
+from rmqha.broker.tables.config_table import mapping
+from rmqha.broker.tables.groups import GroupTable
+from rmqha.broker.tables.topics import PERM_READ, TopicTable
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import RemoteProtocolError
+from rmqha.model.message import RETRY_PREFIX
+from rmqha.port import Clock, Disk
+from rmqha.wire import lenient_json
+from rmqha.wire.command import Command
+
+PULL, POP = "PULL", "POP"
+MAX_MODES = 100_000
+"""Pairs of a topic and a group."""
+MAX_ROUTES = 10_000
+ROUTE_MS = 2000
+"""A route that is older is asked for again."""
+_TABLE = "messageRequestMode"
+_MAP = "messageRequestModeMap"
+_INT_MAX = 2**31 - 1
+
+
+class Mode(NamedTuple):
+    topic: str
+    group: str
+    mode: str = PULL
+    share_count: int = 0
+    """Clients that share the queues of one, beside itself; 0 or less: each client pops from all queues."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "consumerGroup": self.group,
+            "mode": self.mode,
+            "popShareQueueNum": self.share_count,
+            "topic": self.topic,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> Mode:
+        """Raises ValueError for what is none."""
+        given = mapping(value, "a mode")
+        mode, share_count = given.get("mode", PULL), given.get("popShareQueueNum", 0)
+        if mode not in (PULL, POP) or type(share_count) is not int or abs(share_count) > _INT_MAX:
+            raise ValueError("mode must be PULL or POP, popShareQueueNum a whole number")
+        topic, group = given.get("topic"), given.get("consumerGroup")
+        if not isinstance(topic, str) or not isinstance(group, str) or not topic or not group:
+            raise ValueError("a mode names its topic and its consumerGroup")
+        return cls(topic, group, mode, share_count)
+
+
+class AssignedQueue(NamedTuple):
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
+
+
+class ModeTable:
+    """Raises StoreError for a file that cannot be read."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        found = config_table.load(disk, _TABLE, parse_modes, (_MAP,))
+        self._modes: dict[tuple[str, str], Mode] = found.table
+        self.findings, self._unknown = found.findings, found.unknown
+
+    def get(self, topic: str, group: str) -> Mode | None:
+        return self._modes.get((topic, group))
+
+    def put(self, mode: Mode) -> bool:
+        """Durable on return; False if there is no room. Raises OSError."""
+        place = mode.topic, mode.group
+        if place not in self._modes and len(self._modes) >= MAX_MODES:
+            return False
+        self._modes[place] = mode
+        config_table.save(self._disk, _TABLE, {**self.to_json(), **self._unknown})
+        return True
+
+    def to_json(self) -> dict[str, Any]:
+        rows: dict[str, dict[str, Any]] = {}
+        for (topic, group), mode in sorted(self._modes.items()):
+            rows.setdefault(topic, {})[group] = mode.to_json()
+        return {_MAP: rows}
+
+
+def parse_modes(body: Mapping[str, Any]) -> dict[tuple[str, str], Mode]:
+    """The modes of messageRequestMode.json or of a body of request 402. Raises ValueError."""
+    found = {}
+    for topic, groups in mapping(body.get(_MAP), _MAP).items():
+        for group, value in mapping(groups, str(topic)).items():
+            found[str(topic), str(group)] = Mode.from_json(value)
+    return found
+
+
+# --- how queues are divided -------------------------------------------------------------------------------------------
+def averagely(client: int, count: int, queues: Sequence[AssignedQueue]) -> list[AssignedQueue]:
+    """Consecutive queues for client number `client` of `count`; the first ones get one more."""
+    share, more = divmod(len(queues), count)
+    start = client * share + min(client, more)
+    return list(queues[start : start + share + (client < more)])
+
+
+def by_circle(client: int, count: int, queues: Sequence[AssignedQueue]) -> list[AssignedQueue]:
+    return list(queues[client::count])
+
+
+STRATEGIES: Mapping[str, Callable[[int, int, Sequence[AssignedQueue]], list[AssignedQueue]]] = {
+    "AVG": averagely,
+    "AVG_BY_CIRCLE": by_circle,
+}
+
+
+def assigned(
+    mode: Mode, strategy: str, client_id: str, client_ids: Sequence[str], queues: Sequence[AssignedQueue]
+) -> list[AssignedQueue]:
+    """Queues for a client of a group. Both lists sorted."""
+    if client_id not in client_ids or not queues:
+        return []
+    divide, client, count = STRATEGIES[strategy], client_ids.index(client_id), len(client_ids)
+    if mode.mode == PULL:
+        return divide(client, count, queues)
+    if mode.share_count <= 0 or mode.share_count >= count - 1:
+        return list(dict.fromkeys(queue._replace(queue_id=-1) for queue in queues))
+    if count > len(queues):
+        return [queues[client % len(queues)]]
+    shared = range(client, client + mode.share_count + 1)
+    return list(dict.fromkeys(queue for item in shared for queue in divide(item % count, count, queues)))
+
+
+class ModeRequests:
+    """`ask` sends a request to a name server; the answer, or why there is none, goes to the function that it is
+    given."""
+
+    def __init__(
+        self,
+        table: ModeTable,
+        standing: ServingState,
+        topics: TopicTable,
+        groups: GroupTable,
+        clients: ClientTable,
+        clock: Clock,
+        ask: Callable[[Command, Callable[[Command | str], None]], None],
+    ) -> None:
+        self._table = table
+        self._standing = standing
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._clock = clock
+        self._ask = ask
+        self._routes: dict[str, tuple[int, list[AssignedQueue]]] = {}
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.QUERY_ASSIGNMENT: self._query,
+            RequestCode.SET_MESSAGE_REQUEST_MODE: self._set,
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self._all,
+        }
+
+    def _set(self, channel: Channel, command: Command) -> Command:
+        try:
+            mode = Mode.from_json(lenient_json.loads(command.body))
+        except (ValueError, RemoteProtocolError) as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"the mode cannot be read: {error}") from None
+        if mode.topic.startswith(RETRY_PREFIX):
+            raise RequestError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
+        if self._topics.get(mode.topic) is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{mode.topic}] not exist")
+        if self._groups.get_or_create(mode.group) is None:
+            raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
+        try:
+            if not self._table.put(mode):
+                raise RequestError(ResponseCode.SYSTEM_BUSY, f"this broker keeps {MAX_MODES} modes at most")
+        except OSError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"the mode cannot be written: {error.strerror}") from None
+        return command.reply()
+
+    def _all(self, channel: Channel, command: Command) -> Command:
+        return command.reply(body=lenient_json.dumps(self._table.to_json()))
+
+    def _query(self, channel: Channel, command: Command) -> Command | None:
+        given = lenient_json.loads(command.body) if command.body else None
+        if not isinstance(given, dict):
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "the request's body is none")
+        topic, group = str(given.get("topic") or ""), str(given.get("consumerGroup") or "")
+        known = self._routes.get(topic)
+        if known is not None and known[0] > self._clock.now_ms():
+            return self._answer(command, given, topic, group, known[1])
+
+        def routed(found: Command | str) -> None:
+            try:
+                channel.send(self._answer(command, given, topic, group, self._queues_of(topic, found)))
+            except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
+                channel.fail(error, [command])
+
+        route = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        self._ask(route, routed)
+        return None
+
+    def knows_route(self, topic: str, queues: list[AssignedQueue]) -> None:
+        """A name server has just said which queues the topic has."""
+        if len(self._routes) >= MAX_ROUTES:
+            self._routes.clear()
+        self._routes[topic] = self._clock.now_ms() + ROUTE_MS, queues
+
+    def _queues_of(self, topic: str, found: Command | str) -> list[AssignedQueue]:
+        """Queues of all brokers; none where no name server tells."""
+        if isinstance(found, str):
+            return []
+        queues = _read_route(topic, found.body) if found.code == ResponseCode.SUCCESS else []
+        self.knows_route(topic, queues)
+        return queues
+
+    def _answer(
+        self, command: Command, given: Mapping[str, Any], topic: str, group: str, queues: list[AssignedQueue]
+    ) -> Command:
+        mode = self._table.get(topic, group) or Mode(topic, group)
+        if given.get("messageModel") == "BROADCASTING":
+            return _assignments(command, mode, queues)
+        members = self._clients.consumer_group(group)
+        strategy = str(given.get("strategyName") or "")
+        if not queues or members is None or strategy not in STRATEGIES:
+            return command.reply(body=lenient_json.dumps({}))  # the client leaves what it has
+        client_ids = members.client_ids()
+        found = assigned(mode, strategy, str(given.get("clientId") or ""), client_ids, queues)
+        return _assignments(command, mode, found)
+
+
+def _assignments(command: Command, mode: Mode, queues: Sequence[AssignedQueue]) -> Command:
+    rows = [{"messageQueue": queue.to_json(), "mode": mode.mode} for queue in queues]
+    return command.reply(body=lenient_json.dumps({"messageQueueAssignments": rows}))
+
+
+def _read_route(topic: str, body: bytes | bytearray | memoryview) -> list[AssignedQueue]:
+    """The readable queues of a route, sorted; none of one that cannot be read."""
+    try:
+        route = lenient_json.loads(body)
+        rows = route.get("queueDatas") if isinstance(route, dict) else None
+        queues = [
+            AssignedQueue(topic, str(row["brokerName"]), queue_id)
+            for row in rows or ()
+            if int(row.get("perm", 0)) & PERM_READ
+            for queue_id in range(min(int(row["readQueueNums"]), 1 << 16))
+        ]
+    except (RemoteProtocolError, ValueError, TypeError, KeyError, AttributeError):
+        return []
+    return sorted(queues)

@@ -1,0 +1,94 @@
+"""Messages given in order, by group and queue: config/consumerOrderInfo.json in RocketMQ's form, written when dirty.
+
+Each replica has its own: the offset of a group stays at the first message that is not done, so a new master, which
+knows nothing of what was given, gives the same messages in the same order again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rmqha.broker.pop.order_info import OrderInfo
+from rmqha.broker.pop.positions import PopQueue
+from rmqha.broker.tables import config_table
+from rmqha.broker.tables.config_table import mapping
+from rmqha.port import Disk
+
+MAX_PLACES = 100_000
+"""Queues of groups; the one that was heard of longest ago gives way."""
+FORGET_MS = 24 * 3_600_000
+_TABLE = "consumerOrderInfo"
+
+
+class OrderTable:
+    """Raises StoreError for a file that cannot be read."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        found = config_table.load(disk, _TABLE, _parse, ("table",))
+        self._infos: dict[PopQueue, OrderInfo] = found.table
+        self.findings, self._unknown = found.findings, found.unknown
+        self._is_dirty = False
+
+    def __len__(self) -> int:
+        return len(self._infos)
+
+    def get(self, place: PopQueue) -> OrderInfo | None:
+        return self._infos.get(place)
+
+    def put(self, place: PopQueue, info: OrderInfo) -> None:
+        self._infos.pop(place, None)
+        self._infos[place] = info
+        if len(self._infos) > MAX_PLACES:
+            del self._infos[next(iter(self._infos))]
+        self._is_dirty = True
+
+    def changed(self) -> None:
+        """An info that it holds was changed."""
+        self._is_dirty = True
+
+    def remove(self, place: PopQueue) -> None:
+        if self._infos.pop(place, None) is not None:
+            self._is_dirty = True
+
+    def clear(self) -> None:
+        self._is_dirty = self._is_dirty or bool(self._infos)
+        self._infos.clear()
+
+    def waiting(self, now_ms: int) -> Iterator[tuple[PopQueue, int]]:
+        """Queues that give nothing now, and when they do again."""
+        for place, info in self._infos.items():
+            if (free_ms := info.free_ms()) > now_ms:
+                yield place, free_ms
+
+    def unsaved(self, now_ms: int) -> bytes | None:
+        """The content that the file must hold, None if it holds it."""
+        if not self._is_dirty:
+            return None
+        self._is_dirty = False
+        for place in [place for place, info in self._infos.items() if info.consumed_ms < now_ms - FORGET_MS]:
+            del self._infos[place]
+        rows: dict[str, dict[int, Any]] = {}
+        for place, info in sorted(self._infos.items()):
+            rows.setdefault(f"{place.topic}@{place.group}", {})[place.queue_id] = info.to_json()
+        return config_table.encode({"table": rows, **self._unknown})
+
+    def write(self, data: bytes) -> None:
+        """Raises OSError; `unsaved` then has it again."""
+        try:
+            config_table.write(self._disk, _TABLE, data)
+        except OSError:
+            self._is_dirty = True
+            raise
+
+
+def _parse(body: Mapping[str, Any]) -> dict[PopQueue, OrderInfo]:
+    found: dict[PopQueue, OrderInfo] = {}
+    for key, queues in mapping(body.get("table"), "table").items():
+        topic, _, group = str(key).rpartition("@")
+        for queue_id, value in mapping(queues, str(key)).items():
+            info = OrderInfo.from_json(value)
+            if info is not None:
+                found[PopQueue(topic, group, int(queue_id))] = info
+    return found

@@ -1,0 +1,107 @@
+"""Names and texts by which brokers and clients speak of popped messages: receipts, offset lists, retry topics. Pure.
+
+A receipt (RocketMQ: extraInfo, POP_CK) is eight words: start offset of the checkpoint, pop time, invisible time, revive
+queue, kind of topic, broker, queue, and the message's offset, which a checkpoint alone does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rmqha.model.message import RETRY_PREFIX
+
+ORDERED_QUEUE_ID = 999
+"""Revive queue of what is popped in order: nothing of it waits in one."""
+NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
+"""Kinds of topics."""
+_KINDS = (NORMAL, RETRY_V1, RETRY_V2)
+_MAX_DIGITS = 18
+
+
+def retry_topic(topic: str, group: str, kind: str = RETRY_V1) -> str:
+    """The topic in which a group's messages of `topic` come again."""
+    return f"{RETRY_PREFIX}{group}{'+' if kind == RETRY_V2 else '_'}{topic}"
+
+
+def real_topic(topic: str, group: str, kind: str) -> str:
+    """The topic that a message of `topic` was popped from. Raises ValueError."""
+    if kind not in _KINDS:
+        raise ValueError(f"{kind[:40]!r} is no kind of topic: 0 to 2")
+    return topic if kind == NORMAL else retry_topic(topic, group, kind)
+
+
+def normal_topic(topic: str, group: str) -> str:
+    """The topic whose messages come again in `topic`; `topic` itself if none do."""
+    for kind in (RETRY_V1, RETRY_V2):
+        begin = retry_topic("", group, kind)
+        if topic.startswith(begin):
+            return topic.removeprefix(begin)
+    return topic
+
+
+def kind_of(topic: str) -> str:
+    if not topic.startswith(RETRY_PREFIX):
+        return NORMAL
+    return RETRY_V2 if "+" in topic else RETRY_V1
+
+
+class Receipt(NamedTuple):
+    start_offset: int
+    pop_ms: int
+    invisible_ms: int
+    revive_queue_id: int
+    kind: str
+    broker_name: str
+    queue_id: int
+    queue_offset: int | None = None
+
+    @property
+    def is_ordered(self) -> bool:
+        return self.revive_queue_id == ORDERED_QUEUE_ID
+
+    @property
+    def due_ms(self) -> int:
+        """Time at which the messages come again."""
+        return self.pop_ms + self.invisible_ms
+
+    def encode(self) -> str:
+        words = [str(item) for item in self[:7]]
+        return " ".join(words if self.queue_offset is None else [*words, str(self.queue_offset)])
+
+    @classmethod
+    def decode(cls, text: str) -> Receipt:
+        """Raises ValueError for what no broker has made."""
+        words = text.split(" ")
+        if not 7 <= len(words) <= 8 or words[4] not in _KINDS or not words[5]:
+            raise ValueError(f"{text[:80]!r} is no receipt: it must have seven or eight words")
+        start, pop_ms, invisible_ms, revive_id, queue_id, *more = (
+            _number(word) for place, word in enumerate(words) if place not in (4, 5)
+        )
+        return cls(start, pop_ms, invisible_ms, revive_id, words[4], words[5], queue_id, more[0] if more else None)
+
+
+def _number(word: str) -> int:
+    if not (word.isascii() and word.isdigit() and len(word) <= _MAX_DIGITS):
+        raise ValueError(f"{word[:40]!r} is no number of a receipt")
+    return int(word)
+
+
+def start_offset_info(topic: str, queue_id: int, start_offset: int) -> str:
+    """An entry of the field startOffsetInfo: the checkpoint of one queue."""
+    return f"{kind_of(topic)} {queue_id} {start_offset}"
+
+
+def message_offset_info(topic: str, queue_id: int, queue_offsets: Sequence[int]) -> str:
+    """An entry of the field msgOffsetInfo: the messages of one queue."""
+    return f"{kind_of(topic)} {queue_id} {','.join(map(str, queue_offsets))}"
+
+
+def message_count_info(topic: str, queue_id: int, queue_offset: int, count: int) -> str:
+    """An entry of the field orderCountInfo: how often one message was given before."""
+    return f"{kind_of(topic)} qo{queue_id}%{queue_offset} {count}"
+
+
+def queue_count_info(topic: str, queue_id: int, count: int) -> str:
+    """An entry of the field orderCountInfo: how often all of a queue's were given before, for older clients."""
+    return f"{kind_of(topic)} {queue_id} {count}"

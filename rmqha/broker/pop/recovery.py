@@ -1,0 +1,157 @@
+"""A new master's look through the checkpoints of its log, before it gives any message.
+
+Offsets of groups reach slaves and the disk a while after they are committed. A group whose offset is behind would be
+given again what it has acknowledged. The log knows better: a checkpoint there says how far its group was. Where it
+may lie a mark tells: a consumer offset of REVIVE_GROUP in the timer topic, committed behind the offsets of all
+checkpoints below it, so that who has the mark has those offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from rmqha.broker.pop.checkpoint import (
+    CHECKPOINT_TAG,
+    REVIVE_GROUP,
+    REVIVE_QUEUE_COUNT,
+    CheckPoint,
+    is_of_pop,
+    read,
+)
+from rmqha.broker.pop.positions import PopPositions, PopQueue
+from rmqha.broker.tables.offsets import OffsetTable
+from rmqha.model.error import DamagedError, RemoteProtocolError
+from rmqha.model.message import PROPERTY_TAGS, TIMER_TOPIC, are_whole, find_property
+from rmqha.port import Tracer
+from rmqha.store.integrity.damage import DamageTable
+from rmqha.store.log.record import Record
+from rmqha.store.reader import IsWhole, Unit, any_record
+
+STEP_COUNT = 256
+"""Entries that are looked at in one step."""
+MARK_INTERVAL_MS = 1000
+_TAGS, _TAG = PROPERTY_TAGS.encode(), CHECKPOINT_TAG.encode()
+
+
+class RecoveryLog(Protocol):
+    """The log in which checkpoints are read; the store."""
+
+    damage: DamageTable
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
+
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[Unit]: ...
+
+    def sound_record(
+        self, topic: str, queue_id: int, offset: int, unit: Unit, is_whole: IsWhole = any_record
+    ) -> Record: ...
+
+
+class PopRecovery:
+    """`step` goes on until `is_done`; then `mark` is called now and then."""
+
+    def __init__(
+        self,
+        log: RecoveryLog,
+        offsets: OffsetTable,
+        positions: PopPositions,
+        tracer: Tracer,
+        revive_topic: str,
+        broker_name: str,
+        done: Callable[[], None],
+    ) -> None:
+        self._log = log
+        self._offsets = offsets
+        self._positions = positions
+        self._tracer = tracer
+        self._revive_topic = revive_topic
+        self._broker_name = broker_name
+        self._done = done
+        self.is_done = False
+        self._ranges: list[list[int]] | None = None
+        """(topic's place, queue id, next entry, end) of what is still to be looked at."""
+        self._raised_count = 0
+        self._marked_at_ms = 0
+
+    def role_changed(self) -> None:
+        self.is_done = False
+        self._ranges = None
+        self._raised_count = 0
+
+    def skip(self) -> None:
+        """There are no checkpoints."""
+        self.is_done = True
+
+    def step(self) -> bool:
+        """True if more remains."""
+        if self.is_done:
+            return False
+        if self._ranges is None:
+            self._ranges = self._begin()
+        if self._ranges:
+            current = self._ranges[-1]
+            if not self._look(current):
+                return False  # a replica is asked for a record
+            if current[2] >= current[3]:
+                self._ranges.pop()
+        if self._ranges:
+            return True
+        self.is_done = True
+        if self._raised_count:
+            self._tracer.event("pop_offsets_raised", count=self._raised_count)
+        self._done()
+        return False
+
+    def _begin(self) -> list[list[int]]:
+        ranges = []
+        for queue_id in range(REVIVE_QUEUE_COUNT):
+            low, high = self._log.queue_range(self._revive_topic, queue_id)
+            known = self._offsets.query(REVIVE_GROUP, self._revive_topic, queue_id)
+            ranges.append([1, queue_id, max(low, 0 if known is None else known + 1), high])
+        low, high = self._log.queue_range(TIMER_TOPIC, 0)
+        mark = self._offsets.query(REVIVE_GROUP, TIMER_TOPIC, 0)
+        ranges.append([0, 0, max(low, mark or 0), high])
+        return [item for item in ranges if item[2] < item[3]]
+
+    def _look(self, current: list[int]) -> bool:
+        is_revive, queue_id, offset, _ = current
+        topic = self._revive_topic if is_revive else TIMER_TOPIC
+        for unit in self._log.units(topic, queue_id, offset, STEP_COUNT):
+            try:
+                record = self._log.sound_record(topic, queue_id, current[2], unit, _is_readable)
+            except DamagedError as error:
+                if self._log.damage.is_awaited(error.phy_offset):
+                    return False
+            else:
+                if is_revive or is_of_pop(record.properties, self._revive_topic):
+                    self._raise(record)
+            current[2] += 1
+        return True
+
+    def _raise(self, record: Record) -> None:
+        if find_property(record.properties, _TAGS) != _TAG:
+            return
+        try:
+            found = read(record, self._broker_name)
+        except (ValueError, RemoteProtocolError):
+            return  # the revive service tells of it
+        if not isinstance(found, CheckPoint) or not found.queue_offsets or found.put_times:
+            return
+        place = PopQueue(found.topic, found.group, found.queue_id)
+        if self._positions.raise_to(place, found.queue_offsets[-1] + 1):
+            self._raised_count += 1
+
+    def mark(self, now_ms: int) -> None:
+        """Commit up to where all checkpoints' offsets are committed."""
+        if not self.is_done or now_ms < self._marked_at_ms + MARK_INTERVAL_MS:
+            return
+        self._marked_at_ms = now_ms
+        first = self._positions.first_timer_offset()
+        mark = self._log.queue_range(TIMER_TOPIC, 0)[1] if first is None else first
+        if mark > (self._offsets.query(REVIVE_GROUP, TIMER_TOPIC, 0) or 0):
+            self._offsets.commit(REVIVE_GROUP, TIMER_TOPIC, 0, mark)
+
+
+def _is_readable(record: Record) -> bool:
+    return are_whole(record.properties)

@@ -1,0 +1,334 @@
+"""Messages that were popped and not acknowledged in time are stored again, in the retry topic of their group.
+
+Only the open master works. A checkpoint is worked off once all acknowledgements that were answered before are known:
+its time has come, the timers have delivered everything of that time, and the revive queue is read to where it ended
+then. The offset of REVIVE_GROUP follows when the copies are acknowledged by the group's rule: a new master may store
+some again but leaves none out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from rmqha.broker.pop.checkpoint import REVIVE_GROUP, REVIVE_QUEUE_COUNT, Ack, CheckPoint, Key, due_ms_of, read
+from rmqha.broker.pop.receipt import NORMAL, kind_of, normal_topic, retry_topic
+from rmqha.broker.pop.revive_queue import Point, ReviveQueue
+from rmqha.broker.replication.waiter import MessageAppender, Waiting
+from rmqha.broker.services.schedule import ScheduleLog, append_all
+from rmqha.broker.tables.groups import GroupTable
+from rmqha.broker.tables.offsets import OffsetTable
+from rmqha.broker.tables.topics import TopicTable
+from rmqha.ha.action import AckStatus
+from rmqha.model.code import ResponseCode
+from rmqha.model.error import DamagedError, RemoteProtocolError, UsageError
+from rmqha.model.message import (
+    PROPERTY_CRC32,
+    PROPERTY_FIRST_POP_TIME,
+    PROPERTY_ORIGIN_GROUP,
+    SYS_FLAG_INNER_BATCH,
+    are_whole,
+    decode_properties,
+    encode_properties,
+)
+from rmqha.port import Clock, Tracer
+from rmqha.store.integrity.damage import DamageTable
+from rmqha.store.log.record import Host, NewMessage, Record
+
+READ_COUNT = 256
+"""Entries of one queue that a step reads."""
+MAX_COPY_COUNT = 64
+PUT_BACK_MS = (10_000, 20_000, 30_000, 60_000, 120_000, 300_000, 600_000)
+"""Pauses before a message that cannot be read now is tried again, the last one again and again."""
+MAX_RECONSUME_TIMES = 2**31 - 1
+
+
+class ReviveLog(ScheduleLog, Protocol):
+    """The log in which checkpoints and messages are read; the store."""
+
+    damage: DamageTable
+
+
+class DeliveredTime(Protocol):
+    """Knows what timers have delivered; `TimerService` is one."""
+
+    delivered_ms: int
+
+
+class _Mark(NamedTuple):
+    """The time up to which timers had delivered when the log ended at `phy_offset`. `ends`: the queues', once that is
+    dispatched."""
+
+    delivered_ms: int
+    phy_offset: int
+    ends: tuple[int, ...] | None = None
+
+
+class _Copies(Waiting):
+    __slots__ = ("_service", "points")
+
+    def __init__(self, service: ReviveService, points: list[tuple[int, Point]]) -> None:
+        self._service = service
+        self.points = points
+        """With the queues that they are of."""
+
+    def finish(self, status: AckStatus) -> None:
+        self._service.finished(self, status)
+
+
+class ReviveService:
+    """`step` is called about every 100 ms and whenever `wake` was. `precision_ms` is that of timers."""
+
+    def __init__(
+        self,
+        log: ReviveLog,
+        appends: MessageAppender,
+        offsets: OffsetTable,
+        topics: TopicTable,
+        groups: GroupTable,
+        timers: DeliveredTime,
+        clock: Clock,
+        tracer: Tracer,
+        store_host: Host,
+        revive_topic: str,
+        broker_name: str,
+        precision_ms: Callable[[], int],
+        wake: Callable[[], None],
+    ) -> None:
+        self._log = log
+        self._appends = appends
+        self._offsets = offsets
+        self._topics = topics
+        self._groups = groups
+        self._timers = timers
+        self._clock = clock
+        self._tracer = tracer
+        self._store_host = store_host
+        self.revive_topic = revive_topic
+        self._broker_name = broker_name
+        self._precision_ms = precision_ms
+        self._wake = wake
+        self.revived_count = 0
+        self.role_changed()
+
+    def role_changed(self) -> None:
+        """Forget what was on its way: it is the new master's."""
+        self._queues: list[ReviveQueue] | None = None
+        self._copies: _Copies | None = None
+        self._mark: _Mark | None = None
+        self._acking: Counter[Key] = Counter()
+        self.settled_ms = 0
+        """Checkpoints of this time and before are known, and what was answered about them."""
+
+    # --- what clients do ----------------------------------------------------------------------------------------------
+    def ack_begins(self, key: Key) -> None:
+        """An acknowledgement is stored, and not answered yet."""
+        self._acking[key] += 1
+
+    def ack_ends(self, ack: Ack, revive_queue_id: int, *, is_held: bool) -> None:
+        """`is_held`: by the group's rule."""
+        self._acking[ack.key] -= 1
+        if self._acking[ack.key] <= 0:
+            del self._acking[ack.key]
+        if is_held and self._queues is not None and 0 <= revive_queue_id < len(self._queues):
+            self._queues[revive_queue_id].acked(ack)
+
+    def is_over(self, key: Key, revive_queue_id: int, due_ms: int) -> bool:
+        """True if a checkpoint's messages have come again, or are all acknowledged."""
+        if due_ms > self.settled_ms or self._queues is None or not 0 <= revive_queue_id < len(self._queues):
+            return False
+        return not self._queues[revive_queue_id].knows(key)
+
+    def in_flight(self) -> Counter[tuple[str, str]]:
+        """Messages by topic and group whose time comes within a second and that are not acknowledged."""
+        found: Counter[tuple[str, str]] = Counter()
+        for queue in self._queues or ():
+            for point in queue.points():
+                found[point.checkpoint.topic, point.checkpoint.group] += len(point.open_offsets)
+        return found
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+    def step(self) -> None:
+        """Read what has come, and store again what is due. Raises StoreError."""
+        if not self._appends.is_serving:
+            return
+        if self._queues is None:
+            self._queues = [ReviveQueue(self._committed(queue_id) + 1) for queue_id in range(REVIVE_QUEUE_COUNT)]
+        has_read = [self._read(queue_id, queue) for queue_id, queue in enumerate(self._queues)]
+        self._settle()
+        if self._copies is None and self._appends.admission()[0] is ResponseCode.SUCCESS:
+            self._revive()
+        self._commit()
+        if any(has_read):
+            self._wake()
+
+    @property
+    def is_read(self) -> bool:
+        """True if the queues have been read to their ends."""
+        return self._queues is not None and all(
+            queue.read_offset >= self._end(queue_id) for queue_id, queue in enumerate(self._queues)
+        )
+
+    def _committed(self, queue_id: int) -> int:
+        offset = self._offsets.query(REVIVE_GROUP, self.revive_topic, queue_id)
+        return -1 if offset is None else offset
+
+    def _end(self, queue_id: int) -> int:
+        return self._log.queue_range(self.revive_topic, queue_id)[1]
+
+    def _read(self, queue_id: int, queue: ReviveQueue) -> bool:
+        """True if there was more to read."""
+        low, high = self._log.queue_range(self.revive_topic, queue_id)
+        if queue.read_offset < low:
+            self._tracer.event("revive_entries_expired", queue_id=queue_id, count=low - queue.read_offset)
+            queue.read_offset = low
+        if queue.read_offset >= high:
+            return False
+        for unit in self._log.units(self.revive_topic, queue_id, queue.read_offset, READ_COUNT):
+            offset = queue.read_offset
+            try:
+                record = self._log.sound_record(self.revive_topic, queue_id, offset, unit, _is_readable)
+            except DamagedError as error:
+                if self._log.damage.is_awaited(error.phy_offset):
+                    return False  # until a replica has given it back
+                self._tracer.event("revive_entry_damaged", queue_id=queue_id, phy_offset=unit[0])
+                queue.read(None, 0)
+                continue
+            queue.read(self._entry(record), due_ms_of(record))
+        return True
+
+    def _entry(self, record: Record) -> CheckPoint | Ack | None:
+        try:
+            return read(record, self._broker_name)
+        except (ValueError, RemoteProtocolError) as error:
+            self._tracer.event("revive_entry_unreadable", phy_offset=record.phy_offset, reason=str(error))
+            return None
+
+    def _settle(self) -> None:
+        assert self._queues is not None
+        mark = self._mark
+        if mark is None:
+            mark = self._mark = _Mark(self._timers.delivered_ms, self._log.max_phy_offset)
+        if mark.ends is None:
+            if self._log.dispatched_offset < mark.phy_offset:
+                return
+            mark = self._mark = mark._replace(ends=tuple(self._end(queue_id) for queue_id in range(len(self._queues))))
+        assert mark.ends is not None
+        if all(queue.read_offset >= end for queue, end in zip(self._queues, mark.ends, strict=True)):
+            self.settled_ms = max(self.settled_ms, mark.delivered_ms)
+            self._mark = None
+            for queue in self._queues:
+                queue.settle(self.settled_ms)
+
+    def _commit(self) -> None:
+        for queue_id, queue in enumerate(self._queues or ()):
+            done = queue.worked_off_offset - 1
+            if done > self._committed(queue_id):
+                self._offsets.commit(REVIVE_GROUP, self.revive_topic, queue_id, done)
+
+    # --- store again --------------------------------------------------------------------------------------------------
+    def _revive(self) -> None:
+        assert self._queues is not None
+        points: list[tuple[int, Point]] = []
+        messages: list[NewMessage] = []
+        for queue_id, queue in enumerate(self._queues):
+            while len(messages) < MAX_COPY_COUNT:
+                point = queue.take_due(self.settled_ms, self._acking)
+                if point is None:
+                    break
+                messages += self._copies_of(queue_id, point)
+                points.append((queue_id, point))
+        if messages:
+            self._copies = _Copies(self, points)
+            end = append_all(self._appends, self._log, messages, self._refused)
+            self.revived_count += len(messages)
+            self._appends.appended(end, self._copies)
+        else:
+            for queue_id, point in points:
+                self._queues[queue_id].done(point)
+
+    def _copies_of(self, queue_id: int, point: Point) -> list[NewMessage]:
+        checkpoint = point.checkpoint
+        origin = normal_topic(checkpoint.topic, checkpoint.group)
+        if self._topics.get(origin) is None or self._groups.get(checkpoint.group) is None:
+            return []  # deleted: nobody will ask
+        copies: list[NewMessage] = []
+        for offset in sorted(point.open_offsets):
+            try:
+                record = self._message(checkpoint, offset)
+            except DamagedError:
+                copies.append(self._put_back(queue_id, checkpoint, offset))
+                continue
+            if record is None:
+                self._tracer.event("popped_message_expired", topic=checkpoint.topic, queue_offset=offset)
+            else:
+                copies.append(self._copy(checkpoint, record))
+        return copies
+
+    def _message(self, checkpoint: CheckPoint, offset: int) -> Record | None:
+        """Raises DamagedError."""
+        units = self._log.units(checkpoint.topic, checkpoint.queue_id, offset, 1)
+        if not units:
+            return None
+        return self._log.sound_record(checkpoint.topic, checkpoint.queue_id, offset, units[0], _is_readable)
+
+    def _copy(self, checkpoint: CheckPoint, record: Record) -> NewMessage:
+        topic = checkpoint.topic
+        if kind_of(topic) == NORMAL:
+            topic = retry_topic(topic, checkpoint.group)
+        self._provide(topic, checkpoint.group)
+        properties = decode_properties(record.properties)
+        properties.pop(PROPERTY_CRC32, None)
+        if not record.reconsume_times or PROPERTY_FIRST_POP_TIME not in properties:
+            properties[PROPERTY_FIRST_POP_TIME] = str(checkpoint.pop_ms)
+        properties[PROPERTY_ORIGIN_GROUP] = checkpoint.group
+        message = record.anew(topic, 0, encode_properties(properties), self._store_host)
+        message.sys_flag &= ~SYS_FLAG_INNER_BATCH
+        message.born_host = self._store_host
+        message.reconsume_times = min(record.reconsume_times + 1, MAX_RECONSUME_TIMES)
+        return message
+
+    def _provide(self, topic: str, group: str) -> None:
+        if self._topics.get(topic) is None:
+            self._topics.create_internal(topic, 1)
+            if self._offsets.query(group, topic, 0) is None:
+                self._offsets.commit(group, topic, 0, 0)
+
+    def _put_back(self, queue_id: int, checkpoint: CheckPoint, offset: int) -> NewMessage:
+        """A checkpoint of one message that cannot be read now; it comes back later."""
+        now_ms = self._clock.wall_ms()
+        pause_ms = PUT_BACK_MS[min(checkpoint.put_times, len(PUT_BACK_MS) - 1)]
+        later = CheckPoint(
+            checkpoint.topic,
+            checkpoint.group,
+            checkpoint.queue_id,
+            offset,
+            checkpoint.pop_ms,
+            max(0, now_ms + pause_ms - checkpoint.pop_ms),
+            checkpoint.broker_name,
+            (offset,),
+            checkpoint.put_times + 1,
+        )
+        return later.message(self.revive_topic, queue_id, now_ms, self._store_host, self._precision_ms())
+
+    def _refused(self, message: NewMessage, error: UsageError) -> None:
+        self._tracer.event("popped_message_not_stored_again", topic=message.topic, reason=str(error))
+
+    def finished(self, copies: _Copies, status: AckStatus) -> None:
+        if self._copies is not copies or self._queues is None:
+            return
+        if status is AckStatus.OK:
+            self._copies = None
+            for queue_id, point in copies.points:
+                self._queues[queue_id].done(point)
+            self._wake()
+        elif status is AckStatus.SERVICE_NOT_AVAILABLE:
+            self.role_changed()
+        else:
+            # The copies stand in the log of this epoch, so they come or this mastership goes: no second copy now.
+            self._appends.appended(self._log.max_phy_offset, copies)
+
+
+def _is_readable(record: Record) -> bool:
+    return are_whole(record.properties)

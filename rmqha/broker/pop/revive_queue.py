@@ -1,0 +1,127 @@
+"""One revive queue as its master knows it: checkpoints whose time comes, and acknowledgements of them. Pure.
+
+Timer messages come here in the order of their times: a checkpoint a second before its own, acknowledgements at it.
+What was acknowledged late stands behind, and where timers were behind an acknowledgement may stand before its
+checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heappop, heappush
+
+from rmqha.broker.pop.checkpoint import Ack, CheckPoint, Key
+
+MAX_ORPHANS = 100_000
+"""Acknowledgements that wait for a checkpoint."""
+
+
+class Point:
+    """A checkpoint with messages that are not acknowledged."""
+
+    __slots__ = ("checkpoint", "first_offset", "is_taken", "open_offsets")
+
+    def __init__(self, checkpoint: CheckPoint, first_offset: int) -> None:
+        self.checkpoint = checkpoint
+        self.first_offset = first_offset
+        """The first entry of the queue that must be read to know of it."""
+        self.open_offsets = set(checkpoint.queue_offsets)
+        self.is_taken = False
+        """Its open messages are being stored again."""
+
+
+class _Orphan:
+    __slots__ = ("due_ms", "first_offset", "queue_offsets")
+
+    def __init__(self, first_offset: int, due_ms: int) -> None:
+        self.first_offset = first_offset
+        self.due_ms = due_ms
+        self.queue_offsets: set[int] = set()
+
+
+class ReviveQueue:
+    def __init__(self, read_offset: int) -> None:
+        self.read_offset = read_offset
+        """The entry that is read next."""
+        self._points: dict[Key, Point] = {}
+        self._orphans: dict[Key, _Orphan] = {}
+        self._due: list[tuple[int, int, Key]] = []
+
+    @property
+    def point_count(self) -> int:
+        return len(self._points)
+
+    @property
+    def message_count(self) -> int:
+        """Messages that are not acknowledged."""
+        return sum(len(point.open_offsets) for point in self._points.values())
+
+    def points(self) -> Iterator[Point]:
+        return iter(self._points.values())
+
+    @property
+    def worked_off_offset(self) -> int:
+        """Entries below it need not be read again."""
+        firsts = (item.first_offset for items in (self._points, self._orphans) for item in items.values())
+        return min(firsts, default=self.read_offset)
+
+    def read(self, entry: CheckPoint | Ack | None, due_ms: int) -> None:
+        """The entry at `read_offset`; `due_ms` is the time of the checkpoint that it is about. None: it is neither."""
+        offset = self.read_offset
+        self.read_offset += 1
+        if isinstance(entry, CheckPoint):
+            self._add(entry, offset)
+        elif entry is not None and not self.acked(entry) and len(self._orphans) < MAX_ORPHANS:
+            orphan = self._orphans.setdefault(entry.key, _Orphan(offset, due_ms))
+            orphan.queue_offsets.update(entry.queue_offsets)
+
+    def _add(self, checkpoint: CheckPoint, offset: int) -> None:
+        if not checkpoint.queue_offsets or checkpoint.key in self._points:
+            return  # a timer delivered it twice
+        orphan = self._orphans.pop(checkpoint.key, None)
+        point = Point(checkpoint, offset if orphan is None else orphan.first_offset)
+        if orphan is not None:
+            point.open_offsets -= orphan.queue_offsets
+        if point.open_offsets:
+            self._points[checkpoint.key] = point
+            heappush(self._due, (checkpoint.due_ms, offset, checkpoint.key))
+
+    def acked(self, ack: Ack) -> bool:
+        """True if its checkpoint is known."""
+        point = self._points.get(ack.key)
+        if point is None:
+            return False
+        if not point.is_taken:
+            point.open_offsets.difference_update(ack.queue_offsets)
+            if not point.open_offsets:
+                del self._points[ack.key]
+        return True
+
+    def take_due(self, until_ms: int, is_waited_for: set[Key] | dict[Key, int]) -> Point | None:
+        """The next one whose time lies at `until_ms` or before; None if there is none, or if an acknowledgement of it
+        is on its way."""
+        while self._due and self._due[0][0] <= until_ms:
+            key = self._due[0][2]
+            point = self._points.get(key)
+            if point is not None and not point.is_taken:
+                if key in is_waited_for:
+                    return None
+                point.is_taken = True
+                heappop(self._due)
+                return point
+            heappop(self._due)
+        return None
+
+    def done(self, point: Point) -> None:
+        """Its open messages are stored again."""
+        if self._points.get(point.checkpoint.key) is point:
+            del self._points[point.checkpoint.key]
+
+    def settle(self, until_ms: int) -> None:
+        """All checkpoints whose time lies at `until_ms` or before have been read."""
+        if self._orphans:
+            for key in [key for key, orphan in self._orphans.items() if orphan.due_ms <= until_ms]:
+                del self._orphans[key]
+
+    def knows(self, key: Key) -> bool:
+        return key in self._points

@@ -1,0 +1,176 @@
+"""All of pop, wired together. No trio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from rmqha.broker.pop.acks import AckProcessor
+from rmqha.broker.pop.modes import ModeRequests, ModeTable
+from rmqha.broker.pop.order_table import OrderTable
+from rmqha.broker.pop.pop import GetCounts, PopProcessor
+from rmqha.broker.pop.positions import PopPositions
+from rmqha.broker.pop.recovery import PopRecovery
+from rmqha.broker.pop.revive import DeliveredTime, ReviveService
+from rmqha.broker.replication.replica_driver import ReplicaDriver
+from rmqha.broker.requests.request import Channel, Handler
+from rmqha.broker.services.statistics import BrokerStatistics
+from rmqha.broker.shell import BrokerShell
+from rmqha.broker.tables.clients import ClientTable
+from rmqha.broker.tables.groups import GroupTable
+from rmqha.broker.tables.offsets import OffsetTable
+from rmqha.broker.tables.topics import TopicTable
+from rmqha.model.code import RequestCode
+from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.message import REVIVE_TOPIC_PREFIX
+from rmqha.port import Clock, Disk, Tracer
+from rmqha.store.log.record import Host
+from rmqha.store.store import Store
+from rmqha.wire.command import Command
+
+ACK_CODES = frozenset(
+    {RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME}
+)
+
+
+class PopServices:
+    """`gets` counts what consumers get; `memory_bytes` is that of the machine, 0: unknown."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        disk: Disk,
+        store: Store,
+        driver: ReplicaDriver,
+        tables: tuple[TopicTable, GroupTable, OffsetTable, ClientTable],
+        timers: DeliveredTime,
+        clock: Clock,
+        tracer: Tracer,
+        store_host: Host,
+        shell: BrokerShell,
+        memory_bytes: int,
+        statistics: BrokerStatistics,
+        gets: GetCounts,
+    ) -> None:
+        topics, groups, offsets, clients = tables
+        self._clock = clock
+        self._config = config
+        self._topics = topics
+        self._driver = driver
+        self._shell = shell
+        self.orders = OrderTable(disk)
+        self.modes = ModeTable(disk)
+        self.findings = [*self.orders.findings, *self.modes.findings]
+        revive_topic = REVIVE_TOPIC_PREFIX + config.broker_cluster_name
+        positions = PopPositions(offsets)
+        self.recovery = PopRecovery(
+            store, offsets, positions, tracer, revive_topic, config.broker_name, self._recovered
+        )
+        self.revive = ReviveService(
+            store,
+            driver,
+            offsets,
+            topics,
+            groups,
+            timers,
+            clock,
+            tracer,
+            store_host,
+            revive_topic,
+            config.broker_name,
+            lambda: self._config.timer_precision_ms,
+            shell.wake_schedule,
+        )
+        self.pop = PopProcessor(
+            config,
+            store,
+            driver,
+            topics,
+            groups,
+            offsets,
+            positions,
+            self.orders,
+            clock,
+            store_host,
+            revive_topic,
+            memory_bytes,
+            statistics,
+            gets,
+            self._is_recovering,
+        )
+        self.acks = AckProcessor(
+            config,
+            store,
+            driver,
+            shell,
+            topics,
+            offsets,
+            self.orders,
+            self.revive,
+            clock,
+            store_host,
+            self.pop.polls.wake_group,
+        )
+        self.mode_requests = ModeRequests(self.modes, driver, topics, groups, clients, clock, shell.ask_name_server)
+
+    @property
+    def later(self) -> Mapping[int, Callable[[Channel, Command], None]]:
+        """Requests that are answered now or later."""
+        return {
+            RequestCode.POP_MESSAGE: self.pop.process,
+            RequestCode.NOTIFICATION: self.pop.notify,
+            **dict.fromkeys(ACK_CODES, self.acks.process),
+        }
+
+    def handlers(self) -> dict[int, Handler]:
+        return {**self.pop.handlers(), **self.mode_requests.handlers()}
+
+    @property
+    def poll_count(self) -> int:
+        return self.pop.polls.count
+
+    def configure(self, config: BrokerConfig) -> None:
+        self._config = config
+        self.pop.configure(config)
+        self.acks.configure(config)
+
+    # --- what the broker tells ----------------------------------------------------------------------------------------
+    def role_changed(self) -> None:
+        self.recovery.role_changed()
+        self.revive.role_changed()
+        self.pop.role_changed()
+
+    def demoted(self) -> None:
+        """Another replica is master: what was given in order here is none of this one's matter."""
+        self.orders.clear()
+
+    def dispatched(self, grown: Iterable[tuple[str, int]]) -> None:
+        self.pop.dispatched(grown)
+
+    def step(self) -> None:
+        """Look for checkpoints of before, and for messages whose time is up. Raises StoreError."""
+        if not self._driver.is_serving or self._topics.get(self.revive.revive_topic) is None:
+            return  # nobody has ever popped
+        if self.recovery.step():
+            self._shell.wake_schedule()
+        self.revive.step()
+        self.recovery.mark(self._clock.now_ms())
+
+    def timeout(self) -> None:
+        self.pop.timeout()
+
+    def refuse(self) -> None:
+        self.pop.refuse()
+
+    def closed(self, channel: Channel) -> None:
+        self.pop.polls.closed(channel)
+
+    def _is_recovering(self) -> bool:
+        if not self.recovery.is_done:
+            if self._topics.get(self.revive.revive_topic) is None:
+                self.recovery.skip()  # nobody has ever popped
+            else:
+                self.recovery.step()
+        return not self.recovery.is_done
+
+    def _recovered(self) -> None:
+        self.pop.polls.wake_all()

@@ -1,0 +1,160 @@
+"""Receipts, checkpoints, bits of acknowledgements, order infos, and one revive queue beside a simple model of it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqha.broker.pop.checkpoint import Ack, CheckPoint, bits_to_offsets, offsets_to_bits
+from rmqha.broker.pop.modes import AssignedQueue, Mode, assigned
+from rmqha.broker.pop.order_info import OTHER_POP, STALE, OrderInfo
+from rmqha.broker.pop.receipt import Receipt, kind_of, normal_topic, real_topic, retry_topic
+from rmqha.broker.pop.revive_queue import ReviveQueue
+
+NUMBERS = st.integers(0, 2**40)
+NAMES = st.from_regex(r"[a-zA-Z0-9-]{1,20}", fullmatch=True)
+RECEIPTS = st.builds(
+    Receipt,
+    NUMBERS,
+    NUMBERS,
+    NUMBERS,
+    st.integers(0, 999),
+    st.sampled_from("012"),
+    NAMES,
+    st.integers(0, 1000),
+    st.none() | NUMBERS,
+)
+OFFSETS = st.lists(st.integers(0, 500), min_size=1, max_size=32, unique=True).map(sorted)
+
+
+@given(RECEIPTS)
+def test_a_receipt_is_read_as_it_was_written(receipt: Receipt) -> None:
+    assert Receipt.decode(receipt.encode()) == receipt
+
+
+@given(st.text(max_size=80))
+def test_any_text_is_a_receipt_or_is_refused(text: str) -> None:
+    with suppress(ValueError):
+        assert Receipt.decode(text).encode().count(" ") >= 6
+
+
+def test_the_receipt_is_rocketmqs() -> None:
+    text = "7 1700000000000 60000 3 1 broker-a 0 9"
+    assert Receipt.decode(text) == Receipt(7, 1700000000000, 60000, 3, "1", "broker-a", 0, 9)
+    assert real_topic("T", "g", "1") == "%RETRY%g_T" and real_topic("T", "g", "2") == "%RETRY%g+T"
+
+
+@given(NAMES, NAMES, st.sampled_from("12"))
+def test_a_retry_topic_names_its_topic(topic: str, group: str, kind: str) -> None:
+    name = retry_topic(topic, group, kind)
+    assert normal_topic(name, group) == topic and kind_of(name) == kind and kind_of(topic) == "0"
+
+
+@given(st.integers(0, 2**40), OFFSETS, NAMES, NAMES)
+def test_a_checkpoint_is_read_as_it_was_written(start: int, steps: list[int], topic: str, group: str) -> None:
+    checkpoint = CheckPoint(topic, group, 3, start, 17, 60, "b", tuple(start + step for step in steps))
+    assert CheckPoint.from_json(json.loads(json.dumps(checkpoint.to_json())), "own") == checkpoint
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["so", "pt", "it", "n", "q", "t", "c", "d", "bn", "rp"]), inner)
+        ),
+    )
+)
+def test_any_json_is_a_checkpoint_or_is_refused(value: object) -> None:
+    with suppress(ValueError):
+        assert CheckPoint.from_json(value, "own").group
+    for is_batch in (True, False):
+        with suppress(ValueError):
+            assert Ack.from_json(value, "own", is_batch=is_batch).group
+
+
+def test_acknowledgements_are_rocketmqs() -> None:
+    one = '{"ao":9,"bn":"b","c":"g","pt":1700000000000,"q":3,"so":7,"t":"T"}'
+    many = '{"ao":-1,"aol":[7,9],"bn":"b","c":"g","pt":1700000000000,"q":3,"so":7,"t":"T"}'
+    for text, is_batch, offsets in ((one, False, (9,)), (many, True, (7, 9))):
+        ack = Ack.from_json(json.loads(text), "own", is_batch=is_batch)
+        assert ack.queue_offsets == offsets and json.dumps(ack.to_json(), separators=(",", ":")) == text
+
+
+@given(NUMBERS, OFFSETS)
+def test_bits_are_those_of_javas_bit_set(start: int, steps: list[int]) -> None:
+    offsets = [start + step for step in steps]
+    bits = offsets_to_bits(start, offsets)
+    assert bits_to_offsets(start, bits, 1000) == offsets and bits[-1]
+
+
+def test_bits_that_java_has_written() -> None:
+    assert bits_to_offsets(7, bytes.fromhex("010000000000000040"), 99) == [7, 77]
+
+
+@given(OFFSETS, st.lists(st.integers(0, 31), max_size=40), st.integers(0, 100), st.integers(1, 100))
+def test_the_offset_of_an_ordered_group_is_that_of_the_first_message_that_is_not_done(
+    offsets: list[int], done: list[int], pop_ms: int, invisible_ms: int
+) -> None:
+    info = OrderInfo(pop_ms, invisible_ms, tuple(offsets))
+    is_open = list(offsets)
+    for place in done:
+        offset = offsets[place % len(offsets)]
+        found = info.done(offset, pop_ms)
+        is_open = [item for item in is_open if item != offset]
+        assert found == (is_open[0] if is_open else offsets[-1] + 1)
+        assert info.done(offset, pop_ms + 1) == OTHER_POP and info.done(9999, pop_ms) == STALE
+        assert OrderInfo.from_json(json.loads(json.dumps(info.to_json()))) == info
+    assert info.free_ms() == (pop_ms + invisible_ms if is_open else 0)
+    assert info.blocks(None, pop_ms) is bool(is_open)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["ck", "ack", "late"]), st.integers(0, 3), st.integers(0, 3)), max_size=40))
+def test_a_revive_queue_gives_what_no_acknowledgement_names(entries: list[tuple[str, int, int]]) -> None:
+    queue, given_offsets, acked = ReviveQueue(0), set[int](), dict[int, set[int]]()
+    for kind, start, step in entries:
+        ack = Ack("T", "g", 0, start, 1, "b", (start + step,))
+        if kind == "ck" and start not in given_offsets:
+            given_offsets.add(start)
+            queue.read(CheckPoint("T", "g", 0, start, 1, start, "b", tuple(range(start, start + 4))), 1 + start)
+        elif kind == "ack":
+            acked.setdefault(start, set()).add(start + step)
+            queue.read(ack, 1 + start)
+        elif kind == "late" and queue.acked(ack):
+            acked.setdefault(start, set()).add(start + step)
+    wanted = {start: set(range(start, start + 4)) - acked.get(start, set()) for start in given_offsets}
+    found = {}
+    assert queue.worked_off_offset <= queue.read_offset
+    while (point := queue.take_due(100, {})) is not None:
+        found[point.checkpoint.start_offset] = set(point.open_offsets)
+        queue.done(point)
+    assert found == {start: offsets for start, offsets in wanted.items() if offsets}
+    queue.settle(100)
+    assert queue.worked_off_offset == queue.read_offset and queue.point_count == 0
+
+
+def test_a_checkpoint_waits_while_an_acknowledgement_of_it_is_on_its_way() -> None:
+    queue = ReviveQueue(0)
+    checkpoint = CheckPoint("T", "g", 0, 5, 1, 1, "b", (5,))
+    queue.read(checkpoint, 2)
+    assert queue.take_due(9, {checkpoint.key: 1}) is None and queue.worked_off_offset == 0
+    assert queue.take_due(1, {}) is None
+    assert queue.take_due(2, {}) is not None
+
+
+@given(
+    st.integers(1, 9), st.integers(1, 12), st.sampled_from(["AVG", "AVG_BY_CIRCLE"]), st.sampled_from(["PULL", "POP"])
+)
+def test_each_queue_is_some_clients(clients: int, count: int, strategy: str, mode: str) -> None:
+    queues = [AssignedQueue("T", "b", number) for number in range(count)]
+    names = [f"c{number}" for number in range(clients)]
+    shares = [assigned(Mode("T", "g", mode), strategy, name, names, queues) for name in names]
+    found = [queue for share in shares for queue in share]
+    if mode == "POP":
+        assert all(share == [AssignedQueue("T", "b", -1)] for share in shares)
+    else:
+        assert sorted(found) == queues
+    assert assigned(Mode("T", "g", mode), strategy, "stranger", names, queues) == []

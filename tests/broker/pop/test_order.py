@@ -1,0 +1,87 @@
+"""Pop in order: a queue gives nothing more until what it gave is done, or its time is up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rmqha.broker.pop.positions import PopQueue
+from rmqha.model.code import RequestCode, ResponseCode
+from tests.broker.pop.test_pop import bodies
+from tests.broker.pop.world import INVISIBLE_MS, Popped, ack_all, ack_command, later, messages, named, polled, pop, send
+from tests.broker.support import Broker
+
+
+def ordered(broker: Broker, **ext: Any) -> list[Popped]:
+    return pop(broker, order="true", **{"attemptId": "one", "maxMsgNums": 2, **ext})
+
+
+def test_a_queue_gives_the_next_when_all_are_done(broker: Broker) -> None:
+    send(broker, b"a", b"b", b"c")
+    given = ordered(broker)
+    assert bodies(given) == [b"a", b"b"] and given[0].receipt.revive_queue_id == 999
+    assert ordered(broker, attemptId="two") == []
+    ack_all(broker, given[:1])
+    assert ordered(broker, attemptId="two") == [] and broker.core.offsets.query("G", "T", 0) == 1
+    ack_all(broker, given[1:])
+    assert bodies(ordered(broker, attemptId="two")) == [b"c"]
+
+
+def test_what_is_not_done_comes_again_first_and_is_counted(broker: Broker) -> None:
+    send(broker, b"a", b"b", b"c")
+    given = ordered(broker)
+    ack_all(broker, given[:1])
+    later(broker, INVISIBLE_MS)
+    again = ordered(broker, attemptId="two")
+    assert bodies(again) == [b"b", b"c"]
+    stale = broker.ask(ack_command(given[1]))
+    assert stale.code == 0 and broker.core.offsets.query("G", "T", 0) == 1
+    info = broker.core.pops.orders.get(PopQueue("T", "G", 0))
+    assert info is not None and info.counts == {1: 1}
+
+
+def test_the_attempt_whose_answer_was_lost_gets_it_again(broker: Broker) -> None:
+    send(broker, b"a", b"b")
+    assert bodies(ordered(broker)) == bodies(ordered(broker)) == [b"a", b"b"]
+
+
+def test_a_waiting_pop_gets_the_next_when_all_are_done(broker: Broker) -> None:
+    send(broker, b"a", b"b", b"c")
+    given = ordered(broker)
+    channel = polled(broker, order="true", attemptId="two")
+    ack_all(broker, given)
+    assert bodies(messages(channel.one(), broker_name=broker.config.broker_name)) == [b"c"]
+
+
+def test_a_waiting_pop_gets_what_is_not_done_in_time(broker: Broker) -> None:
+    send(broker, b"a")
+    ordered(broker)
+    channel = polled(broker, order="true", attemptId="two")
+    later(broker, INVISIBLE_MS)
+    assert bodies(messages(channel.one(), broker_name=broker.config.broker_name)) == [b"a"]
+
+
+def test_another_time(broker: Broker) -> None:
+    send(broker, b"a")
+    (given,) = ordered(broker)
+    reply = broker.ask(named(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, given, invisibleTime=1000))
+    assert reply.code == 0 and reply.ext["popTime"] == str(given.receipt.pop_ms)
+    broker.run(1000)
+    assert bodies(ordered(broker, attemptId="two")) == [b"a"]
+
+
+def test_an_offset_that_was_not_given_is_refused(broker: Broker) -> None:
+    send(broker, b"a", b"b", b"c")
+    given = ordered(broker)
+    assert broker.ask(ack_command(given[0], offset=2)).code == ResponseCode.MESSAGE_ILLEGAL
+
+
+def test_what_was_given_is_known_after_a_restart(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker().start()
+    send(broker, b"a")
+    ordered(broker)
+    broker.close()
+    broker = make_broker().start()
+    assert ordered(broker, attemptId="two") == []
+    later(broker, INVISIBLE_MS)
+    assert bodies(ordered(broker, attemptId="two")) == [b"a"]

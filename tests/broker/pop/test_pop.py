@@ -1,0 +1,385 @@
+"""Pop and acknowledge: nothing is given twice within its time, nothing that is not acknowledged is forgotten."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rmqha.broker.pop.checkpoint import REVIVE_GROUP, CheckPoint, offsets_to_bits
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.message import decode_properties
+from rmqha.store.log.record import decode
+from rmqha.wire.command import Command
+from tests.broker.pop.world import (
+    INVISIBLE_MS,
+    Popped,
+    ack_all,
+    ack_command,
+    later,
+    messages,
+    named,
+    polled,
+    pop,
+    pop_command,
+    send,
+)
+from tests.broker.support import Broker, FakeChannel, ack
+
+REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
+
+
+def bodies(given: list[Popped]) -> list[bytes]:
+    return [message.body for message in given]
+
+
+def test_a_message_is_given_once_and_comes_again_after_its_time(broker: Broker) -> None:
+    send(broker, b"a", b"b")
+    assert bodies(pop(broker)) == [b"a", b"b"]
+    later(broker, INVISIBLE_MS - 1500)
+    assert pop(broker) == []
+    later(broker, 5000)
+    again = pop(broker)
+    assert bodies(again) == [b"a", b"b"]
+    properties = decode_properties(again[0].record.properties)
+    assert again[0].record.topic == "T" and again[0].receipt.kind == "1" and again[0].record.reconsume_times == 1
+    assert properties["ORIGIN_GROUP"] == "G" and int(properties["1ST_POP_TIME"]) > 0
+
+
+def test_what_is_acknowledged_does_not_come_again(broker: Broker) -> None:
+    send(broker, b"a", b"b", b"c")
+    given = pop(broker)
+    ack_all(broker, [given[0], given[2]])
+    later(broker, INVISIBLE_MS + 5000)
+    again = pop(broker)
+    assert bodies(again) == [b"b"]
+    ack_all(broker, again)
+    later(broker, INVISIBLE_MS + 5000)
+    assert pop(broker) == []
+
+
+def test_an_acknowledgement_in_the_last_moment_counts(broker: Broker) -> None:
+    send(broker, b"a")
+    (given,) = pop(broker)
+    later(broker, INVISIBLE_MS - 10)
+    ack_all(broker, [given])
+    later(broker, 5000)
+    assert pop(broker) == [] and broker.core.pops.revive.revived_count == 0
+
+
+def test_an_acknowledgement_after_its_time_that_was_answered_before_the_message_came_again_counts(
+    broker: Broker,
+) -> None:
+    send(broker, b"a")
+    (given,) = pop(broker)
+    broker.clock.ms += INVISIBLE_MS + 100  # the timers are behind
+    ack_all(broker, [given])
+    later(broker, 5000)
+    assert pop(broker) == [] and broker.core.pops.revive.revived_count == 0
+
+
+def test_each_group_has_its_own(broker: Broker) -> None:
+    send(broker, b"a")
+    assert bodies(pop(broker, group="G")) == bodies(pop(broker, group="H")) == [b"a"]
+
+
+def test_at_most_as_many_as_asked_for_and_all_in_the_end(broker: Broker) -> None:
+    send(broker, *[b"%d" % number for number in range(10)])
+    first = pop(broker, maxMsgNums=4)
+    rest = pop(broker, maxMsgNums=32)
+    assert sorted(bodies(first + rest)) == sorted(b"%d" % number for number in range(10)) and len(first) == 4
+
+
+def test_the_checkpoint_has_the_form_of_rocketmqs(broker: Broker) -> None:
+    send(broker, b"a", b"b", b"c", TAGS="x")
+    send(broker, b"d", TAGS="y")
+    given = pop(broker, exp="y")
+    assert bodies(given) == [b"d"]
+    unit = broker.store.units("rmq_sys_wheel_timer", 0, 0, 1)[0]
+    data = broker.store.record_at(unit[0])
+    assert data is not None
+    record = decode(data)
+    body, properties = json.loads(bytes(record.body)), decode_properties(record.properties)
+    pop_ms = given[0].receipt.pop_ms
+    name = broker.config.broker_name
+    assert list(body) == ["bm", "bn", "c", "d", "it", "n", "pt", "q", "reviveTime", "ro", "so", "t"]
+    assert (body["so"], body["d"], body["n"], body["c"], body["t"]) == (3, [0], 1, "G", "T")
+    assert (body["pt"], body["it"], body["reviveTime"]) == (pop_ms, INVISIBLE_MS, pop_ms + INVISIBLE_MS)
+    assert properties["UNIQ_KEY"] == f"T@0@3@G@{pop_ms}@{name}@ck" and properties["TAGS"] == "ck"
+    assert properties["TIMER_DELIVER_MS"] == str(pop_ms + INVISIBLE_MS - 1000)
+    assert properties["REAL_TOPIC"] == REVIVE and properties["REAL_QID"] == str(given[0].receipt.revive_queue_id)
+
+
+def test_sql_filters_choose(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker(enable_property_filter=True).start()
+    send(broker, b"a", n="1")
+    send(broker, b"b", n="2")
+    assert bodies(pop(broker, expType="SQL92", exp="n = 2")) == [b"b"]
+    reply = broker.ask(pop_command(expType="SQL92", exp="n = = 2"))
+    assert reply.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+def test_what_nobody_wants_is_passed_and_not_looked_at_again(broker: Broker) -> None:
+    send(broker, b"a", b"b", TAGS="x")
+    assert pop(broker, exp="y") == []
+    assert broker.core.offsets.query("G", "T", 0) == 2
+
+
+def test_a_waiting_pop_is_answered_by_the_next_message(broker: Broker) -> None:
+    send(broker, b"a")
+    pop(broker)
+    channel = polled(broker)
+    send(broker, b"b")
+    assert bodies(messages(channel.one(), broker_name=broker.config.broker_name)) == [b"b"]
+
+
+def test_a_waiting_pop_is_told_when_its_time_is_up(broker: Broker) -> None:
+    send(broker, b"a")
+    pop(broker)
+    channel = polled(broker)
+    broker.run(15_000)
+    reply = channel.one()
+    assert (reply.code, reply.remark) == (ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
+    assert broker.core.pops.poll_count == 0
+
+
+def test_a_waiting_pop_gets_what_comes_again(broker: Broker) -> None:
+    send(broker, b"a")
+    pop(broker, invisibleTime=3000)
+    channel = polled(broker)
+    later(broker, 7000)
+    assert bodies(messages(channel.one(), broker_name=broker.config.broker_name)) == [b"a"]
+
+
+def test_a_connection_that_closes_waits_no_more(broker: Broker) -> None:
+    send(broker, b"a")
+    pop(broker)
+    channel = polled(broker)
+    broker.core.processor.closed(channel)
+    send(broker, b"b")
+    assert channel.take() == [] and bodies(pop(broker)) == [b"b"]
+
+
+def test_another_time_is_kept_and_the_new_receipt_counts(broker: Broker) -> None:
+    send(broker, b"a")
+    (given,) = pop(broker)
+    reply = broker.ask(named(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, given, invisibleTime=30_000))
+    assert reply.code == 0 and reply.ext["invisibleTime"] == "30000"
+    later(broker, 25_000)
+    assert pop(broker) == []
+    later(broker, 9000)
+    assert bodies(pop(broker)) == [b"a"]
+
+
+def test_a_message_is_given_back_at_once(broker: Broker) -> None:
+    send(broker, b"a")
+    (given,) = pop(broker)
+    assert broker.ask(named(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, given, invisibleTime=0)).code == 0
+    later(broker, 3000)
+    assert bodies(pop(broker)) == [b"a"]
+
+
+def test_a_batch_acknowledges_what_its_bits_say(broker: Broker) -> None:
+    send(broker, b"a", b"b", b"c")
+    given = pop(broker)
+    receipt = given[0].receipt
+    bits = base64.b64encode(offsets_to_bits(receipt.start_offset, [0, 2])).decode()
+    item = {"c": "G", "t": "T", "r": "0", "so": receipt.start_offset, "q": 0, "rq": receipt.revive_queue_id}
+    item |= {"pt": receipt.pop_ms, "it": receipt.invisible_ms, "b": bits}
+    body = json.dumps({"brokerName": broker.config.broker_name, "acks": [item]}).encode()
+    assert broker.ask(Command(RequestCode.BATCH_ACK_MESSAGE, {}, body)).code == 0
+    later(broker, INVISIBLE_MS + 5000)
+    assert bodies(pop(broker)) == [b"b"]
+    assert broker.ask(Command(RequestCode.BATCH_ACK_MESSAGE, {}, b"")).code == ResponseCode.NO_MESSAGE
+
+
+def test_a_question_whether_there_is_something(broker: Broker) -> None:
+    send(broker, b"a")
+    fields = {"consumerGroup": "G", "topic": "T", "queueId": "-1", "pollTime": "0", "bornTime": "0"}
+    assert broker.ask(Command(RequestCode.NOTIFICATION, fields)).ext["hasMsg"] == "true"
+    pop(broker)
+    assert broker.ask(Command(RequestCode.NOTIFICATION, fields)).ext["hasMsg"] == "false"
+    channel = FakeChannel()
+    broker.core.processor.received(channel, [Command(RequestCode.NOTIFICATION, {**fields, "pollTime": "9000"})])
+    assert channel.take() == []
+    send(broker, b"b")
+    assert channel.one().ext["hasMsg"] == "true"
+
+
+def test_a_look_takes_nothing(broker: Broker) -> None:
+    send(broker, b"a")
+    fields = {"consumerGroup": "G", "topic": "T", "queueId": "0", "maxMsgNums": "5"}
+    reply = broker.ask(Command(RequestCode.PEEK_MESSAGE, fields))
+    assert reply.code == 0 and bytes(decode(memoryview(bytes(reply.body))).body) == b"a"
+    assert bodies(pop(broker)) == [b"a"]
+    assert broker.ask(Command(RequestCode.PEEK_MESSAGE, fields)).code == ResponseCode.PULL_NOT_FOUND
+
+
+def test_the_number_of_waiting_pops(broker: Broker) -> None:
+    send(broker, b"a")
+    pop(broker)
+    polled(broker)
+    fields = {"consumerGroup": "G", "topic": "T", "queueId": "-1"}
+    assert broker.ask(Command(RequestCode.POLLING_INFO, fields)).ext["pollingNum"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("ext", "code"),
+    [
+        ({"maxMsgNums": 33}, ResponseCode.INVALID_PARAMETER),
+        ({"maxMsgNums": 0}, ResponseCode.INVALID_PARAMETER),
+        ({"invisibleTime": 0}, ResponseCode.INVALID_PARAMETER),
+        ({"invisibleTime": 1 << 62}, ResponseCode.INVALID_PARAMETER),
+        ({"queueId": 9}, ResponseCode.INVALID_PARAMETER),
+        ({"topic": "Nowhere"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"consumerGroup": "a b"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+        ({"exp": "||"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+        ({"bornTime": 1}, ResponseCode.POLLING_TIMEOUT),
+    ],
+)
+def test_a_pop_that_cannot_be_changes_nothing(broker: Broker, ext: dict[str, Any], code: ResponseCode) -> None:
+    send(broker, b"a")
+    end = broker.store.max_phy_offset
+    assert broker.ask(pop_command(**ext)).code == code
+    assert broker.store.max_phy_offset == end and bodies(pop(broker)) == [b"a"]
+
+
+@pytest.mark.parametrize(
+    ("ext", "code"),
+    [
+        ({"extraInfo": "x"}, ResponseCode.SYSTEM_ERROR),
+        ({"extraInfo": "0 1 2 3 7 b 0 0"}, ResponseCode.SYSTEM_ERROR),
+        ({"extraInfo": "0 1 2 3 0 other 0 0"}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"extraInfo": "0 1 2 77 0 {name} 0 0"}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"extraInfo": "0 1 999999999999999999 1 0 {name} 0 0"}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"offset": 5}, ResponseCode.NO_MESSAGE),
+        ({"offset": -1}, ResponseCode.NO_MESSAGE),
+        ({"queueId": 7}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"topic": "Nowhere"}, ResponseCode.TOPIC_NOT_EXIST),
+    ],
+)
+@pytest.mark.parametrize("code_of", [RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME])
+def test_a_receipt_that_cannot_be_changes_nothing(
+    broker: Broker, code_of: RequestCode, ext: dict[str, Any], code: ResponseCode
+) -> None:
+    send(broker, b"a")
+    (given,) = pop(broker)
+    end = broker.store.max_phy_offset
+    ext = {
+        key: value.format(name=broker.config.broker_name) if isinstance(value, str) else value
+        for key, value in ext.items()
+    }
+    assert broker.ask(named(code_of, given, **{"invisibleTime": 5, **ext})).code == code
+    assert broker.store.max_phy_offset == end
+
+
+def test_an_acknowledgement_of_what_has_come_again_changes_nothing(broker: Broker) -> None:
+    send(broker, b"a")
+    (given,) = pop(broker)
+    later(broker, INVISIBLE_MS + 5000)
+    end = broker.store.max_phy_offset
+    assert broker.ask(ack_command(given)).code == 0
+    assert broker.store.max_phy_offset == end and bodies(pop(broker)) == [b"a"]
+
+
+def test_nothing_is_given_before_the_group_holds_its_checkpoint(pair: Broker) -> None:
+    """Apache's broker takes SLAVE_NOT_AVAILABLE for success (apache/rocketmq 4806)."""
+    channel = FakeChannel()
+    pair.core.processor.received(channel, [_sent(b"a")])
+    ack(pair)
+    assert channel.one().code == 0
+    pair.core.processor.received(channel, [pop_command()])
+    pair.run()
+    assert channel.take() == [] and pair.core.offsets.query("G", "T", 0) == 0
+    ack(pair)
+    given = messages(channel.one(), broker_name=pair.config.broker_name)
+    assert bodies(given) == [b"a"] and pair.core.offsets.query("G", "T", 0) == 1
+    pair.core.processor.received(channel, [ack_command(given[0])])
+    pair.run()
+    assert channel.take() == []
+    ack(pair)
+    assert channel.one().code == 0
+
+
+def test_a_pop_whose_checkpoint_is_late_is_an_error_and_its_messages_come_after_their_time(pair: Broker) -> None:
+    channel = FakeChannel()
+    pair.core.processor.received(channel, [_sent(b"a")])
+    ack(pair)
+    channel.take()
+    pair.core.processor.received(channel, [pop_command(invisibleTime=2500)])
+    pair.run(1100)
+    reply = channel.one()
+    assert reply.code == ResponseCode.FLUSH_SLAVE_TIMEOUT and not reply.body
+    pair.core.processor.received(channel, [pop_command()])
+    pair.run()
+    assert channel.one().code == ResponseCode.POLLING_TIMEOUT
+    for _ in range(12):
+        ack(pair)
+        pair.run(500)
+    ack(pair)
+    pair.core.processor.received(channel, [pop_command()])
+    ack(pair)
+    assert bodies(messages(channel.one(), broker_name=pair.config.broker_name)) == [b"a"]
+
+
+def _sent(body: bytes) -> Command:
+    from tests.broker.support import send_command
+
+    return send_command("T", 0, body, d="1")
+
+
+def test_a_new_master_whose_offsets_are_behind_gives_nothing_again(make_broker: Callable[..., Broker]) -> None:
+    """It was killed: consumer offsets reach the disk each five seconds."""
+    broker = make_broker().start()
+    send(broker, b"a", b"b")
+    broker.core.save()
+    given = pop(broker)
+    ack_all(broker, given[:1])
+    broker.store.close()  # tables are not written
+    broker.open = False
+    assert not (broker.directory / "config/consumerOffset.json").exists()
+    broker = make_broker().start()
+    assert pop(broker) == []
+    later(broker, INVISIBLE_MS + 6000)
+    assert bodies(pop(broker)) == [b"b"]
+
+
+def test_a_stop_in_order_keeps_what_is_in_flight(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker().start()
+    send(broker, b"a", b"b")
+    ack_all(broker, pop(broker)[:1])
+    broker.close()
+    broker = make_broker().start()
+    assert pop(broker) == []
+    later(broker, INVISIBLE_MS + 6000)
+    assert bodies(pop(broker)) == [b"b"]
+
+
+def test_the_offset_of_the_revive_group_is_that_of_the_last_entry_that_is_worked_off(broker: Broker) -> None:
+    send(broker, b"a")
+    given = pop(broker)
+    queue_id = given[0].receipt.revive_queue_id
+    ack_all(broker, given)
+    later(broker, INVISIBLE_MS + 5000)
+    assert broker.core.offsets.query(REVIVE_GROUP, REVIVE, queue_id) == 1
+    assert broker.core.pops.revive.in_flight() == {}
+
+
+def test_a_reset_moves_pops_too(broker: Broker) -> None:
+    send(broker, b"a", b"b")
+    ack_all(broker, pop(broker))
+    broker.core.offsets.reset("G", "T", 0, 1)
+    assert bodies(pop(broker)) == [b"b"]
+
+
+def test_a_checkpoint_is_read_as_rocketmq_writes_it() -> None:
+    text = (
+        '{"bm":0,"bn":"b","c":"g","d":[0,2],"it":60000,"n":2,"pt":1700000000000,"q":3,"reviveTime":1700000060000,'
+        '"ro":0,"rp":"1","so":7,"t":"T"}'
+    )
+    found = CheckPoint.from_json(json.loads(text), "own")
+    assert found.queue_offsets == (7, 9) and found.put_times == 1 and found.due_ms == 1700000060000
+    assert json.dumps(found.to_json(), separators=(",", ":")) == text
