@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import trio
 
+from rmqha import __version__
 from rmqha.broker.advertised import HA, LISTEN, Advertised, Places, check_advertised, resolved, told_hosts
 from rmqha.broker.core import BrokerCore
 from rmqha.broker.host_shell import HostShell
@@ -260,7 +261,12 @@ def _open(
             choice.kernel,
             quotas,
             HostFacts(
-                process={"pid": os.getpid(), "dataDirectory": str(root), "kernel": choice.words},
+                process={
+                    "pid": os.getpid(),
+                    "dataDirectory": str(root),
+                    "kernel": choice.words,
+                    "release": __version__,
+                },
                 disk_usage=lambda: shutil.disk_usage(root),
                 history=tracer.history,
                 local_hour=lambda: time.localtime().tm_hour,

@@ -178,7 +178,7 @@ class AdminRequests:
     def _replica_state(self, channel: Channel, command: Command) -> Command:
         state = self._driver.state()
         state.pid, state.data_directory = self._process.get("pid"), self._process.get("dataDirectory")
-        state.kernel = self._process.get("kernel")
+        state.kernel, state.release = self._process.get("kernel"), self._process.get("release")
         state.address_problem = self._address_problem()
         state.put_count, state.get_count = self._send.put_count, self._pull.get_count
         state.held_pull_count = self._pull.hold_count

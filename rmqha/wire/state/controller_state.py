@@ -140,6 +140,7 @@ class ControllerState(JsonRecord):
     version: int = VERSION
     leading: bool
     raft: RaftState
+    release: str | None = part()
     groups: dict[str, GroupState] = field(default_factory=dict)
 
 

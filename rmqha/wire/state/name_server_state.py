@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rmqha.wire.state.json_record import JsonRecord
+from rmqha.wire.state.json_record import JsonRecord, part
 
 VERSION = 1
 
@@ -15,6 +15,7 @@ class NameServerState(JsonRecord):
     follows none."""
 
     version: int = VERSION
+    release: str | None = part()
     follows: str | None = None
     event_index: int | None = None
     address_problem: str = ""

@@ -223,6 +223,8 @@ class ReplicaState(JsonRecord):
     data_directory: str | None = part()
     kernel: str | None = part()
     """The batch kernel, and behind a colon why it is not the native one."""
+    release: str | None = part()
+    """The release of rmqha that it runs."""
     address_problem: str | None = part()
     put_count: int | None = part()
     get_count: int | None = part()
