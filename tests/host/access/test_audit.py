@@ -120,6 +120,7 @@ def test_what_changes_something_is_never_everyday() -> None:
         "RESUME_CHECK_HALF_MESSAGE",
         "CONSUME_MESSAGE_DIRECTLY",
         "CLONE_GROUP_OFFSET",
+        "SWITCH_TIMER_ENGINE",
         "NOTIFY_BROKER_ROLE_CHANGED",
         *(f"AUTH_{act}_{what}" for act in ("CREATE", "UPDATE", "DELETE", "GET", "LIST") for what in ("USER", "ACL")),
     }
