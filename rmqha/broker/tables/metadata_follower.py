@@ -231,7 +231,7 @@ class MetadataFollower:
             self._untold = None
 
     async def _save_offsets(self, changes: list[OffsetChange]) -> None:
-        """What an operator has set back or removed survives a kill of all, as a topic does."""
+        """Write offsets that an operator has set back or removed: they survive a kill of all, as topics do."""
         is_ordered = any(change.is_reset or change.offset is None for change in changes)
         data = self._offsets.unsaved() if self._saves_offsets or is_ordered else None
         if data is not None:
