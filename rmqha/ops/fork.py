@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rmqha.ha.stream.alignment import consistent_point
 from rmqha.model.epoch import EpochEntry, EpochHistory
-from rmqha.model.error import RmqhaError
+from rmqha.model.error import RmqhaError, UnreachableError
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.ops.cluster_view import ClusterView, NodeView
 from rmqha.wire.state.replica_state import ReplicaState
@@ -43,6 +43,16 @@ def forks_of(view: ClusterView) -> list[RefusedFork]:
     ]
 
 
+def silent_replicas(view: ClusterView) -> list[str]:
+    """Names of the replicas that did not answer, so that nobody knows whether they refuse. Raises UnreachableError if
+    none did."""
+    replicas = [node for _, node in sorted(view.nodes.items()) if node.node.is_broker]
+    silent = [node.node.name for node in replicas if node.replica is None]
+    if replicas and len(silent) == len(replicas):
+        raise UnreachableError(f"none of {', '.join(silent)} answers; see rmqha status")
+    return silent
+
+
 def master_of(view: ClusterView, group: str) -> NodeView | None:
     """The master of the highest epoch by its own word."""
     leading = [node for node in view.replicas(group) if node.replica is not None and node.replica.leads]
@@ -67,10 +77,12 @@ def fork_between(view: ClusterView, node: NodeView, master: NodeView) -> Refused
 
 def require_repairable(view: ClusterView, name: str) -> RefusedFork:
     """The fork of a replica that may be copied anew: it refuses, another leads and takes messages, and the controllers
-    do not count it in the set. Raises RmqhaError otherwise."""
+    do not count it in the set. Raises RmqhaError otherwise, UnreachableError if it does not answer."""
     node = view.nodes[name]
     if node.replica is None:
-        raise RmqhaError(f"{name} does not answer; only a running replica says that it refuses: rmqha start {name}")
+        raise UnreachableError(
+            f"{name} does not answer; only a running replica says that it refuses: rmqha start {name}"
+        )
     if not node.replica.refusal:
         raise RmqhaError(f"{name} refuses nothing; see rmqha status")
     master, told = master_of(view, node.node.group), view.groups[node.node.group].told

@@ -77,6 +77,11 @@ BY_ADDRESS = [
     "drain broker-a-1 --controller CTL",
     "remove broker-a-1 --namesrv NS",
     "maintenance on broker-a-1 --namesrv NS",
+    "acl user ls --namesrv NS",
+    "acl policy ls --namesrv NS",
+    "timers --namesrv NS",
+    "upgrade check --namesrv NS",
+    "fork ls --namesrv NS",
 ]
 BY_DIRECTORY = [
     "status",
@@ -101,6 +106,9 @@ BY_DIRECTORY = [
     "describe broker broker-a-1",
     "describe cluster",
     "explain-wait",
+    "upgrade check",
+    "fork ls",
+    "fork show broker-a-1",
 ]
 NOT_ASKING = {
     *("up", "down", "start", "stop", "kill", "purge"),  # processes

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rmqha.model.error import RmqhaError
+from rmqha.model.error import RmqhaError, UnreachableError
 from rmqha.ops.cluster_view import ClusterView
-from rmqha.ops.fork import forks_of, require_repairable
+from rmqha.ops.fork import forks_of, require_repairable, silent_replicas
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 from rmqha.ops.local.node_kind import NodeKind
 from rmqha.ops.snapshot import ClusterSnapshot
@@ -45,6 +46,17 @@ def test_a_fork_is_told_with_what_each_side_has_alone() -> None:
 def test_logs_that_share_nothing_part_at_the_beginning() -> None:
     (item,) = forks_of(view(epochs=[[2, 500]], minPhyOffset=500))
     assert (item.point, item.own_bytes) == (500, 700)
+
+
+def test_who_did_not_answer_is_named_and_all_of_them_are_an_error() -> None:
+    assert silent_replicas(view()) == []
+    seen = view()
+    for name in ("broker-a-2", "broker-a-3"):
+        seen.nodes[name] = replace(seen.nodes[name], replica=None)
+    assert silent_replicas(seen) == ["broker-a-2", "broker-a-3"]
+    seen.nodes["broker-a-1"] = replace(seen.nodes["broker-a-1"], replica=None)
+    with pytest.raises(UnreachableError, match="none of broker-a-1, broker-a-2, broker-a-3 answers"):
+        silent_replicas(seen)
 
 
 @pytest.mark.parametrize(

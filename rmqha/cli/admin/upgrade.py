@@ -10,6 +10,7 @@ import click
 from rmqha import __version__
 from rmqha.cli.options import cluster_options, echo_json, output_option
 from rmqha.cli.plain_table import echo_table
+from rmqha.model.error import UnreachableError
 
 if TYPE_CHECKING:
     from rmqha.ops.health.upgrade import UpgradeStep
@@ -41,6 +42,8 @@ def check(wanted: str, state: ClusterState, output: str) -> None:
 
     snapshot = trio.run(look, BootstrapAddresses.of_state(state), LOOK_S, None, is_unsettled)
     plan = plan_of(snapshot, wanted)
+    if not plan.steps:
+        raise UnreachableError("no node tells which release it runs; see rmqha status")
     if output == "json":
         echo_json(
             {

@@ -33,26 +33,26 @@ def fork() -> None:
 def ls_command(state: ClusterState, output: str) -> None:
     """List the replicas that refuse to follow.
 
-    Exit code: 0 none does, 1 one does.
+    A replica that does not answer is named on standard error. Exit code: 0 none does, 1 one does, 2 nobody answers.
     """
-    found = _forks(state)
-    if output == "json":
-        echo_json([asdict(item) for item in found])
-    elif not found:
-        click.echo("no replica refuses to follow")
-    for item in found if output != "json" else ():
-        click.echo(item.sentence)
-    if found:
-        sys.exit(1)
-
-
-def _forks(state: ClusterState) -> list[RefusedFork]:
     import trio
 
     from rmqha.cli.local.status import view_once
-    from rmqha.ops.fork import forks_of
+    from rmqha.ops.fork import forks_of, silent_replicas
 
-    return forks_of(trio.run(view_once, state))
+    view = trio.run(view_once, state)
+    found, silent = forks_of(view), silent_replicas(view)
+    if output == "json":
+        echo_json([asdict(item) for item in found])
+    else:
+        for item in found:
+            click.echo(item.sentence)
+        if not found:
+            click.echo("no replica that answers refuses to follow" if silent else "no replica refuses to follow")
+    if silent:
+        click.echo(f"not known of {', '.join(silent)}, which did not answer; see rmqha status", err=True)
+    if found:
+        sys.exit(1)
 
 
 @fork.command(epilog="Example: rmqha fork show broker-a-3")
@@ -61,7 +61,7 @@ def _forks(state: ClusterState) -> list[RefusedFork]:
 def show(node: str, directory: Path | None) -> None:
     """Tell where the log of NODE parts from its master's, and which messages it has alone, without changing anything.
 
-    Exit code: 0 told, 1 it refuses nothing.
+    Exit code: 0 told, 1 it refuses nothing, 2 it does not answer.
     """
     state = _required(node, directory)
     item = _repairable(state, node)
