@@ -32,9 +32,8 @@ TO_CLIENTS = Unserved((39, 40, 220, 221, 326), "what a broker tells or asks its 
 UNSERVED = (
     NOBODY,
     TO_CLIENTS,
-    Unserved((61,), "figures about timers by topic are not kept; timer messages work"),
     Unserved((354, 355), "queues and tables are files here, in no RocksDB"),
-    Unserved((400, 401, 402, 200050, 200051, 200052, 200053, 200054, 200055, 200056, 200151), "pop is not there"),
+    Unserved((200056,), "no client of 5.4.0 sends it"),
     Unserved((324, 325), "request and reply between applications is not there"),
     Unserved((513,), "static topics are not there: queues stay where they are made"),
     Unserved((902, 903), "a process is one broker; there is no container"),
@@ -47,7 +46,6 @@ UNSERVED = (
         "what Apache's controllers tell each other by JRaft; ours have a protocol of their own",
     ),
     Unserved((2001, 2002, 2003, 2004), "reads are not held back by how cold they are, and files are not mapped"),
-    Unserved((5001,), "timers have one engine: a queue of the log, which needs no wheel and no RocksDB"),
 )
 
 
@@ -86,7 +84,7 @@ COMMANDS: Mapping[str, Command] = {
         Outcome.DIFFERS,
         "works, where Apache's mqadmin cannot read the answer of its own controller; a refusal says why",
     ),
-    "exportPopRecord": Command(Outcome.REFUSED, "pop is not there"),
+    "exportPopRecord": _NO_ROCKS_DB,
     "getBrokerConfig": _OUR_KEYS,
     "getBrokerEpoch": Command(Outcome.DIFFERS, "a slave shows a new epoch before its first message"),
     "getColdDataFlowCtrInfo": _NO_COLD_DATA,
@@ -99,9 +97,9 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "rocksDBConfigToJson": _NO_ROCKS_DB,
     "setCommitLogReadAheadMode": _NO_COLD_DATA,
-    "setConsumeMode": Command(Outcome.REFUSED, "pop is not there, and queues are shared by the clients"),
+    "setConsumeMode": Command(Outcome.DIFFERS, "a slave does not learn the mode: set it again after a switch"),
     "switchTimerEngine": Command(
-        Outcome.REFUSED, "timers have one engine: a queue of the log, which needs no wheel and no RocksDB"
+        Outcome.DIFFERS, "takes F; R is refused: timers have one engine, which needs no RocksDB"
     ),
     "topicList": Command(Outcome.DIFFERS, "without eight topics of features that are not there"),
     "updateColdDataFlowCtrGroupConfig": _NO_COLD_DATA,

@@ -28,8 +28,18 @@ SELDOM = {
     "rmqha_controller_follower_lag_entries",
     "rmqha_audit_log_lost_total",
     "rmqha_certificate_expiry_timestamp_seconds",
+    "rocketmq_commit_messages_total",
+    "rocketmq_rollback_messages_total",
+    "rocketmq_finish_message_latency",
+    "rocketmq_send_to_dlq_messages_total",
+    "rocketmq_delay_message_latency",
+    "rocketmq_timer_dequeue_total",
+    "rocketmq_timing_messages",
+    "rocketmq_topic_create_execution_time",
+    "rocketmq_consumer_group_create_execution_time",
 }
-"""The only controller of this cluster has no follower; it has no accounts, so no audit log, and no certificate."""
+"""The only controller of this cluster has no follower; it has no accounts, so no audit log, and no certificate. Nobody
+sends transactions or messages that wait, hands any back, or makes topics and groups by request."""
 CAUSES = {cause.name.lower() for cause in Cause}
 
 

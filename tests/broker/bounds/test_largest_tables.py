@@ -43,6 +43,7 @@ CLIENT_GROUP_COUNT = 200
 
 FIELDS = {
     "beginTimestamp": "0",
+    "bornTime": "0",
     "cleanOffset": "true",
     "compareGroup": "G",
     "clientAddr": "c5",
@@ -52,9 +53,13 @@ FIELDS = {
     "delays": "-1:-1",
     "destGroup": "Copy",
     "endTimestamp": str(2**60),
+    "exp": "*",
+    "expType": "TAG",
     "group": "G",
     "groupName": "G",
     "groups": "-1:-1",
+    "initMode": "0",
+    "invisibleTime": "1000",
     "isForce": "true",
     "key": "k",
     "masterEpoch": "1",
@@ -62,6 +67,8 @@ FIELDS = {
     "maxNum": "64",
     "offset": "0",
     "offsets": "-1:-1",
+    "order": "false",
+    "pollTime": "0",
     "E_T": "F",
     "count": "1024",
     "index": "0",
@@ -91,6 +98,7 @@ HAS: dict[int, dict[str, str]] = {
 }
 HAS |= {code: {"username": "ann", "subject": "User:ann"} for code in _C if code.name.startswith("AUTH_")}
 HAS |= {_C.AUTH_CREATE_USER: {"username": "new"}, _C.AUTH_DELETE_USER: {"username": "gone"}}
+_ASSIGNMENT = {"topic": "T", "consumerGroup": "G", "clientId": "c5", "strategyName": "AVG"}
 _POLICIES = [{"entries": [{"resource": "Topic:T", "actions": ["Pub"], "decision": "Allow"}]}]
 _LOCKS = {"consumerGroup": "G", "clientId": "c", "mqSet": [{"brokerName": "b", "queueId": 1, "topic": "T"}]}
 BODIES: dict[int, bytes] = {
@@ -98,6 +106,8 @@ BODIES: dict[int, bytes] = {
     _C.AUTH_UPDATE_USER: dumps({"password": "y"}),
     _C.AUTH_CREATE_ACL: dumps({"policies": _POLICIES}),
     _C.AUTH_UPDATE_ACL: dumps({"policies": _POLICIES}),
+    _C.QUERY_ASSIGNMENT: dumps(_ASSIGNMENT),
+    _C.SET_MESSAGE_REQUEST_MODE: dumps({"topic": "T", "consumerGroup": "G", "mode": "POP", "popShareQueueNum": 0}),
     _C.HEART_BEAT: dumps({"clientID": "new", "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": []}]}),
     _C.LOCK_BATCH_MQ: dumps(_LOCKS),
     _C.UNLOCK_BATCH_MQ: dumps(_LOCKS),
@@ -115,11 +125,15 @@ ONE_RECORD = frozenset(
         _C.SEND_MESSAGE,
         _C.SEND_MESSAGE_V2,
         _C.SEND_BATCH_MESSAGE,
+        _C.ACK_MESSAGE,
+        _C.BATCH_ACK_MESSAGE,
+        _C.CHANGE_MESSAGE_INVISIBLETIME,
         _C.CONSUMER_SEND_MSG_BACK,
         _C.END_TRANSACTION,
         _C.GET_CONSUMER_RUNNING_INFO,
         _C.CONSUME_MESSAGE_DIRECTLY,
         _C.LITE_PULL_MESSAGE,
+        _C.PEEK_MESSAGE,
         _C.QUERY_MESSAGE,
         _C.RECALL_MESSAGE,
         _C.RESUME_CHECK_HALF_MESSAGE,

@@ -360,7 +360,7 @@ async def test_send_many_in_batches_fills_them_and_reports_each() -> None:
         messages[50] = OutgoingMessage("T", b"long" * 2000)
         messages[60] = OutgoingMessage("T", b"late", properties={"DELAY": "3"})
         messages[70] = OutgoingMessage("T", b"")
-        messages[80] = OutgoingMessage("T", b"x", properties={"a": "\x01"})
+        messages[80] = OutgoingMessage("T", b"x", properties={"a": "\x02"})
         tally = await producer.send_many(messages, window=64, batch=16, on_result=note)
         assert (tally.sent, tally.acknowledged, tally.failed) == (200, 198, 2)
         assert sorted(outcomes) == list(range(200))

@@ -121,6 +121,7 @@ def test_what_changes_something_is_never_everyday() -> None:
         "CONSUME_MESSAGE_DIRECTLY",
         "CLONE_GROUP_OFFSET",
         "SWITCH_TIMER_ENGINE",
+        "SET_MESSAGE_REQUEST_MODE",
         "NOTIFY_BROKER_ROLE_CHANGED",
         *(f"AUTH_{act}_{what}" for act in ("CREATE", "UPDATE", "DELETE", "GET", "LIST") for what in ("USER", "ACL")),
     }
