@@ -292,7 +292,6 @@ OUTSIDER_MUTATIONS: dict[str, Callable[[], Any]] = {
         CommitTracker, "has_quorum", _counts_proposals
     ),
     "a set of the same epoch is news": lambda: patch.object(SyncStateSet, "decided", _same_epoch_is_news),
-    "a lost answer leaves nothing open": lambda: patch.object(SyncStateSet, "lost", _nothing_is_open),
     "a set that has moved is a refusal": lambda: patch.object(
         sync_state_set_manager,
         "_CERTAIN_REFUSALS",
@@ -307,6 +306,7 @@ OUTSIDER_MUTATIONS: dict[str, Callable[[], Any]] = {
 }
 
 OUTSIDER_OPEN: dict[str, Callable[[], Any]] = {
+    "a lost answer leaves nothing open": lambda: patch.object(SyncStateSet, "lost", _nothing_is_open),
     "a master that has handed over takes sends again at once": lambda: patch.object(HandOver, "look", _goes_on_at_once),
     "a refusal ends what was proposed before": lambda: patch.object(SyncStateSet, "refused", _refused_for_good),
     "changes are answered by the confirmed set alone (ruling 16)": lambda: patch.object(
