@@ -9,6 +9,7 @@ from zlib import crc32
 
 from rmqha.broker.access.user_requests import UserRequests
 from rmqha.broker.access.user_table import UserTable
+from rmqha.broker.pop.modes import ModeTable
 from rmqha.broker.pop.services import ACK_CODES, PopServices
 from rmqha.broker.replication.read_repair import ReadRepair
 from rmqha.broker.replication.replica_driver import ReplicaDriver
@@ -132,13 +133,13 @@ class BrokerCore:
         self.topics = TopicTable(disk, config, clock, self, is_synced=synced)
         self.groups = GroupTable(disk, clock, config, self, is_synced=synced)
         self.offsets = OffsetTable(disk, self, is_synced=synced)
-        self.clients, self.locks = ClientTable(config), LockTable(clock)
+        self.clients, self.locks, self.modes = ClientTable(config), LockTable(clock), ModeTable(disk)
         self.notices = GroupNotices(self.clients, shell.wake_notices)
         self.retention = Retention(config, disk, self.driver, clock, tracer, shell.wake_retention, host.local_hour)
         self.delay_offsets = DelayOffsetTable(disk, clock, store, self, is_synced=synced)
         hand_over.take_over(disk, store, self.delay_offsets, tracer)
         self.users = UserTable(disk, clock, self, config.authorization_rules, *config.named_users, is_synced=synced)
-        tables = self.topics, self.groups, self.offsets, self.delay_offsets, self.users
+        tables = self.topics, self.groups, self.offsets, self.delay_offsets, self.users, self.modes
         group = _GroupView(self.replica, store, self.driver)
         self.feed = MetadataLeader(config, group, shell, *tables, clock, tracer)
         self.scrubber = Scrubber(store)
@@ -194,7 +195,8 @@ class BrokerCore:
 
     def _pops(self, store_host: tuple[bytes, int], memory_bytes: int) -> PopServices:
         tables = self.topics, self.groups, self.offsets, self.clients
-        places = self._clock, self._tracer, store_host, self._shell, memory_bytes, self.statistics, self.pull
+        modes = self.modes, self.feed.changed
+        places = self._clock, self._tracer, store_host, self._shell, *modes, memory_bytes, self.statistics, self.pull
         pops = PopServices(self.config, self._disk, self.store, self.driver, tables, self.timers, *places)
         for line in pops.findings:
             self._tracer.event("recovery", finding=line)

@@ -7,6 +7,7 @@ name server for. Modes are kept in config/messageRequestMode.json, in RocketMQ's
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from rmqha.broker.requests.request import Channel, Handler, RequestError, ServingState
@@ -71,31 +72,55 @@ class AssignedQueue(NamedTuple):
 
 
 class ModeTable:
-    """Raises StoreError for a file that cannot be read."""
+    """Modes by topic and group; a slave that has others than its master takes all. Raises StoreError for a file that
+    cannot be read."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         found = config_table.load(disk, _TABLE, parse_modes, (_MAP,))
         self._modes: dict[tuple[str, str], Mode] = found.table
         self.findings, self._unknown = found.findings, found.unknown
+        self.digest = self._digest()
 
     def get(self, topic: str, group: str) -> Mode | None:
         return self._modes.get((topic, group))
+
+    @property
+    def all(self) -> Mapping[tuple[str, str], Mode]:
+        return self._modes
 
     def put(self, mode: Mode) -> bool:
         """Durable on return; False if there is no room. Raises OSError."""
         place = mode.topic, mode.group
         if place not in self._modes and len(self._modes) >= MAX_MODES:
             return False
-        self._modes[place] = mode
-        config_table.save(self._disk, _TABLE, {**self.to_json(), **self._unknown})
+        modes = {**self._modes, place: mode}
+        self.write(modes)
+        self.hold(modes)
         return True
 
+    def write(self, modes: Mapping[tuple[str, str], Mode]) -> None:
+        """Durable on return; a thread may call it. Raises OSError."""
+        config_table.save(self._disk, _TABLE, {**_to_json(modes), **self._unknown})
+
+    def hold(self, modes: Mapping[tuple[str, str], Mode]) -> None:
+        """These are the modes from now on: they have been written."""
+        self._modes = dict(modes)
+        self.digest = self._digest()
+
     def to_json(self) -> dict[str, Any]:
-        rows: dict[str, dict[str, Any]] = {}
-        for (topic, group), mode in sorted(self._modes.items()):
-            rows.setdefault(topic, {})[group] = mode.to_json()
-        return {_MAP: rows}
+        return _to_json(self._modes)
+
+    def _digest(self) -> str:
+        """Hexadecimal; tables with the same modes have the same."""
+        return blake2b(lenient_json.dumps(self.to_json()), digest_size=16).hexdigest()
+
+
+def _to_json(modes: Mapping[tuple[str, str], Mode]) -> dict[str, Any]:
+    rows: dict[str, dict[str, Any]] = {}
+    for (topic, group), mode in sorted(modes.items()):
+        rows.setdefault(topic, {})[group] = mode.to_json()
+    return {_MAP: rows}
 
 
 def parse_modes(body: Mapping[str, Any]) -> dict[tuple[str, str], Mode]:
@@ -104,6 +129,8 @@ def parse_modes(body: Mapping[str, Any]) -> dict[tuple[str, str], Mode]:
     for topic, groups in mapping(body.get(_MAP), _MAP).items():
         for group, value in mapping(groups, str(topic)).items():
             found[str(topic), str(group)] = Mode.from_json(value)
+    if len(found) > MAX_MODES:
+        raise ValueError(f"{len(found)} modes, {MAX_MODES} at most")
     return found
 
 
@@ -144,7 +171,7 @@ def assigned(
 
 class ModeRequests:
     """`ask` sends a request to a name server; the answer, or why there is none, goes to the function that it is
-    given."""
+    given. `changed` tells slaves of a new mode."""
 
     def __init__(
         self,
@@ -155,6 +182,7 @@ class ModeRequests:
         clients: ClientTable,
         clock: Clock,
         ask: Callable[[Command, Callable[[Command | str], None]], None],
+        changed: Callable[[], None],
     ) -> None:
         self._table = table
         self._standing = standing
@@ -163,6 +191,7 @@ class ModeRequests:
         self._clients = clients
         self._clock = clock
         self._ask = ask
+        self._changed = changed
         self._routes: dict[str, tuple[int, list[AssignedQueue]]] = {}
 
     def handlers(self) -> dict[int, Handler]:
@@ -188,6 +217,7 @@ class ModeRequests:
                 raise RequestError(ResponseCode.SYSTEM_BUSY, f"this broker keeps {MAX_MODES} modes at most")
         except OSError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the mode cannot be written: {error.strerror}") from None
+        self._changed()
         return command.reply()
 
     def _all(self, channel: Channel, command: Command) -> Command:

@@ -47,6 +47,8 @@ class PopServices:
         tracer: Tracer,
         store_host: Host,
         shell: BrokerShell,
+        modes: ModeTable,
+        modes_changed: Callable[[], None],
         memory_bytes: int,
         statistics: BrokerStatistics,
         gets: GetCounts,
@@ -58,8 +60,7 @@ class PopServices:
         self._driver = driver
         self._shell = shell
         self.orders = OrderTable(disk)
-        self.modes = ModeTable(disk)
-        self.findings = [*self.orders.findings, *self.modes.findings]
+        self.findings = self.orders.findings
         revive_topic = REVIVE_TOPIC_PREFIX + config.broker_cluster_name
         positions = PopPositions(offsets)
         self.recovery = PopRecovery(
@@ -110,7 +111,9 @@ class PopServices:
             store_host,
             self.pop.polls.wake_group,
         )
-        self.mode_requests = ModeRequests(self.modes, driver, topics, groups, clients, clock, shell.ask_name_server)
+        self.mode_requests = ModeRequests(
+            modes, driver, topics, groups, clients, clock, shell.ask_name_server, modes_changed
+        )
 
     @property
     def later(self) -> Mapping[int, Callable[[Channel, Command], None]]:

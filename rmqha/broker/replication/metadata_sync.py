@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import trio
 
 from rmqha.broker.access.user_table import UserTable
+from rmqha.broker.pop.modes import ModeTable
 from rmqha.broker.replication.read_repair import ReadRepair
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.groups import GroupTable
@@ -62,6 +63,7 @@ class MetadataSync:
         offsets: OffsetTable,
         delay_offsets: DelayOffsetTable,
         users: UserTable,
+        modes: ModeTable,
         client: RemotingClient,
         master: Callable[[], FollowedMaster | None],
         aligned: Callable[[], bool],
@@ -69,7 +71,7 @@ class MetadataSync:
         *,
         saves_offsets: bool = False,
     ) -> None:
-        tables = topics, groups, offsets, delay_offsets, users
+        tables = topics, groups, offsets, delay_offsets, users, modes
         self.follower = MetadataFollower(
             *tables, HostAwaits(client), master, aligned, tracer, saves_offsets=saves_offsets
         )

@@ -1,4 +1,4 @@
-"""A slave's copies of its master's tables: topics, groups, consumer and delay offsets. No trio: whatever takes
+"""A slave's copies of its master's tables: topics, groups, offsets, users, request modes. No trio: whatever takes
 time is awaited through `Awaits`, which the host's shell implements with trio and the simulation with its events.
 
 A master that is rmqha is followed by a long poll (request 52030): each answer brings what is newer, each poll says what
@@ -7,10 +7,11 @@ is on this replica's disk. Apache's master does not know that request: its table
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from rmqha.broker.access.user_table import UserTable
+from rmqha.broker.pop.modes import ModeTable, parse_modes
 from rmqha.broker.tables import groups as group_table
 from rmqha.broker.tables import timer_check
 from rmqha.broker.tables import topics as topic_table
@@ -89,6 +90,7 @@ class MetadataFollower:
         offsets: OffsetTable,
         delay_offsets: DelayOffsetTable,
         users: UserTable,
+        modes: ModeTable,
         awaits: Awaits,
         master: Callable[[], FollowedMaster | None],
         aligned: Callable[[], bool],
@@ -103,6 +105,7 @@ class MetadataFollower:
         self._offsets = offsets
         self._delay_offsets = delay_offsets
         self._users = users
+        self._modes = modes
         self._awaits = awaits
         self._master = master
         self._aligned = aligned
@@ -176,6 +179,7 @@ class MetadataFollower:
             "offsets": str(self._heard),
             "delays": str(self._delays_heard),
             "users": str(self._users.version.stamp),
+            "modes": self._modes.digest,
             "waitMs": str(wait_ms),
         }
         body = lenient_json.dumps({"offsets": [item.to_json() for item in self._back]}) if self._back else b""
@@ -215,6 +219,8 @@ class MetadataFollower:
                 apply(changes)
         if "users" in body and self._master() == master:
             self._users.replace(mapping(body["users"], "users"))
+        if "modes" in body:
+            await self._take_modes(master, mapping(body["modes"], "modes"))
         await self._save_tables()
 
     def _compare(self, offsets: list[OffsetChange]) -> None:
@@ -229,6 +235,14 @@ class MetadataFollower:
         if len(offsets) < MAX_OFFSETS_PER_ANSWER:
             self._back = self._offsets.changes_of(self._untold, MAX_OFFSETS_PER_ANSWER)
             self._untold = None
+
+    async def _take_modes(self, master: FollowedMaster, body: Mapping[str, Any]) -> None:
+        """All modes of the master. Raises ValueError and OSError: those of before stay."""
+        modes = parse_modes(body)
+        if self._master() == master:
+            await self._awaits.write(self._modes.write, modes)
+        if self._master() == master:
+            self._modes.hold(modes)
 
     async def _save_offsets(self, changes: list[OffsetChange]) -> None:
         """Write offsets that an operator has set back or removed: they survive a kill of all, as topics do."""
@@ -264,6 +278,7 @@ class MetadataFollower:
             await self._pull_groups(master)
             await self._save_tables()
             await self._pull_offsets(master)
+            await self._pull_modes(master)
             await self._pull_delay_offsets(master)
         except (*_FAULTS, OSError) as error:
             self._note_failure(master, error)
@@ -324,6 +339,15 @@ class MetadataFollower:
         log_end = mapping(runtime.get("table"), "table").get("commitLogMaxOffset", 0)
         if self._master() == master and self._aligned():
             self._delay_offsets.replace({**body, **timer, "logEnd": log_end})
+
+    async def _pull_modes(self, master: FollowedMaster) -> None:
+        """Nothing where the master is too old to know of modes."""
+        command = Command(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+        reply = await self._awaits.call(master.address, command, CALL_TIMEOUT_MS)
+        if reply.code == ResponseCode.SUCCESS:
+            body = object_of(master.address, reply)
+            if parse_modes(body) != self._modes.all:
+                await self._take_modes(master, body)
 
     async def _timer_progress(self, master: FollowedMaster) -> dict[str, Any]:
         """Progress of timers of a master that has the wheel, else nothing: what waits is delivered again then. Less

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from rmqha.broker.access.user_table import UserTable
+from rmqha.broker.pop.modes import ModeTable
 from rmqha.broker.requests.request import Channel, Handler, RequestError, Work, number, text
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.groups import GroupTable
@@ -64,6 +65,8 @@ class _Follower:
     delays: TableVersion
     users: TableVersion | None
     """None: a release that does not know of users."""
+    modes: str | None
+    """A digest; None: a release that does not know of modes."""
     asked_at_ms: int
 
 
@@ -135,6 +138,7 @@ class MetadataLeader:
         offsets: OffsetTable,
         delays: DelayOffsetTable,
         users: UserTable,
+        modes: ModeTable,
         clock: Clock,
         tracer: Tracer,
     ) -> None:
@@ -146,6 +150,7 @@ class MetadataLeader:
         self._offsets = offsets
         self._delays = delays
         self._users = users
+        self._modes = modes
         self._clock = clock
         self._tracer = tracer
         self._followers: dict[BrokerId, _Follower] = {}
@@ -201,7 +206,7 @@ class MetadataLeader:
         now_ms, broker_id = self._clock.now_ms(), BrokerId(number(command, "brokerId"))
         topics, groups, offsets, delays = (_stamp(command, name) for name in ("topics", "groups", "offsets", "delays"))
         users = _stamp(command, "users") if "users" in command.ext else None
-        follower = _Follower(topics, groups, offsets, delays, users, now_ms)
+        follower = _Follower(topics, groups, offsets, delays, users, command.ext.get("modes"), now_ms)
         if broker_id not in self._followers and len(self._followers) >= MAX_FOLLOWER_COUNT:
             raise RequestError(ResponseCode.SYSTEM_BUSY, f"{MAX_FOLLOWER_COUNT} replicas follow already")
         self._followers[broker_id] = follower
@@ -218,6 +223,8 @@ class MetadataLeader:
     def _has_news(self, follower: _Follower, *, offsets: bool) -> bool:
         """`offsets`: consumer offsets too, which change all the time."""
         if not self._is_current(follower) or follower.delays != self._delays.version.stamp:
+            return True
+        if follower.modes not in (None, self._modes.digest):
             return True
         return offsets and follower.offsets < self._offsets.stamp
 
@@ -251,6 +258,8 @@ class MetadataLeader:
             body["delays"] = self._delays.to_follower()
         if follower.users not in (None, self._users.version.stamp):
             body["users"] = self._users.to_json()
+        if follower.modes not in (None, self._modes.digest):
+            body["modes"] = self._modes.to_json()
         hold.channel.send(hold.command.reply(body=lenient_json.dumps(body)))
 
     def _release(self, broker_id: BrokerId) -> None:

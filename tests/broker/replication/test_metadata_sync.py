@@ -31,7 +31,7 @@ from tests.broker.support import Broker, FakeChannel, pull_command, send_command
 from tests.support.patience import HANG_S
 
 MASTER = FollowedMaster("127.0.0.1:1", Epoch(1), BrokerId(2))
-WHOLE = {21, 60, 28, 43, 45, 201}
+WHOLE = {21, 60, 28, 43, 45, 201, 402}
 
 
 class Line:
@@ -75,6 +75,7 @@ class Slave:
             self.core.offsets,
             self.core.delay_offsets,
             self.core.users,
+            self.core.modes,
             cast("RemotingClient", line),
             lambda: self.master,
             lambda: self.is_aligned,
@@ -213,6 +214,26 @@ async def test_users_and_policies_are_a_slaves_before_it_says_so(slave: Slave, l
         users.remove_user("ann")
         await slave.until_level()
     assert slave.core.users.to_json() == users.to_json() and not slave.core.users.access.accounts
+
+
+@pytest.mark.parametrize("knows_polls", [True, False], ids=["ours", "apaches"])
+async def test_request_modes_are_those_of_the_master(slave: Slave, line: Line, knows_polls: bool) -> None:
+    """Else clients that pop would pull after a switch."""
+    line.knows_polls = knows_polls
+    mode = {"topic": "T", "consumerGroup": "G", "mode": "POP", "popShareQueueNum": 0}
+    async with slave.following():
+        if knows_polls:
+            await slave.until_level()  # its poll is held now
+        done = line.broker.ask(Command(RequestCode.SET_MESSAGE_REQUEST_MODE, {}, lenient_json.dumps(mode)))
+        assert done.code == ResponseCode.SUCCESS
+        with trio.fail_after(HANG_S):
+            while slave.core.modes.get("T", "G") is None:  # noqa: ASYNC110  (two machines without an event in common)
+                await trio.sleep(0.001)
+    assert slave.core.modes.to_json() == line.broker.core.modes.to_json()
+    slave.broker.close()
+    again = type(slave.broker)(slave.broker.directory)
+    assert again.core.modes.to_json() == slave.core.modes.to_json()
+    again.close()
 
 
 async def test_a_killed_slave_says_nothing_before_its_tables_are_written_again(

@@ -7,21 +7,28 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageConst;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 
 /**
  * A push consumer that fails on purpose. Prints "TRY number queueId queueOffset reconsumeTimes atMs ageMs" for every delivery
  * until killed; the number is what the body begins with.
- * Arguments: name server, topic, "concurrently", "orderly" or "broadcast", consumer group, how often each message fails
- * before it succeeds, most attempts after the first, and a selector: "tag:..." or "sql:...".
+ * Arguments: name server, topic, "concurrently", "orderly", "broadcast" or "pop", consumer group, how often each message
+ * fails before it succeeds, most attempts after the first, and a selector: "tag:..." or "sql:...".
+ * With "pop" a message that was pulled counts for nothing: it prints "PULLED number".
  */
 public final class Work {
     private static final int FIRST_LEVEL = 1;
     private static final long SUSPEND_MS = 50;
+    private static final long INVISIBLE_MS = 10_000;
 
     public static void main(String[] arguments) throws Exception {
         int failures = Integer.parseInt(arguments[4]);
+        boolean pops = arguments[2].equals("pop");
+        if (pops) {
+            System.setProperty("rocketmq.client.rebalance.waitInterval", "1000"); // it asks how to get messages so often
+        }
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(arguments[3]);
         consumer.setNamesrvAddr(arguments[0]);
         consumer.setPollNameServerInterval(1000);
@@ -34,10 +41,14 @@ public final class Work {
         } else {
             consumer.subscribe(arguments[1], selector);
         }
+        if (pops) {
+            consumer.setClientRebalance(false);
+            consumer.setPopInvisibleTime(INVISIBLE_MS);
+        }
         if (arguments[2].equals("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
                 context.setSuspendCurrentQueueTimeMillis(SUSPEND_MS);
-                boolean done = messages.stream().map(message -> attempt(message, failures)).reduce(true, Boolean::logicalAnd);
+                boolean done = messages.stream().map(message -> attempt(message, failures, false)).reduce(true, Boolean::logicalAnd);
                 return done ? ConsumeOrderlyStatus.SUCCESS : ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT;
             });
         } else {
@@ -46,7 +57,7 @@ public final class Work {
             }
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 context.setDelayLevelWhenNextConsume(FIRST_LEVEL);
-                boolean done = messages.stream().map(message -> attempt(message, failures)).reduce(true, Boolean::logicalAnd);
+                boolean done = messages.stream().map(message -> attempt(message, failures, pops)).reduce(true, Boolean::logicalAnd);
                 return done ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS : ConsumeConcurrentlyStatus.RECONSUME_LATER;
             });
         }
@@ -55,8 +66,12 @@ public final class Work {
         new CountDownLatch(1).await();
     }
 
-    private static synchronized boolean attempt(MessageExt message, int failures) {
+    private static synchronized boolean attempt(MessageExt message, int failures, boolean pops) {
         String number = new String(message.getBody(), StandardCharsets.UTF_8).replaceAll("\\D[\\s\\S]*", "");
+        if (pops && message.getProperty(MessageConst.PROPERTY_POP_CK) == null) {
+            System.out.println("PULLED " + number);
+            return true;
+        }
         long now = System.currentTimeMillis();
         System.out.println("TRY " + number + " " + message.getQueueId() + " " + message.getQueueOffset() + " "
             + message.getReconsumeTimes() + " " + now + " " + (now - message.getBornTimestamp()));
