@@ -1,7 +1,8 @@
 """Names and texts by which brokers and clients speak of popped messages: receipts, offset lists, retry topics. Pure.
 
 A receipt (RocketMQ: extraInfo, POP_CK) is eight words: start offset of the checkpoint, pop time, invisible time, revive
-queue, kind of topic, broker, queue, and the message's offset, which a checkpoint alone does not have.
+queue, kind of topic, broker, queue, and the message's offset, which a checkpoint alone does not have. RocketMQ's proxy
+adds a ninth, the message's place in the log, which is none of the broker's business.
 """
 
 from __future__ import annotations
@@ -73,10 +74,10 @@ class Receipt(NamedTuple):
     def decode(cls, text: str) -> Receipt:
         """Raises ValueError for what no broker has made."""
         words = text.split(" ")
-        if not 7 <= len(words) <= 8 or words[4] not in _KINDS or not words[5]:
-            raise ValueError(f"{text[:80]!r} is no receipt: it must have seven or eight words")
+        if not 7 <= len(words) <= 9 or words[4] not in _KINDS or not words[5]:
+            raise ValueError(f"{text[:80]!r} is no receipt: it must have seven to nine words")
         start, pop_ms, invisible_ms, revive_id, queue_id, *more = (
-            _number(word) for place, word in enumerate(words) if place not in (4, 5)
+            _number(word) for place, word in enumerate(words[:8]) if place not in (4, 5)
         )
         return cls(start, pop_ms, invisible_ms, revive_id, words[4], words[5], queue_id, more[0] if more else None)
 

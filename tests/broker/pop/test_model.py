@@ -47,6 +47,11 @@ def test_the_receipt_is_rocketmqs() -> None:
     assert real_topic("T", "g", "1") == "%RETRY%g_T" and real_topic("T", "g", "2") == "%RETRY%g+T"
 
 
+def test_the_proxys_receipt_has_a_place_in_the_log_more() -> None:
+    text = "7 1700000000000 60000 3 1 broker-a 0 9"
+    assert Receipt.decode(f"{text} 123456") == Receipt.decode(f"{text} -1") == Receipt.decode(text)
+
+
 @given(NAMES, NAMES, st.sampled_from("12"))
 def test_a_retry_topic_names_its_topic(topic: str, group: str, kind: str) -> None:
     name = retry_topic(topic, group, kind)
