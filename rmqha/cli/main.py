@@ -82,6 +82,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "spark": ("rmqha.cli.storage.spark:spark", "Query the log as a table with Spark."),
     "generate": ("rmqha.cli.generate.command:generate", "Files for Prometheus, Grafana, systemd, Kubernetes, shells."),
     "broker": ("rmqha.cli.local.broker:broker", "Run a broker: one replica of a group."),
+    "proxy": ("rmqha.cli.local.proxy:proxy", "Run Apache's proxy, for clients that speak gRPC."),
 }
 """Own commands: where each lives, and the help line, so that `--help` need not load them."""
 
@@ -111,7 +112,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Which cluster": ("use", "context"),
     "Files of a store": ("log", "spark", "epochs", "fsck", "migrate"),
     "Test and diagnose": ("doctor", "selftest", "bench", "drill", "debug"),
-    "Servers and their surroundings": ("broker", "namesrv", "controller", "generate"),
+    "Servers and their surroundings": ("broker", "namesrv", "controller", "proxy", "generate"),
 }
 """Headings of `--help`, and the commands below each: every command once."""
 

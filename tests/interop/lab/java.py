@@ -56,14 +56,15 @@ def find_tools() -> dict[str, str]:
     return tools
 
 
-def cache_directory() -> Path:
+def cache_directory(pom: Path = POM) -> Path:
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "rmqha" / f"rocketmq-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}"
+    return Path(root) / "rmqha" / f"rocketmq-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
 
 
-def fetch(mvn: str) -> Path:
-    """The directory with all jars; the first call downloads about 90 MB while others wait. Raises MissingError."""
-    directory = cache_directory()
+def fetch(mvn: str, pom: Path = POM, wanted: str = "rocketmq-broker-*.jar") -> Path:
+    """The directory with all jars of a pom, `wanted` among them; the first call downloads them while others wait.
+    Raises MissingError."""
+    directory = cache_directory(pom)
     if directory.is_dir():
         return directory
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -72,13 +73,13 @@ def fetch(mvn: str) -> Path:
         if directory.is_dir():  # another process was faster
             return directory
         lib = Path(scratch) / "lib"
-        command = [mvn, "-q", "-B", "-f", str(POM), "-Dmaven.wagon.http.retryHandler.count=3"]
+        command = [mvn, "-q", "-B", "-f", str(pom), "-Dmaven.wagon.http.retryHandler.count=3"]
         command += ["dependency:copy-dependencies", f"-DoutputDirectory={lib}", "-DincludeScope=runtime"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
         except subprocess.TimeoutExpired:
             raise MissingError(f"Maven could not fetch Apache RocketMQ within {FETCH_TIMEOUT_S} s") from None
-        if done.returncode or not any(lib.glob("rocketmq-broker-*.jar")):
+        if done.returncode or not any(lib.glob(wanted)):
             said = (done.stdout + done.stderr).strip().splitlines() or ["it said nothing"]
             raise MissingError(f"Maven could not fetch Apache RocketMQ: {said[0]}")
         lib.rename(directory)

@@ -1,0 +1,170 @@
+"""Apache's proxy in front of our brokers, started by `rmqha proxy`, and clients that speak gRPC: all their kinds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from rmqha.ops.local.preflight import free_ports
+from tests.interop.lab.java import COMPILE_TIMEOUT_S, fetch, find_tools
+from tests.interop.lab.lab import Lab
+from tests.interop.lab.processes import Process, accepts, until
+from tests.process.cluster import LocalCluster
+
+pytestmark = pytest.mark.interop
+
+HERE = Path(__file__).parent
+TIMEOUT_S = 150
+DELAY_MS = 5000
+"""That of Grpc.java."""
+CLUSTER = "proxied"
+
+
+class Try(NamedTuple):
+    number: int
+    attempt: int
+    age_ms: int
+
+
+class Proxied:
+    """A cluster of ours, a proxy, and clients of the gRPC protocol."""
+
+    def __init__(self, lab: Lab, cluster: LocalCluster, proxy: Process, endpoints: str, command: list[str]) -> None:
+        self.lab = lab
+        self.cluster = cluster
+        self.proxy = proxy
+        self._endpoints = endpoints
+        self._command = command
+        self.clients: list[Process] = []
+
+    def client(self, what: str, topic: str, *arguments: str) -> Process:
+        name = f"{what}-{topic}-{len(self.clients)}"
+        java, *options = self._command
+        command = [java, f"-Duser.home={self.lab.scratch}", *options, "Grpc", self._endpoints, what, topic, *arguments]
+        self.clients.append(Process(name, command, self.lab.scratch))
+        return self.clients[-1]
+
+    def refused(self) -> list[str]:
+        """Errors in the clients' log."""
+        log = self.lab.scratch / "logs" / "rocketmq" / "rocketmq-client.log"
+        return [line for line in log.read_text().splitlines() if " ERROR " in line]
+
+    def topic(self, topic: str, kind: str = "NORMAL", *, ordered: bool = False) -> None:
+        where = ("-n", self.lab.name_server, "-c", CLUSTER)
+        for command, *arguments in (
+            ("updateTopic", "-t", topic, "-r", "4", "-w", "4", "-a", f"+message.type={kind}"),
+            ("updateSubGroup", "-g", f"group-{topic}", "-o", str(ordered).lower()),
+        ):
+            code, _, errors = self.lab.mqadmin(command, *where, *arguments)
+            assert code == 0, (command, errors)
+
+    def send(self, kind: str, topic: str, count: int, first: int = 0, pause_ms: int = 0) -> list[int]:
+        sender = self.client(kind, topic, str(first), str(count), str(pause_ms))
+        assert sender.wait(TIMEOUT_S) == 0, sender.tail()
+        return sent(sender)
+
+
+def sent(sender: Process) -> list[int]:
+    return [int(line.split()[1]) for line in sender.lines() if line.startswith("SEND_OK ")]
+
+
+def tries(*consumers: Process) -> list[Try]:
+    rows = [line.split() for consumer in consumers for line in consumer.lines() if line.startswith("TRY ")]
+    return [Try(*map(int, row[1:4])) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def grpc(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The command that runs a Java program with the gRPC client."""
+    tools = find_tools()
+    lib = fetch(tools["mvn"], HERE / "pom.xml", "rocketmq-proxy-*.jar")
+    classes = tmp_path_factory.mktemp("grpc")
+    command = [tools["javac"], "-cp", f"{lib}/*", "-proc:none", "-d", str(classes), str(HERE / "Grpc.java")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    options = ["-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    return [tools["java"], *options, "-cp", f"{classes}:{lib}/*"]
+
+
+@pytest.fixture
+def proxied(lab: Lab, tmp_path: Path, grpc: list[str]) -> Iterator[Proxied]:
+    cluster = LocalCluster(tmp_path, name=CLUSTER)
+    done = cluster.up()
+    assert done.returncode == 0, done.stderr
+    lab.name_server = cluster.namesrv
+    port = free_ports(2)
+    command = [sys.executable, "-m", "rmqha.cli.main", "proxy", "--namesrv", cluster.namesrv, "--heap", "256m"]
+    proxy = Process("proxy", [*command, "--grpc-port", str(port), "--remoting-port", str(port + 1)], tmp_path)
+    endpoints = f"127.0.0.1:{port}"
+    found = Proxied(lab, cluster, proxy, endpoints, grpc)
+    try:
+        until("the proxy listens", lambda: accepts(endpoints), TIMEOUT_S, proxy)
+        yield found
+    finally:
+        for process in (*found.clients, proxy):
+            process.kill()
+        cluster.down()
+
+
+def test_push_consumers_get_each_message_and_again_what_failed(proxied: Proxied) -> None:
+    proxied.topic("Pushed")
+    consumer = proxied.client("push", "Pushed", "group-Pushed", "1")
+    numbers = proxied.send("normal", "Pushed", 20)
+
+    def twice() -> bool:
+        found = Counter(item.number for item in tries(consumer))
+        return len(found) == len(numbers) and min(found.values()) >= 2
+
+    until("each is tried twice", twice, TIMEOUT_S, consumer, proxied.proxy)
+    assert {item.attempt for item in tries(consumer)} >= {1, 2} and not proxied.refused()
+
+
+def test_simple_consumers_acknowledge_and_give_back(proxied: Proxied) -> None:
+    proxied.topic("Simple")
+    numbers = proxied.send("normal", "Simple", 30)
+    consumer = proxied.client("simple", "Simple", "group-Simple", "1")
+
+    def twice() -> bool:
+        found = Counter(item.number for item in tries(consumer))
+        return len(found) == len(numbers) and min(found.values()) >= 2
+
+    until("each is tried twice", twice, TIMEOUT_S, consumer, proxied.proxy)
+    assert not proxied.refused()
+
+
+def test_messages_of_one_group_keep_their_order(proxied: Proxied) -> None:
+    proxied.topic("Fifo", "FIFO", ordered=True)
+    consumer = proxied.client("push", "Fifo", "group-Fifo", "0")
+    numbers = proxied.send("fifo", "Fifo", 60)
+    until("all are consumed", lambda: {item.number for item in tries(consumer)} == set(numbers), TIMEOUT_S, consumer)
+    groups: dict[int, list[int]] = defaultdict(list)
+    for item in tries(consumer):
+        groups[item.number % 3].append(item.number)
+    assert all(found == sorted(found) for found in groups.values())
+
+
+def test_delayed_messages_come_at_their_time(proxied: Proxied) -> None:
+    proxied.topic("Delayed", "DELAY")
+    consumer = proxied.client("push", "Delayed", "group-Delayed", "0")
+    numbers = proxied.send("delay", "Delayed", 5)
+    until("all are consumed", lambda: {item.number for item in tries(consumer)} == set(numbers), TIMEOUT_S, consumer)
+    assert min(item.age_ms for item in tries(consumer)) >= DELAY_MS - 1000
+
+
+def test_transactions_are_committed_and_rolled_back(proxied: Proxied) -> None:
+    proxied.topic("Transacted", "TRANSACTION")
+    consumer = proxied.client("push", "Transacted", "group-Transacted", "0")
+    numbers = proxied.send("transaction", "Transacted", 10)
+    committed = {number for number in numbers if number % 2 == 0}
+    until(
+        "what is committed is consumed",
+        lambda: {item.number for item in tries(consumer)} == committed,
+        TIMEOUT_S,
+        consumer,
+    )
