@@ -112,7 +112,7 @@ BY_DIRECTORY = [
 ]
 NOT_ASKING = {
     *("up", "down", "start", "stop", "kill", "purge"),  # processes
-    *("broker", "drill"),  # servers of their own
+    *("broker", "drill", "proxy"),  # servers of their own
     *("log", "epochs", "fsck", "migrate", "spark", "generate", "use", "context"),  # files
     *("doctor", "debug"),  # what does not answer is what they are to tell: tests/cli/diagnosis
 }
