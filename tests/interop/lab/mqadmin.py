@@ -13,7 +13,9 @@ class MqAdmin:
     """`run` is one command; the first starts the JVM, the end of `process` ends it."""
 
     def __init__(self, java: Java, directory: Path) -> None:
-        command = java.command("Admin", heap="192m", properties={"interop.level": "ERROR"})
+        # what a client's threads log at the end of a command is no answer; updateStaticTopic leaves files
+        properties = {"interop.level": "OFF", "java.io.tmpdir": str(directory)}
+        command = java.command("Admin", heap="192m", properties=properties)
         self.process = Process("mqadmin", command, directory, takes_input=True)
         self._run_count = 0
 

@@ -36,11 +36,29 @@ COMMAND_MASKS = {
     "consumerStatus": ((r"\b\d+\.\d\d\b", "RATE"),),
     "producerConnection": ((r"^\d{4} (?=\S+ )", ""),),
     "haStatus": ((r"\b\d+\.\d\d\b", "RATE"),),
+    "statsAll": ((r"\b\d+\.\d\d\b", "RATE"),),
+    "sendMsgStatus": ((r"^rt=\d+", "rt=MILLIS"),),
+    "checkMsgSendRT": ((r"(?<=true )\d+$", "MILLIS"), (r"(?<=^Avg RT: )\d+\.\d+$", "MILLIS")),
 }
 """What depends on the moment, by command. clusterList: how far timers are, the oldest message's age, the disk."""
-SORTED = {"topicList", "consumerProgress", "brokerConsumeStats", "producer", "producerConnection", "haStatus"}
+SORTED = {
+    "statsAll",
+    "topicList",
+    "consumerProgress",
+    "brokerConsumeStats",
+    "producer",
+    "producerConnection",
+    "haStatus",
+}
 """Lists in a hash table's order. Of producers there are also those of the commands before, for a moment."""
 SORTED_PARTS = {"getBrokerEpoch"}
+_AUTH = "org.apache.rocketmq.auth"
+JAVA_KEYS = {
+    "authenticationMetadataProvider": f"{_AUTH}.authentication.provider.LocalAuthenticationMetadataProvider",
+    "authorizationMetadataProvider": f"{_AUTH}.authorization.provider.LocalAuthorizationMetadataProvider",
+    "timerWheelEnable": "true",
+}
+"""Keys without which Apache's broker refuses users and policies, and deleteTopic fails."""
 LACKING_TOPICS = frozenset(
     {
         "BenchmarkTest",
@@ -85,8 +103,7 @@ def filled(lab: Lab, whose: str, replicas: int) -> Laboratory:
     if whose == "ours":
         brokers = [lab.our_broker(name, totalReplicas=str(replicas), **keys) for name in names]
     else:
-        # deleteTopic fails without its timers
-        brokers = [lab.java_broker(name, timerWheelEnable="true", **keys) for name in names]
+        brokers = [lab.java_broker(name, **JAVA_KEYS, **keys) for name in names]
     for broker in brokers:
         broker.process = lab.start(broker.name, broker.command)
         # the first gets id 1, and is elected
@@ -183,7 +200,16 @@ class Asker:
         return f"OFFSET-ID({self.names.get(address, address)}, {int(found[2], 16)})"
 
 
-CONTROLLERS = {"getSyncStateSet", "getControllerMetaData", "getControllerConfig", "electMaster"}
+PREPARED = ("updateTopic", "updateSubGroup", "sendMessage", "electMaster")
+"""Commands that `prepared` and `answers` ask beside COMMANDS."""
+CONTROLLERS = {
+    "cleanBrokerMetadata",
+    "electMaster",
+    "getControllerConfig",
+    "getControllerMetaData",
+    "getSyncStateSet",
+    "updateControllerConfig",
+}
 """Commands that take the controller's address."""
 
 

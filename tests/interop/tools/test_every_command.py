@@ -1,0 +1,132 @@
+"""Every command of the real mqadmin does against ours and Apache's servers what docs/use/requests.md says; the lists of
+that page are those of Apache's jars."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from rmqha.model.code import ResponseCode
+from tests.interop.lab import other_commands, same_commands
+from tests.interop.lab.java import Java
+from tests.interop.lab.lab import Lab
+from tests.interop.lab.other_commands import COMMANDS, ENDLESS, OtherAnswers, begun
+from tests.interop.lab.processes import Process, call
+from tests.interop.lab.same_commands import opened
+from tools.compatibility_doc import COMMANDS as OTHERWISE
+from tools.compatibility_doc import NOBODY, Outcome, command_names, request_names, unserved
+
+pytestmark = pytest.mark.interop
+
+WHOSE = ("ours", "apaches")
+ELSEWHERE = {"brokerStatus", "getBrokerConfig", "getNamesrvConfig", "getControllerConfig"}
+"""Compared by test_mqadmin_same.py."""
+NOT_SUPPORTED = re.compile(r"CODE: 3 DESC: request type \d+ not supported")
+SAME_HERE = {
+    "setConsumeMode -c interop -t SameTopic -g same -m PULL -q 1": "the master takes it",
+    "rocksDBConfigToJson -p /nowhere -t topics": "mqadmin refuses it by itself",
+    "switchTimerEngine -b AT -e F": "the engine that both have",
+    "exportConfigs -c interop -f EXPORTED": "the files differ",
+    "exportMetrics -c interop -f EXPORTED": "the files differ",
+}
+"""Line of a command that does otherwise → why this line prints the same."""
+LACKING_KEYS = {"msgTraceTopicName", "traceOn", "traceTopicEnable", "useTLS"}
+"""Of exportConfigs."""
+SAYS = {
+    "cleanBrokerMetadata": (r"CODE: 2009 ", r"metadata from controller success"),
+    # Apache's looks for the topic that only it has made
+    "remappingStaticTopic": (r"RemappingStaticTopicSubCommand command failed", r"mapping data is written"),
+}
+"""What a command prints against ours and Apache's, where that is no refusal by code 3."""
+
+
+@pytest.fixture(scope="module")
+def laboratories(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[OtherAnswers]]:
+    """Ours, Apache's."""
+    labs: list[Lab] = []
+    try:
+        for whose in WHOSE:
+            scratch: Path = tmp_path_factory.mktemp(whose)
+            labs.append(opened(java, scratch, whose))
+        with ThreadPoolExecutor(2) as pool:
+            yield list(pool.map(lambda lab, whose: OtherAnswers(begun(lab, whose)), labs, WHOSE))
+    finally:
+        for lab in labs:
+            lab.close()
+
+
+def test_the_lists_are_those_of_apaches_jars(java: Java, tmp_path: Path) -> None:
+    process = Process("names", java.command("Names"), tmp_path)
+    assert process.wait(60) == 0, process.tail()
+    words = [line.split() for line in process.lines()]
+    assert {int(line[2]): line[1] for line in words if line[0] == "CODE"} == request_names()
+    assert sorted(line[1] for line in words if line[0] == "COMMAND") == command_names()
+
+
+def test_every_command_is_asked() -> None:
+    lines = (*COMMANDS, *same_commands.COMMANDS, *same_commands.PREPARED, *(line[0] for line in ENDLESS))
+    assert {line.split()[0] for line in lines} - {"call"} | ELSEWHERE == set(command_names())
+
+
+def test_the_rest_prints_what_the_page_says(laboratories: list[OtherAnswers]) -> None:
+    ours, apaches = (item.printed for item in laboratories)
+    assert ours.keys() == apaches.keys()
+    for line, text in ours.items():
+        name = line.split()[0]
+        item = OTHERWISE.get(name)
+        if item is None or line in SAME_HERE:
+            assert text == apaches[line], line
+        elif name in SAYS:
+            assert re.search(SAYS[name][0], text) and re.search(SAYS[name][1], apaches[line]), (
+                line,
+                text,
+                apaches[line],
+            )
+        else:
+            assert item.outcome is Outcome.REFUSED, line
+            assert NOT_SUPPORTED.search(text) and not NOT_SUPPORTED.search(apaches[line]), (line, text, apaches[line])
+
+
+def test_what_is_exported_is_the_same(laboratories: list[OtherAnswers]) -> None:
+    ours, apaches = (item.files for item in laboratories)
+    assert ours.keys() == apaches.keys() == {"configs.json", "metadata.json", "metrics.json"}
+    topic = same_commands.TOPIC
+    for table, name in (("topicConfigTable", topic), ("subscriptionGroupTable", same_commands.GROUP)):
+        assert ours["metadata.json"][table][name] == apaches["metadata.json"][table][name], table
+    shapes = [other_commands.shape(item["metrics.json"]) for item in (ours, apaches)]
+    assert shapes[1]["evaluateReport"]["broker-a"]["runtimeEnv"].pop("cpuNum") == "str"
+    assert shapes[0] == shapes[1]
+    scales = [item["configs.json"]["clusterScale"] for item in (ours, apaches)]
+    assert scales[0] == scales[1]
+    keys = [item["configs.json"]["brokerConfigs"]["broker-a"].keys() for item in (ours, apaches)]
+    assert keys[1] - keys[0] == LACKING_KEYS and keys[0] <= keys[1]
+
+
+def test_what_goes_on_for_ever_works(laboratories: list[OtherAnswers]) -> None:
+    """clusterRT sends two messages, and none fails; startMonitoring tells how far behind each group is."""
+
+    def written(laboratory: OtherAnswers) -> list[str]:
+        round_trip, monitoring = ENDLESS
+        laboratory.endless(round_trip, r"^interop +broker-a +\d+\.\d+ +2 +0 *$")
+        text = laboratory.endless(monitoring, r"\[MONITOR\] =+endRound")
+        of_group = rf"reportUndoneMsgs: .*consumerGroup={same_commands.GROUP}, .*(?=, undoneMsgsDelayTimeMills)"
+        return sorted(re.findall(of_group, text))
+
+    with ThreadPoolExecutor(2) as pool:
+        ours, apaches = pool.map(written, laboratories)
+    assert ours == apaches
+    assert any(f"topic={same_commands.TOPIC}, undoneMsgsTotal=0" in line for line in ours)
+
+
+def test_apaches_servers_do_not_take_what_nobody_takes(laboratories: list[OtherAnswers]) -> None:
+    """And ours answer 3 to everything that stands in the page, whatever port it comes to."""
+    for whose, laboratory in zip(WHOSE, laboratories, strict=True):
+        lab, broker = laboratory.lab, laboratory.asker.brokers[0]
+        for code in unserved() if whose == "ours" else NOBODY.codes:
+            for address in (broker.address, lab.name_server, lab.controller):
+                reply = call(address, code)
+                assert reply is not None and reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED, (code, address)
