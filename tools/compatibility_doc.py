@@ -66,7 +66,7 @@ _NO_STATIC_TOPICS = Command(Outcome.REFUSED, "static topics are not there: queue
 _OUR_KEYS = Command(
     Outcome.DIFFERS, "shows our keys; every key that both have has the same value, but for those that ours chooses"
 )
-_OWN_COUNT = Command(Outcome.DIFFERS, "counts eight topics less: those of features that are not there")
+_OWN_COUNT = Command(Outcome.DIFFERS, "counts seven topics less: those of features that are not there")
 _WHOLE_LIST = Command(Outcome.DIFFERS, "takes 256 entries at a time; all are made, or none if one is wrong")
 COMMANDS: Mapping[str, Command] = {
     "addWritePerm": _OWN_COUNT,
@@ -78,7 +78,6 @@ COMMANDS: Mapping[str, Command] = {
         Outcome.DIFFERS, "refuses an id that the group does not have, where Apache's says yes"
     ),
     "cloneGroupOffset": Command(Outcome.DIFFERS, "takes a target group that does not exist yet"),
-    "clusterList": Command(Outcome.DIFFERS, "its columns about timers are 0"),
     "consumerProgress": Command(Outcome.DIFFERS, "another order of the rows"),
     "electMaster": Command(
         Outcome.DIFFERS,
@@ -106,7 +105,7 @@ COMMANDS: Mapping[str, Command] = {
     "switchTimerEngine": Command(
         Outcome.DIFFERS, "takes F; R is refused: timers have one engine, which needs no RocksDB"
     ),
-    "topicList": Command(Outcome.DIFFERS, "without eight topics of features that are not there"),
+    "topicList": Command(Outcome.DIFFERS, "without seven topics of features that are not there"),
     "updateColdDataFlowCtrGroupConfig": _NO_COLD_DATA,
     "updateStaticTopic": _NO_STATIC_TOPICS,
     "updateSubGroupList": _WHOLE_LIST,

@@ -68,7 +68,6 @@ LACKING_TOPICS = frozenset(
         "interop_REPLY_TOPIC",
         "rmq_sys_REVIVE_LOG_interop",
         "rmq_sys_SYNC_BROKER_MEMBER_broker-a",
-        "rmq_sys_wheel_timer",
     }
 )
 """Of Apache's own features that our brokers do not have."""
