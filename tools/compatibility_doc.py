@@ -98,7 +98,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "rocksDBConfigToJson": _NO_ROCKS_DB,
     "setCommitLogReadAheadMode": _NO_COLD_DATA,
-    "setConsumeMode": Command(Outcome.DIFFERS, "a slave does not learn the mode: set it again after a switch"),
+    "setConsumeMode": Command(Outcome.DIFFERS, "only the master takes it, and its slaves learn it from it"),
     "startMonitoring": Command(
         Outcome.DIFFERS, "tells of no moved offsets: the topic OFFSET_MOVED_EVENT is not there; the rest is the same"
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -168,3 +170,15 @@ def test_transactions_are_committed_and_rolled_back(proxied: Proxied) -> None:
         TIMEOUT_S,
         consumer,
     )
+
+
+def test_nothing_is_missing_when_the_master_dies(proxied: Proxied) -> None:
+    proxied.topic("Dying")
+    consumer = proxied.client("push", "Dying", "group-Dying", "0")
+    sender = proxied.client("normal", "Dying", "0", "1000", "10")
+    until("the consumer works", lambda: len(tries(consumer)) > 200, TIMEOUT_S, consumer, sender)
+    os.kill(proxied.cluster.node(proxied.cluster.master())["pid"], signal.SIGKILL)
+    assert sender.wait(TIMEOUT_S) == 0, sender.tail()
+    numbers = set(sent(sender))
+    until("all are consumed", lambda: {item.number for item in tries(consumer)} >= numbers, TIMEOUT_S, consumer)
+    assert len(numbers) == 1000
