@@ -182,7 +182,7 @@ def main():
         # from here on nothing is built by anything that is not locked
         install = [str(inside), "-m", "pip", "install", "--disable-pip-version-check", "--no-build-isolation"]
         if light:
-            say("installing what rmqha needs, some 10 MB")
+            say("installing what rmqha needs, 84 MB on the disk")
         else:
             say("installing all extras too; the first time this fetches about 500 MB, most of it Spark")
         subprocess.check_call([*install, "--require-hashes", *SOURCES, "-r", str(RUN_LOCK if light else DEV_LOCK)])
