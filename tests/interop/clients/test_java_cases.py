@@ -14,7 +14,7 @@ from tests.process.cluster import LocalCluster
 
 pytestmark = pytest.mark.interop
 
-CASES = 19
+CASES = 18
 THROUGH = 10
 TIMEOUT_S = 240
 DELAYS = "1s 1s 2s 3s 4s"

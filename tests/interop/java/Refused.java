@@ -1,19 +1,11 @@
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.CompletableFuture;
-import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
-import org.apache.rocketmq.client.consumer.PopCallback;
-import org.apache.rocketmq.client.consumer.PopResult;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
-import org.apache.rocketmq.client.impl.MQClientAPIImpl;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.Message;
-import org.apache.rocketmq.remoting.protocol.RequestCode;
 import org.apache.rocketmq.remoting.protocol.ResponseCode;
-import org.apache.rocketmq.remoting.protocol.header.PopMessageRequestHeader;
-import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 
 /** Cases of what our brokers do not do: a clear answer at once, and nothing stored. */
 final class Refused {
@@ -24,7 +16,6 @@ final class Refused {
 
     static void list(Map<String, Cases.Case> all) {
         all.put("timer", Refused::timer);
-        all.put("pop", Refused::pop);
     }
 
     private interface Send {
@@ -68,44 +59,5 @@ final class Refused {
         }
         producer.shutdown();
         isEmpty(cases, topic);
-    }
-
-    /** What a consumer that pops asks: for its queues, and for messages. */
-    @SuppressWarnings("deprecation") // the other consumers do not show their client
-    private static void pop(Cases cases, String topic) throws Exception {
-        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("group-" + topic);
-        consumer.setNamesrvAddr(cases.nameServer);
-        consumer.setInstanceName(Clients.name("pop"));
-        consumer.start();
-        MQClientAPIImpl client =
-            consumer.getDefaultMQPullConsumerImpl().getRebalanceImpl().getmQClientFactory().getMQClientAPIImpl();
-        String words = " request type %d not supported", group = "group-" + topic, address = cases.master();
-        long patienceMs = 2 * SOON_MS;
-        refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, String.format(words, RequestCode.QUERY_ASSIGNMENT),
-            () -> client.queryAssignment(address, topic, group, "client", "AVG", MessageModel.CLUSTERING, patienceMs));
-        PopMessageRequestHeader header = new PopMessageRequestHeader();
-        header.setConsumerGroup(group);
-        header.setTopic(topic);
-        header.setQueueId(-1);
-        header.setMaxMsgNums(1);
-        header.setInvisibleTime(60_000);
-        header.setPollTime(patienceMs);
-        header.setBornTime(System.currentTimeMillis());
-        refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, String.format(words, RequestCode.POP_MESSAGE), () -> {
-            CompletableFuture<Exception> answer = new CompletableFuture<>();
-            client.popMessageAsync("broker-a", address, header, patienceMs, new PopCallback() {
-                @Override
-                public void onSuccess(PopResult result) {
-                    answer.complete(new IllegalStateException("it was taken"));
-                }
-
-                @Override
-                public void onException(Throwable failure) {
-                    answer.complete((Exception) failure);
-                }
-            });
-            throw answer.get();
-        });
-        consumer.shutdown();
     }
 }
