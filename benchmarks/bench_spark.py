@@ -149,7 +149,7 @@ def _make_queues(root: Path, offsets: np.ndarray, sizes: np.ndarray, codes: np.n
 
 
 def struct_rows(path: str) -> Iterator[tuple[Any, ...]]:
-    """What a user would write: one struct call and one tuple per record, the same nine columns."""
+    """Rows as a user would read them: one struct call and one tuple per record, the same nine columns."""
     data = Path(path).read_bytes()
     at, end, unpack = 0, len(data), struct.Struct(HEAD_FORMAT).unpack_from
     while at + 91 <= end:
@@ -267,7 +267,7 @@ def drain_filtered(view: StoreView, rows: RowFilter, use_queues: bool) -> int:
 
 
 def peak_rss_mib(root: Path) -> float:
-    """Of a process of its own that reads everything (Linux; ru_maxrss would count this process too)."""
+    """Peak memory (MiB) of a process of its own that reads everything (Linux; ru_maxrss counts this one too)."""
     script = f"""
 from pathlib import Path
 from rmqha.scan.api import open_store, read_store
@@ -354,8 +354,8 @@ QUESTIONS = {
 
 
 def bench_questions(spark: Any, root: Path, log_bytes: int, rounds: int) -> list[dict[str, Any]]:
-    """The same questions as natural code, with options by hand, and of the same rows as uncompressed Parquet, by Spark
-    and (where it is installed) by DuckDB."""
+    """Times of the same questions as natural code, with options by hand, and of the same rows as uncompressed Parquet,
+    by Spark and (where it is installed) by DuckDB."""
     import rmqha.spark
 
     parquet = root.parent / "parquet"

@@ -169,7 +169,7 @@ def _level(
     rounds: int,
     warm_s: int,
 ) -> list[dict[str, Any]]:
-    """What each run has found."""
+    """Figures that each run has found."""
     groups: dict[str, Group] = {}
     found = []
     try:
