@@ -132,6 +132,10 @@ class ControllerConfig(ServerConfig):
         return [*super().warnings(), *stranger_warnings(self, self.ha_security)]
 
     @property
+    def data_directory(self) -> str:
+        return self.controller_store_path
+
+    @property
     def self_address(self) -> str:
         """Address by which the other controllers and the brokers know this one."""
         return self.peers[self.controller_dleger_self_id]

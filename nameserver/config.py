@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from rmqha.broker.replication.controller_route import parse_addresses
@@ -59,6 +60,10 @@ class NamesrvConfig(ServerConfig):
     web_credentials_file: str = ""
     """Own. File with accessKey and secretKey of the account by which the page at httpPort looks up messages. Without it
     the page does so only if no accounts are in force and httpHost is loopback (docs/operate/web.md)."""
+
+    @property
+    def data_directory(self) -> str:
+        return str(Path(self.kv_config_path).parent) if self.kv_config_path else ""
 
     def check(self, source: str) -> None:
         super().check(source)

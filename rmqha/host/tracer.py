@@ -18,10 +18,12 @@ from enum import Enum
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
 from rmqha.host.clock import HostClock, StepWatch
 from rmqha.host.disk import FILE_MODE, make_directories
+from rmqha.host.event_file import KEPT_EVENTS, EventFile
 from rmqha.model.config.servers import ServerConfig
 from rmqha.model.error import UsageError
 from rmqha.port import Clock
@@ -115,10 +117,11 @@ class HostTracer:
         clock: Clock | None = None,
         write: Callable[[str], object] | None = None,
         json_of: Mapping[str, str] | None = None,
+        kept: EventFile | None = None,
     ) -> None:
         """Lines go to `log_file`, rotated at `max_bytes` with KEPT_FILE_COUNT old ones, or to standard error if it is
-        empty; `write` replaces standard error. `json_of`: lines are JSON with these members (`server`, `group`). Raises
-        UsageError if the file cannot be opened."""
+        empty; `write` replaces standard error. `json_of`: lines are JSON with these members (`server`, `group`).
+        `kept`: the file of the events that outlive the process. Raises UsageError if the log cannot be opened."""
         self._json_lines: JsonLines | None = None
         if json_of is not None:
             from rmqha.host.json_lines import JsonLines
@@ -126,7 +129,9 @@ class HostTracer:
             self._json_lines = JsonLines(json_of)
         self._clock: Clock = HostClock() if clock is None else clock
         self._steps = StepWatch(self._clock)
-        self._history: deque[dict[str, Any]] = deque(maxlen=HISTORY_COUNT)
+        self._history: deque[dict[str, Any]] = deque()
+        self._history_lock = Lock()
+        self._kept = kept
         self._write: Callable[[str], object] = sys.stderr.write if write is None else write
         self.listeners: list[Callable[[int, str, Mapping[str, Any]], None]] = []
         """Called with the monotonic time, the name and the fields, JSON values, of each event."""
@@ -144,7 +149,8 @@ class HostTracer:
         """The tracer that a server's keys ask for; warns where it would serve anybody, names keys without effect."""
         own = {"server": server, **({"group": group} if group else {})}
         json_of = own if config.log_format == "json" else None
-        made = cls(config.log_file, config.log_max_bytes, json_of=json_of, write=write)
+        kept = EventFile(Path(config.history_file)) if config.history_file else None
+        made = cls(config.log_file, config.log_max_bytes, json_of=json_of, write=write, kept=kept)
         for sentence in config.warnings():
             made.event("insecure", reason=sentence)
         for keys, reason in config.keys_without_effect():
@@ -154,7 +160,7 @@ class HostTracer:
     def event(self, name: str, **fields: Any) -> None:
         at_ms = self._clock.wall_ms()
         known = {key: _plain(value) for key, value in fields.items()}
-        self._history.append({"at_ms": at_ms, "event": name, **known})
+        self._keep({"at_ms": at_ms, "event": name, **known})
         for listener in self.listeners:
             listener(self._clock.now_ms(), name, known)
         if self._json_lines is None:
@@ -166,16 +172,30 @@ class HostTracer:
         else:
             self._file.line(line)
 
+    def _keep(self, event: dict[str, Any]) -> None:
+        with self._history_lock:
+            self._history.append(event)
+            if len(self._history) > HISTORY_COUNT:
+                first = self._history.popleft()
+                if self._kept is not None and first["event"] in KEPT_EVENTS:
+                    self._kept.remember(first)
+            if self._kept is not None and event["event"] in KEPT_EVENTS:
+                self._kept.put(event)
+
     def history(self) -> list[dict[str, Any]]:
-        """The last HISTORY_COUNT events, oldest first: `at_ms`, `event` and the event's fields, ready for JSON."""
-        return list(self._history)
+        """The last HISTORY_COUNT events of this process, oldest first: `at_ms`, `event` and the event's fields, ready
+        for JSON. Before them those of KEPT_EVENTS that its file has from earlier ones."""
+        with self._history_lock:
+            before = self._kept.events() if self._kept is not None else []
+            return [*before, *self._history]
 
     def told(self) -> dict[str, Any]:
         """The answer to request 52001: `events`, and what a `StepWatch` says of the clock."""
         return {"events": self.history(), **self._steps.view()}
 
     def statistics(self) -> dict[str, int]:
-        return {"lost_line_count": self._file.lost_count if self._file is not None else 0}
+        lost = (self._file, self._kept)
+        return {"lost_line_count": sum(file.lost_count for file in lost if file is not None)}
 
     def reopen(self) -> None:
         """Go on in a new file if the present one was moved away (SIGHUP)."""
@@ -183,6 +203,8 @@ class HostTracer:
             self._file.close()
 
     def close(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
         if self._file is not None:
             self._file.close()
 

@@ -15,8 +15,10 @@ import trio
 
 from rmqha.cli.moments import local_time, moment
 from rmqha.cli.options import cluster_options, complete_node, echo_json, output_option
+from rmqha.model.error import UsageError
 from rmqha.model.printable import printable
 from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.ops.local.election_story import ElectionStory, election_stories
 from rmqha.ops.local.node_history import collect
 
 FOLLOW_INTERVAL_S = 1.0
@@ -27,6 +29,23 @@ def line(event: dict[str, Any]) -> str:
     fields = " ".join(f"{key}={value}" for key, value in event.items() if key not in ("at_ms", "node", "event"))
     told = printable(f"{event['event']} {fields}", lines=False)
     return f"{local_time(event['at_ms'])} {event['node']:<12} {told}".rstrip()
+
+
+def paragraph(story: ElectionStory) -> str:
+    """One election for people, in lines."""
+    why = f" ({story.why})" if story.why else ""
+    lines = [
+        f"{local_time(story.at_ms)} {story.group} epoch {story.epoch}",
+        f"{story.leader} became master: {story.cause}{why}",
+    ]
+    if story.began_ms is not None:
+        begin = "the old master was given up" if "detect" in dict(story.phases) else "the hand-over began"
+        phases = ", ".join(f"{name} {value}" for name, value in story.phases if name != "detect")
+        lines.append(f"ms since {begin}: {phases}")
+    for step in story.sets:
+        lines.append(f"+{step.after_ms / 1000:.1f} s in the set: {', '.join(map(str, step.members)) or 'nobody'}")
+    lines += [f"{node} cut {count:,} bytes" for node, count in story.cuts]
+    return "\n  ".join(printable(item, lines=False) for item in lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +85,7 @@ class EventFollower:
 @click.option("--since", metavar="TIME", callback=moment, help="Only later ones: ISO 8601 or milliseconds.")
 @click.option("--node", "nodes", multiple=True, metavar="NODE", shell_complete=complete_node, help="Repeatable.")
 @click.option("--event", "patterns", multiple=True, metavar="NAME", help="Such as 'master_*'; repeatable.")
+@click.option("--elections", is_flag=True, help="One paragraph an election instead: why, how long, what came of it.")
 def history(
     state: ClusterState,
     output: str,
@@ -74,16 +94,22 @@ def history(
     since: int | None,
     nodes: tuple[str, ...],
     patterns: tuple[str, ...],
+    elections: bool,
 ) -> None:
     """Show what happened on all running nodes, in order of wall time: elections, roles, cuts, set changes.
 
-    A node that does not run tells nothing; its own log (`rmqha logs NODE`) still does. With -f and -o json each event
-    is one line.
+    A node tells its last 1000 events, and of those before its last start the 300 that matter most. One that does not
+    run tells nothing; its own log (`rmqha logs NODE`) still does. With -f and -o json each event is one line.
 
     Exit code: 0 all told theirs, 1 some did not, 2 none did.
     """
     for name in nodes:
         state.node(name)
+    if elections:
+        if follow or nodes or patterns:
+            raise UsageError("--elections tells whole elections; leave -f, --node and --event out")
+        _tell_elections(state, output, since, last)
+        return
     choice, follower = Choice(since, nodes, patterns), EventFollower()
     events, silent = trio.run(collect, state)
     told_nothing = len(silent) == len(state.nodes)
@@ -99,6 +125,22 @@ def history(
         time.sleep(FOLLOW_INTERVAL_S)
         events, silent = trio.run(collect, state)
         _print(choice.of(follower.new_of(events)), output)
+    if silent:
+        sys.exit(2 if told_nothing else 1)
+
+
+def _tell_elections(state: ClusterState, output: str, since_ms: int | None, last: int | None) -> None:
+    events, silent = trio.run(collect, state)
+    groups = {node.name: node.group for node in state.brokers}
+    stories = [story for story in election_stories(events, groups) if story.at_ms >= (since_ms or 0)]
+    shown = stories[-last:] if last else stories
+    told_nothing = len(silent) == len(state.nodes)
+    if output == "json" and not told_nothing:
+        echo_json({"elections": [story.as_dict() for story in shown], "silent": silent})
+    else:
+        click.echo("\n\n".join(map(paragraph, shown)) or "no election is known")
+    for name, reason in sorted(silent.items()):
+        click.echo(f"{name}: {reason}", err=True)
     if silent:
         sys.exit(2 if told_nothing else 1)
 

@@ -24,6 +24,7 @@ from rmqha.model.identity import HaMode, is_loopback, join_address, parse_addres
 from rmqha.model.quota import Limit, QuotaLimits, parse_overrides
 
 HA_SECURITY_MODES = ("auto", "open", "disabled", "permissive", "enforcing")
+HISTORY_FILE = "rmqha.history"
 CLOSED = ("auto", "enforcing")
 """Values with which a server that has a secret takes nobody who does not prove it."""
 
@@ -129,6 +130,18 @@ class ServerConfig(Config):
     def asks_accounts(self) -> bool:
         """True if requests must be signed."""
         return self.acl_enable
+
+    @property
+    def data_directory(self) -> str:
+        """Directory of what the server keeps, "" if it keeps nothing."""
+        return ""
+
+    @property
+    def history_file(self) -> str:
+        """File of the events that outlive the process (`rmqha history`), "" for none."""
+        if self.log_file:
+            return f"{self.log_file}.history"
+        return f"{self.data_directory}/{HISTORY_FILE}" if self.data_directory else ""
 
     @property
     def quotas(self) -> QuotaLimits:
@@ -460,6 +473,10 @@ class BrokerConfig(ServerConfig):
     @cached_property
     def mode(self) -> HaMode:
         return HaMode.CP if self.ha_mode == "cp" else HaMode.AP
+
+    @property
+    def data_directory(self) -> str:
+        return self.store_path_root_dir
 
     @property
     def static_broker_id(self) -> int:

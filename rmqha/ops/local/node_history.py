@@ -12,6 +12,7 @@ from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError
 from rmqha.ops.asking import ask
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
+from rmqha.ops.local.node_kind import NodeKind
 from rmqha.wire.command import Command
 
 
@@ -35,4 +36,21 @@ async def collect(state: ClusterState) -> tuple[list[dict[str, Any]], dict[str, 
                 nursery.start_soon(of_node, client, node)
             else:
                 silent[node.name] = "not running"
-    return sorted(events, key=lambda event: (event["at_ms"], event["node"])), silent
+    return sorted(_once(events, state), key=lambda event: (event["at_ms"], event["node"])), silent
+
+
+def _once(events: list[dict[str, Any]], state: ClusterState) -> list[dict[str, Any]]:
+    """The events without what a controller tells that runs in a name server's process: elsewhere the two are two nodes
+    with one history."""
+    hosts = {node.name: node.address.rpartition(":")[0] for node in state.nodes.values()}
+    kinds = {node.name: node.kind for node in state.nodes.values()}
+    told = {(hosts[event["node"]], _text(event)) for event in events if kinds[event["node"]] == NodeKind.NAMESRV.value}
+    return [
+        event
+        for event in events
+        if kinds[event["node"]] != NodeKind.CONTROLLER.value or (hosts[event["node"]], _text(event)) not in told
+    ]
+
+
+def _text(event: dict[str, Any]) -> str:
+    return json.dumps({key: value for key, value in event.items() if key != "node"}, sort_keys=True)

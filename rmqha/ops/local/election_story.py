@@ -1,0 +1,153 @@
+"""The elections that the nodes' events tell of, each with what led to it and what came of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rmqha.model.identity import node_label
+from rmqha.ops.local.phases import failover_phases
+
+Event = Mapping[str, Any]
+"""{"at_ms": wall, "node": name, "event": name, …fields}, as `node_history.collect` gives them."""
+PHASES = ("detect_ms", "elect_ms", "role_ms", "writable_ms", "route_ms")
+BEGINS = ("master_dead", "hand_over_begins")
+SETTLED_MS = 60_000
+"""Events that came earlier before an election did not lead to it; phases that come later belong to none."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetStep:
+    """The SyncStateSet as its master told it, `after_ms` after the election."""
+
+    after_ms: int
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionStory:
+    """One election. `phases`: milliseconds from `began_ms` on, when the old master was given up or began to hand over;
+    () without either. `cuts`: bytes by node."""
+
+    group: str
+    epoch: int
+    at_ms: int
+    leader: str
+    cause: str
+    began_ms: int | None = None
+    why: str = ""
+    phases: tuple[tuple[str, int], ...] = ()
+    sets: tuple[SetStep, ...] = ()
+    cuts: tuple[tuple[str, int], ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "group": self.group,
+            "epoch": self.epoch,
+            "atMs": self.at_ms,
+            "leader": self.leader,
+            "cause": self.cause,
+            "beganMs": self.began_ms,
+            "why": self.why,
+            "phases": dict(self.phases),
+            "sets": [{"afterMs": item.after_ms, "members": list(item.members)} for item in self.sets],
+            "cutBytes": dict(self.cuts),
+        }
+
+
+def election_stories(events: Iterable[Event], groups: Mapping[str, str]) -> list[ElectionStory]:
+    """Stories, the oldest first. `groups`: the group of each broker by the name of its node. An event of a shape that
+    no node of ours writes is left out."""
+    told = sorted((event for event in events if _is_sound(event)), key=lambda event: int(event["at_ms"]))
+    elected: dict[tuple[str, int], Event] = {}
+    for event in told:
+        if event["event"] == "master_elected":
+            # several controllers may have told it, and a name server with one inside by two addresses
+            elected.setdefault((str(event["group"]), int(event["epoch"])), event)
+    found = []
+    for (group, epoch), event in elected.items():
+        later = [int(other["at_ms"]) for (name, number), other in elected.items() if name == group and number > epoch]
+        own = [item for item in told if _group_of(item, groups) in ("", group)]
+        found.append(_story(group, epoch, event, own, min(later, default=None), groups))
+    return sorted(found, key=lambda story: (story.at_ms, story.group, story.epoch))
+
+
+def _story(
+    group: str, epoch: int, elected: Event, own: Sequence[Event], until_ms: int | None, groups: Mapping[str, str]
+) -> ElectionStory:
+    at_ms = int(elected["at_ms"])
+    during = [item for item in own if at_ms <= int(item["at_ms"]) and (until_ms is None or item["at_ms"] < until_ms)]
+    begin = _beginning(own, at_ms)
+    began_ms = None if begin is None else int(begin["at_ms"])
+    phases: tuple[tuple[str, int], ...] = ()
+    if began_ms is not None:
+        near = [item for item in own if began_ms <= int(item["at_ms"]) <= at_ms + SETTLED_MS]
+        measured = failover_phases(near, began_ms, group)
+        phases = tuple((name.removesuffix("_ms"), value) for name in PHASES if (value := measured[name]) is not None)
+    return ElectionStory(
+        group,
+        epoch,
+        at_ms,
+        _leader(during, epoch, elected),
+        str(elected.get("cause") or "").lower().replace("_", " "),
+        began_ms,
+        "" if begin is None else str(begin.get("why") or ""),
+        phases,
+        _sets(during, epoch, at_ms),
+        tuple(_cuts(during, groups).items()),
+    )
+
+
+def _beginning(own: Sequence[Event], at_ms: int) -> Event | None:
+    """The event that led to the election: none that led to an earlier one."""
+    found = None
+    for item in own:
+        if item["at_ms"] > at_ms:
+            break
+        if item["event"] in BEGINS and at_ms - item["at_ms"] <= SETTLED_MS:
+            found = found or item
+        elif item["event"] == "master_elected" and item["at_ms"] < at_ms:
+            found = None
+    return found
+
+
+def _leader(during: Iterable[Event], epoch: int, elected: Event) -> str:
+    """The node that took the role; by its id alone if it never said so."""
+    for item in during:
+        if item["event"] == "role_changed" and item.get("role") == "MASTER" and item.get("epoch") == epoch:
+            return str(item["node"])
+    return node_label("", int(elected["broker_id"]))
+
+
+def _sets(during: Iterable[Event], epoch: int, at_ms: int) -> tuple[SetStep, ...]:
+    steps: list[SetStep] = []
+    for item in during:
+        members = item.get("members")
+        if item["event"] == "set_changed" and item.get("epoch") == epoch and isinstance(members, list):
+            numbers = tuple(sorted(member for member in members if isinstance(member, int)))
+            if not steps or steps[-1].members != numbers:
+                steps.append(SetStep(int(item["at_ms"]) - at_ms, numbers))
+    return tuple(steps)
+
+
+def _cuts(during: Iterable[Event], groups: Mapping[str, str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for item in during:
+        if item["event"] == "log_truncated" and item["node"] in groups and isinstance(item.get("cut_bytes"), int):
+            found[item["node"]] = found.get(item["node"], 0) + item["cut_bytes"]
+    return found
+
+
+def _group_of(event: Event, groups: Mapping[str, str]) -> str:
+    """The group that an event is about, "" if it is about none or is a name server's."""
+    return str(event.get("group") or event.get("broker_name") or groups.get(str(event["node"])) or "")
+
+
+def _is_sound(event: Event) -> bool:
+    if not isinstance(event.get("at_ms"), int) or not isinstance(event.get("event"), str) or "node" not in event:
+        return False
+    if event["event"] != "master_elected":
+        return True
+    return all(isinstance(event.get(key), kind) for key, kind in (("group", str), ("epoch", int), ("broker_id", int)))
