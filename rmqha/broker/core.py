@@ -383,7 +383,9 @@ class BrokerCore:
 
     def hand_over(self) -> None:
         """Leave what whoever opens the store next needs. Behind `save`, as the last step of a stop in order."""
-        given = self.timers.hand_over()
+        doubt, given = self.timers.doubt(), self.timers.hand_over()
+        if doubt and self.timers.waiting_count:
+            self._tracer.event("timer_log_not_written", reason=doubt)
         if given is not None:
             size_bytes = self.live.current.mapped_file_size_timer_log
             metrics = lenient_json.dumps(self.timer_requests.metrics())

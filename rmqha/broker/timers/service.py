@@ -55,6 +55,8 @@ _NO_TOPIC = b""
 """The topic of entries that take others back: they are no messages that wait."""
 _TIME_BITS = 48
 _TIME_MASK = (1 << _TIME_BITS) - 1
+_WHEEL_STEPS = 7 * 86_400
+"""RocketMQ's wheel has a slot for each step of the precision, for so many steps back and ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,18 +265,35 @@ class TimerService:
         self._begin()
 
     def hand_over(self) -> WaitingList | None:
-        """All that waits. None if that is not known for certain: a copy is on its way, progress is not written, or the
-        queue has not been looked through."""
-        is_known = self._pending is None and self._table.is_timer_written and self._table.timer == self._progress
-        is_known = is_known and self._taken_offset >= max(1, self._progress.taken_offset)
-        if not is_known:
+        """All that waits. None if that is not known for certain, or if no message has ever waited."""
+        if self.doubt() or not self._taken_offset:
             return None
-        entries = self._entries() if self._waiting or self._late else ()
-        return WaitingList(entries, self._taken_offset, self._clock.wall_ms(), self.rules.precision_ms)
+        wall_ms, precision_ms = self._clock.wall_ms(), self.rules.precision_ms
+        entries = self._entries(wall_ms, precision_ms) if self._waiting or self._late else ()
+        return WaitingList(entries, self._taken_offset, wall_ms, precision_ms)
 
-    def _entries(self) -> Iterator[tuple[int, int, int, int]]:
+    def doubt(self) -> str:
+        """The reason why it is not known for certain which messages wait, "" if it is."""
+        if self._pending is not None:
+            return "copies of messages that were due are not acknowledged yet"
+        if self._table.timer != self._progress or not self._table.is_timer_written:
+            return "the progress of deliveries is not written yet"
+        if self._taken_offset < self._progress.taken_offset:
+            return "the queue of timer messages has not been looked through yet"
+        return ""
+
+    def _entries(self, wall_ms: int, precision_ms: int) -> Iterator[tuple[int, int, int, int]]:
+        """Times that RocketMQ's wheel has no slot for become some that it has: what is late comes at once, what comes
+        later is called rolled, and has an odd time as those that are."""
         read_ms, newest = self._progress.read_ms, self._taken_offset - 1
-        waiting = [offset << _TIME_BITS | slot_ms for part in (self._waiting, self._late) for slot_ms, offset in part]
+        day_ms = _WHEEL_STEPS // 7 * precision_ms
+        least_ms, last_ms = max(read_ms, wall_ms - day_ms), wall_ms + 6 * day_ms | 1
+        assert 0 < last_ms <= _TIME_MASK, f"a wall time of {wall_ms} ms"
+        waiting = [
+            offset << _TIME_BITS | min(max(1, slot_ms), last_ms)
+            for part in (self._waiting, self._late)
+            for slot_ms, offset in part
+        ]
         waiting.sort()
         low = self._log.queue_range(TIMER_TOPIC, TIMER_QUEUE_ID)[0]
         first, units = 0, list[Unit]()
@@ -286,11 +305,11 @@ class TimerService:
                 first, units = offset, self._log.units(TIMER_TOPIC, TIMER_QUEUE_ID, offset, TAKE_COUNT)
             unit = units[offset - first]
             flags = (ROLLED if slot_ms & 1 else 0) | (DELETES if self._takes_back(slot_ms, offset, unit) else 0)
-            yield max(slot_ms, read_ms), flags, unit[0], unit[1]
+            yield max(slot_ms, least_ms), flags, unit[0], unit[1]
         if waiting[-1] >> _TIME_BITS != newest >= low:
             # RocketMQ goes on in the queue behind the last unit: this one comes in a slot that has been
             (unit,) = self._log.units(TIMER_TOPIC, TIMER_QUEUE_ID, newest, 1)
-            yield max(0, read_ms - self.rules.precision_ms), 0, unit[0], unit[1]
+            yield max(0, read_ms - precision_ms, wall_ms - 7 * day_ms), 0, unit[0], unit[1]
 
     def _takes_back(self, slot_ms: int, offset: int, unit: Unit) -> bool:
         if not self._recalls.has_slot(slot_ms):

@@ -40,6 +40,12 @@ def logged(store: Path) -> list[TimerUnit]:
     return found
 
 
+def bodies_of(found: list[TimerUnit], broker: Broker) -> list[bytes]:
+    """Bodies of the messages that the units name, the mark at the end left out."""
+    waiting = {item.phy_offset: bytes(item.body) for item in records(broker, TIMER_TOPIC)}
+    return [waiting[unit.phy_offset] for unit in found if unit.slot_ms >= told(broker.directory)[0]]
+
+
 def again(make_broker: Callable[..., Broker], broker: Broker) -> Broker:
     found = make_broker(**KEYS)
     found.clock.ms = broker.clock.ms
@@ -120,6 +126,75 @@ def test_a_full_disk_is_no_reason_to_stop_in_disorder(
     assert "No space" in event["reason"]
 
 
+def test_a_stop_settles_copies_on_their_way_before_it_hands_over(make_broker: Callable[..., Broker]) -> None:
+    """Copies stand in the log and wait for the disk when the stop begins: it waits too."""
+    broker = make_broker(flush_disk_type="SYNC_FLUSH", **KEYS).start()
+    for body, seconds in ((b"due", 5), (b"due", 5), (b"waits", 60)):
+        broker.ask(timed(body, TIMER_DELAY_SEC=seconds))
+    broker.run()
+    broker.clock.ms += 6000
+    broker.core.deliver()
+    assert broker.core.timers.is_delivering
+    broker.core.driver.stopping()
+    assert not broker.core.replica.may_stop
+    broker.run()
+    assert broker.core.replica.may_stop and not broker.core.timers.is_delivering
+    broker.close()
+    assert bodies_of(logged(broker.directory), broker) == [b"waits"] and told(broker.directory)[2] == 3
+
+
+def test_a_stop_between_two_slots_leaves_the_second(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker(**KEYS).start()
+    for body, seconds in ((b"first", 3), (b"first", 3), (b"second", 5), (b"waits", 60)):
+        broker.ask(timed(body, TIMER_DELAY_SEC=seconds))
+    broker.run(4000)
+    assert bodies(broker) == [b"first"] * 2
+    broker.core.driver.stopping()
+    broker.run(2000)
+    assert bodies(broker) == [b"first"] * 2 and broker.core.replica.may_stop
+    broker.close()
+    assert bodies_of(logged(broker.directory), broker) == [b"second", b"waits"]
+
+
+def test_a_stop_that_cannot_wait_longer_tells_that_some_may_come_twice(make_broker: Callable[..., Broker]) -> None:
+    """RocketMQ is told of the first entry that waits, as after a kill."""
+    broker = make_broker(flush_disk_type="SYNC_FLUSH", **KEYS).start()
+    for body, seconds in ((b"waits", 60), (b"came", 2), (b"due", 5)):
+        broker.ask(timed(body, TIMER_DELAY_SEC=seconds))
+    for _ in range(3):
+        broker.run(1000)
+    assert bodies(broker) == [b"came"]
+    broker.clock.ms += 3000
+    broker.core.deliver()
+    broker.close()
+    (event,) = broker.tracer.named("timer_log_not_written")
+    assert "not acknowledged" in event["reason"]
+    assert told(broker.directory)[2] == 0 and not (broker.directory / LOG).exists()
+
+
+@pytest.mark.parametrize("precision_ms", [10, 1000])
+@pytest.mark.parametrize("clock_days", [-30, 0, 30])
+def test_every_time_has_its_own_slot_in_rocketmqs_wheel(
+    make_broker: Callable[..., Broker], precision_ms: int, clock_days: int
+) -> None:
+    """Two times of one slot would make RocketMQ forget the messages of one. Nothing comes early: who would is rolled."""
+    broker = make_broker(timer_precision_ms=precision_ms, timer_max_delay_sec=100 * 86_400, **KEYS).start()
+    for hours in (1, 2, 47, 48 * 30, 1):
+        broker.ask(timed(b"%d" % hours, TIMER_DELAY_SEC=hours * 3600))
+    dues_ms = [int(decode_properties(item.properties)["TIMER_OUT_MS"]) for item in records(broker, TIMER_TOPIC)]
+    broker.run()
+    broker.clock.ms += clock_days * 86_400_000
+    broker.core.driver.stopping()
+    wall_ms = now_ms(broker)
+    broker.close()
+    found = logged(broker.directory)
+    week = 7 * 86_400
+    steps = [unit.slot_ms // precision_ms - wall_ms // precision_ms for unit in found]
+    assert len(found) == 5 and all(-week <= step < week for step in steps)
+    for unit, due_ms in zip(found, dues_ms, strict=True):
+        assert unit.flags == ROLLED or unit.slot_ms >= due_ms
+
+
 # --- what RocketMQ leaves ---------------------------------------------------------------------------------------------
 def theirs(store: Path, read_ms: int, offset: int, log: bytes, wheel: bytes = b"") -> None:
     """The files as RocketMQ would leave them."""
@@ -189,6 +264,7 @@ def test_a_golden_store_goes_on_under_ours(make_broker: Callable[..., Broker], t
     assert sorted(path.name for path in broker.directory.glob("timer*")) == []
     while broker.core.timers.waiting_count != 5:
         broker.core.timers.deliver()
+    broker.clock.ms += 1795232000000 - now_ms(broker)
     given = broker.core.timers.hand_over()
     assert given is not None and given.end_offset == 15
     wheel = [(slot_ms // 1000, flags) for slot_ms, flags, *_ in given.entries]
