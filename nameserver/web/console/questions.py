@@ -1,4 +1,5 @@
-"""Documents of the page's tables: topics, consumer groups, dead letters, transactions that wait, accounts. Shell.
+"""Documents of the page's tables: topics, consumer groups, dead letters, transactions and timer messages that wait,
+accounts. Shell.
 
 Each is what the commands of the same name tell, asked as the account of webCredentialsFile, or as nobody
 where there are no accounts.
@@ -6,6 +7,7 @@ where there are no accounts.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -17,7 +19,7 @@ from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteError, RmqhaError, UsageError
 from rmqha.model.message import HALF_TOPIC, MAX_TOPIC_BYTES, TRANSACTION_GROUP
 from rmqha.ops.answer import reading
-from rmqha.ops.messaging import consumer_group, resending, topics
+from rmqha.ops.messaging import consumer_group, resending, timers, topics
 from rmqha.ops.messaging.brokers import (
     all_brokers,
     ask_json,
@@ -32,6 +34,8 @@ from rmqha.wire.lenient_json import loads
 MAX_ROWS = 500
 MAX_CHARTED_GROUPS = 50
 MAX_SHOWN_POLICIES = 64
+MAX_BARS = 30
+MAX_TIMED_TOPICS = 20
 
 Document = dict[str, Any]
 Question = Callable[[Admin, Mapping[str, str]], Awaitable[Document]]
@@ -194,6 +198,31 @@ async def transactions(admin: Admin, query: Mapping[str, str]) -> Document:
     return {"groups": found, "silent": _silent(silent)}
 
 
+async def waiting_timers(admin: Admin, query: Mapping[str, str]) -> Document:
+    """Timer messages that wait, by the step of minutes in which they come and by topic; of one topic if `name` is
+    given. Groups whose master does not know the question are told of as silent."""
+    name = text_field(query, "name", MAX_TOPIC_BYTES) if query.get("name") else None
+    told = await timers.look_at_timers(admin, name)
+    minutes: Counter[int] = Counter()
+    by_topic: Counter[str] = Counter()
+    for found in told.answers.values():
+        minutes.update(found.minutes)
+        by_topic.update(found.topics)
+    step, rows = timers.by_step(minutes, MAX_BARS)
+    return {
+        "waiting": sum(found.waiting if name is None else found.topics.get(name, 0) for found in told.answers.values()),
+        "unread": sum(found.unread for found in told.answers.values()),
+        "overdueMs": max((found.overdue_ms for found in told.answers.values()), default=0),
+        "stepMinutes": step,
+        "rows": [{"atMs": at_ms, "count": count} for at_ms, count in rows],
+        "topics": [
+            {"topic": visible(topic), "count": count} for topic, count in by_topic.most_common(MAX_TIMED_TOPICS)
+        ],
+        "topicsLeftOut": max(0, len(by_topic) - MAX_TIMED_TOPICS),
+        "silent": _silent(told.silent),
+    }
+
+
 async def accounts(admin: Admin, query: Mapping[str, str]) -> Document:
     """Users and their policies as the first broker that tells has them; never a password."""
     silent: dict[str, str] = {}
@@ -250,5 +279,6 @@ QUESTIONS: Mapping[str, Question] = {
     "consumer": consumer,
     "dead-letters": dead_letters,
     "transactions": transactions,
+    "timers": waiting_timers,
     "accounts": accounts,
 }

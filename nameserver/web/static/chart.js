@@ -80,4 +80,16 @@ export function failoverBars(items, width) {
   return [svg("svg", { width, height: items.length * ROW, viewBox: `0 0 ${width} ${items.length * ROW}`, role: "img", "aria-label": `${items.length} failovers; the longest took ${top} ms` }, rows)];
 }
 
+// One bar for each step of time, with its count: `rows`: [{atMs, count}].
+export function countBars(title, rows, words, width) {
+  const most = Math.max(...rows.map((row) => row.count));
+  const left = width > 500 ? 150 : 64;
+  const room = Math.max(40, width - left - 80);
+  return svg("svg", { width, height: rows.length * BAR + 4, viewBox: `0 0 ${width} ${rows.length * BAR + 4}`, role: "img", "aria-label": title },
+    rows.map((row, place) => svg("g", {},
+      svg("text", { x: 1, y: place * BAR + 14 }, time(row.atMs, width > 500).slice(0, -3)),
+      row.count ? svg("rect", { x: left, y: place * BAR + 3, width: Math.max(1, (row.count / most) * room), height: BAR - 5, class: "count" }) : null,
+      svg("text", { x: left + (row.count / most) * room + 6, y: place * BAR + 14 }, words(row.count)))));
+}
+
 export const widthOf = (node) => Math.max(260, Math.floor(node.clientWidth));

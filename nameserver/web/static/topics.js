@@ -1,4 +1,5 @@
-import { count, el, show, table, time } from "/web/dom.js";
+import { count, duration, el, show, table, time } from "/web/dom.js";
+import { countBars, widthOf } from "/web/chart.js";
 import { actForm, acting, ask, silent, wrong } from "/web/desk.js";
 
 const found = document.getElementById("found");
@@ -36,6 +37,33 @@ async function one() {
   return value;
 }
 
+const LATE_MS = 2000; // less is the ordinary course of things
+
+// Nothing is shown where nothing waits.
+async function timers() {
+  const value = await ask("timers", name === null ? {} : { name });
+  const section = document.getElementById("timers");
+  section.hidden = !value.waiting && !value.silent.length;
+  if (section.hidden) return;
+  const place = document.getElementById("waiting");
+  const step = value.stepMinutes === 1 ? "minute" : `${value.stepMinutes} minutes`;
+  show(place, value, () => [
+    el("p", { class: "facts" }, [`${count(value.waiting)} wait${name === null ? "" : " in all topics"}`, value.unread ? `${count(value.unread)} not read yet` : null].filter(Boolean).map((item) => el("span", {}, item))),
+    value.overdueMs > LATE_MS ? el("p", { class: "banner wrong" }, `The first is ${duration(value.overdueMs)} late.`) : [],
+    value.rows.length ? [el("h3", {}, `What comes, by the ${step}`), countBars(`${count(value.waiting)} timer messages, by the ${step}`, value.rows, count, widthOf(place))] : [],
+    name === null && value.topics.length ? table("Topics of timer messages", [{ name: "Topic" }, { name: "Waiting", right: true }],
+      value.topics.map((item) => ({ cells: [link(item.topic), count(item.count)] }))) : [],
+    value.topicsLeftOut ? el("p", { class: "faint" }, `${count(value.topicsLeftOut)} more topics are not shown.`) : [],
+    ...silent(value.silent)]);
+}
+
+const TIMERS_PERIOD_MS = 5000;
+
+async function timersRound() {
+  if (!document.hidden) await timers().catch(wrong);
+  setTimeout(timersRound, TIMERS_PERIOD_MS);
+}
+
 async function start() {
   if (name === null) {
     await list();
@@ -56,6 +84,8 @@ async function start() {
       after: () => location.assign("/topics"), fields: [{ name: "confirm", label: "Its name, to confirm" }] }),
   ]));
 }
+
+timersRound();
 
 start().catch((error) => {
   found.replaceChildren();

@@ -28,7 +28,7 @@ from rmqha.model.code import RequestCode as Code
 from rmqha.model.message import encode_properties
 from rmqha.wire.bodies import register_broker_request
 from tests.ha.group import started
-from tests.nameserver.web.site import GROUP, Site, page
+from tests.nameserver.web.site import GROUP, TOPIC, Site, page
 from tests.store.support import message, open_store, sim_disk
 from tests.support.patience import HANG_MS, HANG_S
 
@@ -501,6 +501,26 @@ async def test_topics_are_made_and_a_test_message_sent_from_the_page(browser: Br
         await browse(browser, site, make)
         made = [asked.ext for asked in master.asked if asked.code == Code.UPDATE_AND_CREATE_TOPIC]
         assert [(ext["topic"], ext["AccessKey"]) for ext in made] == [("orders", "page")]
+
+
+async def test_timer_messages_that_wait_are_drawn_by_the_minute(browser: Browser, shots: Path) -> None:
+    async with page(started()) as site:
+        at_ms = 1_800_000_000_000
+        topics, minutes = [["<b>timed</b>", 1200], [TOPIC, 3]], [[at_ms, 1200], [at_ms + 120_000, 3]]
+        told = {"nowMs": at_ms, "waiting": 1203, "unread": 0, "overdueMs": 5000, "topics": topics, "minutes": minutes}
+        site.brokers[0].replies[Code.RMQHA_GET_TIMERS] = (0, {}, json.dumps(told).encode())
+
+        def look() -> None:
+            for width in (WIDE, NARROW):
+                browser.open("/topics", width)
+                found = browser.wait("1,203 wait in all topics", "#timers")
+                assert "The first is 5.0 s late" in found and "<b>timed</b>" in found
+                assert browser.count("#waiting rect") == 2 and browser.count("#waiting b") == 0
+                assert browser.run("document.documentElement.scrollWidth <= innerWidth"), width
+            browser.shot(shots / "timers.png")
+            assert browser.complaints() == []
+
+        await browse(browser, site, look)
 
 
 async def test_without_an_account_the_page_offers_no_change(browser: Browser) -> None:

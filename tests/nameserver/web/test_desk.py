@@ -153,3 +153,30 @@ async def test_topics_are_listed_and_a_passwords_never_shown() -> None:
         assert b"hidden" not in body
         (user,) = json.loads(body)["users"]
         assert (user["user"], user["rights"]) == ("ann", ["ALLOW PUB, SUB on Topic:orders"])
+
+
+def timers_answer(**changed: Any) -> bytes:
+    """A broker's answer to 52036."""
+    told = {"version": 1, "nowMs": 60_000, "delivers": True, "waiting": 7, "unread": 1, "overdueMs": 0, "topicCount": 2}
+    told |= {"topics": [[TOPIC, 4], ["<b>", 3]], "minutes": [[120_000, 5], [240_000, 2]]}
+    return json.dumps(told | changed).encode()
+
+
+async def test_timer_messages_are_told_by_minute_and_by_topic() -> None:
+    async with page() as site:
+        site.brokers[0].replies[Code.RMQHA_GET_TIMERS] = (0, {}, timers_answer())
+        found = json.loads((await site.get("/ask?of=timers"))[2])
+        assert (found["waiting"], found["unread"], found["stepMinutes"], found["silent"]) == (7, 1, 1, [])
+        assert [tuple(row.values()) for row in found["rows"]] == [(120_000, 5), (180_000, 0), (240_000, 2)]
+        assert [tuple(row.values()) for row in found["topics"]] == [(TOPIC, 4), ("<b>", 3)]
+        site.brokers[0].replies[Code.RMQHA_GET_TIMERS] = (0, {}, timers_answer(topics=[[TOPIC, 4]]))
+        assert json.loads((await site.get(f"/ask?of=timers&name={TOPIC}"))[2])["waiting"] == 4
+        assert site.brokers[0].asked[-1].ext["topic"] == TOPIC
+
+
+@pytest.mark.parametrize("answer", [(1, {}, b""), (0, {}, b"{"), (0, {}, b'{"nowMs": 1}')])
+async def test_a_group_that_does_not_tell_its_timers_is_named(answer: tuple[int, dict[str, str], bytes]) -> None:
+    async with page() as site:
+        site.brokers[0].replies[Code.RMQHA_GET_TIMERS] = answer
+        found = json.loads((await site.get("/ask?of=timers"))[2])
+        assert found["waiting"] == 0 and len(found["silent"]) == 1 and "broker-a" in found["silent"][0]
