@@ -23,6 +23,7 @@ from rmqha.inspect.finding import Severity
 from rmqha.inspect.fsck import Progress, Scope, check
 from rmqha.inspect.log_query import RecordChoice, Sum, entries, file_sums, queue_sums, record_of
 from rmqha.inspect.look import EPOCHS_LIMIT_BYTES, StoreLook, look
+from rmqha.inspect.timer_look import TimerLook, look_at_timers
 from rmqha.model.error import StoreError, UsageError
 from rmqha.model.message import PROPERTY_KEYS, PROPERTY_UNIQUE_KEY, decode_properties
 from rmqha.model.pattern import Pattern
@@ -158,7 +159,7 @@ def ls_command(directory: Path, output: str) -> None:
 @choice_options
 @output_option
 def stat_command(directory: Path, output: str, **options: Any) -> None:
-    """Count records and bytes by topic and queue.
+    """Count records and bytes by topic and queue, and tell how far timer messages are delivered.
 
     Example: rmqha log stat data/broker-a-1 --since 2026-11-21T14:00:00
     """
@@ -168,7 +169,7 @@ def stat_command(directory: Path, output: str, **options: Any) -> None:
     for item in sums.values():
         total.count += item.count
         total.size_bytes += item.size_bytes
-    epochs = _epochs(store)
+    epochs, timers = _epochs(store), look_at_timers(store.disk)
     if output == "json":
         echo_json({
             "queues": [
@@ -180,6 +181,10 @@ def stat_command(directory: Path, output: str, **options: Any) -> None:
             "committedEnd": store.committed_end,
             "inUse": store.live,
             "epochs": [{"epoch": epoch, "startOffset": start} for epoch, start in epochs],
+            "timers": None if timers is None else {
+                "readTimeMs": timers.read_ms, "queueOffset": timers.queue_offset, "logUnits": timers.unit_count,
+                "logWaiting": timers.waiting_count, "wheelSlots": timers.slot_count, "problem": timers.problem or None,
+            },
         })  # fmt: skip
         return
     names = (
@@ -200,6 +205,23 @@ def stat_command(directory: Path, output: str, **options: Any) -> None:
     )
     if epochs:
         click.echo("epochs, each with its start: " + ", ".join(f"{epoch}-{start}" for epoch, start in epochs))
+    if timers is not None:
+        for line in _timer_lines(timers):
+            click.echo(line)
+
+
+def _timer_lines(timers: TimerLook) -> Iterator[str]:
+    yield (
+        f"timer messages: due before {time_text(timers.read_ms)} are delivered; all from entry {timers.queue_offset} on"
+        " wait"
+    )
+    if timers.unit_count or timers.slot_count:
+        yield (
+            f"timerlog/ names {timers.unit_count}, {timers.waiting_count} of them due later; timerwheel has"
+            f" {timers.slot_count} used slots"
+        )
+    if timers.problem:
+        yield f"{timers.problem}; see rmqha fsck"
 
 
 def _shortened(topic: str) -> str:

@@ -12,13 +12,19 @@ from rmqha.client.compression import decompress
 from rmqha.model.error import RmqhaError
 from rmqha.model.message import (
     PROPERTY_KEYS,
+    PROPERTY_REAL_TOPIC,
     PROPERTY_TAGS,
+    PROPERTY_TIMER_DELETE_UNIQUE_KEY,
+    PROPERTY_TIMER_OUT_MS,
     PROPERTY_UNIQUE_KEY,
     SYS_FLAG_COMPRESSED,
+    TIMER_TOPIC,
     decode_properties,
     offset_message_id,
 )
 from rmqha.store.log.record import Host, Record
+
+MAX_DIGITS = 18
 
 
 def host_text(host: Host) -> str:
@@ -94,11 +100,12 @@ def json_line(record: Record, body_as: str) -> str:
 
 
 def table_line(record: Record, width: int | None, body_as: str) -> str:
-    """Place, time of storing, tags, keys and body, at most `width` characters (None: all), nothing unprintable."""
+    """Place, time of storing, tags, keys and body, at most `width` characters (None: all), nothing unprintable. Of a
+    timer message that waits also the time and the topic for which it does."""
     properties = decode_properties(record.properties)
     place = f"{record.phy_offset:>10} {record.topic}:{record.queue_id}@{record.queue_offset}"
     names = (properties.get(name) for name in (PROPERTY_TAGS, PROPERTY_KEYS))
-    labels = "".join(f"[{label}] " for label in names if label)
+    labels = "".join(f"[{label}] " for label in names if label) + _waits_for(record, properties)
     text, shown_bytes = "", None if width is None else 4 * width
     if body_as == "base64":
         text = base64.b64encode(body_of(record)[0][:shown_bytes]).decode()
@@ -107,3 +114,12 @@ def table_line(record: Record, width: int | None, body_as: str) -> str:
     line = f"{place:<28} {time_text(record.store_timestamp_ms, year=False)} {labels}{text}".rstrip()
     line = "".join(char if char.isprintable() else "·" for char in (line if width is None else line[: width + 1]))
     return line if width is None or len(line) <= width else line[: width - 1] + "…"
+
+
+def _waits_for(record: Record, properties: dict[str, str]) -> str:
+    """ "" of what is no timer message that waits."""
+    due = properties.get(PROPERTY_TIMER_OUT_MS, "")
+    if record.topic != TIMER_TOPIC or not (due.isascii() and due.isdigit() and len(due) <= MAX_DIGITS):
+        return ""
+    verb = "takes back, of" if PROPERTY_TIMER_DELETE_UNIQUE_KEY in properties else "for"
+    return f"({time_text(int(due))} {verb} {properties.get(PROPERTY_REAL_TOPIC, '?')}) "

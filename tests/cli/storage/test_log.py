@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,38 @@ def objects(text: str) -> list[dict[str, Any]]:
 def messages() -> list[dict[str, Any]]:
     """Of the manifest, those that are records of their own."""
     return [entry for entry in manifest()["messages"] if entry["topic"] != "GoldBatchCQ"]
+
+
+# --- timers -----------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def with_timers(tmp_path: Path) -> Path:
+    """n0 with the files in which RocketMQ keeps its timers: of 15 messages five wait."""
+    unpack("n0", tmp_path)
+    unpack("n0-timerwheel", tmp_path)
+    return tmp_path / "n0"
+
+
+def test_stat_tells_how_far_timers_are_and_what_is_damaged(with_timers: Path) -> None:
+    told = json.loads(run("log", "stat", str(with_timers), "-o", "json").stdout)["timers"]
+    assert (told["readTimeMs"], told["queueOffset"], told["problem"]) == (1795227286000, 15, None)
+    assert (told["logUnits"], told["logWaiting"]) == (15, 5) and told["wheelSlots"] >= 5
+    assert "timerlog/ names 15, 5 of them due later" in run("log", "stat", str(with_timers)).stdout
+    path = with_timers / "timerlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[52 * 3] = 1
+    path.write_bytes(data)
+    done = run("log", "stat", str(with_timers))
+    assert done.exit_code == 0 and f"timerlog/{0:020d} at byte 156" in done.stdout
+
+
+def test_cat_and_grep_tell_when_a_timer_message_comes_and_for_what(golden: Path) -> None:
+    done = run("log", "cat", str(golden), "--topic", "rmq_sys_wheel_timer")
+    lines = done.stdout.splitlines()
+    assert len(lines) == 15 and all(re.search(r"\(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d for \w+\)", line) for line in lines)
+    topic = re.search(r" for (\w+)\)", lines[0])
+    assert topic is not None
+    found = run("log", "grep", str(golden), f"^{topic[1]}$", "--topic", "rmq_sys_wheel_timer").stdout.splitlines()
+    assert lines[0] in found
 
 
 # --- cat --------------------------------------------------------------------------------------------------------------
