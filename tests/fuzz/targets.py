@@ -14,6 +14,8 @@ from controller.state.event import BrokerIdApplied, BrokerRegistered, Cause, Mas
 from controller.state.image import decode_image, encode_image
 from controller.state.replicas_info import ReplicasInfo
 from nameserver.web.records import peeks
+from rmqha.broker.tables import timer_check
+from rmqha.broker.tables.config_table import DataVersion
 from rmqha.broker.tables.queue_max_offsets import parse as parse_queue_ends
 from rmqha.broker.tables.timer_check import TimerProgress
 from rmqha.broker.timers.snapshot import TimerSnapshot
@@ -169,6 +171,12 @@ def _timer_kept() -> list[bytes]:
     progress = TimerProgress(4000, 0, 5, 0)
     kept = TimerSnapshot(progress, 5, 100, 7, [b"T", b"U"], {5000: bytes(16)}, waiting.spans(), [(3000, 4)])
     return [cbor2.dumps(encode_snapshot(kept))]
+
+
+def _timer_progress() -> list[bytes]:
+    progress = TimerProgress(5000, 3, 9, 2)
+    version = DataVersion(7, 3, 1_800_000_000_000)
+    return [timer_check.encode(progress, version), timer_check.encode_file(progress, version)[:128]]
 
 
 def _timer_units() -> list[bytes]:
@@ -336,6 +344,7 @@ TARGETS: dict[str, Target] = {
     "timer-log": Target(_timer_log, (BadTimerLogError,), _timer_units),
     "timer-wheel": Target(_timer_wheel, (BadTimerLogError,), lambda: [WheelSlot(SLOT_COUNT, 0, 52, 2).encode()]),
     "timer-check": Target(check_numbers, (BadTimerLogError,), _begin(bytes(55) + b"\x09")),
+    "timer-progress": Target(timer_check.decode, (ValueError,), _timer_progress),
     "timer-snapshot": Target(_timer_snapshot, (BadSidecarError, StoreError, ValueError), _timer_kept),
     "configuration": Target(_configuration, (ConfigError,), _begin(*PROPERTIES_FILES)),
 }
