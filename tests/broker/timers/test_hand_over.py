@@ -177,7 +177,7 @@ def test_a_stop_that_cannot_wait_longer_tells_that_some_may_come_twice(make_brok
 def test_every_time_has_its_own_slot_in_rocketmqs_wheel(
     make_broker: Callable[..., Broker], precision_ms: int, clock_days: int
 ) -> None:
-    """Two times of one slot would make RocketMQ forget the messages of one. Nothing comes early: who would is rolled."""
+    """Two times of one slot would make RocketMQ forget the messages of one. Nothing comes early."""
     broker = make_broker(timer_precision_ms=precision_ms, timer_max_delay_sec=100 * 86_400, **KEYS).start()
     for hours in (1, 2, 47, 48 * 30, 1):
         broker.ask(timed(b"%d" % hours, TIMER_DELAY_SEC=hours * 3600))

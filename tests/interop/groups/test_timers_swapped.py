@@ -1,14 +1,23 @@
-"""One store whose timer messages wait while ours and Apache's broker own it in turn: none is missing, none early."""
+"""One store whose timer messages wait while ours and Apache's broker own it in turn: none is missing, none early.
+
+After stops in order none comes twice by ours. Apache's 5.4.0 delivers some twice by itself: as it becomes master, the
+thread that puts into its wheel sets the read time back to where it was before it wrote config/timercheck, while the
+thread that delivers has gone on (`checkBrokerRole`); and a stop in the midst of a slot leaves the slot as not
+delivered.
+"""
 
 from __future__ import annotations
 
+import struct
 import time
 from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.message import encode_properties
+from rmqha.model.message import TIMER_TOPIC, encode_properties
 from tests.interop.lab.group import TIMEOUT_S, is_master
 from tests.interop.lab.lab import Lab, Node
 from tests.interop.lab.log_rows import of_log
@@ -18,7 +27,9 @@ pytestmark = pytest.mark.interop
 
 TOPIC = "TimedTopic"
 DELAYS_S = (3, 4, 5, 25, 26, 27, 60, 61, 90)
-"""Of what each owner is sent, three times each: due under itself, under the next one, later."""
+"""Of what each owner is sent: due under itself, under the next one, later."""
+SOON_S = 5
+"""What is due by then after it was sent is waited for before the next owner."""
 
 
 def is_taken(node: Node, ext: dict[str, str]) -> bool:
@@ -28,15 +39,31 @@ def is_taken(node: Node, ext: dict[str, str]) -> bool:
     return reply.code == ResponseCode.SUCCESS
 
 
-class Timed:
-    """What was sent, and what is in the log of it."""
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
-    def __init__(self) -> None:
+
+@dataclass
+class Ownership:
+    """A time in which one broker had the store, from its start to its end, wall clock."""
+
+    is_apaches: bool
+    began_ms: int
+    ended_ms: int = 0
+    told: frozenset[int] = frozenset()
+    """Messages that had come and that Apache's broker, at its end, told to wait still."""
+
+
+class Timed:
+    """What was sent, and what is in the log of it. `delays_s`: of what `send` sends, three times each."""
+
+    def __init__(self, delays_s: tuple[int, ...] = DELAYS_S) -> None:
+        self._delays_s = delays_s
         self.due_ms: dict[int, int] = {}
 
     def send(self, node: Node) -> None:
-        for delay_s in DELAYS_S * 3:
-            number, at_ms = len(self.due_ms), time.time_ns() // 1_000_000 + delay_s * 1000
+        for delay_s in self._delays_s * 3:
+            number, at_ms = len(self.due_ms), now_ms() + delay_s * 1000
             ext = {"a": "P", "b": TOPIC, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "j": "0"}
             properties = {"UNIQ_KEY": f"KEY{number}", "TIMER_DELIVER_MS": str(at_ms), "n": str(number)}
             ext |= {"i": encode_properties(properties).decode(), "k": "false", "m": "false"}
@@ -51,10 +78,42 @@ class Timed:
             found.setdefault(int(properties["n"]), []).append(stored_ms)
         return found
 
+    def wait_for_soon(self, node: Node) -> None:
+        self.wait(node, max(self.due_ms.values()) - (max(self._delays_s) - SOON_S) * 1000)
+
     def wait(self, node: Node, until_ms: int) -> None:
         """All that is due by then has come."""
         numbers = {number for number, at_ms in self.due_ms.items() if at_ms <= until_ms}
         until(f"{len(numbers)} have come", lambda: numbers <= set(self.came(node)), TIMEOUT_S, node.running)
+
+    def told(self, node: Node) -> frozenset[int]:
+        """Messages that have come and that wait by config/timercheck, which RocketMQ has written."""
+        read_ms, _, offset, _ = struct.unpack(">4q", (node.store / "config" / "timercheck").read_bytes()[:32])
+        queue = {int(row["properties"]["n"]): place[1] for place, row in of_log(node.store, TIMER_TOPIC).items()}
+        waited = self.came(node).keys() & queue.keys()  # some were due when they were taken
+        return frozenset(n for n in waited if (self.due_ms[n] - 1) // 1000 * 1000 >= read_ms or queue[n] >= offset)
+
+
+def doubles_of_ours(came: dict[int, list[int]], owners: list[Ownership]) -> dict[int, list[int]]:
+    """Messages that came twice, though Apache's broker neither stored both nor told that they wait still."""
+
+    def owner(stored_ms: int) -> Ownership:
+        (found,) = (item for item in owners if item.began_ms <= stored_ms <= item.ended_ms)
+        return found
+
+    def is_apaches(number: int, first: Ownership, second: Ownership) -> bool:
+        return first.is_apaches and (first is second or number in first.told)
+
+    pairs = {number: list(pairwise(map(owner, sorted(times)))) for number, times in came.items()}
+    return {
+        number: came[number] for number, found in pairs.items() if not all(is_apaches(number, *pair) for pair in found)
+    }
+
+
+def test_doubles_are_told_apart() -> None:
+    first, second, third = Ownership(False, 0, 9), Ownership(True, 10, 19, frozenset([5])), Ownership(False, 20, 29)
+    came = {0: [3], 1: [3, 4], 2: [3, 12], 3: [12, 14], 4: [12, 21], 5: [12, 21], 6: [5, 12, 13], 7: [11, 12, 25]}
+    assert sorted(doubles_of_ours(came, [first, second, third])) == [1, 2, 4, 6, 7]
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
@@ -68,22 +127,29 @@ def test_timers_go_on_when_the_store_changes_hands(lab: Lab, end: str) -> None:
     apaches.store = ours.store
     timed = Timed()
     doubles: list[int] = []
+    owners: list[Ownership] = []
     for node in (ours, apaches, ours, apaches, ours):
+        owners.append(Ownership(node is apaches, now_ms()))
         lab.run(node)
         is_master(lab, node)
         timed.send(node)
-        timed.wait(node, max(timed.due_ms.values()) - 85_000)
+        timed.wait_for_soon(node)
         doubles.append(sum(len(times) - 1 for times in timed.came(node).values()))
         if end == "kill":
             node.running.kill()
         else:
             assert node.running.stop() in (0, 143)
+        owners[-1].ended_ms = now_ms()
+        if node is apaches:
+            owners[-1].told = timed.told(node)
+    owners.append(Ownership(False, now_ms()))
     lab.run(ours)
     timed.wait(ours, max(timed.due_ms.values()))
+    owners[-1].ended_ms = now_ms()
     came = timed.came(ours)
     early = {number: times for number, times in came.items() if min(times) < timed.due_ms[number]}
     assert not early
     assert sorted(came) == sorted(timed.due_ms)
-    print(end, "doubles after each owner", doubles, Counter(map(len, came.values())))
+    print(end, "doubles before the end of each owner", doubles, Counter(map(len, came.values())))
     if end == "stop":
-        assert doubles[-1] == 0 and set(map(len, came.values())) == {1}
+        assert not doubles_of_ours(came, owners), owners
