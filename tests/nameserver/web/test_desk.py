@@ -157,7 +157,15 @@ async def test_topics_are_listed_and_a_passwords_never_shown() -> None:
 
 def timers_answer(**changed: Any) -> bytes:
     """A broker's answer to 52036."""
-    told = {"version": 1, "nowMs": 60_000, "delivers": True, "waiting": 7, "unread": 1, "overdueMs": 0, "topicCount": 2}
+    told: dict[str, Any] = {
+        "version": 1,
+        "nowMs": 60_000,
+        "delivers": True,
+        "waiting": 7,
+        "unread": 1,
+        "overdueMs": 0,
+        "topicCount": 2,
+    }
     told |= {"topics": [[TOPIC, 4], ["<b>", 3]], "minutes": [[120_000, 5], [240_000, 2]]}
     return json.dumps(told | changed).encode()
 
