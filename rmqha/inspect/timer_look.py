@@ -1,4 +1,4 @@
-"""What the files of a store say of its timer messages: how far they are delivered, and what Apache's broker left."""
+"""The state of timer messages by the files of a store: how far they are delivered, and what Apache's broker left."""
 
 from __future__ import annotations
 
