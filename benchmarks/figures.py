@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rmqha.host.kernel_choice import choose_kernel
+
 RESULTS = Path(__file__).parent / "results"
 SYNC_COUNT = 50
 Row = Mapping[str, Any]
@@ -39,6 +41,7 @@ def machine(directory: Path) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "kernel": platform.release(),
+        "batch_kernel": choose_kernel().words,
         "fdatasync_ms": {**summary(syncs), "count": SYNC_COUNT},
         "load_average": round(os.getloadavg()[0], 2),
     }
@@ -48,7 +51,8 @@ def machine_line(found: Mapping[str, Any]) -> str:
     sync = found["fdatasync_ms"]
     return (
         f"{found['cores']} cores, Python {found['python']}, Linux {found['kernel']}, fdatasync median "
-        f"{sync['median']:.2f} ms (max {sync['max']:.2f}), load average {found['load_average']}"
+        f"{sync['median']:.2f} ms (max {sync['max']:.2f}), load average {found['load_average']}\n"
+        f"batch kernel {found['batch_kernel']}"
     )
 
 

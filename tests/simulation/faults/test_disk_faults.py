@@ -62,9 +62,9 @@ def test_a_stop_that_nobody_asked_for_is_a_finding() -> None:
     ("run", "kinds"),
     (
         ("stops:1", {"stop"}),
-        ("moments:1", {"at-"}),
-        ("splits:1", {"isolate"}),
-        ("suspended:1", {"suspend", "clock-step-controller"}),
+        pytest.param("moments:1", {"at-"}, marks=pytest.mark.sim),
+        pytest.param("splits:1", {"isolate"}, marks=pytest.mark.sim),
+        pytest.param("suspended:1", {"suspend", "clock-step-controller"}, marks=pytest.mark.sim),
     ),
 )
 def test_a_theme_draws_its_faults_and_the_same_ones_again(run: str, kinds: set[str]) -> None:

@@ -11,7 +11,7 @@ from tests.simulation.kernels import compared
 from tests.simulation.run import Run
 
 
-@pytest.mark.parametrize("name", ["1", "batches:3"])
+@pytest.mark.parametrize("name", ["1", pytest.param("batches:3", marks=pytest.mark.sim)])
 def test_a_seed_gives_the_same_trace_on_both(name: str) -> None:
     same, send_count = compared(Run.parse(name), kernel_named("native"))
     assert same
@@ -25,6 +25,7 @@ class Larger(PythonKernel):
         return super().sends(read, rules._replace(own_properties=rules.own_properties + b"a\x01b\x02"), ground)
 
 
+@pytest.mark.sim
 def test_another_trace_is_seen() -> None:
     same, _ = compared(Run.parse("1"), Larger())
     assert not same

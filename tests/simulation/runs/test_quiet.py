@@ -21,9 +21,7 @@ REAL_ROUND = leader._open_round
 REAL_ADMISSION = Replica.admission
 
 
-@pytest.mark.parametrize(
-    ("controller_count", "hours"), [(1, 0.05), (3, 0.05), pytest.param(3, 1 / 6, marks=pytest.mark.sim)]
-)
+@pytest.mark.parametrize(("controller_count", "hours"), [(1, 0.05), pytest.param(3, 1 / 6, marks=pytest.mark.sim)])
 def test_nobody_is_elected_without_a_cause(controller_count: int, hours: float) -> None:
     passed: list[int] = []
     found = run_quiet(1, hours, passed.append, controller_count=controller_count)

@@ -42,6 +42,7 @@ def test_a_failing_run_keeps_only_the_faults_that_it_needs() -> None:
             assert not faults_of(Run(1, "pair"), frozenset(kept) - {key})[1], f"without {key} it fails too"
 
 
+@pytest.mark.sim
 def test_all_faults_allowed_is_the_run_itself() -> None:
     keys, _ = faults_of(Run(1, "heirs"))
     assert keys

@@ -15,7 +15,7 @@ from tests.simulation.themes.table import power_cuts, short_logs
 from tests.simulation.world import World
 
 
-@pytest.mark.parametrize("seed", few(range(1001, 1004), range(1004, 1009)))
+@pytest.mark.parametrize("seed", few([1001], range(1002, 1009)))
 def test_no_invariant_is_violated(seed: int) -> None:
     report = World(seed).run()
     assert not report.failure, f"make sim SEED={seed}: {report.failure}"
