@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from benchmarks.figures import measured, show
 from benchmarks.peers.bench_acks import brokers_of, java_if_there
 from benchmarks.starts.bench_catchup import cpu_seconds
+from rmqha.host.kernel_choice import VARIABLE, choose_kernel
 from tests.interop.lab.java import Java, MissingError
 from tests.interop.lab.lab import Lab, Node
 from tests.interop.lab.processes import Process, until
@@ -142,8 +143,19 @@ class Group:
         }
 
 
+def chosen_kernel() -> str:
+    """Name of the kernel that brokers of ours will run. Raises MissingError for one that nobody asked for: a library of
+    other sources costs a broker half of its rate, and nobody sees it in the figures."""
+    choice = choose_kernel()
+    if choice.lack:
+        raise MissingError(f"{choice.lack}; {VARIABLE}=python measures the kernel in Python")
+    return choice.name
+
+
 def load(scratch: Path, seconds: int, rounds: int, warm_s: int = WARM_S, names: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Rows of medians and of ratios. Raises MissingError without rustc."""
+    """Rows of medians and of ratios. Raises MissingError without rustc, or without the kernel that is asked for."""
+    kernel = chosen_kernel()
+    print(f"kernel: {kernel}", flush=True)
     program = compiled(scratch)
     java = java_if_there(scratch)
     kinds = ("ours", "rocketmq") if java is not None else ("ours",)
@@ -156,7 +168,7 @@ def load(scratch: Path, seconds: int, rounds: int, warm_s: int = WARM_S, names: 
         made = [_row(level, row, kinds, found) for row in level.rows]
         show(f"{level.title}: medians of {rounds} rounds of {seconds} s, after {warm_s} s of load", made)
         rows += made
-    return {"seconds": seconds, "warm_seconds": warm_s, "each": each, "rows": rows}
+    return {"seconds": seconds, "warm_seconds": warm_s, "kernel": kernel, "each": each, "rows": rows}
 
 
 def _level(

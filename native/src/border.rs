@@ -13,11 +13,11 @@ use crate::keys::{place, put_keys, IndexFile, Placed, Prefix, ENTRY_BYTES, NEW_E
 use crate::output::Writer;
 use crate::rules::Rules;
 use crate::scan::{scan, Found};
-use crate::sends::{build, parse, Ground, Made, Queue, Row, UNIT_BYTES};
+use crate::sends::{build, parse, Ground, Made, Part, Queue, Row, UNIT_BYTES};
 use crate::sound::{collect, skip, Pull};
 
 /// Raised with each change of what stands in this file.
-pub const ABI_VERSION: i64 = 5;
+pub const ABI_VERSION: i64 = 6;
 const LISTS: usize = 6;
 /// Nothing was done: the memory for records or answers is too small.
 pub const FULL: i64 = -1;
@@ -48,9 +48,9 @@ pub struct Sends {
     pub phy_offset: i64,
     pub room_end: i64,
     pub stored_ms: i64,
-    pub born_port: i64,
-    pub born_bytes: usize,
-    pub born_address: [u8; 16],
+    /// The connections whose frames `data` has.
+    pub parts: *mut Part,
+    pub part_count: usize,
     // found by parse
     pub row_count: usize,
     pub queue_count: usize,
@@ -58,7 +58,6 @@ pub struct Sends {
     pub record_count: usize,
     // found by build
     pub made_count: usize,
-    pub end: usize,
     pub records_bytes: usize,
     pub answers_bytes: usize,
 }
@@ -75,27 +74,20 @@ pub extern "C" fn rmqha_kernel_row_bytes() -> usize {
     std::mem::size_of::<Row>()
 }
 
-/// Finds the sends at the front of `data` from `at` on, at most `max_count`; returns the number of queues that they are
-/// for.
+/// Finds the sends at the front of each part of `data`; returns the number of queues that they are for.
 ///
 /// # Safety
 /// `data` has `size` bytes; the pointers of `call` point to aligned memory of what their comments say.
 #[no_mangle]
-pub unsafe extern "C" fn rmqha_sends_parse(
-    data: *const u8,
-    size: usize,
-    at: usize,
-    max_count: usize,
-    call: *mut Sends,
-) -> i64 {
+pub unsafe extern "C" fn rmqha_sends_parse(data: *const u8, size: usize, call: *mut Sends) -> i64 {
     guarded(|| {
         let call = unsafe { &mut *call };
         let data = unsafe { from_raw_parts(data, size) };
-        let limit = call.row_limit.min(max_count);
-        let rows = unsafe { from_raw_parts_mut(call.rows, limit) };
-        let queues = unsafe { from_raw_parts_mut(call.queues, limit) };
+        let parts = unsafe { from_raw_parts_mut(call.parts, call.part_count) };
+        let rows = unsafe { from_raw_parts_mut(call.rows, call.row_limit) };
+        let queues = unsafe { from_raw_parts_mut(call.queues, call.row_limit) };
         let Some(rules) = Rules::read(unsafe { from_raw_parts(call.rules, call.rules_bytes) }) else { return REFUSED };
-        let found = parse(data, at, &rules, rows, queues);
+        let found = parse(data, parts, &rules, rows, queues);
         call.row_count = found.row_count;
         call.queue_count = found.queue_count;
         call.record_count = found.record_count;
@@ -107,12 +99,11 @@ pub unsafe extern "C" fn rmqha_sends_parse(
 /// number of sends. There must be memory for `record_count` records.
 ///
 /// # Safety
-/// As for parse; `fields` has `fields_bytes` bytes. `at` and what parse has written are as they were.
+/// As for parse; `fields` has `fields_bytes` bytes. What parse has written is as it was.
 #[no_mangle]
 pub unsafe extern "C" fn rmqha_sends_build(
     data: *const u8,
     size: usize,
-    at: usize,
     fields: *const u8,
     fields_bytes: usize,
     call: *mut Sends,
@@ -139,15 +130,14 @@ pub unsafe extern "C" fn rmqha_sends_build(
             counts,
             units: unsafe { from_raw_parts_mut(call.units, limit * UNIT_BYTES) },
         };
-        let rules = Rules::read(unsafe { from_raw_parts(call.rules, call.rules_bytes) });
-        let (Some(rules), Some(born_address)) = (rules, call.born_address.get(..call.born_bytes)) else {
+        let Some(rules) = Rules::read(unsafe { from_raw_parts(call.rules, call.rules_bytes) }) else { return REFUSED };
+        let parts = unsafe { from_raw_parts_mut(call.parts, call.part_count) };
+        if parts.iter().any(|part| part.born_bytes > part.born_address.len()) {
             return REFUSED;
-        };
-        let Ok(born_port) = i32::try_from(call.born_port) else { return REFUSED };
+        }
         let (phy_offset, room_end, stored_ms) = (call.phy_offset, call.room_end, call.stored_ms);
-        let ground = Ground { phy_offset, room_end, stored_ms, born_address, born_port, fields };
-        let Ok(built) = build(data, at, &rules, &ground, rows, queues, &mut made) else { return FULL };
-        call.end = built.end;
+        let ground = Ground { phy_offset, room_end, stored_ms, fields };
+        let Ok(built) = build(data, parts, &rules, &ground, rows, queues, &mut made) else { return FULL };
         call.made_count = built.record_count;
         call.records_bytes = made.records.size();
         call.answers_bytes = made.answers.size();

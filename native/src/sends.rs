@@ -1,4 +1,4 @@
-//! Plain sends: the frames of a read to rows, then rows to records, answers and entries of queues.
+//! Plain sends: the frames of some reads to rows, then rows to records, answers and entries of queues.
 //!
 //! Between the two the caller says which queues there are.
 
@@ -20,7 +20,7 @@ const FRONT_BYTES: usize = 48;
 const BACK_BYTES: usize = 16;
 pub const UNIT_BYTES: usize = 20;
 
-/// A send of the read.
+/// A send.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct Row {
@@ -32,7 +32,7 @@ pub struct Row {
     record_count: usize,
 }
 
-/// A queue that sends of the read are for. The caller fills in the second half.
+/// A queue that sends are for. The caller fills in the second half.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct Queue {
@@ -57,21 +57,47 @@ pub struct Parsed {
     pub record_count: usize,
 }
 
-/// Finds the sends at the front of `data` from `at` on, and their queues; as many as there are rows.
-pub fn parse(data: &[u8], at: usize, rules: &Rules, rows: &mut [Row], queues: &mut [Queue]) -> Parsed {
+/// The frames of one connection among `data`, and what has become of them.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub struct Part {
+    pub start: usize,
+    pub end: usize,
+    /// Frames to take at most.
+    pub max_count: usize,
+    pub born_port: i64,
+    pub born_bytes: usize,
+    pub born_address: [u8; 16],
+    /// Sends that parse has found: they have the rows behind those of the parts before.
+    pub row_count: usize,
+    // found by build
+    pub taken_count: usize,
+    /// Index behind the last frame that was taken.
+    pub taken_end: usize,
+    /// Index behind the last answer of this part.
+    pub answers_end: usize,
+}
+
+/// Finds the sends at the front of each part of `data`, and their queues; as many as there are rows.
+pub fn parse(data: &[u8], parts: &mut [Part], rules: &Rules, rows: &mut [Row], queues: &mut [Queue]) -> Parsed {
     let mut found = Parsed { row_count: 0, queue_count: 0, record_count: 0 };
-    let mut cursor = Cursor::new(data, at);
-    for row in rows {
-        let sent = parse_frame(data, &mut cursor, rules);
-        let Some((codec, send, body)) = sent else { break };
-        let Some(queue) = queue_of(data, &send, queues, &mut found.queue_count) else { break };
-        let record_count = if send.is_batch { batch::count(data, body, rules) } else { 1 };
-        if record_count == 0 {
-            break;
+    for part in parts {
+        part.row_count = 0;
+        let Some(own) = data.get(..part.end) else { continue };
+        let mut cursor = Cursor::new(own, part.start);
+        while part.row_count < part.max_count {
+            let Some(row) = rows.get_mut(found.row_count) else { break };
+            let Some((codec, send, body)) = parse_frame(own, &mut cursor, rules) else { break };
+            let Some(queue) = queue_of(data, &send, queues, &mut found.queue_count) else { break };
+            let record_count = if send.is_batch { batch::count(data, body, rules) } else { 1 };
+            if record_count == 0 {
+                break;
+            }
+            *row = Row { send, body, codec, queue, record_count };
+            part.row_count += 1;
+            found.row_count += 1;
+            found.record_count += record_count;
         }
-        *row = Row { send, body, codec, queue, record_count };
-        found.row_count += 1;
-        found.record_count += record_count;
     }
     found
 }
@@ -133,13 +159,11 @@ fn span(start: u64, end: u64) -> Option<Span> {
     Some(Span { start: usize::try_from(start).ok()?, end: usize::try_from(end).ok()? })
 }
 
-/// The log's end, as it is at the call, and who has sent.
+/// The log's end, as it is at the call.
 pub struct Ground<'a> {
     pub phy_offset: i64,
     pub room_end: i64,
     pub stored_ms: i64,
-    pub born_address: &'a [u8],
-    pub born_port: i32,
     /// Topic fields of the queues.
     pub fields: &'a [u8],
 }
@@ -162,12 +186,25 @@ pub struct Made<'a> {
     pub units: &'a mut [u8],
 }
 
-/// What all records of a read have in common.
+/// What all records of a part have in common.
 struct Common<'a> {
     rules: &'a Rules<'a>,
     ground: &'a Ground<'a>,
     hosts: Hosts,
     v6_flags: i64,
+}
+
+impl<'a> Common<'a> {
+    fn new(rules: &'a Rules, ground: &'a Ground, part: &Part) -> Result<Self, Full> {
+        let born_address = part.born_address.get(..part.born_bytes).ok_or(Full)?;
+        let v6_flag = |address: &[u8], flag| if address.len() == 16 { flag } else { 0 };
+        Ok(Common {
+            rules,
+            ground,
+            hosts: Hosts::new(rules, ground, born_address, part.born_port as i32)?,
+            v6_flags: v6_flag(born_address, BORN_V6) | v6_flag(rules.store_address, STORE_V6),
+        })
+    }
 }
 
 /// Bytes from bornHost to storeHost.
@@ -177,11 +214,11 @@ struct Hosts {
 }
 
 impl Hosts {
-    fn new(rules: &Rules, ground: &Ground) -> Result<Self, Full> {
+    fn new(rules: &Rules, ground: &Ground, born_address: &[u8], born_port: i32) -> Result<Self, Full> {
         let mut bytes = [0; 48];
         let mut writer = Writer::new(&mut bytes);
-        writer.put(ground.born_address)?;
-        writer.put(&ground.born_port.to_be_bytes())?;
+        writer.put(born_address)?;
+        writer.put(&born_port.to_be_bytes())?;
         writer.put(&ground.stored_ms.to_be_bytes())?;
         writer.put(rules.store_address)?;
         writer.put(&rules.store_port.to_be_bytes())?;
@@ -197,46 +234,47 @@ impl Hosts {
 pub struct Built {
     pub row_count: usize,
     pub record_count: usize,
-    /// Index in the read behind the last frame; where it began if there is none.
-    pub end: usize,
 }
 
-/// Makes the records, answers and entries of as many rows as are plain. `Full` if the memory is too small for them.
+/// Makes the records, answers and entries of as many rows of each part as are plain. `Full` if the memory is too small
+/// for them.
 pub fn build(
     data: &[u8],
-    at: usize,
+    parts: &mut [Part],
     rules: &Rules,
     ground: &Ground,
     rows: &[Row],
     queues: &mut [Queue],
     made: &mut Made,
 ) -> Result<Built, Full> {
-    let v6_flag = |address: &[u8], flag| if address.len() == 16 { flag } else { 0 };
-    let common = Common {
-        rules,
-        ground,
-        hosts: Hosts::new(rules, ground)?,
-        v6_flags: v6_flag(ground.born_address, BORN_V6) | v6_flag(rules.store_address, STORE_V6),
-    };
     queues.iter_mut().for_each(|queue| queue.unit_count = 0);
-    let mut built = Built { row_count: 0, record_count: 0, end: at };
-    for row in rows {
-        let Some(queue) = usize::try_from(row.queue).ok().and_then(|place| queues.get_mut(place)) else { break };
-        let sizes = (made.records.size(), made.answers.size());
-        let add = if row.send.is_batch { add_batch } else { add_single };
-        if !add(data, &common, row, queue, built.record_count, made)? {
-            made.records.cut(sizes.0);
-            made.answers.cut(sizes.1);
-            break;
+    let mut built = Built { row_count: 0, record_count: 0 };
+    let mut rest = rows;
+    for part in parts.iter_mut() {
+        let Some(own) = rest.get(..part.row_count) else { break };
+        rest = rest.get(part.row_count..).unwrap_or_default();
+        let common = Common::new(rules, ground, part)?;
+        (part.taken_count, part.taken_end) = (0, part.start);
+        for row in own {
+            let Some(queue) = usize::try_from(row.queue).ok().and_then(|place| queues.get_mut(place)) else { break };
+            let sizes = (made.records.size(), made.answers.size());
+            let add = if row.send.is_batch { add_batch } else { add_single };
+            if !add(data, &common, row, queue, built.record_count, made)? {
+                made.records.cut(sizes.0);
+                made.answers.cut(sizes.1);
+                break;
+            }
+            let record_count = row.record_count;
+            let added = built.record_count..built.record_count + record_count;
+            queue.unit_count += u64::try_from(record_count).map_err(|_| Full)?;
+            made.places.get_mut(added).ok_or(Full)?.fill(i64::from(row.queue));
+            *made.counts.get_mut(built.row_count).ok_or(Full)? = index(record_count)?;
+            built.row_count += 1;
+            built.record_count += record_count;
+            part.taken_count += 1;
+            part.taken_end = row.body.end;
         }
-        let record_count = row.record_count;
-        let added = built.record_count..built.record_count + record_count;
-        queue.unit_count += u64::try_from(record_count).map_err(|_| Full)?;
-        made.places.get_mut(added).ok_or(Full)?.fill(i64::from(row.queue));
-        *made.counts.get_mut(built.row_count).ok_or(Full)? = index(record_count)?;
-        built.row_count += 1;
-        built.record_count += record_count;
-        built.end = row.body.end;
+        part.answers_end = made.answers.size();
     }
     let places = made.places.get(..built.record_count).unwrap_or_default();
     entries(places, made.ends, made.tags, queues, ground.phy_offset, made.units)?;

@@ -8,7 +8,7 @@ use crate::input::{number, Class, Cursor, Span};
 use crate::output::{hexadecimal, Decimal, Writer};
 use crate::properties::{tags_code, unescape, unique_key};
 use crate::rules::Rules;
-use crate::sends::{build, parse, Ground, Made, Queue, Row, UNIT_BYTES};
+use crate::sends::{build, parse, Ground, Made, Part, Queue, Row, UNIT_BYTES};
 
 const HEADER: &[u8] = concat!(
     r#"{"code":310,"extFields":{"a":"P","b":"T","c":"TBW102","d":"4","e":"1","f":"0","g":"1795227462186","h":"0","#,
@@ -55,12 +55,22 @@ struct Outcome {
     units: Vec<u8>,
 }
 
+fn part(start: usize, end: usize) -> Part {
+    let mut born_address = [0; 16];
+    born_address[..4].copy_from_slice(&[127, 0, 0, 1]);
+    Part { start, end, max_count: 4, born_port: 9, born_bytes: 4, born_address, ..Part::default() }
+}
+
 /// Both steps with `byte_limit` bytes of memory.
 fn made_of(data: &[u8], byte_limit: usize, room_bytes: i64) -> Outcome {
+    made_of_parts(data, &mut [part(0, data.len())], byte_limit, room_bytes)
+}
+
+fn made_of_parts(data: &[u8], parts: &mut [Part], byte_limit: usize, room_bytes: i64) -> Outcome {
     let encoded = rules();
     let rules = Rules::read(&encoded).unwrap();
     let (mut rows, mut queues) = ([Row::default(); 4], [Queue::default(); 4]);
-    let parsed = parse(data, 0, &rules, &mut rows, &mut queues);
+    let parsed = parse(data, parts, &rules, &mut rows, &mut queues);
     for queue in &mut queues[..parsed.queue_count] {
         (queue.is_known, queue.next_offset, queue.field_end) = (1, 41, 2);
     }
@@ -77,16 +87,9 @@ fn made_of(data: &[u8], byte_limit: usize, room_bytes: i64) -> Outcome {
         counts: &mut counts,
         units: &mut units,
     };
-    let ground = Ground {
-        phy_offset: 100,
-        room_end: 100 + room_bytes,
-        stored_ms: 5,
-        born_address: &[127, 0, 0, 1],
-        born_port: 9,
-        fields: b"\x01T",
-    };
+    let ground = Ground { phy_offset: 100, room_end: 100 + room_bytes, stored_ms: 5, fields: b"\x01T" };
     let rows = &rows[..parsed.row_count];
-    let built = build(data, 0, &rules, &ground, rows, &mut queues[..parsed.queue_count], &mut made);
+    let built = build(data, parts, &rules, &ground, rows, &mut queues[..parsed.queue_count], &mut made);
     let (records_bytes, answers_bytes) = (made.records.size(), made.answers.size());
     let count = built.ok().map(|built| built.record_count);
     let unit_bytes = count.unwrap_or(0) * UNIT_BYTES;
@@ -119,6 +122,22 @@ fn memory_that_is_too_small_is_told() {
         assert_eq!(made_of(&two, byte_limit, 1000).count, None, "{}", byte_limit);
     }
     assert_eq!(made_of(&two, needed, 1000).count, Some(2));
+}
+
+#[test]
+fn each_part_goes_as_far_as_it_is_plain() {
+    let mut bad = frame();
+    bad[8] = b'?';
+    let data = [frame(), bad, frame(), frame()].concat();
+    let size = frame().len();
+    let mut parts =
+        [part(0, 2 * size), part(2 * size, 3 * size - 1), part(3 * size, 4 * size), part(4 * size, 9 * size)];
+    let made = made_of_parts(&data, &mut parts, 1000, 1000);
+    assert_eq!(made.count, Some(2));
+    let found: Vec<_> = parts.iter().map(|part| (part.taken_count, part.taken_end, part.answers_end)).collect();
+    let answer = made.answers.len() / 2;
+    let ends = [size, 2 * size, 4 * size, 4 * size];
+    assert_eq!(found, [(1, ends[0], answer), (0, ends[1], answer), (1, ends[2], 2 * answer), (0, ends[3], 2 * answer)]);
 }
 
 #[test]

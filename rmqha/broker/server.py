@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -104,8 +104,8 @@ class _Gate:
         if self.core is None:
             session.close()
 
-    def take(self, session: Session, data: bytes, max_count: int) -> tuple[int, int]:
-        return (0, 0) if self.core is None else self.core.processor.take(session, data, max_count)
+    def take(self, reads: Sequence[tuple[Session, bytes]], max_count: int) -> list[tuple[int, int]]:
+        return [(0, 0)] * len(reads) if self.core is None else self.core.processor.take(reads, max_count)
 
     def received(self, session: Session, commands: list[Command]) -> None:
         if self.core is not None:

@@ -32,15 +32,22 @@ class SendRules(NamedTuple):
     """Fields of each answer between queueOffset and transactionId."""
 
 
-class SendRead(NamedTuple):
-    """Frames that one read of a connection has brought, from index `at` on."""
+class SendPart(NamedTuple):
+    """Frames of one connection, [start, end) of the bytes that it stands in."""
 
-    data: bytes
-    at: int
+    start: int
+    end: int
     max_count: int
     """Frames to take at most."""
     born_address: bytes
     born_port: int
+
+
+class SendRead(NamedTuple):
+    """Frames that reads of some connections have brought, one part behind the other."""
+
+    data: bytes
+    parts: Sequence[SendPart]
 
 
 class QueueSlot(NamedTuple):
@@ -75,19 +82,26 @@ class QueueRun(NamedTuple):
     units: bytes
 
 
-class SendsTaken(NamedTuple):
-    """Plain sends made to records, answers and what is derived from the log. Empty if the first frame is not plain."""
+class PartTaken(NamedTuple):
+    """The plain sends at the front of a part."""
 
-    taken_count: int
-    """Frames."""
+    frame_count: int
     end: int
-    """Index behind the last frame that was taken."""
+    """Index behind the last frame that was taken; where the part begins if none was."""
+    answers: bytes
+    """A frame for each that was taken, saying SUCCESS."""
+
+
+class SendsTaken(NamedTuple):
+    """Plain sends made to records, answers and what is derived from the log: of each part as many as stand in front of
+    its first frame that is not plain."""
+
+    parts: list[PartTaken]
+    """One for each part of the read."""
     records: bytes
     """To be appended at `phy_offset` as one piece."""
     bounds: list[int]
     """Offset at which each record begins in the log, and the end of the last one."""
-    answers: bytes
-    """A frame for each that was taken, saying SUCCESS."""
     runs: list[QueueRun]
     topics: list[str]
     """Topic of each record."""
@@ -95,6 +109,11 @@ class SendsTaken(NamedTuple):
     """Encoded properties of each with their length in front, two bytes: the keys of the index are in them."""
     message_counts: list[int]
     """Records of each frame: one, or those of a batch."""
+
+    @property
+    def taken_count(self) -> int:
+        """Frames of all parts."""
+        return len(self.message_counts)
 
     def frames(self) -> Iterator[tuple[str, int, int, int]]:
         """Topic, number of its first record, number of its records and their bytes, of each frame."""

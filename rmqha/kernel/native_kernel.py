@@ -1,6 +1,6 @@
 """The kernel in native code: a shared library with a C ABI (`native/src/border.rs`), called through ctypes.
 
-All memory is Python's and kept from call to call, no state is. A read takes two calls: the first finds the sends and
+All memory is Python's and kept from call to call, no state is. Reads take two calls: the first finds the sends and
 their queues, the second makes records of them, with what `SendGround.slot` says of the queues. All steps here are per
 read or per queue but for the few lists of `SendsTaken`.
 """
@@ -20,33 +20,41 @@ from rmqha.kernel.batch_kernel import (
     IndexFront,
     KeyedRecords,
     LogBlock,
+    PartTaken,
     PlacedEntries,
     PulledUnits,
     QueueRun,
     Scanned,
     SendGround,
+    SendPart,
     SendRead,
     SendRules,
     SendsTaken,
 )
 from rmqha.kernel.send_answer import json_literals, rocketmq_literals, store_host
 
-ABI_VERSION: Final = 5
+ABI_VERSION: Final = 6
 _FULL: Final = -1
 _FAULTS = {-2: "refuses what it was given", -3: "has a bug and has printed where"}
 _NUMBERS = struct.Struct(">qqqi")
 _SIZE = struct.Struct(">I")
-_GROUND = struct.Struct("=qqqqQ16s")
-"""Physical offset, end of the room, store timestamp, born port, bytes of the born address, it."""
-_FOUND = struct.Struct("=QQQQ")
-"""Number of records, index behind the last frame, bytes of the records, bytes of the answers."""
+_GROUND = struct.Struct("=qqqQQ")
+"""Physical offset, end of the room, store timestamp, address of the parts, number of parts."""
+_PART = struct.Struct("=QQQqQ16s")
+"""Front of a `Part`: where it begins and ends, frames at most, born port, bytes of the born address, it."""
+_PART_TAKEN = struct.Struct("=QQQ")
+"""The end of a `Part`: number of frames, index behind the last, and behind its last answer."""
+_PART_TAKEN_AT = _PART.size + 8
+_PART_BYTES = _PART_TAKEN_AT + _PART_TAKEN.size
+_FOUND = struct.Struct("=QQQ")
+"""Number of records, bytes of the records, bytes of the answers."""
 _TOPIC = struct.Struct("=QQqQ")
 """Front of a `Queue`: where its topic is in the read, queue id, number of entries."""
 _SLOT = struct.Struct("=qqqQQ8x")
 """The rest: 1 if it is known, magic, next offset, where its field is among all fields."""
 _QUEUE_BYTES = _TOPIC.size + _SLOT.size
 _UNIT_BYTES = 20
-_ROW_COUNT, _BYTE_COUNT = 64, 1 << 16
+_ROW_COUNT, _PART_COUNT, _BYTE_COUNT = 64, 8, 1 << 16
 """Least memory: for the frames of a slice, and for the records of a usual read."""
 _KEPT_BYTES, _KEPT_COUNT = 1 << 20, 1 << 14
 """A larger memory, for records or for lists of them, goes with the read that needed it."""
@@ -139,8 +147,8 @@ class NativeKernel:
         self._row_bytes: int = library.rmqha_kernel_row_bytes()
         size, address = ctypes.c_size_t, ctypes.c_void_p
         self._parse, self._build = library.rmqha_sends_parse, library.rmqha_sends_build
-        self._parse.argtypes = ctypes.c_char_p, size, size, size, address
-        self._build.argtypes = ctypes.c_char_p, size, size, ctypes.c_char_p, size, address
+        self._parse.argtypes = ctypes.c_char_p, size, address
+        self._build.argtypes = ctypes.c_char_p, size, ctypes.c_char_p, size, address
         self._scan = library.rmqha_scan
         self._scan.argtypes = ctypes.c_char_p, size, ctypes.c_int64, size, size, address
         self._parse.restype = self._build.restype = self._scan.restype = ctypes.c_int64
@@ -162,6 +170,7 @@ class NativeKernel:
         self._address = ctypes.addressof(self._call)
         self._call_view = memoryview(self._call).cast("B")
         self._rules: SendRules | None = None
+        self._parts = _Memory(_PART_COUNT * _PART_BYTES)
         self._make_rows(_ROW_COUNT)
         self._make_lists(_ROW_COUNT)
         self._make_bytes(0)
@@ -191,62 +200,70 @@ class NativeKernel:
         self._table = _Memory(self._table_count * 4)
 
     def sends(self, read: SendRead, rules: SendRules, ground: SendGround) -> SendsTaken:
-        """Take the plain sends at the front of `read`."""
+        """Take the plain sends at the front of each part of `read`."""
         if rules is not self._rules:
             self._rules, encoded = rules, _encoded(rules)
             self._call.rules, self._call.rules_bytes = encoded, len(encoded)
-        data, at, max_count, born_address, born_port = read
+        data, parts = read
         phy_offset, room_end, stored_ms, find_slot = ground
+        self._give_parts(parts)
+        _GROUND.pack_into(
+            *(self._call_view, _Sends.ground.offset, phy_offset, room_end, stored_ms, self._parts.address, len(parts))
+        )
         data_bytes = len(data)
-        limit = min(max_count, (data_bytes - at) // _LEAST_FRAME_BYTES)
-        if limit > self._row_limit:
-            self._make_rows(limit)
-        queue_count = self._parse(data, data_bytes, at, limit, self._address) if limit > 0 else 0
+        queue_count = self._parse(data, data_bytes, self._address)
         if queue_count < 0:
             raise _fault(queue_count)
-        topics, fields, queues = [], b"", self._queues.view
+        topics, fields, queues, is_any_known = [], b"", self._queues.view, False
         for place in range(queue_count):
             queue_at = place * _QUEUE_BYTES
             start, end, queue_id, _ = _TOPIC.unpack_from(queues, queue_at)
             slot = find_slot(data[start:end], queue_id)
             if slot is None:
-                break  # all that is for the queues behind it comes later in the read
+                topics.append("")
+                continue  # parse has zeroed the rest
+            is_any_known = True
             topic, field, magic, next_offset = slot
             field_at = len(fields)
             fields += field
             topics.append(topic)
             _SLOT.pack_into(queues, queue_at + _TOPIC.size, 1, magic, next_offset, field_at, len(fields))
-        if not topics:
-            return SendsTaken(0, at, b"", [phy_offset], b"", [], [], [], [])
+        if not is_any_known:
+            return SendsTaken([PartTaken(0, part.start, b"") for part in parts], b"", [phy_offset], [], [], [], [])
         if self._call.record_count > self._record_limit:
             self._make_lists(self._call.record_count)
-        _GROUND.pack_into(
-            self._call_view,
-            _Sends.ground.offset,
-            phy_offset,
-            room_end,
-            stored_ms,
-            born_port,
-            len(born_address),
-            born_address,
-        )
-        while (count := self._build(data, data_bytes, at, fields, len(fields), self._address)) == _FULL:
+        while (count := self._build(data, data_bytes, fields, len(fields), self._address)) == _FULL:
             self._make_bytes(max(self._byte_limit * 2, data_bytes * 2, _BYTE_COUNT))
         if count < 0:
             raise _fault(count)
-        return self._taken(count, topics, phy_offset)
+        return self._taken(count, topics, phy_offset, len(parts))
 
-    def _taken(self, count: int, topics: list[str], phy_offset: int) -> SendsTaken:
-        made_count, end, records_bytes, answers_bytes = _FOUND.unpack_from(self._call_view, _Sends.found.offset)
+    def _give_parts(self, parts: Sequence[SendPart]) -> None:
+        if len(parts) * _PART_BYTES > len(self._parts.view):
+            self._parts = _Memory(len(parts) * _PART_BYTES)
+        view, at, row_count = self._parts.view, 0, 0
+        for start, end, max_count, born_address, born_port in parts:
+            most = min(max_count, (end - start) // _LEAST_FRAME_BYTES)
+            row_count += most
+            _PART.pack_into(view, at, start, end, most, born_port, len(born_address), born_address)
+            at += _PART_BYTES
+        if row_count > self._row_limit:
+            self._make_rows(row_count)
+
+    def _taken(self, count: int, topics: list[str], phy_offset: int, part_count: int) -> SendsTaken:
+        made_count, records_bytes, answers_bytes = _FOUND.unpack_from(self._call_view, _Sends.found.offset)
         records = bytes(self._records.view[:records_bytes])
-        answers = bytes(self._answers.view[:answers_bytes])
         starts, ends = self._list(_STARTS, made_count), self._list(_ENDS, made_count)
+        parts, answers, answers_at = [], self._answers.view, 0
+        for at in range(_PART_TAKEN_AT, part_count * _PART_BYTES, _PART_BYTES):
+            taken_count, end, answers_end = _PART_TAKEN.unpack_from(self._parts.view, at)
+            parts.append(PartTaken(taken_count, end, bytes(answers[answers_at:answers_end])))
+            answers_at = answers_end
+        assert answers_at == answers_bytes, "each answer is of a part"
         taken = SendsTaken(
-            count,
-            end,
+            parts,
             records,
             [phy_offset, *[phy_offset + record_end for record_end in ends]],
-            answers,
             self._runs(topics),
             self._topics(topics, made_count),
             [records[start:record_end] for start, record_end in zip(starts, ends, strict=True)],

@@ -17,11 +17,13 @@ from rmqha.kernel.batch_kernel import (
     Checked,
     Collected,
     LogBlock,
+    PartTaken,
     PulledUnits,
     QueueRun,
     QueueSlot,
     Scanned,
     SendGround,
+    SendPart,
     SendRead,
     SendRules,
     SendsTaken,
@@ -69,7 +71,7 @@ Find = Callable[[bytes], object]
 
 
 class _Run:
-    """Entries of one queue of this read."""
+    """Entries of one queue of these reads."""
 
     __slots__ = ("next_offset", "queue_id", "slot", "units")
 
@@ -81,9 +83,10 @@ class _Run:
 
 
 class _Batch:
-    """Records, answers and entries of one read, as they grow: what `SendsTaken` has at the end."""
+    """Records, answers and entries of some reads, as they grow: what `SendsTaken` has at the end."""
 
     __slots__ = (
+        "_answers",
         "_born",
         "_find_slot",
         "_find_special",
@@ -95,34 +98,43 @@ class _Batch:
         "_room_end",
         "_rules",
         "_runs",
-        "_store",
+        "_stored_ms",
         "_v6_flags",
-        "answers",
         "bounds",
         "message_counts",
+        "parts",
         "tails",
         "topics",
     )
 
-    def __init__(self, read: SendRead, rules: SendRules, find_special: Find, ground: SendGround) -> None:
+    def __init__(self, rules: SendRules, find_special: Find, ground: SendGround) -> None:
         self._rules = rules
         self._find_special = find_special
-        self._phy_offset, self._room_end, stored_ms, self._find_slot = ground
-        self._born = read.born_address, read.born_port, stored_ms, rules.store_address, rules.store_port
-        """The part of each record from bornHost to storeHost."""
-        born_bytes, store_bytes = len(read.born_address), len(rules.store_address)
-        head = _HEADS[born_bytes, store_bytes]
-        self._pack, self._fixed_bytes = head.pack, head.size + _LENGTH_BYTES
-        self._v6_flags = SYS_FLAG_BORN_HOST_V6 if born_bytes == 16 else 0
-        self._v6_flags |= SYS_FLAG_STORE_HOST_V6 if store_bytes == 16 else 0
+        self._phy_offset, self._room_end, self._stored_ms, self._find_slot = ground
         self._id_form = store_host(rules) + b"%016X"
         self._runs: dict[tuple[bytes, bytes], _Run] = {}
         self._pieces: list[bytes] = []
-        self.answers: list[bytes] = []
+        self.parts: list[PartTaken] = []
         self.tails: list[bytes] = []
         self.topics: list[str] = []
         self.message_counts: list[int] = []
         self.bounds = [self._phy_offset]
+
+    def begin(self, part: SendPart) -> None:
+        """What is added from now on is of this part."""
+        rules = self._rules
+        self._born = part.born_address, part.born_port, self._stored_ms, rules.store_address, rules.store_port
+        """The part of each record from bornHost to storeHost."""
+        born_bytes, store_bytes = len(part.born_address), len(rules.store_address)
+        head = _HEADS[born_bytes, store_bytes]
+        self._pack, self._fixed_bytes = head.pack, head.size + _LENGTH_BYTES
+        self._v6_flags = SYS_FLAG_BORN_HOST_V6 if born_bytes == 16 else 0
+        self._v6_flags |= SYS_FLAG_STORE_HOST_V6 if store_bytes == 16 else 0
+        self._answers: list[bytes] = []
+
+    def end(self, at: int) -> None:
+        """All of the part's plain sends are added; the last of them ends at index `at`."""
+        self.parts.append(PartTaken(len(self._answers), at, b"".join(self._answers)))
 
     def add(self, send: Send, body: bytes, answer: Answer) -> bool:
         """Make a record of a send, or those of a batch; False, and nothing has changed, if it is not plain."""
@@ -144,7 +156,7 @@ class _Batch:
                 return False
             ids = b",".join([self._id_form % phy_offset for phy_offset in bounds])
             self.message_counts.append(len(bounds))
-            self.answers.append(answer(opaque, ids, queue_text, run.next_offset - len(bounds), key))
+            self._answers.append(answer(opaque, ids, queue_text, run.next_offset - len(bounds), key))
             return True
         tags = _value(properties, _TAGS, _TAGS_INSIDE)
         if properties and properties[-1] != PROPERTY_SEPARATOR:
@@ -173,7 +185,7 @@ class _Batch:
         )
         tail = properties_bytes.to_bytes(_LENGTH_BYTES, "big") + properties
         self._pieces += (head, body, slot.field, tail)
-        self.answers.append(answer(opaque, self._id_form % phy_offset, queue_text, queue_offset, key))
+        self._answers.append(answer(opaque, self._id_form % phy_offset, queue_text, queue_offset, key))
         self.message_counts.append(1)
         run.units.append(_unit(phy_offset, size, _tags_code(tags) if tags else 0))
         run.next_offset = queue_offset + 1
@@ -230,16 +242,15 @@ class _Batch:
         run = self._runs[topic, queue_text] = _Run(slot, queue_id)
         return run
 
-    def taken(self, end: int) -> SendsTaken:
-        """All of it; `end` is the index behind the last frame."""
+    def taken(self) -> SendsTaken:
+        """All of it."""
         runs = [
             QueueRun(run.slot.topic, run.queue_id, run.slot.next_offset, len(run.units), b"".join(run.units))
             for run in self._runs.values()
             if run.units
         ]
-        records, answers = b"".join(self._pieces), b"".join(self.answers)
-        counts = self.message_counts
-        return SendsTaken(len(counts), end, records, self.bounds, answers, runs, self.topics, self.tails, counts)
+        records = b"".join(self._pieces)
+        return SendsTaken(self.parts, records, self.bounds, runs, self.topics, self.tails, self.message_counts)
 
 
 class _Prepared(NamedTuple):
@@ -258,6 +269,31 @@ def _prepared(rules: SendRules) -> _Prepared:
     return _Prepared(rules, json_answer(rules), rocketmq_answer(rules), special.search)
 
 
+def _take(data: bytes, part: SendPart, batch: _Batch, prepared: _Prepared) -> int:
+    """Add a part's plain sends; the index behind the last one."""
+    rules, json, rocketmq, _ = prepared
+    at, end, max_count, max_frame_bytes = part.start, part.end, part.max_count, rules.max_frame_bytes
+    add, count = batch.add, 0
+    while count < max_count and end - at >= 8:
+        size, word = _words(data, at)
+        header_bytes = word & 0xFFFFFF
+        body_at, frame_end = at + 8 + header_bytes, at + 4 + size
+        if frame_end > end or body_at > frame_end or size > max_frame_bytes or header_bytes > MAX_HEADER_BYTES:
+            break
+        codec = word >> 24
+        if codec == _JSON:
+            found, answer = json_send(data, at + 8, body_at), json
+        elif codec == _ROCKETMQ:
+            found, answer = rocketmq_send(data, at + 8, body_at), rocketmq
+        else:
+            break
+        if found is None or not add(found, data[body_at:frame_end], answer):
+            break
+        at = frame_end
+        count += 1
+    return at
+
+
 class PythonKernel(PythonIndexKernel):
     """Implements BatchKernel."""
 
@@ -269,32 +305,15 @@ class PythonKernel(PythonIndexKernel):
         """Forms of the rules that were given last: to look them up by value would cost as much as a frame."""
 
     def sends(self, read: SendRead, rules: SendRules, ground: SendGround) -> SendsTaken:
-        """Take the plain sends at the front of `read`."""
+        """Take the plain sends at the front of each part of `read`."""
         prepared = self._prepared
         if prepared is None or prepared.rules is not rules:
             prepared = self._prepared = _prepared(rules)
-        _, json, rocketmq, find_special = prepared
-        data, at, max_count, max_frame_bytes = read.data, read.at, read.max_count, rules.max_frame_bytes
-        batch, end, count = _Batch(read, rules, find_special, ground), len(data), 0
-        add = batch.add
-        while count < max_count and end - at >= 8:
-            size, word = _words(data, at)
-            header_bytes = word & 0xFFFFFF
-            body_at, frame_end = at + 8 + header_bytes, at + 4 + size
-            if frame_end > end or body_at > frame_end or size > max_frame_bytes or header_bytes > MAX_HEADER_BYTES:
-                break
-            codec = word >> 24
-            if codec == _JSON:
-                found, answer = json_send(data, at + 8, body_at), json
-            elif codec == _ROCKETMQ:
-                found, answer = rocketmq_send(data, at + 8, body_at), rocketmq
-            else:
-                break
-            if found is None or not add(found, data[body_at:frame_end], answer):
-                break
-            at = frame_end
-            count += 1
-        return batch.taken(at)
+        batch = _Batch(rules, prepared.find_special, ground)
+        for part in read.parts:
+            batch.begin(part)
+            batch.end(_take(read.data, part, batch, prepared))
+        return batch.taken()
 
     def scan(self, block: LogBlock) -> Scanned:
         """Find the plain records at the front of `block`."""

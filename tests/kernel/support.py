@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from rmqha.broker.tables.topics import TopicConfig
 from rmqha.host.kernel_choice import LIBRARY, load_kernel
 from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
-from rmqha.kernel.batch_kernel import BatchKernel
+from rmqha.kernel.batch_kernel import BatchKernel, SendPart, SendRead
 from rmqha.kernel.python_kernel import PythonKernel
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser
@@ -77,6 +77,11 @@ def lack_of_cargo(home: Path | None = None) -> str:
     return ""
 
 
+def one_read(data: bytes, at: int, max_count: int, born_address: bytes, born_port: int) -> SendRead:
+    """What one connection has sent, from index `at` on."""
+    return SendRead(data, [SendPart(at, len(data), max_count, born_address, born_port)])
+
+
 class Fed:
     """A broker behind the session of one connection."""
 
@@ -89,10 +94,10 @@ class Fed:
         self._session = Session(1, stream, peer, self.statistics, MAX_FRAME_BYTES, taker=taker)
         self._session._received = broker.core.processor.received
 
-    def take(self, session: Session, data: bytes, max_count: int) -> tuple[int, int]:
-        end, count = self.broker.core.processor.take(session, data, max_count)
-        self.taken_count += count
-        return end, count
+    def take(self, reads: Sequence[tuple[Session, bytes]], max_count: int) -> list[tuple[int, int]]:
+        found = self.broker.core.processor.take(reads, max_count)
+        self.taken_count += sum(count for _, count in found)
+        return found
 
     def read(self, data: bytes) -> bytes:
         """Handle what one read has brought; the answers so far."""

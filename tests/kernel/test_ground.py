@@ -22,7 +22,7 @@ from rmqha.store.store import Store
 from rmqha.wire.frame import encode_frame
 from tests.broker.support import send_command
 from tests.kernel.streams import PLAIN
-from tests.kernel.support import KERNELS, Fed, broker_on, decoded, kernel_named
+from tests.kernel.support import KERNELS, Fed, broker_on, decoded, kernel_named, one_read
 from tests.store.support import SMALL, bodies, commit_all, log_bytes, message, open_store, sim_disk
 from tests.support.kernel_around import KernelAround
 
@@ -53,7 +53,7 @@ class Remembering(KernelAround):
 def send(store: Store, kernel: BatchKernel, count: int = 1, queue_id: int = 0, queue_count: int = 4) -> int:
     """How many of `count` plain sends the store takes."""
     data = b"".join([encode_frame(send_command("T", queue_id, b"s%d" % number, i=PLAIN)) for number in range(count)])
-    read = SendRead(data, 0, 64, b"\x7f\0\0\1", 5)
+    read = one_read(data, 0, 64, b"\x7f\0\0\1", 5)
     taken = store.append_sends(SendSource(kernel, read, RULES, lambda topic: queue_count), 1)
     return 0 if taken is None else taken.taken_count
 
@@ -220,7 +220,7 @@ def test_a_block_makes_few_queues_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
     data = b"".join(
         [encode_frame(send_command("T", queue_id, b"q%d" % queue_id, i=PLAIN)) for queue_id in range(1, 10)]
     )
-    read = SendRead(data, 0, 64, b"\x7f\0\0\1", 5)
+    read = one_read(data, 0, 64, b"\x7f\0\0\1", 5)
     assert store.append_sends(SendSource(PythonKernel(), read, RULES, lambda topic: 10), 1) is not None
     store.set_confirm_offset(store.max_phy_offset)
     made = []
@@ -237,7 +237,7 @@ def test_no_slice_makes_more_queues_than_a_client_may_wait_for() -> None:
     for first in range(1, 41, 10):
         queue_ids = range(first, first + 10)
         data = b"".join([encode_frame(send_command("T", queue_id, b"x", i=PLAIN)) for queue_id in queue_ids])
-        read = SendRead(data, 0, 64, b"\x7f\0\0\1", 5)
+        read = one_read(data, 0, 64, b"\x7f\0\0\1", 5)
         assert store.append_sends(SendSource(PythonKernel(), read, RULES, lambda topic: 50), 1) is not None
     store.set_confirm_offset(store.max_phy_offset)
     more, made = True, []
@@ -252,7 +252,7 @@ def test_a_block_for_many_queues_that_are_there_is_not_read_again(monkeypatch: p
     store = begun(PythonKernel())
     for is_there in (False, True):
         data = b"".join([encode_frame(send_command("T", queue_id, b"x", i=PLAIN)) for queue_id in range(1, 41)])
-        read = SendRead(data, 0, 64, b"\x7f\0\0\1", 5)
+        read = one_read(data, 0, 64, b"\x7f\0\0\1", 5)
         assert store.append_sends(SendSource(PythonKernel(), read, RULES, lambda topic: 50), 1) is not None
         with monkeypatch.context() as patch:
             if is_there:
@@ -271,7 +271,7 @@ def test_a_full_index_file_goes_on_in_the_next() -> None:
     for batch in range(12):
         properties = [f"KEYS\x01k{batch}-{number}\x02{PLAIN}" for number in range(5)]
         frames = [encode_frame(send_command("T", 0, b"x", i=text)) for text in properties]
-        read = SendRead(b"".join(frames), 0, 64, b"\x7f\0\0\1", 5)
+        read = one_read(b"".join(frames), 0, 64, b"\x7f\0\0\1", 5)
         assert store.append_sends(SendSource(PythonKernel(), read, RULES, lambda topic: 1), batch + 1) is not None
     commit_all(store)
     while store.index.build(700):

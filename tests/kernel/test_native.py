@@ -19,12 +19,14 @@ from rmqha.kernel.batch_kernel import (
     BatchKernel,
     QueueSlot,
     SendGround,
+    SendPart,
     SendRead,
     SendRules,
     SendsTaken,
 )
 from rmqha.kernel.native_kernel import NativeKernel
 from rmqha.kernel.python_kernel import PythonKernel
+from rmqha.model.code import RequestCode
 from rmqha.model.error import ConfigError
 from rmqha.store.log.record import MAGIC_V1, MAGIC_V2
 from rmqha.wire.command import Command, HeaderCodec
@@ -42,7 +44,7 @@ from tests.kernel.streams import (
     sends,
     stream_of,
 )
-from tests.kernel.support import kernel_named
+from tests.kernel.support import kernel_named, one_read
 
 CORPUS = Path(__file__).parents[1] / "fuzz" / "corpus"
 V4, V6 = b"\x7f\0\0\1", bytes(range(16))
@@ -90,7 +92,7 @@ class Both:
         """Offer each frame in turn as the first one."""
         at = 0
         while at < len(stream):
-            self.sends(SendRead(stream, at, 64, V4, 5), rules)
+            self.sends(one_read(stream, at, 64, V4, 5), rules)
             at += max(4 + int.from_bytes(stream[at : at + 4], "big"), 4)
 
 
@@ -122,14 +124,62 @@ def test_both_make_the_same(
     room_bytes: int,
 ) -> None:
     stream = stream_of(commands, opaques[: len(commands)])
-    read = SendRead(stream[:cut], 0, max_count, born, 65_535)
+    read = one_read(stream[:cut], 0, max_count, born, 65_535)
     both.sends(read, rules, ground(offset, room_bytes))
+
+
+@fuzz
+@given(
+    streams=st.lists(st.lists(sends(), max_size=4), max_size=12),
+    cuts=st.lists(st.none() | st.integers(0, 2000), min_size=12, max_size=12),
+    counts=st.lists(st.integers(0, 5), min_size=12, max_size=12),
+    borns=st.lists(st.sampled_from([V4, V6]), min_size=12, max_size=12),
+    rules=st.sampled_from(ALL_RULES),
+    room_bytes=st.sampled_from([0, 90, 500, 1500, 1 << 30]),
+)
+def test_both_make_the_same_of_many_connections(
+    both: Both,
+    streams: list[list[Command]],
+    cuts: list[int | None],
+    counts: list[int],
+    borns: list[bytes],
+    rules: SendRules,
+    room_bytes: int,
+) -> None:
+    parts, data = [], b""
+    for number, (commands, cut, max_count, born) in enumerate(zip(streams, cuts, counts, borns, strict=False)):
+        start = len(data)
+        data += stream_of(commands, [number] * len(commands))[:cut]
+        parts.append(SendPart(start, len(data), max_count, born, number))
+    found = both.sends(SendRead(data, parts), rules, ground(room_bytes=room_bytes))
+    assert all(part.start <= taken.end <= part.end for part, taken in zip(parts, found.parts, strict=True))
+
+
+def test_of_each_connection_as_much_as_is_plain(both: Both) -> None:
+    """What is left of one stands in nobody's way."""
+    frame = encode_frame(send_command("T", 0, b"x", i=PLAIN))
+    other = encode_frame(Command(RequestCode.HEART_BEAT))
+    streams = [frame * 2, other + frame, frame + other + frame, b"", frame[:-1], frame * 9]
+    parts, data = [], b""
+    for number, stream in enumerate(streams):
+        parts.append(SendPart(len(data), len(data) + len(stream), 8, V4, number))
+        data += stream
+    found = both.sends(SendRead(data, parts))
+    assert [part.frame_count for part in found.parts] == [2, 0, 1, 0, 0, 8]
+    assert [taken.end - part.start for part, taken in zip(parts, found.parts, strict=True)] == [
+        len(frame) * count for count in (2, 0, 1, 0, 0, 8)
+    ]
+    assert [len(FrameParser(1 << 24).feed(part.answers)) for part in found.parts] == [2, 0, 1, 0, 0, 8]
+    (run,) = found.runs
+    assert run.unit_count == 11, "one queue goes on through all of them"
+    ports = [found.records[at - found.bounds[0] + 52 :][:4] for at in found.bounds[:-1]]
+    assert [int.from_bytes(port, "big") for port in ports] == [0, 0, 2, *[5] * 8], "each has its own born host"
 
 
 @fuzz
 @given(st.binary(max_size=300), st.integers(0, 300))
 def test_bytes_of_any_kind(both: Both, data: bytes, at: int) -> None:
-    both.sends(SendRead(data, min(at, len(data)), 64, V4, 5))
+    both.sends(one_read(data, min(at, len(data)), 64, V4, 5))
 
 
 def test_golden_sends(both: Both) -> None:
@@ -148,7 +198,7 @@ def test_the_fuzz_corpus(both: Both) -> None:
         both.all_of(data)
         for codec in HeaderCodec:
             word = (codec << 24 | len(data)).to_bytes(4, "big")
-            both.sends(SendRead((4 + len(data)).to_bytes(4, "big") + word + data, 0, 64, V4, 5))
+            both.sends(one_read((4 + len(data)).to_bytes(4, "big") + word + data, 0, 64, V4, 5))
 
 
 @pytest.mark.parametrize("codec", list(HeaderCodec))
@@ -158,8 +208,8 @@ def test_every_byte_of_a_frame_in_turn(both: Both, codec: HeaderCodec) -> None:
     whole = encode_frame(command)
     for at in range(len(whole)):
         for byte in {0, 1, 2, 0x22, 0x2D, 0x30, 0x5C, 0x7F, 0xFF, whole[at] ^ 1, whole[at] ^ 0x20}:
-            both.sends(SendRead(whole[:at] + bytes((byte,)) + whole[at + 1 :], 0, 64, V4, 5))
-        both.sends(SendRead(whole[:at], 0, 64, V4, 5))
+            both.sends(one_read(whole[:at] + bytes((byte,)) + whole[at + 1 :], 0, 64, V4, 5))
+        both.sends(one_read(whole[:at], 0, 64, V4, 5))
 
 
 def test_many_damaged_sends(both: Both) -> None:
@@ -167,17 +217,17 @@ def test_many_damaged_sends(both: Both) -> None:
     seed = Random().randrange(1 << 32) if count > LEAST_CASES else 1
     random, before = Random(seed), both.taken_count
     for number in range(count):
-        both.sends(SendRead(damaged_sends(random), 0, 64, V4, 5), ALL_RULES[number % 8 % len(ALL_RULES)])
+        both.sends(one_read(damaged_sends(random), 0, 64, V4, 5), ALL_RULES[number % 8 % len(ALL_RULES)])
     assert both.taken_count - before > count // 10, f"seed {seed}: too few of the damaged ones are plain"
 
 
 def test_a_read_that_is_larger_than_the_kept_memory(both: Both) -> None:
     frames = [encode_frame(send_command("T", number % 3, b"x" * 90_000, i=PLAIN)) for number in range(30)]
-    found = both.sends(SendRead(b"".join(frames), 0, 1000, V4, 5))
+    found = both.sends(one_read(b"".join(frames), 0, 1000, V4, 5))
     assert found.taken_count == 30
     many = b"".join([encode_frame(send_command("T", number, b"", i=PLAIN)) for number in range(500)])
-    assert both.sends(SendRead(many, 0, 1000, V4, 5)).taken_count == 500
-    assert both.sends(SendRead(many, 0, 64, V4, 5)).taken_count == 64
+    assert both.sends(one_read(many, 0, 1000, V4, 5)).taken_count == 500
+    assert both.sends(one_read(many, 0, 64, V4, 5)).taken_count == 64
 
 
 @pytest.mark.parametrize("codec", list(HeaderCodec))
@@ -189,12 +239,12 @@ def test_batches(both: Both, codec: HeaderCodec) -> None:
     for command in commands:
         command.codec = codec
     data = stream_of(commands, list(range(41)))
-    found = both.sends(SendRead(data, 0, 64, V4, 5))
-    assert (found.taken_count, found.end) == (41, len(data))
+    found = both.sends(one_read(data, 0, 64, V4, 5))
+    assert (found.taken_count, found.parts[0].end) == (41, len(data))
     assert found.message_counts == [1] + [1 + number % 5 for number in range(40)]
     assert len(found.tails) == 121 and sum(run.unit_count for run in found.runs) == 121
     for room_bytes in range(0, 4000, 7):
-        taken = both.sends(SendRead(data, 0, 64, V6, 5), at=ground(room_bytes=room_bytes))
+        taken = both.sends(one_read(data, 0, 64, V6, 5), at=ground(room_bytes=room_bytes))
         assert taken.message_counts == found.message_counts[: taken.taken_count]
         assert len(taken.tails) == sum(taken.message_counts)
 
@@ -216,14 +266,14 @@ def test_which_batches_are_plain(both: Both, body: bytes, is_taken: bool) -> Non
         command.codec = codec
         for born in (V4, V6):
             for rules in ALL_RULES[:2]:
-                found = both.sends(SendRead(encode_frame(command), 0, 64, born, 5), rules)
+                found = both.sends(one_read(encode_frame(command), 0, 64, born, 5), rules)
                 assert found.taken_count == is_taken
                 if is_taken:
-                    assert len(FrameParser(1 << 24).feed(found.answers)) == 1, "as `FramesWaiter` may need it"
+                    assert len(FrameParser(1 << 24).feed(found.parts[0].answers)) == 1, "as `FramesWaiter` may need it"
 
 
 def test_a_slot_that_raises_leaves_nothing_behind(both: Both) -> None:
-    read = SendRead(encode_frame(send_command("T", 0, b"x", i=PLAIN)), 0, 64, V4, 5)
+    read = one_read(encode_frame(send_command("T", 0, b"x", i=PLAIN)), 0, 64, V4, 5)
 
     def broken(topic: bytes, queue_id: int) -> QueueSlot | None:
         raise LookupError(topic)

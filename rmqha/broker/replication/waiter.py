@@ -61,21 +61,20 @@ class Waiter(Waiting):
 
 
 class FramesWaiter(Waiting):
-    """The answers of plain sends, all of one channel, encoded. They say SUCCESS already; another end makes commands of
-    them, as `Waiter` has."""
+    """The answers of plain sends, for each channel its frames and their number. They say SUCCESS already; another end
+    makes commands of them, as `Waiter` has."""
 
-    __slots__ = ("_answers", "_channel", "_count")
+    __slots__ = ("_answers",)
 
-    def __init__(self, channel: Channel, answers: bytes, count: int) -> None:
-        self._channel = channel
+    def __init__(self, answers: list[tuple[Channel, bytes, int]]) -> None:
         self._answers = answers
-        self._count = count
 
     def finish(self, status: AckStatus) -> None:
-        if status is AckStatus.OK:
-            self._channel.send_frames(self._answers, self._count)
-        else:
-            Waiter(self._channel, FrameParser(len(self._answers)).feed(self._answers)).finish(status)
+        for channel, frames, count in self._answers:
+            if status is AckStatus.OK:
+                channel.send_frames(frames, count)
+            else:
+                Waiter(channel, FrameParser(len(frames)).feed(frames)).finish(status)
 
 
 class TopicWaiter(Waiting):

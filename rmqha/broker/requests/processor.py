@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from rmqha.broker.replication.tail_room import NOMINAL_BYTES, TailRoom
@@ -106,12 +106,12 @@ class BrokerProcessor:
         """Request codes that are served."""
         return _SENDS | self._later.keys() | self._handlers.keys()
 
-    def take(self, channel: Channel, data: bytes, max_count: int) -> tuple[int, int]:
-        """Answer the plain sends at the front of the frames in `data`, `max_count` at most: the index behind them, and
-        their number. Raises as `received`."""
+    def take(self, reads: Sequence[tuple[Channel, bytes]], max_count: int) -> list[tuple[int, int]]:
+        """Answer the plain sends at the front of what each channel has sent, `max_count` of each at most: for each the
+        index behind them, and their number. Raises as `received`."""
         if not self._is_log_free():
-            return 0, 0
-        return self._send.take(channel, data, max_count)
+            return [(0, 0)] * len(reads)
+        return self._send.take(reads, max_count)
 
     def received(self, channel: Channel, commands: list[Command]) -> None:
         """Answer `commands` by `channel.send`, now or later. Raises StoreError and OSError: the disk is unusable."""

@@ -22,7 +22,7 @@ from rmqha.broker.services.traffic import Traffic
 from rmqha.broker.services.transaction import RENEWAL_BYTES, to_half
 from rmqha.broker.tables.topics import DEFAULT_TOPIC, TopicConfig, TopicTable, is_broker_only, refusal_to_send
 from rmqha.broker.timers.message import deliver_at_ms, to_timer
-from rmqha.kernel.batch_kernel import BatchKernel, SendRead, SendRules, SendsTaken
+from rmqha.kernel.batch_kernel import BatchKernel, SendPart, SendRead, SendRules, SendsTaken
 from rmqha.model.code import SEE_FAQ, RequestCode, ResponseCode
 from rmqha.model.config.delay_level import SCHEDULE_TOPIC, delay_level
 from rmqha.model.config.servers import BrokerConfig
@@ -223,30 +223,40 @@ class SendProcessor:
             tuple(self._ext.items()),
         )
 
-    def take(self, channel: Channel, data: bytes, max_count: int) -> tuple[int, int]:
-        """Admit the plain sends at the front of what has been read, and leave the rest to `process`: the index behind
-        them, and their number. Whatever concerns all sends is decided before; if anything speaks against them, all are
-        left."""
-        if (
-            channel.waited_ms > self._patience_ms
-            or self._is_holding(channel)
-            or self._room.is_full
-            or self._log.admission()[0] is not ResponseCode.SUCCESS
-        ):
-            return 0, 0
-        read = SendRead(data, 0, max_count, *host_of(channel.peer))
+    def take(self, reads: Sequence[tuple[Channel, bytes]], max_count: int) -> list[tuple[int, int]]:
+        """Admit the plain sends at the front of what each channel has sent, `max_count` of each at most, and leave the
+        rest to `process`: for each the index behind them, and their number. Whatever concerns all sends is decided
+        before; if anything speaks against those of a channel, all of them are left."""
+        found = [(0, 0)] * len(reads)
+        if self._room.is_full or self._log.admission()[0] is not ResponseCode.SUCCESS:
+            return found
+        places, parts, pieces, at = list[int](), list[SendPart](), list[bytes](), 0
+        for place, (channel, data) in enumerate(reads):
+            if channel.waited_ms <= self._patience_ms and not self._is_holding(channel):
+                places.append(place)
+                pieces.append(data)
+                parts.append(SendPart(at, at + len(data), max_count, *host_of(channel.peer)))
+                at += len(data)
+        if not parts:
+            return found
+        read = SendRead(pieces[0] if len(pieces) == 1 else b"".join(pieces), parts)
         taken = self._log.append_sends(SendSource(self._kernel, read, self._rules, self._plain_queue_count))
         if taken is None:
-            return 0, 0
-        count, bounds = taken.taken_count, taken.bounds
+            return found
+        bounds = taken.bounds
         self.put_count += len(taken.tails)
         self.put_bytes += bounds[-1] - bounds[0]
         if self.traffic is not None:
             for topic, first, message_count, size_bytes in taken.frames():
                 kind = "fifo" if _SHARDING_KEY in taken.tails[first] else "normal"
                 self.traffic.note_sent(topic, kind, message_count, size_bytes)
-        self._log.appended_in_turn(PhyOffset(bounds[-1]), FramesWaiter(channel, taken.answers, count))
-        return taken.end, count
+        answers = list[tuple[Channel, bytes, int]]()
+        for place, part, (count, end, frames) in zip(places, parts, taken.parts, strict=True):
+            if count:
+                found[place] = end - part.start, count
+                answers.append((reads[place][0], frames, count))
+        self._log.appended_in_turn(PhyOffset(bounds[-1]), FramesWaiter(answers))
+        return found
 
     def _plain_queue_count(self, name: str) -> int:
         """Number of queues of a topic that needs no look at the message or its sender; 0 for any other."""

@@ -8,7 +8,7 @@ signed so carries PEER_SERVER as its principal. With accounts this filter is not
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -73,11 +73,15 @@ class PeerFilter:
         self._own_forms.pop(session, None)
         self._service.closed(session)
 
-    def take(self, session: Session, data: bytes, max_count: int) -> tuple[int, int]:
-        """Let the taker have what a client sends; a server, whose requests may be signed, goes the usual way."""
-        if self._taker is None or session in self._own_forms:
-            return 0, 0
-        return self._taker.take(session, data, max_count)
+    def take(self, reads: Sequence[tuple[Session, bytes]], max_count: int) -> list[tuple[int, int]]:
+        """Let the taker have what clients send; a server, whose requests may be signed, goes the usual way."""
+        found = [(0, 0)] * len(reads)
+        places = [place for place, (session, _) in enumerate(reads) if session not in self._own_forms]
+        if self._taker is not None and places:
+            taken = self._taker.take([reads[place] for place in places], max_count)
+            for place, one in zip(places, taken, strict=True):
+                found[place] = one
+        return found
 
     def received(self, session: Session, commands: list[Command]) -> None:
         own_form = self._own_forms.get(session)

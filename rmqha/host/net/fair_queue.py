@@ -54,6 +54,10 @@ class Place:
         self._cost_us += (cost_us - self._cost_us) * (1 if self._is_new else NEW_SHARE)
         self._is_new = False
 
+    def charge_more(self, cost_us: float) -> None:
+        """The slice that was charged last has taken so much more."""
+        self._cost_us += cost_us * NEW_SHARE / (DRAINED_DIVISOR if self.is_drained else 1)
+
 
 class FairQueue:
     """Each is in it once at most."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rmqha.model.code import ResponseCode
@@ -63,6 +64,6 @@ class UnmeteredTaker:
         self._taker = taker
         self._quotas = quotas
 
-    def take(self, session: Session, data: bytes, max_count: int) -> tuple[int, int]:
+    def take(self, reads: Sequence[tuple[Session, bytes]], max_count: int) -> list[tuple[int, int]]:
         """Take as the other does, if there is no quota."""
-        return (0, 0) if self._quotas.is_set else self._taker.take(session, data, max_count)
+        return [(0, 0)] * len(reads) if self._quotas.is_set else self._taker.take(reads, max_count)

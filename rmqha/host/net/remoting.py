@@ -19,8 +19,9 @@ from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.deadlines import Deadlines
 from rmqha.host.net.newcomers import LONG_FRAME_TIMEOUT_MS, Newcomer, Newcomers, has_known_code
 from rmqha.host.net.poller import Poller
-from rmqha.host.net.session import IDLE_TIMEOUT_MS, MAX_QUEUED_BYTES, FrameTaker, Service, Session
+from rmqha.host.net.session import IDLE_TIMEOUT_MS, MAX_QUEUED_BYTES, FrameTaker, Gatherer, Service, Session
 from rmqha.host.net.statistics import Statistics
+from rmqha.host.net.turn_reads import TurnReads
 from rmqha.host.process import session_room
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import NotSentError, UnreachableError
@@ -123,6 +124,7 @@ class _Door:
             if security.secret is not None and peer_rules is not None:
                 peers = PeerFilter(self._service, security.secret, peer_rules, counts, security.audit, self._taker)
                 self._service, self._taker = peers, peers
+        self._gatherer = None if self._taker is None else TurnReads(self._taker, poller)
         self._max_frame_bytes = max_frame_bytes
         self._idle_timeout_ms = idle_timeout_ms
         self._max_queued_bytes = max_queued_bytes
@@ -187,6 +189,7 @@ class _Door:
             boundary=self._boundary,
             tls=tls,
             taker=self._taker,
+            gatherer=self._gatherer,
             deadlines=self.deadlines,
         )
 
@@ -216,6 +219,7 @@ async def serve_stream(
     newcomer: Newcomer | None = None,
     tls: TlsLink | None = None,
     taker: FrameTaker | None = None,
+    gatherer: Gatherer | None = None,
     deadlines: Deadlines | None = None,
 ) -> None:
     """Serve one accepted connection to its end."""
@@ -231,6 +235,7 @@ async def serve_stream(
         newcomer=newcomer,
         tls=tls,
         taker=taker,
+        gatherer=gatherer,
         deadlines=deadlines,
     )
     statistics.opened_count += 1

@@ -77,11 +77,13 @@ class Session:
         newcomer: Newcomer | None = None,
         tls: TlsLink | None = None,
         taker: FrameTaker | None = None,
+        gatherer: Gatherer | None = None,
         deadlines: Deadlines | None = None,
     ) -> None:
         """With a `poller` a socket is read by that, any other stream by a task of its own. `newcomer`: of a peer that
-        is to say first who it is. `tls`: of a socket whose bytes are not clear. `taker` sees first what is read.
-        `deadlines`: those of its server; None: its time ends by itself."""
+        is to say first who it is. `tls`: of a socket whose bytes are not clear. `taker` sees first what is read,
+        by way of `gatherer` where others read in the same turn. `deadlines`: those of its server; None: its time ends
+        by itself."""
         self.id, self.peer = session_id, peer
         self.attachment: Any = None
         """For the service's use."""
@@ -116,7 +118,9 @@ class Session:
         """None: an exception that nobody foresaw goes to whoever runs the session."""
         self._parser = FrameParser(max_frame_bytes)
         self._max_queued_bytes = max_queued_bytes
-        self._tls, self._taker = tls, taker
+        self._tls, self._taker, self._gatherer = tls, taker, gatherer
+        self._is_looked_at = self._is_with_taker = False
+        """The taker has left what is unread; it has it now."""
         self._sealed, self._sealed_bytes = b"", 0
         """Encrypted bytes that the socket has not taken, and for how many clear ones it counts as queued."""
         self._queue: list[bytes] = []
@@ -375,7 +379,7 @@ class Session:
 
     @property
     def _has_no_turns(self) -> bool:
-        return self._is_paused or self._is_held or self._big.is_awaited
+        return self._is_paused or self._is_held or self._big.is_awaited or self._is_with_taker
 
     def _serve(self) -> bool:
         """The poller's call: read once if nothing is left of before, handle a slice, answer. Whether there is more."""
@@ -386,8 +390,58 @@ class Session:
             return False
         self.waited_ms = poller.waited_ms
         try:
-            if not self._has_backlog and not self._read_once(handle):
+            if not self._has_backlog and (not self._read_once(handle) or self._is_gathered()):
                 return False
+        except OSError:
+            self._aborted = True
+            self._end_reading()
+            return False
+        return self._handle_slice(handle, poller)
+
+    def _is_gathered(self) -> bool:
+        """True if what has been read goes to the taker with what others have sent in this turn; `taken` follows."""
+        gatherer = self._gatherer
+        if (
+            gatherer is None
+            or self._newcomer is not None
+            or self.is_urgent
+            or self._parser.buffered_bytes
+            or self._ended.is_set()
+            or not gatherer.add(self, self._unread)
+        ):
+            return False
+        self._is_with_taker = True
+        self._place.is_drained = self._is_all_read
+        return True
+
+    def taken(self, end: int, count: int, cost_us: float) -> None:
+        """Go on with what was gathered: `count` frames, up to index `end`, have been answered, at such a cost."""
+        handle, poller = self._handle, self._poller
+        assert handle is not None and poller is not None
+        self._is_with_taker = False
+        self._place.charge_more(cost_us)
+        if self._closing or self._aborted:
+            return
+        rest, self._unread = self._unread[end:], b""
+        if count:
+            self._statistics.received_bytes += end
+            self._statistics.received_count += count
+            self._big.is_whole = True
+            self._stay()
+        if not rest:
+            return
+        if count == SLICE_COUNT:
+            self._statistics.received_bytes += len(rest)
+            self._parser.put_back(rest)
+            poller.stand_in_line(self._place)
+            return
+        self._unread, self._is_looked_at = rest, True
+        if self._handle_slice(handle, poller):
+            poller.stand_in_line(self._place)
+
+    def _handle_slice(self, handle: int, poller: Poller) -> bool:
+        """Handle a slice of what was read, and answer. True if there is more."""
+        try:
             self._take()
             if self._has_queued and not self._writing:
                 batch, count = self._take_queue()
@@ -581,7 +635,7 @@ class Session:
 
     def _next_requests(self) -> list[Command]:
         """Parsed now. Raises RemoteProtocolError."""
-        statistics, idle_timeout_ms = self._statistics, self._idle_timeout_ms
+        statistics = self._statistics
         data, self._unread = self._unread, b""
         statistics.received_bytes += len(data)
         commands, taken_count = self._frames(data)
@@ -596,22 +650,27 @@ class Session:
         if not commands and not taken_count:
             return commands
         statistics.received_count += len(commands) + taken_count
-        if self._newcomer is not None:
-            pass  # its time is running
-        elif idle_timeout_ms is not None and (now := trio.current_time()) >= self._kept_until:
+        if self._newcomer is None:  # else its time is running
+            self._stay()
+        return self._take_responses(commands)
+
+    def _stay(self) -> None:
+        """Frames have come: the time in which it may be idle begins anew."""
+        idle_timeout_ms = self._idle_timeout_ms
+        if idle_timeout_ms is not None and (now := trio.current_time()) >= self._kept_until:
             # moving it for every frame would cost as much as reading one
             self._kept_until = now + idle_timeout_ms / 16_000
             self._keep_until(now + idle_timeout_ms / 1000)
-        return self._take_responses(commands)
 
     def _frames(self, data: bytes) -> tuple[list[Command], int]:
         """The frames of a slice: those that the taker has left, and the number of those that it has taken. Raises
         RemoteProtocolError."""
         taker, parser = self._taker, self._parser
-        if taker is None or self._newcomer is not None:
+        if taker is None or self._newcomer is not None or self._is_looked_at:
+            self._is_looked_at = False
             return parser.feed(data, SLICE_COUNT), 0
         data = parser.unparsed(data)
-        end, count = taker.take(self, data, SLICE_COUNT) if data else (0, 0)
+        end, count = taker.take([(self, data)], SLICE_COUNT)[0] if data else (0, 0)
         if count:
             data = data[end:]
             if count == SLICE_COUNT:
@@ -746,9 +805,17 @@ def _is_gone() -> bool:
 class FrameTaker(Protocol):
     """Port of a service that answers some requests as bytes, before anybody makes commands of them."""
 
-    def take(self, session: Session, data: bytes, max_count: int) -> tuple[int, int]:
-        """Answer as many whole frames at the front of `data` as it can, `max_count` at most: the index behind them, and
-        their number. Raises as `Service.received`."""
+    def take(self, reads: Sequence[tuple[Session, bytes]], max_count: int) -> list[tuple[int, int]]:
+        """Answer as many whole frames at the front of what each session has sent as it can, `max_count` of each at
+        most: for each the index behind them, and their number. Raises as `Service.received`."""
+        ...
+
+
+class Gatherer(Protocol):
+    """Port of what hands to a `FrameTaker` in one call what the sessions of a turn have read."""
+
+    def add(self, session: Session, data: bytes) -> bool:
+        """Call `session.taken` at the end of this turn; False, and nothing is done, if it is to go by itself."""
         ...
 
 

@@ -80,7 +80,7 @@ def test_no_long_text_is_kept(broker: Broker, kind: str) -> None:
         processor = broker.core.processor
         if kind == "plain":
             frame = encode_frame(tagged(number, UNIQ_KEY=f"K{number}"))
-            assert processor.take(channel, frame, 64) == (len(frame), 1)
+            assert processor.take([(channel, frame)], 64) == [(len(frame), 1)]
             return
         processor.received(channel, [makers[kind](number)])
         broker.run()

@@ -44,7 +44,7 @@ def test_only_requests_that_look_at_no_log_are_answered_meanwhile(hung: Broker) 
         reply = hung.ask(command)
         assert (reply.code, reply.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, WAITS)
     channel = FakeChannel()
-    assert hung.core.processor.take(channel, b"", 10) == (0, 0)
+    assert hung.core.processor.take([(channel, b"")], 10) == [(0, 0)]
     found = state(hung)
     assert (found["role"], found["diskProblem"]) == ("SLAVE", WAITS)
     hung.shell.end_change()

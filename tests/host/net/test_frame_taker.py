@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from rmqha.host.access.accounts import AccessFile
 from rmqha.host.access.audit import AuditLog
 from rmqha.host.access.peer_filter import PeerRules
 from rmqha.host.access.security import Security
+from rmqha.host.net import poller
+from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.remoting import serve
 from rmqha.host.net.session import SLICE_COUNT, Session
 from rmqha.host.net.statistics import Statistics
@@ -40,6 +43,8 @@ class Taking:
         self.calls: list[int] = []
         """Frames taken by each call that took some."""
         self.left: list[int] = []
+        self.together: list[int] = []
+        """Sessions of each call."""
 
     def opened(self, session: Session) -> None:
         """Nothing to do."""
@@ -47,7 +52,11 @@ class Taking:
     def closed(self, session: Session) -> None:
         """Nothing to do."""
 
-    def take(self, session: Session, data: bytes, max_count: int) -> tuple[int, int]:
+    def take(self, reads: Sequence[tuple[Session, bytes]], max_count: int) -> list[tuple[int, int]]:
+        self.together.append(len(reads))
+        return [self._take(session, data, max_count) for session, data in reads]
+
+    def _take(self, session: Session, data: bytes, max_count: int) -> tuple[int, int]:
         at, replies = 0, list[bytes]()
         while len(replies) < max_count and len(data) - at >= 8:
             end = at + 4 + int.from_bytes(data[at : at + 4], "big")
@@ -68,18 +77,30 @@ class Taking:
 
 
 @asynccontextmanager
-async def asked(service: Taking, counts: Statistics, **keys: Any) -> AsyncIterator[trio.SocketStream]:
-    """A connection that is known: its first request has been answered."""
-    async with trio.open_nursery() as nursery:
+async def all_asked(
+    service: Taking, counts: Statistics, number: int, **keys: Any
+) -> AsyncIterator[list[trio.SocketStream]]:
+    """Connections that are known: their first request has been answered."""
+    async with trio.open_nursery() as nursery, AsyncExitStack() as open_streams:
         start = partial(serve, service, "127.0.0.1:0", max_frame_bytes=65536, statistics=counts, taker=service, **keys)
         port: int = await nursery.start(start)
-        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        streams = []
+        for _ in range(number):
+            stream = await open_streams.enter_async_context(await trio.open_tcp_stream("127.0.0.1", port))
             await stream.send_all(encode_frame(Command(TAKEN)))
             await answers(stream, 1)
             assert not service.calls, "a newcomer's first request is looked at by all"
             assert service.left.pop() == TAKEN
-            yield stream
+            streams.append(stream)
+        yield streams
         nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def asked(service: Taking, counts: Statistics, **keys: Any) -> AsyncIterator[trio.SocketStream]:
+    """A connection that is known."""
+    async with all_asked(service, counts, 1, **keys) as (stream,):
+        yield stream
 
 
 async def answers(stream: trio.SocketStream, count: int) -> list[int]:
@@ -113,6 +134,60 @@ async def test_slices_of_what_was_read_in_order(seed: int) -> None:
         assert counts.sent_count - before[1] == COUNT
         assert counts.received_bytes - before[2] == len(stream_bytes)
         assert counts.queued_bytes == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_what_several_send_in_a_turn_is_taken_in_one_call(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each connection all is answered in order, whatever the others send: frames that are left, or cut anywhere."""
+    monkeypatch.setattr(poller, "TURN_S", HANG_S)  # a busy machine must not end the turn between two of them
+    draws, service, counts, number = random.Random(seed), Taking(), Statistics(), 6
+    streams_bytes, codes, firsts = [], list[int](), list[int]()
+    for connection in range(number):
+        own = [draws.choice([TAKEN] * 9 + [LEFT] * (connection % 3)) for _ in range(COUNT)]
+        codes += own
+        frames = [encode_frame(Command(code, {}, b"x" * 300, opaque=opaque)) for opaque, code in enumerate(own)]
+        firsts.append(len(frames[0]))
+        streams_bytes.append(b"".join(frames))
+    async with all_asked(service, counts, number) as streams:
+        before = counts.received_count, counts.received_bytes
+        places = [0] * number
+        while any(map(len, streams_bytes)):
+            for connection, stream in enumerate(streams):
+                size = firsts[connection] if not places[connection] else draws.choice([0, 1, 7, 350, 5000, 40_000])
+                piece, streams_bytes[connection] = streams_bytes[connection][:size], streams_bytes[connection][size:]
+                places[connection] += len(piece)
+                assert not piece or os.write(stream.socket.fileno(), piece) == len(piece)
+            await trio.testing.wait_all_tasks_blocked()
+        for stream in streams:
+            assert await answers(stream, COUNT) == list(range(COUNT))
+        assert max(service.together) == number, "the first ones, of all in one call"
+        assert service.left.count(LEFT) == codes.count(LEFT)
+        assert sum(service.calls) + service.left.count(TAKEN) == codes.count(TAKEN)
+        assert max(service.calls) <= SLICE_COUNT
+        assert counts.received_count - before[0] == COUNT * number
+        assert counts.received_bytes - before[1] == sum(places)
+        assert (counts.queued_bytes, counts.half_frames.total_bytes) == (0, 0)
+
+
+async def test_what_does_not_end_the_process_closes_those_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poller, "TURN_S", HANG_S)
+
+    class Failing(Taking):
+        def take(self, reads: Sequence[tuple[Session, bytes]], max_count: int) -> list[tuple[int, int]]:
+            if len(reads) > 1:
+                raise LookupError("planted")
+            return super().take(reads, max_count)
+
+    service, tracer, counts = Failing(), RecordingTracer(), Statistics()
+    async with all_asked(service, counts, 3, boundary=Boundary(counts, tracer)) as streams:
+        for stream in streams[:2]:
+            os.write(stream.socket.fileno(), encode_frame(Command(TAKEN, opaque=7)))
+        with trio.fail_after(HANG_S):
+            for stream in streams[:2]:
+                assert await stream.receive_some(100) == b""
+        await streams[2].send_all(encode_frame(Command(TAKEN, opaque=8)))
+        assert await answers(streams[2], 1) == [8]
+        assert counts.failed_request_count == 2
 
 
 async def test_answers_that_come_later_are_written_in_their_turn() -> None:

@@ -516,7 +516,8 @@ class Together:
         pass
 
 
-async def test_what_is_put_off_comes_when_all_of_a_turn_are_served() -> None:
+async def test_what_is_put_off_comes_when_all_of_a_turn_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TURN_S", HANG_S)  # a busy machine must not end the turn between two of them
     poller = module.Poller()
     service = Together(poller)
     async with trio.open_nursery() as nursery:

@@ -327,10 +327,13 @@ def _answers_of_the_next(self: ReplicaDriver, source: SendSource) -> SendsTaken 
     taken = _REAL_APPEND_SENDS(self, source)
     if taken is None:
         return None
-    answers = FrameParser(len(taken.answers)).feed(taken.answers)
-    for answer in answers:
-        answer.ext["queueOffset"] = str(int(answer.ext["queueOffset"]) + 1)
-    return taken._replace(answers=b"".join(map(encode_frame, answers)))
+    parts = []
+    for part in taken.parts:
+        answers = FrameParser(len(part.answers)).feed(part.answers)
+        for answer in answers:
+            answer.ext["queueOffset"] = str(int(answer.ext["queueOffset"]) + 1)
+        parts.append(part._replace(answers=b"".join(map(encode_frame, answers))))
+    return taken._replace(parts=parts)
 
 
 def _place_of_the_next(self: ReplicaDriver, messages: Any) -> Any:

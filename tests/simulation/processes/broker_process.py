@@ -425,7 +425,8 @@ class BrokerProcess(DiskProcess):
             channel = self._channels[conn.number] = SimChannel(self._rpc, conn, lambda work: self.after(0, work))
         if command.code in NOTICES:
             self.heard(self, command)
-        if not self.core.processor.take(channel, encode_frame(command), 1)[1]:
+        ((_, taken_count),) = self.core.processor.take([(channel, encode_frame(command))], 1)
+        if not taken_count:
             self.core.processor.received(channel, [command])
         self.stepped()
 
