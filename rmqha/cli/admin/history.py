@@ -39,8 +39,8 @@ def paragraph(story: ElectionStory) -> str:
         f"{story.leader} became master: {story.cause}{why}",
     ]
     if story.began_ms is not None:
-        begin = "the old master was given up" if "detect" in dict(story.phases) else "the hand-over began"
-        phases = ", ".join(f"{name} {value}" for name, value in story.phases if name != "detect")
+        begin = "the hand-over began" if story.is_switch else "the old master was given up"
+        phases = ", ".join(f"{name} {value}" for name, value in story.phases)
         lines.append(f"ms since {begin}: {phases}")
     for step in story.sets:
         lines.append(f"+{step.after_ms / 1000:.1f} s in the set: {', '.join(map(str, step.members)) or 'nobody'}")

@@ -221,7 +221,8 @@ class _Group:
             return
         if state.leads:
             return
-        if state.epoch is not None and info.master_broker_id is not None and state.epoch < info.master_epoch:
+        is_behind = state.epoch is not None and info.master_broker_id is not None and state.epoch < info.master_epoch
+        if is_behind and not state.disk_problem:  # a disk that takes no write keeps it from the new epoch
             what = f"its epoch {state.epoch} is behind the group's {info.master_epoch}"
             yield fault(where, what, "it has not heard of the last election: check its way to the controllers")
         elif info.master_broker_id is None or state.disk_problem or state.refusal:

@@ -11,7 +11,7 @@ from rmqha.ops.local.phases import failover_phases
 
 Event = Mapping[str, Any]
 """{"at_ms": wall, "node": name, "event": name, …fields}, as `node_history.collect` gives them."""
-PHASES = ("detect_ms", "elect_ms", "role_ms", "writable_ms", "route_ms")
+PHASES = ("elect_ms", "role_ms", "writable_ms", "route_ms")
 BEGINS = ("master_dead", "hand_over_begins")
 SETTLED_MS = 60_000
 """Events that came earlier before an election did not lead to it; phases that come later belong to none."""
@@ -27,8 +27,8 @@ class SetStep:
 
 @dataclass(frozen=True, slots=True)
 class ElectionStory:
-    """One election. `phases`: milliseconds from `began_ms` on, when the old master was given up or began to hand over;
-    () without either. `cuts`: bytes by node."""
+    """One election. `phases`: milliseconds from `began_ms` on, when the old master was given up, or began to hand over
+    (`is_switch`); () without either. `cuts`: bytes by node."""
 
     group: str
     epoch: int
@@ -36,6 +36,7 @@ class ElectionStory:
     leader: str
     cause: str
     began_ms: int | None = None
+    is_switch: bool = False
     why: str = ""
     phases: tuple[tuple[str, int], ...] = ()
     sets: tuple[SetStep, ...] = ()
@@ -50,6 +51,7 @@ class ElectionStory:
             "leader": self.leader,
             "cause": self.cause,
             "beganMs": self.began_ms,
+            "isSwitch": self.is_switch,
             "why": self.why,
             "phases": dict(self.phases),
             "sets": [{"afterMs": item.after_ms, "members": list(item.members)} for item in self.sets],
@@ -66,33 +68,43 @@ def election_stories(events: Iterable[Event], groups: Mapping[str, str]) -> list
         if event["event"] == "master_elected":
             # several controllers may have told it, and a name server with one inside by two addresses
             elected.setdefault((str(event["group"]), int(event["epoch"])), event)
+    names = _names(told, elected, groups)
     found = []
     for (group, epoch), event in elected.items():
         later = [int(other["at_ms"]) for (name, number), other in elected.items() if name == group and number > epoch]
         own = [item for item in told if _group_of(item, groups) in ("", group)]
-        found.append(_story(group, epoch, event, own, min(later, default=None), groups))
+        leader = names.get((group, event["broker_id"])) or node_label("", event["broker_id"])
+        found.append(_story(group, epoch, event, own, min(later, default=None), groups, leader))
     return sorted(found, key=lambda story: (story.at_ms, story.group, story.epoch))
 
 
 def _story(
-    group: str, epoch: int, elected: Event, own: Sequence[Event], until_ms: int | None, groups: Mapping[str, str]
+    group: str,
+    epoch: int,
+    elected: Event,
+    own: Sequence[Event],
+    until_ms: int | None,
+    groups: Mapping[str, str],
+    leader: str,
 ) -> ElectionStory:
     at_ms = int(elected["at_ms"])
-    during = [item for item in own if at_ms <= int(item["at_ms"]) and (until_ms is None or item["at_ms"] < until_ms)]
+    end_ms = 1 << 62 if until_ms is None else until_ms
+    during = [item for item in own if at_ms <= int(item["at_ms"]) < end_ms]
     begin = _beginning(own, at_ms)
     began_ms = None if begin is None else int(begin["at_ms"])
     phases: tuple[tuple[str, int], ...] = ()
     if began_ms is not None:
-        near = [item for item in own if began_ms <= int(item["at_ms"]) <= at_ms + SETTLED_MS]
+        near = [item for item in own if began_ms <= int(item["at_ms"]) < min(end_ms, at_ms + SETTLED_MS)]
         measured = failover_phases(near, began_ms, group)
         phases = tuple((name.removesuffix("_ms"), value) for name in PHASES if (value := measured[name]) is not None)
     return ElectionStory(
         group,
         epoch,
         at_ms,
-        _leader(during, epoch, elected),
+        leader,
         str(elected.get("cause") or "").lower().replace("_", " "),
         began_ms,
+        begin is not None and begin["event"] == "hand_over_begins",
         "" if begin is None else str(begin.get("why") or ""),
         phases,
         _sets(during, epoch, at_ms),
@@ -113,12 +125,18 @@ def _beginning(own: Sequence[Event], at_ms: int) -> Event | None:
     return found
 
 
-def _leader(during: Iterable[Event], epoch: int, elected: Event) -> str:
-    """The node that took the role; by its id alone if it never said so."""
-    for item in during:
-        if item["event"] == "role_changed" and item.get("role") == "MASTER" and item.get("epoch") == epoch:
-            return str(item["node"])
-    return node_label("", int(elected["broker_id"]))
+def _names(
+    told: Iterable[Event], elected: Mapping[tuple[str, int], Event], groups: Mapping[str, str]
+) -> dict[tuple[str, int], str]:
+    """Nodes by group and broker id, as far as they took a role that they were elected for."""
+    found = {}
+    for item in told:
+        if item["event"] == "role_changed" and item.get("role") == "MASTER" and isinstance(item.get("epoch"), int):
+            group = groups.get(str(item["node"]), "")
+            event = elected.get((group, item["epoch"]))
+            if event is not None:
+                found[group, event["broker_id"]] = str(item["node"])
+    return found
 
 
 def _sets(during: Iterable[Event], epoch: int, at_ms: int) -> tuple[SetStep, ...]:
@@ -135,8 +153,9 @@ def _sets(during: Iterable[Event], epoch: int, at_ms: int) -> tuple[SetStep, ...
 def _cuts(during: Iterable[Event], groups: Mapping[str, str]) -> dict[str, int]:
     found: dict[str, int] = {}
     for item in during:
-        if item["event"] == "log_truncated" and item["node"] in groups and isinstance(item.get("cut_bytes"), int):
-            found[item["node"]] = found.get(item["node"], 0) + item["cut_bytes"]
+        count = item.get("cut_bytes")
+        if item["event"] == "log_truncated" and item["node"] in groups and isinstance(count, int) and count:
+            found[item["node"]] = found.get(item["node"], 0) + count
     return found
 
 

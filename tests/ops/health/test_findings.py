@@ -158,6 +158,12 @@ def test_two_masters_and_an_epoch_behind() -> None:
     assert any("its epoch 3 is behind the group's 4" in line for line in reasons(broker(2, epoch=3)))
 
 
+def test_a_replica_whose_disk_is_full_is_not_sent_to_look_for_the_controllers() -> None:
+    found = reasons(broker(2, epoch=3, diskProblem="No space left on device"))
+    assert any("disk: No space left on device" in line for line in found)
+    assert not any("is behind the group's" in line for line in found)
+
+
 def test_a_confirm_offset_stands_still_only_if_two_looks_say_so() -> None:
     moving = broker(1, maxPhyOffset=2000, confirmOffset=1500)
     assert is_unsettled(snapshot_of((cluster() | {"broker-a-1": moving}).values()))
@@ -201,16 +207,15 @@ def test_who_is_drained_may_be_away() -> None:
     ]
 
 
-def test_what_stops_sends_stands_first_and_a_full_disk_before_what_follows_from_it() -> None:
+def test_what_stops_sends_stands_first_and_a_full_disk_without_what_follows_from_it() -> None:
     full = broker(2, epoch=1, diskProblem="full: 0 bytes left")
     refusing = broker(1, writable=False, whyNotWritable="2 of 3 must hold each message")
     found = reasons(silent(broker(3), runs=False), full, refusing)
     assert [line.partition(":")[0] for line in found[:2]] == ["broker-a-1", "broker-a-2"]
     assert "takes no messages: 2 of 3 must hold each message" in found[0]
     assert "disk: full: 0 bytes left" in found[1]
-    behind = next(at for at, line in enumerate(found) if "its epoch 1 is behind" in line)
-    gone = next(at for at, line in enumerate(found) if line.startswith("broker-a-3: does not run"))
-    assert min(behind, gone) > 1
+    assert next(at for at, line in enumerate(found) if line.startswith("broker-a-3: does not run")) > 1
+    assert not any("its epoch 1 is behind" in line for line in found), "that follows from the disk"
 
 
 def test_a_group_without_a_master_stands_before_all_else() -> None:

@@ -40,8 +40,9 @@ STORY = ElectionStory(
     "broker-a-2",
     "master dead",
     9_000,
+    False,
     "session closed",
-    (("detect", 0), ("elect", 12), ("role", 15), ("writable", 21), ("route", 23)),
+    (("elect", 12), ("role", 15), ("writable", 21), ("route", 23)),
     (SetStep(88, (2, 3)), SetStep(7_988, (1, 2, 3))),
     (("broker-a-1", 209),),
 )
@@ -82,6 +83,21 @@ def test_the_same_told_twice_and_another_groups_are_kept_apart() -> None:
     stories = election_stories([*others, *FAILOVER, *twice], GROUPS)
     assert [(story.group, story.epoch) for story in stories] == [("broker-a", 1), ("broker-b", 7), ("broker-a", 2)]
     assert stories[2] == STORY
+
+
+def test_a_switch_ends_where_the_next_election_begins_and_names_are_remembered() -> None:
+    switch = [
+        event(30_000, "ns-1", "hand_over_begins", group="broker-a", master=2, target=1),
+        elected(30_004, 3, 1, "DESIGNATED"),
+        event(30_006, "broker-a-1", "role_changed", role="MASTER", epoch=3),
+        event(30_007, "broker-a-2", "log_truncated", cut_bytes=0),
+        event(31_000, "ns-1", "master_dead", group="broker-a", broker_id=1, why="probe failed"),
+        elected(31_010, 4, 2, "MASTER_DEAD"),
+    ]
+    *_, third, fourth = election_stories([*FAILOVER, *switch], GROUPS)
+    assert (third.is_switch, third.phases, third.cuts) == (True, (("elect", 4), ("role", 6)), ())
+    assert "  ms since the hand-over began: elect 4, role 6" in paragraph(third).splitlines()
+    assert (fourth.leader, fourth.why) == ("broker-a-2", "probe failed"), "it died before it took the role"
 
 
 def test_a_master_that_nobody_heard_goes_by_its_id() -> None:
