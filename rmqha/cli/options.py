@@ -96,18 +96,25 @@ def refuse_static_group(group: str) -> None:
         state.refuse_static(group)
 
 
+def elsewhere(namesrv: str | None, controller: str | None, directory: Path | None) -> contexts.Context | None:
+    """The cluster elsewhere that the options name, else $RMQHA_NAMESRV, else the context in use; None for one of this
+    machine. Raises UsageError for what is no place to ask."""
+    if directory is not None and (namesrv or controller):
+        raise UsageError("--directory names a cluster of this machine, --namesrv and --controller one elsewhere")
+    if namesrv or controller:
+        given = contexts.Context(namesrv or "", controller or "")
+        given.check()
+        return given
+    return contexts.elsewhere() if directory is None else None
+
+
 def find_cluster(namesrv: str | None, controller: str | None, directory: Path | None) -> ClusterState:
     """The cluster to ask: as the options say, else $RMQHA_NAMESRV, else the context in use, else the cluster directory.
 
     Raises UsageError if there is none, UnreachableError if one elsewhere does not answer."""
     from rmqha.ops.local.cluster_state import ClusterState
 
-    if directory is not None and (namesrv or controller):
-        raise UsageError("--directory names a cluster of this machine, --namesrv and --controller one elsewhere")
-    given = contexts.Context(namesrv or "", controller or "") if namesrv or controller else None
-    if given is not None:
-        given.check()
-    context = given or (contexts.elsewhere() if directory is None else None)
+    context = elsewhere(namesrv, controller, directory)
     if context is None:
         return ClusterState.require(directory)
     import trio

@@ -13,7 +13,9 @@ import click
 import trio
 from rich.text import Text
 
+from rmqha.cli.contexts import Context
 from rmqha.cli.diagnosis.checks.answers import ANNOUNCED, Answers, ask_all
+from rmqha.cli.diagnosis.checks.elsewhere import examine_elsewhere
 from rmqha.cli.diagnosis.checks.files import Papers, check_config, check_groups, read_papers
 from rmqha.cli.diagnosis.checks.machine import (
     check_descriptors,
@@ -25,7 +27,7 @@ from rmqha.cli.diagnosis.checks.machine import (
 )
 from rmqha.cli.diagnosis.checks.node_under_test import NodeUnderTest, of_cluster, of_file
 from rmqha.cli.diagnosis.checks.security import check_data, check_security
-from rmqha.cli.options import directory_option, echo_json, output_option
+from rmqha.cli.options import directory_option, echo_json, elsewhere, output_option
 from rmqha.cli.render import console
 from rmqha.model.error import UsageError
 from rmqha.ops.finding import Finding, Verdict, count_words, in_order, merged, ok, wrong
@@ -78,6 +80,15 @@ def examine(
     return Examination(nodes, findings, answers)
 
 
+def examine_remote(place: Context, name: str | None, timeout_s: float, *, spark: bool) -> Examination:
+    """The nodes of a cluster elsewhere, or the one called `name`. Raises UnreachableError, UsageError."""
+    name_servers, controllers = (
+        tuple(item for item in text.split(";") if item) for text in (place.namesrv, place.controller)
+    )
+    nodes, findings = trio.run(examine_elsewhere, name_servers, controllers, name, timeout_s)
+    return Examination(nodes, [*findings, *(check_spark() if spark else ())], {})
+
+
 def _process(node_under_test: NodeUnderTest, others_run: bool) -> list[Finding]:
     return [check_process(node_under_test, others_run)]
 
@@ -121,6 +132,12 @@ def check_spark() -> Iterator[Finding]:
     "-c", "--config", "config", type=click.Path(path_type=Path), metavar="FILE",
     help="A server's properties file, or a cluster file, instead of a local cluster.",
 )  # fmt: skip
+@click.option(
+    "--namesrv",
+    metavar="HOST:PORT",
+    help="Name servers of a cluster elsewhere; default: $RMQHA_NAMESRV, else the context in use.",
+)
+@click.option("--controller", metavar="HOST:PORT", help="Controllers of a cluster elsewhere, joined by ';'.")
 @directory_option
 @click.option("--spark", is_flag=True, help="Also examine Java and pyspark.")
 @click.option("--write/--no-write", default=True, show_default=True, help="Measure what a sync costs (about a second).")
@@ -131,6 +148,8 @@ def check_spark() -> Iterator[Finding]:
 def doctor(
     node: str | None,
     config: Path | None,
+    namesrv: str | None,
+    controller: str | None,
     directory: Path | None,
     spark: bool,
     write: bool,
@@ -139,25 +158,30 @@ def doctor(
     verbose: bool,
     output: str,
 ) -> None:
-    """Examine the nodes of the local cluster (or NODE), running or not, and this machine; tell each fault with its fix.
+    """Examine the nodes of a cluster (or NODE), running or not, and this machine; tell each fault with its fix.
 
+    Of a cluster elsewhere: what its nodes answer, their clocks, addresses and keys; the rest is seen on their machines.
     Ports, processes, answers, clocks, what a sync costs, descriptors, disks, memory, advertised addresses, keys,
     identity files against the controllers' record, epoch files against the log. Nothing is changed.
 
     Exit code: 0 nothing is wrong (warnings count only with --strict), 1 something is, 2 nothing to examine.
     """
-    if config is not None and (node or directory):
-        raise UsageError("-c FILE examines what the file says; leave NODE and --directory out")
-    nodes = of_file(config) if config is not None else of_cluster(ClusterState.require(directory), node)
-    full = node is None and (config is None or len(nodes) > 1)
-    found = examine(nodes, timeout, write=write, spark=spark, full=full)
+    if config is not None and (node or directory or namesrv or controller):
+        raise UsageError("-c FILE examines what the file says; leave NODE, --directory and addresses out")
+    place = None if config is not None else elsewhere(namesrv, controller, directory)
+    if place is not None:
+        found = examine_remote(place, node, timeout, spark=spark)
+    else:
+        nodes = of_file(config) if config is not None else of_cluster(ClusterState.require(directory), node)
+        full = node is None and (config is None or len(nodes) > 1)
+        found = examine(nodes, timeout, write=write, spark=spark, full=full)
     worst = Verdict.WARN if strict else Verdict.WRONG
     is_wrong = any(finding.verdict <= worst for finding in found.findings)
     if output == "json":
         echo_json(
             {
                 "wrong": is_wrong,
-                "nodes": [node_under_test.name for node_under_test in nodes],
+                "nodes": [node_under_test.name for node_under_test in found.nodes],
                 "findings": [finding.as_dict() for finding in in_order(found.findings)],
             }
         )

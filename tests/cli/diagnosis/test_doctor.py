@@ -494,7 +494,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     [
         ((), "no cluster is known here"),
         (("-c", "none.conf"), "cannot read the configuration none.conf"),
-        (("-c", "none.conf", "broker-a-1"), "leave NODE and --directory out"),
+        (("-c", "none.conf", "broker-a-1"), "leave NODE, --directory and addresses out"),
         (("-c", "."), "cannot read the configuration"),
     ],
 )

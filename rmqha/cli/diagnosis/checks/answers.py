@@ -129,8 +129,11 @@ async def _server(key: str, address: str, members: Sequence[NodeUnderTest], find
 
 
 def _silent(node_under_test: NodeUnderTest, reason: str) -> Finding:
-    assert node_under_test.process is not None
     name = node_under_test.name
+    if node_under_test.is_elsewhere:
+        fix = "see on its machine whether it runs, and whether its port is open from here"
+        return wrong(name, "answers", f"it is of no use from here: {reason}", fix)
+    assert node_under_test.process is not None
     fix = f"rmqha logs {name}; then rmqha kill {name} and rmqha start {name}"
     sentence = f"runs (pid {node_under_test.process.pid}) but is of no use: {reason}"
     return wrong(
@@ -211,8 +214,8 @@ async def _reach(node_under_test: NodeUnderTest, config: BrokerConfig, found: An
 
 def _judge_keys(node_under_test: NodeUnderTest, found: Answers) -> list[Finding]:
     """The file may have been changed since the start."""
-    if node_under_test.broker is None or not found.keys:
-        return []
+    if node_under_test.broker is None or not found.keys or node_under_test.is_elsewhere:
+        return []  # elsewhere there is no file to compare with
     wanted, live = node_under_test.broker.to_properties(), BrokerConfig.live_keys
     later = [
         key
