@@ -6,7 +6,6 @@ whiteRemoteAddress, admin, defaultTopicPerm, defaultGroupPerm, topicPerms and gr
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Flag
@@ -252,6 +251,8 @@ def _check_keys(found: Mapping[Any, Any], known: Iterable[str], source: str) -> 
     known = list(known)
     for key in found:
         if key not in known:
+            import difflib  # costs every command that asks brokers a millisecond
+
             near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)
             raise ConfigError(f"{source}: unknown key {key}; the nearest known key is {near[0]}")
 

@@ -5,11 +5,12 @@ Control plane. A node goes by the name that the controllers or its file give it,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.error import UnreachableError
+from rmqha.ops.cluster_view import ClusterView
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 from rmqha.ops.local.node_kind import NodeKind
 from rmqha.ops.snapshot import ClusterSnapshot, NodeReport, ServerKind
@@ -37,9 +38,10 @@ class RemoteNode(NodeRecord):
 
 
 class RemoteCluster(ClusterState):
-    """The servers that were found."""
+    """The servers that were found. `found`: what they said then."""
 
     is_remote = True
+    found: ClusterSnapshot
 
     @property
     def where(self) -> str:
@@ -47,6 +49,11 @@ class RemoteCluster(ClusterState):
 
     def properties(self, name: str) -> dict[str, str]:
         return {}
+
+    def view(self) -> ClusterView:
+        """The cluster as it was when it was found: nobody is asked again."""
+        reports = [replace(node, name=node.title, runs=node.answers) for node in self.found.nodes]
+        return ClusterView.of(self, ClusterSnapshot.of(reports))
 
 
 def cluster_of(snapshot: ClusterSnapshot) -> RemoteCluster:
@@ -59,7 +66,9 @@ def cluster_of(snapshot: ClusterSnapshot) -> RemoteCluster:
     names = [*told, *(state.cluster_name for state in states)]
     modes = sorted({state.ha_mode for state in states if state.ha_mode})
     nodes = {record.name: record for record in map(_record, snapshot.nodes)}
-    return RemoteCluster(NOWHERE, names[0] if names else "", "/".join(modes), "", nodes)
+    made = RemoteCluster(NOWHERE, names[0] if names else "", "/".join(modes), "", nodes)
+    made.found = snapshot
+    return made
 
 
 def _record(node: NodeReport) -> NodeRecord:
@@ -78,4 +87,4 @@ async def find_remote(name_servers: tuple[str, ...], controllers: tuple[str, ...
     """Ask these, and whoever they name."""
     async with RemotingClient() as client:
         seeds = BootstrapAddresses(name_servers, controllers)
-        return cluster_of(await Survey(client, seeds, FIND_S, extent=Extent.ALL).run())
+        return cluster_of(await Survey(client, seeds, FIND_S, extent=Extent.NAMED).run())

@@ -41,8 +41,10 @@ class Extent(Enum):
     """The own state of each given server, and the routes of name servers."""
     KEYS = "keys"
     """Brokers' keys too."""
+    NAMED = "named"
+    """Brokers' keys too, and whoever they name is asked as well."""
     ALL = "all"
-    """Files of certificates and accounts too; and whoever they name is asked as well."""
+    """Files of certificates and accounts too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ class Survey:
     # --- who is asked -----------------------------------------------------------------------------------------------
     def _named(self, kind: ServerKind, address: str, group: str = "") -> None:
         """Somebody has named this node."""
-        if self._extent is Extent.ALL:
+        if self._extent in (Extent.NAMED, Extent.ALL):
             self._meet(kind, address, group)
 
     def _meet(self, kind: ServerKind, address: str, group: str = "") -> None:
@@ -256,7 +258,7 @@ class Survey:
             await self._apaches_controller(address)
             return
         self._put(replace(self._reports[key], controller=state, leads=state.leading))
-        if self._extent is not Extent.ALL:
+        if self._extent not in (Extent.NAMED, Extent.ALL):
             return
         for name, group in state.groups.items():
             for replica in group.replicas:

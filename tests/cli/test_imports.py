@@ -12,6 +12,7 @@ from tests.support.patience import HANG_S
 
 NOT_TO_ASK = {
     "cryptography",
+    "difflib",
     "h11",
     "numpy",
     "prometheus_client",

@@ -23,6 +23,7 @@ async def test_what_the_directory_holds_is_found_by_asking(case: str, monkeypatc
     view = await look(recorded.client, found)
     assert bool(problems(view)) == (case == "broken")
     assert "not running" not in problems(view).values(), "whether a process runs elsewhere is not known"
+    assert problems(found.view()) == problems(view), "the look that found it is as good as the next"
 
 
 def test_nobody_answers() -> None:

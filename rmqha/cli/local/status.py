@@ -23,6 +23,14 @@ async def view_once(state: ClusterState) -> ClusterView:
         return await look(client, state)
 
 
+def seen_elsewhere(state: ClusterState) -> ClusterView:
+    """The look by which a cluster elsewhere has just been found."""
+    from rmqha.ops.remote_cluster import RemoteCluster
+
+    assert isinstance(state, RemoteCluster)
+    return state.view()
+
+
 def show(view: ClusterView, output: str) -> None:
     """Print the table or the JSON document."""
     from rmqha.cli.render import cluster_json, console, print_cluster
@@ -46,7 +54,7 @@ def status(state: ClusterState, output: str) -> None:
 
     from rmqha.ops.cluster_view import problems
 
-    view = trio.run(view_once, state)
+    view = seen_elsewhere(state) if state.is_remote else trio.run(view_once, state)
     show(view, output)
     if any(node.alive for node in view.nodes.values()) and not any(node.answers for node in view.nodes.values()):
         sys.exit(2)

@@ -10,7 +10,6 @@ kind.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_type_hints
@@ -128,6 +127,9 @@ class Config:
                 ignored.append((given, rule.reason_without_effect))
                 continue
             if item is None:
+                # costs a start that has none of them, and every command, a millisecond
+                import difflib
+
                 near = difflib.get_close_matches(given, [*fields, *cls.aliases], n=1, cutoff=0.0)
                 raise ConfigError(f"{source}: unknown key {given}; the nearest known key is {near[0]}")
             try:
