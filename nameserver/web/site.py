@@ -16,6 +16,7 @@ import trio
 
 from nameserver.config import NamesrvConfig
 from nameserver.route_info import RouteTable
+from nameserver.web.layout import PAGES, laid_out
 from rmqha.broker.replication.controller_route import parse_addresses
 from rmqha.host.access.security import Security, ambient
 from rmqha.host.clock import HostClock
@@ -31,15 +32,6 @@ if TYPE_CHECKING:
     from nameserver.web.recorder import Recorder
     from nameserver.web.watch import ClusterWatch
 
-PAGES = {
-    "/": "cluster.html",
-    "/group": "group.html",
-    "/messages": "messages.html",
-    "/topics": "topics.html",
-    "/consumers": "consumers.html",
-    "/dead-letters": "dead-letters.html",
-    "/accounts": "accounts.html",
-}
 CONTENT_TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
@@ -78,6 +70,7 @@ class Site:
         self._security = lookup_security(config)
         self._loading = trio.Lock()
         self._files: dict[str, bytes] = {}
+        self._pages: dict[str, bytes] = {}
         self._watch: ClusterWatch | None = None
         self._lookup: Lookup | None = None
         self._recorder: Recorder | None = None
@@ -93,7 +86,7 @@ class Site:
             await trio.sleep_forever()
 
     def routes(self) -> dict[str, Handler | Post]:
-        found: dict[str, Handler | Post] = {path: self._page(name) for path, name in PAGES.items()}
+        found: dict[str, Handler | Post] = {path: self._page(path) for path in PAGES}
         return found | {
             "/web/*": self._file,
             "/events": self._events,
@@ -105,9 +98,11 @@ class Site:
         }
 
     # --- files ------------------------------------------------------------------------------------------------------
-    def _page(self, name: str) -> Handler:
+    def _page(self, path: str) -> Handler:
         async def page(request: Request) -> Response:
-            return self._response(name)
+            if path not in self._pages:
+                self._pages[path] = laid_out(path, self._known_files())
+            return Response(self._pages[path], content_type=CONTENT_TYPES["html"], headers=HEADERS)
 
         return page
 

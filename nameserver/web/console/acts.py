@@ -1,4 +1,4 @@
-"""Changes that the page may make: topics, a test message, dead letters sent again. Shell.
+"""Changes that the page may make: topics, a test message, messages sent again, where groups go on. Shell.
 
 Each is what a command of `rmqha` does, with the same checks, as the account of webCredentialsFile.
 """
@@ -11,8 +11,9 @@ from typing import Any
 from rmqha.client.admin import Admin
 from rmqha.client.producers.outgoing import OutgoingMessage, check_topic
 from rmqha.client.producers.producer import Producer
-from rmqha.model.error import UsageError
-from rmqha.ops.messaging import resending, topics
+from rmqha.model.error import RmqhaError, UsageError
+from rmqha.ops.messaging import consumer_reset, messages, resending, topics
+from rmqha.ops.messaging.consumer_group import look_at_group
 
 MAX_QUEUE_COUNT = 1024
 MAX_BODY_CHARS = 64 * 1024
@@ -93,6 +94,52 @@ async def resend_dead_letters(admin: Admin, producer: Callable[[], Producer], fi
     return f"{count} dead letters of {group} were sent to it again{more}"
 
 
+async def resend_message(admin: Admin, producer: Callable[[], Producer], fields: Fields) -> str:
+    """A copy of a message to its own topic, for all groups that read it. `id`: its message id; `topic`: its topic."""
+    message_id, topic = str(fields.get("id") or "").strip(), _topic(fields)
+    found = (await messages.by_id(admin, message_id, topic))[-1]
+    if found.topic != topic:
+        raise UsageError(f"that message is not of topic {topic}; nothing was sent")
+    async with producer() as sending:
+        made = messages.copy_of(found, topic)
+        result = await sending.send_message(made, timeout_ms=SEND_TIMEOUT_MS, require_ok=True)
+    return f"a copy was sent to {topic} as {result.msg_id}"
+
+
+async def reset_consumer(admin: Admin, producer: Callable[[], Producer], fields: Fields) -> str:
+    """A consumer group goes on from another place in a topic. Without `confirm`, the group's name, nothing is changed
+    and the error says what would be."""
+    name = str(fields.get("group") or "").strip()
+    group = await look_at_group(admin, name, whole=False)
+    topic = consumer_reset.chosen_topic(group, str(fields.get("topic") or "").strip() or None)
+    made = await consumer_reset.plan(admin, group, topic, _target(fields))
+    moving = [change for change in made.changes if change.moves]
+    again, over = sum(change.read_again for change in moving), sum(change.passed_over for change in moving)
+    words = f"{again} messages of {topic} read again, {over} passed over, {len(moving)} queues"
+    if not moving:
+        return f"{name} is there already, in every queue of {topic}"
+    if str(fields.get("confirm") or "").strip() != name:
+        raise UsageError(f"nothing was changed; it would be: {words}. Write the group's name, {name}, to confirm")
+    result = await consumer_reset.apply(admin, made)
+    if result.failed:
+        why = "; ".join(f"{queue}: {reason}" for queue, reason in sorted(result.failed.items()))
+        raise RmqhaError(f"{len(result.done)} of {len(moving)} queues were changed; not changed: {why}")
+    return f"{name}: {words}"
+
+
+def _target(fields: Fields) -> consumer_reset.Target:
+    """`to`: first, last, or time with `at`, milliseconds since 1970."""
+    place = str(fields.get("to") or "")
+    if place in ("first", "last"):
+        return consumer_reset.Target(consumer_reset.ResetPlace(place))
+    if place != "time":
+        raise UsageError("to must be first, last or time")
+    text = str(fields.get("at") or "").strip()
+    if not (text.isascii() and text.isdigit()) or len(text) > 15:
+        raise UsageError("at must be a time")
+    return consumer_reset.Target(consumer_reset.ResetPlace.TIME, int(text))
+
+
 def _topic(fields: Fields) -> str:
     name = str(fields.get("topic") or "").strip()
     if not name:
@@ -113,5 +160,7 @@ ACTS: Mapping[str, Act] = {
     "topic.alter": alter_topic,
     "topic.delete": delete_topic,
     "message.send": send_message,
+    "message.resend": resend_message,
     "dlq.resend": resend_dead_letters,
+    "consumer.reset": reset_consumer,
 }

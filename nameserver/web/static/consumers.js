@@ -1,6 +1,6 @@
 import { count, duration, el, show, table, time } from "/web/dom.js";
 import { chart, widthOf } from "/web/chart.js";
-import { ask, hour, silent, wrong } from "/web/desk.js";
+import { actForm, acting, ask, hour, silent, wrong } from "/web/desk.js";
 
 const PERIOD_MS = 5000;
 const found = document.getElementById("found");
@@ -43,6 +43,22 @@ async function one() {
   ]);
 }
 
+// The form stands beside what changes each round: what is being typed stays.
+async function forms() {
+  const topics = [...new Set((await ask("consumer", { name })).progress.map((item) => item.topic))];
+  document.getElementById("forms").replaceChildren(...await acting(() => [actForm({
+    act: "consumer.reset", title: "Go on from another place", button: "Reset", fixed: { group: name },
+    warn: "Without the group's name below it only says what would change. Connected members notice at their next pull.",
+    times: ["at"], after: one,
+    fields: [
+      { name: "topic", label: "Topic", kind: "choice", choices: topics, value: topics[0] },
+      { name: "to", label: "From", kind: "choice", choices: ["first", "last", "time"], value: "first" },
+      { name: "at", label: "Time, for “time”", kind: "time", needed: false },
+      { name: "confirm", label: "Group's name", needed: false },
+    ],
+  })]));
+}
+
 async function lags() {
   const value = await hour();
   const groups = Object.entries(value.groups).filter(([group]) => name === null || group === name);
@@ -62,3 +78,4 @@ async function round() {
 }
 
 round();
+if (name !== null) forms().catch(wrong);

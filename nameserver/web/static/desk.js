@@ -44,12 +44,13 @@ export function wrong(error) {
 }
 
 // A form that makes a change; `fields`: [{name, label, value, kind, choices, needed}]. `after` runs when it is done.
-export function actForm({ act: name, title, button, fields, fixed = {}, warn = "", after }) {
+// Fields in `times` are sent as milliseconds.
+export function actForm({ act: name, title, button, fields, fixed = {}, warn = "", times = [], after }) {
   const inputs = fields.map((field) => el("label", {}, field.label, field.kind === "choice"
     ? el("select", { name: field.name }, field.choices.map((choice) => el("option", { value: choice, selected: choice === field.value }, choice)))
     : field.kind === "text"
       ? el("textarea", { name: field.name, rows: 3, required: field.needed ?? true, maxlength: 65536 }, field.value ?? "")
-      : el("input", { name: field.name, value: field.value ?? "", required: field.needed ?? true, maxlength: 255, spellcheck: "false", inputmode: field.kind === "number" ? "numeric" : null, pattern: field.kind === "number" ? "[0-9]+" : null })));
+      : el("input", { type: field.kind === "time" ? "datetime-local" : "text", step: field.kind === "time" ? "1" : null, name: field.name, value: field.value ?? "", required: field.needed ?? true, maxlength: 255, spellcheck: "false", inputmode: field.kind === "number" ? "numeric" : null, pattern: field.kind === "number" ? "[0-9]+" : null })));
   const form = el("form", { class: "card act", autocomplete: "off" }, el("h3", {}, title), warn ? el("p", { class: "note" }, warn) : null,
     el("div", { class: "fields" }, inputs), el("p", { class: "buttons" }, el("button", { type: "submit" }, button)));
   form.addEventListener("submit", async (event) => {
@@ -57,7 +58,9 @@ export function actForm({ act: name, title, button, fields, fixed = {}, warn = "
     const pressed = form.querySelector("button");
     pressed.disabled = true;
     try {
-      say(await act({ act: name, ...fixed, ...Object.fromEntries(new FormData(form)) }), "well");
+      const given = Object.fromEntries(new FormData(form));
+      for (const time of times) given[time] = given[time] ? String(new Date(given[time]).getTime()) : "";
+      say(await act({ act: name, ...fixed, ...given }), "well");
       await after?.();
     } catch (error) {
       wrong(error);

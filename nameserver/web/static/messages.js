@@ -1,4 +1,5 @@
 import { bytes, duration, el, time } from "/web/dom.js";
+import { actForm, standing } from "/web/desk.js";
 
 const form = document.getElementById("form");
 const notes = document.getElementById("notes");
@@ -16,7 +17,7 @@ function choose() {
   for (const id of ["earlier", "later"]) document.getElementById(id).hidden = by !== "place";
 }
 
-function message(item) {
+function message(item, acts) {
   const facts = [
     ["Place", `${item.group} · queue ${item.queueId} · offset ${item.queueOffset}`],
     ["Stored", `${time(item.storedAtMs, true)}, ${duration(item.storedAtMs - item.bornAtMs)} after it was made`],
@@ -35,7 +36,9 @@ function message(item) {
       el("dl", {}, item.properties.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])), left) : null,
     el("h3", {}, `Body, ${bytes(item.body.bytes)}${item.body.compressed ? " compressed" : ""}${item.body.kind === "hex" ? ", as hex because it is no text" : ""}`),
     item.body.kind === "empty" ? el("p", { class: "faint" }, "empty") : el("pre", { tabindex: "0", class: item.body.kind }, item.body.text),
-    item.body.note ? el("p", { class: "note" }, `Cut: ${item.body.note}`) : null);
+    item.body.note ? el("p", { class: "note" }, `Cut: ${item.body.note}`) : null,
+    acts ? actForm({ act: "message.resend", title: "Send a copy to its topic", button: "Send again", fixed: { id: item.msgId, topic: item.topic },
+      warn: "All groups of the topic read it. For one group only reset that group.", fields: [] }) : null);
 }
 
 async function lookUp() {
@@ -52,7 +55,8 @@ async function lookUp() {
     const head = value.refused || !answer.ok ? [] : [el("p", {}, total === 1 ? "1 message" : `${total} messages`)];
     const tone = value.refused || !answer.ok ? "banner wrong" : "note";
     notes.replaceChildren(...head, ...value.notes.map((words) => el("p", { class: tone }, words)));
-    found.replaceChildren(...value.messages.map(message));
+    const { acts } = await standing();
+    found.replaceChildren(...value.messages.map((item) => message(item, acts)));
   } catch (error) {
     notes.replaceChildren(el("p", { class: "banner wrong" }, `The name server does not answer: ${error.message}`));
   }

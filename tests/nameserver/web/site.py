@@ -181,3 +181,27 @@ async def page(group: Group | None = None, *, topic: str = TOPIC, **keys: Any) -
             answer_as(site, group)
         yield site
         nursery.cancel_scope.cancel()
+
+
+def with_consumers(site: Site, group: str = "billing") -> None:
+    """The master knows a consumer group that has read 4 of the 9 messages in queue 0 of TOPIC and 0 of 2 in queue 1; it
+    has no member."""
+    rows = {0: {"minOffset": 0, "maxOffset": 9}, 1: {"minOffset": 0, "maxOffset": 2}}
+    read = {0: {"brokerOffset": 9, "consumerOffset": 4}, 1: {"brokerOffset": 2, "consumerOffset": 0}}
+
+    def table(found: dict[int, dict[str, int]]) -> tuple[int, dict[str, str], bytes]:
+        keys = {number: json.dumps({"brokerName": GROUP, "queueId": number, "topic": TOPIC}) for number in found}
+        more = {"lastTimestamp": 5, "lastUpdateTimestamp": 5}
+        return 0, {}, json.dumps({"offsetTable": {keys[number]: row | more for number, row in found.items()}}).encode()
+
+    for peer in site.brokers:
+        peer.replies |= {
+            Code.GET_SUBSCRIPTIONGROUP_CONFIG: (0, {}, json.dumps({"groupName": group}).encode()),
+            Code.GET_CONSUMER_CONNECTION_LIST: (206, {}, b""),
+            Code.QUERY_TOPICS_BY_CONSUMER: (0, {}, json.dumps({"topicList": [TOPIC]}).encode()),
+            Code.GET_CONSUME_STATS: table(read),
+            Code.QUERY_CONSUMER_OFFSET: (0, {"offset": "0"}, b""),
+            Code.GET_TOPIC_STATS_INFO: table(rows),
+            Code.INVOKE_BROKER_TO_RESET_OFFSET: (0, {}, b"{}"),
+        }
+        peer.replies.setdefault(Code.GET_BROKER_CONFIG, (0, {}, b"useServerSideResetOffset=true\n"))

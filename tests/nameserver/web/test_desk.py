@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from rmqha.model.code import RequestCode as Code
-from tests.nameserver.web.site import TOPIC, Site, page
+from tests.nameserver.web.site import TOPIC, Site, page, with_consumers
+from tests.nameserver.web.test_lookup import stored
 
 MAKE = {"act": "topic.create", "topic": "orders", "queues": "4"}
 
@@ -123,6 +124,7 @@ def acl_file(scratch: Path) -> str:
         ({"act": "message.send", "topic": TOPIC, "body": ""}, "a body must have"),
         ({"act": "message.send", "topic": "none", "body": "x"}, "there is no topic none"),
         ({"act": "dlq.resend", "group": "billing"}, "has no dead letters"),
+        ({"act": "message.resend", "id": "x"}, "topic is missing"),
     ],
 )
 async def test_a_change_that_cannot_be_made_is_one_sentence(credentials: str, fields: Any, words: str) -> None:
@@ -131,6 +133,62 @@ async def test_a_change_that_cannot_be_made_is_one_sentence(credentials: str, fi
         assert status == 400
         assert words in found["error"]
         assert orders(site) == []
+
+
+async def test_a_message_is_sent_again_to_its_own_topic(credentials: str) -> None:
+    async with page(web_credentials_file=credentials) as site:
+        (record,) = stored(b"body")
+        master = site.brokers[0]
+        master.replies[Code.QUERY_MESSAGE] = (0, {}, record)
+        master.replies[Code.SEND_MESSAGE_V2] = (0, {"msgId": "A", "queueId": "0", "queueOffset": "1"}, b"")
+        asked = {"act": "message.resend", "topic": TOPIC, "id": "U0"}
+        assert (await act(site, asked, X_Rmqha_Token="guessed"))[0] == 403
+        status, found = await act(site, asked)
+        assert status == 200 and found["done"].startswith("a copy was sent to T as ")
+        (sent,) = [item for item in master.asked if item.code == Code.SEND_MESSAGE_V2]
+        assert bytes(sent.body) == b"body" and "KEYS\x01k" in sent.ext["i"] and "U0" not in sent.ext["i"]
+
+
+def resets(site: Site) -> list[tuple[str, str]]:
+    """Queue and offset of each queue that the master was told to set."""
+    code = Code.INVOKE_BROKER_TO_RESET_OFFSET
+    return [(asked.ext["queueId"], asked.ext["offset"]) for asked in site.brokers[0].asked if asked.code == code]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (
+            {},
+            "nothing was changed; it would be: 4 messages of T read again, 0 passed over, 1 queues. Write the group's",
+        ),
+        ({"to": "last"}, "0 messages of T read again, 7 passed over, 2 queues"),
+        ({"to": "last", "confirm": "bill"}, "nothing was changed"),
+        ({"to": "9"}, "to must be first, last or time"),
+        ({"to": "time", "at": "noon"}, "at must be a time"),
+        ({"topic": "none"}, "none"),
+    ],
+)
+async def test_a_reset_says_first_what_it_would_change(credentials: str, fields: Any, words: str) -> None:
+    async with page(web_credentials_file=credentials) as site:
+        with_consumers(site)
+        status, found = await act(site, {"act": "consumer.reset", "group": "billing", "to": "first"} | fields)
+        assert status == 400 and words in found["error"]
+        assert resets(site) == []
+
+
+async def test_a_group_goes_on_from_another_place_once_its_name_is_written(credentials: str) -> None:
+    async with page(web_credentials_file=credentials) as site:
+        with_consumers(site)
+        asked = {"act": "consumer.reset", "group": "billing", "topic": TOPIC, "to": "last", "confirm": "billing"}
+        status, _ = await act(site, asked, Origin="https://evil.example")
+        assert (status, resets(site)) == (403, [])
+        done = "billing: 0 messages of T read again, 7 passed over, 2 queues"
+        assert await act(site, asked) == (200, {"done": done})
+        assert sorted(resets(site)) == [("0", "9"), ("1", "2")]
+        with_consumers(site)
+        status, _ = await act(site, asked | {"to": "first", "topic": ""})
+        assert status == 200 and sorted(resets(site))[0] == ("0", "0")
 
 
 async def test_an_unknown_table_is_one_sentence() -> None:

@@ -7,7 +7,8 @@ from importlib.resources import files
 
 import pytest
 
-from nameserver.web.site import CONTENT_TYPES, PAGES
+from nameserver.web.layout import LIVE, PAGES
+from nameserver.web.site import CONTENT_TYPES
 from tests.nameserver.web.site import page
 
 STATIC = sorted(item.name for item in (files("nameserver.web") / "static").iterdir())
@@ -33,6 +34,22 @@ async def test_files_have_their_types_and_nothing_else_is_served() -> None:
             assert headers["content-type"] == CONTENT_TYPES[name.rpartition(".")[2]]
         for path in ("/web/../config.py", "/web/%2e%2e/config.py", "/web//etc/passwd", "/web/"):
             assert (await site.get(path))[0] == 404
+
+
+async def test_every_page_has_the_one_head_and_marks_its_own_link() -> None:
+    async with page() as site:
+        heads = set()
+        for path, item in PAGES.items():
+            text = (await site.get(path))[2].decode()
+            assert f"<title>{item.title} · rmqha</title>" in text and f'src="/web/{item.name}.js"' in text
+            assert text.count('aria-current="page"') == item.is_linked and f"<code>{item.instead}</code>" in text
+            assert text.count('id="live"') == item.is_live and "$" not in text
+            head = text.partition("<main")[0]
+            for own in (item.title, item.name, ' aria-current="page"'):
+                head = head.replace(own, "")
+            heads.add(head.replace(LIVE, "").replace(path, ""))
+            assert len(re.findall("<h1", text)) == 1
+        assert all(text.count("<a href=") == 6 for text in heads)
 
 
 async def test_a_browser_that_came_by_another_name_is_turned_away() -> None:
