@@ -129,20 +129,33 @@ def cluster_document(seen: Seen) -> dict[str, Any]:
         "version": VERSION,
         "nameServer": seen.name_server,
         "health": troubles(seen.snapshot, sorted(seen.groups), seen.name_server),
-        "controllers": [_controller(word) for word in seen.snapshot.of_kind(ServerKind.CONTROLLER)],
+        "controllers": [
+            _controller(word, bool(seen.name_server.get("embedsController")))
+            for word in seen.snapshot.of_kind(ServerKind.CONTROLLER)
+        ],
         "groups": [row | {"kind": _kind(group)} for group, row in rows[:MAX_GROUPS]],
         "groupsLeftOut": max(0, len(rows) - MAX_GROUPS),
     }
 
 
-def _controller(word: NodeReport) -> dict[str, Any]:
+def controller_name(node_id: str, *, embedded: bool) -> str:
+    """The name of the node that runs the controller of this id, as `rmqha up` gives them: ns-1 with controller n1 in
+    it, or ctl-1. An id of another form stands for itself."""
+    number = node_id.removeprefix("n")
+    if number == node_id or not (number.isascii() and number.isdigit()):
+        return node_id
+    return node_label(f"{'ns' if embedded else 'ctl'}-{number}", node_id)
+
+
+def _controller(word: NodeReport, embedded: bool) -> dict[str, Any]:
+    """`embedded`: the controllers run inside the name servers."""
     raft = word.controller.raft if word.controller is not None else None
     return {
         "address": word.address,
-        "node": raft.node if raft else None,
+        "node": visible(controller_name(raft.node, embedded=embedded)) if raft else None,
         "role": raft.role if raft else None if word.error else "APACHE",
         "term": raft.term if raft else None,
-        "leader": raft.leader if raft else None,
+        "leader": visible(controller_name(raft.leader, embedded=embedded)) if raft and raft.leader else None,
         "commitIndex": raft.commit_index if raft else None,
         "isLearner": raft is not None and raft.node in raft.learners,
         "error": visible(word.error) or None,

@@ -67,6 +67,7 @@ class Site:
         self._own_address = join_address(_own_host(config.listen_address), port)
         named = parse_addresses(config.controller_addr, "controllerAddr") if config.controller_addr else []
         self._controllers = [*named, *controllers]
+        self._embeds_controller = bool(controllers)
         self._security = lookup_security(config)
         self._loading = trio.Lock()
         self._files: dict[str, bytes] = {}
@@ -227,6 +228,7 @@ class Site:
             "brokers": self._routes.broker_count,
             "topics": self._routes.topic_count,
             "suspectsItself": self._routes.suspects_itself,
+            "embedsController": self._embeds_controller,
         }
 
 

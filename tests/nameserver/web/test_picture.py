@@ -6,10 +6,19 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nameserver.web.picture import MAX_GROUPS, Closer, Seen, cluster_document, group_document, seen_of
+from nameserver.web.picture import (
+    MAX_GROUPS,
+    Closer,
+    Seen,
+    cluster_document,
+    controller_name,
+    group_document,
+    seen_of,
+)
 from rmqha.ops.snapshot import ApacheEpochs, NodeReport, ServerKind
 from rmqha.wire.state.controller_state import ExplainedGroup
 from rmqha.wire.state.replica_state import ReplicaState
@@ -56,6 +65,20 @@ def machine_words(group: Group) -> list[NodeReport]:
         words.append(NodeReport(ServerKind.BROKER, address, groups=frozenset({"broker-a"}), keys=keys, replica=state))
     routes = {"broker-a": {0: "127.0.0.1:10911", 2: "127.0.0.1:10912", 3: "127.0.0.1:10913"}}
     return [NodeReport(ServerKind.NAME_SERVER, OWN, routes=routes), *words]
+
+
+@pytest.mark.parametrize(
+    ("node_id", "embedded", "name"),
+    [
+        ("n1", False, "ctl-1"),
+        ("n1", True, "ns-1"),
+        ("n12", False, "ctl-12"),
+        ("raft-a", False, "raft-a"),
+        ("n", True, "n"),
+    ],
+)
+def test_controllers_go_by_the_names_of_their_nodes(node_id: str, embedded: bool, name: str) -> None:
+    assert controller_name(node_id, embedded=embedded) == name
 
 
 def test_a_well_cluster() -> None:
