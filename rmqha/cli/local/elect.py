@@ -19,6 +19,7 @@ from rmqha.ops.asking import ask_leader
 from rmqha.ops.cluster_view import ClusterView, GroupView, NodeView, look
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.wire.command import Command
+from rmqha.wire.state.controller_state import GroupState
 from rmqha.wire.state.replica_state import ReplicaState
 
 ELECT_TIMEOUT_MS = 5000
@@ -63,7 +64,8 @@ def elect(
     if output == "json":
         echo_json(result)
     else:
-        click.echo(f"{result['master']} is master of {group}, epoch {result['epoch']}")
+        already = "" if result["elected"] else " already"
+        click.echo(f"{result['master']} is master of {group}{already}, epoch {result['epoch']}")
 
 
 async def _preferred(state: ClusterState, group: str) -> str:
@@ -91,6 +93,9 @@ async def _elect(state: ClusterState, group: str, target: str | None, unclean: b
         chosen = view.nodes[target] if target else _best_member(view, seen)
         if chosen.replica is None or chosen.replica.broker_id is None:
             raise RmqhaError(f"{chosen.node.name} does not answer, so it cannot be elected: start it first")
+        if leads_already(seen.told, chosen):
+            place = {"group": group, "master": chosen.node.name, "address": chosen.node.address}
+            return place | {"epoch": seen.told.master_epoch, "elected": False}
         if unclean:
             click.echo(at_stake(view, seen, chosen), err=True)
             if not yes:
@@ -106,7 +111,15 @@ async def _elect(state: ClusterState, group: str, target: str | None, unclean: b
         reply, _ = await ask_leader(client, state.controller_addresses, request, ELECT_TIMEOUT_MS)
     master = reply.ext.get("masterAddress", "")
     name = next((node.name for node in state.brokers if node.address == master), master)
-    return {"group": group, "master": name, "address": master, "epoch": int(reply.ext.get("masterEpoch", 0))}
+    epoch = int(reply.ext.get("masterEpoch", 0))
+    return {"group": group, "master": name, "address": master, "epoch": epoch, "elected": True}
+
+
+def leads_already(told: GroupState, chosen: NodeView) -> bool:
+    """True if a replica is the master by the controllers' word and by its own: there is nothing to elect."""
+    state = chosen.replica
+    assert state is not None, "who does not answer is not chosen"
+    return state.leads and (state.broker_id, state.epoch) == (told.master_broker_id, told.master_epoch)
 
 
 def _best_member(view: ClusterView, group: GroupView) -> NodeView:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rmqha.cli.local.elect import at_stake
+from rmqha.cli.local.elect import at_stake, leads_already
 from rmqha.ops.cluster_view import ClusterView, GroupView, NodeView
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 from rmqha.wire.state.controller_state import GroupState, RegisteredReplica
@@ -81,3 +81,27 @@ def test_of_who_does_not_answer_the_controllers_tell(own: Log, epoch: int, end: 
 def test_a_leader_that_has_never_heard_of_it_knows_nothing() -> None:
     said = told(([[1, 0]], 800), None, heard=RegisteredReplica(broker_id=2, address="h:2"))
     assert "what g-2 has beyond that is unknown, it does not answer" in said
+
+
+@pytest.mark.parametrize(
+    ("own", "master_id", "epoch", "leads"),
+    [
+        ({"role": "MASTER", "broker_id": 1, "epoch": 3}, 1, 3, True),
+        ({"role": "SLAVE", "broker_id": 1, "epoch": 3}, 1, 3, False),
+        ({"role": "MASTER", "broker_id": 1, "epoch": 2}, 1, 3, False),
+        ({"role": "MASTER", "broker_id": 1, "epoch": 3}, 2, 3, False),
+    ],
+)
+def test_only_a_master_by_everybodys_word_need_not_be_elected(
+    own: dict[str, Any], master_id: int, epoch: int, leads: bool
+) -> None:
+    state = ReplicaState(max_phy_offset=0, confirm_offset=0, writable=True, **own)
+    info = GroupState(
+        master_broker_id=master_id,
+        master_epoch=epoch,
+        sync_state_set=[],
+        sync_state_set_epoch=1,
+        total_replicas=2,
+        replicas=[],
+    )
+    assert leads_already(info, NodeView(NodeRecord("g-1", "broker", "h:1", group="g"), True, state)) == leads
