@@ -38,6 +38,16 @@ final class Calls {
                 return found == null ? "none" : found.getTopic() + " " + found.getSubString() + " " + found.getExpressionType();
             case "status":
                 return admin.getConsumeStatus(words[2], words[3], words[4].equals("-") ? "" : words[4]);
+            case "exporter":
+                Exporter.scrape(admin, System.out::println);
+                return "done";
+            case "dashboard":
+                Dashboard.visit(admin, words[2], words[3], System.out::println);
+                return "done";
+            case "forbidden":
+                return admin.updateAndGetGroupReadForbidden(words[2], words[3], words[4], words[5].equals("-") ? null : Boolean.valueOf(words[5]));
+            case "resume":
+                return admin.resumeCheckHalfMessage(words[2], words[3]);
             case "correction":
                 return api.queryCorrectionOffset(words[2], words[3], words[4], null, TIMEOUT_MS);
             default:

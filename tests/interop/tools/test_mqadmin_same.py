@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from difflib import unified_diff
 from pathlib import Path
 
 import pytest
@@ -145,13 +146,17 @@ def test_the_keys_that_both_have_are_the_same(laboratories: list[Laboratory], co
     assert {name: values for name, values in differ.items() if name not in OTHER_SETTINGS} == {}
 
 
+def compared(ours: str, apaches: str) -> Iterator[str]:
+    return unified_diff(ours.splitlines(), apaches.splitlines(), *WHOSE, lineterm="", n=1)
+
+
 def test_every_command_prints_the_same(laboratories: list[Laboratory]) -> None:
     """Last: it changes the master."""
     with ThreadPoolExecutor(2) as pool:
         (ours, of_ours), (apaches, of_apaches) = pool.map(answers, laboratories)
     assert ours.keys() == apaches.keys()
-    differ = {command: (ours[command], apaches[command]) for command in ours if ours[command] != apaches[command]}
-    assert {command: values for command, values in differ.items() if command not in DIFFERENT} == {}
+    differ = [command for command in ours if ours[command] != apaches[command] and command not in DIFFERENT]
+    assert differ == [], "\n".join(line for command in differ for line in compared(ours[command], apaches[command]))
     for command, (_, wanted, told) in DIFFERENT.items():
         assert re.search(wanted, ours[command], re.M), ours[command]
         assert re.search(told, apaches[command], re.M), apaches[command]
