@@ -20,6 +20,7 @@ from itertools import count
 
 from controller.config import ControllerConfig
 from controller.elections.leadership import Leadership
+from controller.operations import EntryWatch, NoEntryWatch, Outcome
 from controller.quorum.observers import Observers, RoleFeed
 from controller.quorum.peer_addresses import PeerAddresses
 from controller.quorum.quorum_requests import QUORUM_CODES, QuorumRequests
@@ -63,12 +64,14 @@ class ControllerMachine:
         wall_offset_ms: int = 0,
         overridden: frozenset[str] = frozenset(),
         release: str | None = None,
+        watch: EntryWatch | None = None,
     ) -> None:
         """`now_ms + wall_offset_ms` is the wall time that elections are remembered with; `overridden` are the keys that
-        an earlier request 1009 has changed; `release` is told to who asks for its state."""
+        an earlier request 1009 has changed; `release` is told to who asks for its state; `watch` hears of entries."""
         self._config = config
         self._overridden = overridden
         self._release = release
+        self._watch = watch or NoEntryWatch()
         self._config_answer = ConfigAnswer()
         self._wall_offset_ms = wall_offset_ms
         self._raft = raft
@@ -384,11 +387,13 @@ class ControllerMachine:
         changes, leadership.batch = leadership.batch, []
         place = self._raft.propose(now_ms, encode_events([event for change in changes for event in change.events]))
         if place is None:
+            self._watch.refused()
             self._refuse_changes(changes)
             leadership.lost(now_ms, changes)
             return
         term, index = place
         self._changes[index] = (term, changes)
+        self._watch.proposed(index)
 
     def _refuse_changes(self, changes: list[Proposal]) -> None:
         for change in changes:
@@ -429,6 +434,7 @@ class ControllerMachine:
         proposed_term, changes = self._changes.pop(index, (Term(0), []))
         if not changes:
             return
+        self._watch.ended(index, Outcome.SUCCESS if proposed_term == term else Outcome.FAILED)
         if proposed_term != term:
             self._refuse_changes(changes)
             return
@@ -454,7 +460,9 @@ class ControllerMachine:
         self._restoring, self._restored_index = ImageReader(snapshot.data), snapshot.index
         self._image, self._image_at_ms = None, now_ms
         self._backlog.clear()
-        self._changes = {index: item for index, item in self._changes.items() if index > snapshot.index}
+        for index in [index for index in self._changes if index <= snapshot.index]:
+            del self._changes[index]
+            self._watch.ended(index, Outcome.TIMEOUT)
 
     def _let_go(self, now_ms: int) -> None:
         """One slice."""

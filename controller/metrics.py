@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from controller.machine import ControllerMachine
+from controller.operations import OperationCounts, Outcome
 from rmqha.model.readiness import Readiness
 from rmqha.model.series import Collecting, MetricFamilies, MetricKind, Series, put_remoting
 
 MAX_GROUPS = 1000
 """Groups with series of their own; the sums count all."""
 GROUPS_PER_STEP = 50
+_APPEND = "append"
+"""RocketMQ's only kind of operation."""
 _GROUP = ("cluster", "broker_set")
 _ROLES = {"CANDIDATE": 1, "PRE_CANDIDATE": 1, "FOLLOWER": 2, "LEADER": 3}
 """Values that RocketMQ's controllers show; 0: none of these."""
@@ -22,6 +25,34 @@ _ROLES = {"CANDIDATE": 1, "PRE_CANDIDATE": 1, "FOLLOWER": 2, "LEADER": 3}
 ROLE = Series("role", MetricKind.GAUGE, "Raft role: 1 candidate, 2 follower, 3 leader", own=False)
 ACTIVE_BROKERS = Series(
     "active_broker_num", MetricKind.GAUGE, "Leader only: live replicas of a group", _GROUP, own=False
+)
+REQUESTS = Series(
+    "request_total",
+    MetricKind.COUNTER,
+    "Requests, by how they ended: success if they were answered, whatever it says; timeout if the asker was gone",
+    ("request_type", "request_handle_status"),
+    own=False,
+)
+REQUEST_TIME = Series(
+    "request_latency_microseconds",
+    MetricKind.HISTOGRAM,
+    "Microseconds from a request to its answer",
+    ("request_type",),
+    own=False,
+)
+ENTRIES = Series(
+    "dledger_op_total",
+    MetricKind.COUNTER,
+    "Raft entries that this controller proposed, by how they ended",
+    ("dledger_operation", "dLedger_operation_status"),
+    own=False,
+)
+ENTRY_TIME = Series(
+    "dledger_op_latency_microseconds",
+    MetricKind.HISTOGRAM,
+    "Microseconds until a Raft entry is applied",
+    ("dledger_operation", "dLedger_operation_status"),
+    own=False,
 )
 TERM = Series("rmqha_controller_term", MetricKind.GAUGE, "Raft term")
 HAS_LEADER = Series("rmqha_controller_has_leader", MetricKind.GAUGE, "1 if it knows the leader of the controllers")
@@ -62,7 +93,12 @@ def standing(machine: ControllerMachine, now_ms: int) -> Readiness:
     return Readiness(role, bool(raft.leader), reason, facts)
 
 
-def collect(machine: ControllerMachine, now_ms: int, remoting: Mapping[str, int]) -> Collecting:
+def collect(
+    machine: ControllerMachine,
+    now_ms: int,
+    remoting: Mapping[str, int],
+    operations: OperationCounts | None = None,
+) -> Collecting:
     """`remoting`: the counts of `rmqha.host.net.remoting.Statistics`."""
     config, raft = machine.config, machine.raft_state(now_ms)
     # the labels that RocketMQ's controllers have
@@ -80,12 +116,25 @@ def collect(machine: ControllerMachine, now_ms: int, remoting: Mapping[str, int]
     families.put(APPLIED_INDEX, raft.applied_index)
     families.put(SNAPSHOT_INDEX, raft.snapshot_index)
     put_remoting(families, remoting)
+    if operations is not None:
+        _put_operations(families, operations)
     if not machine.is_leading:
         return families
     for peer, progress in (raft.followers or {}).items():
         families.put(FOLLOWER_LAG, max(0, raft.last_index - progress.match_index), peer)
     yield from _put_groups(families, machine, now_ms)
     return families
+
+
+def _put_operations(families: MetricFamilies, operations: OperationCounts) -> None:
+    for (kind, outcome), count in operations.requests.items():
+        families.put(REQUESTS, count, kind, outcome.value)
+    for kind, times in operations.request_times.items():
+        families.put_histogram(REQUEST_TIME, times, kind)
+    for outcome, count in operations.entries.items():
+        families.put(ENTRIES, count, _APPEND, outcome.value)
+    if any(operations.entry_times.counts):
+        families.put_histogram(ENTRY_TIME, operations.entry_times, _APPEND, Outcome.SUCCESS.value)
 
 
 def _put_groups(families: MetricFamilies, machine: ControllerMachine, now_ms: int) -> Iterator[None]:

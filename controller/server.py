@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, suppress
+from time import perf_counter_ns
 from typing import TypeVar
 
 import trio
@@ -18,10 +19,11 @@ import trio
 from controller.config import ControllerConfig
 from controller.machine import ControllerMachine
 from controller.metrics import collect, standing
+from controller.operations import OperationCounts
 from controller.peer_words import peer_words
 from controller.quorum.raft_guard import RaftGuard
 from controller.quorum.raft_log import DurableRaftLog
-from controller.state.action import Notify, Probe, Reply, SaveConfig, SendRaft, WriteSnapshot
+from controller.state.action import Notify, Probe, Reply, SaveConfig, SendRaft, Token, WriteSnapshot
 from controller.state.event import Cause
 from rmqha import __version__
 from rmqha.host.access import security, security_watch
@@ -114,6 +116,10 @@ class _Store:
         self._release()
 
 
+def _now_us() -> int:
+    return perf_counter_ns() // 1000
+
+
 def _answer_in_steps(session: Session, command: Command, body: Generator[None, None, bytes]) -> Iterator[None]:
     answer = command.reply(body=(yield from body))
     if not command.is_oneway:
@@ -131,8 +137,10 @@ class ControllerServer:
         raft_guard: RaftGuard,
         nursery: trio.Nursery,
         poller: Poller,
+        operations: OperationCounts | None = None,
     ) -> None:
-        """`raft_client` asks the other controllers, `client` everybody else."""
+        """`raft_client` asks the other controllers, `client` everybody else. `operations`: where metrics are shown."""
+        self._operations = operations
         self._raft_client = raft_client
         self._raft_guard = raft_guard
         self._raft_refusal = ""
@@ -184,7 +192,9 @@ class ControllerServer:
         self._store = store
         wall_offset_ms = self._clock.wall_ms() - now_ms
         overridden = frozenset(store.overrides)
-        self._machine = ControllerMachine(config, node, image, self._tracer, wall_offset_ms, overridden, __version__)
+        self._machine = ControllerMachine(
+            config, node, image, self._tracer, wall_offset_ms, overridden, __version__, self._operations
+        )
         self._machine.start(now_ms)
         self._nursery.start_soon(self._drive)
         self._nursery.start_soon(self._tick)
@@ -201,7 +211,7 @@ class ControllerServer:
     def collect(self) -> Collecting:
         """For /metrics."""
         assert self._machine is not None
-        return collect(self._machine, self._clock.now_ms(), self.remoting.as_dict())
+        return collect(self._machine, self._clock.now_ms(), self.remoting.as_dict(), self._operations)
 
     @property
     def is_sole_voter(self) -> bool:
@@ -217,14 +227,21 @@ class ControllerServer:
         machine, now_ms = self._machine, self._clock.now_ms()
         if machine is None:
             return
+        operations = self._operations
         for command in commands:
+            if operations is not None:
+                operations.received(session.id, command)
             try:
                 self._serve(machine, now_ms, session, command)
             except RemoteProtocolError:
                 raise
             except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
+                if operations is not None:
+                    operations.failed(session.id, command.opaque)
                 session.fail(error, [command])
                 break  # what was decided before is performed all the same
+            if operations is not None and command.is_oneway:
+                operations.answered(session.id, command.opaque)
         if self._poller.is_busy and not session.is_urgent:
             self._perform()
             self._unpumped.set()
@@ -280,6 +297,8 @@ class ControllerServer:
 
     def closed(self, session: Session) -> None:
         self._raft_guard.closed(session)
+        if self._operations is not None:
+            self._operations.closed(session.id)
         ending = trio.current_effective_deadline() == float("-inf")
         if self._machine is not None and not ending:
             self._machine.session_closed(self._clock.now_ms(), session.id)
@@ -324,8 +343,7 @@ class ControllerServer:
         for action in self._machine.actions():
             match action:
                 case Reply(token, command):
-                    assert isinstance(token, Session)
-                    token.send(command)
+                    self._answer(token, command)
                 case SendRaft(peer, address, sender_address, data):
                     self._queue_raft(peer, address, sender_address, data)
                 case Probe():
@@ -336,6 +354,12 @@ class ControllerServer:
                     self._nursery.start_soon(self._write_snapshot, snapshot)
                 case SaveConfig():
                     self._nursery.start_soon(self._save_config, action)
+
+    def _answer(self, token: Token, reply: Command) -> None:
+        assert isinstance(token, Session)
+        if self._operations is not None:
+            self._operations.answered(token.id, reply.opaque)
+        token.send(reply)
 
     async def _drive(self) -> None:
         """Make durable, advance, again. The only task that writes to the log. Raises StoreError when the disk fails:
@@ -374,8 +398,7 @@ class ControllerServer:
             remark = f"in force until a restart, but {OVERRIDES_FILE} cannot be written: {error.strerror or error}"
             reply = None if reply is None else reply.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
         if reply is not None:
-            assert isinstance(action.token, Session)
-            action.token.send(reply)
+            self._answer(action.token, reply)
 
     async def _write(self, write: Callable[[T], None], what: T) -> None:
         """In a worker thread; StoreError, one sentence, when the disk fails."""
@@ -491,7 +514,8 @@ async def run_controller(
             trio.open_nursery() as nursery,
         ):
             poller = Poller()
-            server = ControllerServer(tracer, client, raft_client, RaftGuard(secured), nursery, poller)
+            operations = OperationCounts(_now_us) if exposure is not None else None
+            server = ControllerServer(tracer, client, raft_client, RaftGuard(secured), nursery, poller, operations)
             port: int = await nursery.start(
                 lambda task_status: serve(
                     server,

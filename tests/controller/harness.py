@@ -12,6 +12,7 @@ from typing import Any
 
 from controller.config import ControllerConfig
 from controller.machine import ControllerMachine
+from controller.operations import OperationCounts
 from controller.state.action import Notify, Probe, Reply, SaveConfig, SendRaft, WriteSnapshot
 from controller.state.replicas_info import BrokerGroup
 from rmqha.model.code import RequestCode, ResponseCode
@@ -147,7 +148,8 @@ class Node:
             self.cluster.now_ms,
         )
         image = self.snapshot.data if self.snapshot else b""
-        self.machine = ControllerMachine(self.config, raft, image, self.tracer)
+        self.watch = OperationCounts(lambda: self.cluster.now_ms * 1000)
+        self.machine = ControllerMachine(self.config, raft, image, self.tracer, watch=self.watch)
         self.up = True
         self.machine.start(self.cluster.now_ms)
         self.pump()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from controller import metrics
+from controller import metrics, operations
 from controller.metrics import (
     ACTIVE_BROKERS,
+    ENTRIES,
     FOLLOWER_LAG,
     GROUPS,
     GROUPS_LEFT_OUT,
@@ -19,8 +20,12 @@ from controller.metrics import (
     collect,
     standing,
 )
+from controller.operations import OperationCounts, Outcome
 from rmqha.host.net.statistics import Statistics
+from rmqha.model.code import RequestCode
+from rmqha.model.offset import RaftIndex
 from rmqha.model.series import MetricFamilies, Series, filled
+from rmqha.wire.command import Command
 from tests.controller.harness import Cluster, group_of
 
 COUNTS = Statistics().as_dict()
@@ -86,3 +91,80 @@ def test_the_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     cluster, _ = group_of(3)
     families = filled(collect(cluster.leader.machine, cluster.now_ms, COUNTS))
     assert (values(families, GROUPS), values(families, GROUPS_LEFT_OUT), values(families, SET_SIZE)) == ([1], [1], [])
+
+
+class _Us:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.us = 0
+
+    def __call__(self) -> int:
+        return self.us
+
+
+def command(code: int, opaque: int) -> Command:
+    return Command(code, {}, opaque=opaque)
+
+
+def test_requests_are_counted_by_how_they_end() -> None:
+    now = _Us()
+    counts = OperationCounts(now)
+    for opaque, code in enumerate((1001, 1001, 1005, 904, 4711, RequestCode.RMQHA_RAFT_MESSAGE)):
+        counts.received(7, command(code, opaque))
+    now.us = 40
+    counts.answered(7, 0)
+    counts.answered(7, 0)
+    now.us = 2_000_000
+    counts.answered(7, 1)
+    counts.failed(7, 2)
+    counts.answered(8, 3)
+    counts.closed(7)
+    counts.closed(7)
+    assert counts.requests == {
+        ("CONTROLLER_ALTER_SYNC_STATE_SET", Outcome.SUCCESS): 2,
+        ("CONTROLLER_GET_METADATA_INFO", Outcome.FAILED): 1,
+        ("CONTROLLER_BROKER_HEARTBEAT", Outcome.TIMEOUT): 1,
+    }
+    (times,) = counts.request_times.values()
+    shown = {bound: count for bound, count in zip(times.bounds, times.counts, strict=False) if count}
+    assert shown == {50.0: 1, 3_000_000.0: 1} and times.total == 2_000_040
+
+
+def test_requests_without_an_answer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "MAX_BEGUN_COUNT", 2)
+    counts = OperationCounts(_Us())
+    for opaque in range(5):
+        counts.received(1, command(1001, opaque))
+    counts.closed(1)
+    counts.received(2, command(1001, 0))
+    counts.answered(2, 0)
+    assert counts.requests.total() == 3
+
+
+def test_entries_are_counted_by_how_they_end() -> None:
+    now = _Us()
+    counts = OperationCounts(now)
+    for index in (1, 2, 3):
+        counts.proposed(RaftIndex(index))
+    now.us = 700
+    counts.ended(RaftIndex(1), Outcome.SUCCESS)
+    counts.ended(RaftIndex(2), Outcome.TIMEOUT)
+    counts.proposed(RaftIndex(3))  # another leader's took the place of the first
+    counts.ended(RaftIndex(3), Outcome.FAILED)
+    counts.refused()
+    assert counts.entries == {Outcome.SUCCESS: 1, Outcome.TIMEOUT: 1, Outcome.FAILED: 3}
+    assert counts.entry_times.total == 700
+
+
+def test_a_machine_tells_of_its_entries() -> None:
+    """Every change that a leader proposed ends once; a follower proposes none."""
+    cluster, _ = group_of(3)
+    counts = {node.node_id: node.watch for node in cluster.nodes.values()}
+    leading = counts.pop(cluster.leader.node_id)
+    assert leading.entries[Outcome.SUCCESS] >= 4, "three brokers and a master"
+    assert set(leading.entries) == {Outcome.SUCCESS} and not any(other.entries for other in counts.values())
+    families = filled(collect(cluster.leader.machine, cluster.now_ms, COUNTS, leading))
+    (shown,) = families.samples[ENTRIES]
+    assert shown.labels["dledger_operation"] == "append" and shown.labels["dLedger_operation_status"] == "success"
+    assert shown.value == leading.entries[Outcome.SUCCESS]

@@ -80,6 +80,8 @@ class Lab:
         """Controllers that are no part of the name server, by address."""
         self.security: dict[str, str] = {}
         """Keys that all servers of ours get."""
+        self.controller_keys: dict[str, str] = {}
+        """Keys that a name server with its controller gets, whoever's it is."""
         self._processes: list[Process] = []
         self._client_count = 0
         self._mqadmin: MqAdmin | None = None
@@ -98,6 +100,7 @@ class Lab:
             "controllerDLegerPeers": f"n0-{self.controller}",
             "controllerDLegerSelfId": "n0",
             "controllerStorePath": str(self.scratch / "controller"),
+            **self.controller_keys,
         }
 
     def our_name_server(self) -> list[str]:
@@ -256,6 +259,11 @@ class Lab:
         body = ask_json(self.name_server, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         datas = body.get("brokerDatas") or []
         return {str(key): value for key, value in datas[0]["brokerAddrs"].items()} if datas else {}
+
+    def permission(self, topic: str) -> int:
+        """Permission of the topic on the group, as clients are told; -1 if it has no route."""
+        datas = ask_json(self.name_server, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}).get("queueDatas")
+        return int(datas[0]["perm"]) if datas else -1
 
     def close(self) -> None:
         for process in reversed(self._processes):

@@ -100,9 +100,10 @@ class Laboratory:
         return self.brokers[0]
 
 
-def opened(java: Java, scratch: Path, whose: str) -> Lab:
-    """A name server with controller."""
+def opened(java: Java, scratch: Path, whose: str, keys: dict[str, str] | None = None) -> Lab:
+    """A name server with controller; `keys` are more of theirs."""
     lab = Lab(java, scratch)
+    lab.controller_keys = keys or {}
     if whose == "ours":
         lab.start_our_name_server()
     else:

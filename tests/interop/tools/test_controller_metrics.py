@@ -1,0 +1,92 @@
+"""Controllers of ours and Apache's show the same series of their requests and entries to Prometheus."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from rmqha.model.code import RequestCode
+from rmqha.ops.local.preflight import free_ports
+from tests.interop.lab.java import Java
+from tests.interop.lab.lab import Lab
+from tests.interop.lab.processes import call
+from tests.interop.lab.same_commands import opened
+
+pytestmark = pytest.mark.interop
+
+WHOSE = ("ours", "apaches")
+BROKER = {"clusterName": "c", "brokerName": "b", "brokerId": "1"}
+ADDRESS = {"brokerAddress": "127.0.0.1:1", "brokerAddr": "127.0.0.1:1"}
+BEAT = {"epoch": "-1", "maxOffset": "0", "confirmOffset": "-1"}
+ASKED = (
+    (RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, BROKER),
+    (RequestCode.CONTROLLER_APPLY_BROKER_ID, {**BROKER, "appliedBrokerId": "1", "registerCheckCode": "x;1"}),
+    (RequestCode.CONTROLLER_REGISTER_BROKER, {**BROKER, **ADDRESS}),
+    (RequestCode.BROKER_HEARTBEAT, {**BROKER, **ADDRESS, **BEAT}),
+    (RequestCode.CONTROLLER_GET_REPLICA_INFO, BROKER),
+    (RequestCode.CONTROLLER_GET_CONFIG, {}),
+    (RequestCode.CONTROLLER_CLEAN_BROKER_METADATA, {**BROKER, "brokerControllerIdsToClean": "1"}),
+    (4711, {}),
+)
+SERIES = ("request_total", "request_latency_microseconds", "dledger_op_total", "dledger_op_latency_microseconds")
+OF_THE_SERVER = {"address", "group", "peer_id", "otel_scope_name"}
+
+
+@pytest.fixture(scope="module")
+def texts(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """What each shows after the same requests."""
+    labs: list[Lab] = []
+    try:
+        found = []
+        for whose in WHOSE:
+            port = free_ports(1)
+            scratch: Path = tmp_path_factory.mktemp(whose)
+            prometheus = {"metricsExporterType": "PROM", "metricsPromExporterPort": str(port)}
+            keys = {"httpPort": str(port)} if whose == "ours" else prometheus
+            labs.append(opened(java, scratch, whose, keys))
+            for code, ext in ASKED:
+                assert call(labs[-1].controller, code, ext) is not None, code
+            with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                found.append(answer.read().decode())
+        yield found
+    finally:
+        for lab in labs:
+            lab.close()
+
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def samples(text: str) -> Samples:
+    """Values by name and labels, but for the labels that every series of a server has."""
+    found: Samples = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name.startswith(SERIES):
+                labels = frozenset(item for item in sample.labels.items() if item[0] not in OF_THE_SERVER)
+                found[sample.name, labels] = sample.value
+    return found
+
+
+def test_the_series_are_those_of_apaches_controller(texts: list[str]) -> None:
+    ours, apaches = map(samples, texts)
+    assert {re.sub("_(bucket|sum|count)$", "", name) for name, _ in apaches} == set(SERIES)
+    assert ours.keys() == apaches.keys()
+
+
+def requests(text: str) -> dict[str, float]:
+    """Number of requests by type."""
+    found = samples(text).items()
+    return {dict(labels)["request_type"]: value for (name, labels), value in found if name == SERIES[0]}
+
+
+def test_requests_are_counted_alike(texts: list[str]) -> None:
+    """But those that the laboratory asks until somebody leads."""
+    ours, apaches = map(requests, texts)
+    assert ours.pop("CONTROLLER_GET_METADATA_INFO") and apaches.pop("CONTROLLER_GET_METADATA_INFO")
+    assert ours == apaches and set(ours.values()) == {1.0} and len(ours) == len(ASKED) - 1
