@@ -154,7 +154,7 @@ class BrokerCore:
         for table in tables:
             for line in table.findings:
                 tracer.event("recovery", finding=line)
-        self.retry_rules = rules = RetryRules(self.topics, self.groups, self.locks)
+        self.retry_rules = rules = RetryRules(config, self.topics, self.groups, self.locks)
         levels, held = len(levels_ms), (self.feed.wait, shell)
         keys = _unique_keys(store_host, host, clock.wall_ms())
         send_parts = (*held, kernel, keys, clock, self.timers.recall_fault)
@@ -237,6 +237,7 @@ class BrokerCore:
             selectors,
             self.driver,
             self.send,
+            self.retry_rules,
             self.recalls,
             self.transactions,
             self.pops,
@@ -277,8 +278,11 @@ class BrokerCore:
 
     def _configure(self, config: BrokerConfig) -> None:
         self.timers.rules = _timer_rules(config)
+        granted = self.topics.granted
         for part in self._configured:
             part.configure(config)
+        if self.topics.granted != granted and self.replica.is_master:
+            self.topics.granted_anew()
         self.quotas.configure(config.quotas)
 
     # --- what driver and tables tell ----------------------------------------------------------------------------------

@@ -13,14 +13,12 @@ from dataclasses import dataclass, field, replace
 import trio
 
 from rmqha.host.net.remoting import RemotingClient
-from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.code import PERM_READ, PERM_WRITE, RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RemoteProtocolError, RmqhaError, UnreachableError, UsageError
 from rmqha.model.identity import parse_address
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 
-PERM_READ = 4
-PERM_WRITE = 2
 AUTO_CREATE_TOPIC = "TBW102"
 """The topic whose route serves a topic that does not exist yet, if the brokers create topics on the first send."""
 AUTO_CREATE_QUEUE_COUNT = 4

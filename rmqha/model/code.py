@@ -1,8 +1,24 @@
-"""Request and response codes of RocketMQ 5, and our own from 52000 (ruling 20). Fixed numbers: they are on the wire."""
+"""Request and response codes of RocketMQ 5, and our own from 52000 (ruling 20); permissions. Fixed numbers: they are on
+the wire."""
 
 from __future__ import annotations
 
 from enum import IntEnum
+
+PERM_INHERIT = 1
+PERM_WRITE = 2
+PERM_READ = 4
+"""Bits of a topic's permission, and of brokerPermission."""
+
+
+class ForbiddenType(IntEnum):
+    """Field `forbiddenType` of a pull that is refused with NO_PERMISSION: by what."""
+
+    BROKER = 1
+    GROUP = 2
+    TOPIC = 3
+    BROADCASTING = 4
+    SUBSCRIPTION = 5
 
 
 class RequestCode(IntEnum):

@@ -15,8 +15,8 @@ from rmqha.broker.tables import config_table
 from rmqha.broker.tables.clients import ClientTable
 from rmqha.broker.tables.config_table import mapping
 from rmqha.broker.tables.groups import GroupTable
-from rmqha.broker.tables.topics import PERM_READ, TopicTable
-from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.broker.tables.topics import TopicTable
+from rmqha.model.code import PERM_READ, RequestCode, ResponseCode
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.message import RETRY_PREFIX
 from rmqha.port import Clock, Disk

@@ -230,7 +230,9 @@ class PopProcessor:
         self._admit()
         wait_ms = self._wait_ms(command)
         if wait_ms < -TOO_LATE_MS:
-            raise RequestError(ResponseCode.POLLING_TIMEOUT, f"the broker[{self._own}] pop message is timeout too much")
+            raise RequestError(
+                ResponseCode.POLLING_TIMEOUT, f"the broker[{self._config.own_ip}] pop message is timeout too much"
+            )
         pop = self._parse(command, channel.peer)
         found = self._find(pop)
         if found.parts:
@@ -289,20 +291,25 @@ class PopProcessor:
         return poll_ms if born_ms == 0 else born_ms + poll_ms - self._clock.wall_ms()
 
     # --- checks -------------------------------------------------------------------------------------------------------
-    @property
-    def _own(self) -> str:
-        return self._config.broker_ip1 or self._config.listen_address
+    def _require_reads(self, doing: str) -> None:
+        """Raises RequestError if brokerPermission grants none."""
+        if not self._config.grants_reads:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"the broker[{self._config.own_ip}] {doing} message is forbidden"
+            )
 
     def _parse(self, command: Command, peer: str) -> _Pop:
         max_count, invisible_ms = number(command, "maxMsgNums"), number(command, "invisibleTime")
+        self._require_reads("pop")
         if max_count > MAX_COUNT:
             raise RequestError(
-                ResponseCode.INVALID_PARAMETER, f"the broker[{self._own}] pop message's num is greater than {MAX_COUNT}"
+                ResponseCode.INVALID_PARAMETER,
+                f"the broker[{self._config.own_ip}] pop message's num is greater than {MAX_COUNT}",
             )
         if not self._config.timer_wheel_enable:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
-                f"the broker[{self._own}] pop message is forbidden because timerWheelEnable is false",
+                f"the broker[{self._config.own_ip}] pop message is forbidden because timerWheelEnable is false",
             )
         max_ms = self._config.timer_max_delay_sec * 1000
         if max_count < 1 or not 0 < invisible_ms <= max_ms:
@@ -597,6 +604,7 @@ class PopProcessor:
         """Tell, now or when it is so, that there are messages. Raises RequestError."""
         if not self._appends.is_serving:
             self._admit()
+        self._require_reads("peeking")
         topic, group = self._topic(command, channel.peer), self._group(command)
         queue_id, is_ordered = number(command, "queueId"), truth(command, "order")
         attempt_id = command.ext.get("attemptId")
@@ -639,6 +647,7 @@ class PopProcessor:
     # --- 200052, 200055 -----------------------------------------------------------------------------------------------
     def _peek(self, channel: Channel, command: Command) -> Command:
         """Messages that a pop would take, without taking them."""
+        self._require_reads("peeking")
         topic, group = self._topic(command, channel.peer), self._group(command)
         max_count, queue_id = number(command, "maxMsgNums"), number(command, "queueId")
         if not 0 < max_count <= MAX_COUNT:
@@ -665,6 +674,7 @@ class PopProcessor:
         return command.reply(ResponseCode.SUCCESS, ext, b"".join(records), "FOUND")
 
     def _polling_info(self, channel: Channel, command: Command) -> Command:
+        self._require_reads("peeking")
         topic, group = self._topic(command, channel.peer), self._group(command)
         line = Line(topic.name, group, number(command, "queueId"), RequestCode.POP_MESSAGE)
         return command.reply(ResponseCode.SUCCESS, {"pollingNum": str(self.polls.size_of(line))})

@@ -188,5 +188,6 @@ class BrokerProcessor:
 
 
 def _refused(command: Command, error: RequestError | RemoteProtocolError | DamagedError) -> Command:
-    code = error.code if isinstance(error, RequestError) else ResponseCode.SYSTEM_ERROR
-    return command.reply(code, {}, remark=str(error))
+    if isinstance(error, RequestError):
+        return command.reply(error.code, error.ext, remark=str(error))
+    return command.reply(ResponseCode.SYSTEM_ERROR, {}, remark=str(error))

@@ -20,7 +20,7 @@ from rmqha.broker.tables.clients import TAG, ClientTable, ConsumerGroupInfo, par
 from rmqha.broker.tables.groups import GroupTable, default_group
 from rmqha.broker.tables.offsets import MAX_ENTRY_COUNT, OffsetTable
 from rmqha.broker.tables.topics import TopicTable
-from rmqha.model.code import SEE_FAQ, ResponseCode
+from rmqha.model.code import SEE_FAQ, ForbiddenType, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import DamagedError
 from rmqha.model.offset import MASTER_ID, PhyOffset, QueueOffset
@@ -204,15 +204,17 @@ class PullProcessor:
     def _parse(self, command: Command, peer: str, master: bool) -> _Pull:
         group_name, topic_name = text(command, "consumerGroup"), text(command, "topic")
         queue_id = number(command, "queueId")
+        if not self._config.grants_reads:
+            raise self._not_granted()
         group = self._group(group_name, master)
         if not group.get("consumeEnable", True):
-            raise RequestError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group_name}")
+            raise _forbidden(ForbiddenType.GROUP, f"subscription group no permission, {group_name}")
         topic = self._topics.get(topic_name)
         if topic is None:
             remark = f"topic[{topic_name}] not exist, apply first please! {SEE_FAQ}"
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, remark)
         if not topic.readable:
-            raise RequestError(ResponseCode.NO_PERMISSION, f"the topic[{topic_name}] pulling message is forbidden")
+            raise _forbidden(ForbiddenType.TOPIC, f"the topic[{topic_name}] pulling message is forbidden")
         if not 0 <= queue_id < topic.read_queue_count:
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER,
@@ -233,6 +235,10 @@ class PullProcessor:
             topic.sys_flag,
             int(group.get("groupSysFlag", 0)),
         )
+
+    def _not_granted(self) -> RequestError:
+        remark = f"the broker[{self._config.own_ip}] pulling message is forbidden"
+        return _forbidden(ForbiddenType.BROKER, remark)
 
     def _group(self, name: str, master: bool) -> Mapping[str, Any]:
         """Only a master makes groups; a slave serves one that it has not heard of yet by the defaults."""
@@ -266,12 +272,12 @@ class PullProcessor:
         if group is None or subscription is None:
             raise RequestError(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
         if group.message_model == "BROADCASTING" and not broadcast_allowed:
-            raise RequestError(
-                ResponseCode.NO_PERMISSION, f"the consumer group[{group_name}] can not consume by broadcast way"
+            raise _forbidden(
+                ForbiddenType.BROADCASTING, f"the consumer group[{group_name}] can not consume by broadcast way"
             )
         if self._groups.is_forbidden(group_name, topic):
-            raise RequestError(
-                ResponseCode.NO_PERMISSION, f"the consumer group[{group_name}] is forbidden for topic[{topic}]"
+            raise _forbidden(
+                ForbiddenType.SUBSCRIPTION, f"the consumer group[{group_name}] is forbidden for topic[{topic}]"
             )
         if subscription.version < number(command, "subVersion", 0):
             # A Java client whose queues have changed may tell so with its next heartbeat only, up to 30 s later. It
@@ -414,6 +420,10 @@ class PullProcessor:
             refused = denied(hold.command, reason)
             hold.channel.send(hold.command.reply(refused.code, {}, remark=reason))
             return True
+        if not self._config.grants_reads:
+            refusal = self._not_granted()
+            hold.channel.send(hold.command.reply(refusal.code, refusal.ext, remark=str(refusal)))
+            return True
         wanted = hold.pull.filter
         if budget.left <= 0 and not wanted.takes_all:
             low, _ = self._log.queue_range(hold.pull.topic, hold.pull.queue_id)
@@ -502,6 +512,10 @@ class PullProcessor:
             del held[key]
             if not held:
                 del self._held[channel]
+
+
+def _forbidden(kind: ForbiddenType, remark: str) -> RequestError:
+    return RequestError(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(kind.value)})
 
 
 def _is_done(hold: _Hold, is_done: Callable[[_Hold], bool]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from rmqha.model.code import ResponseCode
@@ -53,11 +53,12 @@ Handler = Callable[[Channel, Command], Command | Work | None]
 
 
 class RequestError(RmqhaError):
-    """The request is refused: the router answers with `code` and the text."""
+    """The request is refused: the router answers with `code`, the text and the fields `ext`."""
 
-    def __init__(self, code: ResponseCode, remark: str) -> None:
+    def __init__(self, code: ResponseCode, remark: str, ext: Mapping[str, str] | None = None) -> None:
         super().__init__(remark)
         self.code = code
+        self.ext = dict(ext or {})
 
 
 def not_admitted(command: Command, code: ResponseCode, remark: str) -> Command:

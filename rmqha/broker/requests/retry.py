@@ -21,6 +21,7 @@ from rmqha.broker.tables.locks import LockTable
 from rmqha.broker.tables.topics import TopicTable, topic_name_fault
 from rmqha.ha.action import AckStatus
 from rmqha.model.code import SEE_FAQ, ResponseCode
+from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import UsageError
 from rmqha.model.message import (
     DLQ_PREFIX,
@@ -52,10 +53,20 @@ class RetryRules:
     """The rule by which a message is dead, and the topics that retries need: made on demand, told to the name servers
     at once."""
 
-    def __init__(self, topics: TopicTable, groups: GroupTable, locks: LockTable) -> None:
+    def __init__(self, config: BrokerConfig, topics: TopicTable, groups: GroupTable, locks: LockTable) -> None:
+        self._config = config
         self._topics = topics
         self._groups = groups
         self._locks = locks
+
+    def configure(self, config: BrokerConfig) -> None:
+        self._config = config
+
+    def require_sends(self) -> None:
+        """Raises RequestError if brokerPermission grants none."""
+        if not self._config.grants_sends:
+            remark = f"the broker[{self._config.own_ip}] sending message is forbidden"
+            raise RequestError(ResponseCode.NO_PERMISSION, remark)
 
     def settings(self, group: str) -> Mapping[str, Any]:
         """Raises RequestError for a name that cannot be a group."""
@@ -136,6 +147,7 @@ class SendBackProcessor:
         if command.principal.is_restricted and (found := self._find(phy_offset)) is not None:
             require_reader(command, found, command.ext.get("originTopic"))
         settings = self._rules.settings(group)
+        self._rules.require_sends()
         queue_count = int(settings["retryQueueNums"])
         if queue_count <= 0:
             channel.send(command.reply())  # a group without retries drops what fails

@@ -265,6 +265,7 @@ class SendProcessor:
             topic is None
             or topic.is_batch
             or not topic.writable
+            or (topic.order and not self._config.grants_sends)
             or is_broker_only(name)
             or name.startswith(RETRY_PREFIX)
         ):
@@ -525,6 +526,9 @@ class SendProcessor:
 
     def _topic(self, request: _Request) -> TopicConfig:
         topic = self._topics.get(request.topic)
+        if topic is not None and topic.order and not self._config.grants_sends:
+            remark = f"the broker[{self._config.own_ip}] sending message is forbidden"
+            raise _Refused(ResponseCode.NO_PERMISSION, remark)
         if topic is None or is_broker_only(topic.name):
             refusal = refusal_to_send(request.topic)
             if refusal is not None:
@@ -591,9 +595,9 @@ class SendProcessor:
         if request.is_batch or delayed:
             raise _illegal("a transactional message can be neither a batch nor delayed")
         if self._config.reject_transaction_message:
-            address = self._config.broker_ip1 or self._config.listen_address
             raise _Refused(
-                ResponseCode.NO_PERMISSION, f"the broker[{address}] sending transaction message is forbidden"
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._config.own_ip}] sending transaction message is forbidden",
             )
         return True
 

@@ -27,9 +27,6 @@ from rmqha.broker.tables.offsets import OffsetTable
 from rmqha.broker.tables.topics import (
     DEFAULT_TOPIC,
     MAX_QUEUE_COUNT,
-    PERM_INHERIT,
-    PERM_READ,
-    PERM_WRITE,
     TopicConfig,
     TopicTable,
     is_broker_only,
@@ -37,7 +34,7 @@ from rmqha.broker.tables.topics import (
     topic_name_fault,
 )
 from rmqha.model.access import SYSTEM_GROUP_PREFIX
-from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.code import PERM_INHERIT, PERM_READ, PERM_WRITE, RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.offset import PhyOffset, QueueOffset
 from rmqha.store.log.record import decode

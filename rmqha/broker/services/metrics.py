@@ -380,7 +380,7 @@ def _put_timers(families: MetricFamilies, core: BrokerCore) -> None:
 def _put_clients(families: MetricFamilies, core: BrokerCore) -> None:
     takes_sends = core.driver.admission()[0] is ResponseCode.SUCCESS
     serves_reads = core.replica.role is Role.MASTER or (core.config.slave_reads and core.replica.is_following)
-    families.put(PERMISSION, _READ * serves_reads + _WRITE * takes_sends)
+    families.put(PERMISSION, (_READ * serves_reads + _WRITE * takes_sends) & core.config.broker_permission)
     families.put(TOPICS, len(core.topics))
     families.put(GROUPS, len(core.groups))
     families.put(HELD_PULLS, core.pull.hold_count)

@@ -12,7 +12,7 @@ from rmqha.broker.tables import config_table
 from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
 from rmqha.broker.tables.table_file import ROWS, PendingTableWrite, TableFile
 from rmqha.broker.tables.table_version import Lineage, TableVersion
-from rmqha.model.code import ResponseCode
+from rmqha.model.code import PERM_INHERIT, PERM_READ, PERM_WRITE, ResponseCode
 from rmqha.model.config.delay_level import SCHEDULE_TOPIC, parse_delay_levels
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.message import CHECK_MAX_TOPIC, HALF_TOPIC, OP_TOPIC, REVIVE_TOPIC_PREFIX, TIMER_TOPIC
@@ -34,10 +34,7 @@ _MEMBERS = frozenset(
         "writeQueueNums",
     }
 )
-PERM_INHERIT = 1
-PERM_WRITE = 2
-PERM_READ = 4
-
+_GRANTS_ALL = PERM_READ | PERM_WRITE
 DEFAULT_TOPIC = "TBW102"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 DELETED = "rmqhaDeletedTopics"
@@ -184,6 +181,7 @@ class TopicTable:
         self._table_text = b""
         """All of them together; empty when the table has changed."""
         self._table_digest = ""
+        self._granted = config.broker_permission
         self.configure(config)
         for topic in _system_topics(config):
             self._topics[topic.name] = topic
@@ -206,6 +204,21 @@ class TopicTable:
         self._auto_create = config.auto_create_topic_enable
         self._max_count = config.max_topic_count
         self._creations = TokenBucket(config.auto_create_max_per_second, self._clock.now_ms())
+        if config.broker_permission != self._granted:
+            self._granted = config.broker_permission
+            self._texts, self._table_text = {}, b""
+            self._events.topics_changed()
+
+    def granted_anew(self) -> None:
+        """A master whose brokerPermission has changed: name servers read no table of a version that they know."""
+        self._advance([])
+        self.file.touch()
+        self._events.topics_changed()
+
+    @property
+    def granted(self) -> int:
+        """The brokerPermission by which name servers are told of the topics."""
+        return self._granted
 
     def __len__(self) -> int:
         return len(self._topics)
@@ -421,27 +434,35 @@ class TopicTable:
         """The registration as a compressed body, in steps; its topics are those of one moment."""
         version, now = self.version.to_json(), dict(self._topics)
         names = yield from sorted_in_steps(now)
-        return (yield from pack(version, len(names), (now[name].to_json() for name in names)))
+        return (yield from pack(version, len(names), (self._as_granted(now[name]).to_json() for name in names)))
+
+    def _as_granted(self, topic: TopicConfig) -> TopicConfig:
+        """The topic as name servers are told of it: with no more rights than brokerPermission grants."""
+        if self._granted & _GRANTS_ALL == _GRANTS_ALL:
+            return topic
+        return replace(topic, perm=topic.perm & self._granted)
 
     def _encoded_table(self) -> Generator[None, None, tuple[bytes, str]]:
         """All members and their digest. They are kept unless the table changes meanwhile."""
         if self._table_text:
             return self._table_text, self._table_digest
         began_with, texts, now = self.version.stamp, dict[str, tuple[TopicConfig, bytes]](), self._topics
+        granted = self._granted
         for place, name in enumerate((yield from sorted_in_steps(now)), start=1):
             topic, known = self._topics.get(name), self._texts.get(name)
             if topic is not None:
                 if known is None or known[0] is not topic:
-                    known = topic, dumps({name: topic.to_json()})[1:-1]
+                    known = topic, dumps({name: self._as_granted(topic).to_json()})[1:-1]
                 texts[name] = known
             if place % ENCODED_AT_A_TIME == 0:
                 yield
         text = b",".join(text for _, text in texts.values())
         yield
         digest = blake2b(text, digest_size=16).hexdigest()
-        self._texts = texts
-        if self.version.stamp == began_with and self._topics is now:
-            self._table_text, self._table_digest = text, digest
+        if self._granted == granted:
+            self._texts = texts
+            if self.version.stamp == began_with and self._topics is now:
+                self._table_text, self._table_digest = text, digest
         return text, digest
 
     def _members(self) -> dict[str, Any]:

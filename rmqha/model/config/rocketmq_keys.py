@@ -379,12 +379,6 @@ _BROKER = (
         "",
         below_root="brokerIdentity",
     ),
-    _refused(
-        "the broker would still take what this forbids: use topic permissions (rmqha topic alter)",
-        "brokerPermission",
-        "6",
-        "7",
-    ),
     _ignored(
         "host names in namesrvAddr and controllerAddr are looked up in any case",
         "fetchNameSrvAddrByDnsLookup fetchControllerAddrByDnsLookup",

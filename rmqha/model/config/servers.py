@@ -12,6 +12,7 @@ from typing import ClassVar, Self
 
 from rmqha.model.authorization.settings import initial_user, inner_user, request_codes
 from rmqha.model.authorization.users import AuthorizationRules, User
+from rmqha.model.code import PERM_READ, PERM_WRITE
 from rmqha.model.config.base import Config as Config
 from rmqha.model.config.base import bounded as bounded
 from rmqha.model.config.base import camel
@@ -178,13 +179,13 @@ QUOTA_KEYS = frozenset(
 """Change while a broker or a name server runs."""
 _BROKER_LIVE_KEYS = """
     accessMessageInMemoryMaxRatio autoCreateMaxPerSecond autoCreateSubscriptionGroup autoCreateTopicEnable
-    cleanFileForciblyEnable commitLogMaxBytes controllerAddr deleteFileBatchMax deleteWhen diskMaxUsedSpaceRatio
-    diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio enablePropertyFilter fileReservedTime flushIntervalCommitLog
-    haTransferBytesPerSecond longPollingMaxMs maxClientCount maxGroupCount maxTopicCount maxTransferBytesOnMessageInDisk
-    maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk maxTransferCountOnMessageInMemory namesrvAddr
-    recallMessageEnable rejectTransactionMessage scrubBytesPerSecond slaveReadEnable timerMaxDelaySec timerWheelEnable
-    transactionCheckInterval transactionCheckMax
-    transactionTimeOut useServerSideResetOffset
+    brokerPermission cleanFileForciblyEnable commitLogMaxBytes controllerAddr deleteFileBatchMax deleteWhen
+    diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio enablePropertyFilter fileReservedTime
+    flushIntervalCommitLog haTransferBytesPerSecond longPollingMaxMs maxClientCount maxGroupCount maxTopicCount
+    maxTransferBytesOnMessageInDisk maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk
+    maxTransferCountOnMessageInMemory namesrvAddr recallMessageEnable rejectTransactionMessage scrubBytesPerSecond
+    slaveReadEnable timerMaxDelaySec timerWheelEnable transactionCheckInterval transactionCheckMax transactionTimeOut
+    useServerSideResetOffset
 """
 
 
@@ -384,6 +385,11 @@ class BrokerConfig(ServerConfig):
     it."""
     redelete_hanged_file_interval: int = knob(120000, 0, 10**9, drawn=(1000, 120_000))
     """After a log file could not be removed, how long until it is tried again."""
+    broker_permission: int = knob(6, 0, 7)
+    """Rights that this broker grants to anybody, 2 to send and 4 to read, together: name servers tell clients no more
+    of any topic. Without 4 reads are refused, without 2 sends to ordered topics and messages sent back; what clients
+    with an older route send to other topics is still taken, as with RocketMQ, so that a group is emptied without an
+    error. It holds for this replica: set it on all of a group (`rmqha config set GROUP`)."""
     auto_create_topic_enable: bool = True
     """Create an unknown topic at its first send."""
     default_topic_queue_nums: int = knob(8, 1, 2**31 - 1, drawn=(4, 8))
@@ -484,6 +490,14 @@ class BrokerConfig(ServerConfig):
         return max(0, self.broker_id)
 
     @property
+    def grants_reads(self) -> bool:
+        return bool(self.broker_permission & PERM_READ)
+
+    @property
+    def grants_sends(self) -> bool:
+        return bool(self.broker_permission & PERM_WRITE)
+
+    @property
     def slave_reads(self) -> bool:
         """True if slaves serve pulls: those of a static group always do, nobody else could when the master is away."""
         return self.slave_read_enable or not self.enable_controller_mode
@@ -502,8 +516,13 @@ class BrokerConfig(ServerConfig):
         return self.total_replicas // 2 + 1
 
     @property
+    def own_ip(self) -> str:
+        """Name of this broker in the remarks of refusals."""
+        return self.broker_ip1 or self.listen_address
+
+    @property
     def address(self) -> str:
-        return join_address(self.broker_ip1 or self.listen_address, self.listen_port)
+        return join_address(self.own_ip, self.listen_port)
 
     @property
     def ha_port(self) -> int:

@@ -9,9 +9,8 @@ from typing import Any
 
 from rmqha.client.admin import Admin
 from rmqha.client.consumers.membership import TAG
-from rmqha.client.route import PERM_READ
 from rmqha.model.access import SYSTEM_GROUP_PREFIX
-from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.code import PERM_READ, RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, UnreachableError, UsageError
 from rmqha.model.message import DLQ_PREFIX, RETRY_PREFIX
 from rmqha.ops.answer import reading

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rmqha.client.admin import Admin
-from rmqha.client.route import PERM_READ, PERM_WRITE
-from rmqha.model.code import RequestCode
+from rmqha.model.code import PERM_READ, PERM_WRITE, RequestCode
 from rmqha.model.error import UsageError
 from rmqha.ops.answer import reading
 from rmqha.ops.messaging.brokers import (

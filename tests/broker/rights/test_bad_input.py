@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rmqha.broker.tables.topics import PERM_READ, PERM_WRITE, TopicConfig
-from rmqha.model.code import SEE_FAQ, RequestCode
+from rmqha.broker.tables.topics import TopicConfig
+from rmqha.model.code import PERM_READ, PERM_WRITE, SEE_FAQ, RequestCode
 from rmqha.model.code import ResponseCode as Code
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from tests.broker.support import Broker, FakeChannel, pull_command, send_command

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import pytest
+
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.store.log.retention import HOUR_MS
 from rmqha.wire.command import Command
@@ -93,8 +95,15 @@ def test_files_below_a_start_offset_go_on_demand(make_broker: Callable[..., Brok
     assert broker.store.min_phy_offset == 2 * FILE
 
 
-def test_the_request_of_mqadmin_for_queues_is_answered(broker: Broker) -> None:
-    assert broker.ask(Command(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)).code == ResponseCode.SUCCESS
+@pytest.mark.parametrize("code", [RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.CLEAN_UNUSED_TOPIC])
+def test_the_requests_of_mqadmin_for_queues_end_those_without_records(broker: Broker, code: RequestCode) -> None:
+    """Of a topic that is there or gone: a queue goes with the last of its records."""
+    broker.ask(send_command("Used"))
+    broker.core.topics.remove("Used")
+    broker.shell.woken.clear()
+    assert broker.ask(Command(code)).code == ResponseCode.SUCCESS
+    assert broker.shell.woken["retention"] == 1
+    assert broker.store.queue_range("Used", 0) == (0, 1), "its record is still in the log"
 
 
 def test_a_full_disk_refuses_sends_until_it_has_room(make_broker: Callable[..., Broker]) -> None:

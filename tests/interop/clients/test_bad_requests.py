@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from rmqha.model.code import RequestCode
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.wire.lenient_json import dumps
 from tests.broker.support import pull_command, send_command
+from tests.interop.lab.group import TIMEOUT_S
 from tests.interop.lab.java import Java
 from tests.interop.lab.lab import Lab, Node
-from tests.interop.lab.processes import call
+from tests.interop.lab.processes import call, until
 from tests.interop.lab.same_commands import made
 
 pytestmark = pytest.mark.interop
@@ -56,6 +58,10 @@ def committed(group: str, name: str) -> tuple[int, dict[str, str], bytes]:
     return RequestCode.UPDATE_CONSUMER_OFFSET, ext, b""
 
 
+def asked(code: RequestCode, **ext: str) -> tuple[int, dict[str, str], bytes]:
+    return code, ext, b""
+
+
 SENT_BACK = {"group": "G", "offset": "99999999", "delayLevel": "0", "originTopic": TOPIC, "maxReconsumeTimes": "16"}
 TO_BROKER = {
     "unknown code": (4711, dict[str, str](), b""),
@@ -71,6 +77,7 @@ TO_BROKER = {
     "pull, no topic": pulled("Nope"),
     "pull, queue id": pulled(queue_id=4),
     "pull, write only": pulled("WriteOnly"),
+    "pull, closed group": pulled(consumerGroup="Closed"),
     "pull, long group": pulled(consumerGroup="g" * 300),
     "commit, no group": committed("Never", TOPIC),
     "commit, no group and no topic": committed("Never", "Nope"),
@@ -87,8 +94,38 @@ TO_NAME_SERVER = {
     "unknown code": (4711, dict[str, str](), b""),
     "route, no topic": (RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "Nope"}, b""),
 }
+POPPED = {
+    "consumerGroup": "G",
+    "topic": TOPIC,
+    "queueId": "0",
+    "maxMsgNums": "1",
+    "invisibleTime": "60000",
+    "pollTime": "0",
+    "bornTime": "0",
+    "initMode": "0",
+}
+WITHOUT_RIGHTS = {
+    "4": {
+        "send": sent(),
+        "send, ordered": sent("Ordered"),
+        "send back": (RequestCode.CONSUMER_SEND_MSG_BACK, SENT_BACK, b""),
+        "pull": pulled(),
+    },
+    "2": {
+        "send": sent(),
+        "pull": pulled(),
+        "pop": asked(RequestCode.POP_MESSAGE, **POPPED),
+        "peek": asked(RequestCode.PEEK_MESSAGE, **POPPED),
+        "notification": asked(RequestCode.NOTIFICATION, **POPPED),
+        "polling info": asked(RequestCode.POLLING_INFO, **POPPED),
+    },
+    "6": {"send, ordered": sent("Ordered"), "pull": pulled()},
+}
+"""By brokerPermission."""
+SETTINGS = {"groupName": "Closed", "consumeEnable": False, "consumeBroadcastEnable": False}
 Requests = dict[str, tuple[int, dict[str, str], bytes]]
-Answers = dict[str, tuple[int, str | None] | None]
+Answers = dict[str, tuple[int, str | None, str | None] | None]
+"""Code, remark and forbiddenType."""
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +137,9 @@ def laboratories(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             scratch: Path = tmp_path_factory.mktemp(whose)
             lab, broker = made(java, scratch, whose)
             found.append((lab, broker))
-            for name, perm in ((TOPIC, "6"), ("WriteOnly", "2")):
-                code, ext, body = topic(name, perm=perm)
+            makes = [topic(TOPIC), topic("WriteOnly", perm="2"), topic("Ordered", order="true")]
+            makes.append((RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, dumps(SETTINGS)))
+            for code, ext, body in makes:
                 reply = call(broker.address, code, ext, body)
                 assert reply is not None and reply.code == 0
         yield found
@@ -111,14 +149,14 @@ def laboratories(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def told(address: str, requests: Requests) -> Answers:
-    """Code and remark of each answer, without what differs from one process to the other."""
+    """What stands in each answer, without what differs from one process to the other."""
     found: Answers = {}
     for name, request in requests.items():
         reply = call(address, *request)
         remark = reply.remark if reply is not None else None
         for pattern, mask in MASKS:
             remark = re.sub(pattern, mask, remark) if remark is not None else None
-        found[name] = (reply.code, remark) if reply is not None else None
+        found[name] = (reply.code, remark, reply.ext.get("forbiddenType")) if reply is not None else None
     return found
 
 
@@ -138,3 +176,28 @@ def test_the_name_servers_say_the_same(laboratories: list[Laboratory]) -> None:
     ours, apaches = (told(lab.name_server, TO_NAME_SERVER) for lab, _ in laboratories)
     assert None not in apaches.values()
     assert differences(ours, apaches) == {}
+
+
+def test_a_broker_without_a_right_says_the_same(laboratories: list[Laboratory]) -> None:
+    """brokerPermission, live: what clients are told and what name servers are."""
+
+    def answers(laboratory: Laboratory) -> dict[str, Answers]:
+        lab, broker = laboratory
+        found = {}
+        for permission, requests in WITHOUT_RIGHTS.items():
+            text = f"brokerPermission={permission}".encode()
+            reply = call(broker.address, RequestCode.UPDATE_BROKER_CONFIG, {}, text)
+            assert reply is not None and reply.code == 0, reply
+            for name in (TOPIC, "Ordered", "WriteOnly"):
+                wanted = int(permission) & (2 if name == "WriteOnly" else 6)
+                until(f"{name} is told with {wanted}", lambda: lab.permission(name) == wanted, TIMEOUT_S)  # noqa: B023
+            found[permission] = told(broker.address, requests)
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        ours, apaches = pool.map(answers, laboratories)
+    for permission, said in apaches.items():
+        assert None not in said.values()
+        assert differences(ours[permission], said) == {}, permission
+    codes = [said and said[0] for said in (*apaches["4"].values(), *apaches["2"].values(), *apaches["6"].values())]
+    assert codes.count(ResponseCode.NO_PERMISSION) == 7

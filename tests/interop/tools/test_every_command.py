@@ -106,6 +106,19 @@ def test_what_is_exported_is_the_same(laboratories: list[OtherAnswers]) -> None:
     assert keys[1] - keys[0] == LACKING_KEYS and keys[0] <= keys[1]
 
 
+def test_a_refusal_ends_with_exit_code_0(laboratories: list[OtherAnswers]) -> None:
+    """In a process of its own: Apache's program tells nobody that a server has refused, whoever's server it is."""
+
+    def ended(laboratory: OtherAnswers) -> tuple[int, bool]:
+        lab, at = laboratory.lab, laboratory.asker.brokers[0].address
+        words = ("getColdDataFlowCtrInfo", "-b", at, "-n", lab.name_server)
+        code, said, complained = lab.mqadmin(*words, settings={"interop.level": "OFF"})
+        return code, NOT_SUPPORTED.search(said + complained) is not None
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(ended, laboratories)) == [(0, True), (0, False)]
+
+
 def test_what_goes_on_for_ever_works(laboratories: list[OtherAnswers]) -> None:
     """clusterRT sends two messages, and none fails; startMonitoring tells how far behind each group is."""
 

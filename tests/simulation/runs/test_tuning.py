@@ -47,6 +47,7 @@ LEFT_OUT = {
         "max_transfer_count_on_message_in_disk", "max_transfer_count_on_message_in_memory",
         "use_server_side_reset_offset",
     },
+    "refuses what clients of the simulation read: tests/broker/rights/test_permission.py": {"broker_permission"},
     "refuses what the theme `transactions` sends: tests/broker/requests/test_send.py": {"reject_transaction_message"},
     "refuses what the theme `timers` sends: tests/broker/timers/test_service.py": {
         "timer_max_delay_sec", "timer_wheel_enable",
