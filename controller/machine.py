@@ -20,7 +20,7 @@ from itertools import count
 
 from controller.config import ControllerConfig
 from controller.elections.leadership import Leadership
-from controller.operations import EntryWatch, NoEntryWatch, Outcome
+from controller.operations import EntryWatch, NoEntryWatch, OperationResult
 from controller.quorum.observers import Observers, RoleFeed
 from controller.quorum.peer_addresses import PeerAddresses
 from controller.quorum.quorum_requests import QUORUM_CODES, QuorumRequests
@@ -434,7 +434,7 @@ class ControllerMachine:
         proposed_term, changes = self._changes.pop(index, (Term(0), []))
         if not changes:
             return
-        self._watch.ended(index, Outcome.SUCCESS if proposed_term == term else Outcome.FAILED)
+        self._watch.ended(index, OperationResult.SUCCESS if proposed_term == term else OperationResult.FAILED)
         if proposed_term != term:
             self._refuse_changes(changes)
             return
@@ -462,7 +462,7 @@ class ControllerMachine:
         self._backlog.clear()
         for index in [index for index in self._changes if index <= snapshot.index]:
             del self._changes[index]
-            self._watch.ended(index, Outcome.TIMEOUT)
+            self._watch.ended(index, OperationResult.TIMEOUT)
 
     def _let_go(self, now_ms: int) -> None:
         """One slice."""

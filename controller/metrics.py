@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from controller.machine import ControllerMachine
-from controller.operations import OperationCounts, Outcome
+from controller.operations import OperationCounts, OperationResult
 from rmqha.model.readiness import Readiness
 from rmqha.model.series import Collecting, MetricFamilies, MetricKind, Series, put_remoting
 
@@ -127,14 +127,14 @@ def collect(
 
 
 def _put_operations(families: MetricFamilies, operations: OperationCounts) -> None:
-    for (kind, outcome), count in operations.requests.items():
-        families.put(REQUESTS, count, kind, outcome.value)
+    for (kind, result), count in operations.requests.items():
+        families.put(REQUESTS, count, kind, result.value)
     for kind, times in operations.request_times.items():
         families.put_histogram(REQUEST_TIME, times, kind)
-    for outcome, count in operations.entries.items():
-        families.put(ENTRIES, count, _APPEND, outcome.value)
+    for result, count in operations.entries.items():
+        families.put(ENTRIES, count, _APPEND, result.value)
     if any(operations.entry_times.counts):
-        families.put_histogram(ENTRY_TIME, operations.entry_times, _APPEND, Outcome.SUCCESS.value)
+        families.put_histogram(ENTRY_TIME, operations.entry_times, _APPEND, OperationResult.SUCCESS.value)
 
 
 def _put_groups(families: MetricFamilies, machine: ControllerMachine, now_ms: int) -> Iterator[None]:

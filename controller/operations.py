@@ -37,7 +37,7 @@ REQUEST_TYPES = {
 """RocketMQ's names of its requests, by code; no others are counted."""
 
 
-class Outcome(Enum):
+class OperationResult(Enum):
     """End of a request or of an entry. TIMEOUT: nobody can say whether it took effect."""
 
     SUCCESS = "success"
@@ -52,7 +52,7 @@ class EntryWatch(Protocol):
         """An entry is on its way; `ended` tells how it ends."""
         ...
 
-    def ended(self, index: RaftIndex, outcome: Outcome) -> None: ...
+    def ended(self, index: RaftIndex, result: OperationResult) -> None: ...
 
     def refused(self) -> None:
         """The log took no entry."""
@@ -65,7 +65,7 @@ class NoEntryWatch:
     def proposed(self, index: RaftIndex) -> None:
         """Nobody counts."""
 
-    def ended(self, index: RaftIndex, outcome: Outcome) -> None:
+    def ended(self, index: RaftIndex, result: OperationResult) -> None:
         """Nobody counts."""
 
     def refused(self) -> None:
@@ -73,13 +73,13 @@ class NoEntryWatch:
 
 
 class OperationCounts:
-    """`requests` by (type, outcome), `request_times` by type, `entries` by outcome. Times are microseconds."""
+    """`requests` by (type, result), `request_times` by type, `entries` by result. Times are microseconds."""
 
     def __init__(self, now_us: Callable[[], int]) -> None:
         self._now_us = now_us
-        self.requests: Counter[tuple[str, Outcome]] = Counter()
+        self.requests: Counter[tuple[str, OperationResult]] = Counter()
         self.request_times: dict[str, Histogram] = {}
-        self.entries: Counter[Outcome] = Counter()
+        self.entries: Counter[OperationResult] = Counter()
         self.entry_times = Histogram(LATENCY_BOUNDS_US)
         self._begun: dict[int, dict[int, tuple[str, int]]] = {}
         """Type and begin of requests without an answer, by session and by their number there."""
@@ -97,7 +97,7 @@ class OperationCounts:
     def answered(self, session_id: int, opaque: int) -> None:
         if (found := self._take(session_id, opaque)) is not None:
             kind, began_us = found
-            self.requests[kind, Outcome.SUCCESS] += 1
+            self.requests[kind, OperationResult.SUCCESS] += 1
             times = self.request_times.get(kind)
             if times is None:
                 times = self.request_times[kind] = Histogram(LATENCY_BOUNDS_US)
@@ -106,13 +106,13 @@ class OperationCounts:
     def failed(self, session_id: int, opaque: int) -> None:
         """It met an exception that nobody foresaw."""
         if (found := self._take(session_id, opaque)) is not None:
-            self.requests[found[0], Outcome.FAILED] += 1
+            self.requests[found[0], OperationResult.FAILED] += 1
 
     def closed(self, session_id: int) -> None:
         """Nobody waits for the answers of this session any more."""
         for kind, _ in self._begun.pop(session_id, {}).values():
             self._begun_count -= 1
-            self.requests[kind, Outcome.TIMEOUT] += 1
+            self.requests[kind, OperationResult.TIMEOUT] += 1
 
     def _take(self, session_id: int, opaque: int) -> tuple[str, int] | None:
         begun = self._begun.get(session_id)
@@ -127,14 +127,14 @@ class OperationCounts:
     def proposed(self, index: RaftIndex) -> None:
         """An older one of that place has lost it to another leader's."""
         if index in self._entries_begun:
-            self.entries[Outcome.FAILED] += 1
+            self.entries[OperationResult.FAILED] += 1
         self._entries_begun[index] = self._now_us()
 
-    def ended(self, index: RaftIndex, outcome: Outcome) -> None:
+    def ended(self, index: RaftIndex, result: OperationResult) -> None:
         began_us = self._entries_begun.pop(index)
-        self.entries[outcome] += 1
-        if outcome is Outcome.SUCCESS:
+        self.entries[result] += 1
+        if result is OperationResult.SUCCESS:
             self.entry_times.add(self._now_us() - began_us)
 
     def refused(self) -> None:
-        self.entries[Outcome.FAILED] += 1
+        self.entries[OperationResult.FAILED] += 1

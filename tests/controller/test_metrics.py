@@ -20,7 +20,7 @@ from controller.metrics import (
     collect,
     standing,
 )
-from controller.operations import OperationCounts, Outcome
+from controller.operations import OperationCounts, OperationResult
 from rmqha.host.net.statistics import Statistics
 from rmqha.model.code import RequestCode
 from rmqha.model.offset import RaftIndex
@@ -122,9 +122,9 @@ def test_requests_are_counted_by_how_they_end() -> None:
     counts.closed(7)
     counts.closed(7)
     assert counts.requests == {
-        ("CONTROLLER_ALTER_SYNC_STATE_SET", Outcome.SUCCESS): 2,
-        ("CONTROLLER_GET_METADATA_INFO", Outcome.FAILED): 1,
-        ("CONTROLLER_BROKER_HEARTBEAT", Outcome.TIMEOUT): 1,
+        ("CONTROLLER_ALTER_SYNC_STATE_SET", OperationResult.SUCCESS): 2,
+        ("CONTROLLER_GET_METADATA_INFO", OperationResult.FAILED): 1,
+        ("CONTROLLER_BROKER_HEARTBEAT", OperationResult.TIMEOUT): 1,
     }
     (times,) = counts.request_times.values()
     shown = {bound: count for bound, count in zip(times.bounds, times.counts, strict=False) if count}
@@ -148,12 +148,12 @@ def test_entries_are_counted_by_how_they_end() -> None:
     for index in (1, 2, 3):
         counts.proposed(RaftIndex(index))
     now.us = 700
-    counts.ended(RaftIndex(1), Outcome.SUCCESS)
-    counts.ended(RaftIndex(2), Outcome.TIMEOUT)
+    counts.ended(RaftIndex(1), OperationResult.SUCCESS)
+    counts.ended(RaftIndex(2), OperationResult.TIMEOUT)
     counts.proposed(RaftIndex(3))  # another leader's took the place of the first
-    counts.ended(RaftIndex(3), Outcome.FAILED)
+    counts.ended(RaftIndex(3), OperationResult.FAILED)
     counts.refused()
-    assert counts.entries == {Outcome.SUCCESS: 1, Outcome.TIMEOUT: 1, Outcome.FAILED: 3}
+    assert counts.entries == {OperationResult.SUCCESS: 1, OperationResult.TIMEOUT: 1, OperationResult.FAILED: 3}
     assert counts.entry_times.total == 700
 
 
@@ -162,9 +162,9 @@ def test_a_machine_tells_of_its_entries() -> None:
     cluster, _ = group_of(3)
     counts = {node.node_id: node.watch for node in cluster.nodes.values()}
     leading = counts.pop(cluster.leader.node_id)
-    assert leading.entries[Outcome.SUCCESS] >= 4, "three brokers and a master"
-    assert set(leading.entries) == {Outcome.SUCCESS} and not any(other.entries for other in counts.values())
+    assert leading.entries[OperationResult.SUCCESS] >= 4, "three brokers and a master"
+    assert set(leading.entries) == {OperationResult.SUCCESS} and not any(other.entries for other in counts.values())
     families = filled(collect(cluster.leader.machine, cluster.now_ms, COUNTS, leading))
     (shown,) = families.samples[ENTRIES]
     assert shown.labels["dledger_operation"] == "append" and shown.labels["dLedger_operation_status"] == "success"
-    assert shown.value == leading.entries[Outcome.SUCCESS]
+    assert shown.value == leading.entries[OperationResult.SUCCESS]
