@@ -60,7 +60,7 @@ places, and say how many were left out: what comes beyond is counted under `othe
 
 RocketMQ's series that are missing here: `rocketmq_rpc_latency_*`, those of pop, of timers
 `rocketmq_timer_enqueue_total`, `_enqueue_latency`, `_dequeue_lag` and `_message_snapshot`, and of the
-controllers `dledger_disk_usage_bytes` and `election_total` (for which there is `rocketmq_ha_elections_total`, by cause).
+controllers `dledger_disk_usage_bytes` and `election_total` (`rocketmq_ha_elections_total` tells of each, by cause).
 `rocketmq_half_messages` is one figure of all topics, and the two about creation tell how long the operator waited.
 
 `rocketmq_consumer_lag_latency_milliseconds` and `rocketmq_consumer_queueing_latency_milliseconds` look at one entry of
