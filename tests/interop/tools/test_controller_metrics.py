@@ -23,7 +23,7 @@ WHOSE = ("ours", "apaches")
 BROKER = {"clusterName": "c", "brokerName": "b", "brokerId": "1"}
 ADDRESS = {"brokerAddress": "127.0.0.1:1", "brokerAddr": "127.0.0.1:1"}
 BEAT = {"epoch": "-1", "maxOffset": "0", "confirmOffset": "-1"}
-ASKED = (
+ASKED: tuple[tuple[int, dict[str, str]], ...] = (
     (RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, BROKER),
     (RequestCode.CONTROLLER_APPLY_BROKER_ID, {**BROKER, "appliedBrokerId": "1", "registerCheckCode": "x;1"}),
     (RequestCode.CONTROLLER_REGISTER_BROKER, {**BROKER, **ADDRESS}),
