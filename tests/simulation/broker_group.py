@@ -23,6 +23,7 @@ from tests.simulation.checkers.elections.hand_overs import HandOvers
 from tests.simulation.checkers.elections.learners import Learners
 from tests.simulation.checkers.elections.roles import Roles
 from tests.simulation.checkers.elections.sets import Sets
+from tests.simulation.checkers.elections.take_overs import TakeOvers
 from tests.simulation.checkers.logs import agreement, growth, queues
 from tests.simulation.checkers.logs.copies import Copies
 from tests.simulation.checkers.logs.pool import Pool
@@ -103,10 +104,17 @@ class BrokerGroup:
         self.elections = Elected(self.name)
         self.sets = Sets(self.name, self.members, cp=options.cp)
         self.hand_overs = HandOvers(self.members)
+        self.take_overs = TakeOvers(self.members, cp=options.cp)
         self.wholeness = Wholeness(cp=options.cp)
         self.learners = Learners(self.name, learners)
         self.answers = Answers(self.brokers)
-        self.tables = Tables(self.history, cp=options.cp, strict_offsets=options.strict_offsets)
+        self.tables = Tables(
+            self.history,
+            self.members,
+            lambda: self.electable.ids,
+            cp=options.cp,
+            strict_offsets=options.strict_offsets,
+        )
         self.consumption = Consumption(self._has_led, self._is_superseded, cp=options.cp)
         self.routes = Routes(self.name)
         processes = [*self._controllers, *self.name_servers, *self.brokers]
@@ -134,6 +142,7 @@ class BrokerGroup:
                 self.copies.stepped,
                 self.sets.stepped,
                 self.hand_overs.stepped,
+                self.take_overs.stepped,
                 *pooled,
                 connections.stepped,
                 *in_cp,
@@ -218,6 +227,7 @@ class BrokerGroup:
 
     def _acknowledged(self, address: str, phy_offset: int) -> None:
         self.copies.answered(address, phy_offset)
+        self.take_overs.answered(address, phy_offset)
         self.service.acknowledged()
 
     def _place(self, host: str) -> ClientPlace:
@@ -228,7 +238,9 @@ class BrokerGroup:
         )
 
     def _operator(self) -> TableClient:
-        return TableClient(self._place(f"o{self.hosts[0][1:]}"), self.history, resets=self.options.resets)
+        made = TableClient(self._place(f"o{self.hosts[0][1:]}"), self.history, resets=self.options.resets)
+        made.answered = self.tables.answered
+        return made
 
     def _consumer(self, number: int) -> ConsumerProcess:
         made = ConsumerProcess(self._place(self._host("r", number)), self.consumption)
@@ -268,6 +280,7 @@ class BrokerGroup:
     def become_controlled(self, end_offset: int) -> None:
         """From the next start on, with a log that ends there."""
         self.copies.static_to = end_offset
+        self.take_overs.accepted_loss()  # what a static group had acknowledged is for `survival` to judge
         for broker in self.brokers:
             broker.config = self._controlled[broker.host]
 
@@ -280,6 +293,7 @@ class BrokerGroup:
             if values["role"] == Role.MASTER:
                 self.tables.elected(broker)
                 self.wholeness.elected(broker)
+                self.take_overs.elected(broker, values["epoch"])
                 self.alone.elected(broker)
                 self.learners.elected(broker)
                 self.elected(broker)

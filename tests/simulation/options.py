@@ -138,6 +138,10 @@ class Options:
     """A process stops, or loses its power, between two changes of its disk, in the midst of a handler."""
     moment_per_mille: int = 0
     """Chance that a process is struck at one of the moments that `moments.MOMENTS` names."""
+    set_moment_per_mille: int = 0
+    """Chance that the answer about a new set comes late, while who came in stands still, or somebody dies."""
+    wipe_elected_per_mille: int = 0
+    """Chance that a sole controller loses its disk soon after an election, and who led before is back."""
     suspend_per_mille: int = 0
     """A machine is suspended: its process stands still and so does its monotonic clock, while wall clocks go on."""
     step_controller_per_mille: int = 0

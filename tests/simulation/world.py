@@ -14,8 +14,10 @@ from rmqha.sim.scheduler import Scheduler
 from rmqha.sim.transport import Delays, Transport
 from tests.simulation.broker_group import CLEAN_INTERVAL_MS, FIRST, BrokerGroup
 from tests.simulation.checkers.clients.crosstalk import Crosstalk
-from tests.simulation.checkers.elections.leaders import Leaders
+from tests.simulation.checkers.controllers.leaders import Leaders
+from tests.simulation.checkers.controllers.states import States
 from tests.simulation.checkers.logs import agreement, growth
+from tests.simulation.checkers.logs.cuts import Cuts
 from tests.simulation.checkers.logs.reports import Reports
 from tests.simulation.checkers.logs.survival import Audit
 from tests.simulation.faults.conversion import Conversion
@@ -78,8 +80,12 @@ class World:
         self.groups = self._groups()
         self.brokers = [broker for group in self.groups for broker in group.brokers]
         """Of all groups."""
-        self.leaders = Leaders()
+        self.leaders = Leaders(self.controllers, leases=not self.options.suspend_per_mille)
+        self.states = States()
         self.reports = Reports(self.scheduler)
+        self.cuts = Cuts()
+        for broker in self.brokers:
+            broker.checks = (*broker.checks, self.cuts.stepped)
         self.tracer.watch = self._traced
         stage = Stage(
             self.options,
@@ -197,10 +203,13 @@ class World:
 
     def _controller_stepped(self, controller: ControllerProcess) -> None:
         self.leaders.stepped(controller)
+        self.states.stepped(controller)
         if self.crash_probes is not None:
             self.crash_probes.controller_stepped(controller)
         for group in self.groups:
             group.applied(controller)
+        if self.options.set_moment_per_mille:
+            self.faults.moments.applied(controller)
         if self.crosstalk is not None:
             self.crosstalk.applied(controller)
 

@@ -29,6 +29,7 @@ class TableClient(GroupClient):
         self._resets = resets
         self._subscribed: set[tuple[str, str]] = set()
         """Brokers that have heard of a group, and which, as far as is known."""
+        self.answered: Callable[[Proposal], None] = lambda change: None
 
     def boot(self) -> None:
         self.begin_life()
@@ -110,6 +111,7 @@ class TableClient(GroupClient):
     def _answered(self, change: Proposal, address: str, group: str, reply: Command | None) -> None:
         if reply is not None and reply.code == ResponseCode.SUCCESS:
             change.acked_at_ms, change.broker = self.scheduler.now_ms, address
+            self.answered(change)
             self.after(INTERVAL_MS, self._next)
             return
         if reply is not None and reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:

@@ -136,6 +136,22 @@ class Faults(Strikes):
     def elected(self, broker: BrokerProcess) -> None:
         """A new master may die before it has done anything, or in the middle of it."""
         self._dies_soon("elected", broker, self.options.kill_elected_per_mille)
+        per_mille = self.options.wipe_elected_per_mille
+        if per_mille and self.may_strike(broker):
+            moment = f"{broker.host} {self.scheduler.now_ms}"
+            self.chance("wipe-elected", moment, per_mille, self._forget_election)
+
+    def _forget_election(self, draws: SimPrng) -> None:
+        """The sole controller loses its disk when the new master has hardly begun, and no link is cut any more: who led
+        before may have the longer log."""
+
+        def strike() -> None:
+            if not self.over:
+                self.tell("heal", "all", *self._hosts_struck())
+                self.transport.heal()
+                self._wipe_controller(draws)
+
+        self.scheduler.after(draws.between(1, 400), strike)
 
     def cut(self, broker: BrokerProcess) -> None:
         """So may a replica that has just cut a fork off its log."""
@@ -209,23 +225,10 @@ class Faults(Strikes):
                 self.restart_later(broker, draws)
 
     def _pause(self, draws: SimPrng) -> None:
-        self._hold_still(self.broker_of(draws), draws)
+        self.hold_still(self.broker_of(draws), draws)
 
     def _pause_controller(self, draws: SimPrng) -> None:
-        self._hold_still(self.controllers[draws.below(len(self.controllers))], draws)
-
-    def _hold_still(self, process: BrokerProcess | ControllerProcess, draws: SimPrng) -> None:
-        if process.alive and not process.is_paused:
-            self.tell("pause", process.host)
-            process.pause()
-            life = process.life
-
-            def resume() -> None:
-                if process.life == life and process.alive:
-                    process.resume()
-                    self.disturbed((process.host,))
-
-            self.scheduler.after(draws.between(100, 4000), resume)
+        self.hold_still(self.controllers[draws.below(len(self.controllers))], draws)
 
     def _live_rot(self, draws: SimPrng) -> None:
         group = self.group_of(draws)
@@ -296,7 +299,9 @@ class Faults(Strikes):
 
     def _switch(self, draws: SimPrng) -> None:
         """To a replica that may be the master, away, or behind: the controllers decide."""
-        broker = self.broker_of(draws)
+        self.switch_to(self.broker_of(draws))
+
+    def switch_to(self, broker: BrokerProcess) -> None:
         ext = {
             "clusterName": broker.config.broker_cluster_name,
             "brokerName": broker.config.broker_name,

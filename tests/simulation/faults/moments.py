@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from rmqha.sim.prng import SimPrng
+from rmqha.sim.transport import Delays
 from tests.simulation.faults.disk_faults import DiskFaults
 from tests.simulation.faults.strikes import Strikes
 from tests.simulation.processes.broker_process import BrokerProcess
@@ -41,9 +42,55 @@ class Moments:
         self._disks = disks
         self._brokers = {broker.host: broker for broker in strikes.brokers}
         self._controllers = {process.host: process for process in strikes.controllers}
+        self._sets: dict[str, tuple[int, int, frozenset[int]]] = {}
+        """By group: the master epoch, the set's epoch and its members, as its leading controller has applied them."""
         self._firsts: dict[str, tuple[int, int | None, int | None]] = {}
         """By host: its life, and what was acknowledged and synced when something happened to it; None: there was more
         since."""
+
+    def applied(self, controller: ControllerProcess) -> None:
+        """After a step of `controller`: a set that it has applied is news, its answer is on its way."""
+        strikes = self._strikes
+        if controller.led_term is None:
+            return
+        for group in strikes.groups:
+            known = controller.machine.info.groups.get(group.name)
+            if known is None:
+                continue
+            epoch, set_epoch = int(known.master_epoch), int(known.sync_state_set_epoch)
+            members = frozenset(map(int, known.sync_state_set))
+            before = self._sets.get(group.name)
+            self._sets[group.name] = epoch, set_epoch, members
+            if before is None or before[0] != epoch or before[1] >= set_epoch or not strikes.may_strike(controller):
+                continue
+            moved = [item for item in group.members if item.broker_id in members ^ before[2]]
+            masters = [item for item in group.members if item.alive and item.broker_id == known.master_id]
+            if not masters or not strikes.begun:
+                continue
+            moment = f"{group.name} {strikes.scheduler.now_ms}"
+            strikes.chance(
+                "set-applied",
+                moment,
+                strikes.options.set_moment_per_mille,
+                partial(self._strike_set, controller, masters[0], moved),
+            )
+
+    def _strike_set(
+        self, controller: ControllerProcess, master: BrokerProcess, moved: list[BrokerProcess], draws: SimPrng
+    ) -> None:
+        """The master hears late of its set; meanwhile who came or went stands still, or is slow, or somebody dies."""
+        self._hold(draws, {controller.host}, {master.host}, "answers")
+        kind = draws.below(6)
+        for broker in moved:
+            if kind < 2:
+                self._strikes.hold_still(broker, draws, 300, 2000)
+            elif kind < 4:
+                self._strikes.tell("slow", f"{master.host}>{broker.host}", master.host, broker.host)
+                self._strikes.transport.slow_down(master.host, broker.host, Delays(100, draws.between(101, 800)))
+            elif kind == 4 and broker is not master:
+                self._kill_soon(draws, broker, power_loss=draws.chance(1, 4))
+        if kind != 4 and draws.chance(1, 2):
+            self._kill_within(draws, master, draws.between(1, LATE_MS // 2))
 
     def traced(self, name: str, fields: dict[str, Any]) -> None:
         """An event of a process, in the midst of its handler."""
@@ -111,6 +158,16 @@ class Moments:
         self._kill_soon(draws, masters[-1], power_loss=draws.chance(1, 4))
 
     def _kill_soon(self, draws: SimPrng, process: BrokerProcess | ControllerProcess, *, power_loss: bool) -> None:
+        self._kill_within(draws, process, draws.between(0, SOON_MS), power_loss=power_loss)
+
+    def _kill_within(
+        self,
+        draws: SimPrng,
+        process: BrokerProcess | ControllerProcess,
+        after_ms: int,
+        *,
+        power_loss: bool = False,
+    ) -> None:
         strikes, life = self._strikes, process.life
 
         def kill() -> None:
@@ -121,7 +178,7 @@ class Moments:
             process.kill(power_loss=power_loss and may)
             strikes.restart_later(process, draws)
 
-        strikes.scheduler.after(draws.between(0, SOON_MS), kill)
+        strikes.scheduler.after(after_ms, kill)
 
     def _hold(self, draws: SimPrng, sources: set[str], targets: set[str], what: str) -> None:
         """What these say on the connections that they have comes late, and newer words on new connections before it."""

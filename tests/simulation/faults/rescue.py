@@ -70,6 +70,7 @@ class Rescue:
         best = max(group.members, key=lambda item: (_last_epoch(item), item.store.max_phy_offset, item.host))
         group.causes.disturbed()
         group.wholeness.accepted_loss()
+        group.take_overs.accepted_loss()
         group.tables.accepted_loss()
         self._tracer.event("operator", elects=best.host, end=best.store.max_phy_offset)
         group.clients[0].elect_unclean(self._controllers[0].config.peers, group.name, best)

@@ -80,6 +80,21 @@ class Strikes:
 
         self.scheduler.after(draws.between(least_ms, most_ms or self.options.restart_after_ms), start)
 
+    def hold_still(
+        self, process: BrokerProcess | ControllerProcess, draws: SimPrng, least_ms: int = 100, most_ms: int = 4000
+    ) -> None:
+        if process.alive and not process.is_paused:
+            self.tell("pause", process.host)
+            process.pause()
+            life = process.life
+
+            def resume() -> None:
+                if process.life == life and process.alive:
+                    process.resume()
+                    self.disturbed((process.host,))
+
+            self.scheduler.after(draws.between(least_ms, most_ms), resume)
+
     def group_of(self, draws: SimPrng) -> BrokerGroup:
         return self.groups[draws.below(len(self.groups)) if len(self.groups) > 1 else 0]
 

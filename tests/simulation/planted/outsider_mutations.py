@@ -303,43 +303,49 @@ OUTSIDER_MUTATIONS: dict[str, Callable[[], Any]] = {
     ),
     "a follower's own entries stay (Raft)": lambda: patch.object(RaftLog, "first_conflict", _own_entries_stay),
     "epoch entries behind the log's end stay": lambda: patch.object(EpochFile, "drop_beyond", lambda self, end: 0),
-}
-
-OUTSIDER_OPEN: dict[str, Callable[[], Any]] = {
-    "a lost answer leaves nothing open": lambda: patch.object(SyncStateSet, "lost", _nothing_is_open),
-    "a master that has handed over takes sends again at once": lambda: patch.object(HandOver, "look", _goes_on_at_once),
-    "a refusal ends what was proposed before": lambda: patch.object(SyncStateSet, "refused", _refused_for_good),
     "changes are answered by the confirmed set alone (ruling 16)": lambda: patch.object(
         Replica, "other_members", _by_the_confirmed
-    ),
-    "tables change while too few replicas are in the set (ruling 16)": lambda: patch.object(
-        Replica, "other_members", _without_a_quorum
     ),
     "an election keeps the set's epoch": lambda: patch.dict(
         replicas_info._APPLY, {MasterElected: _set_keeps_its_epoch}
     ),
-    "the longer log wins before the newer epoch": lambda: patch.object(election, "choose", _longest_first),
     "a snapshot forgets who is eligible (ruling 9)": lambda: patch.object(image, "_group", _image_without(eligible=())),
     "a snapshot forgets a change of totalReplicas": lambda: patch.object(
         image, "_group", _image_without(next_total_replicas=0)
     ),
     "a snapshot forgets who is drained": lambda: patch.object(image, "_group", _image_without(drained_ids=())),
+    "a lease outlasts the others' patience (Raft)": lambda: patch.object(raft_leader, "lease_valid", _long_lease),
+    "a start finds nothing unclean but a loss of power (ruling 29)": _whole_at_start,
+    "nobody is told of a cut": lambda: patch.object(Store, "on_truncate", lambda self, hook: None),
+    "deliveries are saved before their copies are synced": lambda: patch.object(
+        DelayOffsetTable, "unsaved", _saved_ahead
+    ),
+    "commits count before a member knows that its offset was set back": lambda: patch.object(
+        OffsetTable, "commit", _commits_at_once
+    ),
+    "a rotten timer message is left out (ruling 30)": lambda: patch.object(
+        TimerService, "_messages", _damaged_left_out
+    ),
+}
+
+OUTSIDER_OPEN: dict[str, Callable[[], Any]] = {
+    "the longer log wins before the newer epoch": lambda: patch.object(election, "choose", _longest_first),
+    "a lost answer leaves nothing open": lambda: patch.object(SyncStateSet, "lost", _nothing_is_open),
+    "a master that has handed over takes sends again at once": lambda: patch.object(HandOver, "look", _goes_on_at_once),
+    "a refusal ends what was proposed before": lambda: patch.object(SyncStateSet, "refused", _refused_for_good),
+    "tables change while too few replicas are in the set (ruling 16)": lambda: patch.object(
+        Replica, "other_members", _without_a_quorum
+    ),
     "the end of an older connection ends the newer one (ruling 17)": lambda: patch.object(
         HeartbeatTable, "_unbind", _old_sessions_count
     ),
     "a follower commits what it has (Raft)": lambda: patch.object(follower, "on_append", _commits_what_it_has),
-    "a lease outlasts the others' patience (Raft)": lambda: patch.object(raft_leader, "lease_valid", _long_lease),
-    "a start finds nothing unclean but a loss of power (ruling 29)": _whole_at_start,
     "old files go before the progress speaks of what stays": lambda: patch.object(
         Store, "schedule_unlink", _goes_unnamed
     ),
     "a log that is given up leaves its progress": lambda: patch.object(Store, "_set_aside", _set_aside_unmarked),
-    "nobody is told of a cut": lambda: patch.object(Store, "on_truncate", lambda self, hook: None),
     "what counted on another master's log stays": lambda: patch.object(
         DelayOffsetTable, "forget_ahead", lambda self: None
-    ),
-    "deliveries are saved before their copies are synced": lambda: patch.object(
-        DelayOffsetTable, "unsaved", _saved_ahead
     ),
     "a cut of delay offsets stays in memory": lambda: patch.object(DelayOffsetTable, "log_cut", _cut_in_memory),
     "delay offsets may lie behind their queues": lambda: patch.object(
@@ -348,13 +354,7 @@ OUTSIDER_OPEN: dict[str, Callable[[], Any]] = {
     "an older offset replaces a newer one": lambda: patch.object(OffsetTable, "merge", _takes_older),
     "a slave forgets that an offset was set back": lambda: patch.object(OffsetTable, "merge", _without_resets),
     "a restarted master counts its offsets anew": lambda: patch.object(OffsetTable, "new_epoch", _sequences_anew),
-    "commits count before a member knows that its offset was set back": lambda: patch.object(
-        OffsetTable, "commit", _commits_at_once
-    ),
     "a cut leaves the timers that are known": lambda: patch.object(TimerService, "log_cut", lambda self: None),
-    "a rotten timer message is left out (ruling 30)": lambda: patch.object(
-        TimerService, "_messages", _damaged_left_out
-    ),
     "a timer message that cannot be read is passed over (ruling 30)": lambda: patch.object(
         TimerService, "_take", _damaged_passed_over
     ),

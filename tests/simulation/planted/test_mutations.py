@@ -191,6 +191,17 @@ FOUND_BY = {
     "nearly all that was lost makes a replica whole (ruling 3)": "moments:5",
     "a follower's own entries stay (Raft)": "controllers:2",
     "epoch entries behind the log's end stay": "moments:2",
+    "changes are answered by the confirmed set alone (ruling 16)": "sets:2",
+    "an election keeps the set's epoch": "snapshots:1",
+    "a snapshot forgets who is eligible (ruling 9)": "snapshots:2",
+    "a snapshot forgets a change of totalReplicas": "snapshots:1",
+    "a snapshot forgets who is drained": "snapshots:1",
+    "a lease outlasts the others' patience (Raft)": "controllers:3",
+    "a start finds nothing unclean but a loss of power (ruling 29)": "moments:1",
+    "nobody is told of a cut": "timers:1",
+    "deliveries are saved before their copies are synced": "timers:2",
+    "commits count before a member knows that its offset was set back": "resets:2",
+    "a rotten timer message is left out (ruling 30)": "rotting:6",
 }
 """Name of the bug to the first run that finds it, as seeds.txt names runs."""
 DIRECTED = {

@@ -15,7 +15,7 @@ from rmqha.model.error import StoreError
 from rmqha.sim.disk import SimDisk
 from rmqha.sim.prng import SimPrng
 from rmqha.store.store import Store
-from tests.simulation.checkers.logs import restart
+from tests.simulation.checkers.logs import cuts, restart
 from tests.simulation.faults.moments import OF_BROKERS
 from tests.simulation.history import InvariantError
 from tests.simulation.processes.broker_process import BrokerProcess
@@ -88,7 +88,6 @@ class CrashProbes:
         was_cut = host in self._cut
         if was_cut:
             self._cut.remove(host)
-            restart.verify_cut(broker)
         self._change_count[host] = 0
         self._until_step[host] -= 1
         due = self._until_step[host] < 0
@@ -160,6 +159,7 @@ class CrashProbes:
         found.verify_epochs(self._master_of(broker))
         if after:
             found.verify_log()
+            cuts.verify_deliveries(f"{where} its disk", disk, store, broker.core.delay_offsets)
 
     def _probe_rot(self, broker: BrokerProcess) -> None:
         """A kill, and a bit of the last record has rotted: that is no torn write (ruling 29)."""

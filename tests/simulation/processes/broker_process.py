@@ -99,6 +99,11 @@ class BrokerProcess(DiskProcess):
         """Those instead, while it belongs to a static group."""
         self.heard: Callable[[BrokerProcess, Command], None] = lambda broker, command: None
         """Told of what a controller says, answers and notices, before it is acted on."""
+        self.hand_overs_cancelled = 0
+        """How often a controller has told it to go on as master."""
+        self.handed_over: tuple[int, int, int] | None = None
+        """What it has answered last to a request for a hand-over, if it was SUCCESS: its epoch, to which replica, and
+        where its log ended."""
         self._sync_ms = SYNC_MS
         self._slow_until_ms = 0
         self.dialect = TODAY
@@ -126,7 +131,7 @@ class BrokerProcess(DiskProcess):
         self.replica: Replica
         """Of `core`; asked for after every step. That of a static group answers the same calls."""
         self._rpc: Rpc
-        self._channels: dict[int, SimChannel] = {}
+        self._channels: dict[int, BrokerChannel] = {}
         self._timer: Timer | None = None
         self._dispatching = False
         self._flushing = False
@@ -422,13 +427,27 @@ class BrokerProcess(DiskProcess):
     def _handle(self, conn: Connection, command: Command) -> None:
         channel = self._channels.get(conn.number)
         if channel is None:
-            channel = self._channels[conn.number] = SimChannel(self._rpc, conn, lambda work: self.after(0, work))
+            channel = self._channels[conn.number] = BrokerChannel(self._rpc, conn, lambda work: self.after(0, work))
         if command.code in NOTICES:
             self.heard(self, command)
+        if command.code == RequestCode.RMQHA_HAND_OVER:
+            self._asked_to_hand_over(channel, command)
         ((_, taken_count),) = self.core.processor.take([(channel, encode_frame(command))], 1)
         if not taken_count:
             self.core.processor.received(channel, [command])
         self.stepped()
+
+    def _asked_to_hand_over(self, channel: BrokerChannel, command: Command) -> None:
+        target = int(command.ext.get("targetBrokerId") or 0)
+        if not target:
+            self.hand_overs_cancelled += 1
+            return
+
+        def answered(reply: Command) -> None:
+            if reply.code == ResponseCode.SUCCESS:
+                self.handed_over = int(self.replica.epoch), target, int(self.store.max_phy_offset)
+
+        channel.answered[command.opaque] = answered
 
     def _session_closed(self, conn: Connection) -> None:
         channel = self._channels.pop(conn.number, None)
@@ -601,6 +620,20 @@ def flipped(broker: BrokerProcess, phy_offset: int, data: bytes, draws: SimPrng)
     if not is_covered(broker.store, file_bytes, phy_offset + at, by_record=by_record):
         return data
     return data[:at] + bytes([data[at] ^ 1 << draws.below(8)]) + data[at + 1 :]
+
+
+class BrokerChannel(SimChannel):
+    def __init__(self, rpc: Rpc, conn: Connection, later: Callable[[Callable[[], None]], object]) -> None:
+        super().__init__(rpc, conn, later)
+        self.answered: dict[int, Callable[[Command], None]] = {}
+        """By the number of a request: who wants to know its answer."""
+
+    def send(self, command: Command) -> None:
+        if self.answered and (told := self.answered.pop(command.opaque, None)) is not None:
+            told(command)
+        super().send(command)
+
+    send_at_once = send
 
 
 class HaLinks:

@@ -143,6 +143,11 @@ class ControllerProcess(DiskProcess):
         """The Raft term in which this controller leads now."""
         return self._raft.term if self._raft.is_leader else None
 
+    @property
+    def holds_lease(self) -> bool:
+        """It answers alone, by its own clock."""
+        return self._raft.lease_valid(self.clock.now_ms())
+
     # --- requests ---------------------------------------------------------------------------------------------------
     def ask(self, command: Command) -> None:
         """An operator's oneway request."""

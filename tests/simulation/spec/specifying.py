@@ -12,7 +12,7 @@ from tests.simulation.world import World
 
 def is_in_the_model(options: Options) -> bool:
     """A controller that loses its disk and forgets all is not."""
-    return not options.wipe_controller_per_mille
+    return not options.wipe_controller_per_mille and not options.wipe_elected_per_mille
 
 
 def specify(world: World) -> list[Specified]:

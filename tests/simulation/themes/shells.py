@@ -167,6 +167,74 @@ def versions(options: Options) -> Options:
     )
 
 
+def sets(options: Options) -> Options:
+    """Answers about new sets come late or never, while who came in or went stands still, is slow or dies, and the
+    master dies before it hears of it. Topics, groups and offsets are changed meanwhile in two thirds of the runs."""
+    return replace(
+        rough(options),
+        broker_count=5 if options.broker_count == 5 else 3,
+        cp=options.cp or options.client_count == 1,
+        client_count=2,
+        tables=options.client_count != 3,
+        strict_offsets=options.client_count != 3 and options.kept_hours == 0,
+        send_interval_ms=10,
+        max_delay_ms=20,
+        set_moment_per_mille=350,
+        kill_broker_per_mille=60,
+        kill_elected_per_mille=60,
+        pause_broker_per_mille=60,
+        cut_per_mille=60,
+        one_way_per_mille=40,
+        slow_per_mille=60,
+        stick_per_mille=100,
+        restart_after_ms=600,
+    )
+
+
+def snapshots(options: Options) -> Options:
+    """Controllers write snapshots all the time, die often and start from them, or read their leader's; operators change
+    masters and totalReplicas, and drain replicas, and new masters die before they have done anything."""
+    return replace(
+        rough(options),
+        broker_count=5 if options.broker_count == 5 else 3,
+        cp=options.cp,
+        controller_count=3 if options.client_count > 1 else 1,
+        client_count=1,
+        send_interval_ms=40,
+        kill_broker_per_mille=60,
+        kill_elected_per_mille=200,
+        pause_broker_per_mille=20,
+        kill_controller_per_mille=250,
+        pause_controller_per_mille=40,
+        switch_per_mille=100,
+        resize_per_mille=100,
+        drain_per_mille=150,
+        snapshot_after_entries=3,
+        restart_after_ms=600,
+    )
+
+
+def lost_elections(options: Options) -> Options:
+    """A sole controller loses its disk right after elections, when masters come back that were cut off: their logs are
+    the longer ones, of an older epoch. Batches, so that much is written that nobody acknowledges."""
+    return replace(
+        rough(options),
+        broker_count=5 if options.broker_count == 5 else 3,
+        controller_count=1,
+        client_count=3,
+        batches=True,
+        send_interval_ms=5,
+        isolate_per_mille=200,
+        wipe_elected_per_mille=600,
+        kill_broker_per_mille=40,
+        pause_broker_per_mille=100,
+        cut_per_mille=0,
+        one_way_per_mille=0,
+        slow_per_mille=60,
+        restart_after_ms=600,
+    )
+
+
 SHELL_THEMES: dict[str, Callable[[Options], Options]] = {
     "forwards": forwards,
     "quorum": quorum,
@@ -175,4 +243,7 @@ SHELL_THEMES: dict[str, Callable[[Options], Options]] = {
     "batch-queues": batch_queues,
     "pool": pool,
     "versions": versions,
+    "sets": sets,
+    "snapshots": snapshots,
+    "lost-elections": lost_elections,
 }

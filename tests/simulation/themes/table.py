@@ -464,6 +464,7 @@ def delays(options: Options) -> Options:
         cp=cp,
         sync_flush=options.sync_flush,
         delayed_per_mille=400,
+        crash_probes=20,
         kept_files=0,
         kept_hours=72,
         clean_per_mille=0,

@@ -1,10 +1,11 @@
 """Topics, groups and consumers' offsets. In CP with strict synchronisation whoever becomes master holds every change
-that was answered (ruling 16), seen at its election and at the end; in the end all replicas hold the same. What an
-operator has set back stays so, whatever the group commits before it has heard of it."""
+that was answered (ruling 16), and so does whoever may be elected, and as many as the ack rule of messages wants: seen
+when a client is answered, at an election and at the end, when all replicas hold the same. What an operator has set back
+stays so, whatever the group commits before it has heard of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tests.simulation.clients.table_client import GROUP, MOVED_GROUP, TOPIC
@@ -13,13 +14,27 @@ from tests.simulation.processes.broker_process import BrokerProcess
 
 
 class Tables:
-    def __init__(self, history: History, *, cp: bool, strict_offsets: bool) -> None:
+    """`members` are the replicas that may be in the set; `electable` gives the ids of those whom the controllers may
+    elect."""
+
+    def __init__(
+        self,
+        history: History,
+        members: Sequence[BrokerProcess],
+        electable: Callable[[], Sequence[int]],
+        *,
+        cp: bool,
+        strict_offsets: bool,
+    ) -> None:
         self._history = history
+        self._members = members
+        self._electable = electable
         self._cp = cp
         self._strict_offsets = strict_offsets
         self._loss_accepted = False
         self.reset_count = 0
         """Queues of which it was judged."""
+        self.answered_count = 0
 
     def elected(self, broker: BrokerProcess) -> None:
         """`broker` takes the role of master."""
@@ -29,11 +44,34 @@ class Tables:
         """An operator elected uncleanly."""
         self._loss_accepted = True
 
+    def answered(self, change: Proposal) -> None:
+        """A client has got SUCCESS for `change`."""
+        if not self._cp or self._loss_accepted or self._is_loose(change.key):
+            return
+        allowed = _outcomes([item for item in self._history.changes if item.key == change.key])
+        lacking = []
+        for broker in self._members:
+            if broker.lost_power or not broker.alive or broker.store.unclean:
+                continue  # what its disk holds is seen when it is elected
+            if (found := _value(broker, change.key)) not in allowed:
+                lacking.append((broker.host, found))
+                if broker.broker_id in self._electable():
+                    raise InvariantError(
+                        f"{change.broker} answers that {change.key} is {change.value}; {broker.host} may be elected and"
+                        f" has {found}"
+                    )
+        self.answered_count += 1
+        if len(lacking) > (len(self._members) - 1) // 2 and len(self._members) > 2:
+            raise InvariantError(f"{change.broker} answers that {change.key} is {change.value}; {lacking} lack it")
+
+    def _is_loose(self, key: str) -> bool:
+        return key.startswith("moved") or (key.startswith("offset") and not self._strict_offsets)
+
     def _verify(self, broker: BrokerProcess) -> None:
         if not self._cp or self._loss_accepted:
             return
         for key, changes in _by_key(self._history.changes).items():
-            if key.startswith("moved") or (key.startswith("offset") and not self._strict_offsets):
+            if self._is_loose(key):
                 continue
             allowed = _outcomes(changes)
             found = _value(broker, key)

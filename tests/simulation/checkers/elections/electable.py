@@ -29,6 +29,11 @@ class Electable:
         self._shown: tuple[int, int, int, tuple[int, ...]] = (-1, -1, -1, ())
         """Disks lost, master epoch, set epoch and who is judged."""
 
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Of those who are judged."""
+        return self._shown[3]
+
     def acknowledges(self, master: BrokerProcess) -> None:
         """A step of a broker."""
         end = master.replica.releasable_offset

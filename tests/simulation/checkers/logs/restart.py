@@ -199,31 +199,6 @@ def _entry(disk: SimDisk, broker: BrokerProcess, topic: str, queue_id: int, numb
     return disk.read(path)[at : at + UNIT.size] if disk.exists(path) else b""
 
 
-def verify_cut(broker: BrokerProcess) -> None:
-    """Right behind a cut of its log: no mark speaks of what is gone, and what is appended next follows what is left."""
-    store, end = broker.store, broker.store.max_phy_offset
-    marks = {
-        "synced": store._synced,
-        "confirm": store.confirm_offset,
-        "dispatched": store.dispatched_offset,
-        "progress": store._progress.position or 0,
-        "checkpoint": store._checkpoint.value.confirm_phy_offset,
-        "last epoch": store.epochs.last.start_offset if store.epochs.last else 0,
-    }
-    wrong = {name: offset for name, offset in marks.items() if offset > end}
-    if wrong:
-        raise InvariantError(f"{broker.host} has cut its log to {end}, and its marks say {wrong}")
-    ahead = {key: number for key, number in store._offsets.next.items() if number != store._queue_end(key)}
-    if ahead and store._offsets.covered == store.dispatched_offset:
-        raise InvariantError(f"{broker.host} has cut its log to {end}, and appends next at {ahead}")
-    for topic, queue_ids in store.queues().items():
-        for queue_id in queue_ids:
-            low, high = store.queue_range(topic, queue_id)
-            last = store.units(topic, queue_id, high - 1, 1) if low < high else []
-            if last and last[0][0] >= end:
-                raise InvariantError(f"{broker.host} has cut its log to {end}, and {topic} {queue_id} ends with {last}")
-
-
 def verify_raft(where: str, log: DurableRaftLog, live: DurableRaftLog) -> None:
     """The vote, the term and every entry that a controller has made durable are there."""
     stored, state = log.stored, live._hard_state

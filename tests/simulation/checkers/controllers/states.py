@@ -1,0 +1,55 @@
+"""All controllers hold the same state after the same entry of their log, whether they applied each entry, read a
+snapshot or started again from one; and what they hold moves as the rules say: a set that is another one has a higher
+epoch, a master epoch never falls. A rule that needs a field after the next election has it then."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+from controller.state.image import encode_image
+from tests.simulation.history import InvariantError
+from tests.simulation.processes.controller_process import ControllerProcess
+
+
+class States:
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], tuple[int, str]] = {}
+        """By disks lost and the index of an entry: the image's checksum, and who had it first."""
+        self._seen: dict[str, tuple[int, int, int]] = {}
+        """By host: its life, disks lost and the index that was looked at last."""
+        self._sets: dict[tuple[str, int, str], tuple[int, int, tuple[int, ...]]] = {}
+        """By host, life and group: the master epoch, the set's epoch and its members."""
+        self.judged_count = 0
+        """States that a second controller, or a second life, has had."""
+
+    def stepped(self, controller: ControllerProcess) -> None:
+        """A step of a controller."""
+        index = controller.applied_index
+        seen = controller.life, controller.wipe_count, index
+        if self._seen.get(controller.host) == seen:
+            return
+        self._seen[controller.host] = seen
+        self._verify_sets(controller)
+        info = controller.machine.info
+        found = crc32(encode_image(info))
+        known, first = self._known.setdefault((controller.wipe_count, index), (found, controller.host))
+        self.judged_count += first != controller.host
+        if known != found:
+            raise InvariantError(
+                f"{controller.host} and {first} have applied entry {index}, and what they know of the groups differs:"
+                f" {list(info.groups.values())}"
+            )
+
+    def _verify_sets(self, controller: ControllerProcess) -> None:
+        for name, group in controller.machine.info.groups.items():
+            now = int(group.master_epoch), int(group.sync_state_set_epoch), tuple(map(int, group.sync_state_set))
+            key = controller.host, controller.life, name
+            before = self._sets.get(key)
+            self._sets[key] = now
+            if before is None or before == now:
+                continue
+            if now[:2] < before[:2] or (now[2] != before[2] and now[1] <= before[1]):
+                raise InvariantError(
+                    f"{controller.host}: set {before[1]} of epoch {before[0]} is {before[2]} in {name}, and the next"
+                    f" one is set {now[1]} of epoch {now[0]}: {now[2]}"
+                )
