@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from rmqha.broker.replication.forward import DUPLICATE_POSSIBLE, HOLD_MS, MAX_HELD_COUNT, HostTasks, SendForwarder
+from rmqha.broker.replication.forward import HOLD_MS, MAX_HELD_COUNT, HostTasks, SendForwarder
 from rmqha.broker.requests.request import FORWARDED, UNWRITTEN, Channel, Steps
 from rmqha.model.access import AccessList
 from rmqha.model.code import RequestCode, ResponseCode
@@ -250,7 +250,7 @@ async def test_what_was_sent_once_is_stored_once_and_the_answer_says_no_more_tha
         last = next((code for code in codes if code not in SAFE_TO_REPEAT), 0)
         assert len(story.next.stored) == (last in (Fate.ANSWER_LOST, Fate.DEMOTED, 0, 12)), codes
         assert reply.code == (14 if isinstance(last, Fate) else last), codes
-        assert (reply.ext.get(DUPLICATE_POSSIBLE) == "true") == (last in (Fate.LOST, Fate.ANSWER_LOST)), codes
+        assert (reply.ext.get("duplicatePossible") == "true") == (last in (Fate.LOST, Fate.ANSWER_LOST)), codes
 
 
 SAFE_TO_REPEAT = (Fate.NO_CONNECTION, Fate.NOT_YET, Fate.TOO_FEW)

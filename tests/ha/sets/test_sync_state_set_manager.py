@@ -232,6 +232,21 @@ def test_an_answer_to_an_earlier_proposal_says_nothing_of_the_present_one() -> N
     assert manager.state.proposed is None
 
 
+def test_a_refusal_does_not_end_what_was_proposed_before_and_has_no_answer() -> None:
+    """The lost request may be on its way still: who it lets in is waited for until a newer set shows how it ended."""
+    link: Any = AskedLink()
+    manager = SyncStateSetManager(BrokerConfig(), MemoryLog(), link, RecordingTracer(), lambda slave_id: True)
+    manager.begin(0, ONE, Epoch(1), (ONE, TWO), 1, resumed=False)
+    state = manager.state
+    state.propose((ONE, TWO, SLAVE_ID))
+    state.lost()
+    state.propose((ONE,))
+    state.refused()
+    assert set(state.union) == {ONE, TWO, SLAVE_ID}
+    assert state.decided((ONE, TWO), 2, answered=True)
+    assert set(state.union) == {ONE, TWO}
+
+
 def test_only_the_newest_connection_says_what_a_member_holds() -> None:
     """A member that has lost its power may come back with less than it had acknowledged before."""
     link: Any = AskedLink()

@@ -70,10 +70,6 @@ def _longest(change: Change, *, cp: bool) -> int:
     return max(longest_stretch_ms(seed, change, cp=cp) for seed in (1, 2, 3))
 
 
-def test_a_planned_change_of_masters_stops_service_for_a_bound_at_most() -> None:
-    assert longest_stretch_ms(1, hand_over, cp=True) <= PLANNED_BOUND_MS
-
-
 @pytest.mark.sim
 @pytest.mark.parametrize("cp", [False, True])
 @pytest.mark.parametrize(
@@ -84,6 +80,7 @@ def test_a_change_of_masters_stops_service_for_a_bound_at_most(change: Change, b
     assert _longest(change, cp=cp) <= bound_ms
 
 
+@pytest.mark.sim
 def test_a_hand_over_that_takes_long_is_seen() -> None:
     """The check can fail: planted is a target that never counts as level before the master's patience ends."""
     look = HandOver.look
