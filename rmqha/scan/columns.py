@@ -10,11 +10,11 @@ from __future__ import annotations
 import ipaddress
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -86,6 +86,8 @@ TYPES: dict[str, Any] = {
 """Every column with its Arrow type, in the order of the table."""
 CORRUPT = "_corrupt"
 """One more column where damage becomes rows: the sentence, null for a sound record."""
+STORE_PATH = "storePath"
+"""One more column for whoever asks for it: the store's directory or address, which tells plain brokers apart."""
 
 BODY_MAX_BYTES = 64 * 1024 * 1024
 """A decompressed body beyond it is refused, so that a few stored bytes cannot fill the memory."""
@@ -95,7 +97,7 @@ BATCH_BODY_MAX_BYTES = 32 * 1024 * 1024
 COMPRESSED, BORN_V6, STORE_V6 = 0x1, 0x10, 0x20
 COMPRESSION_NAMES = {0: "zlib", 1: "lz4", 2: "zstd", 3: "zlib"}
 
-_FIXED = np.dtype(
+FIXED = np.dtype(
     [
         ("storeSize", ">i4"),
         ("magic", ">i4"),
@@ -129,6 +131,8 @@ class Source:
     broker_name: str | None = None
     epochs: tuple[tuple[int, int], ...] = ()
     """(epoch, start offset), rising."""
+    root: str | None = None
+    """The store's directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,9 @@ class Decoding:
     @property
     def schema(self) -> Any:
         """Arrow schema of the columns."""
-        types = TYPES | {CORRUPT: pa.string()} | ({"properties": STRING_MAP} if self.properties_as == "map" else {})
+        types = TYPES | {CORRUPT: pa.string(), STORE_PATH: pa.string()}
+        if self.properties_as == "map":
+            types["properties"] = STRING_MAP
         return pa.schema([(name, types[name]) for name in self.columns])
 
 
@@ -168,7 +174,7 @@ class Records:
         self.window = window
         self.starts = starts
         self.source = source
-        self.fixed: NDArray[Any] = gather(window.data, _FIXED, starts) if fixed is None else fixed
+        self.fixed: NDArray[Any] = gather(window.data, FIXED, starts) if fixed is None else fixed
         self.faults: dict[int, str] = {}
         """By row: why its body cannot be delivered, where that is not raised."""
         self.members: NDArray[np.bool_] | None = None
@@ -183,7 +189,7 @@ class Records:
         if chosen.all():
             return self
         places = np.flatnonzero(chosen)
-        fixed = self.fixed.view(f"V{_FIXED.itemsize}")[places].view(_FIXED)
+        fixed = self.fixed.view(f"V{FIXED.itemsize}")[places].view(FIXED)
         picked = Records(self.window, self.starts[places], self.source, fixed)
         if "_layout" in self.__dict__:
             parts, fits = self._layout
@@ -214,6 +220,8 @@ class Records:
                 return pairs.as_map(STRING_MAP) if decoding.properties_as == "map" else pairs.as_json()
             case "brokerName":
                 return pa.repeat(pa.scalar(self.source.broker_name, pa.string()), len(self))
+            case "storePath":
+                return pa.repeat(pa.scalar(self.source.root, pa.string()), len(self))
             case "bornTimestamp" | "storeTimestamp":
                 return _timestamps(self.number(name))
             case "keys":
@@ -250,7 +258,7 @@ class Records:
             yield from self.select(chosen).batches(decoding)
 
     def _batch(self, decoding: Decoding) -> Any:
-        made = decoder().decode(self, decoding)
+        made = self.by_columns(decoding)
         if self.faults and decoding.on_corrupt == "skip":
             sound = np.ones(len(self), bool)
             sound[list(self.faults)] = False
@@ -307,7 +315,7 @@ class Records:
         wide = self.fixed["magic"] == MAGIC_V2
         any_wide = bool(wide.any())
         length_bytes: Any = 1 + wide if any_wide else 1
-        body = self.starts + _FIXED.itemsize if self._all_v4 else self._tail_at + _TAIL.itemsize
+        body = self.starts + FIXED.itemsize if self._all_v4 else self._tail_at + _TAIL.itemsize
         body_end = body + self.number("bodySize").astype(np.int64)
         topic = body_end + length_bytes
         fits = (body_end >= body) & (topic + 2 <= record_end)
@@ -521,41 +529,6 @@ class Records:
         epochs = np.array([(0, -1), *self.source.epochs], np.int64)
         index = np.searchsorted(epochs[:, 1], self.number("physicalOffset"), "right") - 1
         return pa.array(epochs[index, 0].astype(np.int32), mask=index == 0)
-
-
-class Decoder(Protocol):
-    """Makes the columns of a block of records that have passed the walk and the filter."""
-
-    def decode(self, records: Records, decoding: Decoding) -> Any:
-        """A RecordBatch of `decoding.schema` with a row for each record, in order. A record that cannot be delivered is
-        noted by `records.note`. A decoder leaves what it does not do to `records.by_columns`."""
-        ...
-
-
-class NumpyDecoder:
-    """Makes every column there is; the reference of others."""
-
-    def decode(self, records: Records, decoding: Decoding) -> Any:
-        """See Decoder."""
-        return records.by_columns(decoding)
-
-
-_decoders: list[Decoder] = [NumpyDecoder()]
-
-
-def decoder() -> Decoder:
-    """The decoder in use."""
-    return _decoders[-1]
-
-
-@contextmanager
-def using(chosen: Decoder) -> Iterator[None]:
-    """Decode by another decoder inside the block."""
-    _decoders.append(chosen)
-    try:
-        yield
-    finally:
-        _decoders.remove(chosen)
 
 
 def codec_available(name: str) -> bool:

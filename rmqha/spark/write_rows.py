@@ -5,17 +5,14 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 
 from rmqha.model.error import UsageError
 from rmqha.model.message import (
-    MAX_PROPERTIES_BYTES,
-    MAX_TOPIC_BYTES,
     PROPERTY_INNER_NUM,
     PROPERTY_KEYS,
     PROPERTY_TAGS,
@@ -25,7 +22,6 @@ from rmqha.model.message import (
 )
 from rmqha.spark.options import SPARK_TYPES, plain_path, without_table_properties
 from rmqha.store.config import StoreConfig
-from rmqha.store.log.record import NewMessage
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "topic": ("string",),
@@ -113,42 +109,8 @@ def check_schema(columns: Mapping[str, str]) -> None:
             raise UsageError(f"commitlog needs a column {name} to write")
 
 
-def messages(rows: Sequence[Mapping[str, Any]], now_ms: int) -> Iterator[tuple[NewMessage, int]]:
-    """Each row as a message and the store timestamp that it asks for, in ms. Raises UsageError for a row that cannot be
-    one."""
-    for row in rows:
-        topic, body = row["topic"], row["body"]
-        if not topic or body is None:
-            raise UsageError("commitlog cannot write a row whose topic or body is null")
-        if len(topic.encode()) > MAX_TOPIC_BYTES or "/" in topic:
-            raise UsageError(f"commitlog cannot write the topic {topic[:80]!r}: brokers take no such name")
-        stored_ms = _millis(row.get("storeTimestamp"), now_ms)
-        yield (
-            NewMessage(
-                topic=topic,
-                queue_id=int(row.get("queueId") or 0),
-                body=body.encode() if isinstance(body, str) else body,
-                properties=_properties(row),
-                born_at_ms=_millis(row.get("bornTimestamp"), stored_ms),
-                born_host=LOOPBACK,
-                store_host=LOOPBACK,
-                flag=int(row.get("flag") or 0),
-                reconsume_times=int(row.get("reconsumeTimes") or 0),
-            ),
-            stored_ms,
-        )
-
-
-def _millis(value: Any, default_ms: int) -> int:
-    if value is None:
-        return default_ms
-    if isinstance(value, datetime):
-        aware = value if value.tzinfo else value.replace(tzinfo=UTC)
-        return round(aware.timestamp() * 1000)
-    return int(value)
-
-
-def _properties(row: Mapping[str, Any]) -> bytes:
+def properties_of(row: Mapping[str, Any]) -> bytes:
+    """The properties of a row as a record holds them. UsageError for what cannot be properties."""
     given = row.get("properties") or {}
     try:
         found = dict(json.loads(given) if isinstance(given, str) else given)
@@ -167,9 +129,4 @@ def _properties(row: Mapping[str, Any]) -> bytes:
         data = encode_properties({str(name): str(value) for name, value in found.items() if value is not None})
     except (TypeError, ValueError) as error:
         raise UsageError(f"commitlog cannot write the properties of a row of topic {row['topic']}: {error}") from None
-    if len(data) > MAX_PROPERTIES_BYTES:
-        raise UsageError(
-            f"commitlog cannot write the properties of a row of topic {row['topic']}: they take {len(data)} bytes, and "
-            f"{MAX_PROPERTIES_BYTES} fit"
-        )
     return data

@@ -1,7 +1,8 @@
 """`df.write.format("commitlog")`: a DataFrame becomes a store that our brokers and Apache RocketMQ's open.
 
-One log has one order, so the tasks only put their rows aside, as Arrow files beside the target; the commit appends them
-in the order of the partitions, dispatches all of it into queues and index, and closes the store. A write that fails
+The tasks make records of their rows and put them aside, as Arrow files beside the target. One log has one order, so the
+commit, in the driver, gives them their places in the order of the partitions, appends them in large pieces, dispatches
+all of it into queues and index, and closes the store. A write that fails
 leaves the store as it was; one whose driver was killed is cut off by whoever opens the store next, and readers do not
 see it (`rmqha.write`). The target must be a directory that the driver and the tasks share.
 """
@@ -13,7 +14,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,16 +24,16 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from rmqha.host.disk import HostDisk
+from rmqha.host.kernel_choice import choose_kernel
 from rmqha.model.error import UsageError
-from rmqha.spark.write_rows import check_schema, messages, written_as
+from rmqha.spark.sink.records import MADE, append, made
+from rmqha.spark.write_rows import check_schema, written_as
 from rmqha.store.config import StoreConfig
 from rmqha.store.meta import config_file, epoch_file, identity_file
 from rmqha.store.store import Store
 from rmqha.wire import lenient_json
 
 DISPATCH_BYTES = 4 * 1024 * 1024
-INDEX_COUNT = 10_000
-ROWS_PER_BATCH = 4096
 NEW_STORE = frozenset(("lock", "abort", "rmqha.boot", "rmqha.end", "rmqha.write"))
 """Names in a store that nothing was appended to: a write may have been killed so early."""
 STALE_S = 24 * 3600
@@ -77,25 +78,29 @@ class CommitLogWriter(DataSourceArrowWriter):
         assert context is not None
         self._staging.mkdir(parents=True, exist_ok=True)
         path = self._staging / f"{context.partitionId()}-{context.taskAttemptId()}.arrow"
-        row_count, sink = 0, None
-        with path.open("wb") as file:
-            for batch in iterator:
-                if sink is None:
-                    sink = pa.ipc.new_stream(file, batch.schema)
-                sink.write_batch(batch)
+        return StagedPart(context.partitionId(), str(path), self._stage(path, iterator))
+
+    def _stage(self, path: Path, batches: Iterable[Any]) -> int:
+        """Put the records of these rows into a file; the number of them."""
+        now_ms, row_count = time.time_ns() // 1_000_000, 0
+        with path.open("wb") as file, pa.ipc.new_stream(file, MADE) as sink:
+            for batch in batches:
+                for piece in made(batch, now_ms, self._config.max_message_size):
+                    sink.write_batch(piece)
                 row_count += batch.num_rows
-            if sink is not None:
-                sink.close()
-        return StagedPart(context.partitionId(), str(path), row_count)
+        return row_count
 
     def write_table(self, table: Any) -> None:
         """Append an Arrow table's rows, without Spark. UsageError for columns or rows that cannot be written."""
         check_schema({field.name: written_as(field.type) for field in table.schema})
         self._staging.mkdir(parents=True, exist_ok=True)
         path = self._staging / "0.arrow"
-        with path.open("wb") as file, pa.ipc.new_stream(file, table.schema) as sink:
-            sink.write_table(table)
-        self.commit([StagedPart(0, str(path), table.num_rows)])
+        try:
+            parts: list[WriterCommitMessage | None] = [StagedPart(0, str(path), self._stage(path, table.to_batches()))]
+        except BaseException:
+            self._discard()
+            raise
+        self.commit(parts)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Append what all tasks have put aside, and remove it."""
@@ -123,7 +128,9 @@ class CommitLogWriter(DataSourceArrowWriter):
         disk = HostDisk(self._root.absolute())
         try:
             try:
-                store = Store.open(disk, self._config, _NoTrace(), process_id=os.getpid())
+                store = Store.open(
+                    disk, self._config, _NoTrace(), process_id=os.getpid(), kernel=choose_kernel().kernel
+                )
             except UsageError:
                 is_empty = False  # another write may have come first: what is there now is not this one's
                 raise
@@ -167,25 +174,15 @@ def _append_parts(store: Store, parts: list[StagedPart]) -> dict[str, int]:
     """Append the parts; the result is the number of queues of each topic."""
     queue_counts: dict[str, int] = {}
     for part in parts:
-        _append_part(store, part, queue_counts)
-    store.commit()
+        with pa.memory_map(part.path) as file, pa.ipc.open_stream(file) as batches:
+            for batch in batches:
+                append(store, batch, queue_counts)
     store.set_confirm_offset(store.max_phy_offset)
     while store.dispatch(DISPATCH_BYTES):
         pass
-    while store.index.build(INDEX_COUNT):
+    while store.index.build(DISPATCH_BYTES):
         pass
     return queue_counts
-
-
-def _append_part(store: Store, part: StagedPart, queue_counts: dict[str, int]) -> None:
-    now_ms = time.time_ns() // 1_000_000
-    with Path(part.path).open("rb") as file, pa.ipc.open_stream(file) as batches:
-        for whole in batches:
-            for first in range(0, whole.num_rows, ROWS_PER_BATCH):
-                for message, stored_ms in messages(whole.slice(first, ROWS_PER_BATCH).to_pylist(), now_ms):
-                    store.append(message, stored_ms)
-                    count = queue_counts.get(message.topic, 0)
-                    queue_counts[message.topic] = max(count, message.queue_id + 1)
 
 
 def _add_topics(disk: HostDisk, queue_counts: Mapping[str, int]) -> None:

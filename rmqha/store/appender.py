@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple, NoReturn
 
 from rmqha.kernel.batch_kernel import BatchKernel, QueueSlot, SendGround, SendRead, SendRules, SendsTaken
 from rmqha.model.error import StoreError, UsageError
 from rmqha.model.message import PROPERTY_INNER_BASE, encode_properties
-from rmqha.model.offset import PhyOffset, QueueOffset
+from rmqha.model.offset import Buffer, PhyOffset, QueueOffset
 from rmqha.store.log.commit_log import DIRECTORY, CommitLog
 from rmqha.store.log.new_batch import NewBatch
 from rmqha.store.log.record import (
@@ -70,6 +70,28 @@ class SendSource(NamedTuple):
     rules: SendRules
     queue_count: Callable[[str], int]
     """Number of queues of a topic that plain sends may go to, as it is now; 0 if none may."""
+
+
+class AppendGround(NamedTuple):
+    """The place where the next records will stand, and what they must go on from."""
+
+    phy_offset: int
+    room_end: int
+    """No record may end behind it."""
+    store_timestamp_ms: int
+    """Timestamp of the log's last record: none may be older."""
+    next_offset: Callable[[tuple[str, int]], int]
+    """The next offset of a queue, (topic, queue id)."""
+
+
+class MadeRecords(NamedTuple):
+    """Whole records for an `AppendGround`, of topics that brokers take, none an inner batch or of a transaction."""
+
+    records: Buffer
+    next_offsets: Mapping[tuple[str, int], int]
+    """The next offset of each of their queues, behind them."""
+    store_timestamp_ms: int
+    """The last one's."""
 
 
 class Appender:
@@ -233,6 +255,29 @@ class Appender:
             DispatchedBlock(position, len(taken.records), runs, topics, bounds, tails, stored, stamps)
         )
         return taken
+
+    def append_made(self, first_size_bytes: int, make: Callable[[AppendGround], MadeRecords]) -> None:
+        """Append with one write the records that `make` gives for their place, the first of which has so many bytes.
+        Raises what `make` raises, and StoreError when the disk fails."""
+        assert not self._has_crc, "a record's own checksum depends on where it stands"
+        log, offsets = self._log, self._offsets
+        if offsets.covered != log.write_offset:
+            self._take_over()
+        try:
+            position = log.room_for(first_size_bytes)
+            made = make(AppendGround(position, log.room_end, offsets.last_store_timestamp_ms, offsets.next_for))
+            assert 0 < len(made.records) <= log.room_end - position, "records fit the file"
+            assert made.store_timestamp_ms >= offsets.last_store_timestamp_ms, "store timestamps do not fall"
+            log.append(made.records)
+        except OSError as error:
+            raise StoreError(os_sentence(log.disk, DIRECTORY, "append", error)) from error
+        finally:
+            offsets.covered = log.write_offset
+        for key, next_offset in made.next_offsets.items():
+            known = offsets.next_for(key)
+            assert next_offset >= known, f"{key} goes on at {known}, not {next_offset}"
+            offsets.next[key] = next_offset
+        offsets.last_store_timestamp_ms = made.store_timestamp_ms
 
     def encode_batch(self, messages: Sequence[NewMessage]) -> EncodedBatch:
         """Everything of the records that does not depend on where they will stand: for `append_encoded`. Raises

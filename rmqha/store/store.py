@@ -15,7 +15,7 @@ from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import StoreError
 from rmqha.model.offset import Buffer, Epoch, PhyOffset, QueueOffset
 from rmqha.port import Disk, Tracer
-from rmqha.store.appender import Appended, AppendedBatch, Appender, SendSource
+from rmqha.store.appender import Appended, AppendedBatch, Appender, AppendGround, MadeRecords, SendSource
 from rmqha.store.config import StoreConfig
 from rmqha.store.index.index_service import IndexService
 from rmqha.store.integrity.damage import DamageTable
@@ -356,6 +356,11 @@ class Store:
         """Append the plain sends at the front of what a connection has sent; None if there is none."""
         self._failure.check()
         return self._appender.append_sends(source, wall_ms)
+
+    def append_made(self, first_size_bytes: int, make: Callable[[AppendGround], MadeRecords]) -> None:
+        """Append the records that `make` gives for the place where a first one of so many bytes will stand."""
+        self._failure.check()
+        self._appender.append_made(first_size_bytes, make)
 
     def append_raw(self, phy_offset: PhyOffset, data: Buffer) -> str:
         self.discard_uncommitted()

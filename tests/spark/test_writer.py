@@ -22,7 +22,7 @@ from rmqha.model.error import UsageError
 from rmqha.scan.api import Decoding, Looking, open_store, read_store
 from rmqha.spark.queries import translate
 from rmqha.spark.write_rows import check_schema, parse_write_options
-from rmqha.spark.writer import CommitLogWriter, StagedPart
+from rmqha.spark.writer import CommitLogWriter
 from rmqha.store.config import StoreConfig
 from rmqha.store.store import Store
 from tests.scan.test_api import unpack
@@ -152,18 +152,14 @@ def test_options_that_are_wrong(options: dict[str, str], sentence: str) -> None:
 
 def commit(root: Path, *rows: dict[str, Any]) -> None:
     """A write of one part, without Spark."""
-    writer = CommitLogWriter(str(root), CONFIG, overwrite=False)
-    path = root.parent / "part.arrow"
-    batch = pa.RecordBatch.from_pylist(list(rows))
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, batch.schema) as sink:
-        sink.write_batch(batch)
-    writer.commit([StagedPart(0, str(path), batch.num_rows)])
+    CommitLogWriter(str(root), CONFIG, overwrite=False).write_table(pa.Table.from_pylist(list(rows)))
 
 
 ROW = {"topic": "T", "body": b"x"}
 KILLED = """
 import os, signal, sys
 from pathlib import Path
+import rmqha.spark.sink.records as records
 import rmqha.spark.writer as writer
 from rmqha.store.store import Store
 from tests.spark.test_writer import commit
@@ -179,6 +175,7 @@ def dying(called):
         return called(*args, **named)
     return call
 
+records.PIECE_ROWS = 10
 owner = writer if place.startswith("_") else Store
 setattr(owner, place, dying(getattr(owner, place)))
 commit(root, *[{"topic": "T", "body": b"new %d" % n} for n in range(100)])
@@ -204,7 +201,7 @@ def bodies(root: Path) -> list[bytes]:
 @pytest.mark.parametrize("before", [0, 2])
 @pytest.mark.parametrize(
     ("place", "count"),
-    [("begin_write", 0), ("append", 0), ("append", 57), ("dispatch", 0), ("_add_topics", 0), ("end_write", 0)],
+    [("begin_write", 0), ("append_made", 0), ("append_made", 5), ("dispatch", 0), ("_add_topics", 0), ("end_write", 0)],
 )
 def test_a_driver_that_is_killed_in_its_commit_leaves_the_store_as_it_was(
     tmp_path: Path, place: str, count: int, before: int

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from rmqha.spark.writer import CommitLogWriter, StagedPart
+from rmqha.spark.writer import CommitLogWriter
 from rmqha.store.config import StoreConfig
 from tests.interop.lab.group import is_master
 from tests.interop.lab.lab import FILE_BYTES, QUEUE_FILE_BYTES, Lab
@@ -20,29 +20,25 @@ MESSAGES = 500
 TIMEOUT_S = 90
 
 
-def write(root: Path, scratch: Path) -> None:
-    """What one task of Spark put aside, committed."""
+def write(root: Path) -> None:
+    """Rows written as a task and the driver of Spark write them."""
     rows = [
         {"topic": "Replayed", "body": f"{number} row".encode(), "queueId": number % 4, "keys": [f"k{number}"]}
         for number in range(MESSAGES)
     ]
-    table = pa.Table.from_pylist(rows)
-    part = scratch / "part.arrow"
-    with part.open("wb") as file, pa.ipc.new_stream(file, table.schema) as sink:
-        sink.write_table(table)
     config = StoreConfig(
         mapped_file_size_commit_log=FILE_BYTES,
         mapped_file_size_consume_queue=QUEUE_FILE_BYTES,
         max_hash_slot_num=2000,
         max_index_num=8000,
     )
-    CommitLogWriter(str(root), config, overwrite=False).commit([StagedPart(0, str(part), MESSAGES)])
+    CommitLogWriter(str(root), config, overwrite=False).write_table(pa.Table.from_pylist(rows))
 
 
 def test_apaches_broker_serves_what_spark_wrote(lab: Lab) -> None:
     lab.start_our_name_server()
     node = lab.java_broker("java")
-    write(node.store, lab.scratch)
+    write(node.store)
     lab.run(node)
     is_master(lab, node)
     consumer = lab.client("Consume", "Replayed", "push", "readers")
