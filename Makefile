@@ -38,7 +38,7 @@ interop: .venv/stamp ## beside the real Apache RocketMQ
 
 chaos: .venv/stamp ## faults and operators at work on real processes, for minutes
 	status=0; \
-	$(BIN)/pytest tests/chaos tests/process tests/cli/test_unreachable.py tests/spark/test_source.py $(PARALLEL) -m "chaos and not timed" || status=1; \
+	$(BIN)/pytest tests/chaos tests/process tests/cli/test_unreachable.py tests/spark/test_source.py tests/spark/sink/test_sink.py tests/spark/test_connect.py $(PARALLEL) -m "chaos and not timed" || status=1; \
 	$(BIN)/pytest tests/chaos tests/process -m "chaos and timed" || status=1; \
 	exit $$status
 

@@ -30,7 +30,14 @@ LANES = {
 }
 FOLDERS = {
     "interop": ("interop",),
-    "chaos": ("chaos", "process", "cli/test_unreachable.py", "spark/test_source.py"),
+    "chaos": (
+        "chaos",
+        "process",
+        "cli/test_unreachable.py",
+        "spark/test_source.py",
+        "spark/sink/test_sink.py",
+        "spark/test_connect.py",
+    ),
     "abuse": ("abuse",),
     "browser": ("nameserver/web",),
     "sim": ("raft", "simulation", "store/damage/test_crash.py"),

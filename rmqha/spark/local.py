@@ -19,8 +19,10 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from rmqha.model.error import UsageError
+from rmqha.scan.storage import S3A
 from rmqha.spark.java import LOG_VARIABLE, java_home
 from rmqha.spark.partition import UNKNOWN, Sizing
+from rmqha.spark.sink.cluster import RocketmqSink
 from rmqha.spark.source import CommitLogSource
 
 LOG_NAME = "spark.log"
@@ -30,7 +32,7 @@ MAX_SOCKET_DIRECTORY_BYTES = 107 - len("/.123e4567-e89b-12d3-a456-426614174000.s
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make `format("commitlog")` known to a session; gives the session back.
+    """Make `format("commitlog")` and the sink `format("rocketmq")` known to a session; gives the session back.
 
     Its Python workers must be able to import rmqha: they run this interpreter unless PYSPARK_PYTHON says otherwise.
     A read's tasks are sized for the cores that the session has now, with room for more if it is on a cluster.
@@ -42,8 +44,17 @@ def register(spark: SparkSession) -> SparkSession:
         context.pythonExec = sys.executable
     sizing = UNKNOWN if context is None else Sizing(context.defaultParallelism, not _is_local(str(context.master)))
     # a class of its own, which Spark pickles whole: it plans in other processes
-    spark.dataSource.register(type(CommitLogSource.__name__, (CommitLogSource,), {"sizing": sizing}))
+    known = {"sizing": sizing, "storage": s3a_settings(context)}
+    spark.dataSource.register(type(CommitLogSource.__name__, (CommitLogSource,), known))
+    spark.dataSource.register(RocketmqSink)
     return spark
+
+
+def s3a_settings(context: SparkContext | None) -> dict[str, str]:
+    """The settings spark.hadoop.fs.s3a.… of a session, without spark.hadoop."""
+    pairs = [] if context is None else context.getConf().getAll()
+    prefix = "spark.hadoop."
+    return {name.removeprefix(prefix): value for name, value in pairs if name.startswith(prefix + S3A)}
 
 
 def _is_local(master: str) -> bool:

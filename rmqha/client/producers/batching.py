@@ -138,7 +138,7 @@ class BatchPipeline:
             if alone:
                 await self._send_alone(item)
                 continue
-            unique_key = self._unique_key()
+            unique_key = message.unique_key or self._unique_key()
             try:
                 check_message(message)
                 together.append((item, batch_part(message, unique_key), unique_key))

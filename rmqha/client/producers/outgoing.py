@@ -37,7 +37,8 @@ _BATCH_PROPERTIES = struct.Struct(">h")
 class OutgoingMessage:
     """A message as an application sends it. `keys`: several are joined by one space. `key`: the ordering key, whose
     hash picks the queue; `queue_id` picks it directly (of the first group that has it). Without either the queues take
-    turns."""
+    turns. `unique_key`: the UNIQ_KEY, for who may send the same message again and wants that known; else the client
+    makes one."""
 
     topic: str
     body: bytes
@@ -46,6 +47,7 @@ class OutgoingMessage:
     properties: Mapping[str, str] = field(default_factory=dict)
     key: str | None = None
     queue_id: int | None = None
+    unique_key: str = ""
 
     @property
     def lane(self) -> tuple[str, str | int] | None:

@@ -168,7 +168,7 @@ class Producer:
             check_message(message)
             if message.topic != first.topic or message.lane != first.lane:
                 raise UsageError("the messages of a batch must share their topic and their ordering key or queue")
-        unique_keys = [self._unique_key() for _ in messages]
+        unique_keys = [message.unique_key or self._unique_key() for message in messages]
         return await self._send_parts(
             first, list(map(batch_part, messages, unique_keys)), unique_keys, timeout_ms, require_ok
         )
@@ -256,7 +256,8 @@ class Producer:
 
     def _outgoing(self, message: OutgoingMessage, sys_flag: int = 0) -> Outgoing:
         compression, code = self._compression, RequestCode.SEND_MESSAGE_V2
-        return Outgoing(code, self._group, message, self._unique_key(), _wall_ms(), compression, sys_flag)
+        unique_key = message.unique_key or self._unique_key()
+        return Outgoing(code, self._group, message, unique_key, _wall_ms(), compression, sys_flag)
 
     async def _deliver(self, outgoing: Outgoing, timeout_ms: int, require_ok: bool) -> SendResult:
         progress = _Progress(timeout_ms, trio.current_time() + timeout_ms / 1000)
