@@ -1,80 +1,58 @@
-"""`rmqha spark archive`: the log as Parquet files that grow, each message once; and back into a store. Needs no Java.
+"""`rmqha spark archive`: the log as Parquet files, a Delta or an Iceberg table that grows, each message once; and back
+into a store. Needs no Java.
 
-A batch is a range of each log. Its files are written aside, in `_rmqha/staging`. Then its manifest, which names the
-files and the place in each log where the batch ends, becomes `_rmqha/pending.json`: from here on the batch counts. Its
-files are moved to their places, and the manifest to `_rmqha/batches`. Whoever is killed before the manifest leaves what
-the next run removes, and after it what the next run finishes, so no message is lost or comes twice. The places are a
-query's (`rmqha.scan.position`): a log that was cut below what was archived is told, and another replica's path goes on.
+A batch is a range of each log. Its rows are written aside, then its manifest, which says where the batch ends in each
+log, becomes `_rmqha/pending.json`, then the batch becomes part of the archive, and the manifest goes to
+`_rmqha/batches`. A Parquet batch counts from the pending manifest on, and whoever comes next finishes what a killed
+run left; a table's batch counts if the table says so, else it is made anew. So no message is lost or comes twice. The
+places are a query's (`rmqha.scan.position`): a log that was cut below what was archived is told, and another replica's
+path goes on.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
-from urllib.parse import quote, unquote
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs
-import pyarrow.parquet as pq
 
+from rmqha.host import kernel_choice
 from rmqha.model.error import StoreError, UsageError
 from rmqha.scan.api import Known, StoreView, by_group, prune, read_store
+from rmqha.scan.native import columns as native_columns
 from rmqha.scan.position import Position, between, end_within, has_reached, position_at
+from rmqha.spark.lake.files import STATE, ArchiveFiles
+from rmqha.spark.lake.form import BY, ArchiveForm, ParquetForm
+from rmqha.spark.lake.manifest import PENDING, STAGING, ArchivedEnd, Manifest, batches, path_of, stretches
 from rmqha.spark.options import ReadOptions
 
-VERSION = 1
-STATE, STAGING, BATCHES = "_rmqha", "_rmqha/staging", "_rmqha/batches"
-PENDING, LAYOUT = "_rmqha/pending.json", "_rmqha/archive.json"
-BY = {"topic": "topic", "day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H", "brokerName": "brokerName"}
-"""Parts of the directories, in Hive's form; day and hour are UTC's, of storeTimestamp."""
+LAYOUT_VERSION = 1
+LAYOUT = f"{STATE}/archive.json"
 BATCH_BYTES = 256 * 1024 * 1024
-OPEN_FILES_MAX = 128
-UNNAMED = "__HIVE_DEFAULT_PARTITION__"
-"""Stands in a directory's name for a null, as Hive and Spark have it."""
+FORMATS = {"parquet": "pyarrow", "delta": "deltalake", "iceberg": "pyiceberg"}
+"""Each with the package that it needs."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArchivedEnd:
-    """The end of what was archived of a log."""
+def form_of(target: ArchiveFiles, name: str, by: Sequence[str], catalog: str = "") -> ArchiveForm:
+    """UsageError for a form that is not known, or whose package is not installed."""
+    if name not in FORMATS:
+        raise UsageError(f"an archive is of format {', '.join(FORMATS)}, not {name}")
+    if find_spec(FORMATS[name]) is None:
+        raise UsageError(f"format {name} needs the package {FORMATS[name]}: run `pip install 'rmqha[{name}]'`")
+    if name == "delta":
+        from rmqha.spark.lake.delta import DeltaForm
 
-    physical_offset: int
-    epoch: int = -1
-    epoch_start: int = -1
-    broker_id: str | None = None
+        return DeltaForm(target, by)
+    if name == "iceberg":
+        from rmqha.spark.lake.iceberg import IcebergForm
 
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """A batch: where it ends in each log (by cluster#brokerName, or by directory), and its files with where each was
-    written aside."""
-
-    number: int
-    places: dict[str, ArchivedEnd]
-    files: dict[str, str]
-    row_count: int
-    log_bytes: int
-    version: int = VERSION
-
-    @classmethod
-    def parse(cls, content: bytes, where: str) -> Manifest:
-        """StoreError for content that is none, or of a newer version."""
-        try:
-            given = json.loads(content)
-            if int(given["version"]) > VERSION:
-                raise StoreError(f"{where} has version {given['version']}, this release reads up to {VERSION}")
-            places = {name: ArchivedEnd(**place) for name, place in given["places"].items()}
-            return cls(**{**given, "places": places})
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise StoreError(f"{where}: expected a batch of an archive, found other content ({error})") from None
+        return IcebergForm(target, by, catalog)
+    return ParquetForm(target, by)
 
 
 @dataclass(slots=True)
@@ -85,124 +63,13 @@ class ArchiveReport:
     row_count: int = 0
     log_bytes: int = 0
     file_count: int = 0
+    joined_count: int = 0
+    """Small files that compaction put into larger ones."""
     seconds: float = 0.0
     finished_batch: int | None = None
     """The batch that a run before this one had left half done."""
     places: dict[str, int] = field(default_factory=dict)
     """Physical offset up to which each log is archived."""
-
-
-class ArchiveFiles:
-    """The archive's files: a directory, s3://…, or what fsspec knows. Paths are relative."""
-
-    def __init__(self, address: str) -> None:
-        """UsageError for an address that cannot be used."""
-        self.address = address
-        try:
-            if "://" in address:
-                self._files, self._root = pyarrow.fs.FileSystem.from_uri(address)
-            else:
-                self._files, self._root = pyarrow.fs.LocalFileSystem(), str(Path(address).absolute())
-        except (pa.ArrowInvalid, OSError):
-            self._files, self._root = _of_fsspec(address)
-        self.is_local = isinstance(self._files, pyarrow.fs.LocalFileSystem)
-
-    def local_path(self, path: str) -> Path:
-        """The path of a file on this machine."""
-        assert self.is_local
-        return Path(self._root, path)
-
-    def exists(self, path: str) -> bool:
-        """Is there such a file or directory?"""
-        return bool(self._files.get_file_info(self._at(path)).type != pyarrow.fs.FileType.NotFound)
-
-    def names(self, path: str) -> list[str]:
-        """Names of the files in a directory."""
-        selected = pyarrow.fs.FileSelector(self._at(path), allow_not_found=True)
-        return sorted(item.base_name for item in self._files.get_file_info(selected) if item.is_file)
-
-    def read(self, path: str) -> bytes:
-        """A whole file."""
-        with self._files.open_input_stream(self._at(path)) as file:
-            return bytes(file.read())
-
-    def open_input(self, path: str) -> Any:
-        """Open a file for reading."""
-        return self._files.open_input_file(self._at(path))
-
-    def open_output(self, path: str) -> Any:
-        """Open a new file for writing."""
-        self.make_parent(path)
-        return self._files.open_output_stream(self._at(path))
-
-    def make_parent(self, path: str) -> None:
-        """Make the directory of a file."""
-        self._files.create_dir(self._at(path).rpartition("/")[0], recursive=True)
-
-    def write(self, path: str, content: bytes) -> None:
-        """Whole or not at all, and durable on a local disk."""
-        aside = f"{path}.tmp" if self.is_local else path
-        with self.open_output(aside) as file:
-            file.write(content)
-        if self.is_local:
-            self.sync(aside)
-            self.move(aside, path)
-
-    def move(self, source: str, target: str) -> None:
-        """Move a file, durably on a local disk."""
-        self.make_parent(target)
-        self._files.move(self._at(source), self._at(target))
-        if self.is_local:
-            _sync(self.local_path(target).parent)
-
-    def sync(self, path: str) -> None:
-        """Make a file of a local disk durable."""
-        if self.is_local:
-            _sync(self.local_path(path))
-
-    def remove(self, path: str) -> None:
-        """Remove a file."""
-        self._files.delete_file(self._at(path))
-
-    def clear(self, path: str) -> None:
-        """Remove all files of a directory."""
-        if self.exists(path):
-            self._files.delete_dir_contents(self._at(path))
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other archivers of this machine out; elsewhere nobody is. UsageError if one is at work."""
-        if not self.is_local:
-            yield
-            return
-        self.make_parent(f"{STATE}/lock")
-        with self.local_path(f"{STATE}/lock").open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UsageError(f"{self.address} is being written by another archiver: wait for its end") from None
-            yield
-
-    def _at(self, path: str) -> str:
-        return f"{self._root.rstrip('/')}/{path}" if path else self._root
-
-
-def _of_fsspec(address: str) -> tuple[Any, str]:
-    try:
-        import fsspec
-
-        filesystem, root = fsspec.core.url_to_fs(address)
-    except (ImportError, ValueError) as error:
-        raise UsageError(f"{address} cannot be written to: {error}") from None
-    return pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(filesystem)), root
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 class Archive:
@@ -216,18 +83,25 @@ class Archive:
         by: Sequence[str] = ("topic", "day"),
         batch_bytes: int = BATCH_BYTES,
         say: Callable[[str], None] = lambda text: None,
+        *,
+        form: str = "parquet",
+        catalog: str = "",
+        compacts: bool = False,
     ) -> None:
-        """UsageError for wrong options, or a target that is archived otherwise."""
+        """`form` is one of FORMATS; `catalog` a name of pyiceberg's configuration; `compacts`: each run joins small
+        files at its end. UsageError for wrong options, or a target that is archived otherwise."""
         self._target, self._by, self._batch_bytes, self._say = target, tuple(by), batch_bytes, say
         self._options = ReadOptions.parse({**options, "paths": json.dumps(list(paths))})
         self._known = {path: Known() for path in self._options.paths}
         for name in self._by:
             if name not in BY:
                 raise UsageError(f"an archive is parted by {', '.join(BY)}, not by {name}")
+        self._form_name, self._form, self._compacts = form, form_of(target, form, by, catalog), compacts
 
     def run(self) -> ArchiveReport:
         """Archive all that is committed now. StoreError for damage, or a log that was cut below what was archived."""
         started, report = time.monotonic(), ArchiveReport()
+        native_columns.use(kernel_choice.native_columns())
         with self._target.locked():
             self._check_layout()
             last = self._resume(report)
@@ -236,12 +110,16 @@ class Archive:
                 if done is None:
                     break
                 last = done
+            if self._compacts:
+                self._compact(report)
         report.seconds = time.monotonic() - started
         report.places = {name: place.physical_offset for name, place in last.places.items()} if last else {}
         return report
 
     def _check_layout(self) -> None:
-        layout = {"version": VERSION, "by": list(self._by)}
+        layout: dict[str, Any] = {"version": LAYOUT_VERSION, "by": list(self._by)}
+        if self._form_name != "parquet":
+            layout["format"] = self._form_name
         if not self._target.exists(LAYOUT):
             self._target.write(LAYOUT, json.dumps(layout).encode())
             return
@@ -253,8 +131,11 @@ class Archive:
         """The last batch that counts; what a killed run had left is finished or removed."""
         if self._target.exists(PENDING):
             pending = Manifest.parse(self._target.read(PENDING), f"{self._target.address}/{PENDING}")
-            self._settle(pending)
-            report.finished_batch = pending.number
+            if self._form.finish(pending):
+                self._settle(pending)
+                report.finished_batch = pending.number
+            else:
+                self._target.remove(PENDING)
         self._target.clear(STAGING)
         manifests = batches(self._target)
         return manifests[-1] if manifests else None
@@ -278,14 +159,15 @@ class Archive:
         if not ranges:
             return None
         number = 1 if last is None else last.number + 1
-        files = _Files(self._target, self._by, number)
+        rows = self._form.open_batch(number)
         for item in ranges:
             for batch in self._rows(item):
-                files.add(batch)
-        files.close()
+                rows.add(batch)
+        rows.close()
         log_bytes = sum(item.size_bytes for item in ranges)
-        made = Manifest(number, places, files.made, files.row_count, log_bytes)
-        self._target.write(PENDING, _encode(made))
+        made = Manifest(number, places, rows.files, rows.row_count, log_bytes)
+        self._target.write(PENDING, made.encode())
+        self._form.publish(made, rows)
         self._settle(made)
         report.batch_count += 1
         report.row_count += made.row_count
@@ -313,117 +195,49 @@ class Archive:
         return read_store(item, decoding, options.rows, timestamp_slack_ms=options.timestamp_slack_ms)
 
     def _settle(self, manifest: Manifest) -> None:
-        """Move a batch that counts to its places. May be done again after any part of it."""
-        for path, aside in manifest.files.items():
-            if self._target.exists(aside):
-                self._target.move(aside, path)
-            elif not self._target.exists(path):
-                raise StoreError(f"{self._target.address}/{path} is gone, and so is {aside}: batch {manifest.number}")
-        self._target.write(f"{BATCHES}/{manifest.number:020}.json", _encode(manifest))
+        """Note a batch that is part of the archive, in place of those that it stands for. May be done again after any
+        part of it."""
+        self._target.write(path_of(manifest.number), manifest.encode())
+        for item in batches(self._target) if manifest.spans else ():
+            if item.number < manifest.number:
+                self._target.remove(path_of(item.number))
         self._target.remove(PENDING)
 
-
-def _encode(manifest: Manifest) -> bytes:
-    return json.dumps(asdict(manifest), ensure_ascii=False).encode()
+    def _compact(self, report: ArchiveReport) -> None:
+        manifests = batches(self._target)
+        made = self._form.compact(manifests) if manifests else None
+        if made is not None:
+            self._target.write(PENDING, made.encode())
+            self._form.finish(made)
+            self._settle(made)
+            report.joined_count = len(made.removed)
+            self._say(f"{len(made.removed)} small files joined")
 
 
 def _name(view: StoreView) -> str:
     return view.root if view.broker_name is None else f"{view.cluster}#{view.broker_name}"
 
 
-def batches(target: ArchiveFiles) -> list[Manifest]:
-    """The batches that an archive has, in order. StoreError for one that cannot be read."""
-    names = [name for name in target.names(BATCHES) if name.endswith(".json")]
-    return [Manifest.parse(target.read(f"{BATCHES}/{name}"), f"{target.address}/{BATCHES}/{name}") for name in names]
-
-
-class _Files:
-    """The Parquet files of one batch, written aside."""
-
-    def __init__(self, target: ArchiveFiles, by: Sequence[str], number: int) -> None:
-        self._target, self._by, self._number = target, by, number
-        self._open: dict[str, tuple[str, Any, Any]] = {}
-        """By directory: the path aside, the stream, the writer; the one that was written last stands last."""
-        self.made: dict[str, str] = {}
-        self.row_count = 0
-
-    def add(self, batch: Any) -> None:
-        """Write each row to the file of its directory."""
-        self.row_count += batch.num_rows
-        keys = [_part(batch, name) for name in self._by]
-        codes = np.zeros(batch.num_rows, np.int64)
-        for key in keys:
-            codes = codes * len(key.dictionary) + np.asarray(key.indices)
-        kept = batch.drop_columns([name for name in self._by if name in batch.schema.names])
-        for code in np.unique(codes):
-            places = np.flatnonzero(codes == code)
-            texts = (key[int(places[0])].as_py() for key in keys)
-            directory = "/".join(f"{name}={escaped(text)}" for name, text in zip(self._by, texts, strict=True))
-            self._writer(directory, kept.schema).write_batch(kept.take(pa.array(places)))
-
-    def _writer(self, directory: str, schema: Any) -> Any:
-        found = self._open.pop(directory, None)
-        if found is None:
-            if len(self._open) >= OPEN_FILES_MAX:
-                self._close(next(iter(self._open)))
-            aside = f"{STAGING}/{self._number}-{len(self.made)}.parquet"
-            stream = self._target.open_output(aside)
-            found = aside, stream, pq.ParquetWriter(stream, schema, compression="zstd")
-            self.made[f"{directory}/part-{self._number:08}-{len(self.made):05}.parquet".lstrip("/")] = aside
-        self._open[directory] = found
-        return found[2]
-
-    def _close(self, directory: str) -> None:
-        aside, stream, writer = self._open.pop(directory)
-        writer.close()
-        stream.close()
-        self._target.sync(aside)
-
-    def close(self) -> None:
-        for directory in list(self._open):
-            self._close(directory)
-
-
-def _part(batch: Any, name: str) -> Any:
-    """The texts of one part of the directories, dictionary-encoded."""
-    if name in ("day", "hour"):
-        times = pc.strftime(batch["storeTimestamp"], format=BY[name])
-        return pc.fill_null(times, UNNAMED).dictionary_encode()
-    return pc.fill_null(batch[name], UNNAMED).dictionary_encode()
-
-
-def escaped(text: str) -> str:
-    """A value in a directory's name, as Hive and Spark write it."""
-    return quote(text, safe=" !$&()+,-.;@_`|~")
-
-
 # --- and back ---------------------------------------------------------------------------------------------------------
 
 
-def tables(target: ArchiveFiles, topics: Sequence[str] = ()) -> Iterator[Any]:
+def tables(target: ArchiveFiles, topics: Sequence[str] = (), catalog: str = "") -> Iterator[Any]:
     """The messages of each batch as one Arrow table, in the order of each log; of these topics only, if any are named.
     UsageError if there is no archive."""
     if not target.exists(LAYOUT):
         raise UsageError(f"{target.address} is no archive: it has no {LAYOUT}")
-    for manifest in batches(target):
-        parts = []
-        for path in manifest.files:
-            values = dict(piece.split("=", 1) for piece in path.split("/")[:-1])
-            topic = unquote(values["topic"]) if "topic" in values else None
-            if topics and topic is not None and topic not in topics:
-                continue
-            with target.open_input(path) as file:
-                part = pq.read_table(file)
-            if topic is not None:
-                part = part.append_column("topic", pa.array([topic] * part.num_rows, pa.string()))
-            if "brokerName" in values:
-                name = None if values["brokerName"] == UNNAMED else unquote(values["brokerName"])
-                part = part.append_column("brokerName", pa.array([name] * part.num_rows, pa.string()))
-            parts.append(part if not topics else part.filter(pc.is_in(part["topic"], pa.array(topics, pa.string()))))
-        if parts:
-            found = pa.concat_tables([part.select(parts[0].column_names) for part in parts])
-            order = [("brokerName", "ascending"), ("physicalOffset", "ascending"), ("queueOffset", "ascending")]
-            yield found.sort_by(order)
+    layout, manifests = json.loads(target.read(LAYOUT)), batches(target)
+    form = form_of(target, layout.get("format", "parquet"), layout["by"], catalog)
+    parts = stretches(manifests)
+    if parts is None and not isinstance(form, ParquetForm):
+        manifests = manifests[-1:]
+    for manifest in manifests:
+        mine = None if parts is None else [parts.pop(0) for _ in manifest.ends]
+        for found in form.rows_of(manifest, mine):
+            kept = found.filter(pc.is_in(found["topic"], pa.array(topics, pa.string()))) if topics else found
+            order = [name for name in ("brokerName", "physicalOffset", "queueOffset") if name in kept.column_names]
+            if kept.num_rows:
+                yield kept.sort_by([(name, "ascending") for name in order])
 
 
 def check_columns(columns: Sequence[str]) -> None:

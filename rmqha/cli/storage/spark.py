@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rmqha.spark.archive import Archive
 
 TABLE_MAX_ROWS = 1000
+FORMATS = ("parquet", "delta", "iceberg")
 
 
 @click.group()
@@ -66,6 +67,14 @@ def query_command(sql: str, paths: tuple[str, ...], options: tuple[str, ...], ou
 @spark.command("archive")
 @click.option("--path", "paths", multiple=True, required=True, metavar="DIR", help="A broker's storePathRootDir.")
 @click.option("--to", "target", required=True, metavar="DIR|URL", help="A directory, or an address such as s3://b/a.")
+@click.option(
+    "--format", "form", type=click.Choice(["parquet", "delta", "iceberg"]), default="parquet", show_default=True
+)
+@click.option("--catalog", default="", metavar="NAME", help="Of Iceberg: a catalog of pyiceberg's configuration.")
+@click.option("--compact", "compacts", is_flag=True, help="Join small files at the end of each run.")
+@click.option(
+    "--storage-option", "storage", multiple=True, metavar="NAME=VALUE", help="Of the target, as fsspec takes it."
+)
 @click.option("--by", default="topic,day", show_default=True, help="Directories: of topic, day, hour, brokerName.")
 @click.option("--every", metavar="TIME", help="Go on: look for more each so long, as 30s or 5m; without it, once.")
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the reader, e.g. topic=t.")
@@ -79,14 +88,19 @@ def archive_command(
     options: tuple[str, ...],
     batch: str,
     output: str,
+    form: str,
+    catalog: str,
+    compacts: bool,
+    storage: tuple[str, ...],
 ) -> None:
-    """Bring an archive of Parquet files up to what the stores have committed: each message once, however often it is
-    killed and started again. Spark, DuckDB and others read the directory as a table. No Java is needed.
+    """Bring an archive (Parquet files, a Delta or an Iceberg table) up to what the stores have committed: each message
+    once, however often it is killed and started again. Spark, DuckDB and others read it as a table. No Java is needed.
 
     Example: rmqha spark archive --path data/broker-a-1/store --to /lake/messages --every 5m
     """
     _check_installed("pyarrow")
-    from rmqha.spark.archive import Archive, ArchiveFiles, check_columns
+    from rmqha.spark.archive import Archive, check_columns
+    from rmqha.spark.lake.files import ArchiveFiles
     from rmqha.spark.options import ReadOptions
     from rmqha.spark.row_options import duration_ms, size_bytes
 
@@ -96,7 +110,10 @@ def archive_command(
     check_columns(parsed.columns)
     parts = tuple(filter(None, by.split(",")))
     say = (lambda text: click.echo(text, err=True)) if output != "json" else (lambda text: None)
-    archive = Archive(ArchiveFiles(target), paths, given, parts, size_bytes("--batch", batch), say)
+    files = ArchiveFiles(target, dict(_option(text, "--storage-option") for text in storage))
+    archive = Archive(
+        files, paths, given, parts, size_bytes("--batch", batch), say, form=form, catalog=catalog, compacts=compacts
+    )
     _until_told_to_stop(archive, pause_ms, output)
 
 
@@ -128,19 +145,25 @@ def _until_told_to_stop(archive: Archive, pause_ms: int | None, output: str) -> 
 @click.option("--to", "target", required=True, metavar="DIR", help="A new store, or one that no broker has open.")
 @click.option("--topic", "topics", multiple=True, help="Only this one; may be given several times.")
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Sizes of the store's files.")
-def restore_command(archive: str, target: str, topics: tuple[str, ...], options: tuple[str, ...]) -> None:
+@click.option("--catalog", default="", metavar="NAME", help="Of Iceberg: a catalog of pyiceberg's configuration.")
+@click.option("--storage-option", "storage", multiple=True, metavar="NAME=VALUE", help="Of the archive's address.")
+def restore_command(
+    archive: str, target: str, topics: tuple[str, ...], options: tuple[str, ...], catalog: str, storage: tuple[str, ...]
+) -> None:
     """Write the messages of an archive into a store, in their order; offsets are made anew.
 
     A batch of the archive is written whole or not at all. Example: rmqha spark restore /lake/messages --to /data/again
     """
     _check_installed("pyspark", "pyarrow")
-    from rmqha.spark.archive import ArchiveFiles, tables
+    from rmqha.spark.archive import tables
+    from rmqha.spark.lake.files import ArchiveFiles
     from rmqha.spark.write_rows import parse_write_options
     from rmqha.spark.writer import CommitLogWriter
 
     path, config = parse_write_options({**dict(_option(text) for text in options), "path": target})
     count = 0
-    for found in tables(ArchiveFiles(archive), topics):
+    files = ArchiveFiles(archive, dict(_option(text, "--storage-option") for text in storage))
+    for found in tables(files, topics, catalog):
         CommitLogWriter(path, config, overwrite=False).write_table(found)
         count += found.num_rows
     click.echo(f"{count:,} messages in {path}")
@@ -152,10 +175,10 @@ def _check_installed(*names: str) -> None:
             raise UsageError(f"{name} is not installed: run `{sys.executable} -m pip install 'rmqha[spark]'`")
 
 
-def _option(text: str) -> tuple[str, str]:
+def _option(text: str, kind: str = "--option") -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise UsageError(f"--option {text!r} must be NAME=VALUE, for instance topic=orders")
+        raise UsageError(f"{kind} {text!r} must be NAME=VALUE, for instance topic=orders")
     return name, value
 
 

@@ -1,0 +1,259 @@
+"""A copy of a store to be read elsewhere: made once, then brought up to date by what has changed.
+
+Files are written in an order that a reader at work bears: first a mark (`rmqha.write`) says how far the copy counts,
+then come the log, the queues, the tables and the checkpoint, and in the end the mark goes. The copy ends at the confirm
+offset of the moment: no entry of a queue, and no checkpoint, speaks of more. A log that was cut and written anew is
+copied anew from there. What a killed run left, the next one does again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rmqha.model.error import StoreError, UsageError
+from rmqha.scan.api import StoreView, open_store
+from rmqha.scan.files import CONFIRM_OFFSET_AT
+from rmqha.scan.queues import BATCH_UNIT_BYTES, UNIT_BYTES
+
+STATE, MARK = "rmqha.sync", "rmqha.write"
+VERSION = 1
+QUEUES = {"consumequeue": UNIT_BYTES, "batchconsumequeue": BATCH_UNIT_BYTES}
+BLOCK_BYTES = 8 * 1024 * 1024
+CHECKED_BYTES = 4096
+
+
+@dataclass(slots=True)
+class SyncedFiles:
+    """Content of the copy, as the last whole run left it."""
+
+    end_offset: int = 0
+    epochs: list[list[int]] = field(default_factory=list)
+    files: dict[str, list[int]] = field(default_factory=dict)
+    """By path: bytes and CRC of a queue or a table, bytes and 0 of a log file."""
+    version: int = VERSION
+
+    @classmethod
+    def parse(cls, content: bytes, where: str) -> SyncedFiles:
+        """StoreError for content that is none, or of a newer version."""
+        try:
+            given = json.loads(content)
+            if int(given["version"]) > VERSION:
+                raise StoreError(f"{where} has version {given['version']}, this release reads up to {VERSION}")
+            return cls(**given)
+        except (ValueError, TypeError, KeyError) as error:
+            raise StoreError(f"{where}: expected the state of a copy, found other content ({error})") from None
+
+
+@dataclass(frozen=True, slots=True)
+class CopyReport:
+    """Numbers of a run."""
+
+    end_offset: int
+    file_count: int
+    copied_bytes: int
+    removed_count: int
+    was_cut: bool
+    """The log had been cut below what was copied."""
+
+
+class CopyTarget:
+    """A directory or an address that fsspec knows; paths are relative."""
+
+    def __init__(self, address: str, options: Mapping[str, Any]) -> None:
+        """UsageError if it cannot be used."""
+        self.address = address
+        try:
+            import fsspec
+
+            self._files, self._root = fsspec.core.url_to_fs(address, **options)
+        except ImportError as error:
+            raise UsageError(f"{address} needs a package: {error}; run `pip install 'rmqha[s3]'`") from None
+        except (ValueError, TypeError) as error:
+            raise UsageError(f"{address} cannot be used: {error}") from None
+        self._is_local = "file" in np.atleast_1d(self._files.protocol)
+
+    def _at(self, path: str) -> str:
+        return f"{self._root.rstrip('/')}/{path}"
+
+    def read(self, path: str, span: tuple[int, int] | None = None) -> bytes | None:
+        """A file, or its bytes [start, end); None if there is none."""
+        try:
+            return bytes(self._files.cat_file(self._at(path), *(span or ())))
+        except FileNotFoundError:
+            return None
+
+    def write(self, path: str, blocks: Iterator[bytes] | list[bytes], length_bytes: int = 0) -> int:
+        """Whole or, where it is no object store, in place of the old file in the end; the number of bytes. On a local
+        disk the file has `length_bytes` at least, zeros behind what is written."""
+        place, size = self._at(path), 0
+        self._files.makedirs(place.rpartition("/")[0], exist_ok=True)
+        aside = f"{place}.tmp" if self._is_local else place
+        with self._files.open(aside, "wb") as file:
+            for block in blocks:
+                file.write(block)
+                size += len(block)
+        if self._is_local:
+            os.truncate(aside, max(size, length_bytes))
+            Path(aside).replace(place)
+        return size
+
+    def remove(self, path: str) -> None:
+        """Remove a file, if it is there."""
+        try:
+            self._files.rm_file(self._at(path))
+        except FileNotFoundError:
+            return
+
+
+def sync_copy(
+    root: str, target: CopyTarget, *, keeps: bool = False, say: Callable[[str], None] = lambda text: None
+) -> CopyReport:
+    """Bring the copy up to what the store has committed now. `keeps`: files that the store has let go stay in the copy.
+    StoreError for damage, and for a store that is not the one that was copied."""
+    return _Run(root, target, keeps, say).run()
+
+
+class _Run:
+    def __init__(self, root: str, target: CopyTarget, keeps: bool, say: Callable[[str], None]) -> None:
+        self._root, self._target, self._keeps, self._say = Path(root), target, keeps, say
+        content = target.read(STATE)
+        self._before = SyncedFiles() if content is None else SyncedFiles.parse(content, f"{target.address}/{STATE}")
+        self._view = open_store(root)
+        self._now = SyncedFiles(self._view.end_offset, [list(item) for item in self._view.epochs])
+        self._count = self._bytes = 0
+
+    def run(self) -> CopyReport:
+        self._check_identity()
+        common = self._same_bytes(_common_end(self._view, self._before))
+        if common == self._view.end_offset < self._before.end_offset:
+            return CopyReport(self._before.end_offset, 0, 0, 0, False)  # this replica is behind the one that was copied
+        was_cut = common < self._before.end_offset
+        self._target.write(MARK, [f"1 {common}\n".encode()])
+        self._log(common)
+        for name, unit_bytes in QUEUES.items():
+            self._queues(name, unit_bytes)
+        for path in sorted(self._root.glob("config/*.json")):
+            self._small(f"config/{path.name}", path.read_bytes())
+        for name in ("brokerIdentity", "epochFileCheckpoint"):
+            if (self._root / name).exists():
+                self._small(name, (self._root / name).read_bytes())
+        self._small("checkpoint", self._checkpoint())
+        gone = [name for name in self._before.files if name not in self._now.files]
+        if self._keeps:
+            self._now.files |= {name: self._before.files[name] for name in gone}
+        for name in () if self._keeps else gone:
+            self._target.remove(name)
+        self._target.write(STATE, [json.dumps(asdict(self._now)).encode()])
+        self._target.remove(MARK)
+        removed = 0 if self._keeps else len(gone)
+        return CopyReport(self._view.end_offset, self._count, self._bytes, removed, was_cut)
+
+    def _same_bytes(self, common: int) -> int:
+        """The offset, or the begin of a file before it, at which the last bytes are the same: a plain broker has no
+        epochs that would tell of a cut."""
+        for name in reversed(self._view.files):
+            stop = min(common, name.end_offset)
+            if name.base_offset < stop:
+                start = max(stop - CHECKED_BYTES, name.base_offset)
+                span = start - name.base_offset, stop - name.base_offset
+                with Path(name.path).open("rb") as file:
+                    file.seek(span[0])
+                    ours = file.read(span[1] - span[0])
+                if self._target.read(f"commitlog/{name.base_offset:020}", span) == ours:
+                    return common
+                common = name.base_offset
+        return min(common, self._view.min_offset) if self._view.files else common
+
+    def _check_identity(self) -> None:
+        theirs, ours = self._target.read("brokerIdentity"), self._view
+        if theirs is not None and ours.broker_name is not None:
+            parts = theirs.decode("utf-8", "replace").strip().split("#")
+            if parts[:2] != [ours.cluster, ours.broker_name]:
+                raise UsageError(
+                    f"{self._target.address} is a copy of {'#'.join(parts[:2])}, not of "
+                    f"{ours.cluster}#{ours.broker_name}: give another address"
+                )
+
+    def _log(self, common: int) -> None:
+        for name in self._view.files:
+            size = min(name.end_offset, self._view.end_offset) - name.base_offset
+            path = f"commitlog/{name.base_offset:020}"
+            self._now.files[path] = [size, 0]
+            if self._before.files.get(path) == [size, 0] and name.base_offset + size <= common:
+                continue
+            self._put(path, _blocks(Path(name.path), size), name.size_bytes)
+            self._say(f"{path}: {size:,} bytes")
+
+    def _queues(self, directory: str, unit_bytes: int) -> None:
+        for path in sorted(self._root.glob(f"{directory}/*/*/*")):
+            if not path.name.isdecimal():
+                continue
+            relative = str(path.relative_to(self._root))
+            content = _cut_units(path.read_bytes(), unit_bytes, self._view.end_offset)
+            self._small(relative, content)
+
+    def _small(self, path: str, content: bytes) -> None:
+        mark = [len(content), zlib.crc32(content)]
+        self._now.files[path] = mark
+        if self._before.files.get(path) != mark:
+            self._put(path, [content])
+
+    def _checkpoint(self) -> bytes:
+        """The store's, with the copy's own end as its confirm offset."""
+        path = self._root / "checkpoint"
+        content = bytearray(path.read_bytes() if path.exists() else b"")
+        content.extend(bytes(max(4096 - len(content), 0)))
+        struct.pack_into(">q", content, CONFIRM_OFFSET_AT, self._view.end_offset)
+        return bytes(content)
+
+    def _put(self, path: str, blocks: Iterator[bytes] | list[bytes], length_bytes: int = 0) -> None:
+        self._bytes += self._target.write(path, blocks, length_bytes)
+        self._count += 1
+
+
+def _common_end(view: StoreView, before: SyncedFiles) -> int:
+    """Physical offset up to which the histories of the store and of the copy are the same."""
+    end = min(before.end_offset, view.end_offset)
+    epochs = [(epoch, start) for epoch, start in before.epochs]
+    for theirs, ours in zip_longest(epochs, view.epochs):
+        if theirs != ours:
+            return max(min([end, *(item[1] for item in (theirs, ours) if item is not None)]), 0)
+    return end
+
+
+def _blocks(path: Path, size: int) -> Iterator[bytes]:
+    """The first bytes of a file. StoreError if it has become shorter."""
+    with path.open("rb", buffering=0) as file:
+        left = size
+        while left:
+            block = file.read(min(left, BLOCK_BYTES))
+            if not block:
+                raise StoreError(f"{path} was removed or shortened while it was copied: ask again")
+            left -= len(block)
+            yield block
+
+
+def _cut_units(content: bytes, unit_bytes: int, end_offset: int) -> bytes:
+    """A queue's file without entries of records behind `end_offset`: zeros, as where nothing was written."""
+    count = len(content) // unit_bytes
+    units = np.frombuffer(content, np.uint8, count * unit_bytes).reshape(count, unit_bytes)
+    ends = _number(units, 0, ">i8", 8) + _number(units, 8, ">i4", 4)
+    if not (ends > end_offset).any():
+        return content
+    kept = units.copy()
+    kept[ends > end_offset] = 0
+    return kept.tobytes() + content[count * unit_bytes :]
+
+
+def _number(units: Any, at: int, kind: str, size: int) -> Any:
+    return np.ascontiguousarray(units[:, at : at + size]).view(kind)[:, 0].astype(np.int64)

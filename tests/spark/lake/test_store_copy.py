@@ -1,0 +1,175 @@
+"""A copy of a store: the rows of the store, at every step of its renewal, whatever is killed when."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rmqha.cli.main import cli
+from rmqha.model.error import UsageError
+from rmqha.scan.api import RowFilter, open_store, read_store
+from rmqha.spark.lake.store_copy import CopyReport, CopyTarget, sync_copy
+from tests.scan.test_api import unpack
+from tests.store.log_writer import LogWriter, Message
+
+
+def log(root: Path, count: int, *, epoch_2_from: int | None = None, identity: str | None = "c#group-a#1") -> LogWriter:
+    """`count` messages; those from `epoch_2_from` on are of another epoch, and other ones."""
+    shutil.rmtree(root, ignore_errors=True)
+    writer, begin = LogWriter(root, 8192), -1
+    for number in range(count):
+        is_other = epoch_2_from is not None and number >= epoch_2_from
+        if is_other and begin < 0:
+            begin = writer.end
+        body = b"other %d" % number if is_other else b"%d" % number
+        writer.append(Message(topic=b"orders", body=body, queue_offset=number, stored_at_ms=1000 + number))
+    epochs = "1\n0\n1-0\n" if begin < 0 else f"2\n0\n1-0\n2-{begin}\n"
+    named = {} if identity is None else {"identity": identity, "epochs": epochs}
+    writer.write(confirm_offset=writer.end, **named)
+    return writer
+
+
+def rows(root: Path | str) -> list[bytes]:
+    return [body for batch in read_store(open_store(str(root))) for body in batch["body"].to_pylist()]
+
+
+def sync(root: Path, target: Path | str, **how: Any) -> CopyReport:
+    return sync_copy(str(root), CopyTarget(str(target), {}), **how)
+
+
+def test_a_copy_has_the_stores_rows_and_only_what_changed_is_copied_again(tmp_path: Path) -> None:
+    store, copy = tmp_path / "s", tmp_path / "copy"
+    writer = log(store, 300)
+    first = sync(store, copy)
+    assert rows(copy) == rows(store) and first.end_offset == writer.end and first.file_count > 5
+    assert sync(store, copy).file_count == 0
+    log(store, 310)
+    again = sync(store, copy)
+    assert rows(copy) == rows(store) and again.file_count <= 4 and again.copied_bytes < first.copied_bytes / 2
+    wanted = RowFilter(frozenset(["orders"])).with_values("queueOffset", frozenset([7, 305]))
+    found = (batch["body"].to_pylist() for batch in read_store(open_store(str(copy)), rows=wanted))
+    assert [body for bodies in found for body in bodies] == [b"7", b"305"]
+
+
+def test_a_copy_ends_at_the_confirm_offset_although_queues_and_checkpoint_say_more(tmp_path: Path) -> None:
+    store, copy = tmp_path / "s", tmp_path / "copy"
+    writer = log(store, 100)
+    view = open_store(str(store))
+    writer = log(store, 150)
+    with pytest.MonkeyPatch.context() as patch:
+        # the broker goes on between the look and the copying
+        patch.setattr("rmqha.spark.lake.store_copy.open_store", lambda root: view)
+        sync(store, copy)
+    assert len(rows(copy)) == 100 and open_store(str(copy)).end_offset == view.end_offset
+    sync(store, copy)
+    assert rows(copy) == rows(store) and open_store(str(copy)).end_offset == writer.end
+
+
+@pytest.mark.parametrize("identity", ["c#group-a#1", None])
+def test_a_log_that_was_cut_and_written_anew_is_copied_anew_from_there(tmp_path: Path, identity: str | None) -> None:
+    store, copy = tmp_path / "s", tmp_path / "copy"
+    log(store, 300, identity=identity)
+    sync(store, copy)
+    log(store, 310, epoch_2_from=200, identity=identity)
+    report = sync(store, copy)
+    assert rows(copy) == rows(store) and report.was_cut
+    assert report.file_count < 30, "what is before the cut stays"
+
+
+def test_a_replica_that_is_behind_is_waited_for(tmp_path: Path) -> None:
+    store, copy = tmp_path / "s", tmp_path / "copy"
+    log(store, 300)
+    sync(store, copy)
+    log(store, 200, identity="c#group-a#2")
+    assert sync(store, copy).file_count == 0 and len(rows(copy)) == 300
+    log(store, 400, identity="c#group-a#2")
+    sync(store, copy)
+    assert len(rows(copy)) == 400
+    log(store, 10, identity="c#group-b#1")
+    with pytest.raises(UsageError, match="is a copy of c#group-a, not of c#group-b"):
+        sync(store, copy)
+
+
+def test_files_that_the_store_lets_go_leave_the_copy_unless_they_are_kept(tmp_path: Path) -> None:
+    store = tmp_path / "s"
+    log(store, 300)
+    for name in ("copy", "kept"):
+        sync(store, tmp_path / name)
+    (store / "commitlog" / f"{0:020}").unlink()
+    assert sync(store, tmp_path / "copy").removed_count == 1 and rows(tmp_path / "copy") == rows(store)
+    sync(store, tmp_path / "kept", keeps=True)
+    assert len(rows(tmp_path / "kept")) == 300
+    log(store, 310)
+    (store / "commitlog" / f"{0:020}").unlink()
+    sync(store, tmp_path / "kept", keeps=True)
+    assert len(rows(tmp_path / "kept")) == 310
+
+
+class KilledError(BaseException):
+    """The copier ends here."""
+
+
+@settings(max_examples=40)
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(["write", "remove"]), st.integers(0, 25), st.booleans(), st.booleans()), max_size=4
+    )
+)
+def test_a_copy_is_readable_and_right_whatever_is_killed_when(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, bool, bool]]
+) -> None:
+    root = tmp_path_factory.mktemp("run")
+    store, copy, count, whole = root / "s", root / "copy", 60, False
+    for name, left, is_before, cuts in steps:
+        log(store, count, epoch_2_from=40 if cuts else None)
+        with pytest.MonkeyPatch.context() as patch:
+            _die_in(patch, name, left, is_before)
+            with suppress(KilledError):
+                sync(store, copy)
+                whole = True
+        if whole and (copy / "checkpoint").exists():
+            held = rows(copy)
+            assert held == rows(store)[: len(held)] or held == _rows_before(held), "no row of two histories"
+        count += 30
+    log(store, count)
+    sync(store, copy)
+    assert rows(copy) == rows(store)
+
+
+def _rows_before(held: list[bytes]) -> list[bytes]:
+    """The messages of one of the two histories."""
+    plain = [b"%d" % number for number in range(len(held))]
+    return plain if held == plain else [*plain[:40], *(b"other %d" % number for number in range(40, len(held)))]
+
+
+def _die_in(patch: pytest.MonkeyPatch, name: str, count: int, is_before: bool) -> None:
+    called, left = getattr(CopyTarget, name), [count]
+
+    def call(self: CopyTarget, *arguments: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0 and is_before:
+            raise KilledError
+        found = called(self, *arguments)
+        if left[0] < 0:
+            raise KilledError
+        return found
+
+    patch.setattr(CopyTarget, name, call)
+
+
+def test_a_real_store_is_copied_by_the_command_and_found_whole(tmp_path: Path) -> None:
+    golden = unpack("n0", tmp_path) / "n0"
+    done = CliRunner().invoke(cli, ["log", "sync", str(golden), "--to", str(tmp_path / "copy"), "-o", "json"])
+    assert done.exit_code == 0, done.output
+    assert rows(tmp_path / "copy") == rows(golden)
+    checked = CliRunner().invoke(cli, ["fsck", str(tmp_path / "copy")])
+    assert checked.exit_code == 0, checked.output
+    wrong = CliRunner().invoke(cli, ["log", "sync", str(golden), "--to", "nosuch://a/b"])
+    assert isinstance(wrong.exception, UsageError) and "nosuch://a/b cannot be used" in str(wrong.exception)
