@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from rmqha.model.error import StoreError
 from rmqha.scan.access.bounds import of_queues
 from rmqha.scan.access.key_index import places
-from rmqha.scan.columns import CORRUPT, TYPES, Decoding, Records, Source
+from rmqha.scan.columns import CORRUPT, STORE_PATH, TYPES, Decoding, Records, Source
 from rmqha.scan.damage import Damage, pieces
 from rmqha.scan.files import (
     Known,
@@ -129,6 +129,7 @@ def _stored_ms(record: Records | None) -> int | None:
 __all__ = [
     "ALL_ROWS",
     "CORRUPT",
+    "STORE_PATH",
     "TIMESTAMP_SLACK_MS",
     "TYPES",
     "Decoding",
@@ -267,7 +268,7 @@ def named(
 def keyed(file: LogFile, item: LogRange, rows: RowFilter, counts: ReadCounts, decoding: Decoding) -> Iterator[Records]:
     """The records of the range that the index of keys names and that pass the filter; those of a walk where there is no
     such index."""
-    root, base = item.file.path.rpartition("/")[0].rpartition("/")[0], file.name.base_offset
+    root, base = _root_of(item), file.name.base_offset
     storage = storage_of(root)
     topics = rows.topics
     if topics is None:
@@ -286,6 +287,11 @@ def keyed(file: LogFile, item: LogRange, rows: RowFilter, counts: ReadCounts, de
         if found is not None:
             record = Records(found.window, found.starts, item.source)
             yield from map(rows.apply, taken_apart(record, decoding))
+
+
+def _root_of(item: LogRange) -> str:
+    assert item.source.root is not None, "a range that was planned knows its store"
+    return item.source.root
 
 
 class _Reader:
@@ -310,7 +316,7 @@ class _Reader:
 
     def records(self) -> Iterator[Records]:
         item = self._item
-        root = item.file.path.rpartition("/")[0].rpartition("/")[0]
+        root = _root_of(item)
         index = QueueIndex(storage_of(root), root, self._rows, item.start, item.size_bytes, trusted=self._trusted)
         try:
             for stripe in index.stripes(item.end):

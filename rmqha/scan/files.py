@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from rmqha.model.error import StoreError, UsageError
+from rmqha.model.error import RmqhaError, StoreError, UsageError
 from rmqha.scan.columns import Records
 from rmqha.scan.queues import QueueEntries
 from rmqha.scan.read import FileName, LogFile
-from rmqha.scan.storage import Storage, storage_of
+from rmqha.scan.storage import LocalStorage, Storage, storage_of
 from rmqha.scan.walk import BLANK_HEADER_BYTES, I64, RECORD_MIN_BYTES, Chain, walk
 
 CONFIRM_OFFSET_AT = 32
@@ -56,6 +56,8 @@ class Looking:
     """Damage is for the readers to tell; else it is a StoreError as soon as it is seen."""
     pass_loss: bool = False
     """Missing files are passed over; else they are a StoreError."""
+    commit_log: str | None = None
+    """The directory of the log, where it is not the store's own (storePathCommitLog)."""
 
 
 COMMITTED = Looking()
@@ -150,6 +152,11 @@ def told_of(root: str) -> Iterator[None]:
         raise UsageError(f"{error.filename or root} cannot be read: permission denied") from None
     except OSError as error:
         raise StoreError(f"{error.filename or root} cannot be read: {error.strerror or error}") from None
+    except Exception as error:
+        if isinstance(error, (RmqhaError, _ForgottenError)) or isinstance(storage_of(root), LocalStorage):
+            raise
+        # the client of a storage has errors of its own
+        raise StoreError(f"{root} cannot be read: {error}") from None
 
 
 def _look(root: str, looking: Looking, known: Known | None = None) -> _Look:
@@ -325,6 +332,7 @@ class _Look:
         self._known = Known() if known is None else known
         self._looking = looking
         self._storage: Storage = storage_of(root)
+        self._log = looking.commit_log or f"{root}/commitlog"
         self._queues: QueueEntries
         self._write_limit: int | None = None
         self._begin_offset = 0
@@ -475,7 +483,7 @@ class _Look:
             if item.name.base_offset <= valid_end < item.name.end_offset:
                 broken = item.file.describe_break(valid_end - item.name.base_offset, item.name.size_bytes)
                 return f"{broken} (committed up to {committed}: the tail is damaged or was not copied)"
-        log = f"{self._root}/commitlog"
+        log = self._log
         found = f"them up to {valid_end}" if files else "none"
         return f"{log}: expected files up to the committed end {committed}, found {found}"
 
@@ -495,8 +503,10 @@ class _Look:
     # --- what stands beside the log -----------------------------------------------------------------------------------
 
     def _commit_log_files(self) -> list[FileName]:
-        log, root = f"{self._root}/commitlog", self._root
-        entries = self._storage.entries(log)
+        log, root = self._log, self._root
+        entries = storage_of(log).entries(log)
+        if entries is None and self._looking.commit_log is not None:
+            raise UsageError(f"{log}: no such directory; give the storePathCommitLog of {root}")
         if entries is None:
             beside = self._storage.entries(root)
             if beside is None:

@@ -110,7 +110,7 @@ def plan_ranges(
     must be cut is walked, as all files are for `max_records`; a file that fits one range is not read here. StoreError
     where a walk meets damage, unless it is passed.
     """
-    source = Source(view.broker_name, view.epochs)
+    source = Source(view.broker_name, view.epochs, view.root)
     whole = []
     for name, start in zip(view.files, view.starts, strict=True):
         end = min(name.end_offset, view.end_offset)

@@ -7,8 +7,10 @@ read gives an error, not a signal.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from io import FileIO
@@ -125,21 +127,72 @@ class FsspecStorage:
         return opened
 
 
-@lru_cache(maxsize=16)
+Options = Mapping[str, Any]
+"""Options of fsspec's file system of a scheme: for s3 key, secret, token, endpoint_url, anon, client_kwargs, …"""
+_given: dict[str, str] = {}
+"""By root: the options that were given for it, as JSON."""
+
+
+def use_options(root: str, options: Options) -> None:
+    """Open what is at and below this address with these options from now on, in this process; none: as fsspec's own
+    configuration says."""
+    key = root.rstrip("/")
+    if options:
+        _given[key] = json.dumps(options, sort_keys=True)
+    else:
+        _given.pop(key, None)
+
+
+def _options_of(path: str) -> str:
+    """Options of the longest address that the path is below."""
+    while path and path not in _given:
+        path = path.rpartition("/")[0]
+    return _given.get(path, "{}")
+
+
 def storage_of(root: str) -> Storage:
     """By the scheme of a path. UsageError if fsspec, or what it needs for the scheme, is missing."""
     scheme = _SCHEME.match(root)
     if scheme is None or scheme[1] == "file":
         return LocalStorage()
+    return _fsspec_storage(root, _options_of(root.rstrip("/")))
+
+
+@lru_cache(maxsize=64)
+def _fsspec_storage(root: str, options: str) -> Storage:
     if find_spec("fsspec") is None:
         raise UsageError(f"{root} needs the package fsspec: run `pip install fsspec`")
     import fsspec
 
     try:
-        filesystem, _ = fsspec.core.url_to_fs(root)
-    except (ImportError, ValueError) as error:
+        filesystem, _ = fsspec.core.url_to_fs(root, **json.loads(options))
+    except (ImportError, ValueError, TypeError) as error:
         raise UsageError(f"{root} cannot be opened: {error}") from None
     return FsspecStorage(filesystem)
+
+
+S3A = "fs.s3a."
+_S3A_SECRETS = {"access.key": "key", "secret.key": "secret", "session.token": "token"}
+
+
+def of_s3a(settings: Mapping[str, str]) -> dict[str, Any]:
+    """fsspec's options of s3 for Hadoop's settings (fs.s3a.access.key, …secret.key, …session.token, …endpoint,
+    …endpoint.region, …path.style.access, …connection.ssl.enabled, and an anonymous credentials provider). The others
+    tune Hadoop's own client and mean nothing here."""
+    given = {name.lower().removeprefix(S3A): value for name, value in settings.items() if name.lower().startswith(S3A)}
+    found: dict[str, Any] = {name: given[key] for key, name in _S3A_SECRETS.items() if given.get(key)}
+    endpoint = given.get("endpoint", "")
+    if endpoint and "://" not in endpoint:
+        endpoint = f"{'http' if given.get('connection.ssl.enabled', '').lower() == 'false' else 'https'}://{endpoint}"
+    if endpoint:
+        found["endpoint_url"] = endpoint
+    if given.get("endpoint.region"):
+        found["client_kwargs"] = {"region_name": given["endpoint.region"]}
+    if given.get("path.style.access", "").lower() == "true":
+        found["config_kwargs"] = {"s3": {"addressing_style": "path"}}
+    if "Anonymous" in given.get("aws.credentials.provider", ""):
+        found["anon"] = True
+    return found
 
 
 def read_exactly(file: StorageFile, position: int, target: bytearray | memoryview) -> int:

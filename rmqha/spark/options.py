@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from glob import has_magic
+from itertools import takewhile
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +22,7 @@ from rmqha.model.error import StoreError, UsageError
 from rmqha.scan.api import (
     ALL_ROWS,
     CORRUPT,
+    STORE_PATH,
     TIMESTAMP_SLACK_MS,
     TYPES,
     Decoding,
@@ -34,12 +37,13 @@ from rmqha.scan.api import (
     read_store,
 )
 from rmqha.scan.queues import QueueEntries
-from rmqha.scan.storage import storage_of
+from rmqha.scan.storage import S3A, of_s3a, storage_of, use_options
 from rmqha.spark.row_options import count, duration_ms, offsets_word, parse_rows, size_bytes, words
 
 OPTIONS = {
     "path": "directory of a store (a broker's storePathRootDir), or an address that fsspec knows",
     "paths": "several directories, as a JSON array; load([...]) sets it",
+    "storageOptions": "options of fsspec for addresses such as s3://…, as a JSON object; fs.s3a.… may be given too",
     "topic": "topics to read, parted by commas",
     "subscribe": "the same, under the name that Kafka's source uses",
     "subscribePattern": "a regular expression (RE2's) that the whole topic must match",
@@ -54,6 +58,7 @@ OPTIONS = {
     "endingPhysicalOffset": "physical offset to stop before",
     "startingTimestamp": "earliest storeTimestamp to read, in ms since 1970 or as ISO 8601",
     "endingTimestamp": "storeTimestamp to stop before, in ms since 1970 or as ISO 8601",
+    "storePathCommitLog": "the directory of the log, where it is not in the store's; for one path",
     "timestampSlackMs": "by how much the brokers' clocks may have stepped back (600000): log that lies further outside "
     "the times is not read at all",
     "columns": "columns to make, parted by commas; fewer are faster",
@@ -104,6 +109,8 @@ def without_table_properties(given: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in kept.items() if value}
 
 
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
 SPARK_TYPES = {
     pa.string(): "string",
     pa.binary(): "binary",
@@ -119,6 +126,8 @@ class ReadOptions:
     """Options with their values checked."""
 
     paths: tuple[str, ...]
+    storage: tuple[tuple[str, str], ...] = ()
+    """By the address that paths are below: the options of fsspec, as JSON."""
     rows: RowFilter = ALL_ROWS
     """Filter of the rows that the options alone leave."""
     columns: tuple[str, ...] = tuple(TYPES)
@@ -131,6 +140,7 @@ class ReadOptions:
     trust_index: bool = False
     read_report: str | None = None
     all_epochs: bool = False
+    commit_log: str | None = None
     on_corrupt: str = "fail"
     verify_replicas: bool = False
     timestamp_slack_ms: int = TIMESTAMP_SLACK_MS
@@ -144,11 +154,17 @@ class ReadOptions:
     fail_on_data_loss: bool = True
 
     @classmethod
-    def parse(cls, given: Mapping[str, str]) -> ReadOptions:
-        """UsageError for an unknown name (says the nearest one) or a value of the wrong kind."""
+    def parse(cls, given: Mapping[str, str], session: Mapping[str, str] = NOTHING) -> ReadOptions:
+        """UsageError for an unknown name (says the nearest one) or a value of the wrong kind. `session` has the
+        settings fs.s3a.… of Spark's session, which count where none is given. Addresses are opened from now on, in this
+        process, as these options say."""
         known = {name.lower(): name for name in OPTIONS}
         values: dict[str, str] = {}
+        s3a = dict(session)
         for name, value in without_table_properties(given).items():
+            if name.lower().startswith(S3A):
+                s3a[name.lower()] = value
+                continue
             if name.lower() not in known:
                 near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)[0]
                 raise UsageError(f"unknown option {name} of commitlog; the nearest known one is {known[near]}")
@@ -159,8 +175,12 @@ class ReadOptions:
                 "pushFilters = true gave wrong rows where a DataFrame was scanned twice, since Spark 4.3 mixes up the "
                 "filters of its scans: let rmqha.spark.read(spark, paths, where=…) or rmqha.spark.sql(spark, …) prune"
             )
+        written = _written_paths(values)
+        storage = _storage(written, s3a, values)
+        _use(storage)
         return cls(
-            paths=_paths(values),
+            paths=tuple(dict.fromkeys(found for path in written for found in _matching(path))),
+            storage=storage,
             rows=parse_rows(values),
             columns=_columns(values, on_corrupt),
             uncommitted=_switch(values, "readUncommitted", default=False),
@@ -171,6 +191,7 @@ class ReadOptions:
             use_queues=_switch(values, "useQueues", default=True),
             trust_index=_switch(values, "trustIndex", default=False),
             read_report=values.get("readReport"),
+            commit_log=_commit_log(written, values),
             all_epochs=_choice(values, "epochPolicy", ("committed", "all")) == "all",
             on_corrupt=on_corrupt,
             verify_replicas=_choice(values, "replicas", ("one", "verify")) == "verify",
@@ -190,10 +211,15 @@ class ReadOptions:
         """The schema as Spark writes it."""
         return ", ".join(f"`{name}` {column_type(name, self.properties_as)}" for name in self.columns)
 
+    def use_storage(self) -> None:
+        """Open the addresses as these options say, in a process that has not parsed them."""
+        _use(self.storage)
+
     @property
     def looking(self) -> Looking:
         """Options of the look at the stores."""
-        return Looking(self.uncommitted, self.all_epochs, self.on_corrupt != "fail", not self.fail_on_data_loss)
+        passes = self.on_corrupt != "fail", not self.fail_on_data_loss
+        return Looking(self.uncommitted, self.all_epochs, *passes, self.commit_log)
 
     def decoding(self, columns: Sequence[str], properties_as: str) -> Decoding:
         """Choices for the columns of this read."""
@@ -241,7 +267,7 @@ class ReadOptions:
 
 def known_column(name: str, on_corrupt: str = "fail") -> str:
     """The column of this name in its own spelling. UsageError names the nearest one."""
-    spelled = {column.lower(): column for column in (*TYPES, CORRUPT)}
+    spelled = {column.lower(): column for column in (*TYPES, CORRUPT, STORE_PATH)}
     if name.lower() not in spelled:
         near = difflib.get_close_matches(name.lower(), spelled, n=1, cutoff=0.0)[0]
         raise UsageError(f"commitlog has no column {name}; the nearest one is {spelled[near]}")
@@ -265,13 +291,52 @@ def column_type(name: str, properties_as: str) -> str:
     """Spark's name of a column's type."""
     if name == "properties" and properties_as == "map":
         return "map<string,string>"
-    if name == CORRUPT:
+    if name in (CORRUPT, STORE_PATH):
         return "string"
     kind: Any = TYPES[name]
     return SPARK_TYPES[kind]
 
 
-def _paths(values: Mapping[str, str]) -> tuple[str, ...]:
+def _storage(paths: Sequence[str], s3a: Mapping[str, str], values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    try:
+        given = json.loads(values.get("storageOptions", "{}"))
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise UsageError(
+            "option storageOptions must be a JSON object of fsspec's options, such as "
+            '{"endpoint_url": "http://minio:9000"}'  # what was given may hold a secret
+        )
+    found = {}
+    for path in paths:
+        scheme, separator, _ = path.partition("://")
+        if separator:
+            chosen = {**(of_s3a(s3a) if scheme in ("s3", "s3a") else {}), **given}
+            found[_before_magic(path)] = json.dumps(chosen)
+    return tuple(found.items())
+
+
+def _commit_log(paths: Sequence[str], values: Mapping[str, str]) -> str | None:
+    value = values.get("storePathCommitLog")
+    if value is None:
+        return None
+    if len(paths) > 1 or has_magic(paths[0]):
+        raise UsageError("option storePathCommitLog is for one path: load the stores apart, and union them")
+    return plain_path(value).rstrip("/") or "/"
+
+
+def _before_magic(path: str) -> str:
+    """The part of a pattern that names one directory."""
+    parts = path.split("/")
+    return "/".join(takewhile(lambda part: not has_magic(part), parts))
+
+
+def _use(storage: Sequence[tuple[str, str]]) -> None:
+    for root, options in storage:
+        use_options(root, json.loads(options))
+
+
+def _written_paths(values: Mapping[str, str]) -> list[str]:
     paths = [values["path"]] if values.get("path") else []
     if values.get("paths"):
         try:
@@ -283,7 +348,7 @@ def _paths(values: Mapping[str, str]) -> tuple[str, ...]:
         paths += more
     if not paths:
         raise UsageError("commitlog needs a path: load('/data/broker-a'), the broker's data directory")
-    return tuple(dict.fromkeys(found for path in paths for found in _matching(plain_path(path))))
+    return [plain_path(path) for path in paths]
 
 
 def _matching(path: str) -> list[str]:

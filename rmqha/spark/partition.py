@@ -88,6 +88,7 @@ def partitions(
 
 def read(options: ReadOptions, partition: InputPartition, decoding: Decoding, rows: RowFilter) -> Iterator[Any]:
     """The batches of one task."""
+    options.use_storage()
     native_columns.use(kernel_choice.native_columns())
     counts, row_count = ReadCounts(), 0
     for item in partition.value or ():

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rmqha.model.error import RmqhaError, StoreError, UsageError
 from rmqha.scan.access.tables import SCHEMAS, table
 from rmqha.scan.api import TYPES
-from rmqha.spark.local import session
+from rmqha.spark.local import s3a_settings, session
 from rmqha.spark.options import ReadOptions
 from rmqha.spark.pruning import ScanNeed, need_of
 
@@ -37,12 +37,13 @@ class LogSource:
     options: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, paths: Paths, options: Mapping[str, Any]) -> LogSource:
+    def of(cls, spark: SparkSession, paths: Paths, options: Mapping[str, Any]) -> LogSource:
         """UsageError for wrong options or paths, before Spark does anything."""
         several = [paths] if isinstance(paths, (str, os.PathLike)) else paths
         named = tuple(os.fspath(path) for path in several)
         given = {name: _text(value) for name, value in options.items()}
-        ReadOptions.parse(given | {"paths": json.dumps(named)}).check_paths()
+        settings = s3a_settings(getattr(spark, "sparkContext", None))
+        ReadOptions.parse(given | {"paths": json.dumps(named)}, settings).check_paths()
         return cls(named, given)
 
     def frame(self, spark: SparkSession, options: Mapping[str, str] | None = None) -> DataFrame:
@@ -84,7 +85,7 @@ def tables(spark: SparkSession, paths: Paths, *, names: Sequence[str] = TABLES, 
 
     UsageError for wrong options or paths, StoreError for damaged files. Gives the names of the views.
     """
-    log = LogSource.of(paths, options)
+    log = LogSource.of(spark, paths, options)
     for name in names:
         if name not in TABLES:
             raise UsageError(f"there is no table {name}: they are {', '.join(TABLES)}")
@@ -95,7 +96,8 @@ def tables(spark: SparkSession, paths: Paths, *, names: Sequence[str] = TABLES, 
         spark.sql(TIMERS, timers=log.frame(spark, given)).createOrReplaceTempView("timers")
     small = [name for name in names if name in SCHEMAS]
     if small:
-        views = ReadOptions.parse({**log.options, "paths": json.dumps(log.paths)}).open()
+        given = {**log.options, "paths": json.dumps(log.paths)}
+        views = ReadOptions.parse(given, s3a_settings(getattr(spark, "sparkContext", None))).open()
         for name in small:
             spark.createDataFrame(table(name, views)).createOrReplaceTempView(name)
     return list(names)
@@ -140,7 +142,7 @@ def read(
 def derive(spark: SparkSession, paths: Paths, question: Callable[[DataFrame], DataFrame], **options: Any) -> DataFrame:
     """The DataFrame that `question` makes of the stores' rows, reading only what that needs: it is called once with all
     columns, to see what it looks at, and once more. Errors as of `read`."""
-    log = LogSource.of(paths, options)
+    log = LogSource.of(spark, paths, options)
     plain = question(log.frame(spark))
     need = need_of(plain)
     return plain if need is None else _narrowed(plain, lambda: question(log.frame(spark, need.options(log.options))))
@@ -153,7 +155,7 @@ def sql(spark: SparkSession, text: str, paths: Paths | None = None, **options: A
     or paths; Spark's own errors for wrong SQL.
     """
     known = _LOGS.get(spark)
-    log = known if paths is None else LogSource.of(paths, options)
+    log = known if paths is None else LogSource.of(spark, paths, options)
     if log is None:
         raise UsageError("no log to ask: give paths, or call rmqha.spark.tables(spark, paths) first")
     use_log(spark, log)

@@ -14,8 +14,9 @@ a filter, a scan silently gets another scan's rows. `rmqha.spark.read` and `sql`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -50,6 +51,8 @@ class CommitLogSource(DataSource):
     """Registered by `rmqha.spark.register`, as a class that knows the session's cores."""
 
     sizing = UNKNOWN
+    storage: Mapping[str, str] = MappingProxyType({})
+    """The session's own settings fs.s3a.…"""
 
     @classmethod
     def name(cls) -> str:
@@ -58,7 +61,7 @@ class CommitLogSource(DataSource):
 
     def schema(self) -> str | StructType:
         """The columns. Raises UsageError for a wrong option or path."""
-        options = ReadOptions.parse(self.options)
+        options = ReadOptions.parse(self.options, self.storage)
         options.check_paths()
         if not is_table(self.options):
             return options.ddl
@@ -99,7 +102,7 @@ class CommitLogSource(DataSource):
 
     def _checked(self, schema: StructType) -> tuple[ReadOptions, str]:
         """The options, and the form of the properties that the schema asks for. UsageError for a foreign column."""
-        options = ReadOptions.parse(self._options_of(schema))
+        options = ReadOptions.parse(self._options_of(schema), self.storage)
         properties_as = options.properties_as
         for field in schema.fields:
             name, given = known_column(field.name, options.on_corrupt), field.dataType.simpleString()

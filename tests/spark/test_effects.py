@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rmqha.model.error import StoreError
+from rmqha.model.error import StoreError, UsageError
 from rmqha.scan.api import CORRUPT, TYPES
 from rmqha.spark.options import OPTIONS, ReadOptions
 from rmqha.spark.source import CommitLogReader
@@ -23,6 +23,8 @@ ELSEWHERE = {
     "maxBytesPerTrigger": "test_stream.py",
     "minOffsetsPerTrigger": "test_stream_reader.py",
     "maxTriggerDelay": "test_stream_reader.py",
+    "storageOptions": "lake/test_s3.py",
+    "storePathCommitLog": "test_a_log_elsewhere",
     "replicas": "test_source.py",
     "pushFilters": "refused, test_source.py",
     "columns": "test_columns_and_forms",
@@ -37,7 +39,7 @@ ELSEWHERE = {
     "verifyCrc": "test_damage_and_loss",
     "failOnDataLoss": "test_damage_and_loss",
     "useQueues": "test_partition.py",
-    "trustIndex": "tests/scan/test_access.py",
+    "trustIndex": "tests/scan/access/test_access.py",
     "readReport": "test_partition.py",
     "timestampSlackMs": "test_a_clock_that_stepped_back",
 }
@@ -195,3 +197,31 @@ def test_a_clock_that_stepped_back(tmp_path: Path) -> None:
 
     assert count(timestampSlackMs="800000") == 6
     assert count() == 0
+
+
+def test_a_log_elsewhere(tmp_path: Path) -> None:
+    """By storePathCommitLog, as Apache RocketMQ's broker may have it."""
+    writer = LogWriter(tmp_path / "s")
+    writer.append_all([sent(number) for number in range(6)])
+    writer.write()
+    whole = rows_of(tmp_path / "s", topic="orders")
+    (tmp_path / "s/commitlog").rename(tmp_path / "elsewhere")
+    given = {"storePathCommitLog": str(tmp_path / "elsewhere")}
+    for filtered in ({"topic": "orders"}, {"topic": "orders", "useQueues": "false"}, {"topic": "orders", "tags": "*"}):
+        assert rows_of(tmp_path / "s", **given, **filtered) == whole
+    with pytest.raises(UsageError, match="no such directory; give the storePathCommitLog of"):
+        rows_of(tmp_path / "s", storePathCommitLog=str(tmp_path / "x"))
+    with pytest.raises(UsageError, match="option storePathCommitLog is for one path"):
+        rows_of(tmp_path / "s", tmp_path / "t", **given)
+
+
+def test_several_plain_brokers_are_told_apart_by_their_paths(tmp_path: Path) -> None:
+    for name, count in (("a", 3), ("b", 2)):
+        writer = LogWriter(tmp_path / name)
+        writer.append_all([sent(number + count) for number in range(count)])
+        writer.write()
+        (tmp_path / name / "brokerIdentity").unlink()
+    found = rows_of(tmp_path / "a", tmp_path / "b", columns="storePath,brokerName,physicalOffset")
+    paths = [row["storePath"] for task in found for row in task]
+    assert sorted(paths) == [str(tmp_path / name) for name in "aaabb"]
+    assert {row["brokerName"] for task in found for row in task} == {None}

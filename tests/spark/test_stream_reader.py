@@ -13,6 +13,7 @@ from rmqha.host.disk import HostDisk
 from rmqha.model.error import StoreError, UsageError
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.spark.options import ReadOptions
+from rmqha.spark.queries import behind
 from rmqha.spark.stream import CommitLogStreamReader, Offset
 from rmqha.store.store import Store
 from tests.store.log_writer import LogWriter, Message
@@ -297,3 +298,15 @@ def test_a_batch_waits_for_enough_messages_but_not_for_ever(tmp_path: Path, monk
     assert query.batch_of(reader) == [4, 5]
     one.write(1)
     assert query.batch_of(reader) == []
+
+
+def test_behind_tells_the_bytes_that_are_still_to_be_read() -> None:
+    def source(end: object, latest: object) -> dict[str, object]:
+        return {"endOffset": end, "latestOffset": latest}
+
+    read_to = {"c#a": {"physicalOffset": 100}, "c#b": {"physicalOffset": 7}}
+    now = {"c#a": {"physicalOffset": 400}, "c#b": {"physicalOffset": 7}, "c#new": {"physicalOffset": 50}}
+    given = [source(json.dumps(read_to), json.dumps(now)), source(None, None), source("0", "9"), source(read_to, now)]
+    assert behind({"sources": given[:3]}) == {"c#a": 300, "c#b": 0, "c#new": 50}
+    assert behind({"sources": given}) == {"c#a": 600, "c#b": 0, "c#new": 100}, "two sources of one query add up"
+    assert behind({}) == {}

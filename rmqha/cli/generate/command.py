@@ -151,6 +151,23 @@ def k8s(
 
 
 @generate.command()
+@click.argument("kind", type=click.Choice(["standalone", "yarn", "kubernetes", "job"]))
+@click.option("--job", default="job.py", show_default=True, help="The Python file to submit.")
+@click.option("--stores", default="", metavar="DIR", help="Of Kubernetes: where the volume with the stores is mounted.")
+@click.option("--image", default="rmqha-spark:latest", show_default=True, help="Of Kubernetes: Spark with rmqha in it.")
+def spark(kind: str, job: str, stores: str, image: str) -> None:
+    """A script that submits a job over logs to a Spark cluster, or a job to begin with.
+
+    Example: rmqha generate spark job > job.py; rmqha generate spark yarn > submit.sh
+    """
+    from rmqha.cli.generate.spark import JOB, submit_script
+
+    if stores and not stores.startswith("/"):
+        raise UsageError(f"--stores {stores!r} must be an absolute path: it is the place in a container")
+    click.echo(JOB if kind == "job" else submit_script(kind, job, stores, image), nl=False)
+
+
+@generate.command()
 @click.argument("file", type=click.Path(path_type=Path))
 def secret(file: Path) -> None:
     """A new secret for haSecretFile, in FILE with mode 0600; every server of the cluster needs the same one.

@@ -18,6 +18,7 @@ from rmqha.cli.render import console, table
 from rmqha.cli.storage.log_export import export_lines, export_parquet
 from rmqha.cli.storage.log_kept import kept
 from rmqha.cli.storage.log_record import body_of, json_line, table_line, time_text
+from rmqha.cli.storage.log_sync import sync
 from rmqha.host.read_disk import HostReadDisk
 from rmqha.inspect.finding import Severity
 from rmqha.inspect.fsck import Progress, Scope, check
@@ -39,11 +40,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 def log() -> None:
     """Look into the files of a message store, offline.
 
-    DIR is a broker's storePathRootDir. The store may be in use; nothing is locked or written, but for `kept --remove`.
+    DIR is a broker's storePathRootDir. The store may be in use; nothing is locked or written, but for `kept --remove`
+    and the copy that `sync` makes.
     """
 
 
 log.add_command(kept)
+log.add_command(sync)
 
 
 # --- options ----------------------------------------------------------------------------------------------------------
