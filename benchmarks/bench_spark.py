@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
 import struct
 import subprocess
@@ -337,6 +338,7 @@ def bench_spark(root: Path, log_bytes: int, rounds: int, cores: str) -> list[dic
         results.append({"what": what, **took, "mb_per_s": log_bytes / took["best_s"] / 1e6})
         results[-1]["against_naive"] = results[0]["best_s"] / took["best_s"]
     results += bench_questions(spark, root, log_bytes, rounds)
+    results += bench_writer(spark, root.parent)
     spark.stop()
     return results
 
@@ -387,6 +389,35 @@ def bench_questions(spark: Any, root: Path, log_bytes: int, rounds: int) -> list
     return results
 
 
+WRITTEN_ROWS = 1_000_000
+
+
+def bench_writer(spark: Any, directory: Path) -> list[dict[str, Any]]:
+    """Rows a second of a write to a new store, and of the same rows to uncompressed Parquet."""
+    results: list[dict[str, Any]] = []
+    for body_bytes in (128, 1024):
+        made = spark.range(0, WRITTEN_ROWS, 1, 4).selectExpr(
+            "concat('bench-', id % 8) topic",
+            f"rpad(cast(id as string), {body_bytes}, 'x') body",
+            "cast(id % 4 as int) queueId",
+            "array(concat('order-', id)) keys",
+            "'TagA' tags",
+        )
+        for what in ("store", "Parquet"):
+            target = directory / f"written-{body_bytes}-{what}"
+            start = time.perf_counter()
+            if what == "store":
+                made.write.format("commitlog").mode("append").save(str(target))
+            else:
+                made.write.option("compression", "none").parquet(str(target))
+            took = time.perf_counter() - start
+            size = sum(path.stat().st_blocks * 512 for path in target.rglob("*") if path.is_file())
+            rate = {"rows_per_s": WRITTEN_ROWS / took, "mb_per_s": size / took / 1e6}
+            results.append({"what": f"write {body_bytes} B: {what}", "best_s": took, **rate})
+            shutil.rmtree(target)
+    return results
+
+
 def ask_duckdb(text: str, parquet: Path) -> None:
     import duckdb  # type: ignore[import-not-found,unused-ignore]
 
@@ -418,7 +449,8 @@ def bench_looks(root: Path) -> dict[str, float]:
 def show(title: str, rows: list[dict[str, Any]], ratio: str) -> None:
     print(f"\n{title:<38} {'Mrec/s':>8} {'MB/s':>8} {'ratio':>7}")
     for row in rows:
-        rate = f"{row['records_per_s'] / 1e6:8.2f}" if "records_per_s" in row else " " * 8
+        records_per_s = row.get("records_per_s", row.get("rows_per_s"))
+        rate = " " * 8 if records_per_s is None else f"{records_per_s / 1e6:8.2f}"
         print(f"{row['what']:<38} {rate} {row['mb_per_s']:8.0f} {row.get(ratio, 1):6.1f}×")
 
 
