@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import socket
+import struct
 import tomllib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -346,6 +347,22 @@ def test_epochs_behind_the_log_and_a_clock_set_back(spec: ClusterSpec) -> None:
     sentence = told(findings, "broker-a-1", "epochs", Verdict.WRONG)
     assert "rmqha fsck" in sentence
     assert "in the future: the clock has been set back" in told(findings, "broker-a-1", "clock", Verdict.WARN)
+
+
+def test_files_of_timers(spec: ClusterSpec) -> None:
+    place = store_of(spec, "broker-a-1")
+    (place / "config").mkdir()
+
+    def check(read_ms: int, offset: int) -> None:
+        data = struct.pack(">7q", read_ms, 0, offset, offset, 1, 1, 1).ljust(4096, b"\0")
+        (place / "config" / "timercheck").write_bytes(data)
+
+    check(1_000_000, 7)
+    assert "from entry 7 of the queue on wait" in told(look(spec)[0], "broker-a-1", "timers", Verdict.OK)
+    check(4_000_000_000_000, 7)
+    assert "ahead of this clock" in told(look(spec)[0], "broker-a-1", "timers", Verdict.WARN)
+    check(-1, 7)
+    assert "config/timercheck at byte 0" in told(look(spec)[0], "broker-a-1", "timers", Verdict.WARN)
 
 
 # --- machine ----------------------------------------------------------------------------------------------------------

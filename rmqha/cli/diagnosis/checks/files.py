@@ -15,6 +15,7 @@ from rmqha.host.read_disk import HostReadDisk
 from rmqha.host.text_file import read_text
 from rmqha.inspect.epoch_look import EpochLook, compare, look_at_store
 from rmqha.inspect.look import read_or_empty
+from rmqha.inspect.timer_look import look_at_timers
 from rmqha.model.config.servers import BrokerConfig, ServerConfig, parse_properties, stranger_warnings
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.model.identity import Identity, is_loopback, parse_address
@@ -166,14 +167,14 @@ def _addresses(text: str) -> Iterator[str]:
 
 # --- store ------------------------------------------------------------------------------------------------------------
 def read_papers(node_under_test: NodeUnderTest) -> Papers:
-    """Identity, epochs, overrides and stamps of a broker's store, each judged."""
+    """Identity, epochs, overrides, timers and stamps of a broker's store, each judged."""
     papers = Papers()
     if node_under_test.data is None or node_under_test.broker is None:
         return papers
     if not node_under_test.data.is_dir():
         papers.findings.append(ok(node_under_test.name, "store", f"{node_under_test.data} is made at the first start"))
         return papers
-    for step in (_identity, _epochs, _stamps, _tables, _overrides, _kept):
+    for step in (_identity, _epochs, _stamps, _tables, _timers, _overrides, _kept):
         papers.findings += step(node_under_test, papers)
     return papers
 
@@ -216,6 +217,28 @@ def _epochs(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[Finding]
         last = found.history.last
         words = "no epoch yet" if last is None else f"epoch {last.epoch} from offset {last.start_offset}"
         yield ok(name, "epochs", f"{words}, the log ends at {found.end_offset}")
+
+
+def _timers(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[Finding]:
+    """Files of timer messages: Apache's broker goes by all of them, ours by its progress."""
+    from rmqha.host.clock import HostClock
+
+    name, place = node_under_test.name, node_under_test.data
+    try:
+        found = look_at_timers(HostReadDisk(str(place)))
+    except RmqhaError as error:
+        yield wrong(name, "timers", str(error), f"rmqha fsck {place}")
+        return
+    if found is None:
+        return
+    if found.problem:
+        yield warn(name, "timers", found.problem, f"rmqha fsck {place}")
+    ahead_ms = found.read_ms - HostClock().wall_ms()
+    if ahead_ms > FUTURE_MS:
+        sentence = f"timer messages are delivered up to a time that is {ahead_ms / 1000:.0f} s ahead of this clock"
+        yield warn(name, "timers", sentence, "set the clock of this machine; what is sent meanwhile comes at its time")
+    elif not found.problem:
+        yield ok(name, "timers", f"what was due is delivered; all from entry {found.queue_offset} of the queue on wait")
 
 
 def _stamps(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[Finding]:
