@@ -32,6 +32,7 @@ from benchmarks.peers.bench_peer import peer
 from benchmarks.peers.bench_peer_controllers import peer_controllers
 from benchmarks.peers.bench_peer_failover import peer_failovers
 from benchmarks.peers.bench_peer_start import peer_starts
+from benchmarks.peers.bench_peer_timers import peer_timers
 from benchmarks.starts.bench_catchup import catch_ups
 from benchmarks.starts.bench_rejoin import rejoins
 from benchmarks.starts.bench_restart import restarts
@@ -76,6 +77,9 @@ def works_of(*, quick: bool, failover_count: int, warm_s: int = WARM_S) -> dict[
         "catchup": lambda scratch: catch_ups(scratch, 1 << 28 if quick else 3 << 30, 1 if quick else 3),
         "clients": lambda scratch: clients(scratch, quick),
         "peer": lambda scratch: peer(scratch, 3 if quick else 10, 1 if quick else 3, 2 if quick else warm_s),
+        "peertimers": lambda scratch: peer_timers(
+            scratch, 3 if quick else 10, 1 if quick else 3, 2 if quick else warm_s
+        ),
         "peerfailover": lambda scratch: peer_failovers(scratch, 2 if quick else 5, 1 if quick else 2),
         "peerstart": lambda scratch: peer_starts(
             scratch, 1 << 28 if quick else 1 << 30, 2.0 if quick else 8.0, 1 if quick else 3

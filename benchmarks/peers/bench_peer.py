@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import shutil
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,7 +91,12 @@ def as_a_server(command: list[str], heap: str) -> list[str]:
     return [f"{item[:4]}{heap}" if item.startswith(("-Xms", "-Xmx")) else item for item in kept]
 
 
-def start(java: Java, kind: str, scratch: Path) -> Side:
+def topics() -> list[str]:
+    return [f"{name}{size}" for name in ("Single", "Batch") for size in SIZES] + ["Paced"]
+
+
+def start(java: Java, kind: str, scratch: Path, names: Sequence[str], **java_keys: str) -> Side:
+    """`names`: topics to make. `java_keys`: keys of RocketMQ's broker alone."""
     lab = Lab(java, scratch)
     try:
         if kind == "ours":
@@ -98,11 +104,11 @@ def start(java: Java, kind: str, scratch: Path) -> Side:
             broker = lab.our_broker(kind, **KEYS, haMode="cp", totalReplicas="1")
         else:
             lab.start_java_name_server()
-            broker = lab.java_broker(kind, **KEYS)
+            broker = lab.java_broker(kind, **KEYS, **java_keys)
             broker.command = as_a_server(broker.command, BROKER_HEAP)
         lab.run(broker)
         until(f"{kind} has a master", lambda: lab.master() == broker.address, START_S, broker.running)
-        for topic in [f"{name}{size}" for name in ("Single", "Batch") for size in SIZES] + ["Paced"]:
+        for topic in names:
             _, _, complaint = lab.mqadmin(
                 *("updateTopic", "-n", lab.name_server, "-b", broker.address, "-t", topic),
                 *("-r", str(QUEUE_COUNT), "-w", str(QUEUE_COUNT)),
@@ -146,7 +152,7 @@ def peer(scratch: Path, seconds: int, rounds: int, warm_s: int = WARM_S) -> dict
     sides: dict[str, Side] = {}
     try:
         for kind in KINDS:
-            sides[kind] = start(java, kind, scratch / kind)
+            sides[kind] = start(java, kind, scratch / kind, topics())
         for kind in KINDS:
             run(sides[kind], f"send Single{SIZES[0]} {SENDERS} 1 {SIZES[0]} {warm_s} 1")
         stored = dict.fromkeys(KINDS, 0)

@@ -20,6 +20,10 @@ import org.apache.rocketmq.common.message.MessageExt;
  * one command a line:
  *   send TOPIC THREADS PER_REQUEST BYTES WARM_S SECONDS   blocking sends; PER_REQUEST above 1 makes batches
  *   paced TOPIC RATE BYTES WARM_S SECONDS                 so many a second from PACED_THREADS threads, and a consumer
+ *   timed TOPIC THREADS BYTES WARM_S SECONDS DELAY_MS     as send, of messages that come after DELAY_MS
+ *   due TOPIC THREADS COUNT BYTES AHEAD_S                 sends COUNT messages that are due in one and the same second,
+ *                                                         AHEAD_S from now; p50, p99 and max are how much later the
+ *                                                         broker stored each to be consumed
  *   consume TOPIC COUNT                                   a new group reads so many from the beginning
  * Prints "GO" when what is measured begins and "DONE key=value ..." when it is over; times in microseconds.
  */
@@ -30,6 +34,7 @@ public final class Load {
     private static String nameServer;
     private static DefaultMQProducer producer;
     private static int groups;
+    private static volatile long delayMs;
 
     public static void main(String[] arguments) throws Exception {
         nameServer = arguments[0];
@@ -43,6 +48,12 @@ public final class Load {
             switch (words[0]) {
                 case "send" -> send(words[1], number(words[2]), number(words[3]), number(words[4]), number(words[5]), number(words[6]));
                 case "paced" -> paced(words[1], number(words[2]), number(words[3]), number(words[4]), number(words[5]));
+                case "timed" -> {
+                    delayMs = number(words[6]);
+                    send(words[1], number(words[2]), 1, number(words[3]), number(words[4]), number(words[5]));
+                    delayMs = 0;
+                }
+                case "due" -> due(words[1], number(words[2]), number(words[3]), number(words[4]), number(words[5]));
                 case "consume" -> consume(words[1], Long.parseLong(words[2]));
                 default -> throw new IllegalArgumentException(line);
             }
@@ -97,7 +108,7 @@ public final class Load {
                 long started = System.nanoTime();
                 boolean done = false;
                 try {
-                    SendStatus status = (size == 1 ? producer.send(new Message(topic, body)) : producer.send(batch(topic, size, body))).getSendStatus();
+                    SendStatus status = (size == 1 ? producer.send(message(topic, body)) : producer.send(batch(topic, size, body))).getSendStatus();
                     done = status == SendStatus.SEND_OK;
                     reason = done ? reason : status.toString();
                 } catch (Exception problem) {
@@ -138,6 +149,63 @@ public final class Load {
             say("DONE count=" + (long) nanos.length * size + " seconds=" + taken + " everything=" + everything + " failures=" + failures + " reason=" + reason
                 + " p50=" + share(nanos, 0.5) + " p99=" + share(nanos, 0.99) + " max=" + share(nanos, 1) + added);
         }
+    }
+
+    private static Message message(String topic, byte[] body) {
+        Message message = new Message(topic, body);
+        if (delayMs > 0) {
+            message.setDelayTimeMs(delayMs);
+        }
+        return message;
+    }
+
+    private static void due(String topic, int threads, int count, int bytes, int aheadSeconds) throws Exception {
+        Seen late = new Seen();
+        CountDownLatch all = new CountDownLatch(count);
+        DefaultMQPushConsumer consumer = consumer(topic, ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, (messages, context) -> {
+            synchronized (late) {
+                for (MessageExt message : messages) {
+                    String due = message.getUserProperty("due");
+                    if (due != null) {
+                        late.add((message.getStoreTimestamp() - Long.parseLong(due)) * 1_000_000L);
+                        all.countDown();
+                    }
+                }
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        long base = System.currentTimeMillis() + aheadSeconds * 1000L;
+        AtomicLong next = new AtomicLong();
+        List<Thread> senders = new ArrayList<>();
+        for (int place = 0; place < threads; place++) {
+            Thread sender = new Thread(() -> {
+                for (long number = next.getAndIncrement(); number < count; number = next.getAndIncrement()) {
+                    long at = base + number * 1000 / count;
+                    Message message = new Message(topic, new byte[bytes]);
+                    message.putUserProperty("due", Long.toString(at));
+                    message.setDeliverTimeMs(at);
+                    try {
+                        while (producer.send(message).getSendStatus() != SendStatus.SEND_OK) {
+                            message.putUserProperty("again", "1");
+                        }
+                    } catch (Exception problem) {
+                        throw new IllegalStateException(problem);
+                    }
+                }
+            });
+            senders.add(sender);
+            sender.start();
+        }
+        for (Thread sender : senders) {
+            sender.join();
+        }
+        long left = base - System.currentTimeMillis();
+        say("GO");
+        all.await();
+        consumer.shutdown();
+        long[] nanos = Arrays.stream(late.nanos, 0, late.count).sorted().toArray();
+        say("DONE count=" + count + " seconds=1 everything=" + late.count + " failures=0 reason=- sent_ahead_ms=" + left
+            + " min=" + nanos[0] / 1000 + " p50=" + share(nanos, 0.5) + " p99=" + share(nanos, 0.99) + " max=" + share(nanos, 1));
     }
 
     private static List<Message> batch(String topic, int size, byte[] body) {
