@@ -28,6 +28,7 @@ from controller.state.event import Cause
 from rmqha import __version__
 from rmqha.host.access import security, security_watch
 from rmqha.host.access.peer_filter import PeerRules
+from rmqha.host.access.urgent import hurry
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
 from rmqha.host.event_counts import CONTROLLER_PHASES
@@ -44,6 +45,7 @@ from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import parse_properties
 from rmqha.model.error import RemoteProtocolError, StoreError, UnreachableError, UsageError, whole
+from rmqha.model.principal import UNRESTRICTED
 from rmqha.model.quota import Quotas
 from rmqha.model.readiness import Readiness
 from rmqha.model.series import Collecting
@@ -242,7 +244,7 @@ class ControllerServer:
                 break  # what was decided before is performed all the same
             if operations is not None and command.is_oneway:
                 operations.answered(session.id, command.opaque)
-        if self._poller.is_busy and not session.is_urgent:
+        if self._poller.is_busy and commands[0].code != RequestCode.RMQHA_RAFT_MESSAGE:
             self._perform()
             self._unpumped.set()
         else:
@@ -282,6 +284,8 @@ class ControllerServer:
         else:
             if command.code == RequestCode.RMQHA_RAFT_MESSAGE and not session.is_urgent:
                 session.is_urgent = machine.may_have_peer_at(session.peer.rpartition(":")[0].strip("[]"))
+            elif command.principal is UNRESTRICTED:
+                hurry(session, command)  # it has no guard that knows servers
             machine.request(now_ms, session.id, session, command)
 
     def _refuses(self, machine: ControllerMachine, session: Session) -> bool:

@@ -6,7 +6,7 @@ whiteRemoteAddress, admin, defaultTopicPerm, defaultGroupPerm, topicPerms and gr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Flag
 from functools import cached_property
@@ -99,15 +99,27 @@ class Account:
         return ""
 
     def _topic_refusal(self, topic: str, any_of: Permission) -> str:
-        """A group's retry topic and dead letters are its own: who may consume may use them."""
+        """A group's retry topic and dead letters are its own: who may consume may use them. Where no entry names the
+        group, what comes again in such a topic must not be of a group or a topic that the account is kept out of."""
         has, group = self.topics.get(topic), group_of_topic(topic)
         if group is not None:
             any_of = Permission.SUB
             if has is None:
-                return self._group_refusal(group, any_of)
+                reason = self._group_refusal(group, any_of)
+                if reason or group in self.groups:
+                    return reason
+                return self._popped_again_refusal(topic)
         if has is None:
             has = self._default(self.default_topic, is_mixed(topic))
         return "" if has & any_of else self._lacks(any_of, "topic", topic)
+
+    def _popped_again_refusal(self, topic: str) -> str:
+        for group, popped in popped_again_of(topic):
+            if not self.groups.get(group, Permission.SUB) & Permission.SUB:
+                return self._lacks(Permission.SUB, "group", group)
+            if not self.topics.get(popped, Permission.SUB) & Permission.SUB:
+                return self._lacks(Permission.SUB, "topic", popped)
+        return ""
 
     def _group_refusal(self, group: str, any_of: Permission) -> str:
         has = self.groups.get(group)
@@ -308,6 +320,17 @@ def _permissions(value: Any, source: str) -> dict[str, Permission]:
 def is_mixed(topic: str) -> bool:
     """True if the broker keeps messages of all others there."""
     return topic in MIXED_TOPICS or topic.startswith(REVIVE_TOPIC_PREFIX)
+
+
+def popped_again_of(topic: str) -> Iterator[tuple[str, str]]:
+    """Groups and topics of which a retry topic may be where messages that were popped come again: it is named
+    `%RETRY%<group>_<topic>` or `%RETRY%<group>+<topic>`, and `_` may be a part of any name."""
+    if not topic.startswith(RETRY_PREFIX):
+        return
+    name = topic[len(RETRY_PREFIX) :]
+    for place in range(1, len(name) - 1):
+        if name[place] in "_+":
+            yield name[:place], name[place + 1 :]
 
 
 def group_of_topic(topic: str) -> str | None:

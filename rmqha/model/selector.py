@@ -32,6 +32,7 @@ MIN_CONTAINS_LENGTH = 8
 MAX_DEPTH = 100
 MAX_REMEMBERED_COUNT = 1024
 MAX_REMEMBERED_TOKENS = 32_768
+MAX_REMEMBERED_CHARS = 2 * 1024 * 1024
 """A compiled expression takes some 200 bytes of memory for each token."""
 MAX_CONVERTED_COUNT = 64
 """Properties whose number is remembered: a long text is converted once for all comparisons, and few are long."""
@@ -115,7 +116,7 @@ class _Remembered:
 
     def __init__(self) -> None:
         self._selectors: OrderedDict[str, Selector] = OrderedDict()
-        self._token_count = 0
+        self._token_count = self._char_count = 0
 
     def selector(self, expression: str) -> Selector:
         found = self._selectors.get(expression)
@@ -124,9 +125,15 @@ class _Remembered:
             return found
         found = self._selectors[expression] = _parse(expression)
         self._token_count += found.token_count
-        while len(self._selectors) > MAX_REMEMBERED_COUNT or self._token_count > MAX_REMEMBERED_TOKENS:
-            _, oldest = self._selectors.popitem(last=False)
+        self._char_count += len(expression)
+        while (
+            len(self._selectors) > MAX_REMEMBERED_COUNT
+            or self._token_count > MAX_REMEMBERED_TOKENS
+            or self._char_count > MAX_REMEMBERED_CHARS
+        ):
+            text, oldest = self._selectors.popitem(last=False)
             self._token_count -= oldest.token_count
+            self._char_count -= len(text)
         return found
 
 

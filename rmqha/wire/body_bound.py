@@ -1,4 +1,4 @@
-"""Bounds of a request's body, by code: heartbeats wait while one is parsed. Decision."""
+"""Bounds of a request's body and of the lists in its fields, by code: heartbeats wait while one is parsed. Decision."""
 
 from __future__ import annotations
 
@@ -45,11 +45,23 @@ UNBOUNDED: Final = frozenset(
 """Messages: `maxMessageSize` bounds them, and nobody parses them. Raft's are of controllers alone, and have bounds of
 their own; so have registrations (`rmqha.wire.bodies`)."""
 
+LISTS: Final[dict[int, tuple[str, str]]] = {
+    RequestCode.GET_CONSUME_STATS: ("topicList", ";"),
+    RequestCode.QUERY_CORRECTION_OFFSET: ("filterGroups", ","),
+}
+"""Fields that are lists of names, and what separates these. Each name costs a look at the account's rights."""
+MAX_LISTED_COUNT = 1024
+
 
 def body_fault(command: Command) -> str:
-    """The reason why the body is refused unread, "" if it is taken."""
+    """The reason why the body, or a list in a field, is refused unread, "" if both are taken."""
+    if command.code in UNBOUNDED:
+        return ""
+    listed = LISTS.get(command.code)
+    if listed is not None and (count := (command.ext.get(listed[0]) or "").count(listed[1])) > MAX_LISTED_COUNT:
+        return f"{listed[0]} of request {command.code} has {count} names; at most {MAX_LISTED_COUNT} are taken"
     size_bytes = len(command.body)
-    if not size_bytes or command.code in UNBOUNDED:
+    if not size_bytes:
         return ""
     bound = BOUNDS.get(command.code, DEFAULT_BOUND)
     if size_bytes > bound.size_bytes:

@@ -90,6 +90,22 @@ class Command:
         """The response to this request: same opaque and header codec."""
         return Command(code, ext, body, flag=FLAG_RESPONSE, opaque=self.opaque, remark=remark, codec=self.codec)
 
+    def stub(self, *names: str) -> Command:
+        """This request with those of its fields alone and no body: as much as is kept of one that waits, whatever its
+        sender has put into it."""
+        ext = {name: self.ext[name] for name in names if name in self.ext}
+        command = Command(
+            self.code,
+            ext,
+            flag=self.flag,
+            opaque=self.opaque,
+            language=self.language,
+            version=self.version,
+            codec=self.codec,
+        )
+        command.principal = self.principal
+        return command
+
     def __repr__(self) -> str:
         kind = "response" if self.is_response else "oneway" if self.is_oneway else "request"
         return f"<{kind} code={self.code} opaque={self.opaque} ext={self.ext} body={len(self.body)} B>"

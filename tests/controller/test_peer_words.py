@@ -17,6 +17,7 @@ from controller.requests import LEADER_CODES
 from controller.server import run_controller
 from rmqha.host.access import security
 from rmqha.host.access.security import NO_SECURITY, Security
+from rmqha.host.net.poller import Poller
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
@@ -125,6 +126,20 @@ async def test_a_stranger_registers_no_replica(tmp_path: Path) -> None:
         assert (await asked(address, applied(2), sharing(tmp_path, "t" * 32).signing_with_secret())).code == 16
         look = Command(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, {"clusterName": "c", "brokerName": "g"})
         assert (await asked(address, look, NO_SECURITY)).ext["nextBrokerId"] == "2"
+
+
+@pytest.mark.parametrize(("signs", "hurries"), [(True, 1), (False, 0)])
+async def test_a_brokers_connection_does_not_stand_in_line(
+    tmp_path: Path, signs: bool, hurries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurried: list[int] = []
+    monkeypatch.setattr(Poller, "hurry", lambda poller, handle: hurried.append(handle))
+    secured, lines = sharing(tmp_path), list[str]()
+    security.ambient.set(secured)
+    beat = Command(RequestCode.BROKER_HEARTBEAT, {"clusterName": "c", "brokerName": "g", "brokerId": "1"})
+    async with running(tmp_path, lines, haSecretFile=str(tmp_path / "s")) as address:
+        await asked(address, beat, secured.signing_with_secret() if signs else NO_SECURITY)
+    assert len(set(hurried)) == hurries
 
 
 async def test_an_open_controller_takes_apaches_brokers_and_ours(tmp_path: Path) -> None:

@@ -50,7 +50,21 @@ def test_a_broker_also_guards_its_ha_port() -> None:
     assert BrokerConfig(**keys).warnings() == []
     (found,) = BrokerConfig(**{**keys, "tls_enable": False}).warnings()
     assert "in the clear" in found
-    assert BrokerConfig().warnings() == []
+    assert BrokerConfig().warnings() == [], "nobody copies from the only replica"
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"total_replicas": 3},
+        {"total_replicas": 3, "acl_enable": True},
+        {"enable_controller_mode": False, "broker_role": "SLAVE", "broker_id": 1},
+    ],
+)
+def test_a_ha_port_that_nobody_guards_is_told_on_loopback_too(keys: dict[str, Any]) -> None:
+    (found,) = BrokerConfig(**keys).warnings()
+    assert "haSecurity = auto without haSecretFile" in found and "set haSecretFile" in found
+    assert BrokerConfig(**keys, ha_secret_file="ha.secret").warnings() == []
 
 
 def test_a_ha_port_beyond_loopback_needs_the_secret_or_a_word() -> None:

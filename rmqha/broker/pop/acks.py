@@ -34,7 +34,7 @@ from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 
 MAX_ACKS = 1024
-"""Checkpoints that one request acknowledges messages of, and messages of one of them."""
+"""Checkpoints that one request acknowledges messages of, and messages of all of them: each is some bytes of the log."""
 
 
 class AckLog(Protocol):
@@ -65,6 +65,37 @@ class _Due(NamedTuple):
     ack: Ack
     revive_queue_id: int
     due_ms: int
+
+
+class _BatchItem(NamedTuple):
+    """Messages of one checkpoint that a batch acknowledges."""
+
+    place: PopQueue
+    start_offset: int
+    revive_queue_id: int
+    pop_ms: int
+    invisible_ms: int
+    bits: bytes
+
+    @property
+    def bit_count(self) -> int:
+        return int.from_bytes(self.bits, "little").bit_count()
+
+    @classmethod
+    def of(cls, item: Any) -> _BatchItem:
+        """Raises ValueError, TypeError, KeyError, OverflowError and binascii.Error."""
+        if not isinstance(item, Mapping):
+            raise TypeError("an acknowledgement is no object")
+        group = str(_either(item, "c", "consumerGroup"))
+        topic = real_topic(str(_either(item, "t", "topic")), group, str(_either(item, "r", "retry")))
+        return cls(
+            PopQueue(topic, group, int(_either(item, "q", "queueId"))),
+            int(_either(item, "so", "startOffset")),
+            int(_either(item, "rq", "reviveQueueId")),
+            int(_either(item, "pt", "popTime")),
+            int(_either(item, "it", "invisibleTime")),
+            base64.b64decode(str(_either(item, "b", "bitSet")), validate=True),
+        )
 
 
 class AckProcessor:
@@ -213,34 +244,30 @@ class AckProcessor:
             raise RequestError(ResponseCode.INVALID_PARAMETER, f"more than {MAX_ACKS} checkpoints at once")
         broker_name, due = str(body.get("brokerName") or self._config.broker_name), list[_Due]()
         try:
-            for item in items:
+            named = [_BatchItem.of(item) for item in items]
+            if sum(item.bit_count for item in named) > MAX_ACKS:
+                raise RequestError(ResponseCode.INVALID_PARAMETER, f"more than {MAX_ACKS} messages at once")
+            for item in named:
                 due += self._ack_of_batch(item, broker_name, channel.peer)
-        except (ValueError, TypeError, KeyError, binascii.Error) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, binascii.Error) as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the batch cannot be read: {error}") from None
         self._store(channel, command, due)
 
-    def _ack_of_batch(self, item: Any, broker_name: str, peer: str) -> list[_Due]:
-        """Raises ValueError, TypeError, KeyError and RequestError."""
-        if not isinstance(item, Mapping):
-            raise TypeError("an acknowledgement is no object")
-        group = str(_either(item, "c", "consumerGroup"))
-        topic = real_topic(str(_either(item, "t", "topic")), group, str(_either(item, "r", "retry")))
-        place = PopQueue(topic, group, int(_either(item, "q", "queueId")))
-        start, revive_id = int(_either(item, "so", "startOffset")), int(_either(item, "rq", "reviveQueueId"))
-        pop_ms, invisible_ms = int(_either(item, "pt", "popTime")), int(_either(item, "it", "invisibleTime"))
-        self._check(broker_name, revive_id, pop_ms, invisible_ms)
-        known = self._topics.get(topic)
+    def _ack_of_batch(self, item: _BatchItem, broker_name: str, peer: str) -> list[_Due]:
+        """Raises ValueError and RequestError."""
+        place, start, pop_ms, revive_id = item.place, item.start_offset, item.pop_ms, item.revive_queue_id
+        self._check(broker_name, revive_id, pop_ms, item.invisible_ms)
+        known = self._topics.get(place.topic)
         if known is None or not 0 <= place.queue_id < known.read_queue_count:
             return []
         low, high = self._log.queue_range(*_queue(place))
-        bits = base64.b64decode(str(_either(item, "b", "bitSet")), validate=True)
-        offsets = [offset for offset in bits_to_offsets(start, bits, MAX_ACKS) if low <= offset <= high]
+        offsets = [offset for offset in bits_to_offsets(start, item.bits, MAX_ACKS) if low <= offset <= high]
         if Receipt(0, 0, 0, revive_id, "0", "", 0).is_ordered:
             for offset in offsets:
                 self._ack_in_order(place, offset, pop_ms, peer)
             return []
         ack = Ack(*place_key(place), start, pop_ms, broker_name, tuple(offsets), is_batch=True)
-        return [_Due(ack, revive_id, pop_ms + invisible_ms)] if offsets else []
+        return [_Due(ack, revive_id, pop_ms + item.invisible_ms)] if offsets else []
 
     # --- 200053 -------------------------------------------------------------------------------------------------------
     def _change(self, channel: Channel, command: Command) -> None:

@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from rmqha.broker.requests.request import Channel
+from rmqha.broker.requests.selectors import HeldFilters
 from rmqha.port import Clock
 from rmqha.wire.command import Command
 
@@ -27,18 +28,26 @@ class Line(NamedTuple):
 
 
 class Poll:
-    """`answer(True)` answers if there is something, and says whether it did; `answer(False)` in any case."""
+    """`answer(True)` answers if there is something, and says whether it did; `answer(False)` in any case.
+    `filter_chars`: length of its filter's expression, which `Polls.filters` holds."""
 
-    __slots__ = ("answer", "channel", "command", "deadline_ms", "is_over", "line")
+    __slots__ = ("answer", "channel", "command", "deadline_ms", "filter_chars", "is_over", "line")
 
     def __init__(
-        self, channel: Channel, command: Command, line: Line, deadline_ms: int, answer: Callable[[bool], bool]
+        self,
+        channel: Channel,
+        command: Command,
+        line: Line,
+        deadline_ms: int,
+        answer: Callable[[bool], bool],
+        filter_chars: int = 0,
     ) -> None:
         self.channel = channel
         self.command = command
         self.line = line
         self.deadline_ms = deadline_ms
         self.answer = answer
+        self.filter_chars = filter_chars
         self.is_over = False
 
 
@@ -53,6 +62,7 @@ class Polls:
         self._by_channel: dict[Channel, dict[Poll, None]] = {}
         self._due: list[tuple[int, int, Poll]] = []
         self._number = 0
+        self.filters = HeldFilters()
         self.count = 0
         self.is_refusing = False
 
@@ -136,6 +146,7 @@ class Polls:
             return
         poll.is_over = True
         self.count -= 1
+        self.filters.drop(poll.filter_chars)
         line = self._lines[poll.line]
         if line[0] is poll:
             line.popleft()

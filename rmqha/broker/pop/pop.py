@@ -64,6 +64,10 @@ FROM_MIN = 0
 RETRY_SHARE = 5
 """One pop in so many looks at the retry topic first."""
 TOO_LATE_MS = 500
+MAX_ATTEMPT_ID_CHARS = 256
+"""It is kept as long as the messages that it got."""
+KEPT_FIELDS = ("topic", "consumerGroup")
+"""Fields of a pop that are kept while it waits: a header may have 256 KiB."""
 _QUEUE_OFFSET = struct.Struct(">q")
 _QUEUE_OFFSET_AT = 20
 _KINDS = (RETRY_V1, RETRY_V2)
@@ -112,6 +116,8 @@ class _Pop(NamedTuple):
     tags_codes: frozenset[int] | None
     matches: RecordFilter | None
     queue_count: int
+    filter_chars: int = 0
+    """Length of its filter's expression."""
 
 
 class _Part(NamedTuple):
@@ -238,12 +244,12 @@ class PopProcessor:
         if found.parts:
             self._give(channel, command, pop, found)
             return
-        line = Line(pop.topic, pop.group, pop.queue_id, RequestCode.POP_MESSAGE)
+        line, kept = Line(pop.topic, pop.group, pop.queue_id, RequestCode.POP_MESSAGE), command.stub(*KEPT_FIELDS)
 
         def answer(wants_something: bool) -> bool:
-            return self._answer_poll(channel, command, pop, wants_something)
+            return self._answer_poll(channel, kept, pop, wants_something)
 
-        if not self._hold(channel, command, line, wait_ms, answer):
+        if not self._hold(channel, kept, line, wait_ms, answer, pop.filter_chars):
             code = ResponseCode.POLLING_FULL if wait_ms > 0 else ResponseCode.POLLING_TIMEOUT
             channel.send(self._reply(command, pop, found, code))
 
@@ -272,12 +278,19 @@ class PopProcessor:
         return True
 
     def _hold(
-        self, channel: Channel, command: Command, line: Line, wait_ms: int, answer: Callable[[bool], bool]
+        self,
+        channel: Channel,
+        command: Command,
+        line: Line,
+        wait_ms: int,
+        answer: Callable[[bool], bool],
+        filter_chars: int = 0,
     ) -> bool:
-        if wait_ms <= 0 or self.polls.is_refusing or self.polls.is_full(line):
+        polls = self.polls
+        if wait_ms <= 0 or polls.is_refusing or polls.is_full(line) or not polls.filters.hold(filter_chars):
             return False
         wait_ms = min(wait_ms, self._config.long_polling_max_ms)
-        self.polls.add(Poll(channel, command, line, self._clock.now_ms() + wait_ms, answer))
+        polls.add(Poll(channel, command, line, self._clock.now_ms() + wait_ms, answer, filter_chars))
         return True
 
     def _admit(self) -> None:
@@ -321,7 +334,7 @@ class PopProcessor:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"topic {topic.name} has batch queues, which cannot be popped"
             )
-        group = self._group(command)
+        group, wanted = self._group(command), self._filter(command)
         return _Pop(
             topic.name,
             group,
@@ -330,9 +343,10 @@ class PopProcessor:
             invisible_ms,
             number(command, "initMode") == FROM_MIN,
             truth(command, "order"),
-            command.ext.get("attemptId"),
-            *self._filter(command),
+            _attempt_id(command),
+            *wanted,
             topic.read_queue_count,
+            0 if wanted == (None, None) else len(command.ext.get("exp") or ""),
         )
 
     def _topic(self, command: Command, peer: str) -> TopicConfig:
@@ -607,23 +621,23 @@ class PopProcessor:
         self._require_reads("peeking")
         topic, group = self._topic(command, channel.peer), self._group(command)
         queue_id, is_ordered = number(command, "queueId"), truth(command, "order")
-        attempt_id = command.ext.get("attemptId")
+        attempt_id, kept = _attempt_id(command), command.stub(*KEPT_FIELDS)
         line = Line(topic.name, group, queue_id, RequestCode.NOTIFICATION)
 
         def answer(wants_something: bool) -> bool:
-            if wants_something and self._refused(channel, command):
+            if wants_something and self._refused(channel, kept):
                 return True
             has_message = self._has_message(line, topic.read_queue_count, is_ordered, attempt_id)
             if wants_something and not has_message:
                 return False
-            channel.send(_notice(command, has_message=has_message, is_full=False))
+            channel.send(_notice(kept, has_message=has_message, is_full=False))
             return True
 
         if answer(True):
             return
         wait_ms = self._wait_ms(command)
-        if not self._hold(channel, command, line, wait_ms, answer):
-            channel.send(_notice(command, has_message=False, is_full=wait_ms > 0))
+        if not self._hold(channel, kept, line, wait_ms, answer):
+            channel.send(_notice(kept, has_message=False, is_full=wait_ms > 0))
 
     def _has_message(self, line: Line, queue_count: int, is_ordered: bool, attempt_id: str | None) -> bool:
         if self._is_recovering():
@@ -678,6 +692,16 @@ class PopProcessor:
         topic, group = self._topic(command, channel.peer), self._group(command)
         line = Line(topic.name, group, number(command, "queueId"), RequestCode.POP_MESSAGE)
         return command.reply(ResponseCode.SUCCESS, {"pollingNum": str(self.polls.size_of(line))})
+
+
+def _attempt_id(command: Command) -> str | None:
+    """The text by which a client that has lost an answer is known again. Raises RequestError."""
+    found = command.ext.get("attemptId")
+    if found is not None and len(found) > MAX_ATTEMPT_ID_CHARS:
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER, f"attemptId has {len(found)} characters, {MAX_ATTEMPT_ID_CHARS} at most"
+        )
+    return found
 
 
 def _sources(line: Line) -> tuple[str, ...]:

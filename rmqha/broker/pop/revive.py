@@ -39,6 +39,9 @@ from rmqha.store.log.record import Host, NewMessage, Record
 READ_COUNT = 256
 """Entries of one queue that a step reads."""
 MAX_COPY_COUNT = 64
+MAX_COPY_BYTES = 1024 * 1024
+"""Bodies that are stored again with one call, unless one checkpoint has more: a pop gives some hundred KiB, or one
+message."""
 PUT_BACK_MS = (10_000, 20_000, 30_000, 60_000, 120_000, 300_000, 600_000)
 """Pauses before a message that cannot be read now is tried again, the last one again and again."""
 MAX_RECONSUME_TIMES = 2**31 - 1
@@ -232,12 +235,15 @@ class ReviveService:
         assert self._queues is not None
         points: list[tuple[int, Point]] = []
         messages: list[NewMessage] = []
+        size_bytes = 0
         for queue_id, queue in enumerate(self._queues):
-            while len(messages) < MAX_COPY_COUNT:
+            while len(messages) < MAX_COPY_COUNT and size_bytes < MAX_COPY_BYTES:
                 point = queue.take_due(self.settled_ms, self._acking)
                 if point is None:
                     break
-                messages += self._copies_of(queue_id, point)
+                copies = self._copies_of(queue_id, point)
+                messages += copies
+                size_bytes += sum(len(message.body) for message in copies)
                 points.append((queue_id, point))
         if messages:
             self._copies = _Copies(self, points)

@@ -13,7 +13,13 @@ from typing import Any, NamedTuple, Protocol
 
 from rmqha.broker.requests.record_access import denied
 from rmqha.broker.requests.request import Channel, RequestError, number, text
-from rmqha.broker.requests.selectors import MAX_EVALUATED, RecordFilter, compile_selector, require_property_filter
+from rmqha.broker.requests.selectors import (
+    MAX_EVALUATED,
+    HeldFilters,
+    RecordFilter,
+    compile_selector,
+    require_property_filter,
+)
 from rmqha.broker.services.statistics import BrokerStatistics
 from rmqha.broker.services.traffic import Traffic
 from rmqha.broker.tables.clients import TAG, ClientTable, ConsumerGroupInfo, parse_tags
@@ -43,6 +49,8 @@ MAX_HOLD_COUNT_OF_ONE = 16
 """Pulls of one connection that wait at one queue: one for each of its groups. Every message is shown to all of them."""
 TICK_MS = 100
 """Holds whose time is up within the same one are looked for together."""
+KEPT_FIELDS = ("topic", "consumerGroup")
+"""Fields of a pull that are kept while it waits: a header may have 256 KiB."""
 SLAVE_ANSWER_DELAY_MS = 100
 """A slave that has nothing for a waiting consumer tells it so after this pause: it asks again at once."""
 _PHY_OFFSET = struct.Struct(">q")
@@ -81,6 +89,8 @@ class _Filter(NamedTuple):
 
     tags_codes: frozenset[int] | None = None
     matches: RecordFilter | None = None
+    chars: int = 0
+    """Length of its expression."""
 
     @property
     def takes_all(self) -> bool:
@@ -159,6 +169,7 @@ class PullProcessor:
         self.traffic: Traffic | None = None
         """Set where metrics are shown."""
         self._pulled_to: dict[tuple[str, str, int], int] = {}
+        self._held_filters = HeldFilters()
         self.hold_count = 0
         self.get_count = 0
         self.get_bytes = 0
@@ -260,9 +271,10 @@ class PullProcessor:
             expression, expression_type = command.ext.get("subscription", "*"), command.ext.get("expressionType") or TAG
             try:
                 if expression_type == TAG:
-                    return _Filter(parse_tags(expression))
+                    tags_codes = parse_tags(expression)
+                    return _Filter(tags_codes, chars=0 if tags_codes is None else len(expression))
                 require_property_filter(self._config, expression_type)
-                return _Filter(matches=RecordFilter(compile_selector(expression_type, expression)))
+                return _Filter(None, RecordFilter(compile_selector(expression_type, expression)), len(expression))
             except ValueError:
                 raise RequestError(
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
@@ -285,8 +297,9 @@ class PullProcessor:
             if subscription.expression_type == TAG == command.ext.get("expressionType"):
                 return _Filter()
             raise RequestError(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        chars = len(subscription.expression)
         if subscription.expression_type == TAG:
-            return _Filter(subscription.tags_codes)
+            return _Filter(subscription.tags_codes, chars=0 if subscription.tags_codes is None else chars)
         require_property_filter(self._config, subscription.expression_type)
         selector = subscription.selector
         if selector is None:
@@ -294,7 +307,7 @@ class PullProcessor:
                 ResponseCode.FILTER_DATA_NOT_EXIST,
                 "The broker's consumer filter data is not exist!Your expression may be wrong!",
             )
-        return _Filter(matches=RecordFilter(selector))
+        return _Filter(None, RecordFilter(selector), chars)
 
     # --- reading ----------------------------------------------------------------------------------------------------
     def _read(self, pull: _Pull, offset: QueueOffset) -> PullResult:
@@ -303,8 +316,8 @@ class PullProcessor:
         if pull.filter.matches is not None:
             pull.filter.matches.begin()
         try:
-            bounds = pull.max_count, pull.max_bytes
-            return self._log.pull(pull.topic, pull.queue_id, offset, *bounds, *pull.filter, self._on_disk(*bounds))
+            bounds, wanted = (pull.max_count, pull.max_bytes), (pull.filter.tags_codes, pull.filter.matches)
+            return self._log.pull(pull.topic, pull.queue_id, offset, *bounds, *wanted, self._on_disk(*bounds))
         except DamagedError as error:
             status, awaited = ResponseCode.SYSTEM_ERROR, self._log.damage.is_awaited(error.phy_offset)
             remark = f"{error}{'; a replica is asked for it: pull again' if awaited else ''}"
@@ -390,11 +403,11 @@ class PullProcessor:
         key = pull.topic, pull.queue_id
         own_count = self._held.get(channel, {}).get(key, 0)
         is_full = self.hold_count >= MAX_HOLD_COUNT or own_count >= MAX_HOLD_COUNT_OF_ONE
-        if wait_ms <= 0 or self._refusing or is_full:
+        if wait_ms <= 0 or self._refusing or is_full or not self._held_filters.hold(pull.filter.chars):
             master = self._is_master()
             channel.send(self._reply(command, pull, self._empty(pull, looked_to, master), master))
             return
-        hold = _Hold(channel, command, pull, looked_to, self._clock.now_ms() + wait_ms)
+        hold = _Hold(channel, command.stub(*KEPT_FIELDS), pull, looked_to, self._clock.now_ms() + wait_ms)
         self._holds.setdefault(key, []).append(hold)
         self._held.setdefault(channel, {})[key] = own_count + 1
         self._due.setdefault(hold.deadline_ms // TICK_MS, {})[key] = None
@@ -496,7 +509,7 @@ class PullProcessor:
         kept: list[_Hold] = []
         for hold in self._holds[key]:
             if _is_done(hold, is_done):
-                self._forget(key, hold.channel)
+                self._forget(key, hold)
             else:
                 kept.append(hold)
         if kept:
@@ -504,8 +517,10 @@ class PullProcessor:
         else:
             del self._holds[key]
 
-    def _forget(self, key: _Queue, channel: Channel) -> None:
+    def _forget(self, key: _Queue, hold: _Hold) -> None:
+        channel = hold.channel
         self.hold_count -= 1
+        self._held_filters.drop(hold.pull.filter.chars)
         held = self._held[channel]
         held[key] -= 1
         if not held[key]:

@@ -15,6 +15,41 @@ from rmqha.wire.command import Command
 MAX_EVALUATED = 5_000
 """Cost that the selectors of one pull may have: two or three milliseconds."""
 
+HELD_FILTER_BYTES = 24 * 1024 * 1024
+"""Memory of the filters of requests that wait, of pulls and of pops each."""
+SHORT_FILTER_CHARS = 1024
+_FILTER_BYTES, _FILTER_BYTES_PER_CHAR = 256, 24
+"""Memory of a filter, and of each character of its expression: short tags take so much."""
+
+
+class HeldFilters:
+    """Memory of the filters of requests that wait. Those of more than SHORT_FILTER_CHARS take half of it at most, so
+    that the others find room."""
+
+    def __init__(self, max_bytes: int = HELD_FILTER_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self.size_bytes = 0
+
+    def hold(self, chars: int) -> bool:
+        """Count the filter of an expression of so many characters, 0: none. False, and nothing is counted, if there is
+        no room for it."""
+        size_bytes = filter_bytes(chars)
+        room_bytes = self._max_bytes if chars <= SHORT_FILTER_CHARS else self._max_bytes // 2
+        if size_bytes and self.size_bytes + size_bytes > room_bytes:
+            return False
+        self.size_bytes += size_bytes
+        return True
+
+    def drop(self, chars: int) -> None:
+        """What was held waits no more."""
+        self.size_bytes -= filter_bytes(chars)
+        assert self.size_bytes >= 0, "a filter is dropped that was not held"
+
+
+def filter_bytes(chars: int) -> int:
+    """Memory of the filter of an expression of so many characters, at most; 0 of none."""
+    return _FILTER_BYTES + _FILTER_BYTES_PER_CHAR * chars if chars else 0
+
 
 def require_property_filter(config: BrokerConfig, expression_type: str) -> None:
     if not config.enable_property_filter:

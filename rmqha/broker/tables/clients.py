@@ -25,6 +25,12 @@ MAX_NAME_LENGTH = 255
 """Longest name of a group or a client, as in RocketMQ."""
 MAX_SUBSCRIPTION_LENGTH = 256 * 1024
 """Topics and expressions of one group, together."""
+MAX_SUBSCRIPTIONS_BYTES = 48 * 1024 * 1024
+"""Memory of the subscriptions of all groups together, as `_size_bytes` reckons it."""
+MAX_TAGS_CHARS = 64 * 1024
+"""Of a tag expression, as of an SQL92 one: it takes 17 ms to be read."""
+MAX_WORD_LENGTH = 64
+"""Longest that is kept of how a group says that it consumes."""
 TAG, SQL92 = "TAG", "SQL92"
 """Types of expressions."""
 
@@ -80,9 +86,12 @@ def _selector(expression: str) -> Selector | None:
 
 
 def parse_tags(expression: str) -> frozenset[int] | None:
-    """Hashes of the tags in "a || b"; None for "*" and for nothing. Raises ValueError for "a ||" and the like."""
+    """Hashes of the tags in "a || b"; None for "*" and for nothing. Raises ValueError for "a ||" and the like, and for
+    more than MAX_TAGS_CHARS."""
     if not expression or expression == "*":
         return None
+    if len(expression) > MAX_TAGS_CHARS:
+        raise ValueError(f"a subscription of {len(expression)} characters; {MAX_TAGS_CHARS} are taken")
     tags = [tag.strip() for tag in expression.split("||")]
     if not any(tags):
         raise ValueError(f"subscription {expression!r} names no tag")
@@ -96,6 +105,8 @@ class ConsumerGroupInfo:
     consume_from_where: str
     channels: dict[Channel, ClientChannelInfo] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    size_bytes: int = 0
+    """Memory of the subscriptions."""
 
     def client_ids(self) -> list[str]:
         return sorted({member.client_id for member in self.channels.values()})
@@ -111,6 +122,8 @@ class ClientTable:
         self._consumers: dict[str, ConsumerGroupInfo] = {}
         self._producers: dict[str, dict[Channel, ClientChannelInfo]] = {}
         self._groups_of: dict[Channel, set[tuple[str, bool]]] = {}
+        self.subscriptions_bytes = 0
+        """Memory of all subscriptions."""
 
     def configure(self, config: BrokerConfig) -> None:
         self._max_count = config.max_client_count
@@ -225,36 +238,30 @@ class ClientTable:
         without_subscriptions: bool,
     ) -> bool:
         group = self._consumers.get(name)
+        found = None if without_subscriptions else _subscriptions(list(item.get("subscriptionDataSet") or []))
         if group is None:
             group = self._consumers[name] = ConsumerGroupInfo("", "", "")
-        group.consume_type = str(item.get("consumeType", "CONSUME_PASSIVELY"))
-        group.message_model = str(item.get("messageModel", "CLUSTERING"))
-        group.consume_from_where = str(item.get("consumeFromWhere", "CONSUME_FROM_LAST_OFFSET"))
+        group.consume_type = _word(item, "consumeType", "CONSUME_PASSIVELY")
+        group.message_model = _word(item, "messageModel", "CLUSTERING")
+        group.consume_from_where = _word(item, "consumeFromWhere", "CONSUME_FROM_LAST_OFFSET")
         changed = channel not in group.channels
         group.channels[channel] = member
-        if without_subscriptions:
-            return changed
-        return self._subscribe(group, list(item.get("subscriptionDataSet") or [])) or changed
+        return changed if found is None else self._subscribe(group, found) or changed
 
-    def _subscribe(self, group: ConsumerGroupInfo, items: list[Mapping[str, Any]]) -> bool:
-        """Topics come and go with each heartbeat; a newer version of a known one is no change of the group."""
-        found: dict[str, Subscription] = {}
-        length = 0
-        for item in items[:MAX_SUBSCRIPTIONS]:
-            expression = str(item.get("subString") or "*")
-            length += len(expression) + len(str(item["topic"]))
-            if length > MAX_SUBSCRIPTION_LENGTH:
-                remark = f"the subscriptions of a group have at most {MAX_SUBSCRIPTION_LENGTH} characters"
-                raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
-            expression_type = str(item.get("expressionType") or TAG)
-            codes = parse_tags(expression) if expression_type == TAG else None
-            topic = str(item["topic"])
-            found[topic] = Subscription(topic, expression, int(item.get("subVersion", 0)), expression_type, codes)
+    def _subscribe(self, group: ConsumerGroupInfo, found: dict[str, Subscription]) -> bool:
+        """Topics come and go with each heartbeat; a newer version of a known one is no change of the group. Raises
+        RequestError where there is no room, the group keeps what it has then."""
         changed = found.keys() != group.subscriptions.keys()
         for topic, old in group.subscriptions.items():
             if topic in found and old.version > found[topic].version:
                 found[topic] = old
-        group.subscriptions = found
+        size_bytes = sum(map(_size_bytes, found.values()))
+        grown_bytes = size_bytes - group.size_bytes
+        if grown_bytes > 0 and self.subscriptions_bytes + grown_bytes > MAX_SUBSCRIPTIONS_BYTES:
+            remark = f"the subscriptions of all groups would take more than {MAX_SUBSCRIPTIONS_BYTES} bytes"
+            raise RequestError(ResponseCode.SYSTEM_BUSY, remark)
+        self.subscriptions_bytes += grown_bytes
+        group.subscriptions, group.size_bytes = found, size_bytes
         return changed
 
     def _leave(self, channel: Channel, name: str, consumer: bool) -> bool:
@@ -269,7 +276,36 @@ class ClientTable:
             return False
         if not group.channels:
             del self._consumers[name]
+            self.subscriptions_bytes -= group.size_bytes
         return True
+
+
+def _word(item: Mapping[str, Any], name: str, default: str) -> str:
+    return str(item.get(name, default))[:MAX_WORD_LENGTH]
+
+
+def _subscriptions(items: list[Mapping[str, Any]]) -> dict[str, Subscription]:
+    """By topic. Raises ValueError, KeyError or TypeError for what is none, RequestError for too much."""
+    found: dict[str, Subscription] = {}
+    length = 0
+    for item in items[:MAX_SUBSCRIPTIONS]:
+        expression, topic = str(item.get("subString") or "*"), str(item["topic"])
+        length += len(expression) + len(topic)
+        if length > MAX_SUBSCRIPTION_LENGTH:
+            remark = f"the subscriptions of a group have at most {MAX_SUBSCRIPTION_LENGTH} characters"
+            raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
+        expression_type, version = str(item.get("expressionType") or TAG)[:MAX_WORD_LENGTH], item.get("subVersion", 0)
+        if isinstance(version, float) or not -(1 << 63) <= int(version) < 1 << 63:
+            raise ValueError("subVersion is not a 64 bit integer")
+        codes = parse_tags(expression) if expression_type == TAG else None
+        found[topic] = Subscription(topic, expression, int(version), expression_type, codes)
+    return found
+
+
+def _size_bytes(subscription: Subscription) -> int:
+    """Memory of one, about: short tags take 24 bytes for each of their characters."""
+    per_char = 1 if subscription.tags_codes is None else 24
+    return 256 + len(subscription.topic) + per_char * len(subscription.expression)
 
 
 def names_fault(body: Mapping[str, Any]) -> str:

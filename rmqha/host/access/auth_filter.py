@@ -7,6 +7,7 @@ import secrets
 from functools import partial
 from typing import TYPE_CHECKING
 
+from rmqha.host.access.urgent import hurry
 from rmqha.model.access import address_matches
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.principal import Accounts, Principal
@@ -112,6 +113,8 @@ class AuthFilter:
             if principal is None:
                 principal = known[key] = Principal(self._accounts, key, partial(self._denied, session.peer), host)
             command.principal = principal
+            if account.admin:
+                hurry(session, command)
         return reason
 
 

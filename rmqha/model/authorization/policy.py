@@ -13,6 +13,7 @@ from enum import Enum
 from ipaddress import ip_address, ip_network
 from typing import Any, NamedTuple, TypeVar
 
+from rmqha.model.access import SYSTEM_GROUP_PREFIX, is_mixed
 from rmqha.model.error import ConfigError
 
 MAX_RESOURCE_CHARS = 512
@@ -63,10 +64,19 @@ class Access(NamedTuple):
     type: ResourceType
     name: str
     any_of: frozenset[Action]
+    again_of: tuple[tuple[str, str], ...] = ()
+    """Of a retry topic: groups and topics whose popped messages may come again there."""
 
     @property
     def key(self) -> str:
         return f"{self.type.value}:{self.name}"
+
+    @property
+    def is_of_all(self) -> bool:
+        """True of what a broker keeps for all others: no entry on everything allows it."""
+        if self.type is ResourceType.TOPIC:
+            return is_mixed(self.name)
+        return self.type is ResourceType.GROUP and self.name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +128,8 @@ class PolicyEntry:
     def matches(self, access: Access, host: str) -> bool:
         if not self.resource.covers(access.type, access.name):
             return False
+        if self.allows and self.resource.pattern is ResourcePattern.ANY and access.is_of_all:
+            return False
         if Action.ALL not in self.actions and access.any_of.isdisjoint(self.actions):
             return False
         return not self.sources or any(_is_within(host, source) for source in self.sources)
@@ -147,8 +159,27 @@ class Policy:
 Policies = tuple[Policy, ...]
 
 
+_DENIED = "the decision is deny."
+
+
 def decide(policies: Policies, access: Access, host: str) -> str:
-    """ "" if the policies allow it to a request from `host`, else why not, in RocketMQ's words."""
+    """ "" if the policies allow it to a request from `host`, else why not, in RocketMQ's words. Where no entry names a
+    retry topic's group, what comes again in it must not be of a group or a topic that an entry denies."""
+    entry = _deciding(policies, access, host)
+    if entry is None:
+        return "no matched policies."
+    if not entry.allows:
+        return _DENIED
+    if access.again_of and entry.resource.pattern is not ResourcePattern.LITERAL:
+        for group, topic in access.again_of:
+            for type_, name in ((ResourceType.GROUP, group), (ResourceType.TOPIC, topic)):
+                other = _deciding(policies, Access(type_, name, access.any_of), host)
+                if other is not None and not other.allows:
+                    return _DENIED
+    return ""
+
+
+def _deciding(policies: Policies, access: Access, host: str) -> PolicyEntry | None:
     for type_ in PolicyType:
         found = [
             entry
@@ -158,8 +189,8 @@ def decide(policies: Policies, access: Access, host: str) -> str:
             if entry.matches(access, host)
         ]
         if found:
-            return "" if min(found, key=lambda entry: entry.rank).allows else "the decision is deny."
-    return "no matched policies."
+            return min(found, key=lambda entry: entry.rank)
+    return None
 
 
 def merged(policies: Policies, given: Policies) -> Policies:

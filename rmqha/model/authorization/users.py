@@ -6,7 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rmqha.model.access import AccessList, Account, Credentials, Needs, Permission, group_of_topic
+from rmqha.model.access import (
+    AccessList,
+    Account,
+    Credentials,
+    Needs,
+    Permission,
+    group_of_topic,
+    popped_again_of,
+)
 from rmqha.model.authorization.policy import Access, Action, Policies, ResourceType, decide
 from rmqha.model.error import ConfigError
 from rmqha.model.identity import PEER
@@ -127,7 +135,8 @@ def _to_topic(topic: str, any_of: Permission) -> Access:
     """A group's retry topic is the group's."""
     group = group_of_topic(topic)
     if group is not None and topic.startswith(RETRY_PREFIX):
-        return _to_use(ResourceType.GROUP, group, Permission.SUB)
+        used = _to_use(ResourceType.GROUP, group, Permission.SUB)
+        return used._replace(again_of=tuple(popped_again_of(topic)))
     return _to_use(ResourceType.TOPIC, topic, any_of)
 
 

@@ -700,6 +700,13 @@ class BrokerConfig(ServerConfig):
     def _greets_by_account(self) -> bool:
         return self.asks_accounts and not self.ha_secret_file
 
+    @property
+    def _has_replicas(self) -> bool:
+        """Others copy the log, as far as the keys say."""
+        if self.enable_controller_mode:
+            return self.total_replicas > 1
+        return self.broker_role == "SLAVE" or bool(self.ha_master_address)
+
     def warnings(self) -> list[str]:
         found = super().warnings()
         beyond = not is_loopback(self.listen_address)
@@ -708,6 +715,12 @@ class BrokerConfig(ServerConfig):
                 f"haSecurity = {self.ha_security}: whoever reaches port {self.ha_port} may copy the log, and who comes"
                 " from a replica's host may acknowledge in its name what it does not have, so that messages are lost;"
                 " set haSecretFile and haSecurity=auto, or give the HA port a network of its own"
+            )
+        elif self.ha_security == "auto" and not self.ha_secret_file and self._has_replicas:
+            found.append(
+                f"haSecurity = auto without haSecretFile: whoever on this machine reaches port {self.ha_port} may copy"
+                " the log and acknowledge in a replica's name what it does not have; set haSecretFile"
+                " (`rmqha generate secret FILE` makes one)"
             )
         elif beyond and not (self.tls_enable and self.tls_server_cert_path):
             found.append(f"port {self.ha_port}: the log passes in the clear between replicas; set tls.enable and tls.*")

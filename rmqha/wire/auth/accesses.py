@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from rmqha.model.access import Account, group_of_topic
+from rmqha.model.access import Account, group_of_topic, popped_again_of
 from rmqha.model.authorization.policy import Access, Action, ResourceType
 from rmqha.model.authorization.users import UserAccount
 from rmqha.model.code import RequestCode
@@ -142,13 +142,18 @@ def _by_fields(fields: _Fields, ext: Mapping[str, str]) -> _Accesses:
     found: list[Access] = []
     if fields.topic:
         topic = ext[fields.topic]
-        if not (fields.own_retry and topic.startswith(RETRY_PREFIX)):
+        if not (fields.own_retry and _is_retry_of(topic, ext[fields.group])):
             found.append(_topic(topic, fields.any_of))
     if fields.more_topic and (more := ext.get(fields.more_topic)):
         found.append(_topic(more, fields.any_of))
     if fields.group:
         found.append(_group(ext[fields.group], fields.any_of))
     return tuple(found)
+
+
+def _is_retry_of(topic: str, group: str) -> bool:
+    """True of a group's own retry topic; another's is that one's affair."""
+    return topic.startswith(RETRY_PREFIX) and topic.removeprefix(RETRY_PREFIX) == group
 
 
 def _topic(name: str, any_of: frozenset[Action]) -> Access:
@@ -159,7 +164,9 @@ def _topic(name: str, any_of: frozenset[Action]) -> Access:
 
 def _group(name: str, any_of: frozenset[Action]) -> Access:
     group = group_of_topic(name) if name.startswith(RETRY_PREFIX) else None
-    return Access(ResourceType.GROUP, name if group is None else group, any_of)
+    if group is None:
+        return Access(ResourceType.GROUP, name, any_of)
+    return Access(ResourceType.GROUP, group, any_of, tuple(popped_again_of(name)))
 
 
 def _send(topic: str) -> Callable[[Command], _Accesses]:
@@ -180,9 +187,10 @@ def _end_transaction(command: Command) -> _Accesses:
 def _heartbeat(command: Command) -> _Accesses:
     found = []
     for consumer in members(loads(command.body), "consumerDataSet"):
-        found.append(_group(str(consumer["groupName"]), SUB))
+        group = str(consumer["groupName"])
+        found.append(_group(group, SUB))
         topics = (str(data["topic"]) for data in members(consumer, "subscriptionDataSet"))
-        found += [_topic(topic, SUB) for topic in topics if not topic.startswith(RETRY_PREFIX)]
+        found += [_topic(topic, SUB) for topic in topics if not _is_retry_of(topic, group)]
     return tuple(dict.fromkeys(found))
 
 
@@ -193,9 +201,9 @@ def _unregister(command: Command) -> _Accesses:
 
 def _locks(command: Command) -> _Accesses:
     body = loads(command.body)
-    topics = (str(item["topic"]) for item in members(body, "mqSet"))
-    used = (_topic(topic, SUB) for topic in topics if not topic.startswith(RETRY_PREFIX))
-    return (_group(str(body["consumerGroup"]), SUB), *dict.fromkeys(used))
+    group, topics = str(body["consumerGroup"]), (str(item["topic"]) for item in members(body, "mqSet"))
+    used = (_topic(topic, SUB) for topic in topics if not _is_retry_of(topic, group))
+    return (_group(group, SUB), *dict.fromkeys(used))
 
 
 def _update_group(command: Command) -> _Accesses:

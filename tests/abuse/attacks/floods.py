@@ -234,6 +234,37 @@ def long_polls(scene: Scene, number: int) -> Iterator[bytes]:
         yield scene.frame(command, "guest")
 
 
+def held_headers(scene: Scene, number: int) -> Iterator[bytes]:
+    """Pulls and pops that wait, each with as much in its header as a header may have, then silence."""
+    yield scene.frame(send_request(scene, scene.own_topic, b"x"), "guest")
+    for turn in range(64):
+        held = pull(scene, "*", 30_000, 0, queue_id=turn % 4)
+        popped = {"maxMsgNums": "1", "invisibleTime": "60000", "pollTime": "30000", "bornTime": "0", "initMode": "1"}
+        ext = {"consumerGroup": "guest", "topic": scene.own_topic, "queueId": "3", **popped}
+        for command in (held, Command(RequestCode.POP_MESSAGE, ext)):
+            command.ext["x"] = f"{turn}" + "x" * 200_000
+            yield scene.frame(command, "guest")
+
+
+def held_tags(scene: Scene, number: int) -> Iterator[bytes]:
+    """The same, with thousands of tags."""
+    yield scene.frame(send_request(scene, scene.own_topic, b"x"), "guest")
+    for turn in range(64):
+        tags = "||".join(f"{turn:x}{number:x}{tag:x}" for tag in range(6_000))
+        yield scene.frame(pull(scene, tags, 30_000, 0, queue_id=turn % 4), "guest")
+
+
+def wide_heartbeats(scene: Scene, number: int) -> Iterator[Command]:
+    """Each names groups that nobody knows, each with hundreds of subscriptions."""
+    for turn in count():
+        subscriptions = [{"topic": f"t{entry}"} for entry in range(900)]
+        consumers = [
+            {"groupName": f"w-{number}-{turn}-{entry}", "subscriptionDataSet": subscriptions} for entry in range(16)
+        ]
+        body = {"clientID": f"guest@{number}", "producerDataSet": [], "consumerDataSet": consumers}
+        yield Command(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
+
+
 def big_bodies(scene: Scene, number: int) -> Iterator[bytes]:
     return over_and_over(scene.frame(send_request(scene, scene.own_topic, bytes(1 << 20)), "guest"))
 
@@ -358,6 +389,28 @@ ATTACKS = [
         made(held_filters),
         "Held pulls with filters, and sends that they are shown",
         "What is looked at for the held pulls of a queue is bounded; the others are told to pull again",
+    ),
+    Attack(
+        "held-headers",
+        "master",
+        held_headers,
+        "Held pulls and pops with headers of 200 KB",
+        "Of what waits its topic and its group are kept",
+    ),
+    Attack(
+        "held-tags",
+        "master",
+        held_tags,
+        "Held pulls with thousands of tags",
+        "The filters of what waits are bounded together; the others are told to pull again",
+        in_short=False,
+    ),
+    Attack(
+        "wide-heartbeats",
+        "master",
+        made(wide_heartbeats),
+        "Heartbeats of ever new groups with hundreds of subscriptions",
+        "The subscriptions of all groups are bounded together: SYSTEM_BUSY",
     ),
     Attack("long-polls", "master", long_polls, "A thousand held pulls for each connection", "Held pulls are bounded"),
 ]

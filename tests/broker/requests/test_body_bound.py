@@ -7,8 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
+from rmqha.model.authorization.policy import from_json
+from rmqha.model.authorization.users import AuthorizationRules, User, UserDirectory
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.wire.body_bound import BOUNDS, DEFAULT_BOUND, UNBOUNDED, BodyBound, body_fault
+from rmqha.wire.auth.accesses import request_refusal
+from rmqha.wire.body_bound import BOUNDS, DEFAULT_BOUND, LISTS, UNBOUNDED, BodyBound, body_fault
 from rmqha.wire.command import Command
 from tests.broker.bounds.slices import longest_turn_ms
 from tests.broker.support import Broker
@@ -81,6 +84,22 @@ def test_a_body_beyond_the_bound_is_refused_unread(broker: Broker, code: int) ->
         reply = broker.ask(Command(code, FIELDS, body))
         assert reply.code == ResponseCode.SYSTEM_ERROR
         assert reply.remark is not None and f"the body of request {code} has" in reply.remark
+
+
+@pytest.mark.parametrize(("code", "field"), [(code, field) for code, (field, _) in LISTS.items()])
+def test_a_list_of_names_beyond_the_bound_is_refused_before_its_rights_are_looked_at(
+    broker: Broker, code: int, field: str
+) -> None:
+    """120,000 names cost a second."""
+    _, separator = LISTS[code]
+    command = Command(code, {**FIELDS, "compareGroup": "G", field: separator.join(["T"] * 120_000)})
+    assert "has 119999 names" in (broker.ask(command).remark or "")
+    rules = AuthorizationRules(is_on=True, cluster="C")
+    policies = from_json([{"entries": [{"resource": "*", "actions": ["All"], "decision": "Allow"}]}])
+    account = UserDirectory.of([User("u", "p")], {"u": policies}, rules).accounts["u"]
+    assert "has 119999 names" in request_refusal(account, command, "10.0.0.1")
+    command.ext[field] = separator.join(["T"] * 1000)
+    assert request_refusal(account, command, "10.0.0.1") == ""
 
 
 def test_what_honest_clients_send_is_taken() -> None:

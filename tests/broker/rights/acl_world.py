@@ -58,6 +58,11 @@ class Side(NamedTuple):
     def dead_letters(self) -> str:
         return f"%DLQ%{self.group}"
 
+    @property
+    def popped_again(self) -> tuple[str, str]:
+        """Topics in which messages of its topic come again that its group has popped, in both of RocketMQ's forms."""
+        return f"{self.retry}_{self.topic}", f"{self.retry}+{self.topic}"
+
 
 OWN, FOREIGN = Side("own"), Side("foreign")
 READER = "reader"
@@ -112,15 +117,20 @@ class Records(NamedTuple):
 
 
 class World:
-    def __init__(self, broker: Broker) -> None:
+    """`access`: accounts with the keys of ACCOUNTS."""
+
+    def __init__(self, broker: Broker, access: AccessList | None = None) -> None:
         self.broker = broker
-        self.accounts = Accounts(AccessList(ACCOUNTS))
+        self.accounts = Accounts(AccessList(ACCOUNTS) if access is None else access)
         self.statistics = Statistics()
         service = cast(Any, broker.core.processor)
         self.guard = AuthFilter(service, cast(AccessFile, self.accounts), self.statistics)
         self.channels = {side: FakeChannel(f"10.0.0.{number}:1000") for number, side in enumerate((OWN, FOREIGN), 1)}
         self.records = {side: self._fill(side) for side in (OWN, FOREIGN)}
         self._mix()
+        for side in (OWN, FOREIGN):
+            for topic in side.popped_again:
+                assert self.broker.core.topics.create_internal(topic, 1)
 
     def ask(self, command: Command, key: str = OWN.name, channel: FakeChannel | None = None) -> list[Command]:
         """Everything that the account's connection is sent while the request is served."""

@@ -263,7 +263,7 @@ def test_each_code_that_is_served_has_a_row(shared: World) -> None:
     assert ROWS.keys() == shared.broker.core.processor.codes
 
 
-def _sides(about: str) -> list[tuple[Side, Side, bool]]:
+def sides(about: str) -> list[tuple[Side, Side, bool]]:
     """(whose topic, whose group, refused), the foreign ones first."""
     if about in ("any", "admin"):
         return [(OWN, OWN, about == "admin")]
@@ -301,7 +301,7 @@ def names_nothing(answers: list[Command]) -> None:
 def test_own_topics_and_groups_are_served_and_no_others(request: pytest.FixtureRequest, code: int) -> None:
     row = ROWS[code]
     world: World = request.getfixturevalue("shared" if row.about in ("any", "admin") else "world")
-    for topic, group, refused in _sides(row.about):
+    for topic, group, refused in sides(row.about):
         command = row.make(world, topic, group)
         if refused:
             must_be_refused(world, command)
@@ -426,7 +426,7 @@ def test_the_clients_of_a_producer_group_that_is_anothers_are_not_shown(shared: 
 
 
 MIXED = (SCHEDULE, HALF, OP, GIVEN_UP)
-NOT_OWN = (FOREIGN.topic, FOREIGN.retry, FOREIGN.dead_letters)
+NOT_OWN = (FOREIGN.topic, FOREIGN.retry, FOREIGN.dead_letters, *FOREIGN.popped_again)
 
 
 @pytest.mark.parametrize("topic", [*MIXED, *NOT_OWN])

@@ -44,7 +44,7 @@ class Taken:
 class FakeSession:
     def __init__(self, peer: str) -> None:
         self.peer = peer
-        self.is_known = False
+        self.is_known = self.is_urgent = False
         self.sent: list[Command] = []
 
     def send(self, command: Command) -> None:
@@ -52,6 +52,31 @@ class FakeSession:
 
     def known(self) -> None:
         self.is_known = True
+
+
+@pytest.mark.parametrize(
+    ("code", "admin", "urgent"),
+    [
+        (RequestCode.BROKER_HEARTBEAT, True, True),
+        (RequestCode.RMQHA_FOLLOW_TABLES, True, True),
+        (RequestCode.GET_BROKER_CONFIG, True, False),
+        (RequestCode.BROKER_HEARTBEAT, False, False),
+        (RequestCode.GET_BROKER_CONFIG, False, False),
+    ],
+)
+async def test_only_servers_do_not_stand_in_line(tmp_path: Path, code: int, admin: bool, urgent: bool) -> None:
+    """An admin's tools do."""
+    path = tmp_path / "accounts.yml"
+    path.write_text(f"accounts: [{{accessKey: orders, secretKey: '12345678', admin: {str(admin).lower()}}}]")
+    path.chmod(0o600)
+    guard, session, command = (
+        AuthFilter(Taken(), AccessFile(path), Statistics()),
+        FakeSession("10.0.0.2:1"),
+        Command(code),
+    )
+    sign(command, ORDERS)
+    guard.received(cast(Session, session), [command])
+    assert session.is_urgent is urgent
 
 
 def signed_send(topic: str) -> Command:

@@ -71,6 +71,18 @@ def signed(signer: SessionSigner, code: int, secret: str = SECRET, name: str = P
     return command
 
 
+def test_a_server_that_proves_itself_does_not_stand_in_line(door: Door) -> None:
+    for code, urgent in ((NOTICE, True), (RequestCode.RMQHA_FOLLOW_TABLES, True), (SEND, False)):
+        session = FakeSession("10.0.0.2:1")
+        signer = SessionSigner(door.nonce(session))
+        door.say(session, signed(signer, code, OTHER))
+        assert not session.is_urgent
+        door.say(session, Command(code))
+        assert not session.is_urgent
+        door.say(session, signed(signer, code))
+        assert session.is_urgent is urgent
+
+
 def test_without_the_proof_it_is_refused_doubted_or_nobodys_business(door: Door) -> None:
     session = FakeSession("10.0.0.2:1")
     (refused,) = door.say(session, Command(SEND), Command(ALTER), Command(NOTICE))

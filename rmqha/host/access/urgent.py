@@ -1,0 +1,35 @@
+"""Connections that never stand in line behind clients: those by which servers of the cluster keep it alive. Shell.
+
+A connection becomes one by its first request of these kinds that the server lets in (`rmqha.host.net.poller` serves
+it first in every turn, half of the turn at most). docs/internals/adr/0015-no-thread-for-heartbeats.md says why that is
+enough.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rmqha.model.code import RequestCode
+from rmqha.wire.command import Command
+
+if TYPE_CHECKING:
+    from rmqha.host.net.session import Session
+
+URGENT_CODES: Final = frozenset(
+    {
+        RequestCode.BROKER_HEARTBEAT,
+        RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
+        RequestCode.CONTROLLER_ELECT_MASTER,
+        RequestCode.CONTROLLER_REGISTER_BROKER,
+        RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
+        RequestCode.RMQHA_HAND_OVER,
+        RequestCode.RMQHA_FOLLOW_TABLES,
+    }
+)
+"""Requests of brokers to controllers, of controllers to brokers, and of slaves to their master."""
+
+
+def hurry(session: Session, command: Command) -> None:
+    """Spare the session the line if `command`, whose sender may say so, is of these."""
+    if command.code in URGENT_CODES:
+        session.is_urgent = True
