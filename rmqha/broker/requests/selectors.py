@@ -41,7 +41,7 @@ class HeldFilters:
         return True
 
     def drop(self, chars: int) -> None:
-        """What was held waits no more."""
+        """Count it no more: the request has been answered."""
         self.size_bytes -= filter_bytes(chars)
         assert self.size_bytes >= 0, "a filter is dropped that was not held"
 

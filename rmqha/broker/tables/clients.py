@@ -28,7 +28,7 @@ MAX_SUBSCRIPTION_LENGTH = 256 * 1024
 MAX_SUBSCRIPTIONS_BYTES = 48 * 1024 * 1024
 """Memory of the subscriptions of all groups together, as `_size_bytes` reckons it."""
 MAX_TAGS_CHARS = 64 * 1024
-"""Of a tag expression, as of an SQL92 one: it takes 17 ms to be read."""
+"""Longest tag expression, as of SQL92 ones: it takes 17 ms to be read."""
 MAX_WORD_LENGTH = 64
 """Longest that is kept of how a group says that it consumes."""
 TAG, SQL92 = "TAG", "SQL92"

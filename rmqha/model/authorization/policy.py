@@ -65,7 +65,7 @@ class Access(NamedTuple):
     name: str
     any_of: frozenset[Action]
     again_of: tuple[tuple[str, str], ...] = ()
-    """Of a retry topic: groups and topics whose popped messages may come again there."""
+    """Groups and topics whose popped messages may come again in a retry topic."""
 
     @property
     def key(self) -> str:
