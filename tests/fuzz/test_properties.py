@@ -112,7 +112,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def said(broker: Broker, frame: bytes) -> list[Command]:
     """The answers, as a session hands a frame over."""
     channel, processor = FakeChannel(), broker.core.processor
-    end, count = processor.take(channel, frame, 64)
+    ((end, count),) = processor.take([(channel, frame)], 64)
     if not count:
         with suppress(RemoteProtocolError):  # the end of the session
             processor.received(channel, FrameParser(PARSER_BYTES).feed(frame))
