@@ -121,7 +121,7 @@ class _Batch:
         self.bounds = [self._phy_offset]
 
     def begin(self, part: SendPart) -> None:
-        """What is added from now on is of this part."""
+        """Begin a part: all that is added from now on belongs to it."""
         rules = self._rules
         self._born = part.born_address, part.born_port, self._stored_ms, rules.store_address, rules.store_port
         """The part of each record from bornHost to storeHost."""
