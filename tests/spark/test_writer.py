@@ -87,7 +87,8 @@ def test_a_copy_of_a_real_store_holds_the_same_messages(spark: SparkSession, tmp
 
 @pytest.mark.spark
 def test_a_second_write_goes_on_where_the_first_ended(spark: SparkSession, tmp_path: Path) -> None:
-    first = spark.range(0, 30, 1, 3).selectExpr("'T' topic", "cast(id as string) body", "cast(id % 2 as int) queueId")
+    columns = "'T' topic", "cast(id as string) body", "cast(id % 2 as int) queueId", "array('k') keys"
+    first = spark.range(0, 30, 1, 3).selectExpr(*columns)
     save(first, tmp_path / "s")
     save(spark.sql("select 'U' topic, 'x' body, map('a', '1', 'b', null) properties"), tmp_path / "s")
     rows = load(spark, tmp_path / "s").orderBy("physicalOffset").collect()

@@ -167,7 +167,8 @@ def _texts(column: Any) -> Any:
     if pa.types.is_list(column.type):
         if column.flatten().null_count:
             return None
-        column = pc.binary_join(column, " ")
+        # Arrow joins no texts of a list whose elements cannot be null
+        column = pc.binary_join(column.cast(pa.list_(pa.string())), " ")
     column = column.cast(pa.string())
     return None if _holds(column, b"\x02") else column
 

@@ -165,3 +165,15 @@ def test_a_row_that_cannot_be_a_message_is_one_sentence(row: dict[str, Any], sen
     with pytest.raises(UsageError) as caught:
         list(made(batch, NOW_MS, 1000))
     assert sentence in str(caught.value)
+
+
+def test_keys_whose_elements_cannot_be_null_are_joined_too() -> None:
+    """Spark's array('a', 'b') has such elements."""
+    kind = pa.list_(pa.field("element", pa.string(), nullable=False))
+    rows = pa.RecordBatch.from_pylist(
+        [{"topic": "T", "body": b"x", "keys": keys} for keys in (["a", "b"], [], ["c"])],
+        pa.schema([("topic", pa.string()), ("body", pa.binary()), ("keys", kind)]),
+    )
+    (found,) = made(rows, NOW_MS, 1000)
+    ends = [record[-9:] for record in found["record"].to_pylist()]
+    assert ends[0] == b"KEYS\x01a b\x02"[-9:] and ends[2] == b"\x00\x07KEYS\x01c\x02"[-9:]
