@@ -50,6 +50,8 @@ OPTIONS = {
 THEIRS = ("bornTimestamp", "storeTimestamp", "reconsumeTimes", *MADE_ANEW)
 """Columns that a read gives and the cluster makes anew."""
 SET_BY_BROKERS = frozenset((PROPERTY_WAIT, "CLUSTER", "MSG_REGION", "TRACE_ON", "__CRC32#"))
+SPARKS_OWN = frozenset(("checkpointlocation", "queryname"))
+"""Options, in small letters, that Spark hands on to the sink of a streaming query."""
 CHUNK_ROWS = 2048
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 """Local properties of a streaming query's tasks."""
@@ -73,6 +75,8 @@ class SendOptions:
         known = {name.lower(): name for name in OPTIONS}
         values: dict[str, str] = {}
         for name, value in given.items():
+            if name.lower() in SPARKS_OWN:
+                continue
             if name.lower() not in known:
                 near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)[0]
                 raise UsageError(f"unknown option {name} of rocketmq; the nearest known one is {known[near]}")

@@ -45,6 +45,7 @@ def test_wrong_options_are_one_sentence(given: dict[str, str], sentence: str) ->
 
 def test_options_are_read_and_explained() -> None:
     given = {"NameSrv": "a:1;b:2", "timeout": "5m", "window": "64", "batch": "1", "compression": "none", "group": "g"}
+    given["checkpointLocation"] = given["queryName"] = "Spark's own"
     assert SendOptions.parse(given) == SendOptions("a:1;b:2", "g", 300_000, 64, 1, None)
     text = DOCS.read_text()
     assert all(f"`{name}`" in text for name in OPTIONS)
