@@ -396,6 +396,7 @@ ATTACKS = [
         held_headers,
         "Held pulls and pops with headers of 200 KB",
         "Of what waits its topic and its group are kept",
+        in_short=False,
     ),
     Attack(
         "held-tags",
@@ -411,6 +412,7 @@ ATTACKS = [
         made(wide_heartbeats),
         "Heartbeats of ever new groups with hundreds of subscriptions",
         "The subscriptions of all groups are bounded together: SYSTEM_BUSY",
+        in_short=False,
     ),
     Attack("long-polls", "master", long_polls, "A thousand held pulls for each connection", "Held pulls are bounded"),
 ]
