@@ -26,6 +26,7 @@ from rmqha.host.net.session import Session
 from rmqha.model.code import RequestCode as Code
 from rmqha.ops.asking import ask
 from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import loads
 
 GROUPS = 16
 """Of three replicas; with a name server and a controller that is fifty nodes."""
@@ -101,13 +102,19 @@ def scripts_of(told: Mapping[str, Answers], cluster: Cluster, base: int) -> tupl
         for broker, port in zip(BROKERS, ports, strict=True):
             scripts.append({code: _renamed(body, own, name) for code, body in told[broker].items()})
             placed.append(f"127.0.0.1:{port}")
-        routes |= json.loads(_renamed(told["ns-1"][route_code], own, name))["brokerAddrTable"]
-        groups |= json.loads(_renamed(told["controller"][state_code], own, name))["groups"]
+        routes |= _members(_renamed(told["ns-1"][route_code], own, name), "brokerAddrTable")
+        groups |= _members(_renamed(told["controller"][state_code], own, name), "groups")
     name_server = {code: _renamed(body, moved, GROUP) for code, body in told["ns-1"].items()}
     controller = {code: _renamed(body, moved, GROUP) for code, body in told["controller"].items()}
     name_server[route_code] = json.dumps({"brokerAddrTable": routes, "clusterAddrTable": {"drill": list(routes)}})
     controller[state_code] = json.dumps(json.loads(controller[state_code]) | {"groups": groups})
     return [name_server, controller, *scripts], placed
+
+
+def _members(body: str, member: str) -> dict[str, Any]:
+    """An object within an answer; the keys of objects in it are text, as strict JSON has them."""
+    found: dict[str, Any] = json.loads(json.dumps(loads(body.encode())[member]))
+    return found
 
 
 def _renamed(body: str, addresses: Mapping[str, str], group: str) -> str:
