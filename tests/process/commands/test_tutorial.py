@@ -94,6 +94,7 @@ class Reader:
         self.cluster = LocalCluster(scratch)
         self.cluster.directory = scratch / "rmqha-data" / "quickstart"
         self.killed = ""
+        self.code = 0
 
     def words(self, command: str) -> list[str]:
         """What is typed: the page kills the master of its own run, the reader that of theirs."""
@@ -108,6 +109,7 @@ class Reader:
         return [words[0], self.killed] if words[0] in ("kill", "start") else words
 
     def run(self, words: list[str]) -> tuple[str, ...]:
+        """What it prints; `code` is its exit code then."""
         done = subprocess.run(
             [sys.executable, "-P", "-m", "rmqha.cli.main", *words],
             cwd=self.scratch,
@@ -118,6 +120,7 @@ class Reader:
             timeout=HANG_S,
             check=False,
         )
+        self.code = done.returncode
         return tuple(done.stdout.splitlines())
 
     def follow(self, step: Step) -> None:
@@ -140,6 +143,34 @@ def test_each_command_of_the_tutorial_prints_what_it_says(tmp_path: Path) -> Non
     try:
         for step in page:
             reader.follow(step)
+    finally:
+        reader.cluster.down()
+
+
+def readme_lines() -> list[str]:
+    """Commands of rmqha in the README's first block."""
+    block = README.read_text().partition("## A group in five lines")[2].split("```")[1]
+    return [line.partition("#")[0].strip() for line in block.splitlines() if line.startswith("rmqha ")]
+
+
+@pytest.mark.chaos
+def test_the_readmes_five_lines_do_what_they_say(tmp_path: Path) -> None:
+    reader = Reader(tmp_path)
+    lines = readme_lines()
+    assert [line.split()[1] for line in lines] == ["up", "send", "kill", "receive"]
+    try:
+        told = {}
+        for line in [*lines, "rmqha down", "rmqha purge --yes"]:
+            words = reader.words(line)
+            told[words[0]] = reader.run(words)
+            assert reader.code == 0, (line, told[words[0]])
+        assert any("haMode=cp" in line for line in told["up"]) and any(
+            "page of ns-1: http" in line for line in told["up"]
+        )
+        assert any(line == "acknowledged         3" for line in told["send"])
+        assert told["kill"][0].startswith(f"{reader.killed} killed, pid ")
+        assert told["receive"][-1] == "3 messages", "another replica has taken over with all of them"
+        assert not reader.cluster.directory.exists()
     finally:
         reader.cluster.down()
 
