@@ -391,7 +391,8 @@ class BrokerGroup:
         ordered = not self.options.waits
         found = audit(self.history, self.brokers[0], cp=self.options.cp, ordered=ordered)
         if self.options.waits:
-            delivered = delays.verify(self.history, self.brokers[0], cp=self.options.cp)
+            served = self._ground.tracer.serving_offsets
+            delivered = delays.verify(self.history, self.brokers[0], served, cp=self.options.cp)
             self._ground.tracer.event("delays_audited", **delivered._asdict())
         return found + self._transactions() if self.deciders else found
 

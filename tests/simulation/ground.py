@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from rmqha.sim.clock import SimClock
 from rmqha.sim.prng import SimPrng
 from rmqha.sim.scheduler import Scheduler
-from rmqha.sim.tracer import SimTracer
 from rmqha.sim.transport import Transport
+from tests.simulation.marks import MarkingTracer
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
     scheduler: Scheduler
     transport: Transport
-    tracer: SimTracer
+    tracer: MarkingTracer
     prng: SimPrng
     clock_drift_ppm: int
 

@@ -69,12 +69,16 @@ class MarkingTracer(SimTracer):
     def __init__(self, scheduler: Scheduler, keep_count: int = 200) -> None:
         super().__init__(scheduler, keep_count)
         self.marks: set[str] = set()
+        self.serving_offsets: list[int] = []
+        """End of a master's log each time that one began to serve, also in the epoch in which it did before."""
         self.watch: Callable[[str, Fields], None] = lambda name, fields: None
         """Sees every event too."""
 
     def event(self, name: str, **fields: Any) -> None:
         super().event(name, **fields)
         self.watch(name, fields)
+        if name == "serving":
+            self.serving_offsets.append(fields["max_phy_offset"])
         for mark, tells in _BY_EVENT.get(name, ()):
             if mark not in self.marks and tells(fields):
                 self.marks.add(mark)

@@ -63,7 +63,7 @@ from rmqha.store.reader import PullResult
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
-from tests.simulation.planted.delay_mutations import DELAY_MUTATIONS
+from tests.simulation.planted.delay_mutations import DELAY_MUTATIONS, DELAY_OPEN
 from tests.simulation.planted.disk_mutations import DISK_MUTATIONS
 from tests.simulation.planted.group_mutations import GROUP_MUTATIONS
 from tests.simulation.planted.growth_mutations import GROWTH_MUTATIONS
@@ -619,7 +619,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
 """What is undone, and the patch that undoes it."""
 UNSEEN: dict[str, Callable[[], Any]] = {**MOMENT_UNSEEN, **RULE_UNSEEN}
 """The same, found by no run so far: docs/internals/simulation.md says what else sees them."""
-OPEN: dict[str, Callable[[], Any]] = {**OUTSIDER_OPEN}
+OPEN: dict[str, Callable[[], Any]] = {**OUTSIDER_OPEN, **DELAY_OPEN}
 """The same, not looked for in enough runs yet."""
 
 

@@ -1,9 +1,11 @@
 """Delayed and timer messages: of each that was acknowledged and still waits in the log, the topic holds a copy,
 whichever master stored it. In AP too: a failover may lose a message with all its copies, but leaves none out that it
-keeps. No timer message comes before its time."""
+keeps. No timer message comes before its time, and no master stores one twice in one life."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -39,11 +41,13 @@ def missing(brokers: Sequence[BrokerProcess]) -> str:
     return ""
 
 
-def verify(history: History, broker: BrokerProcess, *, cp: bool = False) -> Found:
-    """When nothing waits any more. In CP a recall that was acknowledged is there."""
+def verify(history: History, broker: BrokerProcess, serving_offsets: Sequence[int], *, cp: bool = False) -> Found:
+    """When nothing waits any more. In CP a recall that was acknowledged is there. `serving_offsets`: where masters'
+    logs ended as they began to serve."""
     waiting = {*_keys(broker, SCHEDULE_TOPIC), *_keys(broker, TIMER_TOPIC)}
     delivered = list(_keys(broker, TOPIC))
     _check_times(broker)
+    _check_doubles(broker, sorted(serving_offsets))
     acked = {send.key for send in history.acked}
     for key, body in _bodies(broker, TOPIC):
         if key in acked and body.rstrip(b".") != key.encode():
@@ -98,6 +102,22 @@ def _check_times(broker: BrokerProcess) -> None:
             slot = find_property(record.properties, PROPERTY_TIMER_OUT_MS.encode())
             if slot is not None and record.store_timestamp_ms < int(slot) + precision_ms:
                 raise InvariantError(f"{entry.key} came at {record.store_timestamp_ms}, before the end of {int(slot)}")
+
+
+def _check_doubles(broker: BrokerProcess, starts: Sequence[int]) -> None:
+    """A client may have stored a message twice itself: then it waits twice, and comes twice."""
+    if broker.store.min_phy_offset:
+        return  # what waited may have gone with the oldest files
+    waiting = Counter(key for key, record in _records(broker, TIMER_TOPIC) if recall(record) is None)
+    copies: Counter[tuple[str, int]] = Counter()
+    for key, record in _records(broker, TOPIC):
+        if find_property(record.properties, PROPERTY_TIMER_OUT_MS.encode()) is not None:
+            copies[key, bisect_right(starts, record.phy_offset)] += 1
+    for (key, number), count in copies.items():
+        if count > waiting[key]:
+            raise InvariantError(
+                f"{key} waits {waiting[key]} times and came {count} times in life {number} of a master"
+            )
 
 
 def _bodies(broker: BrokerProcess, topic: str) -> Iterator[tuple[str, bytes]]:
