@@ -48,7 +48,7 @@ async function timers() {
   const place = document.getElementById("waiting");
   const step = value.stepMinutes === 1 ? "minute" : `${value.stepMinutes} minutes`;
   show(place, value, () => [
-    el("p", { class: "facts" }, [`${count(value.waiting)} wait${name === null ? "" : " in all topics"}`, value.unread ? `${count(value.unread)} not read yet` : null].filter(Boolean).map((item) => el("span", {}, item))),
+    el("p", { class: "facts" }, [`${count(value.waiting)} wait${name === null ? " in all topics" : ""}`, value.unread ? `${count(value.unread)} not read yet` : null].filter(Boolean).map((item) => el("span", {}, item))),
     value.overdueMs > LATE_MS ? el("p", { class: "banner wrong" }, `The first is ${duration(value.overdueMs)} late.`) : [],
     value.rows.length ? [el("h3", {}, `What comes, by the ${step}`), countBars(`${count(value.waiting)} timer messages, by the ${step}`, value.rows, count, widthOf(place))] : [],
     name === null && value.topics.length ? table("Topics of timer messages", [{ name: "Topic" }, { name: "Waiting", right: true }],
