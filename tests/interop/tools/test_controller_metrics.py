@@ -68,8 +68,10 @@ def samples(text: str) -> Samples:
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name.startswith(SERIES):
-                labels = frozenset(item for item in sample.labels.items() if item[0] not in OF_THE_SERVER)
-                found[sample.name, labels] = sample.value
+                labels = {name: text for name, text in sample.labels.items() if name not in OF_THE_SERVER}
+                if "le" in labels:
+                    labels["le"] = str(float(labels["le"]))  # Java writes 1.0E7
+                found[sample.name, frozenset(labels.items())] = sample.value
     return found
 
 
