@@ -32,6 +32,8 @@ from rmqha.wire.ha_stream import HaState
 READ_BYTES = 1024 * 1024
 """Read size for a master's stream, which is written to the log out of this one buffer. Receiving into the mapped file
 instead is slower: each page of it that is touched for the first time costs a fault (docs/operate/measurements.md)."""
+AT_ONCE_BYTES = 64 * 1024
+"""Bytes of the log's end that are sent without the writer; a slice of other work takes no longer."""
 ENCRYPT_BYTES = 128 * 1024
 """Copied for TLS at a time."""
 ACK_READ_BYTES = 4096
@@ -63,9 +65,14 @@ class _Connection:
         self.wake = trio.Event()
         self.scope = trio.CancelScope()
 
+    @property
+    def is_free(self) -> bool:
+        """What is written now goes to the socket, in front of nothing."""
+        return self.handle is not None and not self.queue and not self.is_writing
+
     def send(self, data: bytes) -> None:
         """At once if nothing is on its way: an ack waits for no other task. What the kernel does not take is queued."""
-        if self.handle is not None and not self.queue and not self.is_writing:
+        if self.handle is not None and self.is_free:
             try:
                 data = data[os.write(self.handle, data) :]
             except BlockingIOError:
@@ -76,6 +83,24 @@ class _Connection:
                 return
         if data:
             self.put(data)
+
+    def write_log(self, item: _Log, view: memoryview) -> bool:
+        """Write while nothing is on its way, `view` being the front of the log's bytes; what the kernel does not take
+        is queued. True if it took all."""
+        assert self.handle is not None and self.is_free
+        header, phy_offset, size_bytes = item
+        try:
+            sent = os.writev(self.handle, [header, view])
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.scope.cancel()
+            return False
+        if sent == len(header) + size_bytes:
+            return True
+        of_log = max(0, sent - len(header))
+        self.put(_Log(header[sent:], PhyOffset(phy_offset + of_log), size_bytes - of_log))
+        return False
 
     def put(self, item: bytes | _Log) -> None:
         self.queue.append(item)
@@ -126,9 +151,17 @@ class HaService:
             connection.send(data)
 
     def send_log(self, conn_id: int, header: bytes, phy_offset: PhyOffset, size_bytes: int) -> None:
+        """The log's newest bytes leave at once: somebody waits for their ack, and a writer that is to be woken would
+        cost as much as a few of them. What is behind is a copy, and goes in the writer's turns."""
         connection = self._connections.get(conn_id)
-        if connection is not None:
-            connection.put(_Log(header, phy_offset, size_bytes))
+        if connection is None:
+            return
+        item = _Log(header, phy_offset, size_bytes)
+        is_newest = phy_offset + size_bytes == self._driver.store.max_phy_offset
+        if not is_newest or size_bytes > AT_ONCE_BYTES or not connection.is_free:
+            connection.put(item)
+        elif connection.write_log(item, self._driver.store.view(phy_offset, size_bytes)):
+            self._driver.ha_sent(conn_id)
 
     def close(self, conn_id: int) -> None:
         connection = self._connections.pop(conn_id, None)

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from rmqha.broker.replication.ha_service import HaService
+from rmqha.broker.replication.ha_service import AT_ONCE_BYTES, HaService
 from rmqha.broker.replication.replica_driver import ReplicaDriver
 from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.statistics import Statistics
@@ -28,6 +28,10 @@ class Bytes:
 
     def __init__(self, size_bytes: int) -> None:
         self.content = bytearray(b"L" * size_bytes)
+
+    @property
+    def max_phy_offset(self) -> PhyOffset:
+        return PhyOffset(len(self.content))
 
     def view(self, phy_offset: PhyOffset, limit_bytes: int) -> memoryview:
         return memoryview(self.content)[phy_offset : phy_offset + limit_bytes]
@@ -177,6 +181,54 @@ async def test_an_ack_leaves_at_once_and_what_the_kernel_does_not_take_follows_i
             while len(got) < LOG_BYTES + 3:
                 got += await slave.receive_some()
         assert got == much + b"end"
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_newest_bytes_of_the_log_leave_at_once_and_in_order() -> None:
+    """No writer is woken for them; what the kernel does not take follows, and so does what comes behind it."""
+    piece_bytes = AT_ONCE_BYTES - 100
+    driver = Driver(Bytes(LOG_BYTES))
+    driver.store.content[-piece_bytes:] = os.urandom(piece_bytes)
+    piece = bytes(driver.store.content[-piece_bytes:])
+    async with trio.open_nursery() as nursery:
+        service, slave = await connected(nursery, driver)
+        nursery.start_soon(held_open, slave)
+        await trio.testing.wait_all_tasks_blocked()
+        service.send_log(1, HEADER, PhyOffset(LOG_BYTES - 100), 100)
+        assert os.read(slave.socket.fileno(), 1000) == HEADER + piece[-100:], "no other task has run"
+        assert driver.told[-1] == ("sent", 1)
+        service.send_log(1, HEADER, PhyOffset(0), 100)
+        with pytest.raises(BlockingIOError):
+            os.read(slave.socket.fileno(), 1000)  # what is a copy waits for its turn
+        count = 0
+        await trio.testing.wait_all_tasks_blocked()
+        while driver.told[-1] == ("sent", 1):
+            driver.told.append(("next", count := count + 1))
+            service.send_log(1, HEADER, PhyOffset(LOG_BYTES - piece_bytes), piece_bytes)
+        service.send(1, b"end")
+        expected = HEADER + b"L" * 100 + (HEADER + piece) * count + b"end"
+        got = bytearray()
+        with trio.fail_after(HANG_S):
+            while len(got) < len(expected):
+                got += await slave.receive_some()
+        assert got == expected
+        await trio.testing.wait_all_tasks_blocked()
+        assert driver.told.count(("sent", 1)) == 2 + count
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_transfer_to_a_peer_that_has_gone_ends_the_connection() -> None:
+    driver = Driver(Bytes(200))
+    async with trio.open_nursery() as nursery:
+        service, slave = await connected(nursery, driver)
+        await trio.testing.wait_all_tasks_blocked()
+        slave.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+        await slave.aclose()
+        service.send_log(1, HEADER, PhyOffset(100), 100)
+        with trio.fail_after(HANG_S):
+            while ("closed", 1) not in driver.told:
+                await trio.lowlevel.checkpoint()
+        assert ("sent", 1) not in driver.told
         nursery.cancel_scope.cancel()
 
 
