@@ -425,6 +425,7 @@ class BrokerCore:
         raises OSError."""
         if not self.driver.is_log_free:
             return  # a cut writes them too
+        self.pops.advance()
         offsets = self.offsets.unsaved()
         if offsets is not None:
             yield partial(self.offsets.write, offsets)

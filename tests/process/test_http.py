@@ -35,6 +35,12 @@ SELDOM = {
     "rocketmq_delay_message_latency",
     "rocketmq_timer_dequeue_total",
     "rocketmq_timing_messages",
+    "rocketmq_pop_revive_in_message_total",
+    "rocketmq_pop_revive_out_message_total",
+    "rocketmq_pop_revive_retry_messages_total",
+    "rocketmq_pop_revive_lag",
+    "rocketmq_pop_revive_latency_milliseconds",
+    "rmqha_pop_inflight_messages",
     "rocketmq_topic_create_execution_time",
     "rocketmq_consumer_group_create_execution_time",
 }

@@ -8,9 +8,10 @@ from dataclasses import replace
 from rmqha.broker.replication.forward import HOLD_MS
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import Role
-from tests.simulation.checkers.clients import delays, routes, tables, transactions
+from tests.simulation.checkers.clients import delays, popping, routes, tables, transactions
 from tests.simulation.checkers.clients.answers import Answers
 from tests.simulation.checkers.clients.consumption import Consumption, behind
+from tests.simulation.checkers.clients.popping import Popping, PoppingInOrder
 from tests.simulation.checkers.clients.routes import Routes
 from tests.simulation.checkers.clients.service import Service
 from tests.simulation.checkers.clients.tables import Tables
@@ -34,6 +35,7 @@ from tests.simulation.clients.batching_client import BatchingClient, InnerBatchC
 from tests.simulation.clients.client_process import TOPIC, ClientProcess
 from tests.simulation.clients.consumer_process import ConsumerProcess
 from tests.simulation.clients.group_client import ClientPlace
+from tests.simulation.clients.pop_client import OrderedPopClient, PopClient, Popper
 from tests.simulation.clients.routed_client import RoutedClient
 from tests.simulation.clients.table_client import TableClient
 from tests.simulation.clients.transaction_client import TransactionClient
@@ -94,6 +96,7 @@ class BrokerGroup:
         self.consumers = [self._consumer(number) for number in range(1, options.consumer_count + 1)]
         self.deciders = [self._decider(number) for number in range(1, DECIDER_COUNT + 1) if options.transactions]
         """Producers of transactions."""
+        self.poppers = self._poppers() if options.pop_count else []
 
     def _begin_checks(self, learners: Sequence[BrokerProcess]) -> None:
         options, ground = self.options, self._ground
@@ -116,6 +119,8 @@ class BrokerGroup:
             strict_offsets=options.strict_offsets,
         )
         self.consumption = Consumption(self._has_led, self._is_superseded, cp=options.cp)
+        self.popping = Popping(lambda: [item.clock.wall_ms() for item in self.brokers], cp=options.cp)
+        self.popping_in_order = PoppingInOrder(self._standing, self._is_superseded, cp=options.cp)
         self.routes = Routes(self.name)
         processes = [*self._controllers, *self.name_servers, *self.brokers]
         self.causes = Causes(ground.scheduler, ground.transport, processes)
@@ -254,6 +259,16 @@ class BrokerGroup:
         made.wants_immunity = not self.options.clock_step_per_mille
         return made
 
+    def _poppers(self) -> list[Popper]:
+        made: list[Popper] = [
+            PopClient(self._place(self._host("q", number)), self.name, self.popping)
+            for number in range(1, self.options.pop_count + 1)
+        ]
+        made.append(OrderedPopClient(self._place(self._host("f", 1)), self.name, self.popping_in_order))
+        for client in made:
+            client.unanswered = self.answers.missing
+        return made
+
     def _host(self, kind: str, number: int) -> str:
         """Of a client, by its number in this group."""
         return f"{kind}{number}" if self.name == FIRST else f"{kind}{number}-{self.name}"
@@ -312,6 +327,10 @@ class BrokerGroup:
             broker.config.address == address and self.roles.is_superseded(broker.host) for broker in self.brokers
         )
 
+    def _standing(self, address: str) -> tuple[str, int, int]:
+        (broker,) = [item for item in self.brokers if item.config.address == address]
+        return broker.host, broker.life, broker.replica.epoch
+
     def applied(self, controller: ControllerProcess) -> None:
         """A step of a controller."""
         self.electable.applied(controller)
@@ -320,9 +339,9 @@ class BrokerGroup:
         self.learners.applied(controller)
 
     @property
-    def all_clients(self) -> list[ClientProcess | TableClient | ConsumerProcess | TransactionClient]:
+    def all_clients(self) -> list[ClientProcess | TableClient | ConsumerProcess | TransactionClient | Popper]:
         """Once they are stopped consumers still read their queues to the end."""
-        return [*self.clients, *self.operators, *self.consumers, *self.deciders]
+        return [*self.clients, *self.operators, *self.consumers, *self.deciders, *self.poppers]
 
     def begin_sending(self) -> None:
         for client in self.all_clients:
@@ -370,6 +389,9 @@ class BrokerGroup:
 
     def unread(self) -> str:
         """What consumers have not been given yet, or ""."""
+        if self.poppers:
+            working = [client.host for client in self.poppers if client.working_count]
+            return popping.left(self.brokers) or (f"{working} work on messages" if working else "")
         return behind([item.offsets for item in self.consumers], self.brokers, TOPIC) if self.consumers else ""
 
     def missing_routes(self) -> str:
@@ -394,6 +416,10 @@ class BrokerGroup:
             served = self._ground.tracer.serving_offsets
             delivered = delays.verify(self.history, self.brokers[0], served, cp=self.options.cp)
             self._ground.tracer.event("delays_audited", **delivered._asdict())
+        if self.poppers:
+            popped = self.popping.verify(self.brokers[0])
+            in_order_count = self.popping_in_order.verify(self.brokers[0])
+            self._ground.tracer.event("pops_audited", **popped._asdict(), in_order_count=in_order_count)
         return found + self._transactions() if self.deciders else found
 
     def _transactions(self) -> Audit:

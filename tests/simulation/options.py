@@ -134,6 +134,8 @@ class Options:
     """Of all messages, those that wait for a second or five."""
     timed_per_mille: int = 0
     """Of all messages, those that name their time, up to five seconds ahead."""
+    pop_count: int = 0
+    """Clients that pop the topic in any order; one more pops it in order, as another group."""
     stop_per_mille: int = 0
     """A process stops, or loses its power, between two changes of its disk, in the midst of a handler."""
     moment_per_mille: int = 0
@@ -187,7 +189,14 @@ class Options:
     @property
     def follows_tables(self) -> bool:
         """Slaves take their master's topics, groups and offsets, as on the host."""
-        return self.tables or self.transactions or self.batch_queues or self.consumer_count > 0 or self.waits
+        return (
+            self.tables
+            or self.transactions
+            or self.batch_queues
+            or self.consumer_count > 0
+            or self.waits
+            or self.pop_count > 0
+        )
 
     @property
     def waits(self) -> bool:

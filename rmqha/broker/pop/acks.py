@@ -9,29 +9,30 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from rmqha.broker.pop.checkpoint import REVIVE_QUEUE_COUNT, Ack, CheckPoint, bits_to_offsets
-from rmqha.broker.pop.order_info import STALE
+from rmqha.broker.pop.checkpoint import REVIVE_QUEUE_COUNT, Ack, CheckPoint, InOrder, bits_to_offsets
+from rmqha.broker.pop.counts import PopCounts
+from rmqha.broker.pop.order_info import OTHER_POP, STALE
 from rmqha.broker.pop.order_table import OrderTable
-from rmqha.broker.pop.positions import PopQueue
-from rmqha.broker.pop.receipt import Receipt, real_topic
+from rmqha.broker.pop.positions import PopPositions, PopQueue
 from rmqha.broker.pop.revive import ReviveService
 from rmqha.broker.replication.waiter import MessageAppender, Waiter, Waiting
 from rmqha.broker.requests.request import Channel, RequestError, not_admitted, number, text
 from rmqha.broker.requests.send import SendHolder
-from rmqha.broker.tables.offsets import OffsetTable
 from rmqha.broker.tables.topics import TopicTable
 from rmqha.ha.action import AckStatus
 from rmqha.model.code import SEE_FAQ, RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import UsageError
+from rmqha.model.message import TIMER_TOPIC
 from rmqha.model.offset import QueueOffset
 from rmqha.port import Clock
 from rmqha.store.log.record import Host, NewMessage
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
+from rmqha.wire.state.receipt import Receipt, real_topic
 
 MAX_ACKS = 1024
 """Checkpoints that one request acknowledges messages of, and messages of all of them: each is some bytes of the log."""
@@ -108,23 +109,25 @@ class AckProcessor:
         appends: MessageAppender,
         holder: SendHolder,
         topics: TopicTable,
-        offsets: OffsetTable,
+        positions: PopPositions,
         orders: OrderTable,
         revive: ReviveService,
         clock: Clock,
         store_host: Host,
         wake: Callable[[str, str], None],
+        counts: PopCounts,
     ) -> None:
         self._log = log
         self._appends = appends
         self._holder = holder
         self._topics = topics
-        self._offsets = offsets
+        self._positions = positions
         self._orders = orders
         self._revive = revive
         self._clock = clock
         self._store_host = store_host
         self._wake = wake
+        self._counts = counts
         self.acked_count = 0
         self.configure(config)
 
@@ -166,8 +169,9 @@ class AckProcessor:
             remark = f"offset is illegal, key:{key}, commit:{offset}, store:{low}~{high}"
             raise RequestError(ResponseCode.NO_MESSAGE, remark)
         if receipt.is_ordered:
-            self._ack_in_order(place, offset, receipt.pop_ms, channel.peer)
-            _answer(channel, command, command.reply(ResponseCode.SUCCESS, {}))
+            done: list[InOrder] = []
+            self._ack_in_order(place, offset, receipt.pop_ms, channel.peer, done)
+            self._store(channel, command, [], done)
             return
         ack = Ack(*place_key(place), receipt.start_offset, receipt.pop_ms, receipt.broker_name, (offset,))
         self._store(channel, command, [_Due(ack, receipt.revive_queue_id, receipt.due_ms)])
@@ -211,13 +215,19 @@ class AckProcessor:
         if fault:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, f"the receipt is none of this broker: {fault}")
 
-    def _ack_in_order(self, place: PopQueue, offset: int, pop_ms: int, peer: str) -> None:
-        """Raises RequestError."""
-        known = self._offsets.query(place.group, place.topic, place.queue_id) or 0
+    def _ack_in_order(self, place: PopQueue, offset: int, pop_ms: int, peer: str, done: list[InOrder]) -> None:
+        """Add to `done`, what one request says, how far the group is then, if that is news. Raises RequestError."""
+        of_place = (item.next_offset for item in done if item[:3] == place_key(place))
+        known = max(self._positions.next_offset(place) or 0, *of_place, 0)
         if offset < known:
             return
         info = self._orders.get(place)
-        following = offset + 1 if info is None else info.done(offset, pop_ms)
+        if info is None:
+            # a new master does not know what was given: the first message that is not done may be
+            following = offset + 1 if offset == known else OTHER_POP
+        else:
+            info.settle(known)
+            following = info.done(offset, pop_ms)
         if following == STALE:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -228,9 +238,8 @@ class AckProcessor:
             return
         self.acked_count += 1
         self._orders.changed()
-        self._offsets.commit(place.group, place.topic, place.queue_id, following)
-        if info is None or not info.blocks(None, self._clock.wall_ms()):
-            self._wake(place.topic, place.group)
+        if following > known:
+            done.append(InOrder(*place_key(place), following))
 
     # --- 200151 -------------------------------------------------------------------------------------------------------
     def _ack_batch(self, channel: Channel, command: Command) -> None:
@@ -243,17 +252,18 @@ class AckProcessor:
         if len(items) > MAX_ACKS:
             raise RequestError(ResponseCode.INVALID_PARAMETER, f"more than {MAX_ACKS} checkpoints at once")
         broker_name, due = str(body.get("brokerName") or self._config.broker_name), list[_Due]()
+        done: list[InOrder] = []
         try:
             named = [_BatchItem.of(item) for item in items]
             if sum(item.bit_count for item in named) > MAX_ACKS:
                 raise RequestError(ResponseCode.INVALID_PARAMETER, f"more than {MAX_ACKS} messages at once")
             for item in named:
-                due += self._ack_of_batch(item, broker_name, channel.peer)
+                due += self._ack_of_batch(item, broker_name, channel.peer, done)
         except (ValueError, TypeError, KeyError, OverflowError, binascii.Error) as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the batch cannot be read: {error}") from None
-        self._store(channel, command, due)
+        self._store(channel, command, due, done)
 
-    def _ack_of_batch(self, item: _BatchItem, broker_name: str, peer: str) -> list[_Due]:
+    def _ack_of_batch(self, item: _BatchItem, broker_name: str, peer: str, done: list[InOrder]) -> list[_Due]:
         """Raises ValueError and RequestError."""
         place, start, pop_ms, revive_id = item.place, item.start_offset, item.pop_ms, item.revive_queue_id
         self._check(broker_name, revive_id, pop_ms, item.invisible_ms)
@@ -264,7 +274,7 @@ class AckProcessor:
         offsets = [offset for offset in bits_to_offsets(start, item.bits, MAX_ACKS) if low <= offset <= high]
         if Receipt(0, 0, 0, revive_id, "0", "", 0).is_ordered:
             for offset in offsets:
-                self._ack_in_order(place, offset, pop_ms, peer)
+                self._ack_in_order(place, offset, pop_ms, peer, done)
             return []
         ack = Ack(*place_key(place), start, pop_ms, broker_name, tuple(offsets), is_batch=True)
         return [_Due(ack, revive_id, pop_ms + item.invisible_ms)] if offsets else []
@@ -284,23 +294,26 @@ class AckProcessor:
         if receipt.is_ordered:
             self._delay_in_order(channel, command, place, receipt, now_ms + invisible_ms)
             return
-        checkpoint = CheckPoint(*place_key(place), offset, now_ms, invisible_ms, self._config.broker_name, (offset,))
+        # the acknowledgement is of the old checkpoint alone, so that the new one has a time of its own
+        pop_ms = max(now_ms, receipt.pop_ms + 1)
+        checkpoint = CheckPoint(*place_key(place), offset, pop_ms, invisible_ms, self._config.broker_name, (offset,))
         ack = Ack(*place_key(place), receipt.start_offset, receipt.pop_ms, receipt.broker_name, (offset,))
         when = now_ms, self._store_host, self._config.timer_precision_ms
         changed = {
-            "popTime": str(now_ms),
+            "popTime": str(pop_ms),
             "invisibleTime": str(invisible_ms),
             "reviveQid": str(receipt.revive_queue_id),
         }
         new = checkpoint.message(self._revive.revive_topic, receipt.revive_queue_id, *when)
-        self._store(channel, command, [_Due(ack, receipt.revive_queue_id, receipt.due_ms)], [new], changed)
+        self._store(channel, command, [_Due(ack, receipt.revive_queue_id, receipt.due_ms)], (), new, changed)
+        self._counts.changed(place.topic, place.group)
 
     def _delay_in_order(
         self, channel: Channel, command: Command, place: PopQueue, receipt: Receipt, visible_ms: int
     ) -> None:
         offset = number(command, "offset")
         ext: dict[str, str] = {}
-        if offset >= (self._offsets.query(place.group, place.topic, place.queue_id) or 0):
+        if offset >= (self._positions.next_offset(place) or 0):
             info = self._orders.get(place)
             if info is not None and info.delay(offset, receipt.pop_ms, visible_ms):
                 self._orders.changed()
@@ -318,28 +331,41 @@ class AckProcessor:
         channel: Channel,
         command: Command,
         acks: list[_Due],
-        first: list[NewMessage] | None = None,
+        done: Sequence[InOrder] = (),
+        first: NewMessage | None = None,
         ext: dict[str, str] | None = None,
     ) -> None:
-        """Append `first` and the acknowledgements with one call, and answer when they count. Those of checkpoints that
-        are worked off are as good as stored. Raises RequestError."""
+        """Append `first`, the acknowledgements and what is done in order with one call, and answer when they count.
+        Acknowledgements of checkpoints that are worked off are as good as stored. Raises RequestError."""
         reply = command.reply(ResponseCode.SUCCESS, ext or {})
         acks = [due for due in acks if not self._revive.is_over(due.ack.key, due.revive_queue_id, due.due_ms)]
         now_ms, precision_ms = self._clock.wall_ms(), self._config.timer_precision_ms
-        messages = list(first or ())
+        messages = [] if first is None else [first]
         when = now_ms, self._store_host, precision_ms
+        timer_end = self._log.queue_range(TIMER_TOPIC, 0)[1]
+        if done:
+            self._topics.create_internal(self._revive.revive_topic, REVIVE_QUEUE_COUNT)
         try:
             for ack, revive_id, due_ms in acks:
                 messages.append(ack.message(self._revive.revive_topic, revive_id, due_ms, *when))
+            messages += [item.message(self._revive.revive_topic, now_ms, self._store_host) for item in done]
             stored = self._appends.append(messages) if messages else None
         except (UsageError, ValueError) as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the acknowledgement cannot be stored: {error}") from None
         self.acked_count += sum(len(due.ack.queue_offsets) for due in acks)
+        for due in acks:
+            self._counts.acked(due.ack)
         if stored is None:
             _answer(channel, command, reply)
             return
+        for item in done:
+            self._positions.take(PopQueue(*item[:3]), item.next_offset, timer_end, stored.end_offset)
         waiter = Waiter(channel, [] if command.is_oneway else [reply])
         self._appends.appended(stored.end_offset, _Acked(self._revive, acks, waiter))
+        for item in done:
+            info = self._orders.get(PopQueue(*item[:3]))
+            if info is None or not info.blocks(None, now_ms):
+                self._wake(item.topic, item.group)
 
 
 def place_key(place: PopQueue) -> tuple[str, str, int]:

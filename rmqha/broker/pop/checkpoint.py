@@ -27,6 +27,8 @@ REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 """Under this name a consumer offset says which entry of a revive queue was worked off last."""
 REVIVE_QUEUE_COUNT = 8
 CHECKPOINT_TAG, ACK_TAG, BATCH_ACK_TAG = "ck", "ack", "bAck"
+ORDER_TAG = "rmqhaOrder"
+"""Tag of our own: RocketMQ's brokers pass over an entry of the revive topic whose tag they do not know."""
 ACK_INTERVAL_MS = 1000
 """A checkpoint comes back so long before its time, ahead of its acknowledgements."""
 MAX_COUNT = 32
@@ -169,15 +171,41 @@ class Ack(NamedTuple):
         return _message(place, self.to_json(), tag, "@".join(map(str, identity)), due_ms)
 
 
-def read(record: Record, own_name: str) -> CheckPoint | Ack | None:
+class InOrder(NamedTuple):
+    """A group that pops in order is so far in a queue: everything before `next_offset` is done."""
+
+    topic: str
+    group: str
+    queue_id: int
+    next_offset: int
+
+    @classmethod
+    def from_json(cls, value: Any) -> InOrder:
+        """Raises ValueError for what is none."""
+        given = _object(value)
+        if given.get("v") != 1:
+            raise ValueError("it is of a version that is not known")
+        return cls(_text(given, "t"), _text(given, "c"), _number(given, "q", 2**31 - 1), _number(given, "o"))
+
+    def message(self, revive_topic: str, now_ms: int, host: Host) -> NewMessage:
+        """The form in which the log holds it. Raises ValueError for names that no record can hold."""
+        identity = self.topic, self.queue_id, self.next_offset, self.group, ORDER_TAG
+        body = {"c": self.group, "o": self.next_offset, "q": self.queue_id, "t": self.topic, "v": 1}
+        place = _Place(revive_topic, self.queue_id % REVIVE_QUEUE_COUNT, now_ms, host, 1)
+        return _message(place, body, ORDER_TAG, "@".join(map(str, identity)), now_ms)
+
+
+def read(record: Record, own_name: str) -> CheckPoint | Ack | InOrder | None:
     """A record of the revive topic; None for one of another tag. `own_name`: the broker that is meant where none is
     named. Raises ValueError for what cannot be read."""
     tag = (find_property(record.properties, PROPERTY_TAGS.encode()) or b"").decode("utf-8", "replace")
-    if tag not in (CHECKPOINT_TAG, ACK_TAG, BATCH_ACK_TAG):
+    if tag not in (CHECKPOINT_TAG, ACK_TAG, BATCH_ACK_TAG, ORDER_TAG):
         return None
     value = lenient_json.loads(bytes(record.body))
     if tag == CHECKPOINT_TAG:
         return CheckPoint.from_json(value, own_name)
+    if tag == ORDER_TAG:
+        return InOrder.from_json(value)
     return Ack.from_json(value, own_name, is_batch=tag == BATCH_ACK_TAG)
 
 

@@ -56,6 +56,10 @@ class OrderInfo:
     def is_done(self, place: int) -> bool:
         return bool(self.done_bits >> place & 1)
 
+    @property
+    def open_count(self) -> int:
+        return sum(not self.is_done(place) for place in range(len(self.queue_offsets)))
+
     def free_ms(self) -> int:
         """Time from which on the queue gives messages to anybody: those that are not done may come again; 0 if all
         are done."""
@@ -78,6 +82,12 @@ class OrderInfo:
             if not self.is_done(place):
                 return offset
         return self.queue_offsets[-1] + 1
+
+    def settle(self, next_offset: int) -> None:
+        """All before `next_offset` is done, as the group's offset says."""
+        for place, offset in enumerate(self.queue_offsets):
+            if offset < next_offset:
+                self.done_bits |= 1 << place
 
     def delay(self, queue_offset: int, pop_ms: int, visible_ms: int) -> bool:
         """True if it is one of these messages."""

@@ -26,7 +26,7 @@ class OrderTable:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        found = config_table.load(disk, _TABLE, _parse, ("table",))
+        found = config_table.load(disk, _TABLE, parse_orders, ("table",))
         self._infos: dict[PopQueue, OrderInfo] = found.table
         self.findings, self._unknown = found.findings, found.unknown
         self._is_dirty = False
@@ -62,6 +62,12 @@ class OrderTable:
             if (free_ms := info.free_ms()) > now_ms:
                 yield place, free_ms
 
+    def open_counts(self) -> Iterator[tuple[PopQueue, int]]:
+        """Queues with messages that were given and are not done, and how many."""
+        for place, info in self._infos.items():
+            if count := info.open_count:
+                yield place, count
+
     def unsaved(self, now_ms: int) -> bytes | None:
         """The content that the file must hold, None if it holds it."""
         if not self._is_dirty:
@@ -83,7 +89,8 @@ class OrderTable:
             raise
 
 
-def _parse(body: Mapping[str, Any]) -> dict[PopQueue, OrderInfo]:
+def parse_orders(body: Mapping[str, Any]) -> dict[PopQueue, OrderInfo]:
+    """The infos of consumerOrderInfo.json. Raises ValueError or TypeError."""
     found: dict[PopQueue, OrderInfo] = {}
     for key, queues in mapping(body.get("table"), "table").items():
         topic, _, group = str(key).rpartition("@")

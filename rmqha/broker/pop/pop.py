@@ -14,22 +14,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from rmqha.broker.pop.checkpoint import MAX_COUNT, REVIVE_QUEUE_COUNT, CheckPoint
+from rmqha.broker.pop.counts import PopCounts
 from rmqha.broker.pop.order_info import OrderInfo
 from rmqha.broker.pop.order_table import OrderTable
 from rmqha.broker.pop.polls import Line, Poll, Polls
-from rmqha.broker.pop.positions import PopPositions, PopQueue, Took
-from rmqha.broker.pop.receipt import (
-    ORDERED_QUEUE_ID,
-    RETRY_V1,
-    RETRY_V2,
-    Receipt,
-    kind_of,
-    message_count_info,
-    message_offset_info,
-    queue_count_info,
-    retry_topic,
-    start_offset_info,
-)
+from rmqha.broker.pop.positions import PopPositions, PopQueue
 from rmqha.broker.replication.waiter import MessageAppender, Waiter, Waiting
 from rmqha.broker.requests.record_access import denied
 from rmqha.broker.requests.request import Channel, Handler, RequestError, number, text, truth
@@ -47,10 +36,12 @@ from rmqha.model.error import DamagedError, UsageError
 from rmqha.model.message import (
     MAX_PROPERTIES_BYTES,
     PROPERTY_CRC32,
+    PROPERTY_ORIGIN_GROUP,
     PROPERTY_POP_CK,
     TIMER_TOPIC,
     decode_properties,
     encode_properties,
+    find_property,
 )
 from rmqha.model.offset import PhyOffset, QueueOffset
 from rmqha.port import Clock
@@ -58,6 +49,18 @@ from rmqha.store.log.record import Host, NewMessage, decode, encode, topic_field
 from rmqha.store.reader import Matches, PullResult
 from rmqha.wire.auth.acl_needs import needs
 from rmqha.wire.command import Command
+from rmqha.wire.state.receipt import (
+    ORDERED_QUEUE_ID,
+    RETRY_V1,
+    RETRY_V2,
+    Receipt,
+    kind_of,
+    message_count_info,
+    message_offset_info,
+    queue_count_info,
+    retry_topic,
+    start_offset_info,
+)
 
 FROM_MIN = 0
 """Value of initMode: a new group begins with the first message of a queue."""
@@ -70,6 +73,7 @@ KEPT_FIELDS = ("topic", "consumerGroup")
 """Fields of a pop that are kept while it waits: a header may have 256 KiB."""
 _QUEUE_OFFSET = struct.Struct(">q")
 _QUEUE_OFFSET_AT = 20
+_ORIGIN_GROUP = PROPERTY_ORIGIN_GROUP.encode()
 _KINDS = (RETRY_V1, RETRY_V2)
 
 
@@ -145,15 +149,16 @@ class _Found:
 class _Given(Waiting):
     """A client that waits until the checkpoints of its messages count."""
 
-    __slots__ = ("_processor", "tooks", "waiter")
+    __slots__ = ("_waiter",)
 
-    def __init__(self, processor: PopProcessor, tooks: list[Took], waiter: Waiter | None) -> None:
-        self._processor = processor
-        self.tooks = tooks
-        self.waiter = waiter
+    def __init__(self, waiter: Waiter) -> None:
+        self._waiter = waiter
 
     def finish(self, status: AckStatus) -> None:
-        self._processor.finished(self, status)
+        if status is not AckStatus.OK:
+            for reply in self._waiter.replies:
+                reply.body, reply.ext = b"", {}
+        self._waiter.finish(status)
 
 
 class PopProcessor:
@@ -177,6 +182,7 @@ class PopProcessor:
         statistics: BrokerStatistics,
         gets: GetCounts,
         is_recovering: Callable[[], bool],
+        counts: PopCounts,
     ) -> None:
         self._log = log
         self._appends = appends
@@ -192,6 +198,7 @@ class PopProcessor:
         self._statistics = statistics
         self._gets = gets
         self._is_recovering = is_recovering
+        self._counts = counts
         self._turn = 0
         self._blocked_until: dict[PopQueue, int] = {}
         self.popped_count = 0
@@ -444,8 +451,6 @@ class PopProcessor:
         if offset is None:
             offset = self._first_offset(pop, place)
             self._offsets.commit(place.group, place.topic, place.queue_id, offset)
-        elif pop.is_ordered:
-            offset = self._offsets.query(place.group, place.topic, place.queue_id) or 0
         wanted = pop.max_count - len(found.records)
         result = self._pull(pop, place, offset, wanted, max(1, self._max_bytes - found.size_bytes))
         if result is None:
@@ -495,10 +500,16 @@ class PopProcessor:
         return bool(units) and self._log.max_phy_offset - units[0][0] <= budget
 
     def _take(self, pop: _Pop, place: PopQueue, found: _Found, result: PullResult) -> None:
-        offsets = tuple(_QUEUE_OFFSET.unpack_from(record, _QUEUE_OFFSET_AT)[0] for record in result.records)
+        records = result.records
+        if place.topic != pop.topic:
+            records = [record for record in records if _is_for(pop.group, record)]
+        if not records:
+            self._positions.passed(place, int(result.next_begin_offset))
+            return
+        offsets = tuple(_QUEUE_OFFSET.unpack_from(record, _QUEUE_OFFSET_AT)[0] for record in records)
         start = offsets[0]
         found.parts.append(_Part(place, start, offsets, int(result.next_begin_offset)))
-        for record in result.records:
+        for record in records:
             data = self._as_of(pop, place, found, start, record) if place.topic != pop.topic else bytes(record)
             found.records.append(data)
             found.size_bytes += len(data)
@@ -540,9 +551,11 @@ class PopProcessor:
             stored = self._appends.append([self._checkpoint(pop, part, found) for part in found.parts])
         except (UsageError, ValueError) as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the checkpoint cannot be stored: {error}") from None
-        tooks = [self._positions.take(part.place, part.next_offset, timer_end) for part in found.parts]
+        for part in found.parts:
+            self._positions.take(part.place, part.next_offset, timer_end, stored.end_offset)
+            self._counts.given(part.place.topic, pop.group, len(part.queue_offsets))
         reply = self._reply(command, pop, found, ResponseCode.SUCCESS)
-        self._appends.appended(stored.end_offset, _Given(self, tooks, Waiter(channel, [reply])))
+        self._appends.appended(stored.end_offset, _Given(Waiter(channel, [reply])))
 
     def _checkpoint(self, pop: _Pop, part: _Part, found: _Found) -> NewMessage:
         place = part.place
@@ -565,26 +578,11 @@ class PopProcessor:
         info = OrderInfo.given(before, pop.attempt_id, found.pop_ms, pop.invisible_ms, offsets, found.pop_ms)
         self._orders.put(place, info)
         self._blocked_until[place] = info.free_ms()
-        if part.start_offset > (self._offsets.query(place.group, place.topic, place.queue_id) or 0):
-            self._offsets.commit(place.group, place.topic, place.queue_id, part.start_offset)
+        self._positions.passed(place, part.start_offset)  # nobody wants what lies before
         for offset, count in info.counts.items():
             found.counts.append(message_count_info(place.topic, place.queue_id, offset, count))
         least = min(info.counts.values()) if len(info.counts) == len(offsets) else 0
         found.counts.append(queue_count_info(place.topic, place.queue_id, least))
-
-    def finished(self, given: _Given, status: AckStatus) -> None:
-        waiter, given.waiter = given.waiter, None
-        if waiter is not None:
-            if status is not AckStatus.OK:
-                for reply in waiter.replies:
-                    reply.body, reply.ext = b"", {}
-            waiter.finish(status)
-        if status is AckStatus.OK:
-            for took in given.tooks:
-                self._positions.held(took)
-        elif status is not AckStatus.SERVICE_NOT_AVAILABLE:
-            # The checkpoint stands in the log of this epoch: it counts later, or this mastership goes.
-            self._appends.appended(self._log.max_phy_offset, given)
 
     def _reply(self, command: Command, pop: _Pop, found: _Found, code: ResponseCode) -> Command:
         ext = {
@@ -680,7 +678,8 @@ class PopProcessor:
             offset = max(low, self._positions.next_offset(place) or 0)
             bounds = max_count - len(records), max(1, self._max_bytes - size_bytes), None
             found = self._log.pull(place.topic, place.queue_id, QueueOffset(offset), *bounds).records
-            records += [bytes(record) for record in found]
+            is_own = place.topic == topic.name
+            records += [bytes(record) for record in found if is_own or _is_for(group, record)]
             size_bytes = sum(map(len, records))
         ext = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0", "restNum": str(rest)}
         if not records:
@@ -706,6 +705,13 @@ def _attempt_id(command: Command) -> str | None:
 
 def _sources(line: Line) -> tuple[str, ...]:
     return (line.topic, *(retry_topic(line.topic, line.group, kind) for kind in _KINDS))
+
+
+def _is_for(group: str, data: memoryview) -> bool:
+    """False of a message of a retry topic that comes again to another group: the name `%RETRY%a_b_T` may be that of
+    group a and topic b_T, or of group a_b and topic T."""
+    origin = find_property(decode(data).properties, _ORIGIN_GROUP)
+    return origin is None or origin == group.encode()
 
 
 def _notice(command: Command, *, has_message: bool, is_full: bool) -> Command:

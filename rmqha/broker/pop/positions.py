@@ -1,7 +1,7 @@
-"""Offsets from which groups pop on: committed ones, and beyond them what checkpoints on their way hold.
+"""Offsets from which groups pop on: committed ones, and beyond them what records on their way hold.
 
-A checkpoint counts once the group's ack rule holds it. Only then is the offset behind it committed, so that no replica
-passes over messages whose checkpoint it may lack.
+What moves a group stands in the log: a checkpoint, or in order a word about what is done. Its offset is committed once
+all who may be elected hold that record on their disks: no replica passes over messages whose checkpoint it may lack.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ class PopQueue(NamedTuple):
 
 
 class Took:
-    """Entries of a place that a checkpoint on its way holds, up to `next_offset`."""
+    """Entries of a place that a record on its way holds, up to `next_offset`. `end_offset`: where that ends in the
+    log."""
 
-    __slots__ = ("next_offset", "place", "timer_offset")
+    __slots__ = ("end_offset", "next_offset", "place", "timer_offset")
 
-    def __init__(self, place: PopQueue, next_offset: int, timer_offset: int) -> None:
+    def __init__(self, place: PopQueue, next_offset: int, timer_offset: int, end_offset: int) -> None:
         self.place = place
         self.next_offset = next_offset
+        self.end_offset = end_offset
         self.timer_offset = timer_offset
         """Entry of the timer topic's queue from which on the checkpoint waits there."""
 
@@ -39,6 +41,8 @@ class PopPositions:
         self._offsets = offsets
         self._taken: dict[PopQueue, deque[Took]] = {}
         """Takes on their way, in the log's order."""
+        self._under_way: deque[Took] = deque()
+        """Takes of all places."""
 
     def next_offset(self, place: PopQueue) -> int | None:
         """None if the group has none here yet."""
@@ -48,10 +52,10 @@ class PopPositions:
             return committed
         return max(taken[-1].next_offset, committed or 0)
 
-    def take(self, place: PopQueue, next_offset: int, timer_offset: int) -> Took:
-        took = Took(place, next_offset, timer_offset)
+    def take(self, place: PopQueue, next_offset: int, timer_offset: int, end_offset: int) -> None:
+        took = Took(place, next_offset, timer_offset, end_offset)
         self._taken.setdefault(place, deque()).append(took)
-        return took
+        self._under_way.append(took)
 
     def passed(self, place: PopQueue, next_offset: int) -> None:
         """Nothing up to there is wanted."""
@@ -61,16 +65,17 @@ class PopPositions:
         else:
             self._commit(place, next_offset)
 
-    def held(self, took: Took) -> None:
-        """Its checkpoint counts, and so do those before it in the log."""
-        taken = self._taken.get(took.place)
-        if taken is None or took not in taken:
-            return  # the group was put elsewhere since
-        while taken.popleft() is not took:
-            pass
-        if not taken:
-            del self._taken[took.place]
-        self._commit(took.place, took.next_offset)
+    def advance(self, settled_offset: int) -> None:
+        """The log below it is committed and durable."""
+        while self._under_way and self._under_way[0].end_offset <= settled_offset:
+            took = self._under_way.popleft()
+            taken = self._taken.get(took.place)
+            if taken is None or taken[0] is not took:
+                continue  # the group was put elsewhere since
+            taken.popleft()
+            if not taken:
+                del self._taken[took.place]
+            self.raise_to(took.place, took.next_offset)
 
     def forget(self, place: PopQueue) -> None:
         """The group goes on elsewhere: what is on its way moves it no more."""
@@ -78,16 +83,17 @@ class PopPositions:
 
     def clear(self) -> None:
         self._taken.clear()
+        self._under_way.clear()
 
     def raise_to(self, place: PopQueue, next_offset: int) -> bool:
-        """A checkpoint that counts says that the group is so far; True if that was not known."""
+        """A record that counts says that the group is so far; True if that was not known."""
         if next_offset <= (self._offsets.query(*_of(place)) or 0):
             return False
         return self._commit(place, next_offset)
 
     def first_timer_offset(self) -> int | None:
         """The first entry of the timer topic's queue that may be a checkpoint whose offset is not committed."""
-        return min((took.timer_offset for taken in self._taken.values() for took in taken), default=None)
+        return self._under_way[0].timer_offset if self._under_way else None
 
     def _commit(self, place: PopQueue, offset: int) -> bool:
         return self._offsets.commit(*_of(place), offset)

@@ -1,4 +1,4 @@
-"""A new master's look through the checkpoints of its log, before it gives any message.
+"""A new master's look through the checkpoints of its log, and what was done in order, before it gives any message.
 
 Offsets of groups reach slaves and the disk a while after they are committed. A group whose offset is behind would be
 given again what it has acknowledged. The log knows better: a checkpoint there says how far its group was. Where it
@@ -13,9 +13,11 @@ from typing import Protocol
 
 from rmqha.broker.pop.checkpoint import (
     CHECKPOINT_TAG,
+    ORDER_TAG,
     REVIVE_GROUP,
     REVIVE_QUEUE_COUNT,
     CheckPoint,
+    InOrder,
     is_of_pop,
     read,
 )
@@ -31,7 +33,9 @@ from rmqha.store.reader import IsWhole, Unit, any_record
 STEP_COUNT = 256
 """Entries that are looked at in one step."""
 MARK_INTERVAL_MS = 1000
-_TAGS, _TAG = PROPERTY_TAGS.encode(), CHECKPOINT_TAG.encode()
+_TAGS = PROPERTY_TAGS.encode()
+_MOVING = CHECKPOINT_TAG.encode(), ORDER_TAG.encode()
+"""Tags of what says how far a group is."""
 
 
 class RecoveryLog(Protocol):
@@ -78,10 +82,6 @@ class PopRecovery:
         self.is_done = False
         self._ranges = None
         self._raised_count = 0
-
-    def skip(self) -> None:
-        """There are no checkpoints."""
-        self.is_done = True
 
     def step(self) -> bool:
         """True if more remains."""
@@ -130,16 +130,19 @@ class PopRecovery:
         return True
 
     def _raise(self, record: Record) -> None:
-        if find_property(record.properties, _TAGS) != _TAG:
+        if find_property(record.properties, _TAGS) not in _MOVING:
             return
         try:
             found = read(record, self._broker_name)
         except (ValueError, RemoteProtocolError):
             return  # the revive service tells of it
-        if not isinstance(found, CheckPoint) or not found.queue_offsets or found.put_times:
+        if isinstance(found, InOrder):
+            next_offset = found.next_offset
+        elif isinstance(found, CheckPoint) and found.queue_offsets and not found.put_times:
+            next_offset = found.queue_offsets[-1] + 1
+        else:
             return
-        place = PopQueue(found.topic, found.group, found.queue_id)
-        if self._positions.raise_to(place, found.queue_offsets[-1] + 1):
+        if self._positions.raise_to(PopQueue(found.topic, found.group, found.queue_id), next_offset):
             self._raised_count += 1
 
     def mark(self, now_ms: int) -> None:

@@ -12,8 +12,18 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from rmqha.broker.pop.checkpoint import REVIVE_GROUP, REVIVE_QUEUE_COUNT, Ack, CheckPoint, Key, due_ms_of, read
-from rmqha.broker.pop.receipt import NORMAL, kind_of, normal_topic, retry_topic
+from rmqha.broker.pop.checkpoint import (
+    ACK_INTERVAL_MS,
+    REVIVE_GROUP,
+    REVIVE_QUEUE_COUNT,
+    Ack,
+    CheckPoint,
+    InOrder,
+    Key,
+    due_ms_of,
+    read,
+)
+from rmqha.broker.pop.counts import PopCounts
 from rmqha.broker.pop.revive_queue import Point, ReviveQueue
 from rmqha.broker.replication.waiter import MessageAppender, Waiting
 from rmqha.broker.services.schedule import ScheduleLog, append_all
@@ -32,9 +42,11 @@ from rmqha.model.message import (
     decode_properties,
     encode_properties,
 )
+from rmqha.model.offset import PhyOffset
 from rmqha.port import Clock, Tracer
 from rmqha.store.integrity.damage import DamageTable
 from rmqha.store.log.record import Host, NewMessage, Record
+from rmqha.wire.state.receipt import NORMAL, kind_of, normal_topic, retry_topic
 
 READ_COUNT = 256
 """Entries of one queue that a step reads."""
@@ -42,6 +54,8 @@ MAX_COPY_COUNT = 64
 MAX_COPY_BYTES = 1024 * 1024
 """Bodies that are stored again with one call, unless one checkpoint has more: a pop gives some hundred KiB, or one
 message."""
+REPEATED_MS = 5000
+"""A new master's timers may deliver once more what came so much earlier than they know of."""
 PUT_BACK_MS = (10_000, 20_000, 30_000, 60_000, 120_000, 300_000, 600_000)
 """Pauses before a message that cannot be read now is tried again, the last one again and again."""
 MAX_RECONSUME_TIMES = 2**31 - 1
@@ -52,11 +66,21 @@ class ReviveLog(ScheduleLog, Protocol):
 
     damage: DamageTable
 
+    @property
+    def settled_offset(self) -> PhyOffset:
+        """All below it is committed, durable and dispatched."""
+        ...
+
 
 class DeliveredTime(Protocol):
     """Knows what timers have delivered; `TimerService` is one."""
 
     delivered_ms: int
+
+    @property
+    def front_ms(self) -> int:
+        """Slots before it are delivered, as far as this replica knows."""
+        ...
 
 
 class _Mark(NamedTuple):
@@ -98,6 +122,7 @@ class ReviveService:
         broker_name: str,
         precision_ms: Callable[[], int],
         wake: Callable[[], None],
+        counts: PopCounts,
     ) -> None:
         self._log = log
         self._appends = appends
@@ -112,6 +137,7 @@ class ReviveService:
         self._broker_name = broker_name
         self._precision_ms = precision_ms
         self._wake = wake
+        self._counts = counts
         self.revived_count = 0
         self.role_changed()
 
@@ -120,7 +146,14 @@ class ReviveService:
         self._queues: list[ReviveQueue] | None = None
         self._copies: _Copies | None = None
         self._mark: _Mark | None = None
+        self._worked_off: tuple[int, list[int]] | None = None
+        """Entries of the queues that are worked off, and where the log ended then."""
         self._acking: Counter[Key] = Counter()
+        self._look_back: list[int] | None = None
+        """For each queue the last entry behind the worked off ones that a new master has not looked at yet, -1 if it
+        need not; None: timers deliver nothing twice any more."""
+        self._repeated_from_ms = self._timers.front_ms - REPEATED_MS
+        self._repeated_until_ms = 0
         self.settled_ms = 0
         """Checkpoints of this time and before are known, and what was answered about them."""
 
@@ -158,6 +191,11 @@ class ReviveService:
             return
         if self._queues is None:
             self._queues = [ReviveQueue(self._committed(queue_id) + 1) for queue_id in range(REVIVE_QUEUE_COUNT)]
+            self._look_back = [queue.read_offset - 1 for queue in self._queues]
+            self._repeated_until_ms = self._clock.wall_ms()
+        if self._has_past():
+            self._wake()
+            return
         has_read = [self._read(queue_id, queue) for queue_id, queue in enumerate(self._queues)]
         self._settle()
         if self._copies is None and self._appends.admission()[0] is ResponseCode.SUCCESS:
@@ -165,6 +203,51 @@ class ReviveService:
         self._commit()
         if any(has_read):
             self._wake()
+
+    def _has_past(self) -> bool:
+        """Look on through what is worked off, so that it is known if timers deliver it once more; True if more
+        remains."""
+        assert self._queues is not None
+        if self._look_back is None:
+            return False
+        if self.settled_ms > self._repeated_until_ms:
+            self._look_back = None
+            for queue in self._queues:
+                queue.forget_past()
+            return False
+        for queue_id, last in enumerate(self._look_back):
+            if last >= 0:
+                self._look_back[queue_id] = self._past_of(queue_id, last)
+        return any(last >= 0 for last in self._look_back)
+
+    def _past_of(self, queue_id: int, last: int) -> int:
+        """The next entry to look at, -1 if none need be."""
+        assert self._queues is not None
+        low, high = self._log.queue_range(self.revive_topic, queue_id)
+        last = min(last, high - 1)
+        if last < low:
+            return -1
+        first = max(low, last - READ_COUNT + 1)
+        is_last = first == low
+        for offset, unit in enumerate(self._log.units(self.revive_topic, queue_id, first, last - first + 1), first):
+            try:
+                found = self._entry(self._log.sound_record(self.revive_topic, queue_id, offset, unit, _is_readable))
+            except DamagedError:
+                continue
+            if isinstance(found, CheckPoint):
+                self._queues[queue_id].past(found)
+                self._repeated_until_ms = max(self._repeated_until_ms, found.due_ms)
+                is_last = is_last or found.due_ms - ACK_INTERVAL_MS < self._repeated_from_ms
+        return -1 if is_last else first - 1
+
+    def lags(self) -> list[tuple[int, int]]:
+        """Entries that are not read, and the time (ms) by which the first checkpoint is late, by revive queue; [] for a
+        replica that works off none."""
+        now_ms = self._clock.wall_ms()
+        return [
+            (max(0, self._end(queue_id) - queue.read_offset), queue.late_ms(now_ms))
+            for queue_id, queue in enumerate(self._queues or ())
+        ]
 
     @property
     def is_read(self) -> bool:
@@ -198,12 +281,16 @@ class ReviveService:
                 self._tracer.event("revive_entry_damaged", queue_id=queue_id, phy_offset=unit[0])
                 queue.read(None, 0)
                 continue
-            queue.read(self._entry(record), due_ms_of(record))
+            entry = self._entry(record)
+            if entry is not None:
+                self._counts.read(entry)
+            queue.read(entry, due_ms_of(record))
         return True
 
     def _entry(self, record: Record) -> CheckPoint | Ack | None:
         try:
-            return read(record, self._broker_name)
+            found = read(record, self._broker_name)
+            return None if isinstance(found, InOrder) else found
         except (ValueError, RemoteProtocolError) as error:
             self._tracer.event("revive_entry_unreadable", phy_offset=record.phy_offset, reason=str(error))
             return None
@@ -225,10 +312,17 @@ class ReviveService:
                 queue.settle(self.settled_ms)
 
     def _commit(self) -> None:
-        for queue_id, queue in enumerate(self._queues or ()):
-            done = queue.worked_off_offset - 1
-            if done > self._committed(queue_id):
-                self._offsets.commit(REVIVE_GROUP, self.revive_topic, queue_id, done)
+        """Commit how far the queues are worked off, once all that their entries came to is committed and durable: who
+        has the offset has the acknowledgements and the copies."""
+        if self._worked_off is None:
+            found = [queue.worked_off_offset - 1 for queue in self._queues or ()]
+            if any(done > self._committed(queue_id) for queue_id, done in enumerate(found)):
+                self._worked_off = self._log.max_phy_offset, found
+        elif self._log.settled_offset >= self._worked_off[0]:
+            for queue_id, done in enumerate(self._worked_off[1]):
+                if done > self._committed(queue_id):
+                    self._offsets.commit(REVIVE_GROUP, self.revive_topic, queue_id, done)
+            self._worked_off = None
 
     # --- store again --------------------------------------------------------------------------------------------------
     def _revive(self) -> None:
@@ -245,6 +339,7 @@ class ReviveService:
                 messages += copies
                 size_bytes += sum(len(message.body) for message in copies)
                 points.append((queue_id, point))
+                self._counts.stored_again(point.checkpoint.topic, point.checkpoint.group, len(copies))
         if messages:
             self._copies = _Copies(self, points)
             end = append_all(self._appends, self._log, messages, self._refused)

@@ -46,6 +46,8 @@ class ReviveQueue:
         self._points: dict[Key, Point] = {}
         self._orphans: dict[Key, _Orphan] = {}
         self._due: list[tuple[int, int, Key]] = []
+        self._over: dict[tuple[Key, int], None] | None = {}
+        """Checkpoints that are worked off, while timers may deliver them again; None: they do not."""
 
     @property
     def point_count(self) -> int:
@@ -55,6 +57,10 @@ class ReviveQueue:
     def message_count(self) -> int:
         """Messages that are not acknowledged."""
         return sum(len(point.open_offsets) for point in self._points.values())
+
+    def late_ms(self, now_ms: int) -> int:
+        """Time by which the first checkpoint that is not worked off is late, 0 if none is."""
+        return max(0, now_ms - self._due[0][0]) if self._due and self._points else 0
 
     def points(self) -> Iterator[Point]:
         return iter(self._points.values())
@@ -76,7 +82,8 @@ class ReviveQueue:
             orphan.queue_offsets.update(entry.queue_offsets)
 
     def _add(self, checkpoint: CheckPoint, offset: int) -> None:
-        if not checkpoint.queue_offsets or checkpoint.key in self._points:
+        is_over = self._over is not None and _life_of(checkpoint) in self._over
+        if not checkpoint.queue_offsets or checkpoint.key in self._points or is_over:
             return  # a timer delivered it twice
         orphan = self._orphans.pop(checkpoint.key, None)
         point = Point(checkpoint, offset if orphan is None else orphan.first_offset)
@@ -85,6 +92,8 @@ class ReviveQueue:
         if point.open_offsets:
             self._points[checkpoint.key] = point
             heappush(self._due, (checkpoint.due_ms, offset, checkpoint.key))
+        else:
+            self.past(checkpoint)
 
     def acked(self, ack: Ack) -> bool:
         """True if its checkpoint is known."""
@@ -94,7 +103,7 @@ class ReviveQueue:
         if not point.is_taken:
             point.open_offsets.difference_update(ack.queue_offsets)
             if not point.open_offsets:
-                del self._points[ack.key]
+                self.done(point)
         return True
 
     def take_due(self, until_ms: int, is_waited_for: set[Key] | dict[Key, int]) -> Point | None:
@@ -116,6 +125,16 @@ class ReviveQueue:
         """Its open messages are stored again."""
         if self._points.get(point.checkpoint.key) is point:
             del self._points[point.checkpoint.key]
+            self.past(point.checkpoint)
+
+    def past(self, checkpoint: CheckPoint) -> None:
+        """It is worked off: if it comes again it says nothing."""
+        if self._over is not None:
+            self._over[_life_of(checkpoint)] = None
+
+    def forget_past(self) -> None:
+        """Timers deliver nothing twice any more."""
+        self._over = None
 
     def settle(self, until_ms: int) -> None:
         """All checkpoints whose time lies at `until_ms` or before have been read."""
@@ -125,3 +144,7 @@ class ReviveQueue:
 
     def knows(self, key: Key) -> bool:
         return key in self._points
+
+
+def _life_of(checkpoint: CheckPoint) -> tuple[Key, int]:
+    return checkpoint.key, checkpoint.put_times

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from rmqha.broker.pop.acks import AckProcessor
+from rmqha.broker.pop.counts import PopCounts
 from rmqha.broker.pop.modes import ModeRequests, ModeTable
 from rmqha.broker.pop.order_table import OrderTable
 from rmqha.broker.pop.pop import GetCounts, PopProcessor
@@ -58,29 +59,21 @@ class PopServices:
         self._config = config
         self._topics = topics
         self._driver = driver
+        self._store = store
         self._shell = shell
+        self.counts = PopCounts()
+        self._is_wanted = False
+        """Somebody pops, or asks if there is anything."""
         self.orders = OrderTable(disk)
         self.findings = self.orders.findings
         revive_topic = REVIVE_TOPIC_PREFIX + config.broker_cluster_name
-        positions = PopPositions(offsets)
+        self.positions = PopPositions(offsets)
         self.recovery = PopRecovery(
-            store, offsets, positions, tracer, revive_topic, config.broker_name, self._recovered
+            store, offsets, self.positions, tracer, revive_topic, config.broker_name, self._recovered
         )
-        self.revive = ReviveService(
-            store,
-            driver,
-            offsets,
-            topics,
-            groups,
-            timers,
-            clock,
-            tracer,
-            store_host,
-            revive_topic,
-            config.broker_name,
-            lambda: self._config.timer_precision_ms,
-            shell.wake_schedule,
-        )
+        around = store, driver, offsets, topics, groups, timers, clock, tracer, store_host
+        names, told = (revive_topic, config.broker_name), (shell.wake_schedule, self.counts)
+        self.revive = ReviveService(*around, *names, lambda: self._config.timer_precision_ms, *told)
         self.pop = PopProcessor(
             config,
             store,
@@ -88,7 +81,7 @@ class PopServices:
             topics,
             groups,
             offsets,
-            positions,
+            self.positions,
             self.orders,
             clock,
             store_host,
@@ -97,6 +90,7 @@ class PopServices:
             statistics,
             gets,
             self._is_recovering,
+            self.counts,
         )
         self.acks = AckProcessor(
             config,
@@ -104,12 +98,13 @@ class PopServices:
             driver,
             shell,
             topics,
-            offsets,
+            self.positions,
             self.orders,
             self.revive,
             clock,
             store_host,
             self.pop.polls.wake_group,
+            self.counts,
         )
         self.mode_requests = ModeRequests(
             modes, driver, topics, groups, clients, clock, shell.ask_name_server, modes_changed
@@ -127,6 +122,13 @@ class PopServices:
     def handlers(self) -> dict[int, Handler]:
         return {**self.pop.handlers(), **self.mode_requests.handlers()}
 
+    def in_flight(self) -> Mapping[tuple[str, str], int]:
+        """Number of messages by topic and group that were given and are not done, those in order included."""
+        found = self.counts.in_flight.copy()
+        for place, count in self.orders.open_counts():
+            found[place.topic, place.group] += count
+        return found
+
     @property
     def poll_count(self) -> int:
         return self.pop.polls.count
@@ -138,6 +140,7 @@ class PopServices:
 
     # --- what the broker tells ----------------------------------------------------------------------------------------
     def role_changed(self) -> None:
+        self.counts.role_changed()
         self.recovery.role_changed()
         self.revive.role_changed()
         self.pop.role_changed()
@@ -151,12 +154,17 @@ class PopServices:
 
     def step(self) -> None:
         """Look for checkpoints of before, and for messages whose time is up. Raises StoreError."""
-        if not self._driver.is_serving or self._topics.get(self.revive.revive_topic) is None:
+        if not self._driver.is_serving or (self._topics.get(self.revive.revive_topic) is None and not self._is_wanted):
             return  # nobody has ever popped
+        self.advance()
         if self.recovery.step():
             self._shell.wake_schedule()
         self.revive.step()
         self.recovery.mark(self._clock.now_ms())
+
+    def advance(self) -> None:
+        """Commit how far groups are, as far as the log says it for good."""
+        self.positions.advance(self._store.settled_offset)
 
     def timeout(self) -> None:
         self.pop.timeout()
@@ -168,11 +176,9 @@ class PopServices:
         self.pop.polls.closed(channel)
 
     def _is_recovering(self) -> bool:
-        if not self.recovery.is_done:
-            if self._topics.get(self.revive.revive_topic) is None:
-                self.recovery.skip()  # nobody has ever popped
-            else:
-                self.recovery.step()
+        self._is_wanted = True
+        if not self.recovery.is_done and self.recovery.step():
+            self._shell.wake_schedule()
         return not self.recovery.is_done
 
     def _recovered(self) -> None:

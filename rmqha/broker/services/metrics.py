@@ -109,6 +109,44 @@ TIMING = Series("rocketmq_timing_messages", MetricKind.GAUGE, "Timer messages th
 TIMER_DEQUEUE = Series(
     "rocketmq_timer_dequeue_total", MetricKind.COUNTER, "Timer messages that were delivered", ("topic",), own=False
 )
+_POP_LABELS = ("consumer_group", "topic")
+POP_IN = Series(
+    "rocketmq_pop_revive_in_message_total",
+    MetricKind.COUNTER,
+    "Checkpoints and acknowledgements of pops that were stored",
+    (*_POP_LABELS, "revive_message_type"),
+    own=False,
+)
+POP_OUT = Series(
+    "rocketmq_pop_revive_out_message_total",
+    MetricKind.COUNTER,
+    "Those whose time came, read again",
+    (*_POP_LABELS, "revive_message_type"),
+    own=False,
+)
+POP_RETRY = Series(
+    "rocketmq_pop_revive_retry_messages_total",
+    MetricKind.COUNTER,
+    "Popped messages that were not acknowledged in time and are stored again",
+    _POP_LABELS,
+    own=False,
+)
+POP_LAG = Series(
+    "rocketmq_pop_revive_lag", MetricKind.GAUGE, "Entries of a revive queue not read yet", ("queue_id",), own=False
+)
+POP_LATENCY = Series(
+    "rocketmq_pop_revive_latency_milliseconds",
+    MetricKind.GAUGE,
+    "Time by which the first checkpoint of a revive queue is late",
+    ("queue_id",),
+    own=False,
+)
+POP_IN_FLIGHT = Series(
+    "rmqha_pop_inflight_messages",
+    MetricKind.GAUGE,
+    "Messages popped, not acknowledged and not stored again, since this replica became master",
+    _POP_LABELS,
+)
 MESSAGES_IN = Series(
     "rocketmq_messages_in_total", MetricKind.COUNTER, "Messages stored for producers", _SENT, own=False
 )
@@ -265,6 +303,7 @@ def collect(core: BrokerCore, traffic: Traffic, remoting: Mapping[str, int]) -> 
         families.put(COPY_LEFT, core.replica.copy_left_bytes)
     _put_store(families, core)
     _put_timers(families, core)
+    _put_pops(families, core)
     _put_clients(families, core)
     put_remoting(families, remoting)
     yield
@@ -375,6 +414,26 @@ def _put_timers(families: MetricFamilies, core: BrokerCore) -> None:
     for series, counts in ((TIMING, timers.topic_counts()), (TIMER_DEQUEUE, timers.delivered_counts)):
         for topic in nlargest(MAX_PAIRS, counts, key=counts.__getitem__):
             families.put(series, counts[topic], topic)
+
+
+def _put_pops(families: MetricFamilies, core: BrokerCore) -> None:
+    """Put the series of pops, with those groups for which most are counted."""
+    pops, counts = core.pops, core.pops.counts
+    by_type = (
+        (POP_IN, "CK", counts.stored_checkpoints),
+        (POP_IN, "ACK", counts.stored_acks),
+        (POP_OUT, "CK", counts.read_checkpoints),
+        (POP_OUT, "ACK", counts.read_acks),
+    )
+    for series, kind, of_pairs in by_type:
+        for topic, group in nlargest(MAX_PAIRS, of_pairs, key=of_pairs.__getitem__):
+            families.put(series, of_pairs[topic, group], group, topic, kind)
+    for series, found in ((POP_RETRY, counts.revived), (POP_IN_FLIGHT, pops.in_flight())):
+        for topic, group in nlargest(MAX_PAIRS, found, key=found.__getitem__):
+            families.put(series, found[topic, group], group, topic)
+    for queue_id, (lag, late_ms) in enumerate(pops.revive.lags()):
+        families.put(POP_LAG, lag, str(queue_id))
+        families.put(POP_LATENCY, late_ms, str(queue_id))
 
 
 def _put_clients(families: MetricFamilies, core: BrokerCore) -> None:

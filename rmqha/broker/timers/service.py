@@ -147,6 +147,11 @@ class TimerService:
         read, and the copies acknowledged."""
 
     @property
+    def front_ms(self) -> int:
+        """Slots before it are delivered, as far as this replica knows."""
+        return self._front[0]
+
+    @property
     def end_offset(self) -> int:
         """End of the queue in which timer messages wait."""
         return self._log.queue_range(TIMER_TOPIC, TIMER_QUEUE_ID)[1]

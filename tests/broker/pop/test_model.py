@@ -8,11 +8,11 @@ from contextlib import suppress
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqha.broker.pop.checkpoint import Ack, CheckPoint, bits_to_offsets, offsets_to_bits
+from rmqha.broker.pop.checkpoint import Ack, CheckPoint, InOrder, bits_to_offsets, offsets_to_bits
 from rmqha.broker.pop.modes import AssignedQueue, Mode, assigned
 from rmqha.broker.pop.order_info import OTHER_POP, STALE, OrderInfo
-from rmqha.broker.pop.receipt import Receipt, kind_of, normal_topic, real_topic, retry_topic
 from rmqha.broker.pop.revive_queue import ReviveQueue
+from rmqha.wire.state.receipt import Receipt, kind_of, normal_topic, real_topic, retry_topic
 
 NUMBERS = st.integers(0, 2**40)
 NAMES = st.from_regex(r"[a-zA-Z0-9-]{1,20}", fullmatch=True)
@@ -163,3 +163,32 @@ def test_each_queue_is_some_clients(clients: int, count: int, strategy: str, mod
     else:
         assert sorted(found) == queues
     assert assigned(Mode("T", "g", mode), strategy, "stranger", names, queues) == []
+
+
+@given(st.builds(InOrder, NAMES, NAMES, st.integers(0, 1000), NUMBERS))
+def test_what_is_done_in_order_is_read_as_it_was_written(done: InOrder) -> None:
+    message = done.message("revive", 1700000000000, (b"\x7f\0\0\1", 1))
+    assert (message.topic, message.queue_id) == ("revive", done.queue_id % 8)
+    assert InOrder.from_json(json.loads(bytes(message.body))) == done
+
+
+@given(OFFSETS, st.integers(0, 600))
+def test_what_lies_before_the_groups_offset_is_done(offsets: list[int], known: int) -> None:
+    info = OrderInfo(1, 1, tuple(offsets))
+    info.settle(known)
+    assert [info.is_done(place) for place in range(len(offsets))] == [offset < known for offset in offsets]
+    left = [offset for offset in offsets if offset >= known]
+    if left:
+        assert info.done(left[0], 1) == (left[1] if len(left) > 1 else offsets[-1] + 1)
+
+
+def test_what_timers_deliver_twice_says_nothing_until_they_do_not() -> None:
+    checkpoint = CheckPoint("T", "G", 0, 5, 1000, 500, "b", (5,))
+    ack = Ack("T", "G", 0, 5, 1000, "b", (5,))
+    queue = ReviveQueue(0)
+    for entry in (checkpoint, ack, checkpoint):
+        queue.read(entry, 1500)
+    assert list(queue.points()) == []
+    again = CheckPoint("T", "G", 0, 5, 1000, 900, "b", (5,), put_times=1)
+    queue.read(again, 1900)  # put back since its message could not be read
+    assert [point.checkpoint for point in queue.points()] == [again]

@@ -81,6 +81,20 @@ def test_an_acknowledgement_after_its_time_that_was_answered_before_the_message_
     assert pop(broker) == [] and broker.core.pops.revive.revived_count == 0
 
 
+def test_two_names_of_one_retry_topic_keep_their_messages_apart(broker: Broker) -> None:
+    """`%RETRY%a_b_T` is where messages of group a_b and topic T come again, and those of group a and topic b_T."""
+    send(broker, b"theirs")
+    send(broker, b"ours", topic="b_T")
+    pop(broker, group="a_b")
+    assert bodies(pop(broker, topic="b_T", group="a")) == [b"ours"]
+    later(broker, INVISIBLE_MS + 5000)
+    fields = {"consumerGroup": "a", "topic": "b_T", "queueId": "-1", "maxMsgNums": "32"}
+    peeked = broker.ask(Command(RequestCode.PEEK_MESSAGE, fields))
+    assert b"theirs" not in bytes(peeked.body) and b"ours" in bytes(peeked.body)
+    assert bodies(pop(broker, topic="b_T", group="a")) == [b"ours"]
+    assert bodies(pop(broker, group="a_b")) == [b"theirs"]
+
+
 def test_each_group_has_its_own(broker: Broker) -> None:
     send(broker, b"a")
     assert bodies(pop(broker, group="G")) == bodies(pop(broker, group="H")) == [b"a"]
@@ -170,6 +184,16 @@ def test_another_time_is_kept_and_the_new_receipt_counts(broker: Broker) -> None
     assert reply.code == 0 and reply.ext["invisibleTime"] == "30000"
     later(broker, 25_000)
     assert pop(broker) == []
+    later(broker, 9000)
+    assert bodies(pop(broker)) == [b"a"]
+
+
+def test_another_time_in_the_moment_of_the_pop_is_not_an_acknowledgement(broker: Broker) -> None:
+    send(broker, b"a")
+    (given,) = pop(broker)
+    assert given.receipt.pop_ms == broker.clock.wall_ms()  # the old checkpoint and the new one begin at one offset
+    reply = broker.ask(named(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, given, invisibleTime=5000))
+    assert reply.code == 0
     later(broker, 9000)
     assert bodies(pop(broker)) == [b"a"]
 
@@ -296,6 +320,8 @@ def test_nothing_is_given_before_the_group_holds_its_checkpoint(pair: Broker) ->
     assert channel.take() == [] and pair.core.offsets.query("G", "T", 0) == 0
     ack(pair)
     given = messages(channel.one(), broker_name=pair.config.broker_name)
+    pair.store.sync()
+    pair.core.pops.advance()
     assert bodies(given) == [b"a"] and pair.core.offsets.query("G", "T", 0) == 1
     pair.core.processor.received(channel, [ack_command(given[0])])
     pair.run()
@@ -364,6 +390,8 @@ def test_the_offset_of_the_revive_group_is_that_of_the_last_entry_that_is_worked
     queue_id = given[0].receipt.revive_queue_id
     ack_all(broker, given)
     later(broker, INVISIBLE_MS + 5000)
+    broker.store.sync()
+    later(broker, 1000)
     assert broker.core.offsets.query(REVIVE_GROUP, REVIVE, queue_id) == 1
     assert broker.core.pops.revive.in_flight() == {}
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from rmqha.broker.pop.receipt import Receipt
 from rmqha.model.code import RequestCode
 from rmqha.model.message import encode_properties
 from rmqha.store.log.record import Record, decode
 from rmqha.wire.command import Command
+from rmqha.wire.state.receipt import Receipt
 from tests.broker.support import Broker, FakeChannel, send_command
 
 INVISIBLE_MS = 10_000

@@ -1,4 +1,4 @@
-"""Planted bugs of delayed and timer messages."""
+"""Planted bugs of delayed, timer and popped messages."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from rmqha.broker.pop.acks import AckProcessor
+from rmqha.broker.pop.checkpoint import REVIVE_GROUP, CheckPoint
+from rmqha.broker.pop.order_info import OrderInfo
+from rmqha.broker.pop.pop import PopProcessor
+from rmqha.broker.pop.recovery import PopRecovery
+from rmqha.broker.pop.revive import ReviveService
+from rmqha.broker.pop.revive_queue import ReviveQueue
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.timer_check import TimerProgress
 from rmqha.broker.timers.known import KnownTime
@@ -142,3 +149,109 @@ DELAY_OPEN: dict[str, Callable[[], Any]] = {
     ),
 }
 """Looked for in too few runs to call them missed (docs/internals/simulation.md)."""
+
+# --- pops -------------------------------------------------------------------------------------------------------------
+_give, _ack_store, _change = PopProcessor._give, AckProcessor._store, AckProcessor._change
+_take_due, _settle, _read = ReviveQueue.take_due, ReviveService._settle, ReviveQueue.read
+_done, _copies_of, _add_point = OrderInfo.done, ReviveService._copies_of, ReviveQueue._add
+
+
+def _at_once(self: Any, *, by: Callable[..., None]) -> Callable[..., None]:
+    def done(*args: Any, **more: Any) -> None:
+        with patch.object(self._appends, "appended", lambda end, waiter: waiter.finish(AckStatus.OK)):
+            by(self, *args, **more)
+
+    return done
+
+
+def _give_at_once(self: PopProcessor, *args: Any) -> None:
+    _at_once(self, by=_give)(*args)
+
+
+def _ack_at_once(self: AckProcessor, *args: Any, **more: Any) -> None:
+    _at_once(self, by=_ack_store)(*args, **more)
+
+
+def _nothing_to_look_at(self: PopRecovery) -> bool:
+    self.is_done = True
+    return False
+
+
+def _settled_by_the_clock(self: ReviveService) -> None:
+    _settle(self)
+    self.settled_ms = self._clock.wall_ms()
+
+
+def _committed_as_read(self: ReviveService) -> None:
+    for queue_id, queue in enumerate(self._queues or ()):
+        self._offsets.commit(REVIVE_GROUP, self.revive_topic, queue_id, queue.read_offset - 1)
+
+
+def _all_due(self: ReviveQueue, until_ms: int, is_waited_for: Any) -> Any:
+    return _take_due(self, until_ms + 1000, ())  # type: ignore[arg-type]
+
+
+def _change_and_leave(self: AckProcessor, channel: Any, command: Any) -> None:
+    """The old checkpoint stays."""
+
+    def store(channel: Any, command: Any, acks: Any, *more: Any) -> None:
+        _ack_store(self, channel, command, [], *more)
+
+    with patch.object(self, "_store", store):
+        _change(self, channel, command)
+
+
+def _change_and_forget(self: AckProcessor, channel: Any, command: Any) -> None:
+    """There is no new checkpoint."""
+
+    def store(channel: Any, command: Any, acks: Any, done: Any, first: Any, ext: Any) -> None:
+        _ack_store(self, channel, command, acks, done, None, ext)
+
+    with patch.object(self, "_store", store):
+        _change(self, channel, command)
+
+
+def _behind_what_is_done(self: OrderInfo, queue_offset: int, pop_ms: int) -> int:
+    found = _done(self, queue_offset, pop_ms)
+    return max(found, self.queue_offsets[-1] + 1) if found >= 0 else found
+
+
+def _read_no_acks_first(self: ReviveQueue, entry: Any, due_ms: int) -> None:
+    """An acknowledgement in front of its checkpoint is dropped."""
+    _read(self, entry if isinstance(entry, CheckPoint) or entry is None or self.knows(entry.key) else None, due_ms)
+
+
+def _first_copy_alone(self: ReviveService, queue_id: int, point: Any) -> Any:
+    return _copies_of(self, queue_id, point)[:1]
+
+
+def _forget_what_is_over(self: ReviveQueue, checkpoint: CheckPoint, offset: int) -> None:
+    self._over = None
+    _add_point(self, checkpoint, offset)
+
+
+POP_MUTATIONS: dict[str, Callable[[], Any]] = {
+    "a pop is answered before the group holds its checkpoint (apache/rocketmq 4806)": lambda: patch.object(
+        PopProcessor, "_give", _give_at_once
+    ),
+    "an acknowledgement is answered before the group holds it": lambda: patch.object(
+        AckProcessor, "_store", _ack_at_once
+    ),
+    "a new master looks through no checkpoints": lambda: patch.object(PopRecovery, "step", _nothing_to_look_at),
+    "what waits is settled by the clock": lambda: patch.object(ReviveService, "_settle", _settled_by_the_clock),
+    "revive entries count as worked off once they are read": lambda: patch.object(
+        ReviveService, "_commit", _committed_as_read
+    ),
+    "messages come again a second early": lambda: patch.object(ReviveQueue, "take_due", _all_due),
+    "another time leaves the old checkpoint": lambda: patch.object(AckProcessor, "_change", _change_and_leave),
+    "another time is an acknowledgement alone": lambda: patch.object(AckProcessor, "_change", _change_and_forget),
+    "an acknowledgement in order is one of all that was given": lambda: patch.object(
+        OrderInfo, "done", _behind_what_is_done
+    ),
+    "a queue gives on in order what is not done": lambda: patch.object(OrderInfo, "blocks", lambda *args: False),
+    "acknowledgements in front of their checkpoints are dropped": lambda: patch.object(
+        ReviveQueue, "read", _read_no_acks_first
+    ),
+    "of one checkpoint one message comes again": lambda: patch.object(ReviveService, "_copies_of", _first_copy_alone),
+    "a checkpoint that timers deliver twice is two": lambda: patch.object(ReviveQueue, "_add", _forget_what_is_over),
+}

@@ -63,7 +63,7 @@ from rmqha.store.reader import PullResult
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
-from tests.simulation.planted.delay_mutations import DELAY_MUTATIONS, DELAY_OPEN
+from tests.simulation.planted.delay_mutations import DELAY_MUTATIONS, DELAY_OPEN, POP_MUTATIONS
 from tests.simulation.planted.disk_mutations import DISK_MUTATIONS
 from tests.simulation.planted.group_mutations import GROUP_MUTATIONS
 from tests.simulation.planted.growth_mutations import GROWTH_MUTATIONS
@@ -602,6 +602,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "half messages are seen": lambda: patch.object(send, "to_half", lambda message: message),
     **GROUP_MUTATIONS,
     **DELAY_MUTATIONS,
+    **POP_MUTATIONS,
     **MOMENT_MUTATIONS,
     **DISK_MUTATIONS,
     **ROT_MUTATIONS,

@@ -205,6 +205,19 @@ FOUND_BY = {
     "deliveries are saved before their copies are synced": "timers:2",
     "commits count before a member knows that its offset was set back": "resets:2",
     "a rotten timer message is left out (ruling 30)": "rotting:6",
+    "a pop is answered before the group holds its checkpoint (apache/rocketmq 4806)": "pop:11",
+    "an acknowledgement is answered before the group holds it": "pop:11",
+    "a new master looks through no checkpoints": "pop:11",
+    "what waits is settled by the clock": "pop:3",
+    "revive entries count as worked off once they are read": "pop:3",
+    "messages come again a second early": "pop:3",
+    "another time leaves the old checkpoint": "pop:11",
+    "another time is an acknowledgement alone": "pop:3",
+    "an acknowledgement in order is one of all that was given": "pop:3",
+    "a queue gives on in order what is not done": "pop:3",
+    "acknowledgements in front of their checkpoints are dropped": "pop:11",
+    "of one checkpoint one message comes again": "pop:4",
+    "a checkpoint that timers deliver twice is two": "pop:10",
 }
 """Name of the bug to the first run that finds it, as seeds.txt names runs."""
 DIRECTED = {

@@ -273,6 +273,7 @@ class BrokerProcess(DiskProcess):
         self._stop_by_ms = self.clock.now_ms() + HAND_OVER_MS
         self.driver.stopping()
         self.core.pull.refuse()
+        self.core.pops.refuse()
         self.stepped()
         self._leave()
 
@@ -533,6 +534,7 @@ class BrokerProcess(DiskProcess):
     def _feed_tick(self) -> None:
         if self.driver.is_log_free:
             self.core.pull.timeout()
+            self.core.pops.timeout()
         self.core.feed.timeout()
         self.core.room.timeout()
         self.stepped()

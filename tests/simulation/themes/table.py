@@ -491,6 +491,31 @@ def timers(options: Options) -> Options:
     )
 
 
+def pops(options: Options) -> Options:
+    """Two groups pop, one of them in order, while masters die, lose their power, are switched and are cut off; stopped
+    between two writes of their tables in some runs. AP as often as CP."""
+    return replace(
+        rough(options),
+        broker_count={1: 1, 2: 2, 5: 5}.get(options.broker_count, 3),
+        cp=options.cp and options.client_count != 2,
+        sync_flush=options.sync_flush,
+        pop_count=2 if options.client_count == 3 else 1,
+        client_count=1,
+        send_interval_ms=20,
+        kept_files=0,
+        kept_hours=72,
+        clean_per_mille=0,
+        max_delay_ms=min(20, options.max_delay_ms),
+        kill_broker_per_mille=100,
+        kill_elected_per_mille=100,
+        stick_per_mille=100,
+        power_broker_per_mille=60 if options.sync_flush or not options.cp or options.client_count == 2 else 0,
+        stop_per_mille=20 if options.client_count == 2 else 0,
+        switch_per_mille=100,
+        restart_after_ms=1500,
+    )
+
+
 def rotting(options: Options) -> Options:
     """Records rot under running brokers, on one replica at a time: those that delay levels, timers and consumers read
     next, and any others. Masters die and are switched, replicas lose their disks and copy a log that is rotten in
@@ -578,6 +603,7 @@ THEMES: dict[str, Callable[[Options], Options]] = {
     "groups": groups,
     "delays": delays,
     "timers": timers,
+    "pop": pops,
     "rotting": rotting,
     "blackouts": blackouts,
     **DISK_THEMES,

@@ -29,6 +29,8 @@ EXPLAINED = (
     "._raft._core.log._entries",  # until the next snapshot
     "._client._master_entries",  # one for each epoch that the log had at the handshake
     ".replicas",  # one for each that the controllers know: who lost its disk stays until it is cleaned
+    "._hasher._heads",  # a cache, emptied when it is full
+    ".store.recovery.lines",  # one for each queue at most
     ".table[].files.files",  # a queue's files: `left_behind`
 )
 """Ends of paths whose length something else bounds."""

@@ -42,6 +42,7 @@ def normal_topic(topic: str, group: str) -> str:
 
 
 def kind_of(topic: str) -> str:
+    """Kind of a topic, by its name."""
     if not topic.startswith(RETRY_PREFIX):
         return NORMAL
     return RETRY_V2 if "+" in topic else RETRY_V1
@@ -59,6 +60,7 @@ class Receipt(NamedTuple):
 
     @property
     def is_ordered(self) -> bool:
+        """True if the message was popped in order."""
         return self.revive_queue_id == ORDERED_QUEUE_ID
 
     @property
@@ -67,6 +69,7 @@ class Receipt(NamedTuple):
         return self.pop_ms + self.invisible_ms
 
     def encode(self) -> str:
+        """Text that clients keep."""
         words = [str(item) for item in self[:7]]
         return " ".join(words if self.queue_offset is None else [*words, str(self.queue_offset)])
 

@@ -1,0 +1,71 @@
+"""Counts of pops by topic and group, for metrics and operators. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TypeAlias
+
+from rmqha.broker.pop.checkpoint import Ack, CheckPoint
+from rmqha.wire.state.receipt import normal_topic
+
+MAX_PAIRS = 10_000
+OTHER = "other", "other"
+"""Topic and group under which further pairs are counted."""
+Pair: TypeAlias = "tuple[str, str]"
+"""Topic that the group subscribes to, and group."""
+
+
+class PopCounts:
+    """Counts since the start; `in_flight` since this replica became master."""
+
+    def __init__(self) -> None:
+        self.stored_checkpoints: Counter[Pair] = Counter()
+        self.stored_acks: Counter[Pair] = Counter()
+        self.read_checkpoints: Counter[Pair] = Counter()
+        self.read_acks: Counter[Pair] = Counter()
+        self.revived: Counter[Pair] = Counter()
+        self.in_flight: Counter[Pair] = Counter()
+        """Messages that were given, not acknowledged and not stored again. Some are counted as acknowledged twice if
+        their clients say so twice."""
+        self._known: set[Pair] = set()
+
+    def role_changed(self) -> None:
+        self.in_flight.clear()
+
+    def given(self, topic: str, group: str, count: int) -> None:
+        pair = self._pair(topic, group)
+        self.stored_checkpoints[pair] += 1
+        self.in_flight[pair] += count
+
+    def acked(self, ack: Ack) -> None:
+        pair = self._pair(ack.topic, ack.group)
+        self.stored_acks[pair] += 1
+        self._end(pair, len(ack.queue_offsets))
+
+    def changed(self, topic: str, group: str) -> None:
+        """A message has another time: a checkpoint, and the acknowledgement that `acked` counts."""
+        self.given(topic, group, 1)
+
+    def read(self, entry: CheckPoint | Ack) -> None:
+        counts = self.read_checkpoints if isinstance(entry, CheckPoint) else self.read_acks
+        counts[self._pair(entry.topic, entry.group)] += 1
+
+    def stored_again(self, topic: str, group: str, count: int) -> None:
+        pair = self._pair(topic, group)
+        self.revived[pair] += count
+        self._end(pair, count)
+
+    def _end(self, pair: Pair, count: int) -> None:
+        left = self.in_flight[pair] - count
+        if left > 0:
+            self.in_flight[pair] = left
+        else:
+            del self.in_flight[pair]
+
+    def _pair(self, topic: str, group: str) -> Pair:
+        pair = normal_topic(topic, group), group
+        if pair not in self._known:
+            if len(self._known) >= MAX_PAIRS:
+                return OTHER
+            self._known.add(pair)
+        return pair

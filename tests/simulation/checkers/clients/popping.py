@@ -1,0 +1,270 @@
+"""Messages that groups pop. Of a group that pops in any order: a message that is not acknowledged comes again after its
+invisible time and not before, one whose acknowledgement was answered does not, none is passed over; in CP no place of a
+queue is given twice. In order: nothing is given before what stands in front of it is done, whichever master gives.
+
+Times are those of the brokers' wall clocks: what lies before the time that each of them shows lies before it at all."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rmqha.broker.pop.positions import PopQueue
+from rmqha.model.message import PROPERTY_UNIQUE_KEY, find_property
+from rmqha.store.log.record import decode
+from rmqha.wire.state.receipt import RETRY_V1, Receipt, retry_topic
+from tests.broker.pop.world import Popped
+from tests.simulation.checkers.logs.records import entries
+from tests.simulation.clients.client_process import TOPIC
+from tests.simulation.history import InvariantError
+from tests.simulation.processes.broker_process import BrokerProcess
+
+GROUP, IN_ORDER = "poppers", "poppers-in-order"
+_UNIQUE_KEY = PROPERTY_UNIQUE_KEY.encode()
+
+
+class Place(NamedTuple):
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+
+@dataclass(slots=True)
+class Delivery:
+    """One message that a client was given."""
+
+    key: str
+    place: Place
+    level: int
+    """How often it had come before."""
+    receipt: Receipt
+    is_tried: bool = False
+    """A client has asked to acknowledge it."""
+    acked_wall_ms: int | None = None
+    """The latest wall clock when that was answered."""
+    is_unclear: bool = False
+    """Nobody knows whether its time was changed."""
+
+    @property
+    def due_ms(self) -> int:
+        return self.receipt.due_ms
+
+
+class Copy(NamedTuple):
+    queue_id: int
+    queue_offset: int
+    stored_ms: int
+
+
+class Found(NamedTuple):
+    given_count: int
+    again_count: int
+    """Of these, such as had come before."""
+    acked_count: int
+
+
+class Popping:
+    """What the group GROUP was given. `walls` are the wall times of all brokers."""
+
+    def __init__(self, walls: Callable[[], Iterable[int]], *, cp: bool) -> None:
+        self._walls = walls
+        self._cp = cp
+        self.given: dict[str, list[Delivery]] = defaultdict(list)
+        self._places: dict[Place, Delivery] = {}
+
+    def deliver(self, message: Popped, address: str) -> Delivery:
+        record = message.record
+        key = (find_property(record.properties, _UNIQUE_KEY) or b"").decode()
+        if message.body.rstrip(b".") != key.encode():
+            raise InvariantError(f"{address} gives {key} as {message.body[:80]!r}")
+        place = Place(message.topic, record.queue_id, record.queue_offset)
+        found = Delivery(key, place, record.reconsume_times, message.receipt)
+        before = self._places.get(place)
+        if before is not None and self._cp:
+            raise InvariantError(
+                f"{address} gives {key} of {place} at {found.receipt.pop_ms}; {before.key} was given from there at"
+                f" {before.receipt.pop_ms}"
+            )
+        self._places[place] = found
+        self.given[key].append(found)
+        return found
+
+    def acknowledged(self, delivery: Delivery) -> None:
+        delivery.acked_wall_ms = max(self._walls())
+
+    # --- at the end ---------------------------------------------------------------------------------------------------
+    def verify(self, broker: BrokerProcess) -> Found:
+        """When nothing is on its way any more, on a replica that holds all of the log."""
+        copies = self._copies(broker)
+        waiting = [
+            entry.key for queue_id in broker.store.queues().get(TOPIC, ()) for entry in entries(broker, TOPIC, queue_id)
+        ]
+        for key in waiting:
+            deliveries = self.given.get(key)
+            if not deliveries:
+                raise InvariantError(f"{key} is in the log and was never given to {GROUP}")
+            if not deliveries[-1].is_tried:
+                raise InvariantError(
+                    f"{key} of {deliveries[-1].place} was given at {deliveries[-1].receipt.pop_ms}, not acknowledged,"
+                    f" and never came again; copies: {dict(copies[key])}"
+                )
+            if self._cp:
+                for delivery in deliveries:
+                    self._check(delivery, copies[key])
+        every = [delivery for deliveries in self.given.values() for delivery in deliveries]
+        again, acked = (
+            (delivery.level > 0 for delivery in every),
+            (delivery.acked_wall_ms is not None for delivery in every),
+        )
+        return Found(len(every), sum(again), sum(acked))
+
+    def _check(self, delivery: Delivery, copies: dict[int, list[Copy]]) -> None:
+        if len(copies[delivery.level]) != 1:
+            return  # its producer has sent it twice, or two masters stored it again: the next may be the other one's
+        following = copies[delivery.level + 1]
+        if delivery.acked_wall_ms is not None:
+            if delivery.acked_wall_ms < delivery.due_ms and following:
+                raise InvariantError(
+                    f"{delivery.key} of {delivery.place}, due at {delivery.due_ms}, was acknowledged by"
+                    f" {delivery.acked_wall_ms} and came again at {following[0].stored_ms}"
+                )
+            if following and following[0].stored_ms > delivery.acked_wall_ms:
+                raise InvariantError(
+                    f"{delivery.key} of {delivery.place}, due at {delivery.due_ms}, was acknowledged late, by"
+                    f" {delivery.acked_wall_ms}, and then stored again at {following[0].stored_ms}"
+                )
+        early = [copy for copy in following if copy.stored_ms < delivery.due_ms]
+        if early and not delivery.is_unclear:
+            raise InvariantError(
+                f"{delivery.key} of {delivery.place} was stored again at {early[0].stored_ms}, before {delivery.due_ms}"
+            )
+
+    def _copies(self, broker: BrokerProcess) -> dict[str, dict[int, list[Copy]]]:
+        """By key and how often it had come before, the message itself included, in the log's order."""
+        found: dict[str, dict[int, list[Copy]]] = defaultdict(lambda: defaultdict(list))
+        for topic in (TOPIC, retry_topic(TOPIC, GROUP)):
+            for queue_id in broker.store.queues().get(topic, ()):
+                for entry in entries(broker, topic, queue_id):
+                    times = decode(entry.view).reconsume_times
+                    found[entry.key][times].append(Copy(queue_id, entry.queue_offset, entry.stored_ms))
+        return found
+
+
+@dataclass(slots=True)
+class _Queue:
+    """What IN_ORDER has of one queue."""
+
+    tried: set[int] = field(default_factory=set)
+    """Offsets that a client has asked to acknowledge."""
+    done_offset: int = 0
+    """All before it were acknowledged, and answered by a master who had given them and nothing since."""
+    open_until_ms: int = 0
+    open_offsets: set[int] = field(default_factory=set)
+    standing: tuple[str, int, int] | None = None
+    """Host, life and epoch of who gave what is open."""
+
+
+class PoppingInOrder:
+    """What the group IN_ORDER was given. `standing` names a broker, its life and its epoch by its address;
+    `is_superseded` says of an address if another master has been since the one there."""
+
+    def __init__(
+        self,
+        standing: Callable[[str], tuple[str, int, int]],
+        is_superseded: Callable[[str], bool],
+        *,
+        cp: bool,
+    ) -> None:
+        self._standing = standing
+        self._is_superseded = is_superseded
+        self._cp = cp
+        self._queues: dict[int, _Queue] = defaultdict(_Queue)
+        self._last: dict[str, bool] = {}
+        """By key, whether it was tried to acknowledge since it was given last."""
+        self.given_count = 0
+
+    def deliver(self, messages: Sequence[Popped], address: str, *, is_repeated: bool) -> None:
+        """One pop's, of one or more queues. `is_repeated`: under the attempt of one whose answer was lost."""
+        by_queue: dict[int, list[Popped]] = defaultdict(list)
+        for message in messages:
+            by_queue[message.record.queue_id].append(message)
+            self._last[_key_of(message)] = False
+        self.given_count += len(messages)
+        for queue_id, given in by_queue.items():
+            self._deliver(queue_id, given, address, is_repeated=is_repeated)
+
+    def _deliver(self, queue_id: int, given: list[Popped], address: str, *, is_repeated: bool) -> None:
+        queue, offsets = self._queues[queue_id], [message.record.queue_offset for message in given]
+        first = offsets[0]
+        if offsets != list(range(first, first + len(offsets))):
+            raise InvariantError(f"{address} gives {offsets} of queue {queue_id} in order")
+        passed = [offset for offset in range(first) if offset not in queue.tried]
+        if passed:
+            raise InvariantError(
+                f"{address} gives {first} of queue {queue_id} in order; {passed[0]} was never acknowledged"
+            )
+        if self._cp and first < queue.done_offset and not self._is_superseded(address):
+            raise InvariantError(
+                f"{address} gives {first} of queue {queue_id} in order, though all before {queue.done_offset} was"
+                " acknowledged"
+            )
+        receipt, standing = given[0].receipt, self._standing(address)
+        still_open = queue.open_offsets.intersection(range(first + len(offsets))) or queue.open_offsets
+        if still_open and standing == queue.standing and receipt.pop_ms < queue.open_until_ms and not is_repeated:
+            raise InvariantError(
+                f"{address} gives {first} of queue {queue_id} in order at {receipt.pop_ms};"
+                f" {min(still_open)} may come again at {queue.open_until_ms}"
+            )
+        queue.open_offsets, queue.open_until_ms, queue.standing = set(offsets), receipt.due_ms, standing
+
+    def trying(self, message: Popped) -> None:
+        self._queues[message.record.queue_id].tried.add(message.record.queue_offset)
+        self._last[_key_of(message)] = True
+
+    def acknowledged(self, message: Popped, *, is_clear: bool) -> None:
+        """`is_clear`: nobody can have been given it since."""
+        queue, offset = self._queues[message.record.queue_id], message.record.queue_offset
+        queue.open_offsets.discard(offset)
+        if is_clear and offset == queue.done_offset:
+            queue.done_offset += 1
+
+    def delayed(self, message: Popped, until_ms: int) -> None:
+        """Its time was changed, or may have been."""
+        queue = self._queues[message.record.queue_id]
+        queue.open_until_ms = min(queue.open_until_ms, until_ms)
+
+    def verify(self, broker: BrokerProcess) -> int:
+        """When nothing is left to give. Returns how many were given."""
+        for queue_id in broker.store.queues().get(TOPIC, ()):
+            for entry in entries(broker, TOPIC, queue_id):
+                if entry.key not in self._last:
+                    raise InvariantError(f"{entry.key} is in the log and was never given to {IN_ORDER}")
+                if not self._last[entry.key]:
+                    raise InvariantError(f"{entry.key} was given to {IN_ORDER}, not acknowledged, and never came again")
+        return self.given_count
+
+
+def _key_of(message: Popped) -> str:
+    return (find_property(message.record.properties, _UNIQUE_KEY) or b"").decode()
+
+
+def left(brokers: Sequence[BrokerProcess]) -> str:
+    """What the serving master has still to give, or to store again, or ""."""
+    for broker in brokers:
+        if not broker.alive or not broker.core.driver.is_serving:
+            continue
+        pops, store = broker.core.pops, broker.store
+        for group in (GROUP, IN_ORDER):
+            for topic in (TOPIC, retry_topic(TOPIC, group, RETRY_V1)):
+                for queue_id in store.queues().get(topic, ()):
+                    end = store.queue_range(topic, queue_id)[1]
+                    offset = pops.positions.next_offset(PopQueue(topic, group, queue_id)) or 0
+                    if offset < end:
+                        return f"{broker.host} has given {group} {offset} of {end} messages of {topic}/{queue_id}"
+        if not pops.recovery.is_done:
+            return f"{broker.host} has not looked through its checkpoints"
+        if not pops.revive.is_read or pops.revive.in_flight():
+            return f"{broker.host} has messages in flight: {dict(pops.revive.in_flight())}"
+    return ""

@@ -1,0 +1,19 @@
+"""Popped messages through faults: none is given twice within its time, none is forgotten."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.run import Run
+from tests.simulation.seeds import few
+
+
+@pytest.mark.parametrize("seed", few([3, 11], range(4, 9)))
+def test_none_is_forgotten_and_none_comes_early(seed: int) -> None:
+    world = Run(seed, "pop").world()
+    report = world.run()
+    assert not report.failure, report.failure
+    (group,) = world.groups
+    found = group.popping.verify(group.brokers[0])
+    assert found.given_count > found.acked_count > 20 and found.again_count > 5
+    assert group.popping_in_order.given_count > 20
