@@ -12,6 +12,7 @@ import pytest
 from rmqha.host.disk import HostDisk
 from rmqha.model.error import StoreError, UsageError
 from rmqha.model.offset import Epoch, PhyOffset
+from rmqha.store.meta.checkpoint import CheckpointFile, ProgressFile
 from rmqha.store.store import Store
 from tests.store.support import SMALL, bodies, commit_all, filled, message, open_store, sim_disk
 from tests.support.tracer import RecordingTracer
@@ -52,6 +53,21 @@ def test_only_a_loss_of_power_is_unclean_and_it_stays_until_cleared() -> None:
     store.mark_clean()
     disk.crash(power_loss=False)
     assert not open_store(disk).unclean
+
+
+def test_a_log_that_is_given_up_leaves_no_progress() -> None:
+    """What is copied next stands at offsets of the old log: nothing of it may pass for saved."""
+    disk = sim_disk()
+    store = filled(disk)
+    commit_all(store)
+    store.close()
+    store = open_store(disk)
+    store.restart_at(PhyOffset(0))
+    disk.crash(power_loss=True)
+    checkpoint, progress = CheckpointFile(disk), ProgressFile(disk)
+    checkpoint.load()
+    assert progress.load(checkpoint.value) == []
+    assert progress.position == 0
 
 
 def test_a_log_that_lost_confirmed_bytes_is_unclean() -> None:

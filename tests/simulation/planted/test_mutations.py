@@ -218,6 +218,11 @@ FOUND_BY = {
     "acknowledgements in front of their checkpoints are dropped": "pop:11",
     "of one checkpoint one message comes again": "pop:4",
     "a checkpoint that timers deliver twice is two": "pop:10",
+    "a master that has handed over takes sends again at once": "moments:1",
+    "tables change while too few replicas are in the set (ruling 16)": "tables:7",
+    "a follower commits what it has (Raft)": "snapshots:5",
+    "a cut of delay offsets stays in memory": "timers:5",
+    "a slave forgets that an offset was set back": "resets:6",
 }
 """Name of the bug to the first run that finds it, as seeds.txt names runs."""
 DIRECTED = {
@@ -232,6 +237,37 @@ DIRECTED = {
     "::test_an_answer_to_an_earlier_proposal_says_nothing_of_the_present_one",
     "an older connection of a slave counts": "tests/ha/sets/test_sync_state_set_manager.py"
     "::test_only_the_newest_connection_says_what_a_member_holds",
+    "a lost answer leaves nothing open": "tests/ha/sets/test_set_flapping.py"
+    "::test_in_ap_without_controllers_it_is_held_back_too",
+    "a refusal ends what was proposed before": "tests/ha/sets/test_sync_state_set_manager.py"
+    "::test_a_refusal_does_not_end_what_was_proposed_before_and_has_no_answer",
+    "the longer log wins before the newer epoch": "tests/controller/elections/test_silent_candidate.py"
+    "::test_a_slow_candidate_with_more_becomes_master",
+    "the end of an older connection ends the newer one (ruling 17)": "tests/controller/elections/test_failover.py"
+    "::test_the_late_end_of_an_older_session_evicts_nobody",
+    "old files go before the progress speaks of what stays": "tests/store/damage/test_crash.py"
+    "::test_a_crash_at_every_operation",
+    "a log that is given up leaves its progress": "tests/store/test_store_marks.py"
+    "::test_a_log_that_is_given_up_leaves_no_progress",
+    "what counted on another master's log stays": "tests/broker/tables/test_delay_offsets.py"
+    "::test_another_master_makes_forget_what_was_ahead",
+    "delay offsets may lie behind their queues": "tests/broker/tables/test_delay_offsets.py"
+    "::test_offsets_behind_a_queues_end_come_back_durably",
+    "an older offset replaces a newer one": "tests/broker/tables/test_offsets.py"
+    "::test_a_stale_offset_never_overwrites_a_newer_one",
+    "a restarted master counts its offsets anew": "tests/broker/tables/test_offsets.py"
+    "::test_a_master_that_restarts_in_its_epoch_gives_no_stamp_twice",
+    "a cut leaves the timers that are known": "tests/broker/timers/test_service.py"
+    "::test_a_cut_takes_back_what_was_delivered_behind_it",
+    "a timer message that cannot be read is passed over (ruling 30)": "tests/broker/timers/test_model.py"
+    "::TestTimers::runTest",
+    "timers do not see that a clock is put back": "tests/broker/timers/test_model.py::TestTimers::runTest",
+    "timers of a slot stand as they came": "tests/broker/timers/test_model.py::TestTimers::runTest",
+    "what takes back goes before what is late": "tests/broker/timers/test_model.py::TestTimers::runTest",
+    "an answer of a passed-on send says more than the master": "tests/broker/replication/test_forward.py"
+    "::test_what_was_sent_once_is_stored_once_and_the_answer_says_no_more_than_the_new_master",
+    "a lost answer of a passed-on send is a refusal": "tests/broker/replication/test_forward.py"
+    "::test_what_was_sent_once_is_stored_once_and_the_answer_says_no_more_than_the_new_master",
 }
 """Name of a bug that no run finds to the test that does."""
 _PLANT_AND_TEST = """
