@@ -16,6 +16,7 @@ from rmqha.kernel.batch_kernel import BatchKernel, LogBlock, Scanned
 from rmqha.kernel.python_kernel import PythonKernel
 from rmqha.sim.disk import SimDisk
 from rmqha.store.log.record import NewMessage, decode
+from rmqha.store.queue.reput import MAX_MADE_COUNT
 from rmqha.store.store import Store
 from tests.fuzz.budget import fuzz
 from tests.kernel.support import KERNELS, kernel_named
@@ -176,6 +177,22 @@ def test_dispatch_by_blocks_leaves_the_same(kernel: str, items: list[NewMessage]
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_slave_s_records_are_dispatched_in_blocks(kernel: str) -> None:
     asked = Counting(kernel_named(kernel))
-    log = _log()
+    log = log_of(message(number, queue_id=number % MAX_MADE_COUNT) for number in range(40))
     assert left_behind(log, [], asked, 1 << 20) == left_behind(log, [], None, 1 << 20)
     assert asked.scanned_count == 2 * 40, "by the queues and by the index"
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_block_of_many_queues_that_are_there_is_found_at_once(kernel: str) -> None:
+    """The bound on new queues says nothing of those that have their files."""
+    log = log_of(message(number, queue_id=number % 20) for number in range(200))
+    middle = starts(log)[100]
+    asked = Counting(kernel_named(kernel))
+    store = opened(asked)
+    for first, end in ((0, middle), (middle, len(log))):
+        asked.scan_count = 0
+        store.append_raw(store.max_phy_offset, log[first:end])
+        commit_all(store)
+    assert store.queue_range("T", 19) == (0, 10)
+    assert asked.scan_count <= 4
+    store.close()

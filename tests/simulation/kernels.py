@@ -24,7 +24,7 @@ class Counting(KernelAround):
     def __init__(self, kernel: BatchKernel) -> None:
         super().__init__(kernel)
         self.scans_in_bulk = True  # with each kernel, so that their calls can be compared
-        self.taken_count = self.scanned_count = 0
+        self.taken_count = self.scanned_count = self.scan_count = 0
 
     def sends(self, read: SendRead, rules: SendRules, ground: SendGround) -> SendsTaken:
         taken = self.kernel.sends(read, rules, ground)
@@ -33,6 +33,7 @@ class Counting(KernelAround):
 
     def scan(self, block: LogBlock) -> Scanned:
         found = self.kernel.scan(block)
+        self.scan_count += 1
         self.scanned_count += len(found.store_timestamps_ms)
         return found
 

@@ -30,7 +30,7 @@ from rmqha.store.queue.dispatcher import CommitLogDispatcher, DispatchedBlock, D
 
 MAX_MADE_COUNT = 2
 """New queues of one batch: each makes directories and a file, which takes a millisecond, ten on a busy disk."""
-_BLOCK_BYTES, _BLOCK_COUNT = 64 * 1024, 1024
+_BLOCK_BYTES, _BLOCK_COUNT, _BLOCK_QUEUE_COUNT = 64 * 1024, 1024, 1024
 _WALKED_COUNT = 64
 """Records that are read by themselves before a block is tried again."""
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_\-]{1,255}", re.ASCII)
@@ -229,21 +229,29 @@ class Reput:
         """Collect plain records that end at or below `stop`, many at a time; returns where the last one ends."""
         kernel = self._kernel
         while kernel is not None and position < stop:
+            block = self._scanned(kernel, position, stop, _BLOCK_QUEUE_COUNT)
             room = MAX_MADE_COUNT - self._first.to_make_count
-            view, file_start, file_end = self._log.file_view(position)
-            at = position - file_start
-            end = min(file_end, stop - file_start, at + _BLOCK_BYTES)
-            found = kernel.scan(LogBlock(bytes(view[at:end]), position, _BLOCK_COUNT, room, self._is_keyed))
-            if not found.store_timestamps_ms:
+            if block is not None and self._first.missing_count(block) > room:
+                block = self._scanned(kernel, position, stop, room) if room else None
+            if block is None:
                 break
-            bounds, stamps = found.bounds, found.store_timestamps_ms
-            size, newest = bounds[-1] - position, max(stamps)
-            block = DispatchedBlock(position, size, found.runs, found.topics, bounds, found.tails, newest, stamps)
             for derived in self._derived:
                 derived.collect_block(block)
-            self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, newest)
-            position = bounds[-1]
+            self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, block.store_timestamp_ms)
+            position += block.size_bytes
         return position
+
+    def _scanned(self, kernel: BatchKernel, position: int, stop: int, queue_count: int) -> DispatchedBlock | None:
+        """Plain records from `position` on, of so many queues at most; None if the first one is none of them."""
+        view, file_start, file_end = self._log.file_view(position)
+        at = position - file_start
+        end = min(file_end, stop - file_start, at + _BLOCK_BYTES)
+        found = kernel.scan(LogBlock(bytes(view[at:end]), position, _BLOCK_COUNT, queue_count, self._is_keyed))
+        if not found.store_timestamps_ms:
+            return None
+        bounds, stamps = found.bounds, found.store_timestamps_ms
+        size_bytes = bounds[-1] - position
+        return DispatchedBlock(position, size_bytes, found.runs, found.topics, bounds, found.tails, max(stamps), stamps)
 
     def _collect_records(self, position: int, stop: int, end_offset: int) -> tuple[int, bool, bool]:
         """Collect records one by one: where the last one ends; True if whole records remain for a later batch; True if
