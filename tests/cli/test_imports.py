@@ -25,7 +25,7 @@ NOT_TO_ASK = {
     "rmqha.host.access.auth_filter",
     "rmqha.host.access.peer_filter",
     "rmqha.host.disk",
-    "rmqha.host.net.quota_filter",
+    "rmqha.host.access.quota_filter",
     "rmqha.model.config.servers",
     "rmqha.ops.local.cluster_file",
     "rmqha.store.store",

@@ -67,7 +67,7 @@ class _Connection:
 
     @property
     def is_free(self) -> bool:
-        """What is written now goes to the socket, in front of nothing."""
+        """True if the next write goes to the socket at once."""
         return self.handle is not None and not self.queue and not self.is_writing
 
     def send(self, data: bytes) -> None:

@@ -65,7 +65,7 @@ async def serve(
     within `first_request_timeout_ms` is closed (`rmqha.host.net.newcomers`); a TLS handshake before it has as long.
     """
     counts = Statistics() if statistics is None else statistics
-    from rmqha.host.net.quota_filter import QuotaFilter, UnmeteredTaker
+    from rmqha.host.access.quota_filter import QuotaFilter, UnmeteredTaker
 
     door = _Door(
         service if quotas is None else QuotaFilter(service, quotas, HostClock(), counts),

@@ -22,6 +22,7 @@ from rmqha.host.access.tls_link import TlsLink
 from rmqha.host.net import network
 from rmqha.host.net.big_frames import BIG_BYTES, BigTurn
 from rmqha.host.net.boundary import Boundary
+from rmqha.host.net.calls import Calls
 from rmqha.host.net.deadlines import Deadline, Deadlines
 from rmqha.host.net.fair_queue import Place
 from rmqha.host.net.newcomers import FIRST_BYTES, Newcomer, has_known_code
@@ -48,16 +49,6 @@ MAX_QUEUED_BYTES = 64 * 1024 * 1024
 IDLE_TIMEOUT_MS = 120_000
 _LAST_WORDS_S = 1.0
 """Time (s) that a closing session may take to write what is queued."""
-
-
-class _Call:
-    """A request that waits for its response."""
-
-    __slots__ = ("done", "response")
-
-    def __init__(self) -> None:
-        self.done = trio.Event()
-        self.response: Command | None = None
 
 
 class Session:
@@ -94,12 +85,10 @@ class Session:
         self._stream = stream
         self._handle = stream.socket.fileno() if isinstance(stream, trio.SocketStream) else None
         """File descriptor of a socket: reading and writing it directly takes half of what its stream takes."""
-        self._poller, self._newcomer = poller, newcomer
-        self._half_bytes = 0
-        """Bytes of a frame that is not complete, as counted in the statistics."""
-        self._place = Place(self._serve)
-        self._is_all_read = False
-        """The last read has left nothing in the socket."""
+        self._poller, self._newcomer, self._place = poller, newcomer, Place(self._serve)
+        self._half_bytes, self._is_all_read = 0, False
+        """Bytes of a frame that is not complete, as counted in the statistics; the last read has left nothing in the
+        socket."""
         self._unread = b""
         """Bytes that were received, but has not been fed to the parser."""
         self._left: list[Command] = []
@@ -130,9 +119,8 @@ class Session:
         self._corked = self._writing = False
         self._half_written = False
         """A write is under way, or was cut off: nothing may follow the half frame."""
-        self._aborted = False
-        self._nonsense = False
-        """The peer sent what is no frame of the protocol."""
+        self._aborted = self._nonsense = False
+        """`_nonsense`: the peer sent what is no frame of the protocol."""
         self._closing = self._closed = False
         self._ended = trio.Event()
         """Nothing more will be read."""
@@ -145,8 +133,7 @@ class Session:
         self._idle_timeout_ms: int | None = None
         self._deadlines, self._kept_until = deadlines, 0.0
         self._deadline: Deadline | None = None
-        self._calls: dict[int, _Call] = {}
-        self._next_opaque = 0
+        self._calls = Calls()
 
     @property
     def closed(self) -> bool:
@@ -246,16 +233,10 @@ class Session:
         Raises UnreachableError when the session closes or no response comes in time; None leaves the time to a scope of
         the caller's, for a scope costs as much as the rest of a call.
         """
-        opaque = self._next_opaque
-        self._next_opaque = opaque + 1 & 0x7FFFFFFF
-        command.opaque = opaque
-        call = self._calls[opaque] = _Call()
+        call = self._calls.begin(command)
         try:
             self.send(command)
-            if self._nonsense:
-                raise UnreachableError(self._foreign())
-            if self._closed or self._aborted:
-                raise UnreachableError(f"{self.peer} closed the connection")
+            self._check_open("closed the connection")
             if timeout_ms is None:
                 await call.done.wait()
             else:
@@ -263,17 +244,17 @@ class Session:
                     await call.done.wait()
             if call.response is not None:
                 return call.response
-            if self._nonsense:
-                raise UnreachableError(self._foreign())
-            if self._closed:
-                raise UnreachableError(f"{self.peer} closed the connection before it answered")
+            self._check_open("closed the connection before it answered")
             self._statistics.timeout_count += 1
             raise UnreachableError(f"{self.peer} did not answer request {command.code} within {timeout_ms} ms")
         finally:
-            self._calls.pop(opaque, None)
+            self._calls.end(command)
 
-    def _foreign(self) -> str:
-        return f"{self.peer} does not speak RocketMQ's protocol: another program listens there, or it wants TLS"
+    def _check_open(self, otherwise: str) -> None:
+        if self._nonsense:
+            otherwise = "does not speak RocketMQ's protocol: another program listens there, or it wants TLS"
+        if self._nonsense or self._closed or self._aborted:
+            raise UnreachableError(f"{self.peer} {otherwise}")
 
     def close(self) -> None:
         """Stop reading, write what is queued (bounded time), close. Returns at once."""
@@ -318,8 +299,7 @@ class Session:
             self._big.end()
             # nothing of it shall wait for the garbage collector: thousands leave together
             self._deadline, self._place.serve = None, _is_gone
-            for call in self._calls.values():
-                call.done.set()
+            self._calls.give_up()
             with trio.CancelScope(shield=True):
                 await self._last_words()
                 self._statistics.queued_bytes -= self._queued_bytes
@@ -652,7 +632,7 @@ class Session:
         statistics.received_count += len(commands) + taken_count
         if self._newcomer is None:  # else its time is running
             self._stay()
-        return self._take_responses(commands)
+        return self._calls.requests_of(commands)
 
     def _stay(self) -> None:
         """Frames have come: the time in which it may be idle begins anew."""
@@ -737,19 +717,6 @@ class Session:
                 raise trio.BrokenResourceError(str(error)) from error
         if sent < len(data):
             await self._stream.send_all(memoryview(data)[sent:])
-
-    def _take_responses(self, commands: list[Command]) -> list[Command]:
-        """Hand responses to their calls; the requests remain. A response that nobody waits for is late: dropped."""
-        if not self._calls and not any(command.flag & 1 for command in commands):
-            return commands
-        requests = []
-        for command in commands:
-            if not command.flag & 1:
-                requests.append(command)
-            elif (call := self._calls.get(command.opaque)) is not None:
-                call.response = command
-                call.done.set()
-        return requests
 
     async def _flush(self) -> None:
         """Write all that is queued, also what comes while writing, in one write per turn."""

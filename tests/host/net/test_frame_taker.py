@@ -28,7 +28,7 @@ from rmqha.model.quota import Limit, QuotaLimits, Quotas
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
 from tests.host.access.test_peer_filter import sharing
-from tests.host.net.test_quota_filter import ACCOUNTS
+from tests.host.access.test_quota_filter import ACCOUNTS
 from tests.support.patience import HANG_S
 from tests.support.tracer import RecordingTracer
 

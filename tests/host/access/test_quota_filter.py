@@ -8,8 +8,8 @@ from typing import cast
 import trio
 
 from rmqha.host.access.accounts import AccessFile
+from rmqha.host.access.quota_filter import QuotaFilter
 from rmqha.host.clock import HostClock
-from rmqha.host.net.quota_filter import QuotaFilter
 from rmqha.host.net.remoting import RemotingClient, serve
 from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
