@@ -42,6 +42,11 @@ class SyncedFiles:
     """By path: bytes and CRC of a queue or a table, bytes and 0 of a log file."""
     version: int = VERSION
 
+    def forget_behind(self, offset: int) -> None:
+        """Trust no more than the log below `offset`: a killed run may have written all else."""
+        self.end_offset = min(self.end_offset, offset)
+        self.files = {name: told if name.startswith("commitlog/") else [-1, 0] for name, told in self.files.items()}
+
     @classmethod
     def parse(cls, content: bytes, where: str) -> SyncedFiles:
         """StoreError for content that is none, or of a newer version."""
@@ -128,6 +133,8 @@ class _Run:
         self._root, self._target, self._keeps, self._say = Path(root), target, keeps, say
         content = target.read(STATE)
         self._before = SyncedFiles() if content is None else SyncedFiles.parse(content, f"{target.address}/{STATE}")
+        if (mark := target.read(MARK)) is not None:
+            self._before.forget_behind(_marked(mark))
         self._view = open_store(root)
         self._now = SyncedFiles(self._view.end_offset, [list(item) for item in self._view.epochs])
         self._count = self._bytes = 0
@@ -219,6 +226,12 @@ class _Run:
     def _put(self, path: str, blocks: Iterator[bytes] | list[bytes], length_bytes: int = 0) -> None:
         self._bytes += self._target.write(path, blocks, length_bytes)
         self._count += 1
+
+
+def _marked(content: bytes) -> int:
+    """Physical offset up to which the copy counted when a run began; 0 for a mark that says nothing."""
+    words = content.split()
+    return int(words[1]) if len(words) == 2 and words[1].isdigit() else 0
 
 
 def _common_end(view: StoreView, before: SyncedFiles) -> int:

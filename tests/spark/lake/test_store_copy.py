@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rmqha.cli.main import cli
@@ -117,6 +117,7 @@ class KilledError(BaseException):
 
 
 @settings(max_examples=40)
+@example([("write", 0, False, False), ("write", 7, False, False), ("write", 1, False, True)])
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from(["write", "remove"]), st.integers(0, 25), st.booleans(), st.booleans()), max_size=4
