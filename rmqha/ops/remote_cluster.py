@@ -57,10 +57,13 @@ class RemoteCluster(ClusterState):
 
 
 def cluster_of(snapshot: ClusterSnapshot) -> RemoteCluster:
-    """The nodes of a survey. Raises UnreachableError if none of them answers."""
+    """The nodes of a survey. Raises UnreachableError if none of them answers, or those that do know nobody."""
     if not snapshot.answered:
         trouble = "; ".join(node.error for node in snapshot.nodes) or "no address is given"
         raise UnreachableError(f"nobody of that cluster answers: {trouble}")
+    if all(node.kind is ServerKind.NAME_SERVER for node in snapshot.nodes):
+        asked = ", ".join(node.address for node in snapshot.nodes)
+        raise UnreachableError(f"{asked} knows no broker and no controller: is that the name server of the cluster?")
     states = [node.replica for node in snapshot.nodes if node.replica is not None]
     told = [group.cluster_name for node in snapshot.nodes for group in node.told_groups.values()]
     names = [*told, *(state.cluster_name for state in states)]
