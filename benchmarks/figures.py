@@ -52,7 +52,7 @@ def machine_line(found: Mapping[str, Any]) -> str:
     return (
         f"{found['cores']} cores, Python {found['python']}, Linux {found['kernel']}, fdatasync median "
         f"{sync['median']:.2f} ms (max {sync['max']:.2f}), load average {found['load_average']}\n"
-        f"batch kernel {found['batch_kernel']}"
+        f"batch kernel {found.get('batch_kernel', 'not told')}"
     )
 
 

@@ -132,7 +132,8 @@ class ConnectSession:
 def test_a_session_without_a_context_is_registered_with_unknown_cores() -> None:
     given = ConnectSession()
     register(cast(Any, given))
-    (source,) = given.sources
+    source, sink = given.sources
+    assert sink.name() == "rocketmq"
     assert source.sizing is UNKNOWN and source.name() == "commitlog"
     assert given.settings == {}, "filters are not pushed"
 

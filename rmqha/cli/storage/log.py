@@ -214,10 +214,7 @@ def stat_command(directory: Path, output: str, **options: Any) -> None:
 
 
 def _timer_lines(timers: TimerLook) -> Iterator[str]:
-    yield (
-        f"timer messages: due before {time_text(timers.read_ms)} are delivered; all from entry {timers.queue_offset} on"
-        " wait"
-    )
+    yield f"timers due before {time_text(timers.read_ms)} are delivered; from entry {timers.queue_offset} on they wait"
     if timers.unit_count or timers.slot_count:
         yield (
             f"timerlog/ names {timers.unit_count}, {timers.waiting_count} of them due later; timerwheel has"
