@@ -300,7 +300,7 @@ class TestLaneWalk:
             advanced.append(real(file, lanes))
             return advanced[-1]
 
-        monkeypatch.setattr(scan_walk.native_columns, "walked", lambda *_: None)
+        monkeypatch.setattr("rmqha.scan.walk.native_columns.walked", lambda *_: None)
         monkeypatch.setattr(scan_walk, "_advance_lanes", watched)
         fast = scan_walk.walk(file, stop)
         assert advanced and advanced[0] is not None and len(advanced[0].starts) > 1000
