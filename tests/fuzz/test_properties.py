@@ -104,7 +104,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     end, queue = found.store.max_phy_offset, found.store.queue_range("T", 0)
     found.close()
     again = Broker(directory, max_hash_slot_num=64, max_index_num=4096, **keys).start()
-    assert again.store.max_phy_offset >= end and again.store.queue_range("T", 0) == queue
+    # more, if the time of a timer message has come
+    assert again.store.max_phy_offset >= end and again.store.queue_range("T", 0) >= queue
     assert again.core.driver.is_serving
     again.close()
 
