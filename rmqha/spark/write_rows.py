@@ -91,6 +91,8 @@ def written_as(kind: Any) -> str:
     """Spark's name of an Arrow type, as `check_schema` compares it."""
     if pa.types.is_timestamp(kind):
         return "timestamp"
+    if pa.types.is_list(kind):
+        return f"array<{written_as(kind.value_type)}>"  # however its elements are called, null or not
     return "map<string,string>" if pa.types.is_map(kind) else SPARK_TYPES.get(kind, str(kind))
 
 

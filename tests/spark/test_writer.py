@@ -291,3 +291,14 @@ def test_a_write_that_loses_to_another_one_leaves_that_ones_files(
     with pytest.raises(UsageError, match="in use by another process"):
         commit(root, ROW)
     assert (root / "abort").exists()
+
+
+def test_keys_of_any_arrow_list_are_written(tmp_path: Path) -> None:
+    """The name of a list's elements, and whether they may be null, say nothing."""
+    lists = pa.list_(pa.string()), pa.list_(pa.field("element", pa.string(), nullable=False))
+    for number, kind in enumerate(lists):
+        root = tmp_path / str(number)
+        row = {"topic": ["T"], "body": [b"b"], "keys": pa.array([["k1", "k2"]], kind)}
+        CommitLogWriter(str(root), CONFIG, overwrite=False).write_table(pa.table(row))
+        (batch,) = read_store(open_store(str(root)))
+        assert batch["keys"].to_pylist() == [["k1", "k2"]]
