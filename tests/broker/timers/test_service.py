@@ -12,6 +12,7 @@ from rmqha.broker.tables.timer_check import TimerProgress
 from rmqha.broker.timers.service import MAX_DELIVERY_COUNT
 from rmqha.ha.action import AckStatus
 from rmqha.model.code import ResponseCode
+from rmqha.model.error import DamagedError
 from rmqha.model.message import decode_properties, encode_properties
 from rmqha.model.offset import PhyOffset
 from rmqha.store.log.record import Record, decode
@@ -103,6 +104,20 @@ def test_switched_off(make_broker: Callable[..., Broker]) -> None:
     assert reply.code == ResponseCode.SYSTEM_ERROR and "timerWheelEnable" in (reply.remark or "")
     broker.run(4000)
     assert bodies(broker) == [b"before"]
+
+
+def test_what_cannot_be_read_when_it_comes_is_waited_for(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rotten(*_: object) -> Record:
+        raise DamagedError("planted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.store, "plain_properties", lambda *_: None)
+        patch.setattr(broker.store, "sound_record", rotten)
+        broker.ask(timed(b"rots for a while", TIMER_DELAY_SEC=3))
+        broker.run(1000)
+        assert broker.core.timers.unread_count == 1
+    broker.run(4000)
+    assert bodies(broker) == [b"rots for a while"]
 
 
 def test_many_at_once(broker: Broker) -> None:

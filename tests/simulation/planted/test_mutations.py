@@ -259,11 +259,14 @@ DIRECTED = {
     "::test_a_master_that_restarts_in_its_epoch_gives_no_stamp_twice",
     "a cut leaves the timers that are known": "tests/broker/timers/test_service.py"
     "::test_a_cut_takes_back_what_was_delivered_behind_it",
-    "a timer message that cannot be read is passed over (ruling 30)": "tests/broker/timers/test_model.py"
-    "::TestTimers::runTest",
-    "timers do not see that a clock is put back": "tests/broker/timers/test_model.py::TestTimers::runTest",
-    "timers of a slot stand as they came": "tests/broker/timers/test_model.py::TestTimers::runTest",
-    "what takes back goes before what is late": "tests/broker/timers/test_model.py::TestTimers::runTest",
+    "a timer message that cannot be read is passed over (ruling 30)": "tests/broker/timers/test_service.py"
+    "::test_what_cannot_be_read_when_it_comes_is_waited_for",
+    "timers do not see that a clock is put back": "tests/broker/timers/test_known.py"
+    "::test_nothing_behind_a_clock_that_is_put_back_is_known",
+    "timers of a slot stand as they came": "tests/broker/timers/test_waiting.py"
+    "::test_they_come_in_the_order_of_their_slots_and_offsets",
+    "what takes back goes before what is late": "tests/broker/timers/test_recall.py"
+    "::test_it_counts_though_the_clock_was_put_back_behind_what_has_been_worked_off",
     "an answer of a passed-on send says more than the master": "tests/broker/replication/test_forward.py"
     "::test_what_was_sent_once_is_stored_once_and_the_answer_says_no_more_than_the_new_master",
     "a lost answer of a passed-on send is a refusal": "tests/broker/replication/test_forward.py"
