@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -215,3 +215,19 @@ def _complete(names: Callable[[ClusterState], list[str]], context: click.Context
 def echo_json(value: Any) -> None:
     """One JSON document on standard output."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def named_values(texts: Iterable[str], option: str, example: str) -> dict[str, str]:
+    """NAME=VALUE of an option that may be given again. Raises UsageError, with the example, for what is none."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{option} {text!r} must be NAME=VALUE, for instance {example}")
+        found[name] = value
+    return found
+
+
+def storage_options(texts: Iterable[str]) -> dict[str, str]:
+    """Values of `--storage-option`, as fsspec takes them. Raises UsageError."""
+    return named_values(texts, "--storage-option", "endpoint_url=http://minio:9000")

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 import click
 
-from rmqha.cli.options import output_option
+from rmqha.cli.options import output_option, storage_options
 from rmqha.model.error import StoreError, UsageError
 
 
@@ -34,15 +34,7 @@ def sync(directory: str, target: str, storage: tuple[str, ...], keeps: bool, eve
             raise UsageError(f"{name} is not installed: run `{sys.executable} -m pip install 'rmqha[spark,fsspec]'`")
     from rmqha.spark.lake.store_copy import CopyTarget, sync_copy
 
-    options = {}
-    for text in storage:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise UsageError(
-                f"--storage-option {text!r} must be NAME=VALUE, for instance endpoint_url=http://minio:9000"
-            )
-        options[name] = value
-    copy, stopped = CopyTarget(target, options), threading.Event()
+    copy, stopped = CopyTarget(target, storage_options(storage)), threading.Event()
     if every is not None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stopped.set())

@@ -22,7 +22,7 @@ import click
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 
-from rmqha.cli.options import output_option
+from rmqha.cli.options import named_values, output_option, storage_options
 from rmqha.cli.render import console
 from rmqha.model.error import StoreError, UsageError
 from rmqha.model.printable import printable
@@ -56,7 +56,7 @@ def query_command(sql: str, paths: tuple[str, ...], options: tuple[str, ...], ou
     _check_installed("pyspark", "pyarrow")
     from rmqha.spark.queries import query
 
-    answer = query(sql, paths, dict(_option(text) for text in options), _progress())
+    answer = query(sql, paths, _reader_options(options), _progress())
     if output == "json":
         for row in _rows(answer):
             click.echo(json.dumps(row, ensure_ascii=False, default=_plain))
@@ -104,13 +104,13 @@ def archive_command(
     from rmqha.spark.options import ReadOptions
     from rmqha.spark.row_options import duration_ms, size_bytes
 
-    given = dict(_option(text) for text in options)
+    given = _reader_options(options)
     pause_ms = None if every is None else duration_ms("--every", every)
     parsed = ReadOptions.parse({**given, "paths": json.dumps(list(paths))})
     check_columns(parsed.columns)
     parts = tuple(filter(None, by.split(",")))
     say = (lambda text: click.echo(text, err=True)) if output != "json" else (lambda text: None)
-    files = ArchiveFiles(target, dict(_option(text, "--storage-option") for text in storage))
+    files = ArchiveFiles(target, storage_options(storage))
     archive = Archive(
         files, paths, given, parts, size_bytes("--batch", batch), say, form=form, catalog=catalog, compacts=compacts
     )
@@ -160,9 +160,9 @@ def restore_command(
     from rmqha.spark.write_rows import parse_write_options
     from rmqha.spark.writer import CommitLogWriter
 
-    path, config = parse_write_options({**dict(_option(text) for text in options), "path": target})
+    path, config = parse_write_options({**_reader_options(options), "path": target})
     count = 0
-    files = ArchiveFiles(archive, dict(_option(text, "--storage-option") for text in storage))
+    files = ArchiveFiles(archive, storage_options(storage))
     for found in tables(files, topics, catalog):
         CommitLogWriter(path, config, overwrite=False).write_table(found)
         count += found.num_rows
@@ -175,11 +175,8 @@ def _check_installed(*names: str) -> None:
             raise UsageError(f"{name} is not installed: run `{sys.executable} -m pip install 'rmqha[spark]'`")
 
 
-def _option(text: str, kind: str = "--option") -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise UsageError(f"{kind} {text!r} must be NAME=VALUE, for instance topic=orders")
-    return name, value
+def _reader_options(texts: Sequence[str]) -> dict[str, str]:
+    return named_values(texts, "--option", "topic=orders")
 
 
 def _progress() -> Callable[[str], None]:
