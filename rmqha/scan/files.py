@@ -40,7 +40,7 @@ KNOWN_COUNT = 4096
 NEIGHBOURS = 64
 """The queues of so many records before a damaged one are asked for it."""
 _EPOCH_LINE = re.compile(r"\d+-\d+")
-_WRITE_MARK = re.compile(rb"1 (\d+)\n")
+WRITE_MARK = re.compile(rb"1 (\d+)\n")
 """Content of `rmqha.write`: a write is under way, or was broken off; what stands behind this offset does not count."""
 
 
@@ -458,7 +458,7 @@ class _Look:
         content = self._storage.content(path)
         if content is None:
             return None
-        found = _WRITE_MARK.fullmatch(content)
+        found = WRITE_MARK.fullmatch(content)
         if found is None:
             raise StoreError(f"{path}: expected version 1 and an offset, found {content[:60]!r}: use a newer release")
         return int(found[1])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -96,19 +96,35 @@ def written_as(kind: Any) -> str:
     return "map<string,string>" if pa.types.is_map(kind) else SPARK_TYPES.get(kind, str(kind))
 
 
-def check_schema(columns: Mapping[str, str]) -> None:
-    """Raise UsageError, one sentence, unless a DataFrame with these columns and types can be written."""
+class WriterWords(NamedTuple):
+    """The words in which a writer says which columns it takes: `rocketmq` `send`s, a column is `sent`."""
+
+    name: str
+    verb: str
+    participle: str
+
+
+COMMITLOG = WriterWords("commitlog", "write", "written")
+
+
+def check_schema(
+    columns: Mapping[str, str], words: WriterWords = COMMITLOG, passed_over: Collection[str] = MADE_ANEW
+) -> None:
+    """Raise UsageError, one sentence, unless a DataFrame with these columns and types can be written. Columns that are
+    `passed_over` may be there and are not looked at."""
+    name_of, verb, participle = words
     for name, kind in columns.items():
-        if name in MADE_ANEW:
+        if name in passed_over:
             continue
         if name not in COLUMNS:
             near = difflib.get_close_matches(name, COLUMNS, n=1, cutoff=0.0)[0]
-            raise UsageError(f"commitlog cannot write a column {name}; the nearest one is {near}")
+            raise UsageError(f"{name_of} cannot {verb} a column {name}; the nearest one is {near}")
         if kind not in COLUMNS[name]:
-            raise UsageError(f"commitlog's column {name} is written from {' or '.join(COLUMNS[name])}, not from {kind}")
+            kinds = " or ".join(COLUMNS[name])
+            raise UsageError(f"{name_of}'s column {name} is {participle} from {kinds}, not from {kind}")
     for name in ("topic", "body"):
         if name not in columns:
-            raise UsageError(f"commitlog needs a column {name} to write")
+            raise UsageError(f"{name_of} needs a column {name} to {verb}")
 
 
 def properties_of(row: Mapping[str, Any]) -> bytes:

@@ -22,7 +22,7 @@ import numpy as np
 
 from rmqha.model.error import StoreError, UsageError
 from rmqha.scan.api import StoreView, open_store
-from rmqha.scan.files import CONFIRM_OFFSET_AT
+from rmqha.scan.files import CONFIRM_OFFSET_AT, WRITE_MARK
 from rmqha.scan.queues import BATCH_UNIT_BYTES, UNIT_BYTES
 
 STATE, MARK = "rmqha.sync", "rmqha.write"
@@ -230,8 +230,8 @@ class _Run:
 
 def _marked(content: bytes) -> int:
     """Physical offset up to which the copy counted when a run began; 0 for a mark that says nothing."""
-    words = content.split()
-    return int(words[1]) if len(words) == 2 and words[1].isdigit() else 0
+    found = WRITE_MARK.fullmatch(content)
+    return int(found[1]) if found is not None else 0
 
 
 def _common_end(view: StoreView, before: SyncedFiles) -> int:

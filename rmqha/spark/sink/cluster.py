@@ -36,7 +36,7 @@ from rmqha.host.clock import local_month_ms
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY, PROPERTY_WAIT, unique_key
 from rmqha.spark.row_options import count, duration_ms
-from rmqha.spark.write_rows import COLUMNS, MADE_ANEW
+from rmqha.spark.write_rows import MADE_ANEW, WriterWords, check_schema
 
 OPTIONS = {
     "namesrv": "name servers, host:port, several parted by semicolons",
@@ -47,6 +47,7 @@ OPTIONS = {
     "compression": "zlib (default), lz4, zstd or none, of bodies over 4 KiB",
     "securityFile": "how to ask secured servers: tls.*, accessKey, secretKey; a file that each worker has",
 }
+WORDS = WriterWords("rocketmq", "send", "sent")
 THEIRS = ("bornTimestamp", "storeTimestamp", "reconsumeTimes", *MADE_ANEW)
 """Columns that a read gives and the cluster makes anew."""
 SET_BY_BROKERS = frozenset((PROPERTY_WAIT, "CLUSTER", "MSG_REGION", "TRACE_ON", "__CRC32#"))
@@ -103,17 +104,7 @@ class SendOptions:
 
 def check_columns(columns: Mapping[str, str]) -> None:
     """Raise UsageError, one sentence, unless rows with these columns and Spark types can be sent."""
-    for name, kind in columns.items():
-        if name in THEIRS:
-            continue
-        if name not in COLUMNS:
-            near = difflib.get_close_matches(name, COLUMNS, n=1, cutoff=0.0)[0]
-            raise UsageError(f"rocketmq cannot send a column {name}; the nearest one is {near}")
-        if kind not in COLUMNS[name]:
-            raise UsageError(f"rocketmq's column {name} is sent from {' or '.join(COLUMNS[name])}, not from {kind}")
-    for name in ("topic", "body"):
-        if name not in columns:
-            raise UsageError(f"rocketmq needs a column {name} to send")
+    check_schema(columns, WORDS, THEIRS)
 
 
 class RocketmqSink(DataSource):
