@@ -19,7 +19,7 @@ from rmqha.ops.survey import BootstrapAddresses, Extent, Survey
 FIND_S = 3.0
 NOWHERE = Path("/dev/null")
 """Directory of a cluster that has none here: nothing can be in it, and nothing can be written into it."""
-_KINDS = {
+KINDS = {
     ServerKind.NAME_SERVER: NodeKind.NAMESRV,
     ServerKind.CONTROLLER: NodeKind.CONTROLLER,
     ServerKind.BROKER: NodeKind.BROKER,
@@ -78,7 +78,7 @@ def _record(node: NodeReport) -> NodeRecord:
     is_controller = node.kind is ServerKind.CONTROLLER
     return RemoteNode(
         node.title,
-        _KINDS[node.kind].value,
+        KINDS[node.kind].value,
         node.address,
         node.address if is_controller else "",
         node.group if node.kind is ServerKind.BROKER else "",

@@ -10,16 +10,10 @@ from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.finding import Finding, warn
-from rmqha.ops.local.node_kind import NodeKind
-from rmqha.ops.remote_cluster import FIND_S, cluster_of
+from rmqha.ops.remote_cluster import FIND_S, KINDS, cluster_of
 from rmqha.ops.snapshot import ClusterSnapshot, NodeReport, ServerKind
 from rmqha.ops.survey import BootstrapAddresses, Survey
 
-KINDS = {
-    ServerKind.NAME_SERVER: NodeKind.NAMESRV,
-    ServerKind.CONTROLLER: NodeKind.CONTROLLER,
-    ServerKind.BROKER: NodeKind.BROKER,
-}
 NOT_FROM_HERE = "files, disks, syncs, descriptors and memory are seen on the machine itself"
 
 
