@@ -28,6 +28,7 @@ from rmqha.spark.lake.files import ArchiveFiles
 from rmqha.spark.lake.form import escaped
 from rmqha.spark.lake.manifest import batches
 from tests.scan.test_api import unpack
+from tests.spark.lake.killing import KilledError, die_in
 from tests.store.log_writer import LogWriter, Message
 from tests.support.patience import HANG_S, until
 
@@ -77,10 +78,6 @@ def test_each_message_stands_in_the_directory_of_its_topic_and_day(tmp_path: Pat
     assert (tmp_path / "a" / "topic=%25RETRY%25a-b" / "day=2023-11-15").is_dir()
 
 
-class KilledError(BaseException):
-    """The archiver ends here."""
-
-
 STEPS = ("write", "move", "open_output", "sync", "remove", "clear", "exists")
 
 
@@ -96,7 +93,7 @@ def test_each_message_once_whatever_is_killed_when(
     for round_number, (step, count, is_before, joins) in enumerate(kills):
         log(root / "s", 20 + 10 * round_number)
         with pytest.MonkeyPatch.context() as patch:
-            _die_in(patch, ArchiveFiles, step, count, is_before)
+            die_in(patch, ArchiveFiles, step, count, is_before)
             with suppress(KilledError):
                 run(root / "a", root / "s", compacts=joins)
     log(root / "s", 70)
@@ -169,7 +166,7 @@ def test_a_table_has_each_message_once_whatever_is_killed_when(tmp_path: Path, f
     ):
         log(tmp_path / "s", count)
         with pytest.MonkeyPatch.context() as patch:
-            _die_in(patch, owner, step, left, is_before)
+            die_in(patch, owner, step, left, is_before)
             with suppress(KilledError):
                 run(tmp_path / "a", tmp_path / "s", form=form)
         count += 4
@@ -196,21 +193,6 @@ def test_a_table_of_other_columns_takes_no_more_rows(tmp_path: Path) -> None:
     other = {"propertiesAs": "map"}
     with pytest.raises(UsageError, match=f"{tmp_path / 'a'} takes no more rows: "):
         Archive(ArchiveFiles(str(tmp_path / "a")), [str(tmp_path / "s")], other, form="delta").run()
-
-
-def _die_in(patch: pytest.MonkeyPatch, owner: Any, step: str, count: int, is_before: bool) -> None:
-    called, left = getattr(owner, step), [count]
-
-    def call(self: Any, *arguments: Any) -> Any:
-        left[0] -= 1
-        if left[0] < 0 and is_before:
-            raise KilledError
-        found = called(self, *arguments)
-        if left[0] < 0:
-            raise KilledError
-        return found
-
-    patch.setattr(owner, step, call)
 
 
 KILLED = """

@@ -17,6 +17,7 @@ from rmqha.model.error import UsageError
 from rmqha.scan.api import RowFilter, open_store, read_store
 from rmqha.spark.lake.store_copy import CopyReport, CopyTarget, sync_copy
 from tests.scan.test_api import unpack
+from tests.spark.lake.killing import KilledError, die_in
 from tests.store.log_writer import LogWriter, Message
 
 
@@ -112,10 +113,6 @@ def test_files_that_the_store_lets_go_leave_the_copy_unless_they_are_kept(tmp_pa
     assert len(rows(tmp_path / "kept")) == 310
 
 
-class KilledError(BaseException):
-    """The copier ends here."""
-
-
 @settings(max_examples=40)
 @example([("write", 0, False, False), ("write", 7, False, False), ("write", 1, False, True)])
 @given(
@@ -131,7 +128,7 @@ def test_a_copy_is_readable_and_right_whatever_is_killed_when(
     for name, left, is_before, cuts in steps:
         log(store, count, epoch_2_from=40 if cuts else None)
         with pytest.MonkeyPatch.context() as patch:
-            _die_in(patch, name, left, is_before)
+            die_in(patch, CopyTarget, name, left, is_before)
             with suppress(KilledError):
                 sync(store, copy)
                 whole = True
@@ -148,21 +145,6 @@ def _rows_before(held: list[bytes]) -> list[bytes]:
     """The messages of one of the two histories."""
     plain = [b"%d" % number for number in range(len(held))]
     return plain if held == plain else [*plain[:40], *(b"other %d" % number for number in range(40, len(held)))]
-
-
-def _die_in(patch: pytest.MonkeyPatch, name: str, count: int, is_before: bool) -> None:
-    called, left = getattr(CopyTarget, name), [count]
-
-    def call(self: CopyTarget, *arguments: Any) -> Any:
-        left[0] -= 1
-        if left[0] < 0 and is_before:
-            raise KilledError
-        found = called(self, *arguments)
-        if left[0] < 0:
-            raise KilledError
-        return found
-
-    patch.setattr(CopyTarget, name, call)
 
 
 def test_a_real_store_is_copied_by_the_command_and_found_whole(tmp_path: Path) -> None:
