@@ -77,7 +77,7 @@ async def _answers(client: RemotingClient, address: str, codes: tuple[Code, ...]
 
 
 async def recorded(cluster: Cluster) -> dict[str, Answers]:
-    """What the nodes of a real group say, by name; the controller's under "controller"."""
+    """Answers of the nodes of a real group, by name; the controller's under "controller"."""
     nodes = cluster.state.nodes
     async with RemotingClient() as client:
         found = {name: await _answers(client, nodes[name].address, OF_BROKERS) for name in BROKERS}

@@ -78,7 +78,7 @@ def show(title: str, rows: Sequence[Row]) -> None:
 
 
 def cell(value: Any) -> str:
-    """As tables show it."""
+    """Text of a value in a table."""
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"
     return str(value)

@@ -55,8 +55,9 @@ _NO_TOPIC = b""
 """The topic of entries that take others back: they are no messages that wait."""
 _TIME_BITS = 48
 _TIME_MASK = (1 << _TIME_BITS) - 1
-_WHEEL_STEPS = 7 * 86_400
-"""RocketMQ's wheel has a slot for each step of the precision, for so many steps back and ahead."""
+_DAY_STEPS = 86_400
+"""RocketMQ's wheel has a slot for each step of the precision, for seven times so many steps back and ahead: days, with
+the usual precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +292,7 @@ class TimerService:
         """Times that RocketMQ's wheel has no slot for become some that it has: what is late comes at once, what comes
         later is called rolled, and has an odd time as those that are."""
         read_ms, newest = self._progress.read_ms, self._taken_offset - 1
-        day_ms = _WHEEL_STEPS // 7 * precision_ms
+        day_ms = _DAY_STEPS * precision_ms
         least_ms, last_ms = max(read_ms, wall_ms - day_ms), wall_ms + 6 * day_ms | 1
         assert 0 < last_ms <= _TIME_MASK, f"a wall time of {wall_ms} ms"
         waiting = [

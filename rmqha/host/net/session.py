@@ -90,7 +90,7 @@ class Session:
         """Bytes of a frame that is not complete, as counted in the statistics; the last read has left nothing in the
         socket."""
         self._unread = b""
-        """Bytes that were received, but has not been fed to the parser."""
+        """Bytes that were received, but have not been fed to the parser."""
         self._left: list[Command] = []
         """Requests that wait for the next slice."""
         self._works: deque[Iterator[Pause | None]] = deque()
