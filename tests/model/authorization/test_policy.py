@@ -60,19 +60,30 @@ POLICIES = st.lists(st.tuples(st.sampled_from(list(PolicyType)), st.lists(ENTRIE
 )
 ACCESSES = st.builds(
     Access,
-    TYPES,
-    NAMES,
-    st.frozensets(st.sampled_from([Action.PUB, Action.SUB, Action.GET, Action.UPDATE]), min_size=1),
+    type=TYPES,
+    name=NAMES,
+    any_of=st.frozensets(st.sampled_from([Action.PUB, Action.SUB, Action.GET, Action.UPDATE]), min_size=1),
+    again_of=st.lists(st.tuples(NAMES, NAMES), max_size=2).map(tuple),
 )
 HOSTS = st.sampled_from(["10.0.0.1", "10.0.0.200", "10.0.1.1", "::1", "fd00::7", "127.0.0.1", "?"])
 
 
 def reference(policies: Policies, access: Access, host: str) -> str:
+    deciding = _deciding(policies, access, host)
+    if not deciding:
+        return "no matched policies."
+    used = [deciding]
+    if deciding[0].resource.pattern is not ResourcePattern.LITERAL:
+        for pair in access.again_of:
+            for type_, name in zip((ResourceType.GROUP, ResourceType.TOPIC), pair, strict=True):
+                used.append(_deciding(policies, access._replace(type=type_, name=name), host))
+    return "" if all(entry.allows for entries in used for entry in entries) else "the decision is deny."
+
+
+def _deciding(policies: Policies, access: Access, host: str) -> list[PolicyEntry]:
     for kind in (PolicyType.CUSTOM, PolicyType.DEFAULT):
         entries = [entry for policy in policies if policy.type is kind for entry in policy.entries]
         fitting = [entry for entry in entries if _fits(entry, access, host)]
-        if not fitting:
-            continue
         own_type = [entry for entry in fitting if entry.resource.type is not ResourceType.ANY]
         for stage in (
             [entry for entry in own_type if entry.resource.pattern is ResourcePattern.LITERAL],
@@ -81,8 +92,8 @@ def reference(policies: Policies, access: Access, host: str) -> str:
             [entry for entry in fitting if entry.resource.type is ResourceType.ANY],
         ):
             if stage:
-                return "" if all(entry.allows for entry in stage) else "the decision is deny."
-    return "no matched policies."
+                return stage
+    return []
 
 
 def _longest(entries: list[PolicyEntry]) -> list[PolicyEntry]:
