@@ -26,20 +26,17 @@ from rmqha.inspect.look import (
     StoreLook,
     queue_directories,
 )
-from rmqha.model.config.delay_level import DEFAULT_DELAY_LEVELS, SCHEDULE_TOPIC, parse_delay_levels
+from rmqha.model.config.delay_level import SCHEDULE_TOPIC
 from rmqha.model.error import RmqhaError
 from rmqha.model.message import (
-    MAX_REMEMBERED_TAGS_BYTES,
-    PROPERTY_DELAY,
     PROPERTY_INNER_NUM,
-    PROPERTY_TAGS,
     SYS_FLAG_INNER_BATCH,
     find_property,
-    tags_code,
 )
 from rmqha.port import ReadDisk
 from rmqha.store.log.record import SYS_COMMIT, SYS_TRANSACTION, Located
 from rmqha.store.queue.reput import valid_topic
+from rmqha.store.queue.tags_codes import TagsCodes
 from rmqha.wire import lenient_json
 
 MAX_GAP_COUNT = 1 << 20
@@ -49,9 +46,8 @@ EXTENSION_DIRECTORY = "consumequeue_ext"
 LITE_PREFIX = "%LMQ%"
 """Queues of these topics hold records of other topics (RocketMQ's multi-dispatch)."""
 UNITS_AT_ONCE = 1024
-DELAY_LEVELS_MS = parse_delay_levels(DEFAULT_DELAY_LEVELS)
 ADVICE = "rmqha fsck --repair makes the queue anew from the log"
-_TAGS, _DELAY, _INNER_NUM = (name.encode() for name in (PROPERTY_TAGS, PROPERTY_DELAY, PROPERTY_INNER_NUM))
+_INNER_NUM = PROPERTY_INNER_NUM.encode()
 
 QueueKey = tuple[bytes, int]
 
@@ -60,34 +56,17 @@ class UnitCodec:
     """Entries that the queues must have for a record."""
 
     def __init__(self) -> None:
-        self._tags: dict[bytes, int] = {}
-
-    def tags_code(self, topic: bytes, properties: bytes, stored_ms: int) -> int:
-        if topic == SCHEDULE_TOPIC.encode():
-            delay = find_property(properties, _DELAY)
-            if delay is not None and delay.isdigit() and int(delay[:9]) > 0:
-                return stored_ms + DELAY_LEVELS_MS[min(int(delay[:9]), len(DELAY_LEVELS_MS)) - 1]
-        tags = find_property(properties, _TAGS)
-        if not tags:
-            return 0
-        code = self._tags.get(tags)
-        if code is None:
-            code = tags_code(tags.decode("utf-8", "replace"))
-            if len(tags) <= MAX_REMEMBERED_TAGS_BYTES:
-                if len(self._tags) > 10_000:
-                    self._tags.clear()
-                self._tags[tags] = code
-        return code
+        self._tags_codes = TagsCodes()
 
     def unit(self, position: int, parts: Located, topic: bytes, properties: bytes) -> bytes:
         """20 bytes."""
-        return UNIT.pack(position, parts[0], self.tags_code(topic, properties, parts[10]))
+        return UNIT.pack(position, parts[0], self._tags_codes.code(topic, properties, parts[10]))
 
     def batch_unit(self, position: int, parts: Located, topic: bytes, properties: bytes) -> bytes:
         """46 bytes."""
         count = find_property(properties, _INNER_NUM) if parts[1] & SYS_FLAG_INNER_BATCH else None
         number = int(count) if count is not None and count.isdigit() and len(count) < 5 else 1
-        code = self.tags_code(topic, properties, parts[10])
+        code = self._tags_codes.code(topic, properties, parts[10])
         return BATCH_UNIT.pack(position, parts[0], code, parts[10], parts[3], number, -1, 0)
 
 

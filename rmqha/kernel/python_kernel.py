@@ -29,6 +29,7 @@ from rmqha.kernel.batch_kernel import (
     SendsTaken,
 )
 from rmqha.kernel.index_entries import PythonIndexKernel
+from rmqha.kernel.key_hash import property_value
 from rmqha.kernel.log_scan import scan
 from rmqha.kernel.send_answer import Answer, json_answer, rocketmq_answer, store_host
 from rmqha.kernel.send_header import Send, json_send, rocketmq_send
@@ -145,7 +146,7 @@ class _Batch:
         run = self._runs.get((topic, queue_text)) or self._new_run(topic, queue_text)
         if run is None:
             return False
-        key = _value(properties, _UNIQUE, _UNIQUE_INSIDE)
+        key = property_value(properties, _UNIQUE, _UNIQUE_INSIDE)
         if not key or b"\x01" in key:
             return False
         if is_batch:
@@ -158,7 +159,7 @@ class _Batch:
             self.message_counts.append(len(bounds))
             self._answers.append(answer(opaque, ids, queue_text, run.next_offset - len(bounds), key))
             return True
-        tags = _value(properties, _TAGS, _TAGS_INSIDE)
+        tags = property_value(properties, _TAGS, _TAGS_INSIDE)
         if properties and properties[-1] != PROPERTY_SEPARATOR:
             properties += b"\x02"
         properties += rules.own_properties
@@ -346,7 +347,7 @@ def _parts(body: bytes, max_properties_bytes: int) -> list[_Part]:
             return []
         properties = body[body_end + _LENGTH_BYTES : stop]
         properties_bytes = len(properties)
-        tags = _value(properties, _TAGS, _TAGS_INSIDE)
+        tags = property_value(properties, _TAGS, _TAGS_INSIDE)
         if (
             properties_bytes != (body[body_end] << 8) + body[body_end + 1]
             or properties_bytes > max_properties_bytes
@@ -358,19 +359,6 @@ def _parts(body: bytes, max_properties_bytes: int) -> list[_Part]:
         parts.append((start, body_end, stop, flag, tags))
         at = stop
     return parts
-
-
-def _value(properties: bytes, name: bytes, inside: bytes) -> bytes | None:
-    """A property's value, `find_property` written out: a repeated name keeps its last value."""
-    at = properties.rfind(inside)
-    if at >= 0:
-        at += len(inside)
-    elif properties.startswith(name):
-        at = len(name)
-    else:
-        return None
-    end = properties.find(b"\x02", at)
-    return properties[at:] if end < 0 else properties[at:end]
 
 
 def _tags_code(tags: bytes) -> int:

@@ -334,7 +334,7 @@ class BatchConsumeQueues(QueueTable[BatchConsumeQueue]):
             count = message_count(sys_flag, properties)
         except BadRecordError as error:
             raise bad_record(self._log, phy_offset, error) from None
-        code = self._queues.code(topic, properties, stored)
+        code = self._queues.tags_codes.code(topic, properties, stored)
         unit = BatchUnit(phy_offset, size, code, stored, queue_offset, count)
         self._collected.setdefault((topic, queue_id), []).append(unit)
 

@@ -11,13 +11,7 @@ from itertools import repeat
 from operator import sub
 
 from rmqha.model.config.delay_level import DEFAULT_DELAY_LEVELS, SCHEDULE_TOPIC, parse_delay_levels
-from rmqha.model.message import (
-    MAX_REMEMBERED_TAGS_BYTES,
-    PROPERTY_DELAY,
-    PROPERTY_TAGS,
-    find_property,
-    tags_code,
-)
+from rmqha.model.message import PROPERTY_TAGS
 from rmqha.port import Disk, Tracer
 from rmqha.store.log.commit_log import DIRECTORY as LOG_DIRECTORY
 from rmqha.store.log.commit_log import CommitLog
@@ -31,6 +25,7 @@ from rmqha.store.queue.queue_check import UNIT as UNIT
 from rmqha.store.queue.queue_check import UNIT_BYTES as UNIT_BYTES
 from rmqha.store.queue.queue_check import ordered_count
 from rmqha.store.queue.queue_table import QueueTable, UnitFiles
+from rmqha.store.queue.tags_codes import TagsCodes
 
 DIRECTORY = "consumequeue"
 UNREADABLE = "remove this replica's directory consumequeue: it is made anew from the log; and look at the disk"
@@ -39,7 +34,6 @@ PREFILL = UNIT.pack(0, PREFILL_SIZE, 0)
 """A unit without a message: below the first message of a queue that does not start at 0."""
 MAX_GAP_COUNT = 1 << 20
 _TAGS = PROPERTY_TAGS.encode()
-_DELAY = PROPERTY_DELAY.encode()
 _CHOICES = "remove this replica's store and let it copy the group's, if another replica has this record whole"
 
 
@@ -290,7 +284,7 @@ class ConsumeQueues(QueueTable[ConsumeQueue]):
     ) -> None:
         super().__init__(disk, file_size_bytes)
         self._tracer = tracer
-        self._delay_levels_ms = delay_levels_ms
+        self.tags_codes = TagsCodes(delay_levels_ms)
         self.batch_topics: Set[str] = frozenset()
         self.starts: Mapping[tuple[str, int], int] = {}
         """First offsets of queues without a file, other than 0."""
@@ -301,7 +295,6 @@ class ConsumeQueues(QueueTable[ConsumeQueue]):
         self.to_make_count = 0
         """Entries to make of what was collected: per queue, runs of consecutive units with the entry number of the
         first."""
-        self._tags: dict[bytes, int] = {}
 
     def _new(self, topic: str, queue_id: int) -> ConsumeQueue:
         start = self.starts.get((topic, queue_id), 0)
@@ -324,7 +317,7 @@ class ConsumeQueues(QueueTable[ConsumeQueue]):
         ):
             return
         self.collect_units(
-            topic, queue_id, queue_offset, UNIT.pack(phy_offset, size, self.code(topic, properties, stored))
+            topic, queue_id, queue_offset, UNIT.pack(phy_offset, size, self.tags_codes.code(topic, properties, stored))
         )
 
     def collect_run(self, run: DispatchedRun) -> None:
@@ -333,7 +326,7 @@ class ConsumeQueues(QueueTable[ConsumeQueue]):
             return
         codes: Iterable[int] = repeat(0)
         if topic == SCHEDULE_TOPIC or _TAGS in b"".join(tails):
-            codes = [self.code(topic, tail[2:], stored) for tail in tails]
+            codes = [self.tags_codes.code(topic, tail[2:], stored) for tail in tails]
         units = b"".join(map(UNIT.pack, bounds, map(sub, bounds[1:], bounds), codes))
         self.collect_units(topic, run.queue_id, run.queue_offset, units)
 
@@ -357,24 +350,6 @@ class ConsumeQueues(QueueTable[ConsumeQueue]):
             runs[-1][1].extend(units)
         else:
             runs.append((queue_offset, bytearray(units)))
-
-    def code(self, topic: str, properties: bytes, stored: int) -> int:
-        """tagsCode of a record's entry."""
-        if topic == SCHEDULE_TOPIC:
-            delay = find_property(properties, _DELAY)
-            if delay is not None and delay.isdigit() and int(delay[:9]) > 0:
-                return stored + self._delay_levels_ms[min(int(delay[:9]), len(self._delay_levels_ms)) - 1]
-        tags = find_property(properties, _TAGS)
-        if not tags:
-            return 0
-        code = self._tags.get(tags)
-        if code is None:
-            code = tags_code(tags.decode("utf-8", "replace"))
-            if len(tags) <= MAX_REMEMBERED_TAGS_BYTES:
-                if len(self._tags) > 10_000:
-                    self._tags.clear()
-                self._tags[tags] = code
-        return code
 
     def write(self) -> None:
         for key, runs in self._runs.items():
