@@ -249,7 +249,7 @@ class BrokerCore:
         parts = (*asked, self.timer_requests, users, self.send, selectors, self.queue_ends, self.read_repair, self.pops)
         appending = self.send, self.pull, self.send_back, self.transactions, self.recalls
         return BrokerProcessor(
-            *appending, self.pops, consumers, parts, self.room, lambda: driver.is_log_free, driver.catch_up
+            *appending, self.pops, consumers, parts, self.room, self._shell, lambda: driver.is_log_free, driver.catch_up
         )
 
     def _repair_settled(self) -> None:

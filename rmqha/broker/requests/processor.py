@@ -8,9 +8,9 @@ from typing import Protocol
 from rmqha.broker.replication.tail_room import NOMINAL_BYTES, TailRoom
 from rmqha.broker.requests.consumer_requests import ConsumerRequests
 from rmqha.broker.requests.pull import PullProcessor
-from rmqha.broker.requests.request import Channel, Handler, RequestError, Steps, Work
+from rmqha.broker.requests.request import Channel, Handler, RequestError, Steps, Work, not_admitted
 from rmqha.broker.requests.retry import SendBackProcessor
-from rmqha.broker.requests.send import SendProcessor
+from rmqha.broker.requests.send import SendHolder, SendProcessor
 from rmqha.broker.services.transaction_service import TransactionService
 from rmqha.broker.timers.recall import RecallProcessor
 from rmqha.ha.log_writes import WAITS
@@ -32,6 +32,8 @@ _APPENDS = frozenset(
 )
 """Small requests that append a record, of one that was sent before."""
 _SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
+_HELD = _SENDS | _APPENDS - {RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.RESUME_CHECK_HALF_MESSAGE}
+"""Requests that wait for the end of a switch."""
 
 _BESIDE_THE_LOG = frozenset(
     {
@@ -79,12 +81,15 @@ class BrokerProcessor:
         consumers: ConsumerRequests,
         parts: Iterable[Handlers],
         room: TailRoom,
+        holder: SendHolder,
         is_log_free: Callable[[], bool],
         catch_up: Callable[[], None],
     ) -> None:
-        """While not `is_log_free` only what never looks at the log is answered. `catch_up` comes before a look at the
+        """While not `is_log_free` only what never looks at the log is answered, and sends wait with the `holder` if it
+        takes them. `catch_up` comes before a look at the
         queues: who was told of a message finds it there."""
         self._is_log_free, self._catch_up = is_log_free, catch_up
+        self._hold = holder.hold
         self._room = room
         self._send = send
         self._pull = pull
@@ -118,7 +123,7 @@ class BrokerProcessor:
         sends: list[Command] = []
         for command in commands:
             if command.code not in _BESIDE_THE_LOG and not self._is_log_free():
-                self._refuse(channel, command)
+                self._put_off(channel, command)
                 continue
             if command.code in _SENDS:
                 sends.append(command)
@@ -132,9 +137,12 @@ class BrokerProcessor:
         if sends:
             self._send.process(channel, sends)
 
-    def _refuse(self, channel: Channel, command: Command) -> None:
+    def _put_off(self, channel: Channel, command: Command) -> None:
+        """A switch writes its epoch: a client that is refused for that uses up its tries at once."""
+        if command.code in _HELD and self._hold(channel, [command]):
+            return
         if not command.is_oneway:
-            channel.send(command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, {}, remark=WAITS))
+            channel.send(not_admitted(command, ResponseCode.SERVICE_NOT_AVAILABLE, WAITS))
 
     def _one(self, channel: Channel, command: Command) -> None:
         reply: Command | Work | None

@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from rmqha.broker.loops import BrokerLoops
+from rmqha.broker.requests.request import FORWARDED, UNWRITTEN
 from rmqha.ha.log_writes import WAITS
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.epoch import EpochEntry, EpochHistory
@@ -50,6 +51,32 @@ def test_only_requests_that_look_at_no_log_are_answered_meanwhile(hung: Broker) 
     hung.shell.end_change()
     assert state(hung)["diskProblem"] == ""
     assert hung.ask(Command(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})).code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        send_command("T"),
+        Command(RequestCode.END_TRANSACTION),
+        Command(RequestCode.RECALL_MESSAGE),
+        Command(RequestCode.ACK_MESSAGE),
+        Command(RequestCode.BATCH_ACK_MESSAGE),
+        Command(RequestCode.CHANGE_MESSAGE_INVISIBLETIME),
+    ],
+    ids=lambda command: str(command.code),
+)
+def test_sends_and_acks_wait_for_the_end_of_the_switch_meanwhile(hung: Broker, command: Command) -> None:
+    """Apache's Java producer gives up after three refusals, which takes it less than the epoch's write."""
+    hung.shell.holds = True
+    channel = FakeChannel()
+    hung.core.processor.received(channel, [command])
+    assert (channel.sent, hung.shell.held) == ([], [command])
+
+
+def test_who_has_passed_a_send_on_hears_that_nothing_of_it_is_written(hung: Broker) -> None:
+    command = send_command("T")
+    command.ext[FORWARDED] = "127.0.0.1:1"
+    assert hung.ask(command).ext == {UNWRITTEN: "true"}
 
 
 def test_no_loop_looks_at_the_log_meanwhile(hung: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
