@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from itertools import chain
 from zlib import crc32
@@ -44,6 +44,7 @@ from rmqha.broker.tables.offsets import OffsetTable
 from rmqha.broker.tables.queue_max_offsets import QueueMaxOffsets
 from rmqha.broker.tables.topics import TopicTable
 from rmqha.broker.timers import hand_over
+from rmqha.broker.timers.message import TIMER_QUEUE_ID
 from rmqha.broker.timers.recall import RecallProcessor
 from rmqha.broker.timers.requests import TimerRequests
 from rmqha.broker.timers.service import TimerRules, TimerService
@@ -57,7 +58,7 @@ from rmqha.model.code import RequestCode
 from rmqha.model.config.delay_level import parse_delay_levels
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import Role
-from rmqha.model.message import UniqueKeys
+from rmqha.model.message import TIMER_TOPIC, UniqueKeys
 from rmqha.model.offset import BrokerId, Epoch, QueueOffset
 from rmqha.model.quota import QuotaLimits, Quotas
 from rmqha.port import Clock, Disk, IdentityStore, Tracer
@@ -68,6 +69,10 @@ from rmqha.store.store import Store
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 from rmqha.wire.state.replica_state import ReplicaState
+
+TICK_MS = 100
+"""Longest delay (ms) of a message with a delay level beyond its time."""
+TIMER_ENTRIES = TIMER_TOPIC, TIMER_QUEUE_ID
 
 
 class _GroupView:
@@ -314,8 +319,11 @@ class BrokerCore:
         restored = self.topics.restore(self.store.queues(), self.store.batch_topics)
         if restored:
             self._tracer.event("topics_restored", topics=restored)
+        self._shell.wake_schedule()
 
-    def dispatched(self, grown: Iterable[tuple[str, int]]) -> None:
+    def dispatched(self, grown: Collection[tuple[str, int]]) -> None:
+        if TIMER_ENTRIES in grown:
+            self._shell.wake_schedule()
         self.pull.dispatched(grown)
         self.pops.dispatched(grown)
 
@@ -343,6 +351,13 @@ class BrokerCore:
             self.schedule.deliver()
             self.timers.deliver()
             self.pops.step()
+
+    def pause_ms(self) -> int:
+        """Time after which `deliver` may find something that is due; entries that come and what is acknowledged wake
+        it before."""
+        if not self.driver.is_log_free or self.schedule.is_waiting or self.pops.is_stepping:
+            return TICK_MS
+        return self.timers.pause_ms()
 
     def _deliveries_cut(self, end_offset: int) -> None:
         self.delay_offsets.log_cut(end_offset, self.schedule.end_of, self.timers.end_offset)

@@ -13,8 +13,6 @@ from rmqha.port import Clock
 
 HOLD_TICK_MS = 100
 """Longest time (ms) until a held pull may be told that its time is up."""
-SCHEDULE_TICK_MS = 100
-"""Longest delay (ms) of a delayed message beyond its time."""
 TRANSACTION_TICK_MS = 200
 """Longest delay (ms) of a check, and the interval at which the offsets of transactions move."""
 DISPATCH_DELAY_MS = 2
@@ -264,7 +262,7 @@ class BrokerLoops:
 
     async def _run_schedule(self) -> None:
         while True:
-            with trio.move_on_after(SCHEDULE_TICK_MS / 1000):
+            with trio.move_on_after(self._core.pause_ms() / 1000):
                 await self._delivered.wait()
             self._delivered = trio.Event()
             self._core.deliver()

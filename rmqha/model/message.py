@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -89,6 +90,7 @@ SYS_FLAG_COMPRESSION_ZLIB = 0x300
 """Also meant by an all-zero compression field when SYS_FLAG_COMPRESSED is set (old clients)."""
 
 _RECALL_VERSION = "v1"
+_PAIRS = re.compile(rb"[^\x01\x02]+\x01[^\x02]*(?:\x02[^\x01\x02]+\x01[^\x02]*)*\x02?")
 _PORT = struct.Struct(">i")
 _OFFSET_ID_TAIL = struct.Struct(">iq")
 _UNIQUE_KEY_TAIL = struct.Struct(">HIIH")
@@ -113,11 +115,13 @@ def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:
 
 def are_whole(data: bytes) -> bool:
     """True if properties are what a broker writes: UTF-8, and pairs throughout. Few damaged ones are."""
+    if _PAIRS.fullmatch(data) is None:
+        return False
     try:
-        pairs = data.decode().removesuffix("\x02").split("\x02")
+        data.decode()
     except UnicodeDecodeError:
         return False
-    return all(name and separator for name, separator, _ in (pair.partition("\x01") for pair in pairs))
+    return True
 
 
 def find_property(data: bytes, name: bytes) -> bytes | None:

@@ -22,6 +22,7 @@ from rmqha.store.log.record import (
     BadRecordError,
     Record,
     decode,
+    decode_sound,
     is_sound,
     locate,
     plain_properties,
@@ -347,6 +348,9 @@ class Reader:
             error = self._unsound(phy_offset, size) or self._damaged(queue, queue_offset)
             self._damage.found(error)
             raise error
+        plain = decode_sound(record, topic)
+        if plain is not None and is_whole(plain):
+            return plain
         try:
             verify(record, 0, size, phy_offset)
             found = decode(record)

@@ -152,10 +152,16 @@ class PopServices:
     def dispatched(self, grown: Iterable[tuple[str, int]]) -> None:
         self.pop.dispatched(grown)
 
+    @property
+    def is_stepping(self) -> bool:
+        """False while nobody has ever popped, or this is no master that serves."""
+        has_popped = self._is_wanted or self._topics.get(self.revive.revive_topic) is not None
+        return has_popped and self._driver.is_serving
+
     def step(self) -> None:
         """Look for checkpoints of before, and for messages whose time is up. Raises StoreError."""
-        if not self._driver.is_serving or (self._topics.get(self.revive.revive_topic) is None and not self._is_wanted):
-            return  # nobody has ever popped
+        if not self.is_stepping:
+            return
         self.advance()
         if self.recovery.step():
             self._shell.wake_schedule()

@@ -7,7 +7,7 @@ say): such calls only feed the machine, and the outermost call performs what cam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol, assert_never
 
 from rmqha.broker.replication.tail_room import TailRoom
@@ -84,7 +84,7 @@ class DriverEvents(Protocol):
     def opened(self) -> None:
         """A new master takes sends from now on: its queues hold everything that is committed."""
 
-    def dispatched(self, grown: Iterable[tuple[str, int]]) -> None:
+    def dispatched(self, grown: Collection[tuple[str, int]]) -> None:
         """These queues have grown."""
 
     def tell(self, state: ReplicaState) -> None:

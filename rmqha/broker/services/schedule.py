@@ -155,7 +155,8 @@ class _Delivery(Waiting):
 
 
 class ScheduleService:
-    """`deliver` is called about every 100 ms and whenever `wake` was. `levels_ms` are the times of the levels."""
+    """`deliver` is called about every 100 ms while `is_waiting`, else each second, which no level is shorter than, and
+    whenever `wake` was. `levels_ms` are the times of the levels."""
 
     def __init__(
         self,
@@ -177,6 +178,8 @@ class ScheduleService:
         self.levels_ms = levels_ms
         self._pending: dict[int, _Delivery] = {}
         self.delivered_count = 0
+        self.is_waiting = True
+        """Messages wait, as far as is known."""
         self._wake = wake
 
     def end_of(self, level: int) -> int:
@@ -185,8 +188,10 @@ class ScheduleService:
 
     def deliver(self) -> None:
         """Store again what is due. Raises StoreError."""
-        if not self._appends.is_serving or self._appends.admission()[0] is not ResponseCode.SUCCESS:
+        self.is_waiting = self._appends.is_serving
+        if not self.is_waiting or self._appends.admission()[0] is not ResponseCode.SUCCESS:
             return
+        self.is_waiting = False
         for level, delay_ms in enumerate(self.levels_ms, 1):
             if level not in self._pending:
                 self._deliver(level, delay_ms)
@@ -206,6 +211,7 @@ class ScheduleService:
         if offset > known:
             self._tracer.event("delayed_messages_expired", level=level, count=offset - known)
         if offset < high:
+            self.is_waiting = True
             messages, offset = self._due(level, delay_ms, offset)
             if messages:
                 self._append(level, messages, offset)

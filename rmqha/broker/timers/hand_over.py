@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
-from rmqha.broker.timers.message import due
+from rmqha.broker.timers.message import STEP_MS, due
 from rmqha.broker.timers.service import WaitingList
 from rmqha.model.message import TIMER_TOPIC
 from rmqha.port import Disk, Tracer
@@ -79,7 +79,7 @@ def _first_that_waits(disk: Disk, log: PlacedRecords, read_ms: int, tracer: Trac
             continue  # it is told when its entry of the queue is read
         if record is None or record.topic != TIMER_TOPIC:
             continue
-        when = due(record)
+        when = due(record, STEP_MS)
         if when is not None and when.slot_ms < read_ms:
             first = record.queue_offset if first is None else min(first, record.queue_offset)
     return first

@@ -12,6 +12,7 @@ from rmqha.model.message import (
     PROPERTY_CRC32,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
+    PROPERTY_TIMER_DELAY_MS,
     PROPERTY_TIMER_DELAY_SEC,
     PROPERTY_TIMER_DELETE_UNIQUE_KEY,
     PROPERTY_TIMER_DELIVER_MS,
@@ -36,17 +37,31 @@ days. Fixed, for a progress of delivery is true of one window only."""
 _WAITING_TOPICS = (TIMER_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC)
 """Nothing is delivered to these, whatever a property says."""
 _MAX_MS = 2**63 - 1
+STEP_MS = 2
+"""Width of a slot: messages come when the slot is over that holds the last millisecond before their time. RocketMQ's
+wheel has slots of `timerPrecisionMs`."""
+_MAX_PRECISION_MS = 60_000
 _OUT = PROPERTY_TIMER_OUT_MS.encode()
+_WHENS = (
+    (PROPERTY_TIMER_DELAY_SEC.encode(), 1000),
+    (PROPERTY_TIMER_DELAY_MS.encode(), 1),
+    (PROPERTY_TIMER_DELIVER_MS.encode(), 0),
+)
+"""The properties that name a time, the first one counts; milliseconds of a unit, 0 of the one that is no delay."""
 _DELETE_KEY, _UNIQUE_KEY = PROPERTY_TIMER_DELETE_UNIQUE_KEY.encode(), PROPERTY_UNIQUE_KEY.encode()
 _REAL_TOPIC, _REAL_QUEUE_ID = PROPERTY_REAL_TOPIC.encode(), PROPERTY_REAL_QUEUE_ID.encode()
 _OUT_MARK, _REAL_TOPIC_MARK, _REAL_QUEUE_ID_MARK = (
     b"\x02" + name + b"\x01" for name in (_OUT, _REAL_TOPIC, _REAL_QUEUE_ID)
 )
+_ENQUEUE_MARK, _DEQUEUE_MARK = (
+    name.encode() + b"\x01" for name in (PROPERTY_TIMER_ENQUEUE_MS, PROPERTY_TIMER_DEQUEUE_MS)
+)
+_CRC_MARK = PROPERTY_CRC32.encode() + b"\x01"
 
 
 class Due(NamedTuple):
-    """Time (ms) of the slot in which a message that waits comes, and whether it is stored to wait again then. A slot of
-    those that are is odd, of others only if timerPrecisionMs is."""
+    """Time (ms) of the slot at whose end a message that waits comes, and whether it is stored to wait again then. The
+    slot of those that are is odd, of others only if timerPrecisionMs is."""
 
     slot_ms: int
     is_rolled: bool
@@ -91,15 +106,21 @@ def says_when_and_where_to(record: Record) -> bool:
     return is_placed and bool(out and out.isdigit() and len(out) <= 18) and are_whole(properties)
 
 
-def due(record: Record) -> Due | None:
+def due(record: Record, precision_ms: int) -> Due | None:
     """The slot in which a record of the timer topic comes; None if it does not say when."""
-    out = find_property(record.properties, _OUT)
-    if not out or not out.isdigit() or len(out) > 18:
+    wheel_ms = _wheel_ms(record)
+    if wheel_ms is None:
         return None
-    return _due(int(out), record.store_timestamp_ms)
+    return _due(wheel_ms, record.store_timestamp_ms, record.properties, precision_ms)
 
 
-def plain_due(stored_ms: int, properties: bytes) -> tuple[Due, bytes] | None:
+def _wheel_ms(record: Record) -> int | None:
+    """Time of the wheel's slot; None if the record does not say it."""
+    out = find_property(record.properties, _OUT)
+    return int(out) if out and out.isdigit() and len(out) <= 18 else None
+
+
+def plain_due(stored_ms: int, properties: bytes, precision_ms: int) -> tuple[Due, bytes] | None:
     """The answer of `due`, and the topic for which it waits, by the store time and the properties of a record that
     takes none back; None if they are not what nearly all are like."""
     if _DELETE_KEY in properties:
@@ -107,7 +128,7 @@ def plain_due(stored_ms: int, properties: bytes) -> tuple[Due, bytes] | None:
     out, topic = _plain(properties, _OUT_MARK), _plain(properties, _REAL_TOPIC_MARK)
     if not topic or not out or not out.isdigit() or len(out) > 18 or _REAL_QUEUE_ID_MARK not in properties:
         return None
-    return _due(int(out), stored_ms), topic
+    return _due(int(out), stored_ms, properties, precision_ms), topic
 
 
 def _plain(properties: bytes, mark: bytes) -> bytes:
@@ -119,18 +140,39 @@ def _plain(properties: bytes, mark: bytes) -> bytes:
     return properties[start:end]
 
 
-def _due(slot_ms: int, stored_ms: int) -> Due:
-    ahead_ms = slot_ms - stored_ms
+def _due(wheel_ms: int, stored_ms: int, properties: bytes, precision_ms: int) -> Due:
+    ahead_ms = wheel_ms - stored_ms
     if ahead_ms < ROLL_WINDOW_MS:
-        return Due(slot_ms, False)
+        return Due(_slot_of(wheel_ms, stored_ms, properties, precision_ms), False)
     # what is left behind the window shall be long enough to be worth a round
     step_ms = ROLL_WINDOW_MS // 2 if ahead_ms < ROLL_WINDOW_MS * 4 // 3 else ROLL_WINDOW_MS
     return Due(stored_ms + step_ms | 1, True)
 
 
+def _slot_of(wheel_ms: int, stored_ms: int, properties: bytes, precision_ms: int) -> int:
+    """The last slot of the wheel's slot, or the one before the time that the producer has named, which lies within the
+    wheel's slot too: whoever has delivered that one has delivered this."""
+    last_ms = wheel_ms + precision_ms - STEP_MS
+    for name, unit_ms in _WHENS:
+        value = find_property(properties, name)
+        if value is None:
+            continue
+        if not value.isdigit() or len(value) > 18:
+            break
+        if unit_ms:
+            # a delay counts from a moment not long before the message was stored, for the first time
+            before_ms = min(stored_ms + int(value) * unit_ms - 1, last_ms)
+        else:
+            before_ms = int(value) - 1
+        if wheel_ms <= before_ms < wheel_ms + _MAX_PRECISION_MS:
+            return max(wheel_ms, before_ms - before_ms % STEP_MS)
+        break
+    return last_ms
+
+
 class Recall(NamedTuple):
     """A message that is taken back, by topic and unique key: a producer may take back what it may send. `slot_ms` is
-    the slot in which it was to be delivered, however often it is stored again before."""
+    the wheel's slot in which it was to be delivered, however often it is stored again before."""
 
     slot_ms: int
     key: bytes
@@ -143,7 +185,7 @@ def is_recall(record: Record) -> bool:
 def recall(record: Record) -> Recall | None:
     """The message that a record takes back; None if it takes none back."""
     key = find_property(record.properties, _DELETE_KEY)
-    return Recall(_slot_ms(record), _key(record, key)) if key else None
+    return Recall(_recalled_ms(record), _key(record, key)) if key else None
 
 
 def real_topic(record: Record) -> bytes:
@@ -153,10 +195,10 @@ def real_topic(record: Record) -> bytes:
 
 def recalled_by(record: Record) -> Recall:
     """The `recall` of a record that takes this one back."""
-    return Recall(_slot_ms(record), _key(record, find_property(record.properties, _UNIQUE_KEY) or b""))
+    return Recall(_recalled_ms(record), _key(record, find_property(record.properties, _UNIQUE_KEY) or b""))
 
 
-def _slot_ms(record: Record) -> int:
+def _recalled_ms(record: Record) -> int:
     return int(find_property(record.properties, _OUT) or 0)
 
 
@@ -169,15 +211,27 @@ def _key(record: Record, unique_key: bytes) -> bytes:
 def from_timer(record: Record, now_ms: int, store_host: tuple[bytes, int]) -> NewMessage | None:
     """The message that is stored when the time of `record` has come: the delivered one, or one that waits again. None
     if it does not say where to."""
-    found, when = decode_properties(record.properties), due(record)
-    topic, queue_id = found.get(PROPERTY_REAL_TOPIC, ""), found.get(PROPERTY_REAL_QUEUE_ID, "")
-    if when is None or not topic or topic in _WAITING_TOPICS or not queue_id.isdigit() or len(queue_id) > 9:
+    properties, wheel_ms = record.properties, _wheel_ms(record)
+    topic = str(real_topic(record), "utf-8", "replace")
+    queue_id = find_property(properties, _REAL_QUEUE_ID) or b""
+    if wheel_ms is None or not topic or topic in _WAITING_TOPICS or not queue_id.isdigit() or len(queue_id) > 9:
         return None
+    enqueued_ms = record.store_timestamp_ms // 1000 * 1000
+    is_rolled = wheel_ms - record.store_timestamp_ms >= ROLL_WINDOW_MS
+    if not is_rolled and properties.endswith(b"\x02") and not _has_what_changes(properties):
+        properties += b"%b%d\x02%b%d\x02" % (_ENQUEUE_MARK, enqueued_ms, _DEQUEUE_MARK, now_ms)
+        return record.anew(topic, int(queue_id), properties, store_host)
+    found = decode_properties(properties)
     found.pop(PROPERTY_CRC32, None)
-    found[PROPERTY_TIMER_ENQUEUE_MS] = str(record.store_timestamp_ms // 1000 * 1000)
+    found[PROPERTY_TIMER_ENQUEUE_MS] = str(enqueued_ms)
     found[PROPERTY_TIMER_DEQUEUE_MS] = str(now_ms)
-    if when.is_rolled:
+    if is_rolled:
         times = found.get(PROPERTY_TIMER_ROLL_TIMES, "0")
         found[PROPERTY_TIMER_ROLL_TIMES] = str(int(times) + 1 if times.isdigit() and len(times) < 9 else 1)
-        topic, queue_id = TIMER_TOPIC, str(TIMER_QUEUE_ID)
+        topic, queue_id = TIMER_TOPIC, b"%d" % TIMER_QUEUE_ID
     return record.anew(topic, int(queue_id), encode_properties(found), store_host)
+
+
+def _has_what_changes(properties: bytes) -> bool:
+    """True if a delivery would not only add to them."""
+    return _ENQUEUE_MARK in properties or _DEQUEUE_MARK in properties or _CRC_MARK in properties

@@ -8,6 +8,7 @@ queue again after a cut, and where less is delivered than this replica thought.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.timer_check import TimerProgress
 from rmqha.broker.timers.known import KnownTime
 from rmqha.broker.timers.message import (
+    STEP_MS,
     TIMER_QUEUE_ID,
     due,
     from_timer,
@@ -45,8 +47,15 @@ from rmqha.store.timer.timer_log import DELETES, ROLLED
 
 MAX_DELIVERY_COUNT = 64
 """Messages that are delivered with one append."""
+NEAR_COUNT = 8 * MAX_DELIVERY_COUNT
+"""Entries of the queue that are read at once for those among them that are due."""
 TAKE_COUNT = 256
 """Entries that are read in one step to learn when they are due."""
+LEAST_PAUSE_MS = 5
+"""Between two deliveries of which the first had all that was due: what comes due meanwhile comes with one append."""
+REFUSED_MS = 100
+"""Pause while what is due cannot be stored."""
+IDLE_MS = 1000
 MAX_RECALL_COUNT = 200_000
 """Messages that may be taken back at a time; each takes some hundred bytes until it would have come."""
 FIRST_OFFSET_INTERVAL_MS = 60_000
@@ -95,7 +104,7 @@ class _Delivery(Waiting):
 
 
 class TimerService:
-    """`deliver` is called about every 100 ms and whenever `wake` was."""
+    """`deliver` is called when `pause_ms` are over, and whenever `wake` was or an entry has come."""
 
     def __init__(
         self,
@@ -149,8 +158,19 @@ class TimerService:
 
     @property
     def front_ms(self) -> int:
-        """Slots before it are delivered, as far as this replica knows."""
-        return self._front[0]
+        """The wheel's slots before it are delivered, as far as this replica knows."""
+        return max(0, self._front[0] - self.rules.precision_ms)
+
+    def pause_ms(self) -> int:
+        """Time until the next message is due, or what is due is to be tried again; `IDLE_MS` at most, for clocks are
+        set."""
+        if self._pending is not None or not self._appends.is_serving:
+            return IDLE_MS
+        first_ms = min(self._waiting.first_slot_ms(), self._late.first_slot_ms())
+        left_ms = first_ms + STEP_MS - self._clock.wall_ms()
+        if left_ms <= 0 and self._appends.admission()[0] is not ResponseCode.SUCCESS:
+            return REFUSED_MS
+        return min(max(LEAST_PAUSE_MS, left_ms), IDLE_MS)
 
     @property
     def end_offset(self) -> int:
@@ -180,7 +200,7 @@ class TimerService:
 
     def overdue_ms(self) -> int:
         """Time by which the first message that waits is late, 0 if none is."""
-        until_ms = self._clock.wall_ms() - self.rules.precision_ms
+        until_ms = self._clock.wall_ms() - STEP_MS
         first_ms = self._waiting.due_slot_ms(until_ms)
         return 0 if first_ms is None else until_ms - first_ms
 
@@ -310,6 +330,8 @@ class TimerService:
             if not first <= offset < first + len(units):
                 first, units = offset, self._log.units(TIMER_TOPIC, TIMER_QUEUE_ID, offset, TAKE_COUNT)
             unit = units[offset - first]
+            if not slot_ms & 1:
+                slot_ms -= slot_ms % precision_ms
             flags = (ROLLED if slot_ms & 1 else 0) | (DELETES if self._takes_back(slot_ms, offset, unit) else 0)
             yield max(slot_ms, least_ms), flags, unit[0], unit[1]
         if waiting[-1] >> _TIME_BITS != newest >= low:
@@ -356,7 +378,7 @@ class TimerService:
         for unit in self._log.units(TIMER_TOPIC, TIMER_QUEUE_ID, self._taken_offset, TAKE_COUNT):
             offset = self._taken_offset
             plain = self._log.plain_properties(TIMER_TOPIC, TIMER_QUEUE_ID, offset, unit)
-            when_and_where = plain_due(*plain) if plain is not None else None
+            when_and_where = plain_due(*plain, self.rules.precision_ms) if plain is not None else None
             if when_and_where is not None:
                 when, topic = when_and_where
                 self._taken_offset += 1
@@ -371,7 +393,7 @@ class TimerService:
         return self._taken_offset < high
 
     def _take_record(self, record: Record, offset: int) -> None:
-        when = due(record)
+        when = due(record, self.rules.precision_ms)
         if when is None:
             self._tracer.event("timer_message_without_time", phy_offset=record.phy_offset)
             return
@@ -388,55 +410,69 @@ class TimerService:
             self._late.add(slot_ms, offset, self._topics.of(topic))
 
     def _drop_recalls(self) -> None:
-        """Forget those of slots that are worked off: a recall stands behind what it takes back."""
+        """Forget those of the wheel's slots that are worked off: a recall stands behind what it takes back."""
         if not self._late:
-            slot_ms = self._front[0]
-            is_worked_off = self._waiting.first_slot_ms() > slot_ms
-            self._recalls.drop_below(slot_ms + is_worked_off)
+            last_ms = self._waiting.first_slot_ms() - self.rules.precision_ms
+            self._recalls.drop_below(min(self._front[0], last_ms) + 1)
 
     # --- deliver ------------------------------------------------------------------------------------------------------
     def _deliver(self) -> None:
         now_ms = self._clock.wall_ms()
-        until_ms = min(now_ms - self.rules.precision_ms, self._known.ms - 1)
+        until_ms = min(now_ms - STEP_MS, self._known.ms - 1)
         entries = self._late.take(until_ms, MAX_DELIVERY_COUNT)
         due_now = self._waiting.take(until_ms, MAX_DELIVERY_COUNT - len(entries))
         if due_now:
             self._front = due_now[-1].slot_ms, due_now[-1].offset + 1
             entries += due_now
         if not entries:
-            self.delivered_ms = max(self.delivered_ms, until_ms)
+            self._all_delivered(until_ms)
             return
         messages = self._messages(entries, now_ms)
         progress = self._progress_now(now_ms)
         if not messages and len(entries) < MAX_DELIVERY_COUNT:
-            self.delivered_ms = max(self.delivered_ms, until_ms)
+            self._all_delivered(until_ms)
         if messages:
             self._append(messages, progress)
         elif progress != self._progress:
             self._moved(progress, self._log.max_phy_offset)
             self._wake()
 
+    def _all_delivered(self, slot_ms: int) -> None:
+        """Up to that slot: of which time it is the last one is not sure where only the wheel's slot is known."""
+        self.delivered_ms = max(self.delivered_ms, slot_ms - self.rules.precision_ms)
+
     def _messages(self, entries: list[TimerEntry], now_ms: int) -> list[NewMessage]:
         low = self._log.queue_range(TIMER_TOPIC, TIMER_QUEUE_ID)[0]
         messages: list[NewMessage] = []
-        expired_count = 0
+        units = self._units([entry.offset for entry in entries if entry.offset >= low])
         for entry in entries:
             offset = entry.offset
             if offset < low:
-                expired_count += 1
                 continue
-            (unit,) = self._log.units(TIMER_TOPIC, TIMER_QUEUE_ID, offset, 1)
             try:
-                record = self._log.sound_record(TIMER_TOPIC, TIMER_QUEUE_ID, offset, unit, says_when_and_where_to)
+                record = self._log.sound_record(
+                    TIMER_TOPIC, TIMER_QUEUE_ID, offset, units[offset], says_when_and_where_to
+                )
             except DamagedError:
                 self._late.add(*entry)  # it waits until a replica has given it back
                 continue
             message = self._message(record, now_ms)
             if message is not None:
                 messages.append(message)
-        if expired_count:
-            self._tracer.event("timer_messages_expired", count=expired_count)
+        if len(units) < len(entries):
+            self._tracer.event("timer_messages_expired", count=len(entries) - len(units))
         return messages
+
+    def _units(self, offsets: list[int]) -> dict[int, Unit]:
+        """The entries of the queue at these offsets, which may have come long after each other."""
+        found: dict[int, Unit] = {}
+        first, units, offsets = 0, list[Unit](), sorted(offsets)
+        for number, offset in enumerate(offsets):
+            if not first <= offset < first + len(units):
+                last = offsets[bisect_left(offsets, offset + NEAR_COUNT, number) - 1]
+                first, units = offset, self._log.units(TIMER_TOPIC, TIMER_QUEUE_ID, offset, last - offset + 1)
+            found[offset] = units[offset - first]
+        return found
 
     def _message(self, record: Record, now_ms: int) -> NewMessage | None:
         message = from_timer(record, now_ms, self._store_host)
@@ -445,7 +481,7 @@ class TimerService:
             return None
         if is_recall(record):
             return message if message.topic == TIMER_TOPIC else None
-        return None if recalled_by(record) in self._recalls else message
+        return None if self._recalls and recalled_by(record) in self._recalls else message
 
     def _progress_now(self, now_ms: int) -> TimerProgress:
         """Progress once all that was taken out is delivered."""
@@ -474,7 +510,7 @@ class TimerService:
         if status is AckStatus.OK:
             self._pending = None
             if not self._late:
-                self.delivered_ms = max(self.delivered_ms, self._front[0])
+                self._all_delivered(self._front[0])
             self._moved(delivery.progress, delivery.end_offset)
             self._wake()
         elif status is AckStatus.SERVICE_NOT_AVAILABLE:

@@ -25,7 +25,8 @@ LEAST_COUNT = 20_000
 """Fewer new entries are read again at a start, in a tenth of a second."""
 SHARE = 8
 """It is written when what waits has grown by one in so many: each message is written eight times at most."""
-_VERSION = 1
+_VERSION = 2
+"""Slots have other widths than in version 1, which is not read: the queue is."""
 
 
 class TimerSnapshot(NamedTuple):
@@ -135,7 +136,10 @@ def encode(kept: TimerSnapshot) -> dict[str, Any]:
 
 def decode(fields: dict[str, Any]) -> TimerSnapshot:
     """Raises BadSidecarError, and StoreError for a newer version."""
-    if number(fields, "version") > _VERSION:
+    version = number(fields, "version")
+    if version < _VERSION:
+        raise BadSidecarError(f"expected version {_VERSION}, found {version}")
+    if version > _VERSION:
         raise StoreError(
             f"{PATH} has version {fields['version']}, this release reads up to {_VERSION}: remove the file, or use the"
             " release that wrote it or a newer one"

@@ -419,7 +419,8 @@ class BrokerConfig(ServerConfig):
     timer_wheel_enable: bool = knob(True)
     """Take messages that name their time (TIMER_DELAY_MS and the like). What waits already is delivered in any case."""
     timer_precision_ms: int = knob(1000, 10, 60_000, drawn=(100, 1000))
-    """Timer messages come in steps of so much, late by one at most; the same on all replicas of a group."""
+    """Width of a slot of RocketMQ's wheel, which brokers of both kinds go by; the same on all replicas of a group. Ours
+    delivers each message of a slot at its own time."""
     timer_max_delay_sec: int = knob(259_200, 1, 2**31 - 1)
     """A time further ahead is refused."""
     recall_message_enable: bool = knob(False)

@@ -319,6 +319,38 @@ def decode(buffer: memoryview, at: int = 0, *, end: int | None = None) -> Record
 _PLAIN_BODY_AT = 88
 
 
+def decode_sound(record: memoryview, topic: str) -> Record | None:
+    """The `decode` of a record of a topic that `is_sound` and that `verify` finds whole, at a third of their cost; None
+    if it has not the plain form that nearly all have (`plain_properties`), or a byte of its properties is zero."""
+    if record[7] != MAGIC_V1 & 0xFF or record[39] & _V6:
+        return None
+    found = WHOLE_V4.unpack_from(record)
+    topic_at = _PLAIN_BODY_AT + found[16]
+    properties = bytes(record[topic_at + 3 + record[topic_at] :])
+    if b"\0" in properties:
+        return None
+    size, _, crc, queue_id, flag, queue_offset, phy_offset, sys_flag, born_at_ms, born, born_port, stored = found[:12]
+    return Record(
+        size,
+        1,
+        crc,
+        queue_id,
+        flag,
+        queue_offset,
+        phy_offset,
+        sys_flag,
+        born_at_ms,
+        (born, born_port),
+        stored,
+        (found[12], found[13]),
+        found[14],
+        found[15],
+        record[_PLAIN_BODY_AT:topic_at],
+        topic,
+        properties,
+    )
+
+
 def plain_properties(record: memoryview) -> tuple[int, bytes] | None:
     """The store time (ms) and the encoded properties of a record that `is_sound`, if it has the plain form that nearly
     all have: IPv4 hosts, version 1. Costs a third of `decode`."""

@@ -11,6 +11,7 @@ from rmqha.broker.timers.message import (
     deliver_at_ms,
     due,
     from_timer,
+    plain_due,
     says_when_and_where_to,
     to_timer,
 )
@@ -60,6 +61,45 @@ def test_it_waits_in_the_slot_that_ends_at_its_time_or_behind(at_ms: int, precis
     assert slot_ms + precision_ms >= at_ms
 
 
+@pytest.mark.parametrize(
+    ("properties", "slot_ms"),
+    [
+        ({"TIMER_DELIVER_MS": 4001}, 4000),
+        ({"TIMER_DELIVER_MS": 4002}, 4000),
+        ({"TIMER_DELIVER_MS": 4003}, 4002),
+        ({"TIMER_DELIVER_MS": 5000}, 4998),
+        ({"TIMER_DELIVER_MS": 4000}, 4998),
+        ({"TIMER_DELIVER_MS": 5700}, 5698),
+        ({"TIMER_DELIVER_MS": 64_001}, 4998),
+        ({"TIMER_DELAY_MS": 2500}, 4498),
+        ({"TIMER_DELAY_MS": 3001}, 4998),
+        ({"TIMER_DELAY_SEC": 3}, 4998),
+        ({"TIMER_DELAY_SEC": 3, "TIMER_DELIVER_MS": 4001}, 4998),
+        ({"TIMER_DELAY_MS": "+1"}, 4998),
+        ({}, 4998),
+    ],
+)
+def test_it_comes_at_its_own_time_within_the_wheels_slot(
+    golden: Store, properties: dict[str, str | int], slot_ms: int
+) -> None:
+    """The wheel's is [4000, 5000), it was stored at 2000. Where its own time is not known, or cannot be, it comes at
+    the end; one that was stored in a wheel of longer slots is not early."""
+    given = {"TIMER_OUT_MS": "4000", "REAL_TOPIC": "T", "REAL_QID": "0", **{k: str(v) for k, v in properties.items()}}
+    record = replace(
+        records(golden, TIMER_TOPIC)[0], store_timestamp_ms=2000, properties=encode_properties({"A": "b", **given})
+    )
+    assert due(record, 1000) == (slot_ms, False)
+    assert plain_due(2000, record.properties, 1000) in (None, ((slot_ms, False), b"T"))
+
+
+def test_a_copy_that_is_made_of_bytes_alone_is_that_of_all_properties(golden: Store) -> None:
+    record = records(golden, TIMER_TOPIC)[0]
+    marked = encode_properties({**decode_properties(record.properties), "TIMER_ENQUEUE_MS": "1"})
+    plain, whole = (from_timer(item, NOW_MS, HOST) for item in (record, replace(record, properties=marked)))
+    assert plain is not None and whole is not None
+    assert decode_properties(plain.properties) == decode_properties(whole.properties)
+
+
 def records(store: Store, topic: str) -> list[Record]:
     found: list[Record] = []
     for queue_id in store.queues().get(topic, ()):
@@ -96,9 +136,12 @@ def test_what_waits_longer_than_the_log_keeps_files_waits_again(golden: Store) -
         properties = decode_properties(record.properties) | {"TIMER_OUT_MS": str(stored_ms + ms)}
         return replace(record, properties=encode_properties(properties))
 
-    assert due(due_in(ROLL_WINDOW_MS - 1)) == (stored_ms + ROLL_WINDOW_MS - 1, False)
-    assert due(due_in(ROLL_WINDOW_MS)) == (stored_ms + ROLL_WINDOW_MS // 2, True)
-    assert due(due_in(2 * ROLL_WINDOW_MS)) == (stored_ms + ROLL_WINDOW_MS, True)
+    for ahead_ms, slot_ms, is_rolled in (
+        (ROLL_WINDOW_MS - 1, stored_ms + ROLL_WINDOW_MS - 1 + 998, False),
+        (ROLL_WINDOW_MS, stored_ms + ROLL_WINDOW_MS // 2 | 1, True),
+        (2 * ROLL_WINDOW_MS, stored_ms + ROLL_WINDOW_MS | 1, True),
+    ):
+        assert due(due_in(ahead_ms), 1000) == (slot_ms, is_rolled)
     again = from_timer(due_in(ROLL_WINDOW_MS), NOW_MS, HOST)
     assert again is not None and again.topic == TIMER_TOPIC
     assert decode_properties(again.properties)["TIMER_ROLL_TIMES"] == "1"

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from rmqha.broker.tables.timer_check import TimerProgress
-from rmqha.broker.timers.service import MAX_DELIVERY_COUNT
+from rmqha.broker.timers.message import STEP_MS
+from rmqha.broker.timers.service import IDLE_MS, LEAST_PAUSE_MS, MAX_DELIVERY_COUNT
 from rmqha.ha.action import AckStatus
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import DamagedError
@@ -46,11 +47,11 @@ def test_it_comes_at_its_time_and_not_before(broker: Broker) -> None:
     assert reply.code == 0 and reply.ext["queueId"] == "2" and reply.ext["transactionId"] == "ID"
     broker.run(at_ms - now_ms(broker) - 1)
     assert bodies(broker, queue_id=2) == []
-    broker.run(1000)
+    broker.run(1)
     (record,) = records(broker, queue_id=2)
     found = decode_properties(record.properties)
     assert bytes(record.body) == b"late" and (found["TAGS"], found["REAL_TOPIC"], found["REAL_QID"]) == ("a", "T", "2")
-    assert at_ms <= record.store_timestamp_ms <= at_ms + 1000 == int(found["TIMER_DEQUEUE_MS"]) + 1
+    assert at_ms == record.store_timestamp_ms == int(found["TIMER_DEQUEUE_MS"])
     for _ in range(5):
         broker.run(60_000)
     assert len(bodies(broker, queue_id=2)) == 1 and broker.core.timers.waiting_count == 0
@@ -65,6 +66,41 @@ def test_each_at_its_own_time_and_equals_in_the_order_of_arrival(broker: Broker)
         arrived.append(len(bodies(broker)))
     assert bodies(broker) == [b"1", b"3", b"5", b"2", b"0", b"4"]
     assert sorted(set(arrived)) == [0, 3, 4, 6]
+
+
+def test_each_of_a_second_comes_at_its_own_time(broker: Broker) -> None:
+    """By the wheel they would come together, at the end of the second."""
+    at_ms = now_ms(broker) // 1000 * 1000 + 3000
+    for ahead_ms in (900, 2, 501, 502, 1000):
+        broker.ask(timed(b"%d" % ahead_ms, TIMER_DELIVER_MS=at_ms + ahead_ms))
+    broker.run(at_ms - now_ms(broker))
+    for _ in range(1000):
+        broker.run(1)
+    late_ms = [record.store_timestamp_ms - at_ms - int(bytes(record.body)) for record in records(broker)]
+    assert bodies(broker) == [b"2", b"501", b"502", b"900", b"1000"]
+    assert all(0 <= late < STEP_MS for late in late_ms)
+
+
+def test_the_pause_ends_when_the_next_one_is_due(broker: Broker) -> None:
+    timers, at_ms = broker.core.timers, now_ms(broker) // 1000 * 1000 + 60_000
+    assert timers.pause_ms() == IDLE_MS
+    broker.ask(timed(TIMER_DELIVER_MS=at_ms))
+    pauses_ms = []
+    while not bodies(broker):
+        pause_ms = broker.core.pause_ms()
+        pauses_ms.append(pause_ms)
+        broker.run(pause_ms)
+    assert now_ms(broker) == at_ms and all(LEAST_PAUSE_MS <= pause_ms <= IDLE_MS for pause_ms in pauses_ms)
+    assert len(pauses_ms) <= 63, "about one a second"
+    assert timers.pause_ms() == IDLE_MS
+
+
+def test_an_entry_that_comes_ends_the_pause(broker: Broker) -> None:
+    broker.run()
+    woken = broker.shell.woken["schedule"]
+    broker.core.processor.received(FakeChannel(), [timed(TIMER_DELAY_MS=300)])
+    broker.core.driver.dispatch()
+    assert broker.shell.woken["schedule"] > woken
 
 
 def test_what_is_due_already_comes_at_once(broker: Broker) -> None:
@@ -278,8 +314,8 @@ def test_a_slave_follows_its_masters_progress(make_broker: Callable[..., Broker]
     broker.run(1000)
     timers, table = broker.core.timers, broker.core.delay_offsets
     assert timers.waiting_count == 3
-    first = records(broker, TIMER_TOPIC)[0]
-    slot_ms = int(decode_properties(first.properties)["TIMER_OUT_MS"])
+    slot_ms = timers._waiting.take(1 << 62, 1)[0].slot_ms
+    timers.log_cut()
     told = {"dataVersion": {"counter": 9, "stateVersion": 2}, "offsetTable": {}, "timer": [slot_ms, 1, 3, 0]}
     table.replace({**told, "logEnd": 1 << 40})
     broker.run(10_000)

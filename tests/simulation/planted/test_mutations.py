@@ -94,7 +94,7 @@ FOUND_BY = {
     "a start looks at no timer that came before the last delivery": "timers:2",
     "timers that come later count as delivered": "timers:1",
     "a slave forgets the rest of the slot that its master delivers": "timers:9",
-    "timers come in the slot of their time": "timers:1",
+    "timers come before their time": "timers:1",
     "a start forgets what was taken back": "timers:1",
     "timers come before all that may take them back is known": "timers:1",
     "a recall is answered before the group holds it": "timers:17",

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rmqha.broker.timers.message import recall, recalled_by
 from rmqha.model.config.delay_level import SCHEDULE_TOPIC
-from rmqha.model.message import PROPERTY_TIMER_OUT_MS, TIMER_TOPIC, find_property
+from rmqha.model.message import PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_OUT_MS, TIMER_TOPIC, find_property
 from rmqha.store.log.record import Record, decode
 from tests.simulation.checkers.logs.records import entries, located
 from tests.simulation.clients.client_process import TOPIC
@@ -95,13 +95,26 @@ def _check_taken_back(broker: BrokerProcess, taken_back: dict[tuple[str, int], i
 
 
 def _check_times(broker: BrokerProcess) -> None:
-    precision_ms = broker.config.timer_precision_ms
-    for queue_id in broker.store.queues().get(TOPIC, ()):
-        for entry in entries(broker, TOPIC, queue_id):
-            record = decode(entry.view)
-            slot = find_property(record.properties, PROPERTY_TIMER_OUT_MS.encode())
-            if slot is not None and record.store_timestamp_ms < int(slot) + precision_ms:
-                raise InvariantError(f"{entry.key} came at {record.store_timestamp_ms}, before the end of {int(slot)}")
+    """None is stored before its delay is over since it was put into the log, or the slot of RocketMQ's wheel is that
+    holds its time."""
+    stored_ms: dict[tuple[str, int], int] = {}
+    for key, record in _records(broker, TIMER_TOPIC):
+        place = key, _wheel_ms(record)
+        stored_ms[place] = min(stored_ms.get(place, record.store_timestamp_ms), record.store_timestamp_ms)
+    for key, record in _records(broker, TOPIC):
+        if find_property(record.properties, PROPERTY_TIMER_OUT_MS.encode()) is None:
+            continue
+        wheel_ms = _wheel_ms(record)
+        due_ms = wheel_ms + broker.config.timer_precision_ms
+        delay_ms = find_property(record.properties, PROPERTY_TIMER_DELAY_MS.encode())
+        if delay_ms is not None and (key, wheel_ms) in stored_ms:
+            due_ms = min(due_ms, stored_ms[key, wheel_ms] + int(delay_ms))
+        if record.store_timestamp_ms < due_ms:
+            raise InvariantError(f"{key} came at {record.store_timestamp_ms}, before its time {due_ms}")
+
+
+def _wheel_ms(record: Record) -> int:
+    return int(find_property(record.properties, PROPERTY_TIMER_OUT_MS.encode()) or 0)
 
 
 def _check_doubles(broker: BrokerProcess, starts: Sequence[int]) -> None:
