@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rmqha.model.access import (
@@ -22,6 +22,8 @@ from rmqha.model.message import RETRY_PREFIX
 
 MAX_USERNAME_CHARS = 128
 MAX_PASSWORD_CHARS = 256
+MAX_REMEMBERED_DECISIONS = 1024
+MAX_REMEMBERED_CHARS = 256
 _ACTIONS = ((Permission.PUB, {Action.PUB}), (Permission.SUB, {Action.SUB, Action.GET}))
 
 
@@ -107,6 +109,8 @@ class UserAccount(Account):
 
     policies: Policies = ()
     rules: AuthorizationRules = AuthorizationRules()
+    _decisions: dict[tuple[Access, str], str] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """By use and host: with many entries the look through all of them would cost more than a send."""
 
     def refusal(self, needs: Needs, host: str = "") -> str:
         """ "" if this user may, else why not: for what a request's processor asks about a topic, a group or a record
@@ -126,9 +130,20 @@ class UserAccount(Account):
         if accesses is None:
             return f"{subject} is not a super user"
         for access in accesses:
-            if reason := decide(self.policies, access, host):
+            if reason := self._decided(access, host):
                 return f"{subject} has no permission to access {access.key} from {host}, {reason}"
         return ""
+
+    def _decided(self, access: Access, host: str) -> str:
+        decisions, key = self._decisions, (access, host)
+        reason = decisions.get(key)
+        if reason is None:
+            reason = decide(self.policies, access, host)
+            if len(access.name) <= MAX_REMEMBERED_CHARS:
+                if len(decisions) >= MAX_REMEMBERED_DECISIONS:
+                    decisions.clear()
+                decisions[key] = reason
+        return reason
 
 
 def _to_topic(topic: str, any_of: Permission) -> Access:
