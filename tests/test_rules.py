@@ -37,7 +37,7 @@ from tests.broker.requests import test_retry
 from tests.broker.rights import test_named_offsets
 from tests.broker.tables import test_tables
 from tests.controller.elections import test_failover
-from tests.ha import test_hand_over, test_replica, test_scenarios
+from tests.ha import test_hand_over, test_replica, test_scenarios, test_unclean_election
 from tests.ha.memory_log import MemoryLog
 from tests.ha.sets import test_ack_rules
 from tests.simulation.planted.mutations import MUTATIONS
@@ -201,6 +201,13 @@ RULES: list[tuple[str, str, Callable[[], Any], Callable[..., None], dict[str, An
         lambda: patch.object(ha_client, "align", _cuts_what_was_confirmed),
         test_replica.test_cp_never_cuts_below_the_own_confirm_offset,
         {},
+    ),
+    (
+        "4",
+        "a replica gives way to a master elected uncleanly",
+        lambda: patch.object(ha_client, "refuse_loss", lambda found, *rest: found),
+        test_unclean_election.test_a_replica_killed_right_after_the_acknowledgement_refuses_to_cut_it,
+        {"number": 1, "shared_count": 2},
     ),
     (
         "5",

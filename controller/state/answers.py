@@ -166,6 +166,8 @@ def master_ext(group: BrokerGroup) -> dict[str, str]:
         ext["drainedIds"] = ";".join(map(str, sorted(group.drained_ids)))
     if group.accepts_loss:
         ext["electedUnclean"] = "true"
+    if group.unclean_epoch:
+        ext["uncleanEpoch"] = str(group.unclean_epoch)
     return ext
 
 

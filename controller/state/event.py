@@ -48,6 +48,8 @@ class Cause(IntEnum):
 
 ACCEPTS_LOSS = frozenset({Cause.UNCLEAN_BY_OPERATOR, Cause.SOLE_REPLICA})
 """Elections that may choose a replica that booted unclean; it is told so, else it would refuse (ruling 3)."""
+MAY_LOSE = ACCEPTS_LOSS | {Cause.UNCLEAN_AUTOMATIC}
+"""Elections of a master that may lack what was acknowledged before."""
 
 
 @dataclass(frozen=True, slots=True)

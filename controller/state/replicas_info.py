@@ -13,6 +13,7 @@ from typing import Any
 
 from controller.state.event import (
     ACCEPTS_LOSS,
+    MAY_LOSE,
     BrokerIdApplied,
     BrokerRegistered,
     BrokersCleaned,
@@ -100,7 +101,7 @@ class BrokerGroup:
     """Replicas that an operator works on: members as ever, masters only if nobody else can be."""
     set_known: bool = False
     elections: tuple[ElectionRecord, ...] = ()
-    """The last ones, oldest first."""
+    """The last ones, oldest first; and before them, if it is older, the newest that may have lost messages."""
 
     @property
     def is_cp(self) -> bool:
@@ -122,6 +123,12 @@ class BrokerGroup:
         """The present master was elected by an election that may choose a replica that booted unclean."""
         last = self.elections[-1] if self.elections else None
         return last is not None and last.master_epoch == self.master_epoch and last.cause in ACCEPTS_LOSS
+
+    @property
+    def unclean_epoch(self) -> Epoch:
+        """The newest epoch whose master may lack what was acknowledged before it was elected; NO_EPOCH if none is
+        known."""
+        return max((item.master_epoch for item in self.elections if item.cause in MAY_LOSE), default=NO_EPOCH)
 
     @property
     def binding_total_replicas(self) -> int:
@@ -147,8 +154,11 @@ class BrokerGroup:
         return ", ".join(map(self.label, sorted(broker_ids)))
 
     def remember(self, broker_id: BrokerId | None, cause: Cause, at_ms: int, reason: str = "") -> None:
-        record = ElectionRecord(self.master_epoch, broker_id, cause, at_ms, reason)
-        self.elections = (*self.elections, record)[-REMEMBERED_ELECTIONS:]
+        known = (*self.elections, ElectionRecord(self.master_epoch, broker_id, cause, at_ms, reason))
+        old, last = known[:-REMEMBERED_ELECTIONS], known[-REMEMBERED_ELECTIONS:]
+        if old and old[-1].cause in MAY_LOSE and not any(item.cause in MAY_LOSE for item in last):
+            last = (old[-1], *last[1:])
+        self.elections = last
 
 
 def least_acknowledging_size(group: BrokerGroup, master_id: BrokerId) -> int:

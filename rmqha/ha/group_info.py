@@ -1,6 +1,6 @@
 """A group as a controller's answer tells it: the one parser for the answers to 904, 1002, 1003, 1004 and notice 1008.
 
-Source: formats.md §14.2; masterHaAddress, totalReplicas, drainedIds and registered are ours.
+Source: formats.md §14.2; masterHaAddress, totalReplicas, drainedIds, registered and uncleanEpoch are ours.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from rmqha.wire.lenient_json import loads
 MAX_EPOCH = 2**31 - 1
 """RocketMQ's masterEpoch and syncStateSetEpoch are an int."""
 MAX_BROKER_ID = 2**63 - 1
+NO_EPOCH = Epoch(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class GroupInfo:
     """Replicas that an operator keeps out of the set; ours."""
     registered: str = ""
     """Every replica and its addresses (`rmqha.ha.stream.registered`); ours."""
+    unclean_epoch: Epoch = NO_EPOCH
+    """The newest epoch whose master may lack what was acknowledged before it was elected; 0 if none is known. Ours."""
 
 
 def parse_group_info(command: Command) -> GroupInfo | None:
@@ -54,7 +57,9 @@ def _parse(command: Command) -> GroupInfo | None:
         return None
     master_id = _number(ext.get("masterBrokerId") or -1, MAX_BROKER_ID)
     members, set_epoch = _set_of(command)
-    total = ext.get("totalReplicas")
+    total, elected_unclean = ext.get("totalReplicas"), ext.get("electedUnclean") == "true"
+    # controllers of the release before tell it of the present epoch alone
+    unclean_epoch = ext.get("uncleanEpoch") or (ext["masterEpoch"] if elected_unclean else 0)
     return GroupInfo(
         master_id=BrokerId(master_id) if master_id > 0 else None,
         master_address=ext.get("masterAddress", ""),
@@ -63,9 +68,10 @@ def _parse(command: Command) -> GroupInfo | None:
         members=members,
         set_epoch=set_epoch,
         total_replicas=_number(total) if total else None,
-        elected_unclean=ext.get("electedUnclean") == "true",
+        elected_unclean=elected_unclean,
         drained_ids=as_members([int(item) for item in ext.get("drainedIds", "").split(";") if item]),
         registered=ext.get("registered", ""),
+        unclean_epoch=Epoch(_number(unclean_epoch)),
     )
 
 

@@ -302,6 +302,7 @@ class Replica(RoleHolder):
         self._enter(Slave(info.epoch, info.master_id, info.master_address))
         if self._client is None:
             self._client = HaClient(self._config, self._log, self._writes, own_id, self._tracer)
+        self._client.told(info.epoch, info.unclean_epoch)
         actions = self._client.follow(now_ms, ha_address) if ha_address else []
         return actions if told else [*actions, RoleChanged(Role.SLAVE, info.epoch, info.master_id, info.master_address)]
 

@@ -25,7 +25,25 @@ def test_the_largest_numbers_are_read() -> None:
     assert (found.epoch, found.set_epoch, found.master_id) == (MAX_EPOCH, MAX_EPOCH, MAX_BROKER_ID)
 
 
-@pytest.mark.parametrize("name", ["masterEpoch", "syncStateSetEpoch", "totalReplicas", "masterBrokerId"])
+@pytest.mark.parametrize(
+    ("ext", "epoch"),
+    [
+        ({}, 0),
+        ({"uncleanEpoch": "5"}, 5),
+        ({"uncleanEpoch": "5", "electedUnclean": "true"}, 5),
+        ({"electedUnclean": "true"}, 7),
+    ],
+)
+def test_controllers_of_the_release_before_tell_an_unclean_election_of_the_present_epoch_alone(
+    ext: dict[str, str], epoch: int
+) -> None:
+    found = parse_group_info(notice(**ext))
+    assert found is not None and found.unclean_epoch == epoch
+
+
+@pytest.mark.parametrize(
+    "name", ["masterEpoch", "syncStateSetEpoch", "totalReplicas", "masterBrokerId", "uncleanEpoch"]
+)
 @pytest.mark.parametrize("value", ["-2", str(1 << 63), "9" * 400])
 def test_a_number_that_cannot_be_kept_is_refused(name: str, value: str) -> None:
     """A replica took an epoch of any length, and no master's could be higher from then on."""

@@ -25,6 +25,7 @@ class ScriptedController:
     lose_alter_replies: bool = False
     refuse_alter: int = 0
     elected_unclean: bool = False
+    unclean_epoch: int = 0
     total_replicas: int = 0
     drained: list[int] = field(default_factory=list)
     config_text: bytes = b"enableElectUncleanMaster=false\n"
@@ -51,6 +52,8 @@ class ScriptedController:
             ext["drainedIds"] = ";".join(map(str, self.drained))
         if self.elected_unclean:
             ext["electedUnclean"] = "true"
+        if self.unclean_epoch:
+            ext["uncleanEpoch"] = str(self.unclean_epoch)
         if self.tells_registered:
             ext["registered"] = json.dumps({key: [address] for key, address in self.addresses.items()})
         if self.master is not None:

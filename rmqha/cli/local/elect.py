@@ -150,7 +150,7 @@ def at_stake(view: ClusterView, group: GroupView, chosen: NodeView) -> str:
         elif lost := _cut_bytes(node.replica, chosen.replica):
             last = _history(node.replica).last
             epoch = last.epoch if last is not None else "none"
-            parts.append(f"{node.node.name}, whose last epoch is {epoch}, has {lost:,} bytes more, which would be cut")
+            parts.append(f"{node.node.name}, whose last epoch is {epoch}, has {lost:,} bytes more, which would be lost")
     loss = "; ".join(parts) or "no replica has more"
     last = _history(chosen.replica).last
     return f"{chosen.node.name} ends at byte {own_end:,}, epoch {last.epoch if last is not None else 'none'}: {loss}"

@@ -6,11 +6,11 @@ slave's max against the master's log [min, max]: 1-1 below it, 2-2 inside it, 2-
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from rmqha.model.epoch import EpochHistory
-from rmqha.model.offset import OPEN_END, PhyOffset
+from rmqha.model.offset import OPEN_END, Epoch, PhyOffset
 
 
 class AlignmentVerdict(Enum):
@@ -31,6 +31,8 @@ class Alignment:
     reason: str
     same_epoch_other_start_count: int = 0
     """Entries that break "one leader per epoch"; counted and logged, never followed."""
+    fork_offset: PhyOffset | None = None
+    """Start of the bytes that the slave has and the master has others for, or none: they would go. None if none do."""
 
 
 def consistent_point(slave: EpochHistory, slave_max: PhyOffset, master: EpochHistory) -> PhyOffset | None:
@@ -84,7 +86,7 @@ def align(
             return Alignment(AlignmentVerdict.RESTART, "1-1", slave_max, 0, why, other_start_count)
         if slave_confirm <= max(slave_min, master[0].start_offset if len(master) else 0):
             why = "nothing of this log that the master's could have was ever confirmed, and they share nothing"
-            return Alignment(AlignmentVerdict.RESTART, "1-1", slave_max, 0, why, other_start_count)
+            return Alignment(AlignmentVerdict.RESTART, "1-1", slave_max, 0, why, other_start_count, slave_min)
         reason = f"no epoch in common: own {slave} up to {slave_max}, master {master} up to {master_max}"
         return Alignment(AlignmentVerdict.REFUSE, "3-3", slave_max, 0, reason, other_start_count)
     if keep_confirmed and point < slave_confirm:
@@ -94,5 +96,27 @@ def align(
         )
         return Alignment(AlignmentVerdict.REFUSE, "3-3", slave_max, 0, reason, other_start_count)
     case = "2-3" if slave_max > master_max else "2-2"
-    reason = "the logs agree" if point == slave_max else f"the logs fork at {point}"
-    return Alignment(AlignmentVerdict.FOLLOW, case, point, slave_max - point, reason, other_start_count)
+    cut_bytes = slave_max - point
+    reason = f"the logs fork at {point}" if cut_bytes else "the logs agree"
+    fork_offset = point if cut_bytes else None
+    return Alignment(AlignmentVerdict.FOLLOW, case, point, cut_bytes, reason, other_start_count, fork_offset)
+
+
+def refuse_loss(found: Alignment, slave: EpochHistory, record_end: PhyOffset, unclean_epoch: Epoch) -> Alignment:
+    """Refuse, in CP, to let whole records go, up to `record_end`, that began under an older epoch than `unclean_epoch`,
+    the newest whose master may have been elected without what was acknowledged: no mark of the slave's tells whether
+    they were.
+
+    A clean election chooses among those who hold everything acknowledged, so that what a later master lacks never was.
+    """
+    point = found.fork_offset
+    if point is None or point >= record_end:
+        return found
+    entry = slave.at(point)
+    if (entry.epoch if entry is not None else 0) >= unclean_epoch:
+        return found
+    reason = (
+        f"following would drop what stands from {point} to {record_end} and may have been acknowledged before the"
+        f" unclean election of epoch {unclean_epoch}: {found.reason}, own {slave}"
+    )
+    return replace(found, verdict=AlignmentVerdict.REFUSE, case="3-3", cut_bytes=0, reason=reason)

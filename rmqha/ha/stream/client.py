@@ -2,7 +2,7 @@
 
     DIALING ──opened──▶ HANDSHAKE ──master's answer, aligned──▶ FOLLOWING        (`master_link` dials)
                           ├──the disk takes its time──▶ CUTTING ──log_written──▶ FOLLOWING
-                          └──nothing in common (3-3)──▶ REFUSED: keep every byte, wait for an operator
+                          └──nothing in common (3-3), or loss──▶ REFUSED: keep every byte, wait for an operator
 
 The consistent point is computed at every handshake, whatever the offsets look like (ruling 2). A cut is durable before
 anything of the master's is appended, and so is an epoch's entry. While the disk takes its time over either, nothing is
@@ -17,7 +17,7 @@ from functools import partial
 
 from rmqha.ha.action import Action, CloseHa, SendHa
 from rmqha.ha.log_writes import LogWrites
-from rmqha.ha.stream.alignment import Alignment, AlignmentVerdict, align
+from rmqha.ha.stream.alignment import Alignment, AlignmentVerdict, align, refuse_loss
 from rmqha.ha.stream.copy_progress import CopyProgress
 from rmqha.ha.stream.peer_bytes import frames_of
 from rmqha.ha.stream.replication_client import RETRY_FIRST_MS, RETRY_UNSOUND_MS, ClientState, ReplicationClient
@@ -61,12 +61,18 @@ class HaClient(ReplicationClient):
         """The master's end as of the handshake; reaching it proves an unclean replica whole again (ruling 3)."""
         self.progress = CopyProgress()
         self._broker_id = broker_id
+        self._told_epoch = self._unclean_epoch = Epoch(0)
         self._parser = MasterStreamParser()
         self._master_entries: list[EpochEntry] = []
         self._may_start_elsewhere = False
         self._acked_offset = PhyOffset(-1)
         self._greeted_lacking = False
         """Our end of this connection copies as a learner does: no master proposes it for the set."""
+
+    def told(self, epoch: Epoch, unclean_epoch: Epoch) -> None:
+        """The master to follow is that of `epoch`; `unclean_epoch`: the newest up to there whose master may lack what
+        was acknowledged before, 0 if there is none."""
+        self._told_epoch, self._unclean_epoch = epoch, unclean_epoch
 
     # --- connection events ----------------------------------------------------------------------------------------
     def leave(self, reason: str) -> list[Action]:
@@ -164,6 +170,12 @@ class HaClient(ReplicationClient):
         if found.verdict is AlignmentVerdict.REFUSE:
             # to find where the confirmed records end, the log must be read
             found = self._alignment(frame, log.confirmed_record_end)
+        if found.fork_offset is not None and self._config.mode is HaMode.CP:
+            master = frame.entries.last
+            if master is not None and master.epoch > self._told_epoch:
+                return self._drop(now_ms, f"the master's epoch is {master.epoch}; how it was elected is not known yet")
+            if self._unclean_epoch:
+                found = refuse_loss(found, log.epochs, log.record_end_offset, self._unclean_epoch)
         if found.verdict is AlignmentVerdict.REFUSE:
             self._tracer.event("ha_refused", case=found.case, reason=found.reason)
             conn_id = self.conn_id

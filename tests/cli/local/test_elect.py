@@ -43,7 +43,7 @@ def told(*logs: Log | None, heard: RegisteredReplica | None = None) -> str:
     [
         (([[1, 0]], 500), ([[1, 0]], 500), "g-1 ends at byte 500, epoch 1: no replica has more"),
         (([[1, 0]], 500), ([[1, 0]], 400), "no replica has more"),
-        (([[1, 0]], 500), ([[1, 0]], 700), "g-2, whose last epoch is 1, has 200 bytes more, which would be cut"),
+        (([[1, 0]], 500), ([[1, 0]], 700), "g-2, whose last epoch is 1, has 200 bytes more, which would be lost"),
         # the longer log is a fork of the older epoch: epochs count before ends
         (([[1, 0]], 900), ([[1, 0], [2, 300]], 800), "g-2, whose last epoch is 2, has 500 bytes more"),
         (([[1, 0], [2, 300]], 800), ([[1, 0]], 900), "g-2, whose last epoch is 1, has 600 bytes more"),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.state.answers import master_ext
 from controller.state.event import BrokersCleaned, Cause, Event, MasterElected, MemberRemoved, SyncStateSetAltered
 from controller.state.image import ImageWriter, decode_image, encode_image
 from controller.state.replicas_info import BrokerGroup, ElectionRecord, ReplicasInfo
@@ -163,3 +164,18 @@ def test_an_image_written_in_slices_is_that_of_its_beginning(events: list[Event]
     while not writer.is_done:
         writer.write(1)
     assert bytes(writer.data) == expected
+
+
+def test_the_newest_election_that_may_have_lost_messages_is_never_forgotten() -> None:
+    """A replica that was away since then must hear of it (tests/ha/test_unclean_election.py)."""
+    info = ReplicasInfo()
+    group = info.groups["g"] = make_group()
+    assert (group.unclean_epoch, "uncleanEpoch" in master_ext(group)) == (0, False)
+    causes = [Cause.UNCLEAN_AUTOMATIC, Cause.MASTER_DEAD, Cause.UNCLEAN_BY_OPERATOR, *[Cause.MASTER_DEAD] * 25]
+    first = group.master_epoch + 1
+    for epoch, cause in enumerate(causes, first):
+        info.apply(MasterElected("g", BrokerId(2), Epoch(epoch), (), cause))
+    assert group.unclean_epoch == first + 2
+    assert [item.master_epoch - first for item in group.elections] == [2, *range(19, 28)]
+    restored = decode_image(encode_image(info)).groups["g"]
+    assert master_ext(restored)["uncleanEpoch"] == str(first + 2)

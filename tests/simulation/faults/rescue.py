@@ -34,6 +34,7 @@ class Rescue:
         self._reports = reports
         self._take_back = take_back
         self._at_ms = 0
+        self._accepts_loss = False
 
     def begin(self) -> None:
         self._at_ms = self._scheduler.now_ms + PATIENCE_MS
@@ -72,21 +73,30 @@ class Rescue:
         group.wholeness.accepted_loss()
         group.take_overs.accepted_loss()
         group.tables.accepted_loss()
+        self._accepts_loss = True
         self._tracer.event("operator", elects=best.host, end=best.store.max_phy_offset)
         group.clients[0].elect_unclean(self._controllers[0].config.peers, group.name, best)
 
     def _empty_refused(self) -> None:
         """What a refusal to cut advises (3-3: the master's log and this one have nothing in common). Two masters at
-        once may come to that in AP, when the part in common is old enough to be removed; in CP it is a violation."""
-        if self._group.options.cp:
-            return
+        once may come to that in AP, when the part in common is old enough to be removed. In CP it is a violation, but
+        for what an unclean election may lose: `rmqha fork repair` copies such a replica anew."""
         for broker in self._group.brokers:
+            if self._group.options.cp and not self._is_repairable(broker):
+                continue
             if broker.alive and not broker.replica.is_master and broker.replica.state(0).refusal:
                 self._tracer.event("operator", empties=broker.host, end=broker.store.max_phy_offset)
                 self._group.causes.disturbed()
                 self._reports.replaced(broker.host)
                 broker.replace_disk()
                 broker.boot()
+
+    def _is_repairable(self, broker: BrokerProcess) -> bool:
+        """An unclean election was asked for, another leads, and its set does not hold this one."""
+        masters = [item.replica.state(0) for item in self._group.members if item.alive and item.replica.is_master]
+        return self._accepts_loss and any(
+            broker.replica.broker_id not in (master.ack_union or ()) for master in masters
+        )
 
     def _replace_bad_disks(self) -> None:
         """What a store that is refused advises: remove it, and let the replica copy the group's."""
