@@ -42,7 +42,8 @@ def _unlevel(brokers: Sequence[BrokerProcess]) -> str:
     ends = {broker.host: (broker.store.max_phy_offset, broker.store.dispatched_offset) for broker in brokers}
     if len(set(ends.values())) != 1 or any(end != dispatched for end, dispatched in ends.values()):
         return f"(end, dispatched) are {ends}"
-    return ""
+    waiting = {broker.host: broker.store.uncommitted_bytes for broker in brokers if broker.store.uncommitted_bytes}
+    return f"{waiting} bytes wait in memory" if waiting else ""
 
 
 def logs_differ(brokers: Sequence[BrokerProcess]) -> str:
