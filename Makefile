@@ -19,7 +19,7 @@ NATIVE_STAMP := native/target/stamp
 # else every server that a test starts, and every collection, compiles what it imports
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env demo test interop chaos abuse browser spec drills lint types sim sim-many sim-kernels sim-day planted fuzz fuzz-frames fuzz-kernel native dist bench lock test-lowest sbom clean
+.PHONY: help env demo test interop chaos abuse browser spec drills lint types sim sim-many sim-kernels sim-day planted fuzz laws fuzz-frames fuzz-kernel native dist bench lock test-lowest sbom clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -82,7 +82,10 @@ sim-day: .venv/stamp ## a simulated day (HOURS=24) without a fault: no election,
 	$(SIM_PYTHON) -m tests.simulation --day --hours $(HOURS) $(if $(SEED),--seed $(SEED))
 
 fuzz: .venv/stamp ## hostile bytes, FUZZ_SECONDS=30 for each parser
-	RMQHA_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/fuzz tests/kernel/test_native.py -n $(WORKERS) --dist worksteal
+	RMQHA_FRESH=1 RMQHA_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/fuzz tests/kernel/test_native.py -n $(WORKERS) --dist worksteal
+
+laws: .venv/stamp ## Hypothesis tests with examples that no run before had; `make test` always takes the same
+	RMQHA_FRESH=1 $(BIN)/pytest tests $(PARALLEL) -m "hypothesis and not interop and not chaos and not browser and not abuse and not sim and not spec"
 
 fuzz-frames: .venv/stamp ## CASES=1000000 damaged streams through a server's sessions: no task and no descriptor is left
 	RMQHA_FRAME_CASES=$(CASES) $(BIN)/pytest tests/fuzz/test_sessions.py -s

@@ -15,8 +15,9 @@ from xdist.scheduler import LoadFileScheduling
 from tests.support import failures
 
 # a law is not broken by a machine that is busy
-settings.register_profile("rmqha", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("rmqha")
+settings.register_profile("fresh", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same", settings.get_profile("fresh"), derandomize=True)
+settings.load_profile("fresh" if os.environ.get("RMQHA_FRESH") else "same")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a script that runs `make test &` passes this on, and what tests start and interrupt would hear nothing
