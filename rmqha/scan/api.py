@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,16 @@ from rmqha.scan.files import (
     told_of,
 )
 from rmqha.scan.filter import Interval, RowFilter
-from rmqha.scan.index import ContradictionError, DoubtError, QueueIndex, ReadCounts, Stripe, is_indexed, packs
+from rmqha.scan.index import (
+    ContradictionError,
+    DoubtError,
+    QueueIndex,
+    ReadCounts,
+    RecordPlaces,
+    Stripe,
+    is_indexed,
+    packs,
+)
 from rmqha.scan.inner_batches import taken_apart
 from rmqha.scan.plan import Boundaries, LogRange, group_ranges, plan_ranges
 from rmqha.scan.position import between
@@ -320,13 +330,14 @@ class _Reader:
         index = QueueIndex(storage_of(root), root, self._rows, item.start, item.size_bytes, trusted=self._trusted)
         try:
             for stripe in index.stripes(item.end):
-                at = 0
+                self._check_samples(stripe)
+                wanted, at = stripe.wanted, 0
                 for low, high in stripe.gaps:
-                    until = int(np.searchsorted(stripe.offsets, low))
-                    yield from self._entries(stripe, at, until)
+                    until = int(np.searchsorted(wanted.offsets, low))
+                    yield from self._entries(wanted.part(slice(at, until)))
                     yield from self._gap(low, high)
                     at = until
-                yield from self._entries(stripe, at, len(stripe.offsets))
+                yield from self._entries(wanted.part(slice(at, None)))
         finally:
             index.close()
             self._counts.queue_bytes += index.read_bytes
@@ -341,15 +352,28 @@ class _Reader:
         except StoreError:
             raise ContradictionError("queues contradict the log") from None
 
-    def _entries(self, stripe: Stripe, low: int, high: int) -> Iterator[Records]:
-        for pack in packs(stripe.offsets[low:high], stripe.sizes[low:high], WINDOW_BYTES):
+    def _check_samples(self, stripe: Stripe) -> None:
+        """ContradictionError where a queue's file is another one's."""
+        topics = iter(stripe.sample_topics)
+        for entries, records in self._packed(stripe.samples):
+            if not _agree(records, entries).all() or not records.whole.all():
+                raise ContradictionError("queues contradict the log")
+            for topic, found in zip(islice(topics, len(entries)), records.topic.to_pylist(), strict=True):
+                if topic is not None and topic != found:
+                    raise ContradictionError("queues contradict the log")
+
+    def _packed(self, entries: RecordPlaces) -> Iterator[tuple[RecordPlaces, Records]]:
+        """The records that these name, some at a time; good until the next are asked for."""
+        for pack in packs(entries.offsets, entries.sizes, WINDOW_BYTES):
             window = self._file.packed([(offset - self._base, size) for offset, size in pack.runs])
-            records = Records(window, pack.places, self._item.source)
-            part = slice(low + pack.low, low + pack.high)
-            if not _agree(records, stripe, part).all():
+            yield entries.part(slice(pack.low, pack.high)), Records(window, pack.places, self._item.source)
+
+    def _entries(self, wanted: RecordPlaces) -> Iterator[Records]:
+        for entries, records in self._packed(wanted):
+            if not _agree(records, entries).all():
                 raise ContradictionError("queues contradict the log")
             of_topic = self._rows.topic_mask(records) if self._rows.names_topics else np.ones(len(records), bool)
-            if not (of_topic | (stripe.queue_offsets[part] < 0)).all():
+            if not (of_topic | (entries.queue_offsets < 0)).all():
                 raise ContradictionError("queues contradict the log")
             self._seen(records)
             for found in taken_apart(records, self._decoding):
@@ -362,12 +386,12 @@ class _Reader:
         self.sure = int(last["physicalOffset"]) + int(last["storeSize"])
 
 
-def _agree(records: Records, stripe: Stripe, part: slice) -> NDArray[np.bool_]:
+def _agree(records: Records, entries: RecordPlaces) -> NDArray[np.bool_]:
     """Mask of the records that are what their entries say."""
-    fixed, numbers = records.fixed, stripe.queue_offsets[part]
+    fixed, numbers = records.fixed, entries.queue_offsets
     right: NDArray[np.bool_] = (fixed["magic"] == MAGIC_V1) | (fixed["magic"] == MAGIC_V2)
-    right &= fixed["physicalOffset"] == stripe.offsets[part]
-    right &= fixed["storeSize"] == stripe.sizes[part]
-    right &= fixed["queueId"] == stripe.queue_ids[part]
+    right &= fixed["physicalOffset"] == entries.offsets
+    right &= fixed["storeSize"] == entries.sizes
+    right &= fixed["queueId"] == entries.queue_ids
     right &= (fixed["queueOffset"] == numbers) | (numbers < 0)
     return right

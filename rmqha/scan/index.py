@@ -4,14 +4,17 @@
 A queue's entry tells topic, queueId, queueOffset, place and size of a record, and the hash of its tag. Whether the
 queues are complete is proved, not believed: the entries of all queues together must tile the stretch, each record
 ending where the next one starts. Where they leave gaps, the log itself is walked; where they contradict each other, the
-rest of the range is, and all of it where they contradict a record that is read. What cannot be seen is an entry whose
-tag hash alone is wrong, or one in another queue's place that nobody asks for.
+rest of the range is, and all of it where they contradict a record that is read. One record is read of each queue file
+that takes part, so that a file in another queue's place is seen. What cannot be seen is an entry whose tag hash alone
+is wrong, or a single one that names another queue's record where that record's own entry is missing.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -64,18 +67,40 @@ class ReadCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Stripe:
-    """The next piece of a range: physical offsets [start, end). Wanted records in log order, and stretches of log
-    that no queue speaks of."""
+class RecordPlaces:
+    """Places of records, and what their queues say of them, in log order."""
 
-    start: int
-    end: int
     offsets: I64
     sizes: I64
     queue_ids: I64
     queue_offsets: I64
     """−1 where the entry does not tell it."""
-    gaps: tuple[tuple[int, int], ...]
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def part(self, chosen: Any) -> RecordPlaces:
+        """The entries of a slice, a mask, or of places."""
+        return RecordPlaces(
+            *(column[chosen] for column in (self.offsets, self.sizes, self.queue_ids, self.queue_offsets))
+        )
+
+
+NOTHING = RecordPlaces(*(np.empty(0, np.int64),) * 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Stripe:
+    """The next piece of a range: physical offsets [start, end). Wanted records, and stretches of log that no queue
+    speaks of. `samples` are entries of queue files of which nothing else is read, each with its queue's topic, None
+    where its directory does not tell it."""
+
+    start: int
+    end: int
+    wanted: RecordPlaces
+    gaps: tuple[tuple[int, int], ...] = ()
+    samples: RecordPlaces = NOTHING
+    sample_topics: tuple[str | None, ...] = ()
 
 
 def is_indexed(rows: RowFilter) -> bool:
@@ -135,36 +160,37 @@ class QueueIndex:
 
     def _stripe(self, start: int, bound: int, end: int) -> Stripe:
         if not self._queues:
-            nothing = np.empty(0, np.int64)
-            return Stripe(start, bound, nothing, nothing, nothing, nothing, ())
+            return Stripe(start, bound, NOTHING)
         parts = [self._of_queue(queue, start, bound) for queue in self._queues]
         self.read_bytes = sum(queue.read_bytes for queue in self._queues)
-        offsets, sizes, chosen, ids, numbers = (np.concatenate(part) for part in zip(*parts, strict=True))
-        order = np.argsort(offsets, kind="stable")
-        offsets, sizes = offsets[order], sizes[order]
-        ends = offsets + sizes
+        found, chosen, sampled = (
+            RecordPlaces(*(np.concatenate(column) for column in zip(*(part.columns for part in parts), strict=True))),
+            np.concatenate([part.chosen for part in parts]),
+            np.concatenate([part.sampled for part in parts]),
+        )
+        order = np.argsort(found.offsets, kind="stable")
+        found, chosen = found.part(order), chosen[order]
+        ends = found.offsets + found.sizes
         if self._trusted:
-            wanted = chosen[order]
-            kept = order[wanted]
             stop = max(bound, int(ends[-1])) if len(ends) else bound
-            return Stripe(start, stop, offsets[wanted], sizes[wanted], ids[kept], numbers[kept], ())
+            return Stripe(start, stop, found.part(chosen))
         if bound < end and not len(ends):
             raise DoubtError("queues do not cover the range")
         stop = end if bound == end else int(ends[-1])
-        lows, highs = np.append(start, ends), np.append(offsets, stop)
+        lows, highs = np.append(start, ends), np.append(found.offsets, stop)
         if stop > end or (lows > highs).any():
             raise DoubtError("queues contradict each other")
         open_at = np.flatnonzero(lows < highs)
         gaps = tuple(zip(lows[open_at].tolist(), highs[open_at].tolist(), strict=True))
         if len(gaps) > GAPS_MAX or sum(high - low for low, high in gaps) > GAPS_MAX_BYTES:
             raise DoubtError("queues do not cover the range")
-        wanted = chosen[order]
-        kept = order[wanted]
-        return Stripe(start, stop, offsets[wanted], sizes[wanted], ids[kept], numbers[kept], gaps)
+        places = np.flatnonzero(sampled[order])
+        of_queue = np.repeat(np.arange(len(parts)), [len(part.chosen) for part in parts])[order[places]]
+        topics = tuple(self._queues[number].topic for number in of_queue.tolist())
+        return Stripe(start, stop, found.part(chosen), gaps, found.part(places), topics)
 
-    def _of_queue(self, queue: _Cursor, start: int, bound: int) -> tuple[NDArray[Any], ...]:
-        """Offsets and sizes of a queue's records of [start, bound), which of them are wanted, their queueIds and
-        queueOffsets."""
+    def _of_queue(self, queue: _Cursor, start: int, bound: int) -> _Part:
+        """A queue's records of [start, bound)."""
         units, first = queue.take(bound)
         offsets, sizes = units["offset"].astype(np.int64), units["size"].astype(np.int64)
         numbers = np.arange(first, first + len(units))
@@ -180,10 +206,14 @@ class QueueIndex:
                 # other things are stored there too, all of them outside a hash's 32 bits
                 chosen &= np.isin(codes, self._codes) | (codes != codes.astype(np.int32))
         real = (sizes >= RECORD_MIN_BYTES) & (sizes <= RECORD_MAX_BYTES) & (offsets >= start)
+        chosen &= real
+        sampled = np.zeros(len(units), bool)
+        if not self._trusted:
+            sampled[queue.to_sample(first, sizes, real, chosen)] = True
         if queue.is_batch:
             numbers[:] = -1
-        found = offsets, sizes, chosen, np.full(len(units), queue.queue_id), numbers
-        return found if real.all() else tuple(part[real] for part in found)
+        found = _Part((offsets, sizes, np.full(len(units), queue.queue_id), numbers), chosen, sampled)
+        return found if real.all() else found.only(real)
 
     def _directories(self, path: str) -> list[str]:
         return [name for name, size in self._storage.entries(path) or () if size is None]
@@ -201,6 +231,7 @@ class QueueIndex:
             return
         limits = [self._rows.intervals.get("queueOffset"), self._rows.queue_offsets.get((topic, queue_id))]
         cursor = _Cursor(self._storage, places, unit, queue_id)
+        cursor.topic = topic if _is_told(topic) else None
         cursor.limits = [limit for limit in limits if limit is not None]
         cursor.wanted = _wants(self._rows, topic, queue_id)
         self._queues.append(cursor)
@@ -211,13 +242,30 @@ def _wants(rows: RowFilter, topic: str, queue_id: int) -> bool:
     limit, values = rows.intervals.get("queueId", Interval()), rows.values.get("queueId")
     if not limit.low <= queue_id <= limit.high or (values is not None and queue_id not in values):
         return False
-    if not topic.isprintable() or UNREADABLE in topic:
+    if not _is_told(topic):
         return True
     if rows.queues is not None and (topic, queue_id) not in rows.queues:
         return False
     if rows.topics is not None and topic not in rows.topics:
         return False
     return rows.topic_pattern is None or compiled(rows.topic_pattern).is_whole(topic.encode())
+
+
+def _is_told(topic: str) -> bool:
+    """Is the name of a queue's directory its topic, letter by letter?"""
+    return topic.isprintable() and UNREADABLE not in topic
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One queue's: the columns of `RecordPlaces`, which records are wanted, and which are to be read besides."""
+
+    columns: tuple[NDArray[Any], ...]
+    chosen: NDArray[np.bool_]
+    sampled: NDArray[np.bool_]
+
+    def only(self, mask: NDArray[np.bool_]) -> _Part:
+        return _Part(tuple(column[mask] for column in self.columns), self.chosen[mask], self.sampled[mask])
 
 
 class _Cursor:
@@ -228,6 +276,7 @@ class _Cursor:
     ) -> None:
         self._storage, self._places, self._unit = storage, places, unit
         self.queue_id = queue_id
+        self.topic: str | None = None
         self.is_batch = unit is BATCH_UNIT
         self.wanted = True
         self.limits: list[Interval] = []
@@ -239,6 +288,8 @@ class _Cursor:
         self._chunk_units = FIRST_CHUNK_UNITS
         self._held: NDArray[Any] = np.empty(0, unit)
         self._held_first = 0
+        self._sampled: set[int] = set()
+        """Files that were told apart from another queue's."""
 
     def close(self) -> None:
         if self._file is not None:
@@ -279,6 +330,22 @@ class _Cursor:
             if len(self._held):
                 break
         return (np.concatenate(pieces) if pieces else self._held), first
+
+    def to_sample(self, first: int, sizes: I64, real: NDArray[np.bool_], chosen: NDArray[np.bool_]) -> list[int]:
+        """Among entries, `first` being the number of the first one, a `real` one of each file that is met for the
+        first time: its smallest record; none where the file has a `chosen` one, which is read anyhow."""
+        found = []
+        lowest = max(bisect_right(self._places, first, key=itemgetter(0)) - 1, 0)
+        highest = bisect_left(self._places, first + len(sizes), key=itemgetter(0))
+        for index in range(lowest, highest):
+            number, count, _ = self._places[index]
+            low, high = max(number - first, 0), min(number + count - first, len(sizes))
+            if low >= high or index in self._sampled or not real[low:high].any():
+                continue
+            self._sampled.add(index)
+            if not chosen[low:high].any():
+                found.append(low + int(np.where(real[low:high], sizes[low:high], RECORD_MAX_BYTES + 1).argmin()))
+        return found
 
     def _fill(self) -> bool:
         """Read more; False at the queue's end."""

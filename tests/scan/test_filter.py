@@ -50,7 +50,9 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 properties=f"TAGS\x01{tag}\x02KEYS\x01{key}\x02".encode(),
             )
         )
-    return writer.write()
+    writer.write()
+    writer.write_topics()
+    return writer.root
 
 
 @pytest.fixture(scope="module")

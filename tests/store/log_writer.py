@@ -139,6 +139,18 @@ class LogWriter:
             (self.root / "epochFileCheckpoint").write_text(epochs)
         return self.root
 
+    def write_topics(self) -> None:
+        """Write the broker's table of topics, with as many queues as were written to."""
+        counts: dict[str, int] = {}
+        for topic, queue_id in self.queue_entries:
+            counts[topic.decode()] = max(counts.get(topic.decode(), 0), queue_id + 1)
+        table = {
+            name: {"topicName": name, "readQueueNums": count, "writeQueueNums": count, "perm": 6}
+            for name, count in counts.items()
+        }
+        (self.root / "config").mkdir(exist_ok=True)
+        (self.root / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": table}))
+
 
 def slow_properties(stored: bytes) -> dict[str, str]:
     """As MessageDecoder.string2messageProperties reads them."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rmqha.scan.access.config_files import queue_count
 from rmqha.scan.files import StoreView
 from rmqha.scan.filter import Interval, RowFilter
 from rmqha.scan.queues import QueueEntries
@@ -41,12 +42,18 @@ def _wanted(storage: Storage, view: StoreView, rows: RowFilter) -> Iterator[tupl
         if not topic or "/" in topic or storage.entries(f"{view.root}/batchconsumequeue/{topic}") is not None:
             yield None
             continue
-        for name, size in storage.entries(f"{view.root}/consumequeue/{topic}") or ():
-            if size is not None or not name.isdecimal():
-                continue
-            queue_id = int(name)
-            if rows.queues is not None and (topic, queue_id) not in rows.queues:
-                continue
+        found = storage.entries(f"{view.root}/consumequeue/{topic}") or ()
+        listed = {int(name) for name, size in found if size is None and name.isdecimal()}
+        if rows.queues is not None:
+            named = {queue for name, queue in rows.queues if name == topic}
+        else:
+            count = queue_count(storage, view.root, topic)
+            named = listed | set(range(len(listed) + 1 if count is None else min(count, len(listed) + 1)))
+        # a queue that is not listed may have records all the same: lost, or not dispatched yet
+        if not named <= listed:
+            yield None
+            continue
+        for queue_id in sorted(named):
             limit = rows.queue_offsets.get((topic, queue_id), ANY).meet(rows.intervals.get("queueOffset", ANY))
             values = rows.values.get("queueOffset")
             if values is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmqha.model.error import RemoteProtocolError, StoreError
+from rmqha.scan.access.config_files import member_of
 from rmqha.scan.files import StoreView, by_group
 from rmqha.scan.queues import QueueEntries
 from rmqha.scan.storage import storage_of
@@ -85,23 +85,8 @@ class _Store:
         self.entries = QueueEntries(self.storage, view.root)
 
     def config(self, name: str, member: str) -> Mapping[str, Any]:
-        """A member of config/NAME.json, or of its .bak if that is missing or no JSON; empty without any."""
-        path = f"{self.view.root}/config/{name}.json"
-        told: list[str] = []
-        for candidate in (path, f"{path}.bak"):
-            content = self.storage.content(candidate)
-            if content is None or not content.strip():
-                continue
-            try:
-                value = lenient_json.loads(content)
-            except RemoteProtocolError as error:
-                told.append(f"{candidate} cannot be read: {error}")
-                continue
-            found = value.get(member) if isinstance(value, dict) else None
-            return found if isinstance(found, Mapping) else {}
-        if told:
-            raise StoreError(told[0])
-        return {}
+        """A member of config/NAME.json; empty without any."""
+        return member_of(self.storage, self.view.root, name, member)
 
     def extent(self, topic: str, queue_id: int) -> tuple[int, int] | None:
         return self.entries.extent(topic, queue_id, self.view.min_offset, self.view.end_offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,9 @@ class TestOffsetsOfQueues:
         for number in range(3000):
             writer.append(Message(queue_id=number % 3, queue_offset=number // 3, body=bytes(200)))
         writer.append_all([Message(topic=b"other", queue_offset=n) for n in range(3)])
-        return writer.write(confirm_offset=writer.end)
+        writer.write(confirm_offset=writer.end)
+        writer.write_topics()
+        return writer.root
 
     @pytest.mark.parametrize(
         "rows",
@@ -58,6 +61,18 @@ class TestOffsetsOfQueues:
         view = open_store(str(log))
         one = RowFilter(frozenset(["orders"]), queue_offsets={("orders", 0): Interval(700, 720)})
         assert prune(view, one, 0).size_bytes == view.size_bytes
+
+    @pytest.mark.parametrize("lost", ["consumequeue/orders/2", "config/topics.json"])
+    def test_leave_all_where_a_queue_may_be_missing(self, log: Path, lost: str) -> None:
+        shutil.rmtree(log / lost) if (log / lost).is_dir() else (log / lost).unlink()
+        view = open_store(str(log))
+        rows = RowFilter(frozenset(["orders"])).with_interval("queueOffset", Interval(500, 510))
+        assert prune(view, rows, 0).size_bytes == view.size_bytes
+        assert len(rows_of(log, rows)[0]) == 3 * 11
+        named = RowFilter(queues=frozenset([("orders", 1)])).with_interval("queueOffset", Interval(500, 510))
+        assert prune(view, named, 0).size_bytes < view.size_bytes / 20
+        both = RowFilter(queues=frozenset([("orders", 1), ("orders", 7)])).with_interval("queueOffset", Interval(5, 6))
+        assert prune(view, both, 0).size_bytes == view.size_bytes
 
     def test_that_the_queue_tells_wrongly_leave_all(self, log: Path) -> None:
         queue = log / "consumequeue/orders/0" / f"{0:020}"
