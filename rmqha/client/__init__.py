@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rmqha.client.admin import Admin
     from rmqha.client.consumers.consumer import Consumer
     from rmqha.client.consumers.message import Message, MessageBatch, MessageView
+    from rmqha.client.consumers.pop_consumer import PopConsumer, PoppedMessage
     from rmqha.client.producers.outgoing import OutgoingMessage
     from rmqha.client.producers.producer import Producer
     from rmqha.client.producers.result import SendResult, SendStatus, SendTally
@@ -23,6 +24,8 @@ __all__ = [
     "MessageView",
     "Outcome",
     "OutgoingMessage",
+    "PopConsumer",
+    "PoppedMessage",
     "Producer",
     "SendResult",
     "SendStatus",
@@ -39,6 +42,8 @@ _MODULES = {
     "MessageView": "consumers.message",
     "Outcome": "producers.transaction",
     "OutgoingMessage": "producers.outgoing",
+    "PopConsumer": "consumers.pop_consumer",
+    "PoppedMessage": "consumers.pop_consumer",
     "Producer": "producers.producer",
     "SendResult": "producers.result",
     "SendStatus": "producers.result",

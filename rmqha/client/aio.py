@@ -22,6 +22,8 @@ from rmqha.client.consumers.assigned import Part
 from rmqha.client.consumers.consumer import Consumer as TrioConsumer
 from rmqha.client.consumers.consumer import Start
 from rmqha.client.consumers.message import Message, MessageBatch, MessageView
+from rmqha.client.consumers.pop_consumer import INVISIBLE_MS, POP_COUNT, PoppedMessage
+from rmqha.client.consumers.pop_consumer import PopConsumer as TrioPopConsumer
 from rmqha.client.portal import ConsumerReading, MessageFeed, Portal
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import SEND_TIMEOUT_MS
@@ -37,6 +39,8 @@ __all__ = [
     "MessageBatch",
     "MessageView",
     "OutgoingMessage",
+    "PopConsumer",
+    "PoppedMessage",
     "Producer",
     "SendResult",
     "SendStatus",
@@ -249,6 +253,60 @@ class AwaitedConsumer(Awaited[TrioConsumer]):
         return taken
 
 
+class AwaitedPopConsumer(Awaited[TrioPopConsumer]):
+    """Pop consumer for asyncio and async iterator of PoppedMessage; one task reads from it, any may acknowledge."""
+
+    def __init__(
+        self,
+        namesrv: str,
+        group: str,
+        topic: str,
+        tags: str = "*",
+        *,
+        selector: str = "",
+        ordered: bool = False,
+        invisible_ms: int = INVISIBLE_MS,
+        count: int = POP_COUNT,
+        security: Security | None = None,
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
+        """Take what `rmqha.client.PopConsumer` takes."""
+        super().__init__(
+            TrioPopConsumer(
+                namesrv,
+                group,
+                topic,
+                tags,
+                selector=selector,
+                ordered=ordered,
+                invisible_ms=invisible_ms,
+                count=count,
+                security=security,
+                max_body_bytes=max_body_bytes,
+            )
+        )
+        self._reading = ConsumerReading()
+
+    ack = awaited(TrioPopConsumer.ack)
+    nack = awaited(TrioPopConsumer.nack)
+    dead_letter = awaited(TrioPopConsumer.dead_letter)
+    extend = awaited(TrioPopConsumer.extend)
+    statistics = looked_up(TrioPopConsumer.statistics)
+
+    async def receive(self) -> PoppedMessage:
+        """The next message; bound it with `asyncio.wait_for`. Raises as `rmqha.client.PopConsumer.receive`."""
+        receive, keep = self._client.receive, self._reading.keep
+        taken = await self._wait(
+            self._portal.submit(lambda: self._reading.next(receive, PoppedMessage, None), keep), keep
+        )
+        assert taken is not None, "without a limit of time something comes"
+        return taken
+
+    async def __aiter__(self) -> AsyncIterator[PoppedMessage]:
+        while True:
+            yield await self.receive()
+
+
 class AwaitedAdmin(Awaited[TrioAdmin]):
     """Questions and orders to name servers, brokers and controllers, for asyncio."""
 
@@ -276,7 +334,7 @@ class AwaitedAdmin(Awaited[TrioAdmin]):
     statistics = looked_up(TrioAdmin.statistics)
 
 
-Producer, Consumer, Admin = AwaitedProducer, AwaitedConsumer, AwaitedAdmin
+Producer, Consumer, PopConsumer, Admin = AwaitedProducer, AwaitedConsumer, AwaitedPopConsumer, AwaitedAdmin
 
 
 def _tell(loop: asyncio.AbstractEventLoop, work: Callable[[], object]) -> None:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 import trio
 
 from rmqha.client.consumers.message import Message, MessageBatch
+from rmqha.client.consumers.pop_consumer import PoppedMessage
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.model.error import UsageError
 
@@ -174,7 +175,7 @@ class ConsumerReading:
 
     def __init__(self) -> None:
         self._lock = trio.Lock()
-        self._kept: list[Message | MessageBatch] = []
+        self._kept: list[Message | MessageBatch | PoppedMessage] = []
 
     @property
     def is_behind(self) -> bool:
@@ -194,7 +195,7 @@ class ConsumerReading:
                 return cast("T", self._kept.pop())
         return None
 
-    def keep(self, taken: Message | MessageBatch | None) -> None:
+    def keep(self, taken: Message | MessageBatch | PoppedMessage | None) -> None:
         """Keep what came after its caller had given up."""
         if taken is not None:
             self._kept.append(taken)

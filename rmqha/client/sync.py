@@ -23,6 +23,8 @@ from rmqha.client.consumers.assigned import Part
 from rmqha.client.consumers.consumer import Consumer as TrioConsumer
 from rmqha.client.consumers.consumer import Start
 from rmqha.client.consumers.message import Message, MessageBatch, MessageView
+from rmqha.client.consumers.pop_consumer import INVISIBLE_MS, POP_COUNT, PoppedMessage
+from rmqha.client.consumers.pop_consumer import PopConsumer as TrioPopConsumer
 from rmqha.client.portal import ConsumerReading, MessageFeed, Portal
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import SEND_TIMEOUT_MS
@@ -38,6 +40,8 @@ __all__ = [
     "MessageBatch",
     "MessageView",
     "OutgoingMessage",
+    "PopConsumer",
+    "PoppedMessage",
     "Producer",
     "SendResult",
     "SendStatus",
@@ -274,6 +278,58 @@ class BlockingConsumer(Blocking[TrioConsumer]):
         return self._wait(self._portal.submit(lambda: self._reading.next(receive, kind, timeout_ms), keep), keep)
 
 
+class BlockingPopConsumer(Blocking[TrioPopConsumer]):
+    """Blocking pop consumer and iterator of PoppedMessage; one thread reads from it, any may acknowledge."""
+
+    def __init__(
+        self,
+        namesrv: str,
+        group: str,
+        topic: str,
+        tags: str = "*",
+        *,
+        selector: str = "",
+        ordered: bool = False,
+        invisible_ms: int = INVISIBLE_MS,
+        count: int = POP_COUNT,
+        security: Security | None = None,
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
+        """Take what `rmqha.client.PopConsumer` takes."""
+        super().__init__(
+            TrioPopConsumer(
+                namesrv,
+                group,
+                topic,
+                tags,
+                selector=selector,
+                ordered=ordered,
+                invisible_ms=invisible_ms,
+                count=count,
+                security=security,
+                max_body_bytes=max_body_bytes,
+            )
+        )
+        self._reading = ConsumerReading()
+
+    ack = blocking(TrioPopConsumer.ack)
+    nack = blocking(TrioPopConsumer.nack)
+    dead_letter = blocking(TrioPopConsumer.dead_letter)
+    extend = blocking(TrioPopConsumer.extend)
+    statistics = looked_up(TrioPopConsumer.statistics)
+
+    def receive(self, *, timeout_ms: int | None = None) -> PoppedMessage | None:
+        """The next message; None after `timeout_ms` without one. Raises as `rmqha.client.PopConsumer.receive`."""
+        receive, keep = self._client.receive, self._reading.keep
+        return self._wait(
+            self._portal.submit(lambda: self._reading.next(receive, PoppedMessage, timeout_ms), keep), keep
+        )
+
+    def __iter__(self) -> Iterator[PoppedMessage]:
+        while (message := self.receive()) is not None:
+            yield message
+
+
 class BlockingAdmin(Blocking[TrioAdmin]):
     """Blocking questions and orders to name servers, brokers and controllers."""
 
@@ -301,4 +357,4 @@ class BlockingAdmin(Blocking[TrioAdmin]):
     statistics = looked_up(TrioAdmin.statistics)
 
 
-Producer, Consumer, Admin = BlockingProducer, BlockingConsumer, BlockingAdmin
+Producer, Consumer, PopConsumer, Admin = BlockingProducer, BlockingConsumer, BlockingPopConsumer, BlockingAdmin

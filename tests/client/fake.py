@@ -92,6 +92,8 @@ class Node:
         self.script: Script = lambda node, command: Do.STORE
         self.end_script: Script = lambda node, command: Do.STORE
         self.pull_script: Callable[[Command], Command | None] = lambda command: None
+        self.pop_script: Callable[[Command], Command | None] = lambda command: None
+        """Answers 200050, 200051 and 200053; None: no answer."""
         self.holds_sends: bool | None = None
         """None: it does not know the question (52035), as Apache's brokers."""
         self.requests: list[Command] = []
@@ -129,6 +131,8 @@ class Node:
                 return self._send(session, command)
             case RequestCode.PULL_MESSAGE:
                 return self.pull_script(command) or self._pull(session, command)
+            case RequestCode.POP_MESSAGE | RequestCode.ACK_MESSAGE | RequestCode.CHANGE_MESSAGE_INVISIBLETIME:
+                return self.pop_script(command)
             case RequestCode.HEART_BEAT:
                 value = json.loads(bytes(command.body))
                 for producer in value["producerDataSet"]:

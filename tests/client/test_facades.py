@@ -17,6 +17,7 @@ import rmqha.client
 from rmqha.client import aio, sync
 from rmqha.client.admin import Admin
 from rmqha.client.consumers.consumer import Consumer
+from rmqha.client.consumers.pop_consumer import PopConsumer
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import Producer
 from rmqha.model.error import RmqhaError, StoreError, UsageError
@@ -36,7 +37,7 @@ async def beside(work: Callable[[], object]) -> None:
 @pytest.mark.parametrize("facade", [sync, aio])
 def test_all_of_the_trio_clients_is_there(facade: Any) -> None:
     assert set(facade.__all__) == set(rmqha.client.__all__) - TRIO_ONLY
-    for client in (Producer, Consumer, Admin):
+    for client in (Producer, Consumer, PopConsumer, Admin):
         ours = getattr(facade, client.__name__)
         public = {name for name in vars(client) if not name.startswith("_")}
         assert public <= {name for name in dir(ours) if not name.startswith("_")}

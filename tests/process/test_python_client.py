@@ -15,6 +15,7 @@ from rmqha.client import aio, sync
 from rmqha.client.admin import Admin
 from rmqha.client.consumers.consumer import Consumer
 from rmqha.client.consumers.message import Message
+from rmqha.client.consumers.pop_consumer import PopConsumer
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import Producer
 from rmqha.client.producers.transaction import Outcome, TransactionProducer
@@ -48,12 +49,81 @@ async def test_what_a_real_broker_does_for_it(tmp_path: Path) -> None:
             await _retries(namesrv, admin)
             await _resets(namesrv, admin)
             await _transactions(namesrv)
+            await _pops(namesrv, admin)
             await trio.to_thread.run_sync(_blocking, namesrv)
             await trio.to_thread.run_sync(asyncio.run, _awaited(namesrv))
             await _examples(namesrv)
             await admin.delete_topic("Orders")
             with pytest.raises(RemoteError, match="17"):
                 await admin.route("Orders")
+
+
+async def _pops(namesrv: str, admin: Admin) -> None:
+    """Two members take what there is; what is given back or not named in time comes again, and nothing else."""
+    await admin.create_topic("Popped", queue_count=2)
+    bodies = [b"%d" % number for number in range(40)]
+    async with Producer(namesrv) as producer:
+        for body in bodies:
+            await producer.send("Popped", body, tags="a", key=body.decode(), timeout_ms=HANG_MS, require_ok=True)
+    deliveries: dict[bytes, list[int]] = {body: [] for body in bodies}
+
+    async def work(consumer: PopConsumer, done: trio.Event) -> None:
+        async for message in consumer:
+            deliveries[message.body].append(message.delivery_count)
+            if int(message.body) % 10 == 0 and message.delivery_count == 1:
+                await consumer.nack(message, delay_ms=200)
+                continue
+            if int(message.body) % 10 == 2:
+                await consumer.extend(message, HANG_MS)
+            await consumer.ack(message)
+            if sum(map(len, deliveries.values())) == len(bodies) + 4:
+                done.set()
+
+    async with (
+        PopConsumer(namesrv, "Poppers", "Popped", "a || b", invisible_ms=HANG_MS, count=8) as one,
+        PopConsumer(namesrv, "Poppers", "Popped", "a || b", invisible_ms=HANG_MS, count=8) as other,
+        trio.open_nursery() as nursery,
+    ):
+        done = trio.Event()
+        nursery.start_soon(work, one, done)
+        nursery.start_soon(work, other, done)
+        await done.wait()
+        nursery.cancel_scope.cancel()
+    assert all(counts == ([1, 2] if int(body) % 10 == 0 else [1]) for body, counts in deliveries.items())
+    async with PopConsumer(namesrv, "Forgetful", "Popped", invisible_ms=1000, count=1) as consumer:
+        forgotten = (await consumer.receive()).message.msg_id
+        message = await consumer.receive()
+        while message.message.msg_id != forgotten:
+            message = await consumer.receive()
+        assert message.delivery_count > 1
+        await consumer.dead_letter(message)
+    async with Consumer(namesrv, "Buried", "%DLQ%Forgetful", standalone=True) as reader:
+        assert (await reader.receive()).body == message.body
+    async with PopConsumer(namesrv, "InOrder", "Popped", ordered=True, invisible_ms=HANG_MS, count=4) as consumer:
+        by_queue: dict[int, list[int]] = {}
+        while sum(map(len, by_queue.values())) < len(bodies):
+            popped = await consumer.receive()
+            by_queue.setdefault(popped.message.queue_id, []).append(int(popped.message.queue_offset))
+            await consumer.ack(popped)
+    assert all(offsets == sorted(offsets) for offsets in by_queue.values())
+    await trio.to_thread.run_sync(_pops_blocking, namesrv)
+    await trio.to_thread.run_sync(asyncio.run, _pops_awaited(namesrv))
+
+
+def _pops_blocking(namesrv: str) -> None:
+    with sync.PopConsumer(namesrv, "PopScripts", "Popped") as consumer:
+        for _ in range(40):
+            message = consumer.receive(timeout_ms=HANG_MS)
+            assert message is not None
+            consumer.ack(message)
+        assert consumer.receive(timeout_ms=100) is None and consumer.statistics()["acked"] == 40
+
+
+async def _pops_awaited(namesrv: str) -> None:
+    async with aio.PopConsumer(namesrv, "PopTasks", "Popped") as consumer:
+        for message in [await consumer.receive() for _ in range(40)]:
+            await consumer.ack(message)
+        assert (await consumer.statistics())["received"] == 40
 
 
 def _blocking(namesrv: str) -> None:

@@ -19,7 +19,7 @@ import trio
 
 from rmqha.client.compression import MAX_BODY_BYTES, BodyTooLargeError
 from rmqha.client.consumers.assigned import Ahead, Assigned, Part, number, reset_offsets
-from rmqha.client.consumers.membership import TAG, ConsumerMembership, allocate_averagely
+from rmqha.client.consumers.membership import TAG, ConsumerMembership, allocate_averagely, send_back_fields
 from rmqha.client.consumers.message import Message, MessageBatch, MessageView
 from rmqha.client.consumers.offsets import BrokerOffsets, FileOffsets, Offsets, answered_offset
 from rmqha.client.heartbeat import CALL_TIMEOUT_MS
@@ -259,15 +259,7 @@ class Consumer:
         within SEND_BACK_TIMEOUT_MS."""
         if self._reads_all:
             raise UsageError("only a member of a group that shares its queues may hand messages back")
-        ext = {
-            "group": self._group,
-            "offset": str(message.phy_offset),
-            "delayLevel": str(delay_level),
-            "originMsgId": message.offset_msg_id,
-            "originTopic": message.topic,
-            "unitMode": "false",
-            "bname": message.broker_name,
-        }
+        ext = {"group": self._group, **send_back_fields(message, delay_level)}
         if max_reconsume_times is not None:
             ext["maxReconsumeTimes"] = str(max_reconsume_times)
         queue, backoff = MessageQueue(self._topic, message.broker_name, message.queue_id), Backoff()

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from rmqha.client.consumers.message import Message, MessageView
 from rmqha.client.heartbeat import CALL_TIMEOUT_MS, Heartbeats
 from rmqha.client.route import TopicRoute
 from rmqha.client.session import ClientSession
@@ -108,6 +109,18 @@ class ConsumerMembership:
     async def leave(self) -> None:
         """Tell the brokers that this member goes, so that the others take its queues at once."""
         await self._heartbeats.leave({"consumerGroup": self._group})
+
+
+def send_back_fields(message: Message | MessageView, delay_level: int) -> dict[str, str]:
+    """Fields of request 36 that name the message; `delay_level` −1: to the dead letters."""
+    return {
+        "offset": str(message.phy_offset),
+        "delayLevel": str(delay_level),
+        "originMsgId": message.offset_msg_id,
+        "originTopic": message.topic,
+        "unitMode": "false",
+        "bname": message.broker_name,
+    }
 
 
 def _client_ids(body: bytes) -> list[str]:
