@@ -14,8 +14,14 @@ from controller.state.event import BrokerIdApplied, BrokerRegistered, Cause, Mas
 from controller.state.image import decode_image, encode_image
 from controller.state.replicas_info import ReplicasInfo
 from nameserver.web.records import peeks
+from rmqha.broker.pop.acks import batch_items
+from rmqha.broker.pop.checkpoint import Ack, CheckPoint, InOrder, bits_to_offsets, offsets_to_bits
+from rmqha.broker.pop.modes import Mode, parse_modes
+from rmqha.broker.pop.order_info import OrderInfo
+from rmqha.broker.pop.order_table import parse_orders
+from rmqha.broker.requests.request import RequestError
 from rmqha.broker.tables import timer_check
-from rmqha.broker.tables.config_table import DataVersion
+from rmqha.broker.tables.config_table import DataVersion, mapping
 from rmqha.broker.tables.queue_max_offsets import parse as parse_queue_ends
 from rmqha.broker.tables.timer_check import TimerProgress
 from rmqha.broker.timers.snapshot import TimerSnapshot
@@ -25,6 +31,7 @@ from rmqha.broker.timers.taken_back import TakenBack
 from rmqha.broker.timers.waiting import WaitingTimers
 from rmqha.client.compression import decompress
 from rmqha.client.consumers.message import decode_messages
+from rmqha.client.consumers.pop_consumer import Receipts
 from rmqha.client.route import parse_route
 from rmqha.ha.group_info import parse_group_info, parse_set
 from rmqha.model.config.servers import BrokerConfig, parse_properties
@@ -62,6 +69,7 @@ from rmqha.wire.raft_codec import decode_entry, decode_message, encode_entry, en
 from rmqha.wire.raft_message import AppendRequest, Entry, EntryKind, Heartbeat, SnapshotChunk
 from rmqha.wire.registration import pack, parse_registration
 from rmqha.wire.rocketmq_header import decode_rocketmq_header
+from rmqha.wire.state.receipt import Receipt, real_topic
 from tests.golden.reader import frames, raw
 from tests.store.support import log_bytes, message, open_store
 from tests.support.steps import done
@@ -182,6 +190,74 @@ def _timer_progress() -> list[bytes]:
 def _timer_units() -> list[bytes]:
     entries = [(5000, 0, 0, 100), (5000, 2, 100, 100), (7000, 4, 200, 100), (5000, 0, 300, 100)]
     return list(files(entries, 1000, 1000, 172))
+
+
+def _receipt(data: bytes) -> None:
+    found = Receipt.decode(data.decode("utf-8", "replace"))
+    real_topic("T", "G", found.kind)
+    assert Receipt.decode(found.encode()) == found
+
+
+def _pop_answer(data: bytes) -> None:
+    """Two fields of an answer, one after the other."""
+    starts, _, counts = data.decode("utf-8", "replace").partition("|")
+    Receipts(Command(0, {"startOffsetInfo": starts, "orderCountInfo": counts}))
+
+
+def _checkpoint(data: bytes) -> None:
+    found = CheckPoint.from_json(loads(data), "b")
+    if found.put_times < 127:
+        assert CheckPoint.from_json(found.to_json(), "b") == found
+
+
+def _acknowledgement(data: bytes) -> None:
+    """The first byte says which kind."""
+    kind, value = data[:1], loads(data[1:])
+    if kind == b"o":
+        InOrder.from_json(value)
+        return
+    found = Ack.from_json(value, "b", is_batch=kind == b"b")
+    if found.queue_offsets:
+        assert Ack.from_json(found.to_json(), "b", is_batch=found.is_batch) == found
+
+
+def _acknowledged_bits(data: bytes) -> None:
+    assert offsets_to_bits(7, bits_to_offsets(7, data, 1024)) == data.rstrip(b"\0")
+
+
+def _orders(data: bytes) -> None:
+    for info in parse_orders(mapping(loads(data), "orders")).values():
+        info.free_ms()
+        info.settle(5)
+        info.to_json()
+
+
+def _modes(data: bytes) -> None:
+    for mode in parse_modes(mapping(loads(data), "modes")).values():
+        assert Mode.from_json(mode.to_json()) == mode
+
+
+def _pop_entries() -> list[bytes]:
+    batch = Ack("T", "G", 0, 5, 1700000000000, "b", (5, 7), is_batch=True)
+    plain = Ack("T", "G", 0, 5, 1700000000000, "b", (5,))
+    in_order = {"c": "G", "o": 9, "q": 0, "t": "T", "v": 1}
+    return [
+        b"b" + json.dumps(batch.to_json()).encode(),
+        b"a" + json.dumps(plain.to_json()).encode(),
+        b"o" + json.dumps(in_order).encode(),
+    ]
+
+
+def _ack_batch() -> list[bytes]:
+    short = {"c": "G", "t": "T", "r": "1", "so": 5, "q": 0, "rq": 3, "pt": 17, "it": 60, "b": "BQ=="}
+    names = ("consumerGroup", "topic", "retry", "startOffset", "queueId", "reviveQueueId", "popTime")
+    long = dict(zip((*names, "invisibleTime", "bitSet"), short.values(), strict=True))
+    return [json.dumps({"brokerName": "b", "acks": [short, long]}).encode()]
+
+
+def _order_infos() -> list[bytes]:
+    info = OrderInfo(1700000000000, 60000, (5, 6, 9), "attempt", 1, {6: 1700000000500}, {9: 2}, 1700000000000)
+    return [json.dumps({"table": {"T@G": {"0": info.to_json()}}}).encode()]
 
 
 def _queue_starts(data: bytes) -> None:
@@ -346,6 +422,24 @@ TARGETS: dict[str, Target] = {
     "timer-check": Target(check_numbers, (BadTimerLogError,), _begin(bytes(55) + b"\x09")),
     "timer-progress": Target(timer_check.decode, (ValueError,), _timer_progress),
     "timer-snapshot": Target(_timer_snapshot, (BadSidecarError, StoreError, ValueError), _timer_kept),
+    "receipt": Target(
+        _receipt, (ValueError,), _begin(b"7 1700000000000 60000 3 1 broker-a 0 9", b"7 1 2 999 0 b 0 9 -1")
+    ),
+    "pop-answer": Target(_pop_answer, REMOTE, _begin(b"0 0 4;1 3 9|0 qo0%4 2;0 0 1", b"0 0 4|")),
+    "checkpoint": Target(
+        _checkpoint,
+        (ValueError, RemoteProtocolError),
+        lambda: [json.dumps(CheckPoint("T", "G", 0, 5, 17, 60, "b", (5, 7)).to_json()).encode()],
+    ),
+    "acknowledgement": Target(_acknowledgement, (ValueError, RemoteProtocolError), _pop_entries),
+    "acknowledged-batch": Target(batch_items, (RequestError, RemoteProtocolError), _ack_batch),
+    "acknowledged-bits": Target(_acknowledged_bits, (ValueError,), _begin(b"\x05\x80", b"\1" + bytes(9) + b"\1")),
+    "orders": Target(_orders, (ValueError, TypeError, RemoteProtocolError), _order_infos),
+    "request-modes": Target(
+        _modes,
+        (ValueError, TypeError, RemoteProtocolError),
+        _begin(json.dumps({"messageRequestModeMap": {"T": {"G": Mode("T", "G", "POP", 3).to_json()}}}).encode()),
+    ),
     "configuration": Target(_configuration, (ConfigError,), _begin(*PROPERTIES_FILES)),
 }
 """By name, which is also its folder in the corpus."""

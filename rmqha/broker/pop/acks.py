@@ -99,6 +99,29 @@ class _BatchItem(NamedTuple):
         )
 
 
+class _Batch(NamedTuple):
+    broker_name: str
+    items: list[_BatchItem]
+
+
+def batch_items(data: bytes | memoryview) -> _Batch | None:
+    """The checkpoints of request 200151's body, whose messages are MAX_ACKS at most; None if it names none. Raises
+    RequestError and RemoteProtocolError for what cannot be read or is too much."""
+    body = lenient_json.loads(data) if data else None
+    items = body.get("acks") if isinstance(body, dict) else None
+    if not isinstance(body, dict) or not isinstance(items, list) or not items:
+        return None
+    if len(items) > MAX_ACKS:
+        raise RequestError(ResponseCode.INVALID_PARAMETER, f"more than {MAX_ACKS} checkpoints at once")
+    try:
+        named = [_BatchItem.of(item) for item in items]
+    except (ValueError, TypeError, KeyError, OverflowError, binascii.Error) as error:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"the batch cannot be read: {error}") from None
+    if sum(item.bit_count for item in named) > MAX_ACKS:
+        raise RequestError(ResponseCode.INVALID_PARAMETER, f"more than {MAX_ACKS} messages at once")
+    return _Batch(str(body.get("brokerName") or ""), named)
+
+
 class AckProcessor:
     """`wake` tells pops that a group may get more of a topic: the one that waited for its turn is done."""
 
@@ -244,27 +267,17 @@ class AckProcessor:
     # --- 200151 -------------------------------------------------------------------------------------------------------
     def _ack_batch(self, channel: Channel, command: Command) -> None:
         """Raises RequestError."""
-        body = lenient_json.loads(command.body) if command.body else None
-        items = body.get("acks") if isinstance(body, dict) else None
-        if not isinstance(body, dict) or not isinstance(items, list) or not items:
+        found = batch_items(command.body)
+        if found is None:
             _answer(channel, command, command.reply(ResponseCode.NO_MESSAGE, {}))
             return
-        if len(items) > MAX_ACKS:
-            raise RequestError(ResponseCode.INVALID_PARAMETER, f"more than {MAX_ACKS} checkpoints at once")
-        broker_name, due = str(body.get("brokerName") or self._config.broker_name), list[_Due]()
-        done: list[InOrder] = []
-        try:
-            named = [_BatchItem.of(item) for item in items]
-            if sum(item.bit_count for item in named) > MAX_ACKS:
-                raise RequestError(ResponseCode.INVALID_PARAMETER, f"more than {MAX_ACKS} messages at once")
-            for item in named:
-                due += self._ack_of_batch(item, broker_name, channel.peer, done)
-        except (ValueError, TypeError, KeyError, OverflowError, binascii.Error) as error:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, f"the batch cannot be read: {error}") from None
+        due, done = list[_Due](), list[InOrder]()
+        for item in found.items:
+            due += self._ack_of_batch(item, found.broker_name or self._config.broker_name, channel.peer, done)
         self._store(channel, command, due, done)
 
     def _ack_of_batch(self, item: _BatchItem, broker_name: str, peer: str, done: list[InOrder]) -> list[_Due]:
-        """Raises ValueError and RequestError."""
+        """Raises RequestError."""
         place, start, pop_ms, revive_id = item.place, item.start_offset, item.pop_ms, item.revive_queue_id
         self._check(broker_name, revive_id, pop_ms, item.invisible_ms)
         known = self._topics.get(place.topic)
