@@ -34,7 +34,6 @@ UNSERVED = (
     TO_CLIENTS,
     Unserved((354, 355), "queues and tables are files here, in no RocksDB"),
     Unserved((200056,), "no client of 5.4.0 sends it"),
-    Unserved((324, 325), "request and reply between applications is not there"),
     Unserved((513,), "static topics are not there: queues stay where they are made"),
     Unserved((902, 903), "a process is one broker; there is no container"),
     Unserved((905, 906), "no slave acts for a master: the controllers elect another"),
@@ -66,7 +65,7 @@ _NO_STATIC_TOPICS = Command(Outcome.REFUSED, "static topics are not there: queue
 _OUR_KEYS = Command(
     Outcome.DIFFERS, "shows our keys; every key that both have has the same value, but for those that ours chooses"
 )
-_OWN_COUNT = Command(Outcome.DIFFERS, "counts seven topics less: those of features that are not there")
+_OWN_COUNT = Command(Outcome.DIFFERS, "counts six topics less: those of features that are not there")
 _WHOLE_LIST = Command(Outcome.DIFFERS, "takes 256 entries at a time; all are made, or none if one is wrong")
 COMMANDS: Mapping[str, Command] = {
     "addWritePerm": _OWN_COUNT,
@@ -105,7 +104,7 @@ COMMANDS: Mapping[str, Command] = {
     "switchTimerEngine": Command(
         Outcome.DIFFERS, "takes F; R is refused: timers have one engine, which needs no RocksDB"
     ),
-    "topicList": Command(Outcome.DIFFERS, "without seven topics of features that are not there"),
+    "topicList": Command(Outcome.DIFFERS, "without six topics of features that are not there"),
     "updateColdDataFlowCtrGroupConfig": _NO_COLD_DATA,
     "updateStaticTopic": _NO_STATIC_TOPICS,
     "updateSubGroupList": _WHOLE_LIST,

@@ -29,6 +29,7 @@ from rmqha.broker.requests.send import SendProcessor
 from rmqha.broker.requests.table_requests import TableRequests
 from rmqha.broker.services.group_notices import GroupNotices
 from rmqha.broker.services.live_config import LiveConfig
+from rmqha.broker.services.replies import ReplyProcessor
 from rmqha.broker.services.retention import Retention
 from rmqha.broker.services.schedule import ScheduleService
 from rmqha.broker.services.statistics import BrokerStatistics
@@ -252,7 +253,9 @@ class BrokerCore:
         users = UserRequests(self.users, changes, feed)
         self.timer_requests = TimerRequests(self.timers, clock, lambda: delays.version, lambda: driver.is_serving)
         parts = (*asked, self.timer_requests, users, self.send, selectors, self.queue_ends, self.read_repair, self.pops)
-        appending = self.send, self.pull, self.send_back, self.transactions, self.recalls
+        store_address = f"{config.own_ip}:{config.listen_port}"
+        replies = ReplyProcessor(clients, self.send, self._shell.call_client, clock, store_address)
+        appending = self.send, self.pull, self.send_back, self.transactions, self.recalls, replies
         return BrokerProcessor(
             *appending, self.pops, consumers, parts, self.room, self._shell, lambda: driver.is_log_free, driver.catch_up
         )

@@ -38,6 +38,8 @@ UNBOUNDED: Final = frozenset(
         RequestCode.SEND_MESSAGE,
         RequestCode.SEND_MESSAGE_V2,
         RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
         RequestCode.RMQHA_RAFT_MESSAGE,
         RequestCode.REGISTER_BROKER,
     }

@@ -11,6 +11,7 @@ from rmqha.broker.requests.pull import PullProcessor
 from rmqha.broker.requests.request import Channel, Handler, RequestError, Steps, Work, not_admitted
 from rmqha.broker.requests.retry import SendBackProcessor
 from rmqha.broker.requests.send import SendHolder, SendProcessor
+from rmqha.broker.services.replies import ReplyProcessor
 from rmqha.broker.services.transaction_service import TransactionService
 from rmqha.broker.timers.recall import RecallProcessor
 from rmqha.ha.log_writes import WAITS
@@ -25,14 +26,17 @@ _APPENDS = frozenset(
         RequestCode.END_TRANSACTION,
         RequestCode.RECALL_MESSAGE,
         RequestCode.RESUME_CHECK_HALF_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
         RequestCode.ACK_MESSAGE,
         RequestCode.BATCH_ACK_MESSAGE,
         RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
     }
 )
-"""Small requests that append a record, of one that was sent before."""
+"""Requests that append a record, most of them of one that was sent before."""
 _SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
-_HELD = _SENDS | _APPENDS - {RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.RESUME_CHECK_HALF_MESSAGE}
+_REPLIES = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2})
+_HELD = _SENDS | _APPENDS - _REPLIES - {RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.RESUME_CHECK_HALF_MESSAGE}
 """Requests that wait for the end of a switch."""
 
 _BESIDE_THE_LOG = frozenset(
@@ -77,6 +81,7 @@ class BrokerProcessor:
         send_back: SendBackProcessor,
         transactions: TransactionService,
         recalls: RecallProcessor,
+        replies: ReplyProcessor,
         pops: PopHandlers,
         consumers: ConsumerRequests,
         parts: Iterable[Handlers],
@@ -101,6 +106,8 @@ class BrokerProcessor:
             RequestCode.CONSUMER_SEND_MSG_BACK: send_back.process,
             RequestCode.END_TRANSACTION: transactions.process,
             RequestCode.RECALL_MESSAGE: recalls.process,
+            RequestCode.SEND_REPLY_MESSAGE: replies.process,
+            RequestCode.SEND_REPLY_MESSAGE_V2: replies.process,
             RequestCode.RESUME_CHECK_HALF_MESSAGE: transactions.resume,
             **pops.later,
         }

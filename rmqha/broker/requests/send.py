@@ -329,6 +329,19 @@ class SendProcessor:
             if end_offset is not None:
                 self._log.appended(end_offset, self._waiter(channel, waiting) if waiting else None)
 
+    def require_sendable(self, channel: Channel, command: Command) -> None:
+        """Raises RequestError as the send would be refused now; nothing is written."""
+        code, remark = self._log.admission()
+        if code is not ResponseCode.SUCCESS:
+            self.failed_count += 1
+            self.refused_count += 1
+            raise RequestError(code, remark)
+        try:
+            self._content(self._keyed(_parse(command)), command, host_of(channel.peer), channel.peer)
+        except _Refused as refused:
+            self.refused_count += 1
+            raise RequestError(refused.code, str(refused)) from None
+
     def _store(self, channel: Channel, accepted: list[_Accepted], waiting: list[Command]) -> PhyOffset:
         """Append with one call and answer what does not wait; the answers of the rest go to `waiting`. Returns where
         the last record ends."""

@@ -121,6 +121,8 @@ class ClientTable:
         self._membership_count = 0
         self._consumers: dict[str, ConsumerGroupInfo] = {}
         self._producers: dict[str, dict[Channel, ClientChannelInfo]] = {}
+        self._producer_clients: dict[str, tuple[Channel, ClientChannelInfo]] = {}
+        """By client id: the newest connection."""
         self._groups_of: dict[Channel, set[tuple[str, bool]]] = {}
         self.subscriptions_bytes = 0
         """Memory of all subscriptions."""
@@ -143,6 +145,11 @@ class ClientTable:
 
     def producer_group(self, name: str) -> Mapping[Channel, ClientChannelInfo] | None:
         return self._producers.get(name)
+
+    def producer_channel(self, client_id: str) -> Channel | None:
+        """The connection of a client that produces; None if none of that id is connected."""
+        found = self._producer_clients.get(client_id)
+        return None if found is None else found[0]
 
     def producer_groups(self) -> list[str]:
         return sorted(self._producers)
@@ -177,7 +184,7 @@ class ClientTable:
             if principal.producer_group_refusal(name):
                 self.unregister(channel, name, consumer=False)
             elif self._may_join(groups, (name, False)):
-                self._producers.setdefault(name, {})[channel] = member
+                self._producer(channel, member, name)
         for item in body.get("consumerDataSet") or []:
             name = _name(item["groupName"])
             if self._may_join(groups, (name, True)) and self._consumer(
@@ -229,6 +236,21 @@ class ClientTable:
         self._membership_count += 1
         return True
 
+    def _producer(self, channel: Channel, member: ClientChannelInfo, name: str) -> None:
+        members = self._producers.setdefault(name, {})
+        old, members[channel] = members.get(channel), member
+        if old is not None and old.client_id != member.client_id:
+            self._forget(channel, old.client_id)
+        known = self._producer_clients.get(member.client_id)
+        if known is None or known[1].principal.access_key == member.principal.access_key:
+            # what one account waits for no other one gets
+            self._producer_clients[member.client_id] = channel, member
+
+    def _forget(self, channel: Channel, client_id: str) -> None:
+        known = self._producer_clients.get(client_id)
+        if known is not None and known[0] is channel:
+            del self._producer_clients[client_id]
+
     def _consumer(
         self,
         channel: Channel,
@@ -267,7 +289,9 @@ class ClientTable:
     def _leave(self, channel: Channel, name: str, consumer: bool) -> bool:
         if not consumer:
             members = self._producers.get(name, {})
-            members.pop(channel, None)
+            member = members.pop(channel, None)
+            if member is not None and all(is_one for _, is_one in self._groups_of.get(channel, ())):
+                self._forget(channel, member.client_id)
             if not members:
                 self._producers.pop(name, None)
             return False

@@ -63,6 +63,8 @@ BROKER_ONLY_TOPICS = frozenset(
     }
 )
 """Clients may not send to these, nor to any that `is_broker_only` says."""
+REPLY_TOPIC_POSTFIX = "REPLY_TOPIC"
+"""Answers to messages whose producers wait for them go to <cluster>_REPLY_TOPIC."""
 TRANSACTION_TOPICS = (HALF_TOPIC, OP_TOPIC)
 """In every table from the beginning: a slave of Apache's drops topics that its master does not have, and one that was
 master and lacks the first hangs for 90 s in its change to slave."""
@@ -528,6 +530,7 @@ def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
         *(TopicConfig(name, 1, 1) for name in TRANSACTION_TOPICS),
         TopicConfig(config.broker_cluster_name, 16, 16, inherit),
         TopicConfig(config.broker_name, 1, 1, inherit),
+        TopicConfig(f"{config.broker_cluster_name}_{REPLY_TOPIC_POSTFIX}", 1, 1),
     ]
     if config.timer_wheel_enable:
         topics.append(TopicConfig(TIMER_TOPIC, 1, 1))

@@ -40,6 +40,8 @@ EVERYDAY = frozenset(
         RequestCode.SEND_MESSAGE,
         RequestCode.SEND_MESSAGE_V2,
         RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
         RequestCode.PULL_MESSAGE,
         RequestCode.LITE_PULL_MESSAGE,
         RequestCode.QUERY_MESSAGE,
@@ -122,7 +124,9 @@ _LISTS: dict[int, tuple[str, str, str]] = {
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: ("group", "groupConfigList", "groupName"),
 }
 """Requests about several: what they are, and where the body names them."""
-_SHORT_NAMES = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
+_SHORT_NAMES = frozenset(
+    {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
+)
 _CONFIG_CHANGES = frozenset(
     {RequestCode.UPDATE_BROKER_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG, RequestCode.CONTROLLER_UPDATE_CONFIG}
 )

@@ -276,6 +276,8 @@ _SPECIAL: Mapping[int, Callable[[Command], _Accesses]] = {
     RequestCode.SEND_MESSAGE: _send("topic"),
     RequestCode.SEND_MESSAGE_V2: _send("b"),
     RequestCode.SEND_BATCH_MESSAGE: _send("b"),
+    RequestCode.SEND_REPLY_MESSAGE: _send("topic"),
+    RequestCode.SEND_REPLY_MESSAGE_V2: _send("b"),
     RequestCode.END_TRANSACTION: _end_transaction,
     RequestCode.HEART_BEAT: _heartbeat,
     RequestCode.UNREGISTER_CLIENT: _unregister,

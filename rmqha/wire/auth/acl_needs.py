@@ -36,6 +36,8 @@ _NAMES: Mapping[int, _Names] = {
     RequestCode.SEND_MESSAGE: _Names("topic", PUB),
     RequestCode.SEND_MESSAGE_V2: _Names("b", PUB),
     RequestCode.SEND_BATCH_MESSAGE: _Names("b", PUB),
+    RequestCode.SEND_REPLY_MESSAGE: _Names("topic", PUB),
+    RequestCode.SEND_REPLY_MESSAGE_V2: _Names("b", PUB),
     RequestCode.RECALL_MESSAGE: _Names("topic", PUB),
     RequestCode.PULL_MESSAGE: _Names("topic", group="consumerGroup"),
     RequestCode.LITE_PULL_MESSAGE: _Names("topic", group="consumerGroup"),

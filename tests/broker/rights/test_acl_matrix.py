@@ -52,7 +52,7 @@ def _fields(code: int, about: str, topic: str = "", group: str = "", **ext: str)
 
 def _send(code: int) -> Row:
     def make(world: World, t: Side, g: Side) -> Command:
-        if code == RequestCode.SEND_MESSAGE:
+        if code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
             ext = {"producerGroup": "P", "topic": t.topic, "queueId": "0", "b": OWN.topic}
             return Command(code, ext, b"x")
         command = send_command(t.topic, body=b"x")
@@ -128,6 +128,8 @@ ROWS: dict[int, Row] = {
     C.SEND_MESSAGE: _send(C.SEND_MESSAGE),
     C.SEND_MESSAGE_V2: _send(C.SEND_MESSAGE_V2),
     C.SEND_BATCH_MESSAGE: _send(C.SEND_BATCH_MESSAGE),
+    C.SEND_REPLY_MESSAGE: _send(C.SEND_REPLY_MESSAGE),
+    C.SEND_REPLY_MESSAGE_V2: _send(C.SEND_REPLY_MESSAGE_V2),
     C.RECALL_MESSAGE: Row("topic", _recall),
     C.PULL_MESSAGE: _pull(C.PULL_MESSAGE),
     C.LITE_PULL_MESSAGE: _pull(C.LITE_PULL_MESSAGE),

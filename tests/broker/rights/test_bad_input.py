@@ -132,7 +132,7 @@ def test_it_is_told_what_is_wrong(broker: Broker, command: Command, code: Code, 
         assert channel.take() == []
 
 
-@pytest.mark.parametrize("code", [39, 324, 325, 326, 200_056])
+@pytest.mark.parametrize("code", [39, 326, 200_056])
 def test_what_is_not_there_is_refused_at_once(broker: Broker, code: int) -> None:
     """docs/use/compatibility.md names these codes."""
     end = broker.store.max_phy_offset

@@ -66,7 +66,6 @@ LACKING_TOPICS = frozenset(
         "OFFSET_MOVED_EVENT",
         "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
         "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
-        "interop_REPLY_TOPIC",
         "rmq_sys_REVIVE_LOG_interop",
         "rmq_sys_SYNC_BROKER_MEMBER_broker-a",
     }
