@@ -16,6 +16,8 @@ from rmqha.model.error import ConfigError
 if TYPE_CHECKING:
     from controller.config import ControllerConfig
 
+SCANS_PER_TIMEOUT = 10
+
 
 @dataclass(frozen=True, kw_only=True)
 class NamesrvConfig(ServerConfig):
@@ -52,7 +54,8 @@ class NamesrvConfig(ServerConfig):
     register_broker_timeout_millis: int = knob(120_000, 100, 3_600_000)
     """Own. Bound (ms) of a broker that only registers, each 30 s, and says nothing else of itself."""
     scan_not_active_broker_interval: int = knob(500, 10, 60_000)
-    """Period at which silent brokers are looked for. RocketMQ: 5000."""
+    """Most time between two looks for silent brokers, which come at least ten times in liteHeartbeatTimeoutMillis.
+    RocketMQ: 5000."""
     enable_controller_in_namesrv: bool = False
     controller_addr: str = ""
     """Own. Controllers whose elections this name server follows, separated by `;`: a new master is then routed to as
@@ -65,15 +68,15 @@ class NamesrvConfig(ServerConfig):
     def data_directory(self) -> str:
         return str(Path(self.kv_config_path).parent) if self.kv_config_path else ""
 
+    @property
+    def scan_ms(self) -> int:
+        """Time between two looks for silent brokers."""
+        return min(self.scan_not_active_broker_interval, self.lite_heartbeat_timeout_millis // SCANS_PER_TIMEOUT)
+
     def check(self, source: str) -> None:
         super().check(source)
         if self.controller_addr:
             parse_addresses(self.controller_addr, f"{source}: controllerAddr")
-        if 2 * self.scan_not_active_broker_interval >= self.lite_heartbeat_timeout_millis:
-            raise ConfigError(
-                f"{source}: scanNotActiveBrokerInterval must be below half of liteHeartbeatTimeoutMillis, "
-                f"{self.lite_heartbeat_timeout_millis}"
-            )
 
 
 def read_config(path: str | None) -> tuple[NamesrvConfig, ControllerConfig | None]:

@@ -470,7 +470,7 @@ async def run_name_server(
                 await trio.lowlevel.checkpoint()
             give_back(server.routes)
             server.look_at_addresses()
-            await trio.sleep(server.live.current.scan_not_active_broker_interval / 1000)
+            await trio.sleep(server.live.current.scan_ms / 1000)
 
 
 def give_back(routes: RouteTable) -> bool:

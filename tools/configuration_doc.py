@@ -92,7 +92,9 @@ def _rows(cls: type[Config], names: set[str], *, knobs: bool) -> str:
 OTHER_KEYS = """
 ## RocketMQ's other keys
 
-RocketMQ 5.4.0 reads them, rmqha does not. A key without effect does not keep a server from starting: `--check` names
+RocketMQ 5.4.0 reads them, or writes them into a file whose server an operator has changed live, and rmqha does not take
+them. Such a file of RocketMQ's starts as it is; it says `bindAddress=0.0.0.0`, so a broker's needs `haSecretFile`, or
+`haSecurity=open` (docs/operate/security.md). A key without effect does not keep a server from starting: `--check` names
 it, and the log does, event `keys_without_effect`. A key ends the start if to ignore it would break a promise. An
 operator who sets one while the server runs (`config set`, `mqadmin updateBrokerConfig`) gets an error with the reason.
 """
@@ -122,8 +124,16 @@ def _taken(file_name: str, cls: type[Config]) -> int:
 
 def rocketmq_keys(file_name: str) -> list[str]:
     """All keys that RocketMQ 5.4.0 reads from such a file."""
-    lines = (line.split() for line in KEYS.read_text().splitlines() if not line.startswith("#"))
-    return [key for file, _, key in lines if file == file_name]
+    return [key for file, _, key, *written in _key_lines() if file == file_name and not written]
+
+
+def written_keys(file_name: str) -> list[str]:
+    """Further keys that its servers write into such a file, and do not read."""
+    return [key for file, _, key, *written in _key_lines() if file == file_name and written]
+
+
+def _key_lines() -> list[list[str]]:
+    return [line.split() for line in KEYS.read_text().splitlines() if not line.startswith("#")]
 
 
 def _others(cls: type[Config]) -> str:

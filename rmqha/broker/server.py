@@ -272,6 +272,7 @@ def _open(
                 local_hour=lambda: time.localtime().tm_hour,
                 month_of=local_month_ms,
                 memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+                processor_count=os.cpu_count() or 1,
                 read_log=LogFiles.of(config).answer,
             ),
         )

@@ -21,6 +21,7 @@ class HostFacts:
     history: Callable[[], list[dict[str, Any]]]
     local_hour: Callable[[], int] | None = None
     memory_bytes: int = 0
+    processor_count: int = 1
     month_of: Callable[[int], tuple[int, int]] = lambda wall_ms: (0, 1 << 62)
     read_log: Callable[[Command], Command] | None = None
     """Answers request 52018; None: there is no log to tell."""

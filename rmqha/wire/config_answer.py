@@ -34,6 +34,9 @@ FOR_ADMINS = frozenset(
 """Their values are empty for who may not know where secrets are, and which accounts there are."""
 SECRETS = frozenset({"initAuthenticationUser", "innerClientAuthenticationCredentials"})
 """Their values are told to nobody."""
+BESIDE = ("clientCallbackExecutorThreads", "msgTraceTopicName", "useTLS")
+"""Keys without effect that mqadmin's exports read of a broker: processors, topic of traces, whether it uses TLS. It
+tells them to Apache's programs; they are none for its file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +64,18 @@ def config_ext(config: Config, overridden: Iterable[str]) -> dict[str, str]:
     return {FIELD: dumps(told).decode()}
 
 
-def config_body(config: Config, hidden: Collection[str] = ()) -> bytes:
-    """`key=value` lines, sorted; the values of `hidden` keys are empty."""
-    values = sorted(config.to_properties().items())
+def config_body(config: Config, hidden: Collection[str] = (), beside: Mapping[str, str] | None = None) -> bytes:
+    """`key=value` lines, sorted; the values of `hidden` keys are empty. `beside`: values of BESIDE."""
+    values = sorted((config.to_properties() | dict(beside or {})).items())
     return "".join(f"{key}={'' if key in hidden else value}\n" for key, value in values).encode()
 
 
 class ConfigAnswer:
     """Field and body, made once for each state of the keys: any account may ask, again and again."""
 
-    def __init__(self) -> None:
+    def __init__(self, beside: Mapping[str, str] | None = None) -> None:
+        """`beside`: values of BESIDE."""
+        self._beside = beside
         self._config: Config | None = None
         self._overridden: frozenset[str] = frozenset()
         self._ext: dict[str, str] = {}
@@ -79,8 +84,8 @@ class ConfigAnswer:
     def of(self, config: Config, overridden: frozenset[str], principal: Principal) -> tuple[dict[str, str], bytes]:
         """The field is the caller's own."""
         if config is not self._config or overridden != self._overridden:
-            self._ext, self._body = config_ext(config, overridden), config_body(config, SECRETS)
-            self._body_for_all = config_body(config, FOR_ADMINS | SECRETS)
+            self._ext, self._body = config_ext(config, overridden), config_body(config, SECRETS, self._beside)
+            self._body_for_all = config_body(config, FOR_ADMINS | SECRETS, self._beside)
             self._config, self._overridden = config, overridden
         return dict(self._ext), self._body if principal.sees_secrets_places else self._body_for_all
 
@@ -98,7 +103,7 @@ def parse_keys(reply: Command, source: str) -> ToldKeys:
         if told["version"] != VERSION:
             return ToldKeys(values)
         return ToldKeys(
-            values,
+            {key: value for key, value in values.items() if key not in BESIDE},
             frozenset(map(str, told["live"])),
             frozenset(map(str, told["overridden"])),
             {str(key): str(value) for key, value in told["changed"].items()},

@@ -75,6 +75,10 @@ def test_runtime_info_of_a_store(broker: Broker) -> None:
     empty = json.loads(bytes(broker.ask(command).body))["table"]
     assert empty["earliestMessageTimeStamp"] == "-1" and empty["commitLogDiskRatio"] == "0.6"
     assert (empty["commitLogMinOffset"], empty["putMessageTimesTotal"]) == ("-1", "1")
+    root = broker.core.config.store_path_root_dir
+    assert empty[f"commitLogDiskRatio_{root}/commitlog"] == "0.6", "as of each directory of a log"
+    assert (empty["putLatency99"], empty["putLatency999"]) == ("0.00", "0.00")
+    assert "remainHowManyDataToCommit" not in empty, "only with transientStorePoolEnable, as with RocketMQ"
     broker.ask(send_command(body=bytes(50)))
     broker.core.admin.sample()
     stored_at = broker.clock.wall_ms()

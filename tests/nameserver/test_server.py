@@ -218,7 +218,7 @@ async def test_keys_changed_at_run_time(tmp_path: Path) -> None:
         for body, words in (
             (b"listenPort=1\norderMessageEnable=false\n", "listenPort: restart needed"),
             (b"orderMesageEnable=false\n", "the nearest known key is orderMessageEnable"),
-            (b"scanNotActiveBrokerInterval=5000\n", "must be below half"),
+            (b"scanNotActiveBrokerInterval=1\n", "must lie between"),
             (b"\xff", "UTF-8"),
         ):
             refused = await client.call(address, Command(RequestCode.UPDATE_NAMESRV_CONFIG, {}, body), HANG_MS)
@@ -271,6 +271,16 @@ def test_configuration() -> None:
     assert read_config(None) == (NamesrvConfig(), None)
 
 
+def test_silent_brokers_are_looked_for_often_enough() -> None:
+    """RocketMQ's own scanNotActiveBrokerInterval is as long as the time after which a broker counts as silent here."""
+    for text, expected_ms in (
+        ("", 500),
+        ("scanNotActiveBrokerInterval=5000", 500),
+        ("liteHeartbeatTimeoutMillis=100", 10),
+    ):
+        assert parse_config(text, "f")[0].scan_ms == expected_ms
+
+
 def test_one_file_configures_the_embedded_controller_too() -> None:
     config, controller = parse_config(
         "enableControllerInNamesrv=true\nlistenAddress=127.0.0.2\ncontrollerDLegerSelfId=n1\n"
@@ -289,7 +299,6 @@ def test_one_file_configures_the_embedded_controller_too() -> None:
         ("controllerDLegerSelfId=n0", "set enableControllerInNamesrv=true or remove the line"),
         ("enableControllerInNamesrv=true\ncontrollerDLegerSlfId=n0", "nearest known key is controllerDLegerSelfId"),
         ("listenPort=70000", "listenPort = 70000 must lie between"),
-        ("liteHeartbeatTimeoutMillis=500", "must be below half"),
         ("listenPort=x", "must be a whole number"),
     ],
 )

@@ -13,7 +13,7 @@ from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import RmqhaError
 from rmqha.model.principal import UNRESTRICTED, Principal
 from rmqha.wire.command import Command
-from rmqha.wire.config_answer import FIELD, FOR_ADMINS, ConfigAnswer, config_body, config_ext, parse_keys
+from rmqha.wire.config_answer import BESIDE, FIELD, FOR_ADMINS, ConfigAnswer, config_body, config_ext, parse_keys
 
 CONFIG = BrokerConfig(flush_interval_commit_log=200)
 
@@ -26,6 +26,12 @@ def test_there_and_back() -> None:
     assert told.live == BrokerConfig.live_keys
     assert told.overridden == frozenset({"haTransferBytesPerSecond"})
     assert told.changed == {"flushIntervalCommitLog": "500"}
+
+
+def test_what_stands_beside_is_for_apaches_programs_alone() -> None:
+    ext, body = ConfigAnswer(dict.fromkeys(BESIDE, "1")).of(CONFIG, frozenset(), UNRESTRICTED)
+    assert {line.partition("=")[0] for line in body.decode().splitlines()} == CONFIG.keys().keys() | set(BESIDE)
+    assert parse_keys(Command(0, ext, body), "a:1").values == CONFIG.to_properties()
 
 
 def test_of_apaches_nodes_only_the_values_are_known() -> None:

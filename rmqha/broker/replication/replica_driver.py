@@ -190,7 +190,7 @@ class ReplicaDriver:
             began_ms = self._clock.now_ms()
             taken = self.store.append_sends(source, self._clock.wall_ms())
             if taken is not None:
-                self._statistics.put_times.took(self._clock.now_ms() - began_ms)
+                self._statistics.put_times.took(self._clock.now_ms() - began_ms, taken.taken_count)
                 self._count_sends(taken)
             return taken
         except Exception as error:  # noqa: BLE001  (it goes on, as what it means)

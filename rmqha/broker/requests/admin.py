@@ -14,6 +14,7 @@ from rmqha.broker.services.schedule import ScheduleService
 from rmqha.broker.services.statistics import BrokerStatistics, DayCounts, Meter, Meters
 from rmqha.broker.shell import BrokerShell, HostFacts
 from rmqha.broker.tables.config_table import DataVersion
+from rmqha.broker.tables.topics import TRACE_TOPIC
 from rmqha.broker.timers.service import TimerService
 from rmqha.host.access import security, security_watch
 from rmqha.host.clock import StepWatch
@@ -26,7 +27,7 @@ from rmqha.port import Clock
 from rmqha.wire import lenient_json
 from rmqha.wire.auth.shown import events_shown
 from rmqha.wire.command import PROTOCOL_VERSION, Command
-from rmqha.wire.config_answer import ConfigAnswer
+from rmqha.wire.config_answer import BESIDE, ConfigAnswer
 
 VERSION_NAME = "V5_4_0"
 """The RocketMQ version whose protocol we speak; mqadmin shows it."""
@@ -53,7 +54,7 @@ class AdminRequests:
     ) -> None:
         self._live = live
         self._config = live.current
-        self._config_answer = ConfigAnswer()
+        self._config_answer = ConfigAnswer(_beside(self._config, host.processor_count))
         self._driver = driver
         self._send = send
         self._pull = pull
@@ -234,46 +235,54 @@ class AdminRequests:
         uptime_s = max(0, self._clock.wall_ms() - self._started_at_ms) // 1000
         total_bytes, used_bytes, usable_bytes = self.disk_usage()
         ratio = _disk_ratio(used_bytes, usable_bytes)
+        put_times, pooled = self._statistics.put_times, self._config.transient_store_pool_enable
+        to_commit = {"remainHowManyDataToCommit": f"{store.uncommitted_bytes} B"} if pooled else {}
         days, hours, minutes = uptime_s // 86400, uptime_s // 3600 % 24, uptime_s // 60 % 60
-        return dict.fromkeys(_ABSENT, "0") | {
-            "bootTimestamp": str(self._started_at_ms),
-            "brokerActive": str(self._driver.is_serving).lower(),
-            "brokerVersion": str(PROTOCOL_VERSION),
-            "brokerVersionDesc": VERSION_NAME,
-            "commitLogDirCapacity": f"Total : {_gib(total_bytes)}, Free : {_gib(total_bytes - used_bytes)}.",
-            "commitLogDiskRatio": ratio,
-            "consumeQueueDiskRatio": ratio,
-            "commitLogMaxOffset": str(store.max_phy_offset),
-            "commitLogMinOffset": str(store.min_phy_offset if store.max_phy_offset else -1),
-            "dispatchBehindBytes": str(store.dispatch_behind_bytes),
-            "indexBehindBytes": str(store.index.behind_bytes),
-            "remainTransientStoreBufferNumbs": str(store.free_buffer_count),
-            "remainHowManyDataToCommit": f"{store.uncommitted_bytes} B",
-            "remainHowManyDataToFlush": f"{store.max_phy_offset - store.synced_offset} B",
-            "earliestMessageTimeStamp": str(self.earliest_at_ms()),
-            "getFoundTps": f"{found} {found}",
-            "getMissTps": f"{missed} {missed}",
-            "getTotalTps": f"{round(found + missed, 2)} {round(found + missed, 2)}",
-            "getTransferredTps": f"{found} {found}",
-            "msgGetTotalTodayMorning": str(self._got_days.this_morning),
-            "msgGetTotalYesterdayMorning": str(self._got_days.yesterday_morning),
-            "msgPutTotalTodayMorning": str(self._put_days.this_morning),
-            "msgPutTotalYesterdayMorning": str(self._put_days.yesterday_morning),
-            "msgGetTotalTodayNow": str(pull.get_count),
-            "msgPutTotalTodayNow": str(send.put_count),
-            "putMessageAverageSize": str(send.put_bytes / send.put_count if send.put_count else 0.0),
-            "putMessageDistributeTime": self._statistics.put_times.text(),
-            "putMessageFailedTimes": str(send.failed_count),
-            "putMessageSizeTotal": str(send.put_bytes),
-            "putMessageTimesTotal": str(send.put_count or 1),  # RocketMQ's divisor for the average
-            "putTps": f"{put} {put}",
-            "runtime": f"[ {days} days, {hours} hours, {minutes} minutes, {uptime_s % 60} seconds ]",
-            "timerCongestNum": str(timers.waiting_count),
-            "timerDequeueTps": str(self._dequeued.per_second()),
-            "timerEnqueueTps": str(self._enqueued.per_second()),
-            "timerOffsetBehind": str(timers.unread_count),
-            "timerReadBehind": str(timers.overdue_ms() // 1000),
-        }
+        return (
+            dict.fromkeys(_ABSENT, "0")
+            | to_commit
+            | {
+                "bootTimestamp": str(self._started_at_ms),
+                "brokerActive": str(self._driver.is_serving).lower(),
+                "brokerVersion": str(PROTOCOL_VERSION),
+                "brokerVersionDesc": VERSION_NAME,
+                "commitLogDirCapacity": f"Total : {_gib(total_bytes)}, Free : {_gib(total_bytes - used_bytes)}.",
+                "commitLogDiskRatio": ratio,
+                f"commitLogDiskRatio_{self._config.store_path_root_dir}/commitlog": ratio,
+                "consumeQueueDiskRatio": ratio,
+                "commitLogMaxOffset": str(store.max_phy_offset),
+                "commitLogMinOffset": str(store.min_phy_offset if store.max_phy_offset else -1),
+                "dispatchBehindBytes": str(store.dispatch_behind_bytes),
+                "indexBehindBytes": str(store.index.behind_bytes),
+                "remainTransientStoreBufferNumbs": str(store.free_buffer_count),
+                "remainHowManyDataToFlush": f"{store.max_phy_offset - store.synced_offset} B",
+                "earliestMessageTimeStamp": str(self.earliest_at_ms()),
+                "getFoundTps": f"{found} {found}",
+                "getMissTps": f"{missed} {missed}",
+                "getTotalTps": f"{round(found + missed, 2)} {round(found + missed, 2)}",
+                "getTransferredTps": f"{found} {found}",
+                "msgGetTotalTodayMorning": str(self._got_days.this_morning),
+                "msgGetTotalYesterdayMorning": str(self._got_days.yesterday_morning),
+                "msgPutTotalTodayMorning": str(self._put_days.this_morning),
+                "msgPutTotalYesterdayMorning": str(self._put_days.yesterday_morning),
+                "msgGetTotalTodayNow": str(pull.get_count),
+                "msgPutTotalTodayNow": str(send.put_count),
+                "putMessageAverageSize": str(send.put_bytes / send.put_count if send.put_count else 0.0),
+                "putMessageDistributeTime": put_times.text(),
+                "putLatency99": f"{put_times.percentile_ms(0.99):.2f}",
+                "putLatency999": f"{put_times.percentile_ms(0.999):.2f}",
+                "putMessageFailedTimes": str(send.failed_count),
+                "putMessageSizeTotal": str(send.put_bytes),
+                "putMessageTimesTotal": str(send.put_count or 1),  # RocketMQ's divisor for the average
+                "putTps": f"{put} {put}",
+                "runtime": f"[ {days} days, {hours} hours, {minutes} minutes, {uptime_s % 60} seconds ]",
+                "timerCongestNum": str(timers.waiting_count),
+                "timerDequeueTps": str(self._dequeued.per_second()),
+                "timerEnqueueTps": str(self._enqueued.per_second()),
+                "timerOffsetBehind": str(timers.unread_count),
+                "timerReadBehind": str(timers.overdue_ms() // 1000),
+            }
+        )
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
@@ -288,6 +297,11 @@ class AdminRequests:
             return -1
         found = store.verified_record_at(store.min_phy_offset)
         return -1 if found is None else found.record.store_timestamp_ms
+
+
+def _beside(config: BrokerConfig, processor_count: int) -> dict[str, str]:
+    values = str(processor_count), TRACE_TOPIC, str(config.tls_enable).lower()
+    return dict(zip(BESIDE, values, strict=True))
 
 
 def _disk_ratio(used_bytes: int, usable_bytes: int) -> str:

@@ -184,7 +184,7 @@ class SendProcessor:
         self._retries = retries
         self._level_count = level_count
         self._patience_ms = config.wait_time_mills_in_send_queue or 1 << 62
-        self._ext = {PROPERTY_MSG_REGION: config.region_id, PROPERTY_TRACE_ON: "true"}
+        self._ext = {PROPERTY_MSG_REGION: config.region_id, PROPERTY_TRACE_ON: str(config.trace_on).lower()}
         self._own = {**self._ext, PROPERTY_CLUSTER: config.broker_cluster_name}
         self._own_bytes = encode_properties(self._own)
         self._next_queue = 0

@@ -4,9 +4,9 @@ for `mqadmin clusterList` and brokerStatus. No trio."""
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 WINDOW_COUNT = 11
@@ -206,19 +206,32 @@ _PUT_TIMES: Final = {
     10000: "5~10s",
 }
 """RocketMQ's names of the times that a put may take, by the time (ms) that it stays below."""
-_PUT_TIME_BOUNDS = tuple(_PUT_TIMES)
+_STEPS = ((20, 1), (50, 2), (100, 5), (200, 10), (500, 50), (1000, 100), (10_000, 1000))
+"""RocketMQ's buckets for its percentiles: up to the first number (ms), so wide."""
 PUT_TIMES_PERIOD_MS = 60_000
 
 
+def _bounds() -> Iterator[int]:
+    """Most milliseconds of each bucket; every limit of _PUT_TIMES lies between two."""
+    lowest = 0
+    for highest, width in _STEPS:
+        yield from range(lowest + width, highest + 1, width)
+        lowest = highest
+    yield from (limit_ms - 1 for limit_ms in _PUT_TIMES)
+
+
 class PutTimes:
-    """Times that appends took in this minute, by RocketMQ's bounds, for brokerStatus and Apache's exporter."""
+    """Times that appends took in the last whole minute, in the first one so far, as RocketMQ counts them: for
+    brokerStatus and Apache's exporter."""
+
+    BOUNDS: Final = tuple(sorted(set(_bounds())))
 
     def __init__(self) -> None:
-        self._counts = [0] * (len(_PUT_TIMES) + 1)
+        self._counts = self._last_counts = self._none()
         self._began_ms: int | None = None
 
-    def took(self, taken_ms: int) -> None:
-        self._counts[bisect_right(_PUT_TIME_BOUNDS, taken_ms)] += 1
+    def took(self, taken_ms: int, count: int = 1) -> None:
+        self._counts[bisect_left(self.BOUNDS, taken_ms)] += count
 
     def sample(self, now_ms: int) -> None:
         """Call about once a second."""
@@ -226,11 +239,32 @@ class PutTimes:
             self._began_ms = now_ms
         elif now_ms - self._began_ms >= PUT_TIMES_PERIOD_MS:
             self._began_ms = now_ms
-            self._counts = [0] * len(self._counts)
+            self._last_counts, self._counts = self._counts, self._none()
+
+    @classmethod
+    def _none(cls) -> array[int]:
+        return array("q", bytes(8 * (len(cls.BOUNDS) + 1)))
 
     def text(self) -> str:
+        counts, lowest = [], 0
+        for limit_ms in _PUT_TIMES:
+            end = bisect_left(self.BOUNDS, limit_ms)
+            counts.append(sum(self._last_counts[lowest:end]))
+            lowest = end
         names = (*_PUT_TIMES.values(), "10s~")
-        return "".join(f"[{name}]:{count} " for name, count in zip(names, self._counts, strict=True))
+        return "".join(
+            f"[{name}]:{count} " for name, count in zip(names, (*counts, sum(self._last_counts[lowest:])), strict=True)
+        )
+
+    def percentile_ms(self, share: float) -> float:
+        """Time (ms) within which that share of them ended, even within a bucket; 0 without any, 10,000 for a longer
+        one."""
+        wanted, passed, lowest = int(sum(self._last_counts) * share), 0, 0
+        for bound_ms, count in zip(self.BOUNDS, self._last_counts, strict=False):
+            if wanted <= passed + count:
+                return lowest + ((bound_ms - lowest) * (wanted - passed) / count if count else 0)
+            passed, lowest = passed + count, bound_ms
+        return float(self.BOUNDS[-1])
 
 
 class Meter:

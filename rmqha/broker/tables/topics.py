@@ -37,6 +37,7 @@ _MEMBERS = frozenset(
 _GRANTS_ALL = PERM_READ | PERM_WRITE
 DEFAULT_TOPIC = "TBW102"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 DELETED = "rmqhaDeletedTopics"
 _TABLE = "topicConfigTable"
 
@@ -534,6 +535,8 @@ def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
     ]
     if config.timer_wheel_enable:
         topics.append(TopicConfig(TIMER_TOPIC, 1, 1))
+    if config.trace_topic_enable:
+        topics.append(TopicConfig(TRACE_TOPIC, 1, 1))
     if config.auto_create_topic_enable:
         count = config.default_topic_queue_nums
         topics.append(TopicConfig(DEFAULT_TOPIC, count, count, inherit))

@@ -89,6 +89,8 @@ _EVERYWHERE = (
     _ignored("only the live keys change while a server runs, and only an operator changes them", "configBlackList"),
 )
 
+_WRITTEN = "RocketMQ writes it into the files that it changes, and reads it from none"
+
 _METRICS = _ignored(
     "metrics stand at httpPort, for Prometheus (docs/operate/metrics.md)",
     """
@@ -101,6 +103,13 @@ _METRICS = _ignored(
 _BROKER = (
     *_EVERYWHERE,
     _METRICS,
+    _ignored(
+        _WRITTEN,
+        """
+        isBrokerContainer isInBrokerContainer isScanAvailableNameSrv timerCheckMetricsWhen timerEnableDisruptor
+        timerStopDequeue timerWarmEnable
+        """,
+    ),
     _ignored(
         "metrics are always on (docs/operate/metrics.md)",
         """
@@ -314,10 +323,8 @@ _BROKER = (
         "consumers that broadcast keep their offsets themselves",
         "broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond enableBroadcastOffsetStore",
     ),
-    _ignored(
-        "topics of the servers are made when they are first used; a topic for traces is one like any other",
-        "brokerTopicEnable clusterTopicEnable msgTraceTopicName traceOn traceTopicEnable",
-    ),
+    _ignored("topics of the servers are made when they are first used", "brokerTopicEnable clusterTopicEnable"),
+    _ignored("another topic for traces is one like any other: make it", "msgTraceTopicName"),
     _ignored("deleting a topic leaves the retry topics of its groups", "clearRetryTopicWhenDeleteTopic"),
     _ignored("replicas are cleaned by an operator: rmqha remove", "cleanOfflineBrokerInterval"),
     _ignored("light queues are refused by enableLmq", "maxLmqConsumeQueueNum"),
@@ -415,6 +422,7 @@ _ELECTIONS = (
         "requests are worked on in one thread, as they come",
         "controllerThreadPoolNums controllerRequestThreadPoolQueueCapacity processReadEvent",
     ),
+    _ignored(_WRITTEN, "isProcessReadEvent"),
     _ignored("an election is tried until there is a master", "electMasterMaxRetryCount"),
     _ignored("the controllers' log is one of rmqha's own", "mappedFileSize jraftConfig"),
     _refused("the controllers are named by controllerDLegerPeers alone", "controllerType", "dledger"),

@@ -369,7 +369,7 @@ class BrokerConfig(ServerConfig):
     """Percent of the disk in use above which expired log files are removed at any hour."""
     disk_space_clean_forcibly_ratio: int = knob(85, 1, 100)
     """Percent of the disk in use above which the oldest log files are removed even if they are not expired, as many as
-    lead below it."""
+    lead below it; diskSpaceWarningLevelRatio, where that is lower."""
     disk_space_warning_level_ratio: int = knob(90, 1, 100)
     """Percent of the disk in use above which sends are refused and cleaning by force does not wait for slaves."""
     clean_file_forcibly_enable: bool = knob(True, drawn=(False, True))
@@ -471,6 +471,10 @@ class BrokerConfig(ServerConfig):
     """Period of full registrations; role and topic changes register at once."""
     region_id: str = "DefaultRegion"
     """Value of MSG_REGION."""
+    trace_on: bool = knob(True)
+    """Value of TRACE_ON: with false clients that trace leave out what this broker answers."""
+    trace_topic_enable: bool = knob(False)
+    """The topic of message traces, RMQ_SYS_TRACE_TOPIC, is there from the start: for autoCreateTopicEnable=false."""
 
     @property
     def delete_hours(self) -> tuple[int, ...]:
@@ -570,6 +574,11 @@ class BrokerConfig(ServerConfig):
         if config.mode is HaMode.CP and "totalReplicas" not in properties:
             raise ConfigError(f"{source}: haMode=cp needs totalReplicas; set it to the number of the group's replicas")
         return config
+
+    @property
+    def forcible_ratio(self) -> int:
+        """Percent of the disk in use above which files go that are not expired."""
+        return min(self.disk_space_clean_forcibly_ratio, self.disk_space_warning_level_ratio)
 
     @classmethod
     def _with_fitting_ratios(cls, properties: Mapping[str, str]) -> Mapping[str, str]:
@@ -760,9 +769,3 @@ class BrokerConfig(ServerConfig):
                 f"{source}: commitLogMaxBytes = {self.commit_log_max_bytes} must be 0 or at least two files of"
                 f" mappedFileSizeCommitLog = {self.mapped_file_size_commit_log}: the file in use always stays"
             )
-        self.require_range(
-            source,
-            "disk_space_clean_forcibly_ratio",
-            self.disk_max_used_space_ratio,
-            self.disk_space_warning_level_ratio,
-        )

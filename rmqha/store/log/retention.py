@@ -88,7 +88,7 @@ class RetentionPlan:
 
 def plan(config: BrokerConfig, now: Situation) -> RetentionPlan:
     share = _used_percent(now)
-    forced = config.clean_file_forcibly_enable and share > config.disk_space_clean_forcibly_ratio
+    forced = config.clean_file_forcibly_enable and share > config.forcible_ratio
     critical = share > config.disk_space_warning_level_ratio
     due = _Due(config, now, share, forced)
     removed: list[tuple[RetainedFile, Reason]] = []
@@ -131,7 +131,7 @@ class _Due:
         self._forced = forced
         self._hour = now.on_demand or now.local_hour in config.delete_hours or share > config.disk_max_used_space_ratio
         self._log_bytes = now.end_offset - now.files[0].start_offset if now.files else 0
-        limit_bytes = (now.used_bytes + now.free_bytes) * config.disk_space_clean_forcibly_ratio // 100
+        limit_bytes = (now.used_bytes + now.free_bytes) * config.forcible_ratio // 100
         self._over_bytes = now.used_bytes - limit_bytes
         self.freed_bytes = 0
 

@@ -49,6 +49,16 @@ def test_reply_and_record(broker: Broker) -> None:
     assert decode_properties(two.properties) == {"UNIQ_KEY": second.ext["transactionId"], **own}
 
 
+def test_a_broker_without_traces_says_so(make_broker: Callable[..., Broker]) -> None:
+    """Clients that trace then leave out what it answers; its topic of traces is a matter of its own."""
+    broker = make_broker(trace_on=False, trace_topic_enable=True, auto_create_topic_enable=False).start()
+    assert broker.core.topics.get("RMQ_SYS_TRACE_TOPIC") is not None
+    topic = {"topic": "T", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "topicFilterType": "SINGLE_TAG"}
+    assert broker.ask(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, topic)).code == 0
+    assert broker.ask(send_command()).ext["TRACE_ON"] == "false"
+    assert decode_properties(stored(broker)[0].properties)["TRACE_ON"] == "false"
+
+
 def test_whatever_is_accepted_every_replica_accepts(make_broker: Callable[..., Broker]) -> None:
     """A record that `verify` refuses is copied by no slave, and cuts the log of whoever starts behind it."""
     broker = make_broker(mapped_file_size_commit_log=1 << 22).start()

@@ -95,10 +95,27 @@ def test_how_long_puts_took() -> None:
         "[<=0ms]:1 [0~10ms]:2 [10~50ms]:1 [50~100ms]:1 [100~200ms]:1 [200~500ms]:0 [500ms~1s]:1 [1~2s]:1 [2~3s]:0 "
         "[3~4s]:0 [4~5s]:0 [5~10s]:1 [10s~]:2 "
     )
-    times.sample(59_999)
-    assert times.text().startswith("[<=0ms]:1 ")
     times.sample(60_000)
-    assert not re.search(":[1-9]", times.text()), "a minute is over"
+    times.took(0, 5)
+    assert times.text().startswith("[<=0ms]:1 "), "the last whole minute"
+    times.sample(120_000)
+    assert times.text().startswith("[<=0ms]:5 [0~10ms]:0 ")
+    times.sample(180_000)
+    assert not re.search(":[1-9]", times.text()), "a minute without one"
+
+
+def test_percentiles_of_puts_are_the_last_whole_minutes() -> None:
+    times = PutTimes()
+    times.sample(0)
+    for taken_ms in range(1, 101):
+        times.took(taken_ms)
+    times.sample(60_000)
+    times.took(50)
+    assert (times.percentile_ms(0.5), times.percentile_ms(0.99)) == (50, 99)
+    times.took(10**9)
+    times.sample(120_000)
+    assert (times.percentile_ms(0.5), times.percentile_ms(1)) == (50, 10_000)
+    assert "[10s~]:1" in times.text()
 
 
 def test_rocketmqs_names() -> None:

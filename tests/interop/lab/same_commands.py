@@ -414,6 +414,7 @@ updateTopic -c nowhere -t Single
 updateKvConfig -s space -k key -v value
 deleteKvConfig -s space -k key
 cloneGroupOffset -s {GROUP} -d {CLONE} -t {TOPIC} -o true
+cloneGroupOffset -s {GROUP} -d Nobody -t {TOPIC} -o true
 resetOffsetByTime -g {CLONE} -t {TOPIC} -s 0
 skipAccumulatedMessage -g {CLONE} -t {TOPIC}
 allocateMQ -t {TOPIC} -i one,two

@@ -4,6 +4,7 @@ that page are those of Apache's jars."""
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,7 @@ from tests.interop.lab import other_commands, same_commands
 from tests.interop.lab.java import Java
 from tests.interop.lab.lab import Lab
 from tests.interop.lab.other_commands import COMMANDS, ENDLESS, OtherAnswers, begun
-from tests.interop.lab.processes import Process, call
+from tests.interop.lab.processes import Process, call, ours
 from tests.interop.lab.same_commands import opened
 from tools.compatibility_doc import COMMANDS as OTHERWISE
 from tools.compatibility_doc import NOBODY, Outcome, command_names, request_names, unserved
@@ -27,15 +28,10 @@ ELSEWHERE = {"brokerStatus", "getBrokerConfig", "getNamesrvConfig", "getControll
 """Compared by test_mqadmin_same.py."""
 NOT_SUPPORTED = re.compile(r"CODE: 3 +DESC: +request type \d+ not supported")
 SAME_HERE = {
-    "setConsumeMode -c interop -t SameTopic -g same -m PULL -q 1": "the master takes it",
     "rocksDBConfigToJson -p /nowhere -t topics": "mqadmin refuses it by itself",
     "switchTimerEngine -b AT -e F": "the engine that both have",
-    "exportConfigs -c interop -f EXPORTED": "the files differ",
-    "exportMetrics -c interop -f EXPORTED": "the files differ",
 }
 """Line of a command that does otherwise → why this line prints the same."""
-LACKING_KEYS = {"msgTraceTopicName", "traceOn", "traceTopicEnable", "useTLS"}
-"""Of exportConfigs."""
 SAYS = {
     "cleanBrokerMetadata": (r"CODE: 2009 ", r"metadata from controller success"),
     # Apache's looks for the topic that only it has made
@@ -98,12 +94,32 @@ def test_what_is_exported_is_the_same(laboratories: list[OtherAnswers]) -> None:
     for table, name in (("topicConfigTable", topic), ("subscriptionGroupTable", same_commands.GROUP)):
         assert ours["metadata.json"][table][name] == apaches["metadata.json"][table][name], table
     shapes = [other_commands.shape(item["metrics.json"]) for item in (ours, apaches)]
-    assert shapes[1]["evaluateReport"]["broker-a"]["runtimeEnv"].pop("cpuNum") == "str"
     assert shapes[0] == shapes[1]
+    environments = [item["metrics.json"]["evaluateReport"]["broker-a"]["runtimeEnv"] for item in (ours, apaches)]
+    assert environments[0] == environments[1], "one machine's"
     scales = [item["configs.json"]["clusterScale"] for item in (ours, apaches)]
     assert scales[0] == scales[1]
-    keys = [item["configs.json"]["brokerConfigs"]["broker-a"].keys() for item in (ours, apaches)]
-    assert keys[1] - keys[0] == LACKING_KEYS and keys[0] <= keys[1]
+    keys = [item["configs.json"]["brokerConfigs"]["broker-a"] for item in (ours, apaches)]
+    assert keys[0].keys() == keys[1].keys()
+    of_traces = {"msgTraceTopicName", "traceOn", "traceTopicEnable", "useTLS"}
+    assert {name: keys[0][name] for name in of_traces} == {name: keys[1][name] for name in of_traces}
+
+
+def test_files_that_apaches_servers_have_written_start_ours(laboratories: list[OtherAnswers]) -> None:
+    """An operator changes a key live, and each writes all that it knows into its file."""
+    laboratory = laboratories[1]
+    lab, broker = laboratory.lab, laboratory.asker.brokers[0]
+    # the name server's was changed by the commands
+    laboratory.asker.raw("updateBrokerConfig", "-b", broker.address, "-k", "traceOn", "-v", "true")
+    for server, name in (("broker", broker.name), ("namesrv", "namesrv")):
+        written = (lab.scratch / f"{name}.conf").read_text()
+        assert len(written.splitlines()) > 40
+        path = lab.scratch / f"{name}-for-ours.conf"
+        path.write_text(written + ("haSecurity=open\n" if server == "broker" else ""))
+        checked = subprocess.run(
+            [*ours(server, path), "--check"], capture_output=True, text=True, check=False, timeout=60
+        )
+        assert checked.returncode == 0, checked.stderr
 
 
 def test_a_refusal_ends_with_exit_code_0(laboratories: list[OtherAnswers]) -> None:

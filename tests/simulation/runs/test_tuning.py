@@ -69,6 +69,7 @@ LEFT_OUT = {
     "bounds that a run's few names never reach: tests/broker/bounds/test_table_bounds.py": {
         "auto_create_max_per_second", "max_client_count", "max_group_count", "max_topic_count",
     },
+    "for clients that trace: tests/broker/requests/test_send.py": {"trace_on", "trace_topic_enable"},
     "refuses what a test of one machine counts: tests/ha/test_replica.py": {"min_in_sync_replicas"},
     "a choice to lose: the operator of the simulation makes it by name": {"enable_elect_unclean_master"},
 }  # fmt: skip

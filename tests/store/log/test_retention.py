@@ -79,6 +79,13 @@ def test_force_removes_what_leads_below_its_level_and_no_more() -> None:
     assert gone(plan(replace(CONFIG, clean_file_forcibly_enable=False), young)) == []
 
 
+def test_force_begins_at_the_warning_level_at_the_latest() -> None:
+    """A file of RocketMQ's may have its ratios in any order."""
+    late = replace(CONFIG, disk_space_clean_forcibly_ratio=95, disk_max_used_space_ratio=98)
+    assert gone(plan(late, situation(1, 1, 1, **disk(90)))) == []
+    assert gone(plan(late, situation(1, 1, 1, **disk(91)))) == [(0, Reason.DISK)]
+
+
 def test_a_batch_has_a_limit() -> None:
     few = replace(CONFIG, delete_file_batch_max=2)
     assert len(gone(plan(few, situation(*[90] * 9, on_demand=True)))) == 2
