@@ -21,6 +21,7 @@ from rmqha.ha.controller_client import ControllerClient
 from rmqha.ha.hand_over import HandOver
 from rmqha.ha.machine import Promoting
 from rmqha.ha.replica import Replica
+from rmqha.ha.stream import client
 from rmqha.ha.stream.client import HaClient
 from rmqha.ha.stream.slaves import Slaves
 from rmqha.kernel.batch_kernel import SendsTaken
@@ -262,6 +263,9 @@ RULE_UNSEEN: dict[str, Callable[[], Any]] = {
     ),
     "a leader counts itself before its disk (Raft)": lambda: patch.object(
         raft_leader, "count_commits", _one_copy_is_durable
+    ),
+    "a replica gives way to a master elected uncleanly (ruling 4)": lambda: patch.object(
+        client, "refuse_loss", lambda found, *rest: found
     ),
 }
 """Found by no run so far (docs/internals/simulation.md)."""
