@@ -15,7 +15,14 @@ from rmqha.broker.tables.table_version import Lineage, TableVersion
 from rmqha.model.code import PERM_INHERIT, PERM_READ, PERM_WRITE, ResponseCode
 from rmqha.model.config.delay_level import SCHEDULE_TOPIC, parse_delay_levels
 from rmqha.model.config.servers import BrokerConfig
-from rmqha.model.message import CHECK_MAX_TOPIC, HALF_TOPIC, OP_TOPIC, REVIVE_TOPIC_PREFIX, TIMER_TOPIC
+from rmqha.model.message import (
+    CHECK_MAX_TOPIC,
+    HALF_TOPIC,
+    OP_TOPIC,
+    REPLY_TOPIC_POSTFIX,
+    REVIVE_TOPIC_PREFIX,
+    TIMER_TOPIC,
+)
 from rmqha.model.quota import TokenBucket
 from rmqha.port import Clock, Disk
 from rmqha.wire.lenient_json import Entries, dumps
@@ -64,8 +71,6 @@ BROKER_ONLY_TOPICS = frozenset(
     }
 )
 """Clients may not send to these, nor to any that `is_broker_only` says."""
-REPLY_TOPIC_POSTFIX = "REPLY_TOPIC"
-"""Answers to messages whose producers wait for them go to <cluster>_REPLY_TOPIC."""
 TRANSACTION_TOPICS = (HALF_TOPIC, OP_TOPIC)
 """In every table from the beginning: a slave of Apache's drops topics that its master does not have, and one that was
 master and lacks the first hangs for 90 s in its change to slave."""
@@ -531,7 +536,7 @@ def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
         *(TopicConfig(name, 1, 1) for name in TRANSACTION_TOPICS),
         TopicConfig(config.broker_cluster_name, 16, 16, inherit),
         TopicConfig(config.broker_name, 1, 1, inherit),
-        TopicConfig(f"{config.broker_cluster_name}_{REPLY_TOPIC_POSTFIX}", 1, 1),
+        TopicConfig(config.broker_cluster_name + REPLY_TOPIC_POSTFIX, 1, 1),
     ]
     if config.timer_wheel_enable:
         topics.append(TopicConfig(TIMER_TOPIC, 1, 1))

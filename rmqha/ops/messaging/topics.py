@@ -9,6 +9,7 @@ from typing import Any
 from rmqha.client.admin import Admin
 from rmqha.model.code import PERM_READ, PERM_WRITE, RequestCode
 from rmqha.model.error import UsageError
+from rmqha.model.message import REPLY_TOPIC_POSTFIX
 from rmqha.ops.answer import reading
 from rmqha.ops.messaging.brokers import (
     AskedBroker,
@@ -36,9 +37,10 @@ PERMISSIONS = {"none": 0, "write": PERM_WRITE, "read": PERM_READ, "both": PERM_R
 
 
 def of_users(names: Sequence[str], info: Mapping[str, Any]) -> list[str]:
-    """Without the servers' own: retries, dead letters, and one called as each group and cluster of `info`, which is
-    `Admin.cluster_info`."""
-    servers = {*info["brokers"], *info["clusters"], *_SYSTEM}
+    """Without the servers' own: retries, dead letters, answers, and one called as each group and cluster of `info`,
+    which is `Admin.cluster_info`."""
+    answers = (name + REPLY_TOPIC_POSTFIX for name in info["clusters"])
+    servers = {*info["brokers"], *info["clusters"], *answers, *_SYSTEM}
     return [name for name in names if name not in servers and not name.startswith(_SYSTEM_PREFIXES)]
 
 

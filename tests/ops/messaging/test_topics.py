@@ -45,5 +45,16 @@ def test_no_message_goes_where_nobody_reads(edit: TopicEdit) -> None:
 
 def test_topics_of_users() -> None:
     info = {"brokers": {"broker-a": {}}, "clusters": {"c": []}}
-    names = ["T", "broker-a", "c", "%RETRY%g", "%DLQ%g", "TBW102", "RMQ_SYS_TRACE_TOPIC", "rmq_sys_x", "U"]
+    names = [
+        "T",
+        "broker-a",
+        "c",
+        "%RETRY%g",
+        "%DLQ%g",
+        "TBW102",
+        "RMQ_SYS_TRACE_TOPIC",
+        "rmq_sys_x",
+        "c_REPLY_TOPIC",
+        "U",
+    ]
     assert of_users(names, info) == ["T", "U"]
