@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from rmqha.model.config.servers import Config, parse_properties
+from rmqha.model.config.base import Config, parse_properties
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.principal import Principal
 from rmqha.wire.command import Command

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
+from rmqha.ops.local.node_kind import NodeKind
 from tests.support.patience import HANG_S
 
 NOT_TO_ASK = {
@@ -68,3 +71,15 @@ def test_a_command_loads_only_what_asks(arguments: tuple[str, ...]) -> None:
     loaded = loaded_by(arguments)
     assert "rmqha.host.net.remoting" in loaded
     assert loaded & NOT_TO_ASK == set()
+
+
+def test_the_nodes_of_a_cluster_here_are_shown_without_the_classes_of_servers(tmp_path: Path) -> None:
+    """They cost as much processor time as the table."""
+    record = NodeRecord("ns-1", NodeKind.NAMESRV.value, "127.0.0.1:1")
+    ClusterState(tmp_path, "c", "cp", "c.toml", {"ns-1": record}).write()
+    path = tmp_path / "ns-1" / "node.conf"
+    path.parent.mkdir()
+    path.write_text("httpPort=7\n")
+    loaded = loaded_by(("status", "--directory", str(tmp_path)))
+    assert "rmqha.cli.render" in loaded
+    assert loaded & (NOT_TO_ASK - {"rich", "rmqha.cli.render", "rmqha.host.disk"}) == set()

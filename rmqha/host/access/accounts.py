@@ -13,7 +13,7 @@ import yaml
 from rmqha.host.access.live_files import LiveFiles, refuse_if_open_to_others
 from rmqha.host.text_file import read_text
 from rmqha.model.access import AccessList, Credentials, parse_access_list
-from rmqha.model.config.servers import parse_properties
+from rmqha.model.config.base import parse_properties
 from rmqha.model.error import UsageError
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rmqha.model.config.rocketmq_keys import KeyRule
 
 T = TypeVar("T")
+DEFAULT_HTTP_HOST = "127.0.0.1"
+"""Here, since commands ask for it whose start the classes of all servers would double."""
 
 
 def key_field(key: str, default: T) -> T:

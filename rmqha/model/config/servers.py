@@ -13,9 +13,9 @@ from typing import ClassVar, Self
 from rmqha.model.authorization.settings import initial_user, inner_user, request_codes
 from rmqha.model.authorization.users import AuthorizationRules, User
 from rmqha.model.code import PERM_READ, PERM_WRITE
+from rmqha.model.config.base import DEFAULT_HTTP_HOST, camel
 from rmqha.model.config.base import Config as Config
 from rmqha.model.config.base import bounded as bounded
-from rmqha.model.config.base import camel
 from rmqha.model.config.base import key_field as key_field
 from rmqha.model.config.base import knob as knob
 from rmqha.model.config.base import parse_properties as parse_properties
@@ -55,7 +55,7 @@ class ServerConfig(Config):
     http_port: int = bounded(0, 0, 65535)
     """Own. Port of /healthz, /readyz, /role and /metrics (docs/operate/metrics.md), on a name server also of its page
     (docs/operate/web.md); 0: none is opened. A name server and the controller in it share one."""
-    http_host: str = "127.0.0.1"
+    http_host: str = DEFAULT_HTTP_HOST
     """Own. The address to bind for httpPort."""
     max_frame_bytes: int = knob(16 * 1024 * 1024, 1, 2**31 - 1)
     """Own. A longer remoting frame closes the connection, as com.rocketmq.remoting.frameMaxLength does."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rmqha.host.text_file import read_text
+from rmqha.model.config.base import DEFAULT_HTTP_HOST, parse_properties
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.model.identity import join_address, parse_address
 from rmqha.ops.local.node_kind import NodeKind
@@ -216,8 +217,6 @@ class ClusterState:
 
     def properties(self, name: str) -> dict[str, str]:
         """Keys of the node's file; nothing if there is none."""
-        from rmqha.model.config.servers import parse_properties
-
         try:
             return parse_properties(self.config_path(name).read_text(encoding="utf-8"), name)
         except FileNotFoundError:
@@ -234,11 +233,9 @@ class ClusterState:
 
     def http_address(self, name: str) -> str:
         """Address at which the node answers /metrics, "" if it does not."""
-        from rmqha.model.config.servers import ServerConfig
-
         properties = self.properties(name)
         port = properties.get("httpPort", "0")
-        return "" if port == "0" else join_address(properties.get("httpHost", ServerConfig.http_host), int(port))
+        return "" if port == "0" else join_address(properties.get("httpHost", DEFAULT_HTTP_HOST), int(port))
 
     def log_path(self, name: str) -> Path:
         return self.directory / name / "log" / f"{name}.log"
