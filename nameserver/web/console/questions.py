@@ -121,6 +121,7 @@ async def consumer(admin: Admin, query: Mapping[str, str]) -> Document:
         "lag": found.lag,
         "oldestAgeMs": found.oldest_age_ms,
         "model": (found.message_model or "").lower(),
+        "poppedInFlight": sum(found.popped.values()),
         "retriesWaiting": found.retries_waiting,
         "deadLetters": found.dead_letters,
         "subscriptions": {visible(name): visible(text) for name, text in found.subscriptions.items()},

@@ -9,7 +9,7 @@ from rmqha.broker.pop.counts import PopCounts
 from rmqha.broker.pop.modes import ModeRequests, ModeTable
 from rmqha.broker.pop.order_table import OrderTable
 from rmqha.broker.pop.pop import GetCounts, PopProcessor
-from rmqha.broker.pop.positions import PopPositions
+from rmqha.broker.pop.positions import PopPositions, PopQueue
 from rmqha.broker.pop.recovery import PopRecovery
 from rmqha.broker.pop.revive import DeliveredTime, ReviveService
 from rmqha.broker.replication.replica_driver import ReplicaDriver
@@ -128,6 +128,13 @@ class PopServices:
         for place, count in self.orders.open_counts():
             found[place.topic, place.group] += count
         return found
+
+    def in_flight_of(self, topic: str, group: str) -> int:
+        """Number of messages of `topic` that the group was given and that are not done."""
+        known = self._topics.get(topic)
+        places = (PopQueue(topic, group, item) for item in range(known.read_queue_count)) if known else ()
+        in_order = sum(info.open_count for place in places if (info := self.orders.get(place)) is not None)
+        return self.counts.in_flight.get((topic, group), 0) + in_order
 
     @property
     def poll_count(self) -> int:

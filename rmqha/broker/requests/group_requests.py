@@ -6,7 +6,7 @@ group that it is set back.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from rmqha.broker.requests.change_gate import ChangeGate
@@ -38,6 +38,7 @@ from rmqha.store.reader import PullResult
 from rmqha.wire import lenient_json
 from rmqha.wire.auth.shown import shown_in_steps, topics_shown
 from rmqha.wire.command import FLAG_ONEWAY, Command, Language
+from rmqha.wire.state.receipt import POPPED_IN_FLIGHT
 from rmqha.wire.steps import RUN_COUNT, sorted_in_steps
 
 CLONED_AT_A_TIME = 16
@@ -73,7 +74,9 @@ class GroupRequests:
         clock: Clock,
         feed: Feed,
         group_gets: StatsItemSet,
+        popped_in_flight: Callable[[str, str], int],
     ) -> None:
+        """`popped_in_flight`: number of messages of a topic that a group has popped and that are not done."""
         self._config = config
         self._log = log
         self._changes = changes
@@ -85,6 +88,7 @@ class GroupRequests:
         self._clock = clock
         self._feed = feed
         self._gets = group_gets
+        self._popped_in_flight = popped_in_flight
 
     def configure(self, config: BrokerConfig) -> None:
         self._config = config
@@ -229,15 +233,19 @@ class GroupRequests:
 
     def _consume_stats(self, channel: Channel, command: Command) -> Work:
         group = text(command, "consumerGroup")
-        shown, per_second = [], 0.0
+        shown, per_second, popped = [], 0.0, dict[str, int]()
         for place, name in enumerate((yield from self._topics_to_show(group, command))):
             if self._topics.get(name):
                 shown.append(name)
                 per_second += self._gets.per_second((group, name))
+                if count := self._popped_in_flight(name, group):
+                    popped[name] = count
             if place % RUN_COUNT == RUN_COUNT - 1:
                 yield
         table = lenient_json.Entries(entry for topic in shown for entry in self._consumed(group, topic))
-        members = {"consumeTps": round(per_second, 2), "offsetTable": table}
+        members: dict[str, Any] = {"consumeTps": round(per_second, 2), "offsetTable": table}
+        if popped:
+            members[POPPED_IN_FLIGHT] = popped
         try:
             body = yield from lenient_json.dumps_in_steps(members, max_bytes=self._config.max_frame_bytes)
         except RemoteProtocolError as error:

@@ -259,6 +259,7 @@ def describe_command(group: str, namesrv: str, output: str) -> None:
             "subscriptions": found.subscriptions,
             "members": [member_json(member) for member in found.members],
             "settings": found.settings,
+            "poppedInFlight": found.popped,
             "retriesWaiting": found.retries_waiting,
             "deadLetters": found.dead_letters,
             "paused": found.paused,
@@ -274,6 +275,8 @@ def _show_group(group: ConsumerGroup) -> None:
     _say(f"{group.name}: {count} member{'' if count == 1 else 's'}{model}; {total_words(group)}")
     for topic, expression in sorted(group.subscriptions.items()):
         _say(f"subscribes to {topic}, {'all tags' if expression == '*' else expression}")
+    for topic, popped in sorted(group.popped.items()):
+        _say(f"{popped} popped from {topic}, not acknowledged yet")
     if group.retries_waiting:
         _say(f"{group.retries_waiting} sent back, waiting to be tried again")
     if group.dead_letters:

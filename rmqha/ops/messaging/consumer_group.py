@@ -27,6 +27,7 @@ from rmqha.ops.messaging.brokers import (
     side_by_side,
 )
 from rmqha.wire.command import Command
+from rmqha.wire.state.receipt import POPPED_IN_FLIGHT
 
 BROADCASTING = "BROADCASTING"
 SYSTEM_GROUPS = frozenset(
@@ -95,6 +96,8 @@ class ConsumerGroup:
     by_selector: set[str] = field(default_factory=set)
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     progress: list[QueueProgress] = field(default_factory=list)
+    popped: dict[str, int] = field(default_factory=dict)
+    """By topic: messages that were popped and are not done."""
     retries_waiting: int | None = None
     dead_letters: int | None = None
     paused: dict[str, str] = field(default_factory=dict)
@@ -244,17 +247,26 @@ async def _progress_in(
     asked = [broker for broker in brokers if broker.name not in group.silent]
     told = await from_each(asked, lambda broker: _progress_at(admin, broker, group.name, topic, ages=ages))
     group.silent |= told.silent
-    return sorted((item for rows in told.answers.values() for item in rows), key=lambda item: item.queue)
+    for _, popped in told.answers.values():
+        for name, count in popped.items():
+            group.popped[name] = group.popped.get(name, 0) + count
+    return sorted((item for rows, _ in told.answers.values() for item in rows), key=lambda item: item.queue)
 
 
-async def _progress_at(admin: Admin, broker: AskedBroker, group: str, topic: str, *, ages: bool) -> list[QueueProgress]:
+async def _progress_at(
+    admin: Admin, broker: AskedBroker, group: str, topic: str, *, ages: bool
+) -> tuple[list[QueueProgress], dict[str, int]]:
+    """One broker's word, and by topic the messages that were popped there and are not done."""
     command = Command(RequestCode.GET_CONSUME_STATS, {"consumerGroup": group, "topic": topic})
     try:
-        rows = queue_table(await ask_json(admin, broker.address, command), broker.address)
+        body = await ask_json(admin, broker.address, command)
     except RemoteError as error:
         if error.code != ResponseCode.TOPIC_NOT_EXIST:
             raise
-        return []
+        return [], {}
+    rows = queue_table(body, broker.address)
+    with reading(broker.address, "a broker's"):
+        popped = {str(name): int(count) for name, count in (body.get(POPPED_IN_FLIGHT) or {}).items()}
     age_of = await _ages(admin, broker, group, topic) if ages and rows else {}
     found = []
     for (_, queue_id), row in rows.items():
@@ -273,7 +285,7 @@ async def _progress_at(admin: Admin, broker: AskedBroker, group: str, topic: str
                 age_of.get(queue_id) if waits else None,
             )
         )
-    return found
+    return found, popped
 
 
 async def _has_committed(admin: Admin, broker: AskedBroker, group: str, topic: str, queue_id: int) -> bool:

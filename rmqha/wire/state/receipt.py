@@ -18,6 +18,9 @@ NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 """Kinds of topics."""
 _KINDS = (NORMAL, RETRY_V1, RETRY_V2)
 _MAX_DIGITS = 18
+POPPED_IN_FLIGHT = "rmqhaPoppedInFlight"
+"""Member of our own in the answer to request 208, where it is not empty: by topic, messages that the group has popped
+and that are not done. RocketMQ's tools pass over it."""
 
 
 def retry_topic(topic: str, group: str, kind: str = RETRY_V1) -> str:

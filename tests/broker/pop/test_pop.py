@@ -14,6 +14,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import decode_properties
 from rmqha.store.log.record import decode
 from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import loads
 from tests.broker.pop.world import (
     INVISIBLE_MS,
     Popped,
@@ -47,6 +48,25 @@ def test_a_message_is_given_once_and_comes_again_after_its_time(broker: Broker) 
     properties = decode_properties(again[0].record.properties)
     assert again[0].record.topic == "T" and again[0].receipt.kind == "1" and again[0].record.reconsume_times == 1
     assert properties["ORIGIN_GROUP"] == "G" and int(properties["1ST_POP_TIME"]) > 0
+
+
+def test_operators_are_told_what_is_in_flight(broker: Broker) -> None:
+    def told(group: str = "G") -> Any:
+        return loads(bytes(broker.ask(Command(RequestCode.GET_CONSUME_STATS, {"consumerGroup": group})).body))
+
+    send(broker, b"a", b"b", b"c")
+    given = pop(broker)
+    assert told()["rmqhaPoppedInFlight"] == {"T": 3}
+    ack_all(broker, given[:1])
+    later(broker, INVISIBLE_MS + 5000)  # the others wait in the retry topic
+    assert "rmqhaPoppedInFlight" not in told()
+    again = pop(broker)
+    assert told()["rmqhaPoppedInFlight"] == {"T": 2}
+    ack_all(broker, again)
+    assert told().keys() == {"consumeTps", "offsetTable"}
+    in_order = pop(broker, group="O", order="true")
+    ack_all(broker, in_order[:1], "O")
+    assert told("O")["rmqhaPoppedInFlight"] == {"T": 2}
 
 
 def test_what_is_acknowledged_does_not_come_again(broker: Broker) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from rmqha.client import sync
 from rmqha.model.code import RequestCode
 from tests.process.cluster import LocalCluster
 from tests.process.remote import Remote
-from tests.support.patience import until
+from tests.support.patience import HANG_MS, until
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +72,12 @@ def test_who_reads_and_what_is_paused(cluster: LocalCluster) -> None:
         assert (told["retriesWaiting"], told["deadLetters"]) == (0, 0)
         refused = remote.refused("consumer", "delete", "who", "--yes")
         assert "has members" in refused and "nothing was deleted" in refused
+    with sync.PopConsumer(cluster.namesrv, "poppers", "Who", count=3) as poppers:
+        popped = [poppers.receive(timeout_ms=HANG_MS) for _ in range(3)]
+        assert popped[0] is not None
+        poppers.ack(popped[0])
+        assert remote.json("consumer", "describe", "poppers")["poppedInFlight"] == {"Who": 2}
+        assert "2 popped from Who, not acknowledged yet\n" in remote.run("consumer", "describe", "poppers").stdout
     settings = told["settings"]["broker-a"] | {"consumeEnable": False}
     remote.admin(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, json.dumps(settings).encode())
     told = remote.json("consumer", "describe", "who")
