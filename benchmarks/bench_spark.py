@@ -4,7 +4,7 @@ Makes a store of a given size in a temporary directory, measures all variants in
 --json FILE also the numbers. Decoding is rated by CPU seconds of its one core, Spark by wall seconds. Compare ratios:
 the same query moves by half between runs of a busy machine.
 
-    python benchmarks/bench_spark.py --mib 1024 --body 1024 --json out.json
+    python -m benchmarks.bench_spark --mib 1024 --body 1024 --cores 2 --json out.json
 """
 
 from __future__ import annotations
@@ -279,7 +279,9 @@ print(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
     return int(done.stdout) / 1024
 
 
-def bench_spark(root: Path, log_bytes: int, rounds: int, cores: str) -> list[dict[str, Any]]:
+def bench_spark(
+    root: Path, log_bytes: int, rounds: int, cores: str, written_rows: int, *, is_naive: bool
+) -> list[dict[str, Any]]:
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     from rmqha.spark import session
@@ -332,15 +334,24 @@ def bench_spark(root: Path, log_bytes: int, rounds: int, cores: str) -> list[dic
         "header columns only": (ours(HEADERS), rounds),
         "one topic of eight, nine columns": (ours(NINE, topic="bench-3"), rounds),
     }
+    if not is_naive:
+        del queries["naive source, nine columns"]
     results: list[dict[str, Any]] = []
     for what, (work, count) in queries.items():
         took = timed(work, count)
-        results.append({"what": what, **took, "mb_per_s": log_bytes / took["best_s"] / 1e6})
-        results[-1]["against_naive"] = results[0]["best_s"] / took["best_s"]
-    results += bench_questions(spark, root, log_bytes, rounds)
-    results += bench_writer(spark, root.parent)
+        row = {"what": what, **took, "mb_per_s": log_bytes / took["best_s"] / 1e6}
+        told(results, row | ({"against_naive": (results or [row])[0]["best_s"] / took["best_s"]} if is_naive else {}))
+    bench_questions(results, spark, root, log_bytes, rounds)
+    if written_rows:
+        bench_writer(results, spark, root.parent, written_rows)
     spark.stop()
     return results
+
+
+def told(results: list[dict[str, Any]], row: dict[str, Any]) -> None:
+    """Keep a result and print it at once: of a run that is broken off what was measured is known."""
+    results.append(row)
+    print(f"{row['what']:<44} {row['best_s']:8.3f} s {row['mb_per_s']:8.0f} MB/s", flush=True)
 
 
 QUESTIONS = {
@@ -355,7 +366,7 @@ QUESTIONS = {
 """SQL, and the options that one who knows the source would give by hand."""
 
 
-def bench_questions(spark: Any, root: Path, log_bytes: int, rounds: int) -> list[dict[str, Any]]:
+def bench_questions(results: list[dict[str, Any]], spark: Any, root: Path, log_bytes: int, rounds: int) -> None:
     """Times of the same questions as natural code, with options by hand, and of the same rows as uncompressed Parquet,
     by Spark and (where it is installed) by DuckDB."""
     import rmqha.spark
@@ -372,7 +383,6 @@ def bench_questions(spark: Any, root: Path, log_bytes: int, rounds: int) -> list
         spark.read.parquet(str(parquet)).createOrReplaceTempView("log")
         spark.sql(text).collect()
 
-    results: list[dict[str, Any]] = []
     for what, (text, options) in QUESTIONS.items():
         ways: dict[str, Callable[[], object]] = {
             "natural": lambda text=text: rmqha.spark.sql(spark, text, root).collect(),  # type: ignore[misc]
@@ -385,18 +395,13 @@ def bench_questions(spark: Any, root: Path, log_bytes: int, rounds: int) -> list
             work()
             took = timed(work, rounds)
             rate = log_bytes / took["best_s"] / 1e6
-            results.append({"what": f"{what}: {how}", **took, "mb_per_s": rate, "against_naive": rate / 1000})
-    return results
+            told(results, {"what": f"{what}: {how}", **took, "mb_per_s": rate})
 
 
-WRITTEN_ROWS = 1_000_000
-
-
-def bench_writer(spark: Any, directory: Path) -> list[dict[str, Any]]:
+def bench_writer(results: list[dict[str, Any]], spark: Any, directory: Path, rows: int) -> None:
     """Rows a second of a write to a new store, and of the same rows to uncompressed Parquet."""
-    results: list[dict[str, Any]] = []
     for body_bytes in (128, 1024):
-        made = spark.range(0, WRITTEN_ROWS, 1, 4).selectExpr(
+        made = spark.range(0, rows, 1, 4).selectExpr(
             "concat('bench-', id % 8) topic",
             f"rpad(cast(id as string), {body_bytes}, 'x') body",
             "cast(id % 4 as int) queueId",
@@ -412,10 +417,9 @@ def bench_writer(spark: Any, directory: Path) -> list[dict[str, Any]]:
                 made.write.option("compression", "none").parquet(str(target))
             took = time.perf_counter() - start
             size = sum(path.stat().st_blocks * 512 for path in target.rglob("*") if path.is_file())
-            rate = {"rows_per_s": WRITTEN_ROWS / took, "mb_per_s": size / took / 1e6}
-            results.append({"what": f"write {body_bytes} B: {what}", "best_s": took, **rate})
+            rate = {"rows_per_s": rows / took, "mb_per_s": size / took / 1e6}
+            told(results, {"what": f"write {body_bytes} B: {what}", "best_s": took, **rate})
             shutil.rmtree(target)
-    return results
 
 
 def ask_duckdb(text: str, parquet: Path) -> None:
@@ -463,6 +467,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", default="*", help="cores for Spark")
     parser.add_argument("--no-spark", action="store_true")
+    parser.add_argument("--written-rows", type=int, default=1_000_000, help="rows for the writer; 0: it is left out")
+    parser.add_argument("--no-naive", action="store_true", help="leave out what a row-wise source does")
     parser.add_argument("--json", type=Path, help="file for the numbers")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rmqha-bench-") as directory:
@@ -490,7 +496,8 @@ def main() -> None:
         results["peak_rss_mib"] = peak_rss_mib(root)
         print(f"peak memory of a process that reads all columns of it: {results['peak_rss_mib']:.0f} MiB")
         if not given.no_spark:
-            results["spark"] = bench_spark(root, log_bytes, given.rounds, given.cores)
+            written_rows, is_naive = given.written_rows, not given.no_naive
+            results["spark"] = bench_spark(root, log_bytes, given.rounds, given.cores, written_rows, is_naive=is_naive)
             show(f"Spark, local[{given.cores}]", results["spark"], "against_naive")
     if given.json:
         given.json.write_text(json.dumps(results, indent=2) + "\n")

@@ -33,7 +33,6 @@ from rmqha.store.meta import config_file, epoch_file, identity_file
 from rmqha.store.store import Store
 from rmqha.wire import lenient_json
 
-DISPATCH_BYTES = 4 * 1024 * 1024
 NEW_STORE = frozenset(("lock", "abort", "rmqha.boot", "rmqha.end", "rmqha.write"))
 """Names in a store that nothing was appended to: a write may have been killed so early."""
 STALE_S = 24 * 3600
@@ -177,11 +176,6 @@ def _append_parts(store: Store, parts: list[StagedPart]) -> dict[str, int]:
         with pa.memory_map(part.path) as file, pa.ipc.open_stream(file) as batches:
             for batch in batches:
                 append(store, batch, queue_counts)
-    store.set_confirm_offset(store.max_phy_offset)
-    while store.dispatch(DISPATCH_BYTES):
-        pass
-    while store.index.build(DISPATCH_BYTES):
-        pass
     return queue_counts
 
 

@@ -92,6 +92,8 @@ class MadeRecords(NamedTuple):
     """The next offset of each of their queues, behind them."""
     store_timestamp_ms: int
     """The last one's."""
+    block: DispatchedBlock | None = None
+    """Entries that dispatch would read of them in the log."""
 
 
 class Appender:
@@ -268,6 +270,7 @@ class Appender:
             made = make(AppendGround(position, log.room_end, offsets.last_store_timestamp_ms, offsets.next_for))
             assert 0 < len(made.records) <= log.room_end - position, "records fit the file"
             assert made.store_timestamp_ms >= offsets.last_store_timestamp_ms, "store timestamps do not fall"
+            assert made.block is None or made.block.size_bytes == len(made.records), "the block is of the records"
             log.append(made.records)
         except OSError as error:
             raise StoreError(os_sentence(log.disk, DIRECTORY, "append", error)) from error
@@ -278,6 +281,8 @@ class Appender:
             assert next_offset >= known, f"{key} goes on at {known}, not {next_offset}"
             offsets.next[key] = next_offset
         offsets.last_store_timestamp_ms = made.store_timestamp_ms
+        if made.block is not None:
+            offsets.fresh.add_block(made.block)
 
     def encode_batch(self, messages: Sequence[NewMessage]) -> EncodedBatch:
         """Everything of the records that does not depend on where they will stand: for `append_encoded`. Raises

@@ -202,7 +202,15 @@ def bodies(root: Path) -> list[bytes]:
 @pytest.mark.parametrize("before", [0, 2])
 @pytest.mark.parametrize(
     ("place", "count"),
-    [("begin_write", 0), ("append_made", 0), ("append_made", 5), ("dispatch", 0), ("_add_topics", 0), ("end_write", 0)],
+    [
+        ("begin_write", 0),
+        ("append_made", 0),
+        ("append_made", 5),
+        ("dispatch", 0),
+        ("dispatch", 9),
+        ("_add_topics", 0),
+        ("end_write", 0),
+    ],
 )
 def test_a_driver_that_is_killed_in_its_commit_leaves_the_store_as_it_was(
     tmp_path: Path, place: str, count: int, before: int

@@ -1,7 +1,8 @@
 """Rows as records, column by column (data plane: Arrow and NumPy, no object per row unless it has other properties).
 
 A task makes its rows records that lack only their place: queueOffset, physicalOffset and storeTimestamp. The driver
-fills those in, a block at a time, and appends.
+fills those in, a block at a time, appends, and gives the store what its queues and its index need, so that neither
+reads the log again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from rmqha.kernel.batch_kernel import QueueRun
+from rmqha.model.config.delay_level import SCHEDULE_TOPIC
 from rmqha.model.error import UsageError
 from rmqha.model.message import (
     MAX_PROPERTIES_BYTES,
@@ -22,18 +25,33 @@ from rmqha.model.message import (
     PROPERTY_TAGS,
     PROPERTY_UNIQUE_KEY,
     SYS_FLAG_INNER_BATCH,
+    find_property,
+    tags_code,
 )
 from rmqha.scan.columns import FIXED, crcs_of_ranges
 from rmqha.scan.walk import I64, unaligned
 from rmqha.spark.write_rows import LOOPBACK, properties_of
 from rmqha.store.appender import AppendGround, MadeRecords
 from rmqha.store.log.record import MAGIC_V1, MAGIC_V2, SECTOR_BYTES, looks_lost, topic_field
+from rmqha.store.queue.dispatcher import DispatchedBlock
 from rmqha.store.queue.reput import valid_topic
 from rmqha.store.store import Store
 
-MADE = pa.schema([("record", pa.binary()), ("topic", pa.string()), ("queueId", pa.int32()), ("storedMs", pa.int64())])
-"""Columns of made records: the bytes, what they are numbered by, and the store timestamp that the row asks for."""
+MADE = pa.schema(
+    [
+        ("record", pa.binary()),
+        ("topic", pa.string()),
+        ("queueId", pa.int32()),
+        ("storedMs", pa.int64()),
+        ("tagsCode", pa.int64()),
+        ("propertiesSize", pa.int32()),
+    ]
+)
+"""Columns of made records: the bytes, what they are numbered by, the store timestamp that the row asks for, and what
+derived files need."""
+UNIT = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
 PIECE_ROWS, PIECE_BYTES = 8192, 8 * 1024 * 1024
+DISPATCH_BYTES = 16 * 1024 * 1024
 _QUEUE_OFFSET_AT, _PHYSICAL_OFFSET_AT, _STORE_TIMESTAMP_AT = 20, 28, 56
 _HOST = LOOPBACK[0] + LOOPBACK[1].to_bytes(4, "big")
 _INT32 = (-(2**31), 2**31 - 1)
@@ -90,9 +108,9 @@ def _made(rows: Any, now_ms: int, max_body_bytes: int) -> Any:
         properties,
     )
     records = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
-    return pa.RecordBatch.from_arrays(
-        [records, rows["topic"].cast(pa.string()), pa.array(queue_ids, pa.int32()), pa.array(stored)], schema=MADE
-    )
+    columns = (records, rows["topic"].cast(pa.string()), pa.array(queue_ids, pa.int32()), pa.array(stored))
+    codes, sizes = pa.array(_tags_codes(rows, properties)), pa.array(property_sizes, pa.int32())
+    return pa.RecordBatch.from_arrays([*columns, codes, sizes], schema=MADE)
 
 
 def _field(name: str) -> tuple[bytes, int]:
@@ -156,6 +174,20 @@ def _properties(rows: Any) -> Any:
     return pc.binary_join_element_wise(*pairs, "").cast(pa.binary())
 
 
+def _tags_codes(rows: Any, properties: Any) -> I64:
+    """The code of each row's TAGS, whose properties are made already."""
+    names = rows.schema.names
+    if "properties" in names or _holds(rows["tags"] if "tags" in names else pa.array([""]), b"\x02"):
+        found = (find_property(item, PROPERTY_TAGS.encode()) for item in properties.to_pylist())
+        return np.array([tags_code((tags or b"").decode()) for tags in found], np.int64)
+    if "tags" not in names:
+        return np.zeros(rows.num_rows, np.int64)
+    tags = pc.fill_null(rows["tags"], "").dictionary_encode()
+    codes = np.array([tags_code(text) for text in tags.dictionary.to_pylist()], np.int64)
+    chosen: I64 = codes[np.asarray(tags.indices)]
+    return chosen
+
+
 def _properties_by_row(rows: Any) -> Any:
     wanted = ("topic", "properties", "sysFlag", *(column for _, column in _TEXTS))
     chosen = rows.select([name for name in wanted if name in rows.schema.names])
@@ -207,12 +239,15 @@ def _holds(texts: Any, byte: bytes) -> bool:
 
 
 def append(store: Store, batch: Any, queue_counts: dict[str, int]) -> None:
-    """Append a batch of MADE; `queue_counts` has the number of queues of each topic then. Raises StoreError when the
-    disk fails or is full."""
+    """Append a batch of MADE and dispatch it; `queue_counts` has the number of queues of each topic then. Raises
+    StoreError when the disk fails or is full."""
     if batch.num_rows:
         block = _Block(batch, queue_counts)
         while block.low < block.count:
             store.append_made(block.next_size, block.place)
+            store.set_confirm_offset(store.max_phy_offset)
+            while store.dispatch(DISPATCH_BYTES) or store.index.build(DISPATCH_BYTES):
+                pass
 
 
 class _Block:
@@ -223,6 +258,7 @@ class _Block:
         self._data = np.frombuffer(data, np.uint8)[places[0] : places[-1]].copy()
         self._starts, self._ends = places[:-1] - places[0], places[1:] - places[0]
         self._asked = np.asarray(batch["storedMs"])
+        self._codes, self._property_sizes = np.asarray(batch["tagsCode"]), np.asarray(batch["propertiesSize"])
         topics = batch["topic"].dictionary_encode()
         names, queue_ids = topics.dictionary.to_pylist(), np.asarray(batch["queueId"])
         width = int(queue_ids.max()) + 1
@@ -231,7 +267,7 @@ class _Block:
         for topic, queue_id in self._keys:
             queue_counts[topic] = max(queue_counts.get(topic, 0), queue_id + 1)
         counts = np.bincount(self._group)
-        order = np.argsort(self._group, kind="stable")
+        self._order = order = np.argsort(self._group, kind="stable")
         self._rank = np.empty(batch.num_rows, np.int64)
         self._rank[order] = np.arange(batch.num_rows) - np.repeat(np.cumsum(counts) - counts, counts)
         self._first: I64 | None = None
@@ -261,4 +297,28 @@ class _Block:
         next_offsets = dict(zip(self._keys, (self._first + used).tolist(), strict=True))
         self.low = high
         records = self._data.data[int(starts[0]) : int(self._ends[high - 1])]
-        return MadeRecords(records, next_offsets, int(stored[-1]))
+        block = self._block(low, high, base, stored.tolist())
+        return MadeRecords(records, next_offsets, int(stored[-1]), block)
+
+    def _block(self, low: int, high: int, base: int, stamps: list[int]) -> DispatchedBlock | None:
+        """Entries of queues and index of the records [low, high); None if their codes depend on more than tags."""
+        if any(topic == SCHEDULE_TOPIC for topic, _ in self._keys):
+            return None
+        assert self._first is not None, "the first offsets are known where a record is placed"
+        starts, ends = self._starts[low:high] + base, self._ends[low:high] + base
+        units = np.empty(high - low, UNIT)
+        units["offset"], units["size"], units["code"] = starts, ends - starts, self._codes[low:high]
+        order = self._order[(self._order >= low) & (self._order < high)]
+        bounds = np.searchsorted(self._group[order], np.arange(len(self._keys) + 1))
+        runs = []
+        for number, (topic, queue_id) in enumerate(self._keys):
+            mine = order[bounds[number] : bounds[number + 1]]
+            if len(mine):
+                first = int(self._first[number] + self._rank[mine[0]])
+                runs.append(QueueRun(topic, queue_id, first, len(mine), units[mine - low].tobytes()))
+        tails_at = self._ends[low:high] - self._property_sizes[low:high] - 2
+        data, places = self._data.data, zip(tails_at.tolist(), self._ends[low:high].tolist(), strict=True)
+        tails = [bytes(data[start:end]) for start, end in places]
+        topics = [self._keys[number][0] for number in self._group[low:high].tolist()]
+        limits = [*starts.tolist(), int(ends[-1])]
+        return DispatchedBlock(limits[0], limits[-1] - limits[0], runs, topics, limits, tails, stamps[-1], stamps)

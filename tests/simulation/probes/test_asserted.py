@@ -20,6 +20,7 @@ NEVER = {
         "rmqha.store.appender.Appender.append_made: not self._has_crc",
         "rmqha.store.appender.Appender.append_made: made.store_timestamp_ms >= offsets.last_store_timestamp_ms",
         "rmqha.store.appender.Appender.append_made: next_offset >= known",
+        "rmqha.store.appender.Appender.append_made: made.block is None or made.block.size_bytes == len(made.records)",
         "rmqha.store.appender.Appender.append_made: 0 < len(made.records) <= log.room_end - position",
     ),
     "tests/spark/sink/test_records.py",
