@@ -74,7 +74,7 @@ COMMANDS: Mapping[str, Command] = {
     "cleanBrokerMetadata": Command(
         Outcome.DIFFERS, "refuses an id that the group does not have, where Apache's says yes"
     ),
-    "consumerProgress": Command(Outcome.DIFFERS, "another order of the rows"),
+    "consumerProgress": Command(Outcome.DIFFERS, "another order of the rows, which is that of a table in mqadmin"),
     "electMaster": Command(
         Outcome.DIFFERS,
         "works, where Apache's mqadmin cannot read the answer of its own controller; a refusal says why",

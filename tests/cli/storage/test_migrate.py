@@ -80,3 +80,9 @@ def test_what_cannot_be_compared_is_one_sentence_and_exit_code_2(
         assert stopped.value.code == 2
         said = capsys.readouterr().err
         assert words in said and said.count("\n") == 1
+
+
+def test_accounts_are_another_commands_matter(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["migrate", "acl", "plain_acl.yml"])
+    assert stopped.value.code == 2 and "rmqha acl migrate FILE makes users" in capsys.readouterr().err
