@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rmqha.model.message import (
     RecallHandle,
     UniqueKeys,
+    are_whole,
     decode_properties,
     encode_properties,
     find_property,
@@ -109,6 +110,17 @@ def test_find_property_agrees_with_decode(data: bytes, name: str) -> None:
         found = find_property(data, wanted.encode())
         expected = decode_properties(data).get(wanted)
         assert (None if found is None else found.decode("utf-8", "replace")) == expected
+
+
+@given(
+    st.lists(st.sampled_from([b"a", b"\xc3\xa9", b"\xc3", b"\x01", b"\x02", b"\0", b"\n"]), max_size=12).map(b"".join)
+)
+def test_whole_properties_are_pairs_throughout(data: bytes) -> None:
+    try:
+        pairs = [pair.partition("\x01") for pair in data.decode().removesuffix("\x02").split("\x02")]
+    except UnicodeDecodeError:
+        pairs = []
+    assert are_whole(data) == (bool(pairs) and all(name and separator for name, separator, _ in pairs))
 
 
 @given(st.lists(st.sampled_from([b"a", b"b", b"\x01", b"\x02", b"\xff"]), max_size=20).map(b"".join))

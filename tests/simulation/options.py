@@ -140,6 +140,9 @@ class Options:
     """A process stops, or loses its power, between two changes of its disk, in the midst of a handler."""
     moment_per_mille: int = 0
     """Chance that a process is struck at one of the moments that `moments.MOMENTS` names."""
+    timer_moment_per_mille: int = 0
+    """Chance that the log stands still, or a master dies, while copies of timer messages are on their way; and that who
+    has cut its log dies soon after."""
     set_moment_per_mille: int = 0
     """Chance that the answer about a new set comes late, while who came in stands still, or somebody dies."""
     wipe_elected_per_mille: int = 0

@@ -103,6 +103,9 @@ class World:
         if self.options.moment_per_mille:
             for broker in self.brokers:
                 broker.checks = (*broker.checks, self.faults.moments.stepped)
+        if self.options.timer_moment_per_mille:
+            for broker in self.brokers:
+                broker.checks = (*broker.checks, self.faults.timer_moments.stepped)
         if self.options.kill_half_per_mille:
             for broker in self.brokers:
                 broker.checks = (*broker.checks, self.faults.half_stepped)
@@ -154,6 +157,8 @@ class World:
         self.reports.traced(name, fields)
         if self.options.moment_per_mille:
             self.faults.moments.traced(name, fields)
+        if self.options.timer_moment_per_mille:
+            self.faults.timer_moments.traced(name, fields)
         if self.crash_probes is not None:
             self.crash_probes.traced(name, fields)
         if self.crosstalk is not None:

@@ -15,6 +15,7 @@ from tests.simulation.faults.disk_faults import DiskFaults
 from tests.simulation.faults.moments import Moments
 from tests.simulation.faults.quorum_faults import QuorumFaults
 from tests.simulation.faults.strikes import Stage, Strikes
+from tests.simulation.faults.timer_moments import TimerMoments
 from tests.simulation.faults.version_faults import VersionFaults
 from tests.simulation.processes.broker_process import BrokerProcess
 from tests.simulation.processes.controller_process import ControllerProcess
@@ -34,6 +35,7 @@ class Faults(Strikes):
         self._quorum = QuorumFaults(self)
         self._versions = VersionFaults(self)
         self.moments = Moments(self, self._disks)
+        self.timer_moments = TimerMoments(self)
 
     def start(self) -> None:
         self.begun, self.over = True, False

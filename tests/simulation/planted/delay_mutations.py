@@ -135,16 +135,18 @@ DELAY_MUTATIONS: dict[str, Callable[[], Any]] = {
     "timers whose slot was worked off are left out": lambda: patch.object(TimerService, "_add", _add_in_order),
     "a new master begins behind what waits": lambda: patch.object(TimerService, "_begin", _begin_at_end),
     "timers come before their time": lambda: patch.object(TimerService, "_deliver", _deliver_early),
+    "copies that are acknowledged late are stored again": lambda: patch.object(TimerService, "finished", _late_is_lost),
 }
 
-DELAY_OPEN: dict[str, Callable[[], Any]] = {
-    "copies that are acknowledged late are stored again": lambda: patch.object(TimerService, "finished", _late_is_lost),
-    "timers count as delivered before the group holds the copies": lambda: patch.object(
-        TimerService, "_append", _append_and_move
-    ),
+DELAY_UNSEEN: dict[str, Callable[[], Any]] = {
     "a snapshot of timers counts for any log": lambda: patch.object(TimerService, "_has", lambda self, kept: True),
     "a snapshot of timers counts though less is delivered": lambda: patch.object(
         TimerService, "restore", _restore_whatever_is_delivered
+    ),
+}
+DELAY_OPEN: dict[str, Callable[[], Any]] = {
+    "timers count as delivered before the group holds the copies": lambda: patch.object(
+        TimerService, "_append", _append_and_move
     ),
 }
 """Looked for in too few runs to call them missed (docs/internals/simulation.md)."""

@@ -63,7 +63,12 @@ from rmqha.store.reader import PullResult
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
-from tests.simulation.planted.delay_mutations import DELAY_MUTATIONS, DELAY_OPEN, POP_MUTATIONS
+from tests.simulation.planted.delay_mutations import (
+    DELAY_MUTATIONS,
+    DELAY_OPEN,
+    DELAY_UNSEEN,
+    POP_MUTATIONS,
+)
 from tests.simulation.planted.disk_mutations import DISK_MUTATIONS
 from tests.simulation.planted.group_mutations import GROUP_MUTATIONS
 from tests.simulation.planted.growth_mutations import GROWTH_MUTATIONS
@@ -618,7 +623,12 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     ),
 }
 """What is undone, and the patch that undoes it."""
-UNSEEN: dict[str, Callable[[], Any]] = {**MOMENT_UNSEEN, **RULE_UNSEEN, **OUTSIDER_UNSEEN}
+UNSEEN: dict[str, Callable[[], Any]] = {
+    **MOMENT_UNSEEN,
+    **RULE_UNSEEN,
+    **OUTSIDER_UNSEEN,
+    **DELAY_UNSEEN,
+}
 """The same, found by no run so far: docs/internals/simulation.md says what else sees them."""
 OPEN: dict[str, Callable[[], Any]] = {**DELAY_OPEN}
 """The same, not looked for in enough runs yet."""

@@ -101,6 +101,7 @@ FOUND_BY = {
     "timers whose slot was worked off are left out": "timers:1",
     "a new master begins behind what waits": "timers:2",
     "the last timer of a delivery comes twice": "timers:1",
+    "copies that are acknowledged late are stored again": "timers:6",
     "progress is saved as the log's end": "moments:1",
     "a slave acknowledges 64 bytes ahead": "moments:1",
     "a slave's first word counts as all": "moments:1",
@@ -267,6 +268,10 @@ DIRECTED = {
     "::test_nothing_behind_a_clock_that_is_put_back_is_known",
     "timers of a slot stand as they came": "tests/broker/timers/test_waiting.py"
     "::test_they_come_in_the_order_of_their_slots_and_offsets",
+    "a snapshot of timers counts for any log": "tests/broker/timers/test_snapshot.py"
+    "::test_a_log_that_was_cut_and_has_grown_again_is_another",
+    "a snapshot of timers counts though less is delivered": "tests/broker/timers/test_snapshot.py"
+    "::test_it_does_not_count_where_less_is_delivered",
     "what takes back goes before what is late": "tests/broker/timers/test_recall.py"
     "::test_it_counts_though_the_clock_was_put_back_behind_what_has_been_worked_off",
     "an answer of a passed-on send says more than the master": "tests/broker/replication/test_forward.py"

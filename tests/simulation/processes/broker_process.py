@@ -188,7 +188,7 @@ class BrokerProcess(DiskProcess):
         self.replica = cast(Replica, self.core.replica)
         self._rpc = Rpc(self, self._handle, self._session_closed, self.dialect)
         self._channels = {}
-        links = HaLinks(self)
+        links = self.ha_links = HaLinks(self)
         self.driver.ha = links
         if not self.is_static:
             self.driver.controller = ControllerCalls(self, self._rpc, self._controllers)
@@ -647,6 +647,10 @@ class HaLinks:
         self._conns: dict[int, Connection] = {}
         self._numbers: dict[int, int] = {}
         self._next = 1
+
+    def connections(self) -> list[Connection]:
+        """Those that are open, by their numbers."""
+        return [conn for _, conn in sorted(self._conns.items())]
 
     def _post(self, work: Callable[..., None], *args: Any) -> None:
         self._broker.post(self._life, partial(self._run, work, args))
