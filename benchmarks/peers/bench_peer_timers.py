@@ -44,6 +44,7 @@ def peer_timers(scratch: Path, seconds: int, rounds: int, warm_s: int, due_count
                 due = run(sides[kind], f"due {DUE_TOPIC} {SENDERS} {due_count} {BODY_BYTES} {AHEAD_S}")
                 assert due["sent_ahead_ms"] > 0, f"{kind} took longer to take {due_count} messages than {AHEAD_S} s"
                 told = {"rate": put["rate"], "put cpu us": put["cpu us"], "failed": put["failures"]}
+                told["due cpu us"] = due["cpu us"]
                 told |= {f"late {key} ms": due[key] / 1000 for key in ("min", "p50", "p99", "max")}
                 for key, value in told.items():
                     found[kind].setdefault(key, []).append(value)

@@ -105,6 +105,7 @@ def waiting_timers(scratch: Path, count: int, rounds: int) -> dict[str, Any]:
             cluster.launch(BROKER)
             taken.setdefault(f"{name}: exec to writable", []).append(_until(writable(address), started))
             taken.setdefault(f"{name}: exec to known", []).append(_until(known(address, count), started))
+            taken.setdefault(f"{name}: CPU until known", []).append(cpu_ms(cluster.state.node(BROKER).pid))
             if not number:
                 _until((directory / "rmqha.timers").exists, time.perf_counter())
             pid = cluster.state.node(BROKER).pid

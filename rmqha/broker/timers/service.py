@@ -45,7 +45,7 @@ from rmqha.store.log.record import NewMessage, Record
 from rmqha.store.reader import Unit
 from rmqha.store.timer.timer_log import DELETES, ROLLED
 
-MAX_DELIVERY_COUNT = 64
+MAX_DELIVERY_COUNT = 128
 """Messages that are delivered with one append."""
 NEAR_COUNT = 8 * MAX_DELIVERY_COUNT
 """Entries of the queue that are read at once for those among them that are due."""

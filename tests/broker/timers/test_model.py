@@ -20,7 +20,7 @@ from tests.broker.support import Broker
 from tests.broker.timers.test_service import TIMER_TOPIC, now_ms, records, timed
 
 BATCHES = 40
-"""Deliveries of what is due, each of 64 at most."""
+"""Deliveries of what is due, each of `MAX_DELIVERY_COUNT` at most."""
 
 
 class Put(NamedTuple):

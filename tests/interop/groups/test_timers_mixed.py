@@ -3,14 +3,15 @@ none early, and none comes twice by ours but what ours could not know to be deli
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
 import pytest
 
 from rmqha.model.code import RequestCode
-from tests.interop.groups.test_timers_swapped import TOPIC, Timed, now_ms
+from rmqha.model.epoch import EpochEntry
+from rmqha.store.meta.epoch_file import PATH, parse
+from tests.interop.groups.test_timers_swapped import TOPIC, Timed
 from tests.interop.lab.group import TIMEOUT_S, elect, is_master, whole_set
 from tests.interop.lab.lab import Lab, Node
 from tests.interop.lab.log_rows import of_log
@@ -23,47 +24,50 @@ DELAYS_S = (3, 4, 5, 10, 11, 20, 21, 30)
 
 
 class Copy(NamedTuple):
-    """One of a message's copies: when it was stored to be consumed, wall clock, and by which broker of the group."""
+    """A copy of a message: when it was stored to be consumed, wall clock, and in which master epoch. Its storeHost
+    is of no help: Apache's broker takes that of the message that waited."""
 
     stored_ms: int
+    epoch: int
+
+
+class Master(NamedTuple):
+    """The master of an epoch. `told_ms`: of ours, the time up to which it knew before that all was delivered."""
+
     is_ours: bool
+    told_ms: int = 0
 
 
-class Take(NamedTuple):
-    """A broker of ours became master; `told_ms` is the time up to which it knew then that all was delivered."""
-
-    at_ms: int
-    told_ms: int
-
-
-def doubles_of_ours(copies: dict[int, list[Copy]], due_ms: dict[int, int], takes: list[Take]) -> dict[int, list[Copy]]:
-    """Messages of which ours stored a copy though it had stored one since it became master, or knew that there is one.
-    Whatever Apache's broker stores once more is its own: it goes by a read time that it has asked for, and by slots."""
+def doubles_of_ours(
+    copies: dict[int, list[Copy]], due_ms: dict[int, int], masters: dict[int, Master]
+) -> dict[int, list[Copy]]:
+    """Messages of which ours stored a copy though it had stored one in that epoch, or knew before that there is one.
+    Whatever Apache's broker stores once more is its own: a slave of its kind asks how far its master is from time to
+    time, and delivers whole slots."""
 
     def is_ours(number: int, first: Copy, second: Copy) -> bool:
-        if not second.is_ours:
-            return False
-        take = max(item for item in takes if item.at_ms <= second.stored_ms)
-        return (first.is_ours and first.stored_ms >= take.at_ms) or due_ms[number] <= take.told_ms
+        master = masters[max(epoch for epoch in masters if epoch <= second.epoch)]
+        return master.is_ours and (first.epoch == second.epoch or due_ms[number] <= master.told_ms)
 
     pairs = {number: pairwise(sorted(items)) for number, items in copies.items()}
     return {number: copies[number] for number, found in pairs.items() if any(is_ours(number, *pair) for pair in found)}
 
 
 def test_doubles_are_told_apart() -> None:
-    takes, due_ms = [Take(0, 0), Take(20, 8)], {0: 3, 1: 3, 2: 3, 3: 9, 4: 8, 5: 9, 6: 8, 7: 22}
-    ours, theirs = partial(Copy, is_ours=True), partial(Copy, is_ours=False)
+    masters, due_ms = (
+        {1: Master(True), 2: Master(False), 4: Master(True, 8)},
+        {0: 3, 1: 3, 2: 3, 3: 9, 4: 8, 5: 9, 6: 8},
+    )
     copies = {
-        0: [ours(3)],
-        1: [ours(3), ours(4)],
-        2: [ours(3), theirs(12)],
-        3: [theirs(12), theirs(14)],
-        4: [theirs(12), ours(21)],
-        5: [theirs(12), ours(21)],
-        6: [theirs(9), theirs(12), ours(21)],
-        7: [ours(23), ours(24)],
+        0: [Copy(3, 1)],
+        1: [Copy(3, 1), Copy(4, 1)],
+        2: [Copy(3, 1), Copy(12, 2)],
+        3: [Copy(12, 2), Copy(14, 3)],
+        4: [Copy(12, 2), Copy(21, 4)],
+        5: [Copy(12, 2), Copy(21, 4)],
+        6: [Copy(12, 2), Copy(9, 2), Copy(21, 5)],
     }
-    assert sorted(doubles_of_ours(copies, due_ms, takes)) == [1, 4, 6, 7]
+    assert sorted(doubles_of_ours(copies, due_ms, masters)) == [1, 4, 6]
 
 
 def test_timers_go_on_whoever_becomes_master(lab: Lab) -> None:
@@ -74,20 +78,21 @@ def test_timers_go_on_whoever_becomes_master(lab: Lab) -> None:
     apaches = lab.java_broker("apaches", **KEYS)
     for node in (ours, apaches):
         lab.run(node)
-    takes = [Take(now_ms(), 0)]
     is_master(lab, ours)
     whole_set(lab, ours, apaches)
+    masters = {last_epoch(ours): Master(True)}
     timed = Timed(DELAYS_S)
     for old, new, end in ((ours, apaches, "kill"), (apaches, ours, "switch")):
         timed.send(old)
         timed.wait_for_soon(old)
         follows(old, new)
+        master = Master(new is ours, _read_ms(new))
         if end == "kill":
             old.running.kill()
         else:
-            takes.append(Take(now_ms(), _read_ms(new)))
             elect(lab, new)
         is_master(lab, new)
+        masters[last_epoch(new)] = master
         if end == "kill":
             lab.run(old)
         whole_set(lab, ours, apaches)
@@ -97,22 +102,29 @@ def test_timers_go_on_whoever_becomes_master(lab: Lab) -> None:
     assert not early
     assert sorted(copies) == sorted(timed.due_ms)
     late = {
-        number: [
-            f"{'ours' if copy.is_ours else 'apaches'} +{copy.stored_ms - timed.due_ms[number]} ms" for copy in found
-        ]
+        number: [f"epoch {copy.epoch} +{copy.stored_ms - timed.due_ms[number]} ms" for copy in found]
         for number, found in sorted(copies.items())
         if len(found) > 1
     }
-    print("takes", takes, "doubles", late)
-    assert not doubles_of_ours(copies, timed.due_ms, takes), late
+    print("masters", masters, "doubles", late)
+    assert not doubles_of_ours(copies, timed.due_ms, masters), late
+
+
+def epochs(node: Node) -> tuple[EpochEntry, ...]:
+    return tuple(parse((node.store / PATH).read_bytes()))
+
+
+def last_epoch(node: Node) -> int:
+    return epochs(node)[-1].epoch
 
 
 def copies_of(node: Node) -> dict[int, list[Copy]]:
     """All copies that its log has, by the number of the message."""
+    begins = [(entry.start_offset, entry.epoch) for entry in epochs(node)]
     found: dict[int, list[Copy]] = {}
     for row in of_log(node.store, TOPIC).values():
-        copy = Copy(row["storeTimestamp"], row["storeHost"] == node.address)
-        found.setdefault(int(row["properties"]["n"]), []).append(copy)
+        epoch = max(begin for begin in begins if begin[0] <= row["physicalOffset"])[1]
+        found.setdefault(int(row["properties"]["n"]), []).append(Copy(row["storeTimestamp"], epoch))
     return found
 
 
