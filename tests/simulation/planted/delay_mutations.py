@@ -16,6 +16,7 @@ from rmqha.broker.pop.revive import ReviveService
 from rmqha.broker.pop.revive_queue import ReviveQueue
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.timer_check import TimerProgress
+from rmqha.broker.timers import message
 from rmqha.broker.timers.known import KnownTime
 from rmqha.broker.timers.recall import RecallProcessor
 from rmqha.broker.timers.service import TimerService
@@ -25,7 +26,7 @@ from rmqha.ha.action import AckStatus
 
 _get, _add = DelayOffsetTable.get, DelayOffsetTable._add
 _begin, _progress_now = TimerService._begin, TimerService._progress_now
-_follow, _deliver = TimerService._follow, TimerService._deliver
+_follow = TimerService._follow
 _finished, _append, _add_timer = TimerService.finished, TimerService._append, TimerService._add
 _restore, _messages = TimerService.restore, TimerService._messages
 _take, _recall, _look = TimerService._take, RecallProcessor._recall, KnownTime.look
@@ -55,11 +56,6 @@ def _follow_and_forget(self: TimerService) -> None:
     if self._progress != before:
         self._late.clear()
         self._waiting.take(self._progress.read_ms, 1 << 30)
-
-
-def _deliver_early(self: TimerService) -> None:
-    with patch("rmqha.broker.timers.service.STEP_MS", -600):
-        _deliver(self)
 
 
 def _take_all_but_old_recalls(self: TimerService) -> bool:
@@ -134,7 +130,6 @@ DELAY_MUTATIONS: dict[str, Callable[[], Any]] = {
     "the last timer of a delivery comes twice": lambda: patch.object(TimerService, "_messages", _last_twice),
     "timers whose slot was worked off are left out": lambda: patch.object(TimerService, "_add", _add_in_order),
     "a new master begins behind what waits": lambda: patch.object(TimerService, "_begin", _begin_at_end),
-    "timers come before their time": lambda: patch.object(TimerService, "_deliver", _deliver_early),
     "copies that are acknowledged late are stored again": lambda: patch.object(TimerService, "finished", _late_is_lost),
 }
 
@@ -145,6 +140,7 @@ DELAY_UNSEEN: dict[str, Callable[[], Any]] = {
     ),
 }
 DELAY_OPEN: dict[str, Callable[[], Any]] = {
+    "timers come before their time": lambda: patch.object(message, "_slot_of", lambda wheel_ms, *others: wheel_ms),
     "timers count as delivered before the group holds the copies": lambda: patch.object(
         TimerService, "_append", _append_and_move
     ),

@@ -94,7 +94,6 @@ FOUND_BY = {
     "a start looks at no timer that came before the last delivery": "timers:2",
     "timers that come later count as delivered": "timers:1",
     "a slave forgets the rest of the slot that its master delivers": "timers:9",
-    "timers come before their time": "timers:1",
     "a start forgets what was taken back": "timers:1",
     "timers come before all that may take them back is known": "timers:1",
     "a recall is answered before the group holds it": "timers:17",
@@ -202,8 +201,6 @@ FOUND_BY = {
     "a snapshot forgets who is drained": "snapshots:1",
     "a lease outlasts the others' patience (Raft)": "controllers:3",
     "a start finds nothing unclean but a loss of power (ruling 29)": "moments:1",
-    "nobody is told of a cut": "timers:1",
-    "deliveries are saved before their copies are synced": "timers:2",
     "commits count before a member knows that its offset was set back": "resets:2",
     "a rotten timer message is left out (ruling 30)": "rotting:6",
     "a pop is answered before the group holds its checkpoint (apache/rocketmq 4806)": "pop:11",
@@ -222,7 +219,6 @@ FOUND_BY = {
     "a master that has handed over takes sends again at once": "moments:1",
     "tables change while too few replicas are in the set (ruling 16)": "tables:7",
     "a follower commits what it has (Raft)": "snapshots:5",
-    "a cut of delay offsets stays in memory": "timers:5",
     "a slave forgets that an offset was set back": "resets:6",
 }
 """Name of the bug to the first run that finds it, as seeds.txt names runs."""

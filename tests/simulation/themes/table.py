@@ -486,7 +486,7 @@ def timers(options: Options) -> Options:
         delays(options),
         delayed_per_mille=100,
         timed_per_mille=400,
-        timer_moment_per_mille=60,
+        timer_moment_per_mille=60 if options.broker_count == 5 else 0,
         kill_broker_per_mille=60,
         stop_per_mille=20 if options.client_count == 2 else 0,
         clock_step_per_mille=80 if options.controller_count == 1 else 0,
