@@ -33,6 +33,7 @@ from benchmarks.peers.bench_peer_controllers import peer_controllers
 from benchmarks.peers.bench_peer_failover import peer_failovers
 from benchmarks.peers.bench_peer_start import peer_starts
 from benchmarks.peers.bench_peer_timers import peer_timers
+from benchmarks.peers.bench_pops import pops
 from benchmarks.starts.bench_catchup import catch_ups
 from benchmarks.starts.bench_rejoin import rejoins
 from benchmarks.starts.bench_restart import restarts
@@ -80,6 +81,7 @@ def works_of(*, quick: bool, failover_count: int, warm_s: int = WARM_S) -> dict[
         "peertimers": lambda scratch: peer_timers(
             scratch, 3 if quick else 10, 1 if quick else 3, 2 if quick else warm_s
         ),
+        "pops": lambda scratch: pops(scratch, 3.0, 1 if quick else 2),
         "peerfailover": lambda scratch: peer_failovers(scratch, 2 if quick else 5, 1 if quick else 2),
         "peerstart": lambda scratch: peer_starts(
             scratch, 1 << 28 if quick else 1 << 30, 2.0 if quick else 8.0, 1 if quick else 3
