@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib.util import find_spec
 from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
@@ -160,15 +159,22 @@ def storage_of(root: str) -> Storage:
 
 @lru_cache(maxsize=64)
 def _fsspec_storage(root: str, options: str) -> Storage:
-    if find_spec("fsspec") is None:
-        raise UsageError(f"{root} needs the package fsspec: run `pip install fsspec`")
-    import fsspec
+    return FsspecStorage(file_system(root, json.loads(options))[0])
 
+
+def file_system(address: str, options: Options) -> tuple[Any, str]:
+    """fsspec's file system of an address, and the path there. UsageError if a package is missing, or the address or an
+    option is none of its scheme."""
     try:
-        filesystem, _ = fsspec.core.url_to_fs(root, **json.loads(options))
-    except (ImportError, ValueError, TypeError) as error:
-        raise UsageError(f"{root} cannot be opened: {error}") from None
-    return FsspecStorage(filesystem)
+        import fsspec
+
+        filesystem, path = fsspec.core.url_to_fs(address, **options)
+    except ImportError as error:
+        extra = "s3" if address.startswith(("s3://", "s3a://")) else "fsspec"
+        raise UsageError(f"{address} needs a package: {error}; run `pip install 'rmqha[{extra}]'`") from None
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{address} cannot be opened: {error}") from None
+    return filesystem, path
 
 
 S3A = "fs.s3a."

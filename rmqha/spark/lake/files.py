@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from rmqha.model.error import UsageError
+from rmqha.scan.storage import file_system
 
 STATE = "_rmqha"
 
@@ -119,12 +120,7 @@ class ArchiveFiles:
 
 
 def _of_fsspec(address: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    try:
-        import fsspec
-
-        filesystem, root = fsspec.core.url_to_fs(address, **options)
-    except (ImportError, ValueError, TypeError) as error:
-        raise UsageError(f"{address} cannot be written to: {error}") from None
+    filesystem, root = file_system(address, options)
     return pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(filesystem)), root
 
 

@@ -24,6 +24,7 @@ from rmqha.model.error import StoreError, UsageError
 from rmqha.scan.api import StoreView, open_store
 from rmqha.scan.files import CONFIRM_OFFSET_AT, WRITE_MARK
 from rmqha.scan.queues import BATCH_UNIT_BYTES, UNIT_BYTES
+from rmqha.scan.storage import file_system
 
 STATE, MARK = "rmqha.sync", "rmqha.write"
 VERSION = 1
@@ -77,14 +78,7 @@ class CopyTarget:
     def __init__(self, address: str, options: Mapping[str, Any]) -> None:
         """UsageError if it cannot be used."""
         self.address = address
-        try:
-            import fsspec
-
-            self._files, self._root = fsspec.core.url_to_fs(address, **options)
-        except ImportError as error:
-            raise UsageError(f"{address} needs a package: {error}; run `pip install 'rmqha[s3]'`") from None
-        except (ValueError, TypeError) as error:
-            raise UsageError(f"{address} cannot be used: {error}") from None
+        self._files, self._root = file_system(address, options)
         self._is_local = "file" in np.atleast_1d(self._files.protocol)
 
     def _at(self, path: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import boto3
@@ -11,9 +11,10 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from rmqha.model.error import StoreError, UsageError
-from rmqha.scan.storage import of_s3a, storage_of, use_options
+from rmqha.scan.storage import file_system, of_s3a, storage_of, use_options
 from rmqha.spark.archive import Archive, tables
 from rmqha.spark.lake.files import ArchiveFiles
+from rmqha.spark.lake.store_copy import CopyTarget
 from rmqha.spark.options import ReadOptions
 from rmqha.spark.source import CommitLogReader
 from tests.scan.test_api import unpack
@@ -87,6 +88,12 @@ def test_an_archive_on_s3_goes_on_and_comes_back(tmp_path: Path, endpoint: str) 
     assert run() == 10
     rows = [row for table in tables(ArchiveFiles(address, given)) for row in table.to_pylist()]
     assert [row["physicalOffset"] for row in rows] == [offset for offset, *_ in expected(tmp_path / "s")]
+
+
+@pytest.mark.parametrize("make", [ArchiveFiles, CopyTarget, file_system])
+def test_an_address_that_cannot_be_opened_is_one_sentence_wherever_it_is_given(make: Callable[..., object]) -> None:
+    with pytest.raises(UsageError, match=r"^nosuch://a/b cannot be opened: .*nosuch"):
+        make("nosuch://a/b", {"x": 1})
 
 
 @pytest.mark.parametrize(

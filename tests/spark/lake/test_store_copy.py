@@ -155,4 +155,4 @@ def test_a_real_store_is_copied_by_the_command_and_found_whole(tmp_path: Path) -
     checked = CliRunner().invoke(cli, ["fsck", str(tmp_path / "copy")])
     assert checked.exit_code == 0, checked.output
     wrong = CliRunner().invoke(cli, ["log", "sync", str(golden), "--to", "nosuch://a/b"])
-    assert isinstance(wrong.exception, UsageError) and "nosuch://a/b cannot be used" in str(wrong.exception)
+    assert isinstance(wrong.exception, UsageError) and "nosuch://a/b cannot be opened" in str(wrong.exception)
