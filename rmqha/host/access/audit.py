@@ -64,6 +64,7 @@ EVERYDAY = frozenset(
         RequestCode.QUERY_ASSIGNMENT,
         RequestCode.CHECK_TRANSACTION_STATE,
         RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+        RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
         RequestCode.LOCK_BATCH_MQ,
         RequestCode.UNLOCK_BATCH_MQ,
         RequestCode.CHECK_CLIENT_CONFIG,
