@@ -87,7 +87,8 @@ class CopyTarget:
     def read(self, path: str, span: tuple[int, int] | None = None) -> bytes | None:
         """A file, or its bytes [start, end); None if there is none."""
         try:
-            return bytes(self._files.cat_file(self._at(path), *(span or ())))
+            start, end = span or (None, None)
+            return bytes(self._files.cat_file(self._at(path), start=start, end=end))
         except FileNotFoundError:
             return None
 

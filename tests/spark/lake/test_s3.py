@@ -14,7 +14,7 @@ from rmqha.model.error import StoreError, UsageError
 from rmqha.scan.storage import file_system, of_s3a, storage_of, use_options
 from rmqha.spark.archive import Archive, tables
 from rmqha.spark.lake.files import ArchiveFiles
-from rmqha.spark.lake.store_copy import CopyTarget
+from rmqha.spark.lake.store_copy import CopyTarget, sync_copy
 from rmqha.spark.options import ReadOptions
 from rmqha.spark.source import CommitLogReader
 from tests.scan.test_api import unpack
@@ -88,6 +88,17 @@ def test_an_archive_on_s3_goes_on_and_comes_back(tmp_path: Path, endpoint: str) 
     assert run() == 10
     rows = [row for table in tables(ArchiveFiles(address, given)) for row in table.to_pylist()]
     assert [row["physicalOffset"] for row in rows] == [offset for offset, *_ in expected(tmp_path / "s")]
+
+
+def test_a_copy_on_s3_is_made_refreshed_and_read(tmp_path: Path, endpoint: str) -> None:
+    log(tmp_path / "s", 30)
+    address = upload(endpoint, tmp_path / "nothing", "copies", "x").replace("/x", "/broker-a")
+    given = {"key": "k", "secret": "s", "endpoint_url": f"http://{endpoint}"}
+    for count in (30, 40):
+        log(tmp_path / "s", count)
+        sync_copy(str(tmp_path / "s"), CopyTarget(address, given))
+        found = rows_of(address, storageOptions=json.dumps(given))
+        assert found == rows_of(str(tmp_path / "s")) and len(found) == count
 
 
 @pytest.mark.parametrize("make", [ArchiveFiles, CopyTarget, file_system])
