@@ -99,8 +99,9 @@ def test_it_does_not_count_where_less_is_delivered(make_broker: Callable[..., Br
     dead.core.timer_snapshots.least_count = 1
     for _ in range(2):
         dead.ask(timed(b"more", TIMER_DELAY_SEC=600))
-    dead.run()
-    dead.core.save()
+        dead.run(1000)
+        dead.store.sync()
+        dead.core.save()
     assert decode(sidecar.decode((dead.directory / timer_log.SNAPSHOT_PATH).read_bytes(), "")).progress.read_ms
     (dead.directory / "config" / "timercheck").unlink()
     broker = again(make_broker, dead)
