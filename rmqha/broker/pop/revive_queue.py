@@ -46,6 +46,9 @@ class ReviveQueue:
         self._points: dict[Key, Point] = {}
         self._orphans: dict[Key, _Orphan] = {}
         self._due: list[tuple[int, int, Key]] = []
+        self._spans: list[tuple[int, int]] = []
+        """From an acknowledgement that stood in front to its checkpoint, in the checkpoints' order: a replica that read
+        from between them would take the checkpoint for open."""
         self._over: dict[tuple[Key, int], None] | None = {}
         """Checkpoints that are worked off, while timers may deliver them again; None: they do not."""
 
@@ -69,7 +72,11 @@ class ReviveQueue:
     def worked_off_offset(self) -> int:
         """Entries below it need not be read again."""
         firsts = (item.first_offset for items in (self._points, self._orphans) for item in items.values())
-        return min(firsts, default=self.read_offset)
+        found = min(firsts, default=self.read_offset)
+        for first, last in reversed(self._spans):
+            if first < found <= last:
+                found = first
+        return found
 
     def read(self, entry: CheckPoint | Ack | None, due_ms: int) -> None:
         """The entry at `read_offset`; `due_ms` is the time of the checkpoint that it is about. None: it is neither."""
@@ -86,9 +93,10 @@ class ReviveQueue:
         if not checkpoint.queue_offsets or checkpoint.key in self._points or is_over:
             return  # a timer delivered it twice
         orphan = self._orphans.pop(checkpoint.key, None)
-        point = Point(checkpoint, offset if orphan is None else orphan.first_offset)
+        point = Point(checkpoint, offset)
         if orphan is not None:
             point.open_offsets -= orphan.queue_offsets
+            self._spans.append((orphan.first_offset, offset))
         if point.open_offsets:
             self._points[checkpoint.key] = point
             heappush(self._due, (checkpoint.due_ms, offset, checkpoint.key))
@@ -141,6 +149,9 @@ class ReviveQueue:
         if self._orphans:
             for key in [key for key, orphan in self._orphans.items() if orphan.due_ms <= until_ms]:
                 del self._orphans[key]
+        if self._spans:
+            worked_off_offset = self.worked_off_offset
+            self._spans = [span for span in self._spans if span[1] >= worked_off_offset]
 
     def knows(self, key: Key) -> bool:
         return key in self._points

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rmqha.broker.pop.checkpoint import Ack, CheckPoint, InOrder, bits_to_offsets, offsets_to_bits
@@ -139,6 +139,35 @@ def test_a_revive_queue_gives_what_no_acknowledgement_names(entries: list[tuple[
     assert found == {start: offsets for start, offsets in wanted.items() if offsets}
     queue.settle(100)
     assert queue.worked_off_offset == queue.read_offset and queue.point_count == 0
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 4), st.integers(0, 1)), max_size=24))
+@example([(True, 0, 0), (False, 1, 0), (False, 1, 1), (True, 2, 0), (True, 1, 0)])
+@example([(False, 1, 0), (True, 0, 0), (True, 1, 0), (False, 1, 1)])
+def test_a_revive_queue_that_is_read_from_what_is_worked_off_has_the_same_open_messages(
+    entries: list[tuple[bool, int, int]],
+) -> None:
+    """Whichever replica leads next."""
+    read: list[CheckPoint | Ack] = []
+    queue = ReviveQueue(0)
+    for is_checkpoint, start, step in entries:
+        if is_checkpoint:
+            entry: CheckPoint | Ack = CheckPoint("T", "g", 0, start, 1, start, "b", (start, start + 1))
+            if entry in read:
+                continue
+        else:
+            entry = Ack("T", "g", 0, start, 1, "b", (start + step,))
+        read.append(entry)
+        queue.read(entry, 1 + start)
+        begin = queue.worked_off_offset
+        again = ReviveQueue(begin)
+        for item in read[begin:]:
+            again.read(item, 1 + item.start_offset)
+        assert opened(again) == opened(queue)
+
+
+def opened(queue: ReviveQueue) -> dict[int, set[int]]:
+    return {point.checkpoint.start_offset: set(point.open_offsets) for point in queue.points()}
 
 
 def test_a_checkpoint_waits_while_an_acknowledgement_of_it_is_on_its_way() -> None:
