@@ -31,7 +31,15 @@ from tests.fuzz.budget import fuzz_seconds
 LEAST_BODIES = 4
 LONG_COUNT = 24
 """Offsets around which all codes are tried in a body that is too long to try all of them everywhere."""
-SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
+SENDS = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    }
+)
 """They append what they say, and name no offset."""
 ROLES = frozenset({RequestCode.NOTIFY_BROKER_ROLE_CHANGED, RequestCode.RMQHA_HAND_OVER})
 """They end a mastership, as they should."""
