@@ -33,9 +33,9 @@ from tests.broker.bounds.slices import turns_of
 from tests.broker.support import Broker, FakeChannel, send_command
 
 _C = RequestCode
-LIMIT_MS = 60
-"""CPU time of one step. The longest take 25 here: a table's dictionary grows, or a body of 37 MB is joined. It was
-3,643 for 215 and 753 for 314."""
+LIMIT_MS = 150
+"""CPU time of one step. The longest take 25 on a quiet machine, and 90 where its host is busy: a table's dictionary
+grows, or a body of 37 MB is joined. It was 3,643 for 215 and 753 for 314."""
 CONNECTION_COUNT = 20_000
 """As many as a port takes."""
 CLIENT_GROUP_COUNT = 200
