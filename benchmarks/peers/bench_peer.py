@@ -95,8 +95,8 @@ def topics() -> list[str]:
     return [f"{name}{size}" for name in ("Single", "Batch") for size in SIZES] + ["Paced"]
 
 
-def start(java: Java, kind: str, scratch: Path, names: Sequence[str], **java_keys: str) -> Side:
-    """`names`: topics to make. `java_keys`: keys of RocketMQ's broker alone."""
+def started(java: Java, kind: str, scratch: Path, **java_keys: str) -> tuple[Lab, Node]:
+    """A name server and a master alone in its group. `java_keys`: keys of RocketMQ's broker alone."""
     lab = Lab(java, scratch)
     try:
         if kind == "ours":
@@ -108,6 +108,16 @@ def start(java: Java, kind: str, scratch: Path, names: Sequence[str], **java_key
             broker.command = as_a_server(broker.command, BROKER_HEAP)
         lab.run(broker)
         until(f"{kind} has a master", lambda: lab.master() == broker.address, START_S, broker.running)
+    except BaseException:
+        lab.close()
+        raise
+    return lab, broker
+
+
+def start(java: Java, kind: str, scratch: Path, names: Sequence[str], **java_keys: str) -> Side:
+    """`names`: topics to make. `java_keys`: keys of RocketMQ's broker alone."""
+    lab, broker = started(java, kind, scratch, **java_keys)
+    try:
         for topic in names:
             _, _, complaint = lab.mqadmin(
                 *("updateTopic", "-n", lab.name_server, "-b", broker.address, "-t", topic),

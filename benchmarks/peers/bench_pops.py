@@ -20,8 +20,8 @@ from typing import Any
 import trio
 
 from benchmarks.figures import show
-from benchmarks.peers.bench_peer import BROKER_HEAP, KINDS, as_a_server
-from benchmarks.starts.bench_catchup import KEYS, cpu_seconds
+from benchmarks.peers.bench_peer import KINDS, started
+from benchmarks.starts.bench_catchup import cpu_seconds
 from benchmarks.starts.bench_start import memory
 from rmqha.broker.pop.checkpoint import offsets_to_bits
 from rmqha.client.consumers.message import MessageBatch
@@ -34,9 +34,7 @@ from tests.broker.pop.world import pop_command
 from tests.interop.lab.java import Java
 from tests.interop.lab.lab import GROUP as BROKER_NAME
 from tests.interop.lab.lab import Lab, Node
-from tests.interop.lab.processes import until
 
-START_S = 90
 SENT_AT_ONCE = 100
 BODY = b"x" * 128
 WORKERS = {1: 16, 32: 8}
@@ -48,24 +46,6 @@ WAITING = 10_000
 POLLS_OF_GROUP = 1000
 GROUPS_IN_FLIGHT = 1000
 GROUPS_AT_ONCE = 250
-
-
-def started(java: Java, kind: str, scratch: Path) -> tuple[Lab, Node]:
-    lab = Lab(java, scratch)
-    try:
-        if kind == "ours":
-            lab.start_our_name_server()
-            broker = lab.our_broker(kind, **KEYS, haMode="cp", totalReplicas="1")
-        else:
-            lab.start_java_name_server()
-            broker = lab.java_broker(kind, **KEYS, timerWheelEnable="true")
-            broker.command = as_a_server(broker.command, BROKER_HEAP)
-        lab.run(broker)
-        until(f"{kind} has a master", lambda: lab.master() == broker.address, START_S, broker.running)
-    except BaseException:
-        lab.close()
-        raise
-    return lab, broker
 
 
 async def _ask(client: RemotingClient, node: Node, command: Command) -> Command:
@@ -242,7 +222,7 @@ def pops(scratch: Path, seconds: float, rounds: int) -> dict[str, Any]:
     each: list[dict[str, dict[str, float]]] = []
     try:
         for kind in KINDS:
-            sides[kind] = started(java, kind, scratch / kind)
+            sides[kind] = started(java, kind, scratch / kind, timerWheelEnable="true")
         for number in range(rounds):
             for place, (what, key, _, how) in enumerate(measures(seconds)):
                 row = {}
