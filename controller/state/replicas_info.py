@@ -29,11 +29,10 @@ from controller.state.event import (
     SyncStateSetAltered,
 )
 from rmqha.model.identity import name_in_check_code, node_label
-from rmqha.model.offset import BrokerId, Epoch
+from rmqha.model.offset import NO_EPOCH, BrokerId, Epoch
 
 REMEMBERED_ELECTIONS = 10
 FIRST_BROKER_ID = BrokerId(1)
-NO_EPOCH = Epoch(0)
 """No master has been elected yet."""
 
 

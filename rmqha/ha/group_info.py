@@ -9,14 +9,13 @@ from dataclasses import dataclass
 
 from rmqha.ha.sync_state import Members, as_members
 from rmqha.model.error import RemoteProtocolError
-from rmqha.model.offset import BrokerId, Epoch
+from rmqha.model.offset import NO_EPOCH, BrokerId, Epoch
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 
 MAX_EPOCH = 2**31 - 1
 """RocketMQ's masterEpoch and syncStateSetEpoch are an int."""
 MAX_BROKER_ID = 2**63 - 1
-NO_EPOCH = Epoch(0)
 
 
 @dataclass(frozen=True, slots=True)

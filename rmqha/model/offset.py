@@ -29,5 +29,7 @@ BrokerId = NewType("BrokerId", int)
 """A controller-issued id of a replica, 1 or more; to clients and name servers a master calls itself 0."""
 
 MASTER_ID = BrokerId(0)
+NO_EPOCH = Epoch(0)
+"""Below that of every master."""
 OPEN_END = PhyOffset(2**63 - 1)
 """End offset of the epoch that is still being written (RocketMQ shows Long.MAX_VALUE)."""

@@ -25,7 +25,7 @@ from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.identity import HaMode
-from rmqha.model.offset import BrokerId, Buffer, Epoch, PhyOffset
+from rmqha.model.offset import NO_EPOCH, BrokerId, Buffer, Epoch, PhyOffset
 from rmqha.port import ReplicaLog, Tracer
 from rmqha.wire.ha_stream import (
     MasterFrame,
@@ -61,7 +61,7 @@ class HaClient(ReplicationClient):
         """The master's end as of the handshake; reaching it proves an unclean replica whole again (ruling 3)."""
         self.progress = CopyProgress()
         self._broker_id = broker_id
-        self._told_epoch = self._unclean_epoch = Epoch(0)
+        self._told_epoch = self._unclean_epoch = NO_EPOCH
         self._parser = MasterStreamParser()
         self._master_entries: list[EpochEntry] = []
         self._may_start_elsewhere = False
