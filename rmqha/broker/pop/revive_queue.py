@@ -24,7 +24,7 @@ class Point:
     def __init__(self, checkpoint: CheckPoint, first_offset: int) -> None:
         self.checkpoint = checkpoint
         self.first_offset = first_offset
-        """The first entry of the queue that must be read to know of it."""
+        """Its own entry of the queue."""
         self.open_offsets = set(checkpoint.queue_offsets)
         self.is_taken = False
         """Its open messages are being stored again."""

@@ -20,14 +20,13 @@ from rmqha.model.error import DamagedError, RemoteProtocolError
 from rmqha.wire.body_bound import body_fault
 from rmqha.wire.command import Command
 
-_APPENDS = frozenset(
+_REPLIES = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2})
+_APPENDS = _REPLIES | frozenset(
     {
         RequestCode.CONSUMER_SEND_MSG_BACK,
         RequestCode.END_TRANSACTION,
         RequestCode.RECALL_MESSAGE,
         RequestCode.RESUME_CHECK_HALF_MESSAGE,
-        RequestCode.SEND_REPLY_MESSAGE,
-        RequestCode.SEND_REPLY_MESSAGE_V2,
         RequestCode.ACK_MESSAGE,
         RequestCode.BATCH_ACK_MESSAGE,
         RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
@@ -35,7 +34,6 @@ _APPENDS = frozenset(
 )
 """Requests that append a record, most of them of one that was sent before."""
 _SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
-_REPLIES = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2})
 _HELD = _SENDS | _APPENDS - _REPLIES - {RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.RESUME_CHECK_HALF_MESSAGE}
 """Requests that wait for the end of a switch."""
 
@@ -91,8 +89,7 @@ class BrokerProcessor:
         catch_up: Callable[[], None],
     ) -> None:
         """While not `is_log_free` only what never looks at the log is answered, and sends wait with the `holder` if it
-        takes them. `catch_up` comes before a look at the
-        queues: who was told of a message finds it there."""
+        takes them. `catch_up` comes before a look at the queues: who was told of a message finds it there."""
         self._is_log_free, self._catch_up = is_log_free, catch_up
         self._hold = holder.hold
         self._room = room
