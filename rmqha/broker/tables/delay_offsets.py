@@ -61,9 +61,17 @@ class DelayOffsetTable:
     epoch that stamps changes. Raises StoreError for a file that cannot be read."""
 
     def __init__(
-        self, disk: Disk, clock: Clock, log: DeliveryLog, events: TableEvents, *, is_synced: bool = True
+        self,
+        disk: Disk,
+        clock: Clock,
+        log: DeliveryLog,
+        events: TableEvents,
+        *,
+        is_synced: bool = True,
+        timer_slot_ms: int = timer_check.SLOT_MS,
     ) -> None:
-        """`is_synced`: what the file holds is known to be on the disk. Else it is written again."""
+        """`is_synced`: what the file holds is known to be on the disk. Else it is written again. `timer_slot_ms`:
+        width of a slot of the wheel of a RocketMQ broker that had the store."""
         self._disk = disk
         self._clock = clock
         self._log = log
@@ -72,20 +80,20 @@ class DelayOffsetTable:
         self.epoch = found.version.state_version
         self.is_timer_ours = False
         """config/timercheck holds what ours has written last."""
-        timer = self._load_timer()
+        timer = self._load_timer(timer_slot_ms)
         self._states = [_State(log.max_phy_offset, found.version, found.table, timer)]
         """In the order in which they were heard. Of the first, the file's, all copies are in the log that is found."""
         self._events = events  # of what slaves have not heard of, a new master delivers again
         self._written: Mapping[int, int] | None = found.table if is_synced or not found.table else None
         self._written_timer: TimerProgress | None = timer if is_synced or timer == TimerProgress() else None
 
-    def _load_timer(self) -> TimerProgress:
+    def _load_timer(self, slot_ms: int) -> TimerProgress:
         if not self._disk.exists(timer_check.PATH):
             return TimerProgress()
         try:
             data = self._disk.read(timer_check.PATH)
             self.is_timer_ours = timer_check.is_ours(data)
-            return timer_check.decode(data)
+            return timer_check.decode(data, slot_ms)
         except ValueError as error:
             self.findings.append(
                 f"{timer_check.PATH} cannot be read, {error}: timer messages that the log holds are delivered again."

@@ -1,7 +1,9 @@
 """config/timercheck: how far the delivery of timer messages is (formats.md §11). Pure.
 
 RocketMQ's 56 bytes, and behind them numbers of ours where its files hold zeros: without them a delivery that stopped
-within a slot begins that slot again, and a start looks through the whole queue.
+within a slot begins that slot again, and a start looks through the whole queue. The read time in its bytes begins a
+slot of its wheel, ours may lie within one: RocketMQ goes on in steps of a whole slot from the time that it is given,
+and has not delivered the slot in which that time lies.
 
 RocketMQ looks in its timer log for what waits below the queue offset of its bytes, and in the queue from there on. So
 it is told of the first entry that waits, unless there is a timer log (ADR 14).
@@ -11,14 +13,17 @@ from __future__ import annotations
 
 import struct
 from typing import NamedTuple
+from zlib import crc32
 
 from rmqha.broker.tables.config_table import DataVersion
 
 PATH = "config/timercheck"
 _THEIRS = struct.Struct(">4q3q")
-_OURS = struct.Struct(">4q")
-_OURS_MAGIC = 0x726D716861
+_OURS = struct.Struct(">5q")
+_OURS_MAGIC = 0x726D7132 << 32
 _FILE_BYTES = 4096
+SLOT_MS = 1000
+"""Width of a slot of RocketMQ's wheel, or some times its width: `timerPrecisionMs` is 100, 200, 500 or 1000 there."""
 
 
 class TimerProgress(NamedTuple):
@@ -44,35 +49,41 @@ class TimerProgress(NamedTuple):
 def encode(progress: TimerProgress, version: DataVersion) -> bytes:
     """The 56 bytes that RocketMQ has, in its file and in the answer to request 60."""
     stamp = version.state_version, version.timestamp, version.counter
-    return _THEIRS.pack(progress.read_ms, 0, progress.taken_offset, progress.taken_offset, *stamp)
+    read_ms = progress.read_ms // SLOT_MS * SLOT_MS
+    return _THEIRS.pack(read_ms, 0, progress.taken_offset, progress.taken_offset, *stamp)
 
 
 def encode_file(progress: TimerProgress, version: DataVersion, logged_offset: int | None = None) -> bytes:
     """`logged_offset`: what waits below it is in the timer log; None: there is none."""
     offset = progress.first_offset if logged_offset is None else logged_offset
-    mark = _OURS_MAGIC ^ progress.read_ms ^ offset
-    ours = _OURS.pack(mark, progress.next_offset, progress.taken_offset, progress.first_offset)
-    return (encode(progress._replace(taken_offset=offset), version) + ours).ljust(_FILE_BYTES, b"\0")
+    theirs = encode(progress._replace(taken_offset=offset), version)
+    return (theirs + _OURS.pack(_mark(theirs, progress), *progress)).ljust(_FILE_BYTES, b"\0")
 
 
-def decode(data: bytes) -> TimerProgress:
-    """Raises ValueError for what is no such file."""
-    return _decode(data)[0]
-
-
-def is_ours(data: bytes) -> bool:
-    """True if no other program has written the file since ours did. Raises ValueError for what is no such file."""
-    return _decode(data)[1]
-
-
-def _decode(data: bytes) -> tuple[TimerProgress, bool]:
+def decode(data: bytes, slot_ms: int = SLOT_MS) -> TimerProgress:
+    """`slot_ms`: the width of a slot of RocketMQ's wheel. Raises ValueError for what is no such file."""
     if len(data) < _THEIRS.size:
         raise ValueError(f"it has {len(data)} bytes; {_THEIRS.size} are the least")
     read_ms, _, offset, master_offset, *_ = _THEIRS.unpack_from(data)
     if min(read_ms, offset, master_offset) < 0:
         raise ValueError(f"a time of {read_ms} and offsets of {offset} and {master_offset} cannot be")
-    if len(data) >= _THEIRS.size + _OURS.size:
-        mark, next_offset, taken_offset, first_offset = _OURS.unpack_from(data, _THEIRS.size)
-        if mark == _OURS_MAGIC ^ read_ms ^ offset and 0 <= first_offset <= taken_offset and next_offset >= 0:
-            return TimerProgress(read_ms, next_offset, taken_offset, first_offset), True
-    return TimerProgress(read_ms, 0, min(offset, master_offset), 0), False
+    return _ours(data) or TimerProgress(read_ms // slot_ms * slot_ms, 0, min(offset, master_offset), 0)
+
+
+def is_ours(data: bytes) -> bool:
+    """True if no other program has written the file since ours did."""
+    return _ours(data) is not None
+
+
+def _ours(data: bytes) -> TimerProgress | None:
+    if len(data) < _THEIRS.size + _OURS.size:
+        return None
+    mark, *numbers = _OURS.unpack_from(data, _THEIRS.size)
+    progress = TimerProgress(*numbers)
+    is_sound = min(numbers) >= 0 and progress.first_offset <= progress.taken_offset
+    return progress if is_sound and mark == _mark(data, progress) else None
+
+
+def _mark(theirs: bytes, progress: TimerProgress) -> int:
+    """A check of our numbers and of RocketMQ's read time and offset."""
+    return _OURS_MAGIC | crc32(theirs[:8] + theirs[16:24] + _OURS.pack(0, *progress))

@@ -45,6 +45,28 @@ def test_what_another_program_wrote_since_makes_our_numbers_void() -> None:
     assert decode(theirs) == TimerProgress(6000, 0, 20, 0) and not is_ours(theirs)
 
 
+def test_rocketmq_is_told_the_beginning_of_a_slot_of_its_wheel() -> None:
+    """It goes on in steps of a slot: told 5738 it would say 9738 when slot 9000 is not delivered yet."""
+    progress = TimerProgress(5738, 9, 20, 8)
+    assert encode(progress, DataVersion())[:8] == encode_file(progress, DataVersion())[:8] == struct.pack(">q", 5000)
+    assert decode(encode_file(progress, DataVersion())) == progress
+
+
+@pytest.mark.parametrize("slot_ms, read_ms", [(1000, 9000), (100, 9700)])
+def test_a_slot_in_which_rocketmqs_read_time_lies_is_not_delivered(slot_ms: int, read_ms: int) -> None:
+    theirs = struct.pack(">4q", 9738, 0, 20, 20).ljust(4096, b"\0")
+    assert decode(theirs, slot_ms) == TimerProgress(read_ms, 0, 20, 0)
+
+
+@given(st.integers(1, 2**30), st.integers(1, 2**30))
+def test_no_pair_of_changes_hides_that_another_program_wrote(seconds: int, count: int) -> None:
+    data = encode_file(TimerProgress(2**40 // 1000 * 1000, 9, 2**31, 2**31), DataVersion())
+    read_ms, _, offset, _ = struct.unpack(">4q", data[:32])
+    theirs = struct.pack(">4q", read_ms ^ seconds << 3, 0, offset ^ seconds << 3, 0) + data[32:]
+    assert not is_ours(theirs)
+    assert not is_ours(struct.pack(">4q", read_ms + seconds * 1000, 0, offset + count, 0) + data[32:])
+
+
 @pytest.mark.parametrize("data", [b"", b"\0" * 55, struct.pack(">7q", -1, 0, 0, 0, 0, 0, 0)])
 def test_what_is_no_such_file(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"bytes|cannot be"):

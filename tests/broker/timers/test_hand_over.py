@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import struct
 import tarfile
 from collections.abc import Callable
@@ -226,6 +227,26 @@ def test_what_waits_in_rocketmqs_store_comes_once_and_what_came_does_not(make_br
         broker.run(20_000)
         broker.run(1)
     assert bodies(broker) == [b"1", b"3"]
+
+
+def test_a_stop_within_a_slot_leaves_nothing_out_when_the_store_comes_back(make_broker: Callable[..., Broker]) -> None:
+    """RocketMQ's broker goes on in whole slots from the read time that ours left."""
+    broker = make_broker(**KEYS).start()
+    begin_ms = now_ms(broker) // 1000 * 1000
+    for body, after_ms in ((b"came", 2740), (b"left", 5100), (b"left", 5700), (b"later", 6500)):
+        broker.ask(timed(body, TIMER_DELIVER_MS=begin_ms + after_ms))
+    broker.run(4000)
+    assert bodies(broker) == [b"came"]
+    broker.close()
+    read_ms = told(broker.directory)[0]
+    waiting = len(records(broker, TIMER_TOPIC))
+    shutil.rmtree(broker.directory / LOG)
+    theirs(broker.directory, read_ms + 3000, waiting, b"")  # slots of three seconds, the last one that of second 4
+    broker.clock.ms += 4000
+    broker = again(make_broker, broker)
+    broker.run()
+    broker.run(1)
+    assert bodies(broker) == [b"came", b"left", b"left", b"later"]
 
 
 @pytest.mark.parametrize("is_whole", [True, False])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -30,6 +31,8 @@ DELAYS_S = (3, 4, 5, 25, 26, 27, 60, 61, 90)
 """Of what each owner is sent: due under itself, under the next one, later."""
 SOON_S = 5
 """What is due by then after it was sent is waited for before the next owner."""
+LAST_DELAYS_MS = range(200, 4000, 100)
+"""Of what each owner is sent as its last: due in each tenth of the seconds in which it ends."""
 
 
 def is_taken(node: Node, ext: dict[str, str]) -> bool:
@@ -59,11 +62,19 @@ class Timed:
 
     def __init__(self, delays_s: tuple[int, ...] = DELAYS_S) -> None:
         self._delays_s = delays_s
+        self._soon_ms = 0
         self.due_ms: dict[int, int] = {}
 
     def send(self, node: Node) -> None:
-        for delay_s in self._delays_s * 3:
-            number, at_ms = len(self.due_ms), now_ms() + delay_s * 1000
+        self._send(node, (delay_s * 1000 for delay_s in self._delays_s * 3))
+        self._soon_ms = now_ms() + SOON_S * 1000
+
+    def send_last(self, node: Node) -> None:
+        self._send(node, LAST_DELAYS_MS)
+
+    def _send(self, node: Node, delays_ms: Iterable[int]) -> None:
+        for delay_ms in delays_ms:
+            number, at_ms = len(self.due_ms), now_ms() + delay_ms
             ext = {"a": "P", "b": TOPIC, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "j": "0"}
             properties = {"UNIQ_KEY": f"KEY{number}", "TIMER_DELIVER_MS": str(at_ms), "n": str(number)}
             ext |= {"i": encode_properties(properties).decode(), "k": "false", "m": "false"}
@@ -79,19 +90,36 @@ class Timed:
         return found
 
     def wait_for_soon(self, node: Node) -> None:
-        self.wait(node, max(self.due_ms.values()) - (max(self._delays_s) - SOON_S) * 1000)
+        self.wait(node, self._soon_ms)
 
     def wait(self, node: Node, until_ms: int) -> None:
         """All that is due by then has come."""
         numbers = {number for number, at_ms in self.due_ms.items() if at_ms <= until_ms}
-        until(f"{len(numbers)} have come", lambda: numbers <= set(self.came(node)), TIMEOUT_S, node.running)
+        try:
+            until(f"{len(numbers)} have come", lambda: numbers <= set(self.came(node)), TIMEOUT_S, node.running)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self._left_out(node, numbers)}") from None
+
+    def _left_out(self, node: Node, numbers: set[int]) -> str:
+        """Each that has not come: its time, and its place in the queue in which it waits."""
+        rows = of_log(node.store, TIMER_TOPIC).items()
+        places = {int(row["properties"]["n"]): (place[1], row["storeTimestamp"]) for place, row in rows}
+        lines = [f"now {now_ms()}, config/timercheck {_check(node)}"]
+        for number in sorted(numbers - self.came(node).keys()):
+            lines.append(f"{number} was due at {self.due_ms[number]}, (offset, stored) {places.get(number)}")
+        return "\n".join(lines)
 
     def told(self, node: Node) -> frozenset[int]:
         """Messages that have come and that wait by config/timercheck, which RocketMQ has written."""
-        read_ms, _, offset, _ = struct.unpack(">4q", (node.store / "config" / "timercheck").read_bytes()[:32])
+        read_ms, _, offset, _ = _check(node)
         queue = {int(row["properties"]["n"]): place[1] for place, row in of_log(node.store, TIMER_TOPIC).items()}
         waited = self.came(node).keys() & queue.keys()  # some were due when they were taken
         return frozenset(n for n in waited if (self.due_ms[n] - 1) // 1000 * 1000 >= read_ms or queue[n] >= offset)
+
+
+def _check(node: Node) -> tuple[int, ...]:
+    """Read time, position in the timer log, queue offset and the master's, of config/timercheck."""
+    return struct.unpack(">4q", (node.store / "config" / "timercheck").read_bytes()[:32])
 
 
 def doubles_of_ours(came: dict[int, list[int]], owners: list[Ownership]) -> dict[int, list[int]]:
@@ -135,6 +163,7 @@ def test_timers_go_on_when_the_store_changes_hands(lab: Lab, end: str) -> None:
         timed.send(node)
         timed.wait_for_soon(node)
         doubles.append(sum(len(times) - 1 for times in timed.came(node).values()))
+        timed.send_last(node)
         if end == "kill":
             node.running.kill()
         else:
