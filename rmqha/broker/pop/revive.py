@@ -2,8 +2,9 @@
 
 Only the open master works. A checkpoint is worked off once all acknowledgements that were answered before are known:
 its time has come, the timers have delivered everything of that time, and the revive queue is read to where it ended
-then. The offset of REVIVE_GROUP follows when the copies are acknowledged by the group's rule: a new master may store
-some again but leaves none out.
+then. Behind its copies stands an acknowledgement of them, so that whoever reads the queue next, ours or RocketMQ's
+broker, stores them no second time. The offset of REVIVE_GROUP follows when all of it is acknowledged by the group's
+rule: a new master may store some again, whose acknowledgement it has not got, but leaves none out.
 """
 
 from __future__ import annotations
@@ -329,32 +330,37 @@ class ReviveService:
         assert self._queues is not None
         points: list[tuple[int, Point]] = []
         messages: list[NewMessage] = []
-        size_bytes = 0
+        size_bytes = copy_count = 0
         for queue_id, queue in enumerate(self._queues):
-            while len(messages) < MAX_COPY_COUNT and size_bytes < MAX_COPY_BYTES:
+            while copy_count < MAX_COPY_COUNT and size_bytes < MAX_COPY_BYTES:
                 point = queue.take_due(self.settled_ms, self._acking)
                 if point is None:
                     break
-                copies = self._copies_of(queue_id, point)
+                copies, stored_offsets = self._copies_of(queue_id, point)
                 messages += copies
+                if stored_offsets:
+                    messages.append(self._ack_of(queue_id, point.checkpoint, stored_offsets))
                 size_bytes += sum(len(message.body) for message in copies)
+                copy_count += len(copies)
                 points.append((queue_id, point))
                 self._counts.stored_again(point.checkpoint.topic, point.checkpoint.group, len(copies))
         if messages:
             self._copies = _Copies(self, points)
             end = append_all(self._appends, self._log, messages, self._refused)
-            self.revived_count += len(messages)
+            self.revived_count += copy_count
             self._appends.appended(end, self._copies)
         else:
             for queue_id, point in points:
                 self._queues[queue_id].done(point)
 
-    def _copies_of(self, queue_id: int, point: Point) -> list[NewMessage]:
+    def _copies_of(self, queue_id: int, point: Point) -> tuple[list[NewMessage], list[int]]:
+        """Messages to store for its open ones, and the offsets of those that come again by them."""
         checkpoint = point.checkpoint
         origin = normal_topic(checkpoint.topic, checkpoint.group)
-        if self._topics.get(origin) is None or self._groups.get(checkpoint.group) is None:
-            return []  # deleted: nobody will ask
         copies: list[NewMessage] = []
+        stored_offsets: list[int] = []
+        if self._topics.get(origin) is None or self._groups.get(checkpoint.group) is None:
+            return copies, stored_offsets  # deleted: nobody will ask
         for offset in sorted(point.open_offsets):
             try:
                 record = self._message(checkpoint, offset)
@@ -365,7 +371,14 @@ class ReviveService:
                 self._tracer.event("popped_message_expired", topic=checkpoint.topic, queue_offset=offset)
             else:
                 copies.append(self._copy(checkpoint, record))
-        return copies
+                stored_offsets.append(offset)
+        return copies, stored_offsets
+
+    def _ack_of(self, queue_id: int, checkpoint: CheckPoint, offsets: list[int]) -> NewMessage:
+        """The word behind the copies of a checkpoint's messages that they are done."""
+        ack = Ack(*checkpoint.key, tuple(offsets), is_batch=len(offsets) > 1)
+        when = checkpoint.due_ms, self._clock.wall_ms(), self._store_host, self._precision_ms()
+        return ack.message(self.revive_topic, queue_id, *when)
 
     def _message(self, checkpoint: CheckPoint, offset: int) -> Record | None:
         """Raises DamagedError."""

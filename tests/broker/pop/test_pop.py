@@ -393,6 +393,25 @@ def test_a_new_master_whose_offsets_are_behind_gives_nothing_again(make_broker: 
     assert bodies(pop(broker)) == [b"b"]
 
 
+def test_what_has_come_again_does_not_come_once_more_under_the_next_owner(make_broker: Callable[..., Broker]) -> None:
+    """It was stopped before it had committed that the revive queue is worked off so far."""
+    broker = make_broker().start()
+    send(broker, b"a", b"b", b"c")
+    given = pop(broker)
+    ack_all(broker, given[:1])
+    retry, queue_id = "%RETRY%G_T", given[0].receipt.revive_queue_id
+    for _ in range(200):
+        if broker.store.queue_range(retry, 0)[1]:
+            break
+        broker.run(100)
+    assert broker.core.offsets.query(REVIVE_GROUP, REVIVE, queue_id) is None
+    broker.close()
+    broker = make_broker().start()
+    later(broker, INVISIBLE_MS + 6000)
+    assert broker.store.queue_range(retry, 0)[1] == 2
+    assert bodies(pop(broker)) == [b"b", b"c"]
+
+
 def test_a_stop_in_order_keeps_what_is_in_flight(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker().start()
     send(broker, b"a", b"b")
