@@ -27,7 +27,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 public final class Transactions {
     private static final int EACH = 5;
     private static final int PAUSE_MS = 20;
-    private static final long PATIENCE_MS = 60_000;
+    /** One pass of Apache's broker over what it is to ask about may last a minute, in which it stores nothing back. */
+    private static final long PATIENCE_MS = 150_000;
 
     private final TransactionMQProducer producer = new TransactionMQProducer("transactions", Account.hook());
     private final String topic;
