@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -15,6 +15,16 @@ from rmqha.wire.command import Command
 MAX_POLL_COUNT = 100_000
 MAX_POLL_COUNT_OF_LINE = 1024
 """RocketMQ's maxPopPollingSize and popPollingSize."""
+MAX_POLL_BYTES = 64 * 1024 * 1024
+"""Memory of all that wait, without their filters: some 50,000 of short names."""
+MAX_POLL_BYTES_OF_CHANNEL = MAX_POLL_BYTES // 4
+_POLL_BYTES, _POLL_BYTES_PER_CHAR = 1300, 4
+"""Memory of one that waits (measured), and of each character of its names, at most."""
+
+
+def poll_bytes(*names: str | None) -> int:
+    """Memory of one that waits with these names, at most."""
+    return _POLL_BYTES + _POLL_BYTES_PER_CHAR * sum(len(name) for name in names if name)
 
 
 class Line(NamedTuple):
@@ -29,9 +39,10 @@ class Line(NamedTuple):
 
 class Poll:
     """`answer(True)` answers if there is something, and says whether it did; `answer(False)` in any case.
-    `filter_chars`: length of its filter's expression, which `Polls.filters` holds."""
+    `size_bytes`: memory that it takes; `filter_chars`: length of its filter's expression, which `Polls.filters`
+    holds."""
 
-    __slots__ = ("answer", "channel", "command", "deadline_ms", "filter_chars", "is_over", "line")
+    __slots__ = ("answer", "channel", "command", "deadline_ms", "filter_chars", "is_over", "line", "size_bytes")
 
     def __init__(
         self,
@@ -40,6 +51,7 @@ class Poll:
         line: Line,
         deadline_ms: int,
         answer: Callable[[bool], bool],
+        size_bytes: int,
         filter_chars: int = 0,
     ) -> None:
         self.channel = channel
@@ -47,6 +59,7 @@ class Poll:
         self.line = line
         self.deadline_ms = deadline_ms
         self.answer = answer
+        self.size_bytes = size_bytes
         self.filter_chars = filter_chars
         self.is_over = False
 
@@ -60,17 +73,25 @@ class Polls:
         self._lines: dict[Line, deque[Poll]] = {}
         self._by_source: dict[str, dict[Line, None]] = {}
         self._by_channel: dict[Channel, dict[Poll, None]] = {}
+        self._bytes_of: Counter[Channel] = Counter()
         self._due: list[tuple[int, int, Poll]] = []
         self._number = 0
         self.filters = HeldFilters()
         self.count = 0
+        self.size_bytes = 0
         self.is_refusing = False
 
     def size_of(self, line: Line) -> int:
         return len(self._lines.get(line, ()))
 
-    def is_full(self, line: Line) -> bool:
-        return self.count >= MAX_POLL_COUNT or self.size_of(line) > MAX_POLL_COUNT_OF_LINE
+    def is_full(self, line: Line, channel: Channel, size_bytes: int) -> bool:
+        """True if there is no room for one more of so many bytes: a connection has a quarter of all."""
+        return (
+            self.count >= MAX_POLL_COUNT
+            or self.size_of(line) > MAX_POLL_COUNT_OF_LINE
+            or self.size_bytes + size_bytes > MAX_POLL_BYTES
+            or self._bytes_of[channel] + size_bytes > MAX_POLL_BYTES_OF_CHANNEL
+        )
 
     def add(self, poll: Poll) -> None:
         line = self._lines.get(poll.line)
@@ -80,6 +101,8 @@ class Polls:
                 self._by_source.setdefault(topic, {})[poll.line] = None
         line.append(poll)
         self._by_channel.setdefault(poll.channel, {})[poll] = None
+        self._bytes_of[poll.channel] += poll.size_bytes
+        self.size_bytes += poll.size_bytes
         self._number += 1
         heappush(self._due, (poll.deadline_ms, self._number, poll))
         self.count += 1
@@ -146,6 +169,7 @@ class Polls:
             return
         poll.is_over = True
         self.count -= 1
+        self.size_bytes -= poll.size_bytes
         self.filters.drop(poll.filter_chars)
         line = self._lines[poll.line]
         if line[0] is poll:
@@ -156,8 +180,9 @@ class Polls:
             self._drop(poll.line)
         of_channel = self._by_channel[poll.channel]
         del of_channel[poll]
+        self._bytes_of[poll.channel] -= poll.size_bytes
         if not of_channel:
-            del self._by_channel[poll.channel]
+            del self._by_channel[poll.channel], self._bytes_of[poll.channel]
         if len(self._due) > 2 * self.count + 1024:
             self._due = sorted((item for item in self._due if not item[2].is_over), key=lambda item: item[:2])
 

@@ -17,7 +17,7 @@ from rmqha.broker.pop.checkpoint import MAX_COUNT, REVIVE_QUEUE_COUNT, CheckPoin
 from rmqha.broker.pop.counts import PopCounts
 from rmqha.broker.pop.order_info import OrderInfo
 from rmqha.broker.pop.order_table import OrderTable
-from rmqha.broker.pop.polls import Line, Poll, Polls
+from rmqha.broker.pop.polls import Line, Poll, Polls, poll_bytes
 from rmqha.broker.pop.positions import PopPositions, PopQueue
 from rmqha.broker.replication.waiter import MessageAppender, Waiter, Waiting
 from rmqha.broker.requests.record_access import denied
@@ -256,7 +256,7 @@ class PopProcessor:
         def answer(wants_something: bool) -> bool:
             return self._answer_poll(channel, kept, pop, wants_something)
 
-        if not self._hold(channel, kept, line, wait_ms, answer, pop.filter_chars):
+        if not self._hold(channel, kept, line, wait_ms, answer, pop.attempt_id, pop.filter_chars):
             code = ResponseCode.POLLING_FULL if wait_ms > 0 else ResponseCode.POLLING_TIMEOUT
             channel.send(self._reply(command, pop, found, code))
 
@@ -291,13 +291,15 @@ class PopProcessor:
         line: Line,
         wait_ms: int,
         answer: Callable[[bool], bool],
+        attempt_id: str | None,
         filter_chars: int = 0,
     ) -> bool:
-        polls = self.polls
-        if wait_ms <= 0 or polls.is_refusing or polls.is_full(line) or not polls.filters.hold(filter_chars):
+        polls, size_bytes = self.polls, poll_bytes(line.topic, line.group, attempt_id)
+        is_full = polls.is_refusing or polls.is_full(line, channel, size_bytes)
+        if wait_ms <= 0 or is_full or not polls.filters.hold(filter_chars):
             return False
         wait_ms = min(wait_ms, self._config.long_polling_max_ms)
-        polls.add(Poll(channel, command, line, self._clock.now_ms() + wait_ms, answer, filter_chars))
+        polls.add(Poll(channel, command, line, self._clock.now_ms() + wait_ms, answer, size_bytes, filter_chars))
         return True
 
     def _admit(self) -> None:
@@ -634,7 +636,7 @@ class PopProcessor:
         if answer(True):
             return
         wait_ms = self._wait_ms(command)
-        if not self._hold(channel, kept, line, wait_ms, answer):
+        if not self._hold(channel, kept, line, wait_ms, answer, attempt_id):
             channel.send(_notice(kept, has_message=False, is_full=wait_ms > 0))
 
     def _has_message(self, line: Line, queue_count: int, is_ordered: bool, attempt_id: str | None) -> bool:

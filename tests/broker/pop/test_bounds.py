@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import base64
+import gc
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
 
-from rmqha.broker.pop import revive
+from rmqha.broker.pop import polls, revive
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.store.log.record import NewMessage
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps
 from tests.broker.pop.world import INVISIBLE_MS, later, pop, pop_command, send
-from tests.broker.support import Broker
+from tests.broker.support import Broker, FakeChannel
 
 BODY_BYTES = 60_000
 COUNT = 20
@@ -86,3 +88,48 @@ def test_a_long_attempt_id_is_refused(broker: Broker, code: RequestCode) -> None
     assert broker.ask(command).code == ResponseCode.INVALID_PARAMETER
     command.ext["attemptId"] = "a" * 256
     assert broker.ask(command).code == ResponseCode.SUCCESS
+
+
+def waiting(broker: Broker, channel: FakeChannel, numbers: range, **ext: str) -> list[int]:
+    """Codes of the answers to so many pops, of 50 groups, that want to wait."""
+    for number in numbers:
+        command = pop_command(group=f"G{number % 50}", pollTime=15_000, **ext)
+        broker.core.processor.received(channel, [command])
+    return [reply.code for reply in channel.take()]
+
+
+def test_pops_that_wait_are_bounded_by_their_memory(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection has a part of it; who finds no room is answered as RocketMQ answers."""
+    broker.core.topics.create_internal("T", 1)
+    size_bytes = polls.poll_bytes("T", "G1")
+    monkeypatch.setattr(polls, "MAX_POLL_BYTES", 8 * size_bytes)
+    monkeypatch.setattr(polls, "MAX_POLL_BYTES_OF_CHANNEL", 3 * size_bytes)
+    first, second, third = FakeChannel(), FakeChannel(), FakeChannel()
+    assert waiting(broker, first, range(4)) == [ResponseCode.POLLING_FULL]
+    assert waiting(broker, second, range(3)) == []
+    assert waiting(broker, third, range(3)) == [ResponseCode.POLLING_FULL]
+    held = broker.core.pops.pop.polls
+    assert (held.count, held.size_bytes) == (8, 8 * size_bytes)
+    broker.core.processor.closed(first)
+    assert waiting(broker, third, range(5, 6), attemptId="x" * 256) == [ResponseCode.POLLING_FULL]
+    assert waiting(broker, third, range(5, 6)) == []
+    later(broker, 16_000)
+    assert (held.count, held.size_bytes) == (0, 0)
+    assert {reply.code for reply in second.take()} == {ResponseCode.POLLING_TIMEOUT}
+
+
+def test_a_pop_that_waits_takes_no_more_memory_than_is_reckoned(broker: Broker) -> None:
+    broker.core.topics.create_internal("T", 1)
+    count, attempt_id = 400, "x" * 200
+    waiting(broker, FakeChannel(), range(count), attemptId=attempt_id)  # groups, and all that comes once
+    held = broker.core.pops.pop.polls
+    gc.collect()
+    tracemalloc.start()
+    try:
+        waiting(broker, FakeChannel(), range(count), attemptId=attempt_id)
+        gc.collect()
+        taken_bytes = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held.count == 2 * count
+    assert taken_bytes < held.size_bytes / 2, (taken_bytes / count, held.size_bytes / held.count)
