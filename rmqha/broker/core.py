@@ -43,7 +43,6 @@ from rmqha.broker.tables.metadata_follower import FollowedMaster
 from rmqha.broker.tables.metadata_leader import MetadataLeader
 from rmqha.broker.tables.offsets import OffsetTable
 from rmqha.broker.tables.queue_max_offsets import QueueMaxOffsets
-from rmqha.broker.tables.timer_check import SLOT_MS
 from rmqha.broker.tables.topics import TopicTable
 from rmqha.broker.timers import hand_over
 from rmqha.broker.timers.message import TIMER_QUEUE_ID
@@ -143,8 +142,7 @@ class BrokerCore:
         self.clients, self.locks, self.modes = ClientTable(config), LockTable(clock), ModeTable(disk)
         self.notices = GroupNotices(self.clients, shell.wake_notices)
         self.retention = Retention(config, disk, self.driver, clock, tracer, shell.wake_retention, host.local_hour)
-        slot_ms = min(config.timer_precision_ms, SLOT_MS)
-        self.delay_offsets = DelayOffsetTable(disk, clock, store, self, is_synced=synced, timer_slot_ms=slot_ms)
+        self.delay_offsets = DelayOffsetTable(disk, clock, store, self, config.timer_precision_ms, is_synced=synced)
         hand_over.take_over(disk, store, self.delay_offsets, tracer)
         self.users = UserTable(disk, clock, self, config.authorization_rules, *config.named_users, is_synced=synced)
         tables = self.topics, self.groups, self.offsets, self.delay_offsets, self.users, self.modes

@@ -66,12 +66,12 @@ class DelayOffsetTable:
         clock: Clock,
         log: DeliveryLog,
         events: TableEvents,
+        timer_precision_ms: int = timer_check.SLOT_MS,
         *,
         is_synced: bool = True,
-        timer_slot_ms: int = timer_check.SLOT_MS,
     ) -> None:
-        """`is_synced`: what the file holds is known to be on the disk. Else it is written again. `timer_slot_ms`:
-        width of a slot of the wheel of a RocketMQ broker that had the store."""
+        """`is_synced`: what the file holds is known to be on the disk. Else it is written again. `timer_precision_ms`:
+        that of a RocketMQ broker that had the store."""
         self._disk = disk
         self._clock = clock
         self._log = log
@@ -80,7 +80,7 @@ class DelayOffsetTable:
         self.epoch = found.version.state_version
         self.is_timer_ours = False
         """config/timercheck holds what ours has written last."""
-        timer = self._load_timer(timer_slot_ms)
+        timer = self._load_timer(min(timer_precision_ms, timer_check.SLOT_MS))
         self._states = [_State(log.max_phy_offset, found.version, found.table, timer)]
         """In the order in which they were heard. Of the first, the file's, all copies are in the log that is found."""
         self._events = events  # of what slaves have not heard of, a new master delivers again
