@@ -61,7 +61,7 @@ def _is_number(value: Any, low: int, high: int) -> bool:
 def parse_set(body: bytes | memoryview) -> tuple[tuple[int, ...], int]:
     """Members (sorted, no duplicates) and epoch of a SyncStateSet body."""
     try:
-        document = lenient_json.loads(body)
+        document = lenient_json.loads(body, is_strict=True)
     except RemoteProtocolError as problem:
         raise InvalidRequestError(f"the body is no SyncStateSet: {problem}") from None
     members = document.get("syncStateSet") if isinstance(document, dict) else None
@@ -81,7 +81,7 @@ def parse_set(body: bytes | memoryview) -> tuple[tuple[int, ...], int]:
 def parse_names(body: bytes | memoryview) -> list[str]:
     """The broker names of request 1006, each once."""
     try:
-        document = lenient_json.loads(body) if body else []
+        document = lenient_json.loads(body, is_strict=True) if body else []
     except RemoteProtocolError as problem:
         raise InvalidRequestError(f"the body is no list of broker names: {problem}") from None
     if not isinstance(document, list) or not all(isinstance(name, str) for name in document):

@@ -218,4 +218,4 @@ def _acl(command: Command) -> tuple[str, Policies]:
 
 
 def _body(command: Command) -> Any:
-    return lenient_json.loads(command.body) if command.body else None
+    return lenient_json.loads(command.body, is_strict=True) if command.body else None

@@ -107,7 +107,7 @@ class _Batch(NamedTuple):
 def batch_items(data: bytes | memoryview) -> _Batch | None:
     """The checkpoints of request 200151's body, whose messages are MAX_ACKS at most; None if it names none. Raises
     RequestError and RemoteProtocolError for what cannot be read or is too much."""
-    body = lenient_json.loads(data) if data else None
+    body = lenient_json.loads(data, is_strict=True) if data else None
     items = body.get("acks") if isinstance(body, dict) else None
     if not isinstance(body, dict) or not isinstance(items, list) or not items:
         return None

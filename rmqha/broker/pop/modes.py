@@ -203,7 +203,7 @@ class ModeRequests:
 
     def _set(self, channel: Channel, command: Command) -> Command:
         try:
-            mode = Mode.from_json(lenient_json.loads(command.body))
+            mode = Mode.from_json(lenient_json.loads(command.body, is_strict=True))
         except (ValueError, RemoteProtocolError) as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the mode cannot be read: {error}") from None
         if mode.topic.startswith(RETRY_PREFIX):
@@ -224,7 +224,7 @@ class ModeRequests:
         return command.reply(body=lenient_json.dumps(self._table.to_json()))
 
     def _query(self, channel: Channel, command: Command) -> Command | None:
-        given = lenient_json.loads(command.body) if command.body else None
+        given = lenient_json.loads(command.body, is_strict=True) if command.body else None
         if not isinstance(given, dict):
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the request's body is none")
         topic, group = str(given.get("topic") or ""), str(given.get("consumerGroup") or "")

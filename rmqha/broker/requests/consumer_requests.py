@@ -94,7 +94,7 @@ class ConsumerRequests:
 
     # --- membership -------------------------------------------------------------------------------------------------
     def _heartbeat(self, channel: Channel, command: Command) -> Command:
-        body = lenient_json.loads(command.body)
+        body = lenient_json.loads(command.body, is_strict=True)
         try:
             if not isinstance(body, dict):
                 raise TypeError

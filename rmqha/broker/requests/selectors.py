@@ -113,7 +113,7 @@ class SelectorRequests:
         return {RequestCode.CHECK_CLIENT_CONFIG: self._check}
 
     def _check(self, channel: Channel, command: Command) -> Command:
-        body = lenient_json.loads(command.body) if command.body else None
+        body = lenient_json.loads(command.body, is_strict=True) if command.body else None
         subscription = body.get("subscriptionData") if isinstance(body, dict) else None
         if not isinstance(subscription, dict):
             return command.reply()

@@ -251,7 +251,7 @@ class TableRequests:
     # --- groups and offsets -----------------------------------------------------------------------------------------
     def _update_group(self, channel: Channel, command: Command) -> None:
         self._changes.admit()
-        body = lenient_json.loads(command.body)
+        body = lenient_json.loads(command.body, is_strict=True)
         fault = self._group_fault(body, len(command.body))
         if fault:
             raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
@@ -315,7 +315,7 @@ class TableRequests:
 
 def _members(command: Command, name: str) -> list[dict[str, Any]]:
     """The objects of a list in the body. Raises RequestError."""
-    body = lenient_json.loads(command.body)
+    body = lenient_json.loads(command.body, is_strict=True)
     found = body.get(name) if isinstance(body, dict) else None
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"the body of request {command.code} has no list {name}")

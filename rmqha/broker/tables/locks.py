@@ -137,7 +137,7 @@ class LockRequests:
 
 def _parse(command: Command) -> tuple[str, list[QueueKey], str]:
     """(consumer group, queues, client id)."""
-    body = lenient_json.loads(command.body)
+    body = lenient_json.loads(command.body, is_strict=True)
     try:
         group, client_id = str(body["consumerGroup"]), str(body["clientId"])
         queues = [QueueKey.from_json(item) for item in body.get("mqSet") or []]

@@ -186,7 +186,7 @@ def _end_transaction(command: Command) -> _Accesses:
 
 def _heartbeat(command: Command) -> _Accesses:
     found = []
-    for consumer in members(loads(command.body), "consumerDataSet"):
+    for consumer in members(loads(command.body, is_strict=True), "consumerDataSet"):
         group = str(consumer["groupName"])
         found.append(_group(group, SUB))
         topics = (str(data["topic"]) for data in members(consumer, "subscriptionDataSet"))
@@ -200,14 +200,14 @@ def _unregister(command: Command) -> _Accesses:
 
 
 def _locks(command: Command) -> _Accesses:
-    body = loads(command.body)
+    body = loads(command.body, is_strict=True)
     group, topics = str(body["consumerGroup"]), (str(item["topic"]) for item in members(body, "mqSet"))
     used = (_topic(topic, SUB) for topic in topics if not _is_retry_of(topic, group))
     return (_group(group, SUB), *dict.fromkeys(used))
 
 
 def _update_group(command: Command) -> _Accesses:
-    return (_group(str(loads(command.body)["groupName"]), CREATE | UPDATE),)
+    return (_group(str(loads(command.body, is_strict=True)["groupName"]), CREATE | UPDATE),)
 
 
 def _clone_offsets(command: Command) -> _Accesses:
@@ -233,12 +233,12 @@ def _consume_queue(command: Command) -> _Accesses:
 
 
 def _topic_list(command: Command) -> _Accesses:
-    topics = (str(item["topicName"]) for item in members(loads(command.body), "topicConfigList"))
+    topics = (str(item["topicName"]) for item in members(loads(command.body, is_strict=True), "topicConfigList"))
     return tuple(dict.fromkeys(_topic(topic, CREATE) for topic in topics))
 
 
 def _group_list(command: Command) -> _Accesses:
-    groups = (str(item["groupName"]) for item in members(loads(command.body), "groupConfigList"))
+    groups = (str(item["groupName"]) for item in members(loads(command.body, is_strict=True), "groupConfigList"))
     return tuple(dict.fromkeys(_group(group, CREATE | UPDATE) for group in groups))
 
 
@@ -253,14 +253,14 @@ def _popped_batch(command: Command) -> _Accesses:
 
 
 def _assignment(command: Command) -> _Accesses:
-    body = loads(command.body)
+    body = loads(command.body, is_strict=True)
     group = str(body["consumerGroup"])
     topic = popped_from(str(body["topic"]), group)
     return (_group(group, SUB), *(() if topic.startswith(RETRY_PREFIX) else (_topic(topic, SUB),)))
 
 
 def _request_mode(command: Command) -> _Accesses:
-    body = loads(command.body)
+    body = loads(command.body, is_strict=True)
     return (_topic(str(body["topic"]), UPDATE), _group(str(body["consumerGroup"]), UPDATE))
 
 

@@ -139,13 +139,13 @@ def _unregister(command: Command) -> Needs:
 
 def _heartbeat(command: Command) -> Needs:
     """Producers need nothing to say that they live; consumers what they subscribe to."""
-    consumers = members(loads(command.body), "consumerDataSet")
+    consumers = members(loads(command.body, is_strict=True), "consumerDataSet")
     topics = [str(data["topic"]) for item in consumers for data in members(item, "subscriptionDataSet")]
     return _to_consume(topics, [str(item["groupName"]) for item in consumers])
 
 
 def _locks(command: Command) -> Needs:
-    body = loads(command.body)
+    body = loads(command.body, is_strict=True)
     return _to_consume([str(item["topic"]) for item in members(body, "mqSet")], [str(body["consumerGroup"])])
 
 
@@ -198,7 +198,7 @@ def acknowledged(command: Command) -> list[tuple[str, str]]:
     """(topic, group) of each acknowledgement of a batch. Raises KeyError, TypeError, AttributeError and
     RemoteProtocolError."""
     found = []
-    for item in members(loads(command.body) if command.body else {}, "acks"):
+    for item in members(loads(command.body, is_strict=True) if command.body else {}, "acks"):
         topic, group = item.get("t", item.get("topic")), item.get("c", item.get("consumerGroup"))
         if not isinstance(topic, str) or not isinstance(group, str):
             raise TypeError
@@ -209,7 +209,7 @@ def acknowledged(command: Command) -> list[tuple[str, str]]:
 
 
 def _assignment(command: Command) -> Needs:
-    body = loads(command.body)
+    body = loads(command.body, is_strict=True)
     return _to_consume([popped_from(str(body["topic"]), str(body["consumerGroup"]))], [str(body["consumerGroup"])])
 
 
