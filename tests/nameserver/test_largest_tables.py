@@ -9,6 +9,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -25,12 +26,13 @@ from rmqha.wire.body_bound import DEFAULT_BOUND
 from rmqha.wire.command import Command
 from rmqha.wire.registration import MAX_TOPIC_COUNT, pack
 from tests.support.clock import ManualClock
+from tests.support.machine_speed import TRY_COUNT, reference_ms
 from tests.support.steps import done
 from tests.support.tracer import RecordingTracer
 
 _C = RequestCode
 LIMIT_MS = 80
-"""CPU time of one step; the longest take 30 here. It was 175 for 224, 127 for 205, 70 for 219."""
+"""CPU time of one step on the reference machine; the longest take 30. It was 175 for 224, 127 for 205, 70 for 219."""
 LARGE_COUNT = 99_000
 """Topics of one group: as many as a frame of 16 MiB brings."""
 GROUP_COUNT = 1_000
@@ -95,6 +97,13 @@ def asked(server: NameServer, command: Command) -> tuple[float, Command]:
     return session.longest_ms or whole_ms, answer
 
 
+def longest_ms_of(server: NameServer, command: Command, answers: list[Command]) -> float:
+    """CPU time (ms) of the longest step; the answer goes to `answers`."""
+    longest_ms, answer = asked(server, command)
+    answers.append(answer)
+    return longest_ms
+
+
 def row(name: str) -> dict[str, Any]:
     return {"topicName": name, "readQueueNums": 8, "writeQueueNums": 8, "perm": 6, "topicFilterType": "SINGLE_TAG"}
 
@@ -136,19 +145,20 @@ def test_each_code_with_the_largest_tables(server: NameServer) -> None:
         for principal in PRINCIPALS:
             command = Command(code, FIELDS)
             command.principal = principal
-            longest_ms, answer = asked(server, command)
-            assert answer.code == ResponseCode.SUCCESS or code in (*LAST, *NOTHING_HERE), (code, answer.remark)
-            if longest_ms > LIMIT_MS and code not in LAST:
-                longest_ms = min(asked(server, command)[0] for _ in range(3))
-            if longest_ms > LIMIT_MS:
+            answers: list[Command] = []
+            measure = partial(longest_ms_of, server, command, answers)
+            longest_ms = reference_ms(measure, LIMIT_MS, try_count=1 if code in LAST else TRY_COUNT)
+            assert answers[0].code == ResponseCode.SUCCESS or code in (*LAST, *NOTHING_HERE), (code, answers[0].remark)
+            if longest_ms >= LIMIT_MS:
                 slow.append((code, principal.access_key, round(longest_ms)))
     assert not slow
 
 
 def test_a_small_registration_is_answered_with_the_order_table_in_steps(server: NameServer) -> None:
-    longest_ms, answer = min((asked(server, registration("one", ["T"], 9)) for _ in range(3)), key=lambda item: item[0])
-    assert answer.code == 0 and len(answer.body) > 2_000_000
-    assert longest_ms < LIMIT_MS
+    answers: list[Command] = []
+    measure = partial(longest_ms_of, server, registration("one", ["T"], 9), answers)
+    assert reference_ms(measure, LIMIT_MS) < LIMIT_MS
+    assert all(answer.code == 0 and len(answer.body) > 2_000_000 for answer in answers)
 
 
 def packed_rows(count: int, topics: int) -> bytes:
@@ -183,12 +193,11 @@ def test_a_registration_that_costs_much_is_refused(shape: str) -> None:
     command = registration("b", ["T"], 1)
     command.ext["bodyCrc32"] = "0"
     command.body = COSTLY[shape]()
-    longest_ms, answer = asked(server, command)
-    assert answer.code == ResponseCode.SYSTEM_ERROR and answer.remark is not None
-    assert "registration" in answer.remark or "JSON" in answer.remark
-    if longest_ms >= LIMIT_MS:  # caches were cold, or the machine was busy
-        longest_ms = min(asked(server, command)[0] for _ in range(3))
-    assert longest_ms < LIMIT_MS
+    answers: list[Command] = []
+    assert reference_ms(partial(longest_ms_of, server, command, answers), LIMIT_MS) < LIMIT_MS
+    for answer in answers:
+        assert answer.code == ResponseCode.SYSTEM_ERROR and answer.remark is not None
+        assert "registration" in answer.remark or "JSON" in answer.remark
     assert server.routes.broker_count == 0
 
 
@@ -207,18 +216,21 @@ def test_the_largest_honest_registration_comes_and_goes_in_steps(
     """It took 0.4 to 0.7 seconds of one turn, and 0.1 to be forgotten."""
     names = [f"topic-{number:06d}" for number in range(LARGE_COUNT)]
     command, gone = made("b", names, 1), Command(_C.UNREGISTER_BROKER, {"brokerName": "b", "brokerAddr": "127.0.0.1:1"})
-    tries = []
-    gc.collect()
-    gc.disable()
-    for _ in range(3):  # caches were cold, or the machine was busy
+
+    def comes_and_goes() -> float:
         server = NameServer(NamesrvConfig(), cast(Any, Tracer()), ManualClock(), KvConfig())
         came_ms, answer = asked(server, command)
         assert answer.code == 0 and server.routes.topic_count == LARGE_COUNT < MAX_TOPIC_COUNT
         gone_ms, answer = asked(server, gone)
         assert answer.code == 0 and server.routes.topic_count == server.routes.broker_count == 0
-        tries.append(max(came_ms, gone_ms))
-    gc.enable()
-    assert min(tries) < LIMIT_MS
+        return max(came_ms, gone_ms)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert reference_ms(comes_and_goes, LIMIT_MS) < LIMIT_MS
+    finally:
+        gc.enable()
 
 
 def test_other_bodies_are_refused_unread() -> None:

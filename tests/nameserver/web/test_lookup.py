@@ -29,7 +29,10 @@ from tests.client.test_admin import Peer
 from tests.nameserver.web.site import GROUP, Site, page, register
 from tests.nameserver.web.test_records import bomb, record
 from tests.store.support import HOST, message, open_store, sim_disk
+from tests.support.machine_speed import reference_ms
 
+LIMIT_MS = 200
+"""CPU time of one turn of the loop on the reference machine."""
 HOSTILE = "<img src=x onerror=alert(1)>"
 NOT_FOUND: tuple[int, dict[str, str], bytes] = (22, {}, b"")
 
@@ -261,7 +264,8 @@ async def test_the_name_server_and_its_controller_never_wait_for_bodies() -> Non
     """Many visitors, each of whom makes it read 32 bodies of 64 MiB: the loop that everything else runs in goes on."""
     body, flags = bomb("zlib")
     answer = record(body, flags, {"KEYS": "k"}) * 32
-    longest_cpu_s, ended = 0.0, 0
+    turns_ms: list[float] = []
+    ended = 0
     async with shop() as site, trio.open_nursery() as nursery:
         site.brokers[0].replies[Code.QUERY_MESSAGE] = (0, {}, answer)
 
@@ -272,17 +276,17 @@ async def test_the_name_server_and_its_controller_never_wait_for_bodies() -> Non
             ended += 1
 
         async def watch() -> None:
-            nonlocal longest_cpu_s
             while ended < 40:
                 cpu_s = time.thread_time()
                 await trio.sleep(0.005)
-                longest_cpu_s = max(longest_cpu_s, time.thread_time() - cpu_s)
+                turns_ms.append((time.thread_time() - cpu_s) * 1000)
 
         for _ in range(40):
             nursery.start_soon(visit)
         await watch()
-    # decompressing one such answer whole takes some seconds of this thread, however busy the machine is
-    assert longest_cpu_s < 0.2
+    # decompressing one such answer whole takes some seconds of this thread, and each visitor would make it do so; one
+    # turn or two may have met a collection of what earlier tests left
+    assert reference_ms(lambda: sorted(turns_ms)[-3], LIMIT_MS, try_count=1) < LIMIT_MS
 
 
 async def test_visitors_that_would_wait_too_long_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
