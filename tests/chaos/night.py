@@ -56,8 +56,8 @@ listenPort = {brokers}
 [broker]
 {keys}
 """
-LEFT_OUT = re.compile(r"^\s*\+[\d.]+ s in the set: ")
-"""Steps of the set: how many there are depends on the machine."""
+LEFT_OUT = re.compile(r"^\s*\+[\d.]+ s in the set: |^longest gap ")
+"""Steps of the set, and gaps between acknowledgements: how many there are depends on the machine."""
 
 FULL = re.compile(
     r"/\S+rmqha\.probe: No space left on device|the disk is full: N % are in use, diskSpaceWarningLevelRatio is 90; "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.chaos.night import SCRIPT, of_the_cluster
+from tests.chaos.night import LEFT_OUT, SCRIPT, of_the_cluster
 from tests.support.script import is_same, only_wrong, steps
 
 
@@ -47,3 +47,5 @@ def test_what_the_machine_has_is_none_of_the_nights() -> None:
         "      fix: e",
     ]
     assert of_the_cluster(findings) == findings[6:]
+    assert LEFT_OUT.match("longest gap          310 ms, next acknowledgement 2026-11-26 23:39:12.120")
+    assert not LEFT_OUT.match("acknowledged         3")
