@@ -143,3 +143,19 @@ def test_changes_of_a_version_are_its_own_part_else_what_is_unreleased() -> None
     assert release.section(text, "0.3.0") == "## Unreleased\n\n- new\n\n"
     with pytest.raises(ValueError, match=r"nothing of 0\.3\.0"):
         release.section("# C\n", "0.3.0")
+
+
+def test_the_image_is_given_all_that_its_build_names() -> None:
+    """No container is built here: a file that is not copied, or no longer there, is seen all the same."""
+    text = (ROOT / "Containerfile").read_text().replace("\\\n", " ")
+    stage, _, rest = text.partition("\nFROM python")[2].partition("\nFROM python")
+    copied = [word for line in re.findall(r"^COPY (.+)$", stage, re.M) for word in line.split()[:-1]]
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+    project = PROJECT["project"]
+    wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    needed = {"pyproject.toml", project["readme"], *project["license-files"], *wheel}
+    assert needed <= set(copied)
+    locks = re.findall(r"-r (\S+)", stage)
+    assert locks and set(locks) <= set(copied) and all((ROOT / lock).stat().st_size for lock in locks)
+    (command,) = re.findall(r'^ENTRYPOINT \["(\w+)"\]$', rest, re.M)
+    assert command in project["scripts"]
