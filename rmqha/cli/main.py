@@ -277,7 +277,9 @@ def _run(args: Sequence[str] | None) -> NoReturn:
         cli.main(args=args, prog_name="rmqha", standalone_mode=False)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
-    except click.Abort:
+    except click.Abort as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            click.echo("rmqha: interrupted", err=True)
         sys.exit(130)
     except click.ClickException as error:
         if isinstance(error, click.exceptions.NoArgsIsHelpError):

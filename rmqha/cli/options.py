@@ -117,12 +117,11 @@ def find_cluster(namesrv: str | None, controller: str | None, directory: Path | 
     context = elsewhere(namesrv, controller, directory)
     if context is None:
         return ClusterState.require(directory)
-    import trio
-
+    from rmqha.host.asking.shell import ask_by
     from rmqha.ops.remote_cluster import find_remote
 
     name_servers, controllers = (tuple(filter(None, text.split(";"))) for text in (context.namesrv, context.controller))
-    return trio.run(find_remote, name_servers, controllers)
+    return ask_by(find_remote, name_servers, controllers)
 
 
 def announce(state: ClusterState) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from rmqha.client.consumers.message import Message, MessageBatch, decode_messages
 from rmqha.client.producers.outgoing import check_topic
-from rmqha.client.route import parse_route
-from rmqha.client.session import ClientSession
-from rmqha.host.access.security import Security
+from rmqha.client.route import NameServers, name_servers, parse_route
+from rmqha.host.access.process_security import Security
+from rmqha.host.asking.shell import Caller, open_client
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RemoteProtocolError, UnreachableError
 from rmqha.model.offset import MASTER_ID
@@ -32,24 +32,29 @@ class Admin:
 
     def __init__(self, namesrv: str, timeout_ms: int = TIMEOUT_MS, *, security: Security | None = None) -> None:
         """`namesrv`: "host:port" or several joined by ";". Raises UsageError if it is not."""
-        self._session = ClientSession(namesrv, security=security)
+        self._namesrv = namesrv
+        name_servers(namesrv)  # raises
+        self._opened = open_client(security)
+        self._client: Caller
+        self._name_servers: NameServers
         self._timeout_ms = timeout_ms
         self._ask_count = 0
         self._failure_count = 0
 
     async def __aenter__(self) -> Admin:
-        await self._session.__aenter__()
+        self._client = await self._opened.__aenter__()
+        self._name_servers = NameServers(self._client, self._namesrv)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._session.__aexit__(kind, error, trace)
+        await self._opened.__aexit__(kind, error, trace)
 
     async def cluster_info(self) -> dict[str, Any]:
         """{"brokers": {brokerName: {"cluster", "addresses": {broker id: address}}}, "clusters": {name: [brokerName]}};
         id 0 is the master."""
-        address, body = await self._session.routes.ask(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        address, body = await self._name_servers.ask(RequestCode.GET_BROKER_CLUSTER_INFO, {})
         value = _readable(address, body)
         try:
             brokers = {
@@ -66,7 +71,7 @@ class Admin:
 
     async def route(self, topic: str) -> dict[str, Any]:
         """{"topic", "brokers": {name: {id: address}}, "queues": {name: {"read", "write", "perm"}}, "answered_by"}."""
-        address, body = await self._session.routes.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        address, body = await self._name_servers.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         route = parse_route(topic, body)
         return {
             "topic": topic,
@@ -80,7 +85,7 @@ class Admin:
 
     async def topics(self) -> list[str]:
         """Names of all topics that the name server knows, sorted."""
-        address, body = await self._session.routes.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
+        address, body = await self._name_servers.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
         names = _readable(address, body).get("topicList")
         if not isinstance(names, list):
             raise RemoteProtocolError(f"{address}: the topic list is not readable")
@@ -121,7 +126,7 @@ class Admin:
         masters = await self._masters(None)
         for address in masters.values():
             await self.ask(address, Command(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}))
-        for address in self._session.routes.name_servers:
+        for address in self._name_servers.addresses:
             await self.ask(address, Command(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic}))
         return sorted(masters)
 
@@ -222,7 +227,7 @@ class Admin:
             "bname": broker_name,
         }
         self._ask_count += 1
-        answer = await self._session.remoting.call(address, Command(RequestCode.PULL_MESSAGE, ext), self._timeout_ms)
+        answer = await self._client.call(address, Command(RequestCode.PULL_MESSAGE, ext), self._timeout_ms)
         next_text = answer.ext.get("nextBeginOffset", "")
         next_offset = int(next_text) if next_text.isdigit() else offset
         match answer.code:
@@ -288,7 +293,7 @@ class Admin:
         """Any request; its successful answer."""
         self._ask_count += 1
         try:
-            answer = await self._session.remoting.call(address, command, timeout_ms or self._timeout_ms)
+            answer = await self._client.call(address, command, timeout_ms or self._timeout_ms)
         except UnreachableError:
             self._failure_count += 1
             raise

@@ -9,7 +9,8 @@ from types import TracebackType
 
 import trio
 
-from rmqha.client.route import ClientRoutes, name_servers
+from rmqha.client.route import name_servers
+from rmqha.client.route_table import ClientRoutes
 from rmqha.host.access.security import Security
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.identity import parse_address

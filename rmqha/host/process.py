@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import resource
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-
-import trio
+from typing import TYPE_CHECKING
 
 from rmqha.port import Tracer
+
+if TYPE_CHECKING:
+    import trio
 
 GC_THRESHOLDS = (5_000, 3, 100)
 """A collection of the youngest objects then takes less than a millisecond, one of the next generation some: while
@@ -58,6 +59,8 @@ def give_back_large_memory() -> bool:
 
     The border moves up to 32 MiB by itself once something large has been freed; bodies and answers then leave holes in
     the heap, which stays as large as it ever was."""
+    import ctypes
+
     try:
         return bool(ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES))
     except (AttributeError, OSError):
@@ -79,6 +82,8 @@ def run_server(
     SIGHUP calls `on_hangup` (reopen the logs, look at certificates and accounts). `beside` runs as long as the server
     does. `tracer` is told of a limit of open files that is low.
     """
+    import trio
+
     raise_file_limit()
     give_back_large_memory()
     room = session_room()
@@ -98,6 +103,8 @@ async def _supervise(
     beside: Callable[[], Awaitable[None]] | None,
     grace_ms: int,
 ) -> bool:
+    import trio
+
     stopping = trio.Event()
     finished = False
 

@@ -6,9 +6,7 @@ import json
 from collections.abc import Callable
 from typing import TypeVar
 
-import trio
-
-from rmqha.host.net.remoting import RemotingClient
+from rmqha.host.asking.shell import Caller, beside
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, UnreachableError
 from rmqha.ops.answer import reading
@@ -36,13 +34,13 @@ def asked(reply: Command, address: str) -> Command:
     return reply
 
 
-async def ask(client: RemotingClient, address: str, command: Command, timeout_ms: int = ASK_TIMEOUT_MS) -> Command:
+async def ask(client: Caller, address: str, command: Command, timeout_ms: int = ASK_TIMEOUT_MS) -> Command:
     """One request to one node. Raises UnreachableError or RemoteError."""
     return asked(await client.call(address, command, timeout_ms), address)
 
 
 async def ask_leader(
-    client: RemotingClient, addresses: list[str], command: Callable[[], Command], timeout_ms: int = ASK_TIMEOUT_MS
+    client: Caller, addresses: list[str], command: Callable[[], Command], timeout_ms: int = ASK_TIMEOUT_MS
 ) -> tuple[Command, str]:
     """One request to the leader of the controllers, whichever of `addresses` that is: (reply, who answered).
 
@@ -68,17 +66,15 @@ async def ask_leader(
     raise UnreachableError(f"no controller could be asked: {trouble}")
 
 
-async def state_of(client: RemotingClient, address: str, schema: type[StateT]) -> StateT:
+async def state_of(client: Caller, address: str, schema: type[StateT]) -> StateT:
     """A server's own state. Raises UnreachableError or RemoteError."""
     with reading(address, _STATES[schema][1]):
         return await ask_state(client, address, schema)
 
 
-async def ask_state(
-    client: RemotingClient, address: str, schema: type[StateT], timeout_ms: int = ASK_TIMEOUT_MS
-) -> StateT:
+async def ask_state(client: Caller, address: str, schema: type[StateT], timeout_ms: int = ASK_TIMEOUT_MS) -> StateT:
     """Ask a server for its own state; ValueError for an answer that is no such state."""
     body = bytes((await ask(client, address, Command(_STATES[schema][0]), timeout_ms)).body)
     if len(body) < LARGE_BYTES:
         return schema.from_json(json.loads(body))
-    return await trio.to_thread.run_sync(lambda: schema.from_json(json.loads(body)))
+    return await beside(lambda: schema.from_json(json.loads(body)))

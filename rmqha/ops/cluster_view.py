@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rmqha.host.net.remoting import RemotingClient
+from rmqha.host.asking.shell import Caller
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 from rmqha.ops.local.node_kind import NodeKind
 from rmqha.ops.snapshot import ClusterSnapshot, NodeReport
@@ -128,7 +128,7 @@ class ClusterView:
         return node.node.is_broker and node.node.address in self.groups[node.node.group].drained
 
 
-async def look(client: RemotingClient, state: ClusterState) -> ClusterView:
+async def look(client: Caller, state: ClusterState) -> ClusterView:
     """Ask all nodes that live at once; never raises for a node that does not answer."""
     survey = Survey(client, BootstrapAddresses.of_living(state), LOOK_S, extent=Extent.STATES)
     return ClusterView.of(state, await survey.run())

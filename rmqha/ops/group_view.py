@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rmqha.host.net.remoting import RemotingClient
+from rmqha.host.asking.shell import Caller
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.base import parse_properties
 from rmqha.model.error import RemoteError, RemoteProtocolError, RmqhaError, UnreachableError
@@ -39,7 +39,7 @@ class GroupLook:
         return [view for view in self.brokers if not view.error]
 
 
-async def find_groups(client: RemotingClient, namesrv: str) -> dict[str, GroupLook]:
+async def find_groups(client: Caller, namesrv: str) -> dict[str, GroupLook]:
     """The groups that the name servers know, not yet asked. Raises UnreachableError if none of `namesrv` answers."""
     trouble = ""
     for address in namesrv.split(";"):
@@ -64,7 +64,7 @@ async def find_groups(client: RemotingClient, namesrv: str) -> dict[str, GroupLo
     raise UnreachableError(f"no name server of {namesrv} tells the groups: {trouble}; give another with --namesrv")
 
 
-async def look_at_groups(client: RemotingClient, groups: Sequence[GroupLook]) -> list[GroupLook]:
+async def look_at_groups(client: Caller, groups: Sequence[GroupLook]) -> list[GroupLook]:
     """Ask the brokers of all groups at once: the groups with their reports."""
     seeds = BootstrapAddresses(brokers=tuple((item.address, group.name) for group in groups for item in group.brokers))
     found = await Survey(client, seeds, LOOK_S, extent=Extent.KEYS).run()
@@ -77,14 +77,14 @@ async def look_at_groups(client: RemotingClient, groups: Sequence[GroupLook]) ->
     return [replace(group, brokers=tuple(map(asked, group.brokers))) for group in groups]
 
 
-async def look_at_broker(client: RemotingClient, address: str) -> NodeReport:
+async def look_at_broker(client: Caller, address: str) -> NodeReport:
     """Its state and keys; `error` for a broker that does not answer."""
     unasked = GroupLook("", "", (NodeReport(ServerKind.BROKER, address),))
     (group,) = await look_at_groups(client, [unasked])
     return group.brokers[0]
 
 
-async def controllers_are_ours(client: RemotingClient, addresses: list[str]) -> bool | None:
+async def controllers_are_ours(client: Caller, addresses: list[str]) -> bool | None:
     """True if the group's controllers are rmqha's; None if none of them answers."""
     for address in addresses:
         try:
@@ -98,7 +98,7 @@ async def controllers_are_ours(client: RemotingClient, addresses: list[str]) -> 
     return None
 
 
-async def elects_uncleanly(client: RemotingClient, addresses: list[str]) -> bool | None:
+async def elects_uncleanly(client: Caller, addresses: list[str]) -> bool | None:
     """enableElectUncleanMaster as a controller tells it (request 1010); None if none does."""
     for address in addresses:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rmqha.host.net.remoting import RemotingClient
+from rmqha.host.asking.shell import Caller
 from rmqha.model.code import RequestCode
 from rmqha.ops.answer import reading
 from rmqha.ops.asking import ask
@@ -32,7 +32,7 @@ class NodeLogPiece:
 class NodeLog:
     """One log of one node. Each call raises UnreachableError or RemoteError."""
 
-    def __init__(self, client: RemotingClient, address: str, *, audit: bool) -> None:
+    def __init__(self, client: Caller, address: str, *, audit: bool) -> None:
         self._client = client
         self._address = address
         self._audit = audit

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rmqha.host.net.remoting import RemotingClient
+from rmqha.host.asking.shell import open_client
 from rmqha.model.error import UnreachableError
 from rmqha.ops.cluster_view import ClusterView
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
@@ -88,6 +88,6 @@ def _record(node: NodeReport) -> NodeRecord:
 
 async def find_remote(name_servers: tuple[str, ...], controllers: tuple[str, ...]) -> RemoteCluster:
     """Ask these, and whoever they name."""
-    async with RemotingClient() as client:
+    async with open_client() as client:
         seeds = BootstrapAddresses(name_servers, controllers)
         return cluster_of(await Survey(client, seeds, FIND_S, extent=Extent.NAMED).run())

@@ -12,9 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-import trio
-
-from rmqha.host.net.remoting import RemotingClient
+from rmqha.host.asking.shell import Caller, TaskStarter, open_client, open_tasks, sleep, within
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.base import parse_properties
 from rmqha.model.error import RemoteError, RmqhaError
@@ -95,7 +93,7 @@ class Survey:
 
     def __init__(
         self,
-        client: RemotingClient,
+        client: Caller,
         seeds: BootstrapAddresses,
         time_s: float,
         only: str | None = None,
@@ -107,7 +105,7 @@ class Survey:
         self._extent = extent
         self._time_s = time_s
         self._node_ms = max(1, round(time_s * NODE_SHARE * 1000))
-        self._nursery: trio.Nursery | None = None
+        self._tasks: TaskStarter | None = None
         self._reports: dict[tuple[ServerKind, str], NodeReport] = {}
 
     @property
@@ -117,9 +115,9 @@ class Survey:
 
     async def run(self) -> ClusterSnapshot:
         """Everybody's report; within the time, whatever the nodes do."""
-        with trio.move_on_after(self._time_s):
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
+        with within(self._time_s):
+            async with open_tasks() as tasks:
+                self._tasks = tasks
                 for address in self._seeds.name_servers:
                     self._meet(ServerKind.NAME_SERVER, address)
                 for address in self._seeds.controllers:
@@ -134,11 +132,11 @@ class Survey:
 
     async def look_again(self) -> ClusterSnapshot:
         """The states of those that answered, a second time: `before` keeps the first."""
-        with trio.move_on_after(self._time_s * NODE_SHARE):
-            async with trio.open_nursery() as nursery:
+        with within(self._time_s * NODE_SHARE):
+            async with open_tasks() as tasks:
                 for report in list(self._reports.values()):
                     if report.answers:
-                        nursery.start_soon(self._again, report)
+                        tasks.start_soon(self._again, report)
         return self.snapshot
 
     # --- who is asked -----------------------------------------------------------------------------------------------
@@ -160,8 +158,8 @@ class Survey:
             names = [item[2:] for item in self._seeds.names if item[:2] == (kind, address)]
             name, runs = names[-1] if names else ("", None)
             report = NodeReport(kind, address, name, runs=runs, error=f"{address} has not answered yet")
-            assert self._nursery is not None
-            self._nursery.start_soon(self._ask, kind, address)
+            assert self._tasks is not None
+            self._tasks.start_soon(self._ask, kind, address)
         self._put(replace(report, groups=report.groups | {group}) if group else report)
 
     def _put(self, report: NodeReport) -> None:
@@ -176,7 +174,7 @@ class Survey:
         }[kind]
         error = ""
         try:
-            with trio.move_on_after(self._node_ms / 1000) as scope:
+            with within(self._node_ms / 1000) as scope:
                 await question(address)
                 if self._extent is Extent.ALL:
                     files = await self._security(address)
@@ -315,12 +313,12 @@ async def look(
     seeds: BootstrapAddresses, time_s: float, only: str | None, unsettled: Callable[[ClusterSnapshot], bool]
 ) -> ClusterSnapshot:
     """Ask everybody; a second time, a moment later, if what they said is `unsettled`. Ends within `time_s`."""
-    with trio.move_on_after(time_s):
-        async with RemotingClient() as client:
+    with within(time_s):
+        async with open_client() as client:
             survey = Survey(client, seeds, time_s * 0.6, only)
             found = await survey.run()
             if unsettled(found):
-                await trio.sleep(min(SECOND_LOOK_S, time_s * 0.1))
+                await sleep(min(SECOND_LOOK_S, time_s * 0.1))
                 return await survey.look_again()
             return found
     return survey.snapshot

@@ -13,7 +13,7 @@ from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 from rmqha.ops.local.node_kind import NodeKind
 from tests.support.patience import HANG_S
 
-NOT_TO_ASK = {
+NOT_TO_SEND = {
     "cryptography",
     "difflib",
     "h11",
@@ -35,8 +35,13 @@ NOT_TO_ASK = {
     "rmqha.wire.auth.acl",
 }
 """What a client without accounts and without a table does not use: a server's guards, configurations, stores."""
-NOT_TO_HELP = NOT_TO_ASK | {"trio", "rmqha.client", "rmqha.host.net.remoting", "rmqha.ops.cluster_view"}
+NOT_TO_ASK = NOT_TO_SEND | {"trio", "attr", "asyncio", "ssl", "rmqha.host.access.security", "rmqha.host.net.remoting"}
+"""An event loop costs as much as all the rest of a command that only asks."""
+NOT_TO_ASK_FOR_A_TABLE = NOT_TO_ASK - {"rich", "rmqha.cli.render"}
+NOT_TO_TELL_KEYS = NOT_TO_ASK_FOR_A_TABLE - {"rmqha.model.config.servers"}
+NOT_TO_HELP = NOT_TO_ASK | {"rmqha.client", "rmqha.ops.cluster_view"}
 NOBODY = ("--namesrv", "127.0.0.1:1")
+NO_CONTROLLER = ("--controller", "127.0.0.1:1")
 
 
 def loaded_by(arguments: tuple[str, ...]) -> set[str]:
@@ -61,16 +66,59 @@ def test_help_loads_nothing_that_asks(arguments: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("send", "--topic", "orders", *NOBODY, "body"),
         ("topic", "ls", *NOBODY),
+        ("topic", "create", "orders", *NOBODY),
         ("consumer", "ls", *NOBODY),
+        ("consumer", "reset", "g", "--to", "first", *NOBODY),
+        ("message", "get", "7F00000100002A9F0000000000000000", *NOBODY),
+        ("dlq", "ls", *NOBODY),
+        ("timers", *NOBODY),
+        ("acl", "user", "ls", *NOBODY),
         ("status", *NOBODY),
+        ("fork", "ls", *NOBODY),
+        ("upgrade", "check", *NOBODY),
+        ("elect", "broker-a", *NOBODY),
+        ("drain", "broker-a-1", *NOBODY),
+        ("history", *NOBODY),
     ],
+    ids=" ".join,
 )
-def test_a_command_loads_only_what_asks(arguments: tuple[str, ...]) -> None:
+def test_a_command_that_asks_loads_no_event_loop(arguments: tuple[str, ...]) -> None:
     loaded = loaded_by(arguments)
-    assert "rmqha.host.net.remoting" in loaded
+    assert "rmqha.host.asking.blocking" in loaded
     assert loaded & NOT_TO_ASK == set()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("health", *NOBODY),
+        ("explain", "broker-a", *NO_CONTROLLER),
+        ("quorum", "show", *NO_CONTROLLER),
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_asks_for_a_table_loads_no_event_loop(arguments: tuple[str, ...]) -> None:
+    loaded = loaded_by(arguments)
+    assert "rmqha.host.asking.blocking" in loaded
+    assert loaded & NOT_TO_ASK_FOR_A_TABLE == set()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("describe", "cluster", *NOBODY), ("describe", "topic", "orders", *NOBODY), ("explain-wait", *NOBODY)],
+    ids=" ".join,
+)
+def test_a_command_that_judges_keys_loads_no_event_loop(arguments: tuple[str, ...]) -> None:
+    loaded = loaded_by(arguments)
+    assert "rmqha.host.asking.blocking" in loaded
+    assert loaded & NOT_TO_TELL_KEYS == set()
+
+
+def test_a_send_loads_only_what_sends() -> None:
+    loaded = loaded_by(("send", "--topic", "orders", *NOBODY, "body"))
+    assert "rmqha.host.net.remoting" in loaded
+    assert loaded & NOT_TO_SEND == set()
 
 
 def test_the_nodes_of_a_cluster_here_are_shown_without_the_classes_of_servers(tmp_path: Path) -> None:
@@ -82,4 +130,4 @@ def test_the_nodes_of_a_cluster_here_are_shown_without_the_classes_of_servers(tm
     path.write_text("httpPort=7\n")
     loaded = loaded_by(("status", "--directory", str(tmp_path)))
     assert "rmqha.cli.render" in loaded
-    assert loaded & (NOT_TO_ASK - {"rich", "rmqha.cli.render", "rmqha.host.disk"}) == set()
+    assert loaded & (NOT_TO_ASK_FOR_A_TABLE - {"rmqha.host.disk"}) == set()

@@ -7,14 +7,13 @@ from dataclasses import asdict
 from typing import Any
 
 import click
-import trio
 from rich.text import Text
 
 from rmqha.cli.admin.describe_topic import topic_command
 from rmqha.cli.main import nearest
 from rmqha.cli.options import echo_json, namesrv_option, output_option
 from rmqha.cli.render import console, table
-from rmqha.host.net.remoting import RemotingClient
+from rmqha.host.asking.shell import Caller, ask_by, open_client
 from rmqha.model.error import UnreachableError, UsageError
 from rmqha.model.identity import parse_address
 from rmqha.ops.cluster_view import damage_words
@@ -63,7 +62,7 @@ describe.add_command(topic_command)
 # --- what is told -----------------------------------------------------------------------------------------------------
 async def _look(namesrv: str, name: str | None) -> tuple[list[GroupLook], dict[str, list[str]]]:
     """The groups (or the one called `name`), each with conditions of its promise. UsageError for an unknown name."""
-    async with RemotingClient() as client:
+    async with open_client() as client:
         groups = await find_groups(client, namesrv)
         if name is not None:
             if name not in groups:
@@ -74,7 +73,7 @@ async def _look(namesrv: str, name: str | None) -> tuple[list[GroupLook], dict[s
         return found, {group.name: await _conditions(client, group) for group in found}
 
 
-async def _conditions(client: RemotingClient, group: GroupLook) -> list[str]:
+async def _conditions(client: Caller, group: GroupLook) -> list[str]:
     speaker = _speaker(group)
     if speaker is None:
         return []
@@ -170,7 +169,7 @@ def group_command(name: str, namesrv: str, output: str) -> None:
 
     Exit code: 0 it takes messages, 1 it does not or something contradicts, 2 nobody to ask.
     """
-    (group,), wants = trio.run(_look, namesrv, name)
+    (group,), wants = ask_by(_look, namesrv, name)
     view = _group_json(group, wants[name])
     if output == "json":
         echo_json(view)
@@ -194,7 +193,7 @@ def cluster_command(name: str | None, namesrv: str, output: str) -> None:
 
     Exit code: 0 all take messages, 1 one does not, 2 nobody to ask.
     """
-    groups, wants = trio.run(_look, namesrv, None)
+    groups, wants = ask_by(_look, namesrv, None)
     chosen = [group for group in groups if name in (None, group.cluster)]
     if not chosen:
         known = ", ".join(sorted({group.cluster for group in groups})) or "none"
@@ -223,7 +222,7 @@ def broker_command(name: str, output: str) -> None:
 
     Exit code: 0 it is well, 1 something is not, 2 nobody to ask.
     """
-    view = trio.run(_ask_one, _address_of(name))
+    view = ask_by(_ask_one, _address_of(name))
     if view.error:
         raise UnreachableError(view.error)
     keys, found = promise_of(view)
@@ -247,7 +246,7 @@ def broker_command(name: str, output: str) -> None:
 
 
 async def _ask_one(address: str) -> NodeReport:
-    async with RemotingClient() as client:
+    async with open_client() as client:
         return await look_at_broker(client, address)
 
 

@@ -8,13 +8,12 @@ from datetime import datetime
 from typing import Any
 
 import click
-import trio
 from rich.text import Text
 
 from rmqha.cli.options import echo_json, namesrv_option, output_option
 from rmqha.cli.render import console, table
 from rmqha.client.admin import Admin
-from rmqha.host.net.remoting import RemotingClient
+from rmqha.host.asking.shell import Caller, ask_by, open_client
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UsageError
 from rmqha.model.offset import MASTER_ID
@@ -47,7 +46,7 @@ def topic_command(name: str, namesrv: str, output: str) -> None:
 
 def describe_topic(name: str, namesrv: str, output: str) -> None:
     """Print it; exit code 1 if a group of it could not be asked."""
-    view = trio.run(_look, namesrv, name)
+    view = ask_by(_look, namesrv, name)
     if output == "json":
         echo_json(view)
     else:
@@ -58,7 +57,7 @@ def describe_topic(name: str, namesrv: str, output: str) -> None:
 
 async def _look(namesrv: str, name: str) -> dict[str, Any]:
     """JSON-ready. UsageError for a topic that the name servers do not know."""
-    async with Admin(namesrv) as admin, RemotingClient() as client:
+    async with Admin(namesrv) as admin, open_client() as client:
         try:
             route = await admin.route(name)
         except RemoteError as error:
@@ -72,7 +71,7 @@ async def _look(namesrv: str, name: str) -> dict[str, Any]:
 
 
 async def _look_at_group(
-    admin: Admin, client: RemotingClient, name: str, group: str, addresses: dict[int, str], queues: dict[str, int]
+    admin: Admin, client: Caller, name: str, group: str, addresses: dict[int, str], queues: dict[str, int]
 ) -> dict[str, Any]:
     """The master is asked, else any broker of the group; what went wrong is in `error`."""
     address = addresses.get(MASTER_ID) or next(iter(addresses.values()), "")

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from datetime import datetime
 
 import click
-import trio
 from rich.text import Text
 
 from rmqha.cli.local.members import explained, node_of, replica_label
 from rmqha.cli.options import complete_group, controllers_option, echo_json, output_option, refuse_static_group
 from rmqha.cli.render import console, table
-from rmqha.host.net.remoting import RemotingClient
+from rmqha.host.asking.shell import Caller, ask_by, open_client, open_tasks
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError
 from rmqha.ops.asking import ask_state
@@ -34,7 +33,7 @@ COLUMNS = [
 
 async def ask_explanation(controllers: list[str], group: str) -> tuple[ExplainedGroup, str]:
     """The leader's answer to request 52010, and its address. Raises RmqhaError."""
-    async with RemotingClient() as client:
+    async with open_client() as client:
         try:
             return await explained(client, controllers, group)
         except RemoteError as error:
@@ -53,8 +52,8 @@ def explain(group: str, controllers: list[str], output: str) -> None:
     Exit code: 0 the group has a master, 1 it has none, 2 nobody to ask.
     """
     refuse_static_group(group)
-    view, address = trio.run(ask_explanation, controllers, group)
-    refusals = trio.run(ask_refusals, view)
+    view, address = ask_by(ask_explanation, controllers, group)
+    refusals = ask_by(ask_refusals, view)
     if output == "json":
         refused = {str(broker_id): words for broker_id, words in refusals.items()}
         echo_json(view.to_json() | {"answeredBy": address, "refusals": refused})
@@ -68,7 +67,7 @@ async def ask_refusals(view: ExplainedGroup) -> dict[int, str]:
     """Reasons of replicas that are not in the set and follow nobody, by broker id, as each tells (request 52000)."""
     found: dict[int, str] = {}
 
-    async def ask(client: RemotingClient, broker_id: int, address: str) -> None:
+    async def ask(client: Caller, broker_id: int, address: str) -> None:
         try:
             state = await ask_state(client, address, ReplicaState)
         except (RmqhaError, ValueError):
@@ -76,10 +75,10 @@ async def ask_refusals(view: ExplainedGroup) -> dict[int, str]:
         if state.refusal:
             found[broker_id] = state.refusal
 
-    async with RemotingClient() as client, trio.open_nursery() as nursery:
+    async with open_client() as client, open_tasks() as tasks:
         for item in view.replicas:
             if not item.in_sync_state_set:
-                nursery.start_soon(ask, client, item.broker_id, item.address)
+                tasks.start_soon(ask, client, item.broker_id, item.address)
     return found
 
 

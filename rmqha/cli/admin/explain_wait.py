@@ -5,20 +5,19 @@ from __future__ import annotations
 import sys
 
 import click
-import trio
 from rich.text import Text
 
 from rmqha.cli.main import nearest
 from rmqha.cli.options import echo_json, namesrv_option, output_option
 from rmqha.cli.render import console
-from rmqha.host.net.remoting import RemotingClient
+from rmqha.host.asking.shell import ask_by, open_client
 from rmqha.model.error import UnreachableError, UsageError
 from rmqha.ops.group_view import GroupLook, find_groups, look_at_groups
 from rmqha.ops.wait_explanation import view_of
 
 
 async def _look(namesrv: str, name: str | None) -> list[GroupLook]:
-    async with RemotingClient() as client:
+    async with open_client() as client:
         groups = await find_groups(client, namesrv)
         if name is not None and name not in groups:
             near = nearest(name, list(groups))
@@ -36,7 +35,7 @@ def explain_wait(group: str | None, namesrv: str, output: str) -> None:
 
     Exit code: 0 nothing waits for long, 1 a send has waited for more than 500 ms or sends are refused, 2 nobody to ask.
     """
-    found = trio.run(_look, namesrv, group)
+    found = ask_by(_look, namesrv, group)
     if not any(item.answering for item in found):
         trouble = sorted({view.error for item in found for view in item.brokers}) or ["no broker is registered"]
         raise UnreachableError(f"no broker can be asked: {'; '.join(trouble)}")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 import click
-import trio
 
 from rmqha.cli.local.members import explained, refuse_to_stop_sends
 from rmqha.cli.options import controllers_option, echo_json, output_option, refuse_static_group
-from rmqha.host.net.remoting import RemotingClient
+from rmqha.host.asking.shell import ask_by, open_client
 from rmqha.model.code import RequestCode
 from rmqha.ops.answer import reading
 from rmqha.ops.asking import ask_leader
@@ -23,7 +22,7 @@ def group() -> None:
 
 async def _resize(controllers: list[str], name: str, total_replicas: int, *, even_so: bool) -> dict[str, int]:
     ext = {"brokerName": name, "totalReplicas": str(total_replicas)}
-    async with RemotingClient() as client:
+    async with open_client() as client:
         view, _ = await explained(client, controllers, name)
         if not even_so:
             refuse_to_stop_sends(view, name, total_replicas)
@@ -47,7 +46,7 @@ def resize(name: str, total_replicas: int, yes: bool, controllers: list[str], ou
     is no majority is refused in CP, since sends would be.
     """
     refuse_static_group(name)
-    result = trio.run(partial(_resize, controllers, name, total_replicas, even_so=yes))
+    result = ask_by(partial(_resize, controllers, name, total_replicas, even_so=yes))
     if output == "json":
         echo_json({"group": name, **result})
     elif result["nextTotalReplicas"]:

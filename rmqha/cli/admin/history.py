@@ -11,10 +11,10 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import click
-import trio
 
 from rmqha.cli.moments import local_time, moment
 from rmqha.cli.options import cluster_options, complete_node, echo_json, output_option
+from rmqha.host.asking.shell import ask_by
 from rmqha.model.error import UsageError
 from rmqha.model.printable import printable
 from rmqha.ops.local.cluster_state import ClusterState
@@ -111,7 +111,7 @@ def history(
         _tell_elections(state, output, since, last)
         return
     choice, follower = Choice(since, nodes, patterns), EventFollower()
-    events, silent = trio.run(collect, state)
+    events, silent = ask_by(collect, state)
     told_nothing = len(silent) == len(state.nodes)
     chosen = choice.of(follower.new_of(events))
     shown = chosen[-last:] if last else chosen
@@ -123,14 +123,14 @@ def history(
         click.echo(f"{name}: {reason}", err=True)
     while follow and not told_nothing:
         time.sleep(FOLLOW_INTERVAL_S)
-        events, silent = trio.run(collect, state)
+        events, silent = ask_by(collect, state)
         _print(choice.of(follower.new_of(events)), output)
     if silent:
         sys.exit(2 if told_nothing else 1)
 
 
 def _tell_elections(state: ClusterState, output: str, since_ms: int | None, last: int | None) -> None:
-    events, silent = trio.run(collect, state)
+    events, silent = ask_by(collect, state)
     groups = {node.name: node.group for node in state.brokers}
     stories = [story for story in election_stories(events, groups) if story.at_ms >= (since_ms or 0)]
     shown = stories[-last:] if last else stories

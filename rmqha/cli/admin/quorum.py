@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import click
-import trio
 from rich.text import Text
 
 from rmqha.cli.options import controllers_option, echo_json, output_option
 from rmqha.cli.render import console, table
-from rmqha.host.net.remoting import RemotingClient
+from rmqha.host.asking.shell import Caller, ask_by, open_client, open_tasks, sleep, within
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
 from rmqha.model.identity import node_label, parse_address
@@ -95,7 +94,7 @@ class Quorum:
         return {"group": self.word["group"], "leader": leader, "problem": problems.get(""), "nodes": nodes}
 
 
-async def look(client: RemotingClient, controllers: list[str]) -> Quorum:
+async def look(client: Caller, controllers: list[str]) -> Quorum:
     """Ask the leader, and then every member for its own word. Raises UnreachableError if nobody answers."""
     word = await _first_word(client, controllers)
     leader = None
@@ -107,13 +106,13 @@ async def look(client: RemotingClient, controllers: list[str]) -> Quorum:
     async def of_member(node: str, address: str) -> None:
         quorum.members[node] = await _word(client, address)
 
-    async with trio.open_nursery() as nursery:
+    async with open_tasks() as tasks:
         for node, address in quorum.word["addresses"].items():
-            nursery.start_soon(of_member, node, address)
+            tasks.start_soon(of_member, node, address)
     return quorum
 
 
-async def _first_word(client: RemotingClient, controllers: list[str]) -> dict[str, Any]:
+async def _first_word(client: Caller, controllers: list[str]) -> dict[str, Any]:
     """The first one's that knows a leader, for one that was removed knows none; else of the first that answers."""
     trouble, first = "none is configured", None
     for address in controllers:
@@ -130,7 +129,7 @@ async def _first_word(client: RemotingClient, controllers: list[str]) -> dict[st
     return first
 
 
-async def _word(client: RemotingClient, address: str) -> dict[str, Any]:
+async def _word(client: Caller, address: str) -> dict[str, Any]:
     """The controller's word of itself, {} if it does not answer."""
     try:
         return await ask_one(client, address)
@@ -138,7 +137,7 @@ async def _word(client: RemotingClient, address: str) -> dict[str, Any]:
         return {}
 
 
-async def ask_one(client: RemotingClient, address: str) -> dict[str, Any]:
+async def ask_one(client: Caller, address: str) -> dict[str, Any]:
     """The body of one controller's answer to request 52020. Raises RmqhaError."""
     try:
         reply = await ask(client, address, _command(RequestCode.RMQHA_GET_QUORUM))
@@ -158,7 +157,7 @@ def _explained(error: RemoteError, address: str = "") -> RmqhaError:
     return RmqhaError(error.remark or str(error))
 
 
-async def _ask_leader(client: RemotingClient, controllers: list[str], code: RequestCode, **ext: str) -> Command:
+async def _ask_leader(client: Caller, controllers: list[str], code: RequestCode, **ext: str) -> Command:
     quorum = await look(client, controllers)
     known = [quorum.word["leaderAddress"]] if quorum.word["leaderAddress"] else []
     try:
@@ -186,13 +185,13 @@ def node_titles(addresses: dict[str, str]) -> dict[str, str]:
     return {node: node_label(names[address], node) for node, address in addresses.items() if address in names}
 
 
-async def _until(client: RemotingClient, controllers: list[str], holds: Callable[[Quorum], bool]) -> Quorum:
+async def _until(client: Caller, controllers: list[str], holds: Callable[[Quorum], bool]) -> Quorum:
     """Look again and again until `holds`; the caller sets the time."""
     while True:
         quorum = await look(client, controllers)
         if holds(quorum):
             return quorum
-        await trio.sleep(POLL_INTERVAL_S)
+        await sleep(POLL_INTERVAL_S)
 
 
 @click.group()
@@ -213,10 +212,10 @@ def show(controllers: list[str], output: str) -> None:
     """
 
     async def asking() -> Quorum:
-        async with RemotingClient() as client:
+        async with open_client() as client:
             return await look(client, controllers)
 
-    found = trio.run(asking)
+    found = ask_by(asking)
     if output == "json":
         echo_json(found.as_json())
     else:
@@ -260,7 +259,7 @@ def add(address: str, learner: bool, timeout: float, controllers: list[str], out
         parse_address(address)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    result = trio.run(_add, controllers, address, learner, timeout)
+    result = ask_by(_add, controllers, address, learner, timeout)
     if output == "json":
         echo_json(result)
     else:
@@ -268,7 +267,7 @@ def add(address: str, learner: bool, timeout: float, controllers: list[str], out
 
 
 async def _add(controllers: list[str], address: str, learner: bool, timeout_s: float) -> dict[str, Any]:
-    async with RemotingClient() as client:
+    async with open_client() as client:
         new = await ask_one(client, address)
         group = await look(client, controllers)
         _check_new(new, group.word, address)
@@ -282,7 +281,7 @@ async def _add(controllers: list[str], address: str, learner: bool, timeout_s: f
             address=new["address"],
             learner=str(learner).lower(),
         )
-        with trio.move_on_after(timeout_s):
+        with within(timeout_s):
             found = await _until(client, controllers, lambda quorum: _kind(quorum, node) == kind)
             return {"node": node, "address": new["address"], "kind": kind, "members": found.word["members"]}
     raise RmqhaError(
@@ -324,17 +323,17 @@ def remove(name: str, controllers: list[str], output: str) -> None:
     """
 
     async def asking() -> dict[str, Any]:
-        async with RemotingClient() as client:
+        async with open_client() as client:
             node = member_id(name, (await look(client, controllers)).word["addresses"])
             await _ask_leader(client, controllers, RequestCode.RMQHA_REMOVE_CONTROLLER, node=node)
-            with trio.move_on_after(CHANGE_TIMEOUT_MS / 1000):
+            with within(CHANGE_TIMEOUT_MS / 1000):
                 found = await _until(
                     client, controllers, lambda quorum: bool(quorum.leader) and not _kind(quorum, node)
                 )
                 return {"removed": node, "members": found.word["members"]}
         raise RmqhaError(f"{node} was removed, but nobody leads the group since; see rmqha quorum show")
 
-    result = trio.run(asking)
+    result = ask_by(asking)
     if output == "json":
         echo_json(result)
     else:
@@ -352,18 +351,18 @@ def transfer(name: str | None, controllers: list[str], output: str) -> None:
     """
 
     async def asking() -> str:
-        async with RemotingClient() as client:
+        async with open_client() as client:
             addresses = (await look(client, controllers)).word["addresses"] if name else {}
             ext = {"node": member_id(name, addresses)} if name else {}
             reply = await _ask_leader(client, controllers, RequestCode.RMQHA_TRANSFER_LEADERSHIP, **ext)
             with reading(controllers[0], "a controller's"):
                 target = reply.ext["node"]
-            with trio.move_on_after(CHANGE_TIMEOUT_MS / 1000):
+            with within(CHANGE_TIMEOUT_MS / 1000):
                 await _until(client, controllers, lambda quorum: bool(quorum.leader) and quorum.word["node"] == target)
                 return target
         raise RmqhaError(f"{target} has not taken over; the group keeps its leader, see rmqha quorum show")
 
-    leader = trio.run(asking)
+    leader = ask_by(asking)
     if output == "json":
         echo_json({"leader": leader})
     else:
@@ -378,7 +377,7 @@ def snapshot(controllers: list[str], output: str) -> None:
 
     async def asking() -> dict[str, int]:
         reached: dict[str, int] = {}
-        async with RemotingClient() as client:
+        async with open_client() as client:
             found = await look(client, controllers)
             for node, address in found.word["addresses"].items():
                 if found.members[node]:
@@ -387,7 +386,7 @@ def snapshot(controllers: list[str], output: str) -> None:
                         reached[node] = int(reply.ext["snapshotIndex"])
         return reached
 
-    reached = trio.run(asking)
+    reached = ask_by(asking)
     if output == "json":
         echo_json(reached)
     else:

@@ -34,13 +34,12 @@ def check(wanted: str, state: ClusterState, output: str) -> None:
 
     Exit code: 0 nothing speaks against it (or all run that release), 1 something does, 2 could not ask.
     """
-    import trio
-
+    from rmqha.host.asking.shell import ask_by
     from rmqha.ops.health.findings import is_unsettled
     from rmqha.ops.health.upgrade import plan_of
     from rmqha.ops.survey import BootstrapAddresses, look
 
-    snapshot = trio.run(look, BootstrapAddresses.of_state(state), LOOK_S, None, is_unsettled)
+    snapshot = ask_by(look, BootstrapAddresses.of_state(state), LOOK_S, None, is_unsettled)
     plan = plan_of(snapshot, wanted)
     if not plan.steps:
         raise UnreachableError("no node tells which release it runs; see rmqha status")

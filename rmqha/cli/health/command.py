@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import trio
 from rich.text import Text
 
 from rmqha.cli import contexts
@@ -27,6 +26,7 @@ from rmqha.cli.options import (
 )
 from rmqha.cli.options import resolve_namesrv as checked_namesrv
 from rmqha.cli.render import console
+from rmqha.host.asking.shell import ask_by, now_s, sleep
 from rmqha.model.error import UsageError
 from rmqha.ops.health.agreement import Agreement
 from rmqha.ops.health.findings import Health, is_unsettled, judge
@@ -70,10 +70,10 @@ def health(
     """
     seeds = partial(seeds_of, namesrv, controller, directory)
     if not watch and not exit_when_healthy:
-        found, snapshot = trio.run(examine, seeds(), group, timeout)
+        found, snapshot = ask_by(examine, seeds(), group, timeout)
         show(found, snapshot, group, output)
     else:
-        found = trio.run(_watched, seeds, group, timeout, exit_when_healthy, within, output)
+        found = ask_by(_watched, seeds, group, timeout, exit_when_healthy, within, output)
     if not found.answered:
         sys.exit(2)
     if not found.healthy:
@@ -120,10 +120,10 @@ async def _watched(
 ) -> Health:
     """Look again and again, print each change, until healthy or the time is over; the last state. `seeds` is asked each
     time: which processes live changes."""
-    deadline = trio.current_time() + (within_s if within_s is not None else float("inf"))
+    deadline = now_s() + (within_s if within_s is not None else float("inf"))
     shown: object = None
     while True:
-        began = trio.current_time()
+        began = now_s()
         found, snapshot = await examine(seeds(), group, timeout_s)
         essence = _essence(found)
         if essence != shown:
@@ -133,10 +133,10 @@ async def _watched(
             else:
                 click.echo(_now())
                 show(found, snapshot, group, output)
-        now = trio.current_time()
+        now = now_s()
         if (until_healthy and found.healthy) or now >= deadline:
             return found
-        await trio.sleep_until(min(began + max(INTERVAL_S, now - began), deadline))
+        await sleep(max(0.0, min(began + max(INTERVAL_S, now - began), deadline) - now))
 
 
 def _now() -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import click
-import trio
 
 from rmqha.cli.local.members import (
     ask_group,
@@ -16,7 +15,7 @@ from rmqha.cli.local.members import (
     wait_group,
 )
 from rmqha.cli.options import announce, cluster_options, complete_node, echo_json, output_option
-from rmqha.host.net.remoting import RemotingClient
+from rmqha.host.asking.shell import ask_by, open_client
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.local.cluster_state import ClusterState
@@ -38,7 +37,7 @@ def drain(node: str, undo: bool, timeout: float, state: ClusterState, output: st
     remain to acknowledge a send.
     """
     announce(state)
-    view = trio.run(_drain, state, node, undo, timeout)
+    view = ask_by(_drain, state, node, undo, timeout)
     if undo:
         sentence = f"{node} takes part again: {redundancy(view, broker_node(state, node).group)}"
     else:
@@ -59,7 +58,7 @@ def _master(state: ClusterState, view: ExplainedGroup) -> str | None:
 
 async def _drain(state: ClusterState, name: str, undo: bool, timeout_s: float) -> ExplainedGroup:
     record = broker_node(state, name)
-    async with RemotingClient() as client:
+    async with open_client() as client:
         replica = replica_at(await ask_group(client, state, record.group), record.address)
         if replica is None:
             raise UsageError(f"the controllers know no replica at {record.address}; see rmqha explain {record.group}")

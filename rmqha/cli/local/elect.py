@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import click
-import trio
 
 from rmqha.cli.local.members import ask_group, node_of, replica_label
 from rmqha.cli.options import announce, cluster_options, complete_group, complete_node, echo_json, output_option
 from rmqha.ha.stream.alignment import consistent_point
-from rmqha.host.net.remoting import RemotingClient
+from rmqha.host.asking.shell import ask_by, open_client
 from rmqha.model.code import RequestCode
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import RmqhaError, UnreachableError, UsageError
@@ -59,8 +58,8 @@ def elect(
     if target is not None and state.node(target).group != group:
         raise UsageError(f"{target} is not a replica of {group}")
     if preferred:
-        target = trio.run(_preferred, state, group)
-    result = trio.run(_elect, state, group, target, unclean, yes)
+        target = ask_by(_preferred, state, group)
+    result = ask_by(_elect, state, group, target, unclean, yes)
     if output == "json":
         echo_json(result)
     else:
@@ -70,7 +69,7 @@ def elect(
 
 async def _preferred(state: ClusterState, group: str) -> str:
     """The node of the preferred replica. Raises RmqhaError while the controllers cannot tell."""
-    async with RemotingClient() as client:
+    async with open_client() as client:
         view = await ask_group(client, state, group)
     broker_id = view.preferred_broker_id
     if broker_id is None:
@@ -81,7 +80,7 @@ async def _preferred(state: ClusterState, group: str) -> str:
 
 
 async def _elect(state: ClusterState, group: str, target: str | None, unclean: bool, yes: bool) -> dict[str, Any]:
-    async with RemotingClient() as client:
+    async with open_client() as client:
         view = await look(client, state)
         seen = view.groups[group]
         if any(node.replica is not None and node.replica.is_static for node in view.replicas(group)):

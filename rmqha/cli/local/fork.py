@@ -35,12 +35,11 @@ def ls_command(state: ClusterState, output: str) -> None:
 
     A replica that does not answer is named on standard error. Exit code: 0 none does, 1 one does, 2 nobody answers.
     """
-    import trio
-
     from rmqha.cli.local.status import view_once
+    from rmqha.host.asking.shell import ask_by
     from rmqha.ops.fork import forks_of, silent_replicas
 
-    view = trio.run(view_once, state)
+    view = ask_by(view_once, state)
     found, silent = forks_of(view), silent_replicas(view)
     if output == "json":
         echo_json([asdict(item) for item in found])
@@ -83,11 +82,10 @@ def repair(node: str, yes: bool, timeout: float, directory: Path | None) -> None
 
     Exit code: 0 it is back in the SyncStateSet, 1 refused, or it did not get there in time.
     """
-    import trio
-
     from rmqha.cli.local.launch import launch, wait_well
     from rmqha.cli.local.nodes import DRAIN_TIMEOUT_S, running, started_story
     from rmqha.cli.storage.log_export import export_lines
+    from rmqha.host.asking.shell import ask_by
     from rmqha.ops.local.supervisor import stop_all
 
     state = _required(node, directory)
@@ -106,7 +104,7 @@ def repair(node: str, yes: bool, timeout: float, directory: Path | None) -> None
         aside = _put_aside(store, number)
         launch(state, node)
     click.echo(f"{count} messages are in {target}; the whole store is kept in {aside}", err=True)
-    view = trio.run(wait_well, state, [node], timeout)
+    view = ask_by(wait_well, state, [node], timeout)
     click.echo(started_story(view, node)["sentence"])
 
 
@@ -121,12 +119,11 @@ def _required(node: str, directory: Path | None) -> ClusterState:
 
 
 def _repairable(state: ClusterState, node: str) -> RefusedFork:
-    import trio
-
     from rmqha.cli.local.status import view_once
+    from rmqha.host.asking.shell import ask_by
     from rmqha.ops.fork import require_repairable
 
-    return require_repairable(trio.run(view_once, state), node)
+    return require_repairable(ask_by(view_once, state), node)
 
 
 def _records(store: Path, point: int) -> Iterator[Record]:

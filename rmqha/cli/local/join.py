@@ -9,14 +9,13 @@ from types import TracebackType
 from typing import Any
 
 import click
-import trio
 
 from rmqha.cli.local.launch import last_words, launch
 from rmqha.cli.local.members import POLL_S, ask_group, counted, redundancy, replica_at, resize, tell
 from rmqha.cli.options import directory_option, echo_json, output_option
 from rmqha.host.access.shared_secret import make_secret_file
+from rmqha.host.asking.shell import Caller, ask_by, open_client, sleep, within
 from rmqha.host.disk import make_directories
-from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UnreachableError, UsageError
 from rmqha.ops.asking import state_of
@@ -44,12 +43,12 @@ def join(node: str, learner: bool, timeout: float, directory: Path | None, outpu
     state = ClusterState.require(directory)
     with state.locked():
         spec = new_node(state, node, learner)
-        trio.run(_check_controllers, state, spec.group)
+        ask_by(_check_controllers, state, spec.group)
         if node not in state.nodes or not state.nodes[node].alive:
             _write_node(state, spec)
             launch(state, node)
     record = state.nodes[node]
-    view, seen = trio.run(_join, state, record, learner, timeout)
+    view, seen = ask_by(_join, state, record, learner, timeout)
     where = "as an async learner" if learner else "in the SyncStateSet"
     size = f"{seen.max_phy_offset if seen else 0:,} bytes"
     count = sum(1 for other in state.brokers if other.group == record.group)
@@ -159,7 +158,7 @@ class CopyProgressBar:
 
 async def _check_controllers(state: ClusterState, group: str) -> None:
     """Ahead of anything written or started: without them nobody joins. Raises UnreachableError, RmqhaError."""
-    async with RemotingClient() as client:
+    async with open_client() as client:
         await ask_group(client, state, group)
 
 
@@ -167,10 +166,10 @@ async def _join(
     state: ClusterState, record: NodeRecord, learner: bool, timeout_s: float
 ) -> tuple[ExplainedGroup, ReplicaState | None]:
     group = record.group
-    async with RemotingClient() as client:
+    async with open_client() as client:
         seen: ReplicaState | None = None
         step, goal = "starting", None
-        with CopyProgressBar(record.name) as progress, trio.move_on_after(timeout_s) as limit:
+        with CopyProgressBar(record.name) as progress, within(timeout_s) as limit:
             while True:
                 if not record.alive:
                     raise RmqhaError(f"{record.name} ended while joining: {last_words(state, record.name)}")
@@ -189,7 +188,7 @@ async def _join(
                 progress.show(step, reached, _end(view))
                 if step == "well":
                     break
-                await trio.sleep(POLL_S)
+                await sleep(POLL_S)
         if limit.cancelled_caught:
             told = last_line(state.log_path(record.name))
             raise RmqhaError(f"{record.name} is not well after {timeout_s:g} s: {step}; its log ends: {told}")
@@ -199,7 +198,7 @@ async def _join(
         return await ask_group(client, state, group), seen
 
 
-async def _state_of(client: RemotingClient, record: NodeRecord) -> ReplicaState | None:
+async def _state_of(client: Caller, record: NodeRecord) -> ReplicaState | None:
     """The broker's own word (52000), None while it does not listen yet."""
     try:
         return await state_of(client, record.address, ReplicaState)

@@ -7,10 +7,9 @@ from collections.abc import Collection
 from types import TracebackType
 
 import click
-import trio
 
+from rmqha.host.asking.shell import open_client, sleep, within
 from rmqha.host.disk import make_directories
-from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.error import RmqhaError
 from rmqha.ops.cluster_view import ClusterView, look, problems_of
 from rmqha.ops.local.cluster_state import ClusterState, last_line
@@ -89,8 +88,8 @@ async def wait_well(
 
     Raises RmqhaError when a node ends, or at the time-out with what is still wrong."""
     view: ClusterView | None = None
-    async with RemotingClient() as client:
-        with LaunchProgress(names, quiet=quiet) as progress, trio.move_on_after(timeout_s):
+    async with open_client() as client:
+        with LaunchProgress(names, quiet=quiet) as progress, within(timeout_s):
             while True:
                 view = await look(client, state)
                 wrong = problems_of(view, names)
@@ -100,7 +99,7 @@ async def wait_well(
                         raise RmqhaError(f"{name} ended while starting: {last_words(state, name)}")
                 if not wrong:
                     return view
-                await trio.sleep(LOOK_INTERVAL_S)
+                await sleep(LOOK_INTERVAL_S)
     wrong = problems_of(view, names) if view else {}
     name, trouble = next(iter(wrong.items()), ("the cluster", "it did not answer"))
     said = f"; its log ends: {last_words(state, name)}" if name in state.nodes else ""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import click
-import trio
 
 from rmqha.cli.local.members import ask_group, broker_node, node_of, redundancy, replica_at, tell, wait_group
 from rmqha.cli.options import announce, cluster_options, complete_node, echo_json, output_option
-from rmqha.host.net.remoting import RemotingClient
+from rmqha.host.asking.shell import ask_by, open_client
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.local.cluster_state import ClusterState
@@ -39,7 +38,7 @@ def on(node: str, timeout: float, state: ClusterState, output: str) -> None:
     A master hands over first. Exit code: 0 others lead, 1 it leads on because nobody else can, 2 could not ask.
     """
     announce(state)
-    view = trio.run(switch, state, node, True, timeout)
+    view = ask_by(switch, state, node, True, timeout)
     group, replica = broker_node(state, node).group, _replica(state, view, node)
     if replica.is_master:
         raise RmqhaError(
@@ -57,7 +56,7 @@ def on(node: str, timeout: float, state: ClusterState, output: str) -> None:
 def off(node: str, timeout: float, state: ClusterState, output: str) -> None:
     """End the maintenance of NODE: it may lead again, and its absence is an alarm."""
     announce(state)
-    view = trio.run(switch, state, node, False, timeout)
+    view = ask_by(switch, state, node, False, timeout)
     where = "in the SyncStateSet" if _replica(state, view, node).in_sync_state_set else "not in the SyncStateSet"
     _tell(state, view, node, f"{node} is not in maintenance any more, {where}", output)
 
@@ -69,7 +68,7 @@ def off(node: str, timeout: float, state: ClusterState, output: str) -> None:
 def show(node: str | None, state: ClusterState, output: str) -> None:
     """Show which replicas are in maintenance, or whether NODE is."""
     groups = state.groups if node is None else [broker_node(state, node).group]
-    views = trio.run(_views, state, groups)
+    views = ask_by(_views, state, groups)
     names = [node_of(state, view, item.broker_id) for view in views for item in view.replicas if item.in_maintenance]
     if node is not None:
         _replica(state, views[0], node)
@@ -82,14 +81,14 @@ def show(node: str | None, state: ClusterState, output: str) -> None:
 
 
 async def _views(state: ClusterState, groups: list[str]) -> list[ExplainedGroup]:
-    async with RemotingClient() as client:
+    async with open_client() as client:
         return [await ask_group(client, state, group) for group in groups]
 
 
 async def switch(state: ClusterState, name: str, wanted: bool, timeout_s: float) -> ExplainedGroup:
     """Begin or end it, and wait until a master has handed over or the time is up. Raises RmqhaError."""
     record = broker_node(state, name)
-    async with RemotingClient() as client:
+    async with open_client() as client:
         replica = _replica(state, await ask_group(client, state, record.group), name)
         ext = {"brokerName": record.group, "brokerId": str(replica.broker_id), "on": str(wanted).lower()}
         await tell(client, state, RequestCode.RMQHA_SET_MAINTENANCE, ext)

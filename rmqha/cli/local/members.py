@@ -8,9 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import trio
-
-from rmqha.host.net.remoting import RemotingClient
+from rmqha.host.asking.shell import Caller, now_s, sleep
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UsageError
 from rmqha.model.identity import node_label
@@ -32,7 +30,7 @@ def broker_node(state: ClusterState, name: str) -> NodeRecord:
     return record
 
 
-async def explained(client: RemotingClient, controllers: list[str], group: str) -> tuple[ExplainedGroup, str]:
+async def explained(client: Caller, controllers: list[str], group: str) -> tuple[ExplainedGroup, str]:
     """The leading controller's word of a group (request 52010), and its address.
 
     Raises UsageError if it knows no such group, RemoteError for another refusal, UnreachableError without a leader.
@@ -48,7 +46,7 @@ async def explained(client: RemotingClient, controllers: list[str], group: str) 
         return ExplainedGroup.from_json(json.loads(bytes(reply.body))), address
 
 
-async def ask_group(client: RemotingClient, state: ClusterState, group: str) -> ExplainedGroup:
+async def ask_group(client: Caller, state: ClusterState, group: str) -> ExplainedGroup:
     """Raises UnreachableError without a leading controller, RmqhaError if it is Apache's or knows no such group."""
     try:
         return (await explained(client, state.controller_addresses, group))[0]
@@ -58,7 +56,7 @@ async def ask_group(client: RemotingClient, state: ClusterState, group: str) -> 
         raise
 
 
-async def tell(client: RemotingClient, state: ClusterState, code: RequestCode, ext: dict[str, str]) -> Command:
+async def tell(client: Caller, state: ClusterState, code: RequestCode, ext: dict[str, str]) -> Command:
     """One request to the leader; its refusal as a sentence without the number."""
     try:
         reply, _ = await ask_leader(client, state.controller_addresses, lambda: Command(code, dict(ext)))
@@ -70,19 +68,19 @@ async def tell(client: RemotingClient, state: ClusterState, code: RequestCode, e
 
 
 async def wait_group(
-    client: RemotingClient,
+    client: Caller,
     state: ClusterState,
     group: str,
     timeout_s: float,
     done: Callable[[ExplainedGroup], bool],
 ) -> tuple[ExplainedGroup, bool]:
     """Ask until `done` says so or the time is over: the last view, and whether it is done."""
-    deadline = trio.current_time() + timeout_s
+    deadline = now_s() + timeout_s
     while True:
         view = await ask_group(client, state, group)
-        if done(view) or trio.current_time() >= deadline:
+        if done(view) or now_s() >= deadline:
             return view, done(view)
-        await trio.sleep(POLL_S)
+        await sleep(POLL_S)
 
 
 def replica_at(view: ExplainedGroup, address: str) -> ExplainedReplica | None:
@@ -117,7 +115,7 @@ def counted(view: ExplainedGroup) -> list[ExplainedReplica]:
     return [item for item in view.replicas if not item.async_learner]
 
 
-async def resize(client: RemotingClient, state: ClusterState, group: str, total: int, timeout_s: float) -> None:
+async def resize(client: Caller, state: ClusterState, group: str, total: int, timeout_s: float) -> None:
     """Make totalReplicas `total` and wait until it is final; the nodes' files say so too. Raises RmqhaError."""
     ext = {"brokerName": group, "totalReplicas": str(total)}
     await tell(client, state, RequestCode.RMQHA_RESIZE_GROUP, ext)

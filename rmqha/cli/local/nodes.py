@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-import trio
 
 from rmqha.cli.local.launch import launch, wait_well
 from rmqha.cli.options import cluster_options, complete_node, directory_option, echo_json, output_option
-from rmqha.host.net.remoting import RemotingClient
+from rmqha.host.asking.shell import ask_by, open_client, sleep
 from rmqha.host.tracer import AUDIT_FILE
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.cluster_view import ClusterView
@@ -83,7 +82,7 @@ def start(node: str, directory: Path | None, timeout: float, output: str) -> Non
         else:
             launch(state, node)
     # the processes stay: a node that is slow to be well may still get there, and `rmqha status` shows it
-    view = trio.run(wait_well, state, [node], timeout)
+    view = ask_by(wait_well, state, [node], timeout)
     story = started_story(view, node)
     if output == "json":
         echo_json(story)
@@ -153,7 +152,7 @@ def logs(state: ClusterState, node: str, follow: bool, lines: int, audit: bool) 
     """
     record = state.node(node)
     if state.is_remote:
-        trio.run(_remote_logs, record.address, follow, lines, audit)
+        ask_by(_remote_logs, record.address, follow, lines, audit)
         return
     printed, log = state.output_path(node), state.log_path(node)
     if audit:
@@ -171,7 +170,7 @@ def logs(state: ClusterState, node: str, follow: bool, lines: int, audit: bool) 
 
 
 async def _remote_logs(address: str, follow: bool, lines: int, audit: bool) -> None:
-    async with RemotingClient() as client:
+    async with open_client() as client:
         log = NodeLog(client, address, audit=audit)
         shown, last = await log.last_lines(lines)
         for line in shown:
@@ -179,7 +178,7 @@ async def _remote_logs(address: str, follow: bool, lines: int, audit: bool) -> N
         while follow:
             sys.stdout.flush()
             if last.next_offset >= last.end:
-                await trio.sleep(REMOTE_INTERVAL_S)
+                await sleep(REMOTE_INTERVAL_S)
             last = await log.added(last)
             click.echo(last.data.decode(errors="replace"), nl=False)
 

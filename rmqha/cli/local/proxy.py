@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import NoReturn
 
 import click
-import trio
 
 from rmqha.cli.options import namesrv_option
 from rmqha.client.admin import Admin
+from rmqha.host.asking.shell import ask_by
 from rmqha.model.error import UsageError
 
 VERSION = "5.4.0"
@@ -53,7 +53,7 @@ def proxy(cluster: str | None, grpc_port: int, remoting_port: int, heap: str, ch
     if not re.fullmatch(r"[1-9][0-9]*[kmgKMG]?", heap):
         raise UsageError(f"--heap {heap!r} is no size such as 512m")
     java = find_java()
-    name = cluster or trio.run(_only_cluster, namesrv)
+    name = cluster or ask_by(_only_cluster, namesrv)
     libraries = fetch()
     home = cache() / f"proxy-home-{grpc_port}"
     config = write_configuration(home, name, namesrv, grpc_port, remoting_port)

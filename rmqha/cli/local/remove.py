@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
-import trio
 
 from rmqha.cli.local.members import (
     ask_group,
@@ -17,7 +18,7 @@ from rmqha.cli.local.members import (
 )
 from rmqha.cli.local.nodes import DRAIN_TIMEOUT_S
 from rmqha.cli.options import announce, cluster_options, complete_node, echo_json, output_option
-from rmqha.host.net.remoting import RemotingClient
+from rmqha.host.asking.shell import ask_by, beside, open_client
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
@@ -39,11 +40,11 @@ def remove(node: str, timeout: float, state: ClusterState, output: str) -> None:
     record = broker_node(state, node)
     sentence = f"{node} is no replica of {record.group} any more"
     if state.is_remote:
-        view = trio.run(_remove, state, record, timeout)
+        view = ask_by(_remove, state, record, timeout)
         sentence = f"{sentence}: {redundancy(view, record.group)}; its data stays on its machine"
     else:
         with state.locked():
-            view = trio.run(_remove, state, record, timeout)
+            view = ask_by(_remove, state, record, timeout)
             del state.nodes[node]
             state.write()
         left = sum(1 for other in state.brokers if other.group == record.group)
@@ -59,7 +60,7 @@ def remove(node: str, timeout: float, state: ClusterState, output: str) -> None:
 
 async def _remove(state: ClusterState, record: NodeRecord, timeout_s: float) -> ExplainedGroup:
     group = record.group
-    async with RemotingClient() as client:
+    async with open_client() as client:
         view = await ask_group(client, state, group)
         replica = replica_at(view, record.address)
         if replica is None:
@@ -68,7 +69,7 @@ async def _remove(state: ClusterState, record: NodeRecord, timeout_s: float) -> 
         if record.alive and state.is_remote:
             raise UsageError(f"{record.name} runs: stop it on its machine first, this only makes the others forget it")
         if record.alive and record.process is not None:
-            killed = await trio.to_thread.run_sync(stop_all, [record.process], DRAIN_TIMEOUT_S)
+            killed = await beside(partial(stop_all, [record.process], DRAIN_TIMEOUT_S))
             if killed:
                 click.echo(f"{record.name} did not stop within {DRAIN_TIMEOUT_S:g} s and had to be killed", err=True)
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 async def view_once(state: ClusterState) -> ClusterView:
     """Ask all nodes once."""
-    from rmqha.host.net.remoting import RemotingClient
+    from rmqha.host.asking.shell import open_client
     from rmqha.ops.cluster_view import look
 
-    async with RemotingClient() as client:
+    async with open_client() as client:
         return await look(client, state)
 
 
@@ -50,11 +50,10 @@ def status(state: ClusterState, output: str) -> None:
     Exit code: 0 all is well, 1 something is not (each with its reason), 2 nodes run and none answers.
     A replica that was stopped in maintenance is well, and said to be.
     """
-    import trio
-
+    from rmqha.host.asking.shell import ask_by
     from rmqha.ops.cluster_view import problems
 
-    view = seen_elsewhere(state) if state.is_remote else trio.run(view_once, state)
+    view = seen_elsewhere(state) if state.is_remote else ask_by(view_once, state)
     show(view, output)
     if any(node.alive for node in view.nodes.values()) and not any(node.answers for node in view.nodes.values()):
         sys.exit(2)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
 import click
-import trio
 
 from rmqha.cli.local.launch import launch, wait_well
 from rmqha.cli.local.status import show
 from rmqha.cli.options import output_option
 from rmqha.host.access.shared_secret import make_secret_file
+from rmqha.host.asking.shell import ask_by
 from rmqha.host.disk import make_directories
 from rmqha.model.error import UsageError
 from rmqha.ops.cluster_view import ClusterView
@@ -104,10 +105,10 @@ def quickstart_text(brokers: int | None, port_base: int | None, mode: str) -> st
         changes |= {f"listenPort = {old}": f"listenPort = {new}" for old, new in ports.items()}
         changes["httpPort = 9888"] = f"httpPort = {port_base + 4}"
         changes["# the next replicas: 10921 and 10931; +1"] = "# the next replicas: portStep further; +1"
-    for old, new in changes.items():
+    for old in changes:
         assert text.count(old) == 1, f"the quick start says {old} once"
-        text = text.replace(old, new)
-    return text
+    # all at once: a new port may be another's old one
+    return re.sub("|".join(map(re.escape, changes)), lambda found: changes[found[0]], text)
 
 
 def prepare(spec: ClusterSpec, running: ClusterState | None) -> ClusterState:
@@ -140,7 +141,7 @@ def start_missing(state: ClusterState, timeout_s: float) -> ClusterView:
                 click.echo(f"{name}: runs already, pid {node.pid}", err=True)
             else:
                 started.append(launch(state, name))
-        return trio.run(wait_well, state, [*state.nodes, *state.groups], timeout_s)
+        return ask_by(wait_well, state, [*state.nodes, *state.groups], timeout_s)
     except BaseException:
         stop_all(started, STOP_TIMEOUT_S)
         raise

@@ -1,4 +1,4 @@
-"""A question to a cluster, and names that a shell completes by one. Loads trio and the client only when asked."""
+"""A question to a cluster, and names that a shell completes by one. Loads the client only when asked."""
 
 from __future__ import annotations
 
@@ -19,25 +19,28 @@ F = TypeVar("F", bound=Callable[..., Any])
 COMPLETION_LIMIT_S = 0.5
 
 
-def asked(namesrv: str, question: Callable[[Admin], Awaitable[T]]) -> T:
-    """The answer. Raises what the question raises."""
-    import trio
-
+def asked(namesrv: str, question: Callable[[Admin], Awaitable[T]], *, sends: bool = False) -> T:
+    """The answer. Raises what the question raises. `sends`: it opens a producer, which needs an event loop."""
     from rmqha.client.admin import Admin
+    from rmqha.host.asking.shell import ask_by
 
     async def run() -> T:
         async with Admin(namesrv) as admin:
             return await question(admin)
 
-    return trio.run(run)
+    if sends:
+        import trio
+
+        return trio.run(run)
+    return ask_by(run)
 
 
 def _names(context: click.Context, question: Callable[[Admin], Awaitable[list[str]]], incomplete: str) -> list[str]:
     """Names that the cluster tells soon; none if it does not."""
-    import trio
+    from rmqha.host.asking.shell import within
 
     async def bounded(admin: Admin) -> list[str]:
-        with trio.move_on_after(COMPLETION_LIMIT_S):
+        with within(COMPLETION_LIMIT_S):
             return await question(admin)
         return []
 

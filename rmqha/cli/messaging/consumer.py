@@ -126,11 +126,11 @@ def lag_command(group: str, topic: str | None, watch: bool, interval_s: float, n
         return
 
     async def watching(admin: Any) -> None:
-        import trio
+        from rmqha.host.asking.shell import now_s, sleep
 
         before: tuple[float, ConsumerGroup] | None = None
         while True:
-            now = trio.current_time()
+            now = now_s()
             found = await consumer_group.look_at_group(admin, group, topic, whole=False)
             wall_ms = time.time_ns() // 1_000_000
             if output == "json":
@@ -139,7 +139,7 @@ def lag_command(group: str, topic: str | None, watch: bool, interval_s: float, n
                 rate = _read_per_second(before, (now, found))
                 click.echo(f"{local_time(wall_ms)}  {total_words(found)}{rate}")
             before = now, found
-            await trio.sleep_until(now + interval_s)
+            await sleep(max(0.0, now + interval_s - now_s()))
 
     asked(namesrv, watching)
 

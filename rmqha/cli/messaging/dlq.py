@@ -128,7 +128,7 @@ def resend_command(
         async with Producer(namesrv, resending.RESEND_GROUP) as producer:
             return await resending.resend(admin, producer, group, queues, limit, every=every)
 
-    sent = asked(namesrv, order) if count and not dry_run else 0
+    sent = asked(namesrv, order, sends=True) if count and not dry_run else 0
     if output == "json":
         echo_json({"group": group, "dryRun": dry_run, "dead": sum(queue.count for queue in queues), "chosen": count,
                    "sent": sent})  # fmt: skip

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 import click
-import trio
 from rich.text import Text
 
 from rmqha.cli.options import (
@@ -20,7 +19,7 @@ from rmqha.cli.options import (
 )
 from rmqha.cli.render import console, table
 from rmqha.cli.settings.node import Key, Server, change, find_key, key_table, plan_changes, read_servers
-from rmqha.host.net.remoting import RemotingClient
+from rmqha.host.asking.shell import Caller, ask_by, open_client
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.local.cluster_state import ClusterState
 
@@ -63,7 +62,7 @@ def config() -> None:
 
 
 async def _read(names: list[str], state: ClusterState | None, timeout_s: float) -> list[list[Server]]:
-    async with RemotingClient() as client:
+    async with open_client() as client:
         return [await read_servers(client, name, state, round(timeout_s * 1000)) for name in names]
 
 
@@ -81,7 +80,7 @@ def show(node: str, effective: bool, state: ClusterState | None, timeout: float,
     default where the value is another, and live or restart: how a change comes into force. The output is a
     properties file, so lines may be copied into one.
     """
-    (servers,) = trio.run(_read, [node], state, timeout)
+    (servers,) = ask_by(_read, [node], state, timeout)
     told = [(server, [key for key in key_table(server) if effective or _is_set(key)]) for server in servers]
     if output == "json":
         echo_json(
@@ -125,7 +124,7 @@ def _facts(key: Key) -> str:
 @output_option
 def get(node: str, keys: tuple[str, ...], state: ClusterState | None, timeout: float, output: str) -> None:
     """Print the value of each KEY of NODE, one a line."""
-    (servers,) = trio.run(_read, [node], state, timeout)
+    (servers,) = ask_by(_read, [node], state, timeout)
     values = {}
     for name in keys:
         server, _ = find_key(servers, name)
@@ -149,7 +148,7 @@ def diff(left: str, right: str, everything: bool, state: ClusterState | None, ti
 
     Exit code: 0 in none, 1 in some, 2 could not ask.
     """
-    one, other = (_flat(servers) for servers in trio.run(_read, [left, right], state, timeout))
+    one, other = (_flat(servers) for servers in ask_by(_read, [left, right], state, timeout))
     found = {
         key: (one.get(key), other.get(key))
         for key in sorted(one.keys() | other.keys())
@@ -192,7 +191,7 @@ def set_(target: str, changes: tuple[str, ...], state: ClusterState | None, time
     names = [target]
     if state is not None and target in state.groups:
         names = [node.name for node in state.brokers if node.group == target]
-    told = trio.run(_set, names, wanted, state, timeout)
+    told = ask_by(_set, names, wanted, state, timeout)
     if output == "json":
         echo_json([row for name in names for row in told[name]] if len(names) == 1 else told)
         return
@@ -220,7 +219,7 @@ async def _set(
     """By node one row per key: before, after, whether it outlives the process. What was changed is read back. Every
     node is asked, and every change checked, ahead of the first change."""
     timeout_ms = round(timeout_s * 1000)
-    async with RemotingClient() as client:
+    async with open_client() as client:
         servers = {name: await read_servers(client, name, state, timeout_ms) for name in names}
         plans = {name: plan_changes(servers[name], wanted) for name in names}
         told: dict[str, list[dict[str, Any]]] = {}
@@ -235,7 +234,7 @@ async def _set(
 
 
 async def _set_at(
-    client: RemotingClient,
+    client: Caller,
     name: str,
     servers: list[Server],
     plan: list[tuple[Server, dict[str, str]]],

@@ -5,12 +5,11 @@ A name server with a controller inside is two servers with one name: what one do
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from rmqha.host.net.remoting import RemotingClient
+from rmqha.host.asking.shell import Caller
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
 from rmqha.model.identity import parse_address
@@ -72,12 +71,12 @@ def addresses_of(name: str, state: ClusterState | None) -> list[str]:
     return [name]
 
 
-async def read_servers(client: RemotingClient, name: str, state: ClusterState | None, timeout_ms: int) -> list[Server]:
+async def read_servers(client: Caller, name: str, state: ClusterState | None, timeout_ms: int) -> list[Server]:
     """All servers of that name. Raises UnreachableError if one does not answer."""
     return [await _read(client, name, address, timeout_ms) for address in addresses_of(name, state)]
 
 
-async def _read(client: RemotingClient, name: str, address: str, timeout_ms: int) -> Server:
+async def _read(client: Caller, name: str, address: str, timeout_ms: int) -> Server:
     """Its kind is that whose request it answers; each is unknown to the other two."""
     for kind in ConfigCodes:
         try:
@@ -116,6 +115,8 @@ def find_key(servers: list[Server], key: str) -> tuple[Server, str]:
     for server in servers:
         if key in server.keys.values:
             return server, server.keys.values[key]
+    import difflib
+
     known = [name for server in servers for name in server.keys.values]
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
     raise UsageError(f"{servers[0].name} has no key {key}; the nearest is {near[0] if near else 'none'}")
@@ -143,7 +144,7 @@ def plan_changes(servers: list[Server], changes: Mapping[str, str]) -> list[tupl
     return list(plan.values())
 
 
-async def change(client: RemotingClient, server: Server, changes: Mapping[str, str], timeout_ms: int) -> bool:
+async def change(client: Caller, server: Server, changes: Mapping[str, str], timeout_ms: int) -> bool:
     """All or none, durable when it returns; whether that outlives the process. RmqhaError with the server's reason."""
     body = "".join(f"{key}={value}\n" for key, value in changes.items()).encode()
     reply = await client.call(server.address, Command(server.kind.value[1], {}, body), timeout_ms)

@@ -19,12 +19,14 @@ import trio
 
 from rmqha.client.compression import MAX_BODY_BYTES, BodyTooLargeError
 from rmqha.client.consumers.assigned import Ahead, Assigned, Part, number, reset_offsets
-from rmqha.client.consumers.membership import TAG, ConsumerMembership, allocate_averagely, send_back_fields
+from rmqha.client.consumers.expression import TAG
+from rmqha.client.consumers.membership import ConsumerMembership, allocate_averagely, send_back_fields
 from rmqha.client.consumers.message import Message, MessageBatch, MessageView
 from rmqha.client.consumers.offsets import BrokerOffsets, FileOffsets, Offsets, answered_offset
 from rmqha.client.heartbeat import CALL_TIMEOUT_MS
 from rmqha.client.producers.outgoing import check_topic
-from rmqha.client.route import Backoff, MessageQueue
+from rmqha.client.route import MessageQueue
+from rmqha.client.route_table import Backoff
 from rmqha.client.session import ClientSession
 from rmqha.host.access.security import Security
 from rmqha.model.code import RequestCode, ResponseCode

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from rmqha.client.consumers.expression import SQL92, TAG, parse_tags
 from rmqha.client.consumers.message import Message, MessageView
 from rmqha.client.heartbeat import CALL_TIMEOUT_MS, Heartbeats
 from rmqha.client.route import TopicRoute
@@ -16,8 +17,6 @@ from rmqha.model.message import RETRY_PREFIX, java_string_hash
 from rmqha.model.selector import SelectorError, parse_selector
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
-
-TAG, SQL92 = "TAG", "SQL92"
 
 
 class ConsumerMembership:
@@ -145,13 +144,3 @@ def allocate_averagely(queues: Sequence[Q], members: Sequence[str], member: str)
     share, rest = divmod(len(queues), len(members))
     start = index * share + min(index, rest)
     return list(queues[start : start + share + (index < rest)])
-
-
-def parse_tags(expression: str) -> frozenset[str] | None:
-    """The tags of "A || B"; None means all ("*" or empty). Raises UsageError for an empty alternative."""
-    if expression.strip() in ("", "*"):
-        return None
-    tags = [part.strip() for part in expression.split("||")]
-    if not all(tags):
-        raise UsageError(f"tags {expression!r}: an alternative is empty; write TAG or TAG1 || TAG2")
-    return frozenset(tags)

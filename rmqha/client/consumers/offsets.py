@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rmqha.client.route import MessageQueue
-from rmqha.host.disk import HostDisk
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RemoteProtocolError, UsageError
 from rmqha.store.meta import sidecar
@@ -63,6 +62,8 @@ class FileOffsets:
     def __init__(self, path: str | os.PathLike[str], group: str) -> None:
         """Raises UsageError if the file cannot be had, another reader has it or it is another group's, StoreError if it
         is of a newer release."""
+        from rmqha.host.disk import HostDisk
+
         where = Path(path).absolute()
         self._disk = HostDisk(where.parent)
         self._name = where.name

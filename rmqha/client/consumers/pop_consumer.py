@@ -23,7 +23,7 @@ from rmqha.client.consumers.membership import ConsumerMembership, send_back_fiel
 from rmqha.client.consumers.message import Message, MessageBatch, MessageView
 from rmqha.client.heartbeat import CALL_TIMEOUT_MS
 from rmqha.client.producers.outgoing import check_topic
-from rmqha.client.route import Backoff
+from rmqha.client.route_table import Backoff
 from rmqha.client.session import ClientSession
 from rmqha.host.access.security import Security
 from rmqha.model.code import RequestCode, ResponseCode

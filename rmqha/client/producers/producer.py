@@ -26,7 +26,8 @@ from rmqha.client.producers.outgoing import Outgoing, OutgoingMessage, batch_par
 from rmqha.client.producers.pipeline import Pipeline
 from rmqha.client.producers.result import STATUS_OF_CODE, OnResult, SendResult, SendStatus, SendTally
 from rmqha.client.producers.timing import recall, timer_properties
-from rmqha.client.route import Backoff, MessageQueue, TopicRoute
+from rmqha.client.route import MessageQueue, TopicRoute
+from rmqha.client.route_table import Backoff
 from rmqha.client.session import ClientSession
 from rmqha.host.access.security import Security
 from rmqha.host.clock import local_month_ms

@@ -8,7 +8,8 @@ from typing import Protocol
 
 import trio
 
-from rmqha.client.route import Backoff, TopicRoute
+from rmqha.client.route import TopicRoute
+from rmqha.client.route_table import Backoff
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
 from rmqha.model.message import (

@@ -21,7 +21,7 @@ from rmqha.client.heartbeat import CALL_TIMEOUT_MS, Heartbeats
 from rmqha.client.producers.outgoing import OutgoingMessage, check_message, check_topic
 from rmqha.client.producers.producer import SEND_TIMEOUT_MS, Producer
 from rmqha.client.producers.result import SendResult
-from rmqha.client.route import Backoff
+from rmqha.client.route_table import Backoff
 from rmqha.host.access.security import Security
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RemoteProtocolError, RmqhaError, UnreachableError, UsageError

@@ -5,7 +5,6 @@ What is made from them stays in force while a new file is broken, half written o
 
 from __future__ import annotations
 
-import ssl
 import stat
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -85,9 +84,16 @@ _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _UTC_TIME, _GENERALIZED_TIME, _VERSION = 0x17, 0x18, 0xA0
 
 
+SOON_MS = 14 * 24 * 3600 * 1000
+"""A certificate that ends within this time is told of."""
+RENEW = "put a new certificate there; it is taken over without a restart"
+
+
 def earliest_end_ms(pem: str) -> int | None:
     """The wall clock's milliseconds at which the first of the certificates in `pem` is no longer valid; None if there
     is none, or one that is no X.509."""
+    import ssl
+
     ends = []
     for part in pem.split(_BEGIN)[1:]:
         body, end, _ = part.partition(_END)
@@ -136,3 +142,11 @@ def _time_ms(kind: int, text: str) -> int:
     elif kind != _GENERALIZED_TIME:
         raise ValueError("no time")
     return round(datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp() * 1000)
+
+
+def expiry_words(key: str, path: str, left_ms: int) -> str:
+    """The words of health and doctor of a certificate that ends soon, or has ended."""
+    if left_ms <= 0:
+        return f"{key}: a certificate in {path} has ended: TLS connections fail"
+    days = left_ms // (24 * 3600 * 1000)
+    return f"{key}: a certificate in {path} ends {f'in {days} days' if days else 'within a day'}"

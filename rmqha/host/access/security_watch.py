@@ -20,9 +20,6 @@ from rmqha.port import Tracer
 LOOK_INTERVAL_S = 1.0
 REFUSED = "it is refused, an admin is told why"
 STATE_VERSION = 1
-SOON_MS = 14 * 24 * 3600 * 1000
-"""A certificate that ends within this time is told of."""
-RENEW = "put a new certificate there; it is taken over without a restart"
 
 PROBLEM = Series(
     "rmqha_security_file_problem",
@@ -110,14 +107,6 @@ def view(security: Security, principal: Principal) -> dict[str, Any]:
         ],
         "nowMs": HostClock().wall_ms(),
     }
-
-
-def expiry_words(key: str, path: str, left_ms: int) -> str:
-    """The words of health and doctor of a certificate that ends soon, or has ended."""
-    if left_ms <= 0:
-        return f"{key}: a certificate in {path} has ended: TLS connections fail"
-    days = left_ms // (24 * 3600 * 1000)
-    return f"{key}: a certificate in {path} ends {f'in {days} days' if days else 'within a day'}"
 
 
 def collect(security: Security) -> MetricFamilies:

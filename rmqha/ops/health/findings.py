@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rmqha.host.access.security_watch import RENEW, SOON_MS, expiry_words
+from rmqha.host.access.live_files import RENEW, SOON_MS, expiry_words
 from rmqha.model.identity import is_loopback, node_label
 from rmqha.ops.cluster_view import DAMAGE_FIX, copy_words, damage_words, outside_words
 from rmqha.ops.finding import Consequence, Finding, Verdict, fault, in_order, note

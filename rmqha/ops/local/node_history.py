@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import trio
-
-from rmqha.host.net.remoting import RemotingClient
+from rmqha.host.asking.shell import Caller, open_client, open_tasks
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError
 from rmqha.ops.asking import ask
@@ -21,7 +19,7 @@ async def collect(state: ClusterState) -> tuple[list[dict[str, Any]], dict[str, 
     events: list[dict[str, Any]] = []
     silent: dict[str, str] = {}
 
-    async def of_node(client: RemotingClient, node: NodeRecord) -> None:
+    async def of_node(client: Caller, node: NodeRecord) -> None:
         try:
             reply = await ask(client, node.address, Command(RequestCode.RMQHA_GET_HISTORY))
             events.extend({**event, "node": node.name} for event in json.loads(bytes(reply.body))["events"])
@@ -30,10 +28,10 @@ async def collect(state: ClusterState) -> tuple[list[dict[str, Any]], dict[str, 
         except (ValueError, KeyError, TypeError) as error:
             silent[node.name] = f"its answer cannot be read: {error}"
 
-    async with RemotingClient() as client, trio.open_nursery() as nursery:
+    async with open_client() as client, open_tasks() as tasks:
         for node in state.nodes.values():
             if node.alive:
-                nursery.start_soon(of_node, client, node)
+                tasks.start_soon(of_node, client, node)
             else:
                 silent[node.name] = "not running"
     return sorted(_once(events, state), key=lambda event: (event["at_ms"], event["node"])), silent

@@ -6,9 +6,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-import trio
-
 from rmqha.client.admin import Admin
+from rmqha.host.asking.shell import open_tasks
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
 from rmqha.model.offset import MASTER_ID
@@ -102,18 +101,18 @@ async def side_by_side(
     """Each item's answer, or why there is none; AT_ONCE at a time, in the order of the items."""
     answers: dict[K, T] = {}
     failures: dict[K, RmqhaError] = {}
-    limiter = trio.CapacityLimiter(AT_ONCE)
+    waiting = iter(items)
 
-    async def one(item: K) -> None:
-        async with limiter:
+    async def some() -> None:
+        for item in waiting:
             try:
                 answers[item] = await ask(item)
             except RmqhaError as error:
                 failures[item] = error
 
-    async with trio.open_nursery() as nursery:
-        for item in items:
-            nursery.start_soon(one, item)
+    async with open_tasks() as tasks:
+        for _ in range(min(AT_ONCE, len(items))):
+            tasks.start_soon(some)
     return (
         {item: answers[item] for item in items if item in answers},
         {item: failures[item] for item in items if item in failures},

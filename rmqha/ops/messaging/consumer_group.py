@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rmqha.client.admin import Admin
-from rmqha.client.consumers.membership import TAG
+from rmqha.client.consumers.expression import TAG
 from rmqha.model.access import SYSTEM_GROUP_PREFIX
 from rmqha.model.code import PERM_READ, RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, UnreachableError, UsageError

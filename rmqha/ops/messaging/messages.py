@@ -8,7 +8,7 @@ from enum import Enum
 from ipaddress import ip_address
 
 from rmqha.client.admin import Admin
-from rmqha.client.consumers.membership import parse_tags
+from rmqha.client.consumers.expression import parse_tags
 from rmqha.client.consumers.message import Message, decode_messages
 from rmqha.client.consumers.offsets import answered_offset
 from rmqha.client.producers.outgoing import OutgoingMessage

@@ -10,15 +10,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-
-import trio
+from typing import TYPE_CHECKING
 
 from rmqha.client.admin import Admin
 from rmqha.client.consumers.message import Message
 from rmqha.client.consumers.offsets import answered_offset
 from rmqha.client.producers.outgoing import OutgoingMessage
-from rmqha.client.producers.producer import Producer
-from rmqha.client.producers.result import SendResult
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, UsageError
 from rmqha.model.message import DLQ_PREFIX, PROPERTY_ORIGIN_MESSAGE_ID, PROPERTY_RETRY_TOPIC, RETRY_PREFIX
@@ -34,6 +31,10 @@ from rmqha.ops.messaging.brokers import (
 )
 from rmqha.ops.messaging.messages import copy_of
 from rmqha.wire.command import Command
+
+if TYPE_CHECKING:
+    from rmqha.client.producers.producer import Producer
+    from rmqha.client.producers.result import SendResult
 
 RESEND_GROUP = "rmqha-dlq"
 SEND_TIMEOUT_MS = 10_000
@@ -64,6 +65,9 @@ class DeadLetterQueue:
 
 def send_all(namesrv: str, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
     """Send them, each until it is acknowledged. Raises as `Producer.send`."""
+    import trio
+
+    from rmqha.client.producers.producer import Producer
 
     async def run() -> list[SendResult]:
         async with Producer(namesrv, RESEND_GROUP) as producer:

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rmqha.cli.local.up import quickstart_text
@@ -14,6 +14,8 @@ from rmqha.cli.main import main
 from rmqha.ops.local.cluster_file import parse
 
 
+@example(brokers=3, base=9878, mode="cp")
+@example(brokers=3, base=10911, mode="cp")
 @given(brokers=st.integers(1, 9), base=st.integers(1024, 65_400), mode=st.sampled_from(["ap", "cp"]))
 def test_any_size_at_any_ports_is_a_cluster_within_a_hundred_ports(brokers: int, base: int, mode: str) -> None:
     spec = parse("own.toml", tomllib.loads(quickstart_text(brokers, base, mode)))

@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqha.client.compression import MAX_BODY_BYTES, compression, decompress
-from rmqha.client.consumers.membership import allocate_averagely, parse_tags
+from rmqha.client.consumers.expression import parse_tags
+from rmqha.client.consumers.membership import allocate_averagely
 from rmqha.client.consumers.message import decode_messages
 from rmqha.client.producers.outgoing import OutgoingMessage, encode_batch
 from rmqha.model.error import RemoteProtocolError, UsageError

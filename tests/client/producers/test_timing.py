@@ -13,7 +13,8 @@ from trio.testing import MockClock
 
 from rmqha.client.producers.producer import Producer
 from rmqha.client.producers.timing import recall, timer_properties
-from rmqha.client.route import Backoff, TopicRoute
+from rmqha.client.route import TopicRoute
+from rmqha.client.route_table import Backoff
 from rmqha.model.code import RequestCode
 from rmqha.model.code import ResponseCode as Code
 from rmqha.model.error import RemoteError, UnreachableError, UsageError

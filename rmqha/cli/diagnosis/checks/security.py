@@ -9,8 +9,7 @@ from typing import Any
 
 from rmqha.cli.diagnosis.checks.node_under_test import NodeUnderTest
 from rmqha.host.access import security
-from rmqha.host.access.live_files import LiveFiles
-from rmqha.host.access.security_watch import RENEW, SOON_MS, expiry_words
+from rmqha.host.access.live_files import RENEW, SOON_MS, LiveFiles, expiry_words
 from rmqha.host.clock import HostClock
 from rmqha.model.config.servers import ServerConfig
 from rmqha.model.error import UsageError

@@ -1,0 +1,299 @@
+"""Questions over blocking sockets, each task in a thread of its own, for commands that only ask. Shell.
+
+Importing trio costs as much processor time as all the rest of a short command. A question is a coroutine that awaits
+nothing but the calls of a `BlockingClient` and the tasks of `ThreadTasks`, so it never leaves the thread that runs it.
+Only one task runs at a time, the others wait in a call, as under an event loop: a question needs no locks.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from types import TracebackType
+from typing import Any, TypeVar
+
+from rmqha.model.error import NotSentError, RemoteProtocolError, UnreachableError
+from rmqha.model.identity import parse_address
+from rmqha.wire.command import Command
+from rmqha.wire.frame import FrameParser, encode_frame
+
+T = TypeVar("T")
+
+DIAL_TIMEOUT_MS = 3_000
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+READ_BYTES = 256 * 1024
+
+
+class _TooLate(BaseException):
+    """The time of a scope is over. No Exception: nothing between the call and the scope takes it for a failure."""
+
+    def __init__(self, scope: DeadlineScope) -> None:
+        super().__init__()
+        self.scope = scope
+
+
+_turn: ContextVar[threading.Lock | None] = ContextVar("turn", default=None)
+"""Held by the task that runs."""
+_scopes: ContextVar[tuple[DeadlineScope, ...]] = ContextVar("scopes", default=())
+
+
+def is_running() -> bool:
+    """True within `run`."""
+    return _turn.get() is not None
+
+
+def run(question: Callable[..., Awaitable[T]], *args: Any) -> T:
+    """The answer of the question; raises what it raises. The calling thread waits."""
+    assert not is_running(), "a question asks by await"
+    return copy_context().run(_run_first, question, args)
+
+
+def _run_first(question: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
+    turn = threading.Lock()
+    _turn.set(turn)
+    with turn:
+        return _outcome(question(*args))
+
+
+def _outcome(awaited: Awaitable[T]) -> T:
+    assert isinstance(awaited, Coroutine)
+    try:
+        awaited.send(None)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+    awaited.close()
+    raise AssertionError("a question over blocking sockets has awaited something of an event loop")
+
+
+@contextmanager
+def _others_run() -> Iterator[None]:
+    """Let other tasks run while this one waits for the system."""
+    turn = _turn.get()
+    assert turn is not None, "outside of run"
+    turn.release()
+    try:
+        yield
+    finally:
+        turn.acquire()
+
+
+class DeadlineScope:
+    """Context manager: calls within it end after `seconds`, and what they were part of; that is no error."""
+
+    def __init__(self, seconds: float) -> None:
+        self.deadline_s = time.monotonic() + seconds
+        self.cancelled_caught = False
+        """True if the time was over before what stood in the scope."""
+
+    def __enter__(self) -> DeadlineScope:
+        self._before = _scopes.set((*_scopes.get(), self))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        _scopes.reset(self._before)
+        self.cancelled_caught = isinstance(error, _TooLate) and error.scope is self
+        return self.cancelled_caught
+
+
+def _first_to_end() -> DeadlineScope | None:
+    """The scope around this task whose time is over first."""
+    return min(_scopes.get(), key=lambda scope: scope.deadline_s, default=None)
+
+
+async def sleep(seconds: float) -> None:
+    """Let the others run for so long."""
+    scope = _first_to_end()
+    end_s = time.monotonic() + seconds
+    until_s = end_s if scope is None else min(end_s, scope.deadline_s)
+    with _others_run():
+        time.sleep(max(0.0, until_s - time.monotonic()))  # noqa: ASYNC251 - its thread is its own
+    if scope is not None and until_s < end_s:
+        raise _TooLate(scope)
+
+
+class ThreadTasks:
+    """Async context manager; leaving it waits for its tasks and raises the first error of one. A task ends by the times
+    that its calls have: it is not cancelled by another's error."""
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+        self._errors: list[BaseException] = []
+
+    async def __aenter__(self) -> ThreadTasks:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            return
+        while self._threads:  # a task may start others
+            thread = self._threads.pop()
+            with _others_run():
+                thread.join()
+        if error is None and self._errors:
+            raise self._errors[0]
+
+    def start_soon(self, task: Callable[..., Awaitable[Any]], *args: Any) -> None:
+        """Run it beside this one, from the next wait of this one on."""
+        # a daemon: Ctrl-C does not wait for a silent peer
+        thread = threading.Thread(target=copy_context().run, args=(self._run, task, args), daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _run(self, task: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
+        turn = _turn.get()
+        assert turn is not None, "outside of run"
+        with turn:
+            try:
+                _outcome(task(*args))
+            except BaseException as error:  # noqa: BLE001 - raised by __aexit__
+                self._errors.append(error)
+
+
+class _Connection:
+    """One connection; one call at a time."""
+
+    def __init__(self, stream: socket.socket, address: str) -> None:
+        self._stream = stream
+        self._address = address
+        self._parser = FrameParser(MAX_FRAME_BYTES)
+
+    @property
+    def is_fresh(self) -> bool:
+        """False if the peer has closed it, or has said something that nobody asked for."""
+        return not select.select([self._stream], [], [], 0)[0]
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def exchange(self, command: Command, deadline_s: float) -> Command | None:
+        """The response; None if none has come in time. Raises UnreachableError."""
+        try:
+            if not self._wait_until(deadline_s):
+                return None
+            self._stream.sendall(encode_frame(command))
+            while self._wait_until(deadline_s):
+                data = self._stream.recv(READ_BYTES)
+                if not data:
+                    raise UnreachableError(f"{self._address} closed the connection before it answered")
+                for found in self._parser.feed(data):
+                    if found.is_response and found.opaque == command.opaque:
+                        return found
+        except TimeoutError:
+            return None
+        except RemoteProtocolError:
+            raise UnreachableError(
+                f"{self._address} does not speak RocketMQ's protocol: another program listens there, or it wants TLS"
+            ) from None
+        except OSError:
+            raise UnreachableError(f"{self._address} closed the connection before it answered") from None
+        return None
+
+    def _wait_until(self, deadline_s: float) -> bool:
+        """Give the next wait what is left; False if nothing is."""
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            return False
+        self._stream.settimeout(left_s)
+        return True
+
+
+class BlockingClient:
+    """Calls to any number of addresses, each over a connection that no other call uses meanwhile; it is kept for the
+    next. Async context manager; leaving it closes the connections. Knows neither TLS nor signatures."""
+
+    def __init__(self) -> None:
+        self._idle: dict[str, list[_Connection]] = {}
+        self._opaque = 0
+
+    async def __aenter__(self) -> BlockingClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for connections in self._idle.values():
+            for connection in connections:
+                connection.close()
+        self._idle.clear()
+
+    async def call(self, address: str, command: Command, timeout_ms: int | None) -> Command:
+        """The response, whatever its code. Raises NotSentError if there is no connection, UnreachableError if it closes
+        or no answer comes in time. None: a scope around bounds the time."""
+        self._opaque = command.opaque = self._opaque + 1
+        scope = _first_to_end()
+        end_s = time.monotonic() + timeout_ms / 1000 if timeout_ms is not None else float("inf")
+        is_bounded_by_scope = scope is not None and scope.deadline_s < end_s
+        if scope is not None and is_bounded_by_scope:
+            end_s = scope.deadline_s
+        assert end_s < float("inf"), "a call without an end"
+        kept = self._kept(address)
+        try:
+            with _others_run():
+                connection = kept or _dial(address, end_s, DIAL_TIMEOUT_MS if timeout_ms is None else timeout_ms)
+                try:
+                    found = connection.exchange(command, end_s)
+                except BaseException:
+                    connection.close()
+                    raise
+        except UnreachableError:
+            if scope is not None and is_bounded_by_scope and time.monotonic() >= end_s:
+                raise _TooLate(scope) from None
+            raise
+        if found is not None:
+            self._idle.setdefault(address, []).append(connection)
+            return found
+        connection.close()
+        if scope is not None and is_bounded_by_scope:
+            raise _TooLate(scope)
+        raise UnreachableError(f"{address} did not answer request {command.code} within {timeout_ms} ms")
+
+    def _kept(self, address: str) -> _Connection | None:
+        waiting = self._idle.get(address, [])
+        while waiting:
+            connection = waiting.pop()
+            if connection.is_fresh:
+                return connection
+            connection.close()
+        return None
+
+
+def _dial(address: str, end_s: float, timeout_ms: int) -> _Connection:
+    """Connect to "host:port". Raises NotSentError."""
+    silent = NotSentError(f"{address} did not answer a connection within {timeout_ms} ms")
+    try:
+        host, port = parse_address(address)
+        # as bytes: Python encodes text by a table of all scripts, which it would load first
+        places = socket.getaddrinfo(host.encode() if host.isascii() else host, port, type=socket.SOCK_STREAM)
+    except (OSError, ValueError) as error:
+        raise NotSentError(f"cannot connect to {address}: {error}") from None
+    trouble: NotSentError = silent
+    for family, kind, protocol, _, place in places:
+        left_s = min(end_s - time.monotonic(), DIAL_TIMEOUT_MS / 1000)
+        if left_s <= 0:
+            raise silent
+        stream = socket.socket(family, kind, protocol)
+        try:
+            stream.settimeout(left_s)
+            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            stream.connect(place)
+        except TimeoutError:
+            stream.close()
+            trouble = silent
+        except OSError as error:
+            stream.close()
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            trouble = NotSentError(f"cannot connect to {address}: {reason}")
+        else:
+            return _Connection(stream, address)
+    raise trouble

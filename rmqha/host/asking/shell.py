@@ -1,0 +1,101 @@
+"""The port by which an operator's question reaches servers, and the choice between its two implementations. Shell.
+
+`ask_by` runs a question over blocking sockets where no TLS and no signature is asked for, else over trio. What it
+awaits is written once, in terms of this module: `open_client`, `open_tasks`, `within`, `sleep`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Any, Protocol, TypeVar
+
+from rmqha.host.access.process_security import NO_SECURITY, Security, ambient
+from rmqha.host.asking import blocking
+from rmqha.wire.command import Command
+
+T = TypeVar("T")
+
+
+class Caller(Protocol):
+    """A client that sends requests and gets responses."""
+
+    async def call(self, address: str, command: Command, timeout_ms: int | None) -> Command:
+        """The response, whatever its code. Raises NotSentError if there is no connection, UnreachableError if it closes
+        or no answer comes in time."""
+        ...
+
+
+class TaskStarter(Protocol):
+    """TaskStarter side by side; leaving their context waits for all of them."""
+
+    def start_soon(self, task: Callable[..., Awaitable[Any]], *args: Any) -> object: ...
+
+
+class TimedScope(Protocol):
+    """A stretch of a question that has an end in time."""
+
+    @property
+    def cancelled_caught(self) -> bool:
+        """True if the time was over first."""
+        ...
+
+
+def ask_by(question: Callable[..., Awaitable[T]], *args: Any) -> T:
+    """Run a question from its beginning to its end; raises what it raises."""
+    if ambient.get() is NO_SECURITY:
+        return blocking.run(question, *args)
+    import trio
+
+    return trio.run(question, *args)
+
+
+def open_client(security: Security | None = None) -> AbstractAsyncContextManager[Caller]:
+    """A client for the question that runs; `security` None takes that of the process."""
+    if blocking.is_running():
+        assert security is None, "TLS and signatures need trio"
+        return blocking.BlockingClient()
+    from rmqha.host.net.remoting import RemotingClient
+
+    return RemotingClient(security=security)
+
+
+def open_tasks() -> AbstractAsyncContextManager[TaskStarter]:
+    if blocking.is_running():
+        return blocking.ThreadTasks()
+    import trio
+
+    return trio.open_nursery()
+
+
+def within(seconds: float) -> AbstractContextManager[TimedScope, bool]:
+    """Bound the time of what stands in it, without an error."""
+    if blocking.is_running():
+        return blocking.DeadlineScope(seconds)
+    import trio
+
+    return trio.move_on_after(seconds)
+
+
+async def sleep(seconds: float) -> None:
+    if blocking.is_running():
+        await blocking.sleep(seconds)
+        return
+    import trio
+
+    await trio.sleep(seconds)
+
+
+def now_s() -> float:
+    """Monotonic seconds."""
+    return time.monotonic()
+
+
+async def beside(work: Callable[[], T]) -> T:
+    """The result of work that takes long: an event loop does not wait for it."""
+    if blocking.is_running():
+        return work()
+    import trio
+
+    return await trio.to_thread.run_sync(work)
