@@ -21,7 +21,7 @@ from rmqha.host.process import (
     started_at_ticks,
     uptime_ms,
 )
-from tests.support.patience import until
+from tests.support.patience import HANG_MS, HANG_S, until
 
 SERVER = """
 import sys, time, trio
@@ -37,15 +37,15 @@ async def serve(stopping):
 def say(word):
     print(word, flush=True)
 
-ended = run_server(serve, on_hangup=lambda: say("reopened"), grace_ms=300)
+ended = run_server(serve, on_hangup=lambda: say("reopened"), grace_ms={grace_ms})
 say(f"ended {{ended}}")
 """
 
 
 @contextmanager
-def server(after: str) -> Iterator[subprocess.Popen[str]]:
+def server(after: str, grace_ms: int = HANG_MS) -> Iterator[subprocess.Popen[str]]:
     """A process that serves; `after` is what it does between being asked to stop and having drained."""
-    code = SERVER.format(after=after)
+    code = SERVER.format(after=after, grace_ms=grace_ms)
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert hear(process) == "ready"
@@ -64,14 +64,14 @@ def test_the_first_signal_drains(number: int) -> None:
     with server("await trio.sleep(0.01)") as process:
         process.send_signal(number)
         assert [hear(process) for _ in range(3)] == ["stopping", "drained", "ended True"]
-        assert process.wait(10) == 0
+        assert process.wait(HANG_S) == 0
 
 
 def test_draining_has_a_bound() -> None:
-    with server("await trio.sleep_forever()") as process:
+    with server("await trio.sleep_forever()", grace_ms=300) as process:
         process.send_signal(signal.SIGTERM)
         assert [hear(process) for _ in range(2)] == ["stopping", "ended False"]
-        assert process.wait(10) == 0
+        assert process.wait(HANG_S) == 0
 
 
 def test_a_second_signal_ends_at_once_whatever_blocks() -> None:
@@ -79,7 +79,7 @@ def test_a_second_signal_ends_at_once_whatever_blocks() -> None:
         process.send_signal(signal.SIGTERM)
         assert hear(process) == "stopping"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == KILLED_EXIT_CODE
+        assert process.wait(HANG_S) == KILLED_EXIT_CODE
 
 
 def test_hangup_reopens() -> None:

@@ -212,7 +212,7 @@ async def meeting(master: HaGuard) -> AsyncIterator[Meeting]:
     here = Meeting([], listeners[0].socket.getsockname()[1])
 
     async def serve(stream: trio.SocketStream) -> None:
-        with trio.move_on_after(5):
+        with trio.move_on_after(HANG_S):
             try:
                 here.welcomes.append(await master.welcome(stream, "127.0.0.1"))
                 if not here.welcomes[-1].refused:

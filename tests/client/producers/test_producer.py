@@ -128,8 +128,8 @@ async def test_each_try_that_may_have_been_stored_counts_as_a_copy() -> None:
 async def test_the_deadline_ends_it_with_the_last_reason() -> None:
     async with FakeCluster() as fake, Producer(fake.namesrv) as producer:
         fake.group.master.script = lambda node, command: (Code.SYSTEM_ERROR, False)
-        with pytest.raises(RemoteError, match=r"not acknowledged within 200 ms after [3-9] tries"):
-            await producer.send("T", b"x", timeout_ms=200)
+        with pytest.raises(RemoteError, match=r"not acknowledged within 1000 ms after ([2-9]|\d\d) tries"):
+            await producer.send("T", b"x", timeout_ms=1000)
         fake.group.master.script = lambda node, command: Do.HANG
         with pytest.raises(UnreachableError, match="not acknowledged within 100 ms after 1 tries; last: no answer"):
             await producer.send("T", b"x", timeout_ms=100)
@@ -207,10 +207,11 @@ async def test_an_unordered_send_moves_to_another_group_and_an_ordered_one_waits
     async with FakeCluster({"g-a": 2, "g-b": 1}) as fake, Producer(fake.namesrv) as producer:
         await producer.send("T", b"warm")
         down = fake.groups["g-a"]
-        fake.fail_over(after_ms=400, group=down)
+        fake.fail_over(group=down, after_ms=HANG_MS)
         for _ in range(8):
-            assert (await producer.send("T", b"free", timeout_ms=300)).broker_name == "g-b"
+            assert (await producer.send("T", b"free")).broker_name == "g-b"
         assert [item for item in down.stored if item.body == b"free"] == []
+        down.master_id = min(down.nodes)
         key = next(str(number) for number in range(99) if abs(java_string_hash(str(number))) % 8 < 4)
         result = await producer.send("T", b"ordered", key=key)
         assert result.broker_name == "g-a"

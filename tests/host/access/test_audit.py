@@ -23,6 +23,7 @@ from rmqha.model.error import ConfigError, UsageError
 from rmqha.wire.command import Command
 from tests.host.access.test_auth_filter import ACCOUNTS, FakeSession, Taken, signed_send
 from tests.host.access.test_security import secret_file
+from tests.support.patience import HANG_S
 
 
 @pytest.fixture
@@ -128,7 +129,10 @@ def test_what_changes_something_is_never_everyday() -> None:
     assert {"CONTROLLER_ELECT_MASTER", "CONTROLLER_CLEAN_BROKER_METADATA", "RMQHA_ADD_CONTROLLER"} <= kept
 
 
-def test_a_flood_of_the_same_is_one_line_and_hides_nothing(tmp_path: Path, kept: AuditLog) -> None:
+def test_a_flood_of_the_same_is_one_line_and_hides_nothing(
+    tmp_path: Path, kept: AuditLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "GATHER_S", HANG_S)
     count = audit.QUEUE_COUNT // 2 - 1  # so many find room however late the writer comes
     guarded(tmp_path, kept, *[signed_send("U") for _ in range(count)], Command(RequestCode.UPDATE_BROKER_CONFIG))
     kept.close()
@@ -140,7 +144,7 @@ def test_a_flood_of_the_same_is_one_line_and_hides_nothing(tmp_path: Path, kept:
 def test_a_flood_of_refused_requests_is_bounded_by_address_and_hides_nobody_elses(
     tmp_path: Path, tracer: HostTracer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit, "GATHER_S", 5)
+    monkeypatch.setattr(audit, "GATHER_S", HANG_S)
     made = opened(tmp_path, tracer)
     for number in range(audit.QUEUE_COUNT):
         made.tell(f"10.0.0.2:{number}", "X", [("topic", f"{number % 1000}")], "no")
@@ -160,7 +164,7 @@ def test_what_finds_no_room_is_counted_and_told(
     tmp_path: Path, tracer: HostTracer, kept: AuditLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit, "QUEUE_COUNT", 3)
-    monkeypatch.setattr(audit, "GATHER_S", 5)
+    monkeypatch.setattr(audit, "GATHER_S", HANG_S)
     for number in range(10):
         kept.tell(f"10.0.0.{number}:1", "X")
     assert kept.lost_count == 7
@@ -175,12 +179,12 @@ def test_a_disk_that_does_not_take_it_holds_up_nobody(tmp_path: Path, tracer: Ho
 
     def write(text: str) -> None:
         told.set()
-        blocked.wait(10)
+        blocked.wait(HANG_S)
         written.append(text)
 
     made = AuditLog("broker", write, tracer)
     made.tell("a", "X")
-    assert told.wait(10)
+    assert told.wait(HANG_S)
     for number in range(audit.QUEUE_COUNT + 5):
         made.tell(f"{number}:1", "X")
     assert made.lost_count == 5

@@ -49,13 +49,13 @@ class Controllers:
     def kill(self, number: int) -> None:
         process = self.processes.pop(number)
         process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(HANG_S)
 
     def end(self) -> None:
         for process in self.processes.values():
             process.kill()
         for process in self.processes.values():
-            process.wait(10)
+            process.wait(HANG_S)
 
     def rmqha(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         asked = ";".join(self.address(number) for number in sorted(self.processes))
