@@ -268,18 +268,42 @@ class BlockingClient:
         return None
 
 
+def _places(host: str, port: int, end_s: float) -> list[Any]:
+    """The places that a host stands for, as `getaddrinfo` tells them; none if it takes too long. Raises OSError."""
+    # as bytes: Python encodes text by a table of all scripts, which it would load first
+    name = host.encode() if host.isascii() else host
+    found: list[Any] = []
+    trouble: list[OSError] = []
+
+    def ask(flags: int = 0) -> None:
+        try:
+            found.extend(socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=flags))
+        except OSError as error:
+            trouble.append(error)
+
+    ask(socket.AI_NUMERICHOST)
+    if trouble:
+        # a name: who knows it may be silent, and the system does not say for how long it waits
+        trouble.clear()
+        thread = threading.Thread(target=ask, daemon=True)
+        thread.start()
+        thread.join(max(0.0, end_s - time.monotonic()))
+    if trouble:
+        raise trouble[0]
+    return list(found)
+
+
 def _dial(address: str, end_s: float, timeout_ms: int) -> _Connection:
     """Connect to "host:port". Raises NotSentError."""
     silent = NotSentError(f"{address} did not answer a connection within {timeout_ms} ms")
+    dialled_s = min(end_s, time.monotonic() + DIAL_TIMEOUT_MS / 1000)
     try:
-        host, port = parse_address(address)
-        # as bytes: Python encodes text by a table of all scripts, which it would load first
-        places = socket.getaddrinfo(host.encode() if host.isascii() else host, port, type=socket.SOCK_STREAM)
+        places = _places(*parse_address(address), dialled_s)
     except (OSError, ValueError) as error:
         raise NotSentError(f"cannot connect to {address}: {error}") from None
     trouble: NotSentError = silent
     for family, kind, protocol, _, place in places:
-        left_s = min(end_s - time.monotonic(), DIAL_TIMEOUT_MS / 1000)
+        left_s = dialled_s - time.monotonic()
         if left_s <= 0:
             raise silent
         stream = socket.socket(family, kind, protocol)

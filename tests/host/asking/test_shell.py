@@ -127,9 +127,28 @@ def test_nobody_there_has_the_same_words(run: Run) -> None:
     assert str(told.value) == f"cannot connect to {address}: Connection refused"
 
 
-def test_a_name_that_nobody_knows_is_one_sentence(run: Run) -> None:
-    with pytest.raises(NotSentError, match=r"^cannot connect to no-such-host\.invalid:1: .+"):
-        run(call, "no-such-host.invalid:1", ECHO)
+def test_a_name_that_nobody_knows_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, flags: int = 0, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(NotSentError, match=r"^cannot connect to ns:1: .*Name or service not known$"):
+        blocking.run(call, "ns:1", ECHO)
+
+
+def test_a_name_that_nobody_answers_for_takes_its_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+
+    def silent(*_: object, flags: int = 0, **__: object) -> list[object]:
+        if flags:
+            raise socket.gaierror(socket.EAI_NONAME, "no number")
+        over.wait(HANG_S)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    with pytest.raises(NotSentError, match=r"^ns:1 did not answer a connection within 50 ms$"):
+        blocking.run(call, "ns:1", ECHO, SHORT_MS)
+    over.set()
 
 
 def test_one_connection_serves_call_after_call(run: Run) -> None:
