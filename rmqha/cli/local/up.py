@@ -36,6 +36,7 @@ QUICKSTART = Path(__file__).with_name("quickstart.toml")
 """The cluster file that comes with the package; `conf/quickstart.toml` of the repository is the same file."""
 OWN_DIRECTORY = Path("rmqha-data/quickstart")
 """Its directory of the cluster."""
+OTHER_PORTS = "take other ports, such as `rmqha up --port-base 20000`"
 
 
 @click.command(epilog="Example: rmqha up conf/quickstart.toml")
@@ -78,7 +79,8 @@ def up(
         spec = parse(str(own), tomllib.loads(text), ha_mode=mode, directory=own.parent)
     else:
         spec = load(file or (own if own.is_file() else QUICKSTART), ha_mode=mode, directory=directory)
-    running = check_cluster(spec)
+    is_quickstart = bool(text) or spec.source == str(QUICKSTART)
+    running = check_cluster(spec, other_ports=OTHER_PORTS if is_quickstart else "")
     click.echo(promise(spec), err=True)
     state = prepare(spec, running)
     if text:

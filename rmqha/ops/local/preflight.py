@@ -20,8 +20,9 @@ _claimed: dict[int, int] = {}
 """First port of each block that this process claimed → the descriptor that keeps it."""
 
 
-def check_cluster(spec: ClusterSpec) -> ClusterState | None:
-    """The record of what runs in the cluster's directory, None if it is new. Raises UsageError; writes nothing."""
+def check_cluster(spec: ClusterSpec, *, other_ports: str = "") -> ClusterState | None:
+    """The record of what runs in the cluster's directory, None if it is new. Raises UsageError; writes nothing.
+    `other_ports`: the advice for a port that is taken, where it is not another one in the cluster's file."""
     _check_directory(spec.directory)
     state = ClusterState.read(spec.directory)
     if state is not None:
@@ -39,7 +40,7 @@ def check_cluster(spec: ClusterSpec) -> ClusterState | None:
     missing = [node for node in spec.nodes if node.name not in alive]
     for node in missing:
         _check_identity(spec, node)
-    check_ports(missing, spec.source)
+    check_ports(missing, spec.source, other_ports)
     return state
 
 
@@ -94,7 +95,7 @@ def _check_identity(spec: ClusterSpec, node: NodeSpec) -> None:
         )
 
 
-def check_ports(nodes: Iterable[NodeSpec], source: str) -> None:
+def check_ports(nodes: Iterable[NodeSpec], source: str, other_ports: str = "") -> None:
     """Raise UsageError for the first port that a node needs and somebody else has."""
     for node in nodes:
         host = node.address.rpartition(":")[0].strip("[]")
@@ -103,7 +104,7 @@ def check_ports(nodes: Iterable[NodeSpec], source: str) -> None:
             if reason:
                 raise UsageError(
                     f"port {port.number} on {host}, wanted by {node.name}, {reason}; "
-                    f"free it or change {port.key} in {source}"
+                    f"free it or {other_ports or f'change {port.key} in {source}'}"
                 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import tomllib
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from rmqha.cli.local.up import quickstart_text
 from rmqha.cli.main import main
 from rmqha.ops.local.cluster_file import parse
+from rmqha.ops.local.preflight import free_ports
 
 
 @example(brokers=3, base=9878, mode="cp")
@@ -43,4 +45,17 @@ def test_what_contradicts_itself_starts_nothing(
     with pytest.raises(SystemExit) as ended:
         main(["up", *arguments])
     assert ended.value.code == 2 and said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_taken_port_of_the_quick_start_is_no_reason_to_edit_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file that it would be in is the package's own, or not there yet."""
+    monkeypatch.chdir(tmp_path)
+    port = free_ports(100)
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(SystemExit) as ended:
+        main(["up", "--port-base", str(port)])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and "is in use; free it or take other ports, such as `rmqha up --port-base" in said
     assert list(tmp_path.iterdir()) == []
