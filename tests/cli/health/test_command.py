@@ -144,7 +144,7 @@ async def test_a_watch_ends_when_it_is_well(tmp_path: Path) -> None:
         ill = json.loads(state[2])
         ill["groups"]["broker-a"]["masterBrokerId"] = None
         found[1].replies[Code.RMQHA_GET_CONTROLLER_STATE] = (0, {}, dumps(ill))
-        command = ("health", "-e", "-o", "json", "--timeout", "1", "--namesrv", seeds.name_servers[0])
+        command = ("health", "-e", "-o", "json", "--timeout", "60", "--namesrv", seeds.name_servers[0])
         done = await rmqha(*command, "--within", "0.2", directory=tmp_path)
         assert done.returncode == 1
         found[1].replies = Mending(found[1].replies, state)

@@ -192,7 +192,7 @@ async def test_what_is_not_acknowledged_is_counted_with_its_reason() -> None:
         fake.group.master.script = lambda node, command: (
             (1, False) if bytes(command.body) == b"bad" else (13, False) if command.body == b"worse" else Do.STORE
         )
-        done = await run(fake, "--topic", "T", "good", "bad", "worse", "bad", "--timeout", "0.2")
+        done = await run(fake, "--topic", "T", "good", "bad", "worse", "bad", "--timeout", "1")
         assert done.returncode == 1
         assert b"acknowledged         1\nfailed               3\n" in done.stdout
         errors = done.stderr.decode().splitlines()
