@@ -24,9 +24,9 @@ import org.apache.rocketmq.common.message.MessageExt;
 public final class Consume {
     public static void main(String[] arguments) throws Exception {
         if (arguments[2].equals("push")) {
-            push(arguments[0], arguments[1], arguments[3]);
+            Retried.run(() -> push(arguments[0], arguments[1], arguments[3]));
         } else {
-            pull(arguments[0], arguments[1], arguments[3]);
+            Retried.run(() -> pull(arguments[0], arguments[1], arguments[3]));
         }
     }
 

@@ -24,6 +24,10 @@ public final class Work {
     private static final long INVISIBLE_MS = 10_000;
 
     public static void main(String[] arguments) throws Exception {
+        Retried.run(() -> work(arguments));
+    }
+
+    private static void work(String[] arguments) throws Exception {
         int failures = Integer.parseInt(arguments[4]);
         boolean pops = arguments[2].equals("pop");
         if (pops) {

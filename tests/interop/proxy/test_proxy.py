@@ -16,6 +16,7 @@ import pytest
 from rmqha.ops.local.preflight import free_ports
 from tests.interop.lab.java import COMPILE_TIMEOUT_S, fetch, find_tools
 from tests.interop.lab.lab import Lab
+from tests.interop.lab.lines import consumed
 from tests.interop.lab.processes import Process, accepts, until
 from tests.process.cluster import LocalCluster
 
@@ -57,11 +58,11 @@ class Proxied:
         log = self.lab.scratch / "logs" / "rocketmq" / "rocketmq-client.log"
         return [line for line in log.read_text().splitlines() if " ERROR " in line]
 
-    def topic(self, topic: str, kind: str = "NORMAL", *, ordered: bool = False) -> None:
+    def topic(self, topic: str, kind: str = "NORMAL", *, ordered: bool = False, retries: int = 16) -> None:
         where = ("-n", self.lab.name_server, "-c", CLUSTER)
         for command, *arguments in (
             ("updateTopic", "-t", topic, "-r", "4", "-w", "4", "-a", f"+message.type={kind}"),
-            ("updateSubGroup", "-g", f"group-{topic}", "-o", str(ordered).lower()),
+            ("updateSubGroup", "-g", f"group-{topic}", "-o", str(ordered).lower(), "-r", str(retries)),
         ):
             code, _, errors = self.lab.mqadmin(command, *where, *arguments)
             assert code == 0, (command, errors)
@@ -149,6 +150,19 @@ def test_messages_of_one_group_keep_their_order(proxied: Proxied) -> None:
     for item in tries(consumer):
         groups[item.number % 3].append(item.number)
     assert all(found == sorted(found) for found in groups.values())
+
+
+@pytest.mark.parametrize("kind", ["normal", "fifo"])
+def test_what_never_succeeds_is_found_among_the_dead_letters(proxied: Proxied, kind: str) -> None:
+    """In order the client gives it up itself, else the proxy does, which finds that it has come too often."""
+    topic = f"Dead-{kind}"
+    proxied.topic(topic, kind.upper(), ordered=kind == "fifo", retries=1)
+    consumer = proxied.client("push", topic, f"group-{topic}", "99")
+    numbers = proxied.send(kind, topic, 6)
+    dead = proxied.lab.client("Consume", f"%DLQ%group-{topic}", "pull", "undertaker")
+    until("all are dead", lambda: consumed(dead) == set(numbers), TIMEOUT_S, consumer, proxied.proxy, dead)
+    attempts = Counter(item.number for item in tries(consumer))
+    assert attempts == dict.fromkeys(numbers, 2) and not proxied.refused()
 
 
 def test_delayed_messages_come_at_their_time(proxied: Proxied) -> None:
