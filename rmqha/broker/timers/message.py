@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from rmqha.model.config.delay_level import SCHEDULE_TOPIC
@@ -98,26 +99,46 @@ def to_timer(message: NewMessage, at_ms: int, precision_ms: int) -> NewMessage:
     return replace(message, topic=TIMER_TOPIC, queue_id=TIMER_QUEUE_ID, properties=encode_properties(properties))
 
 
+class _Placed(NamedTuple):
+    """What properties say of when and where to; each None if they do not."""
+
+    wheel_ms: int | None
+    topic: bytes | None
+    queue_id: bytes | None
+
+
+@lru_cache(maxsize=1)
+def _placed(properties: bytes) -> _Placed:
+    """Remembered for the last one: who delivers a message asks twice in turn."""
+    out = _last(properties, _OUT_MARK, _OUT)
+    wheel_ms = int(out) if out and out.isdigit() and len(out) <= 18 else None
+    topic = _last(properties, _REAL_TOPIC_MARK, _REAL_TOPIC)
+    return _Placed(wheel_ms, topic, _last(properties, _REAL_QUEUE_ID_MARK, _REAL_QUEUE_ID))
+
+
+def _last(properties: bytes, mark: bytes, name: bytes) -> bytes | None:
+    """The answer of `find_property` at half its cost, but for the first property; `mark`: the name between the bytes
+    that surround it."""
+    start = properties.rfind(mark) + len(mark)
+    if start < len(mark):
+        return find_property(properties, name)
+    end = properties.find(b"\x02", start)
+    return properties[start:] if end < 0 else properties[start:end]
+
+
 def says_when_and_where_to(record: Record) -> bool:
     """True if it has what `to_timer` and RocketMQ's brokers put into each: no CRC covers properties."""
-    properties = record.properties
-    out, queue_id = find_property(properties, _OUT), find_property(properties, _REAL_QUEUE_ID)
-    is_placed = bool(find_property(properties, _REAL_TOPIC)) and bool(queue_id and queue_id.isdigit())
-    return is_placed and bool(out and out.isdigit() and len(out) <= 18) and are_whole(properties)
+    wheel_ms, topic, queue_id = _placed(record.properties)
+    is_placed = wheel_ms is not None and bool(topic) and bool(queue_id and queue_id.isdigit())
+    return is_placed and are_whole(record.properties)
 
 
 def due(record: Record, precision_ms: int) -> Due | None:
     """The slot in which a record of the timer topic comes; None if it does not say when."""
-    wheel_ms = _wheel_ms(record)
+    wheel_ms = _placed(record.properties).wheel_ms
     if wheel_ms is None:
         return None
     return _due(wheel_ms, record.store_timestamp_ms, record.properties, precision_ms)
-
-
-def _wheel_ms(record: Record) -> int | None:
-    """Time of the wheel's slot; None if the record does not say it."""
-    out = find_property(record.properties, _OUT)
-    return int(out) if out and out.isdigit() and len(out) <= 18 else None
 
 
 def plain_due(stored_ms: int, properties: bytes, precision_ms: int) -> tuple[Due, bytes] | None:
@@ -179,7 +200,7 @@ class Recall(NamedTuple):
 
 
 def is_recall(record: Record) -> bool:
-    return bool(find_property(record.properties, _DELETE_KEY))
+    return _DELETE_KEY in record.properties and bool(find_property(record.properties, _DELETE_KEY))
 
 
 def recall(record: Record) -> Recall | None:
@@ -211,9 +232,10 @@ def _key(record: Record, unique_key: bytes) -> bytes:
 def from_timer(record: Record, now_ms: int, store_host: tuple[bytes, int]) -> NewMessage | None:
     """The message that is stored when the time of `record` has come: the delivered one, or one that waits again. None
     if it does not say where to."""
-    properties, wheel_ms = record.properties, _wheel_ms(record)
-    topic = str(real_topic(record), "utf-8", "replace")
-    queue_id = find_property(properties, _REAL_QUEUE_ID) or b""
+    properties = record.properties
+    wheel_ms, topic_bytes, queue_id = _placed(properties)
+    topic = str(topic_bytes or b"", "utf-8", "replace")
+    queue_id = queue_id or b""
     if wheel_ms is None or not topic or topic in _WAITING_TOPICS or not queue_id.isdigit() or len(queue_id) > 9:
         return None
     enqueued_ms = record.store_timestamp_ms // 1000 * 1000

@@ -92,6 +92,24 @@ def test_it_comes_at_its_own_time_within_the_wheels_slot(
     assert plain_due(2000, record.properties, 1000) in (None, ((slot_ms, False), b"T"))
 
 
+@pytest.mark.parametrize(
+    "properties",
+    [
+        b"REAL_TOPIC\x01T\x02REAL_QID\x012\x02TIMER_OUT_MS\x014000\x02",
+        b"TIMER_OUT_MS\x014000\x02REAL_TOPIC\x01T\x02REAL_QID\x012\x02",
+        b"REAL_TOPIC\x01U\x02REAL_QID\x013\x02TIMER_OUT_MS\x015\x02TIMER_OUT_MS\x014000\x02REAL_QID\x012\x02REAL_TOPIC\x01T\x02",
+        b"REAL_QID\x012\x02NOT_REAL_TOPIC\x01U\x02TIMER_OUT_MS\x014000\x02REAL_TOPIC\x01T\x02MY_TIMER_OUT_MS\x015\x02",
+        b"A\x01REAL_TOPIC\x02TIMER_OUT_MS\x014000\x02REAL_QID\x012\x02REAL_TOPIC\x01T",
+    ],
+)
+def test_when_and_where_to_is_the_last_of_the_properties_of_that_name(golden: Store, properties: bytes) -> None:
+    record = replace(records(golden, TIMER_TOPIC)[0], store_timestamp_ms=2000, properties=properties)
+    message = from_timer(record, NOW_MS, HOST)
+    assert message is not None and (message.topic, message.queue_id) == ("T", 2)
+    assert due(record, 1000) == (4998, False) and says_when_and_where_to(record)
+    assert not says_when_and_where_to(replace(record, properties=properties.replace(b"REAL_QID", b"REAL_QUE")))
+
+
 def test_a_copy_that_is_made_of_bytes_alone_is_that_of_all_properties(golden: Store) -> None:
     record = records(golden, TIMER_TOPIC)[0]
     marked = encode_properties({**decode_properties(record.properties), "TIMER_ENQUEUE_MS": "1"})
