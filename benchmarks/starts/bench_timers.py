@@ -94,7 +94,6 @@ def waiting_timers(scratch: Path, count: int, rounds: int) -> dict[str, Any]:
         wait_for(writable(address), time.perf_counter())
         make_topics(address)
         empty = memory(cluster.state.node(BROKER).pid)["RssAnon MiB"]
-        idle = {"empty": _idle_share(cluster.state.node(BROKER).pid)}
         trio.run(cluster.kill, BROKER)
         directory = cluster.store(BROKER)
         arguments = ("--fill", str(directory), "--count", str(count))
@@ -114,34 +113,16 @@ def waiting_timers(scratch: Path, count: int, rounds: int) -> dict[str, Any]:
             if number < rounds:
                 trio.run(cluster.kill, BROKER)
         _settled(pid)
-        idle["with them"] = _idle_share(pid)
-        _without_scrubber(address)
-        idle["with them, without the scrubber"] = _idle_share(pid)
+        before = cpu_ms(pid)
+        time.sleep(IDLE_S)
+        idle_share = (cpu_ms(pid) - before) / IDLE_S / 1000
         trio.run(cluster.kill, BROKER)
         snapshot_bytes = (directory / "rmqha.timers").stat().st_size
     rows = [{"ms": what, **summary(values)} for what, values in taken.items()]
     show(f"{count:,} timer messages wait, n={rounds}", rows)
-    print(f"RssAnon {empty:.1f} MiB empty, {anon:.1f} with them")
-    print("idle, of a core: " + ", ".join(f"{share:.2%} {what}" for what, share in idle.items()))
+    print(f"RssAnon {empty:.1f} MiB empty, {anon:.1f} with them; idle {idle_share:.2%} of a core")
     print(f"rmqha.timers has {snapshot_bytes:,} bytes")
-    return {"count": count, "starts": rows, "empty_mib": empty, "anon_mib": anon, "idle": idle}
-
-
-def _idle_share(pid: int) -> float:
-    """CPU seconds a second, of a process that nobody asks for anything."""
-    before = cpu_ms(pid)
-    time.sleep(IDLE_S)
-    return (cpu_ms(pid) - before) / IDLE_S / 1000
-
-
-def _without_scrubber(address: str) -> None:
-    """Stop the walk that checks the whole log, whoever's messages it holds."""
-    connection = Connection(address)
-    try:
-        reply = connection.ask(Command(RequestCode.UPDATE_BROKER_CONFIG, body=b"scrubBytesPerSecond=0\n"))
-    finally:
-        connection.close()
-    assert reply.code == 0, reply
+    return {"count": count, "starts": rows, "empty_mib": empty, "anon_mib": anon, "idle_share": idle_share}
 
 
 def _settled(pid: int) -> None:

@@ -100,7 +100,7 @@ def to_timer(message: NewMessage, at_ms: int, precision_ms: int) -> NewMessage:
 
 
 class _Placed(NamedTuple):
-    """What properties say of when and where to; each None if they do not."""
+    """Time and place of a delivery, by the properties; each None if they do not say it."""
 
     wheel_ms: int | None
     topic: bytes | None
