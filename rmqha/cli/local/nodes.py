@@ -15,10 +15,8 @@ import click
 from rmqha.cli.local.launch import launch, wait_well
 from rmqha.cli.options import cluster_options, complete_node, directory_option, echo_json, output_option
 from rmqha.host.asking.shell import ask_by, open_client, sleep
-from rmqha.host.tracer import AUDIT_FILE
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.cluster_view import ClusterView
-from rmqha.ops.local.cluster_file import SECRET_FILE
 from rmqha.ops.local.cluster_state import FILE, LOCK, OWN_FILE, ClusterState, NodeRecord
 from rmqha.ops.local.supervisor import Process, send_signal, stop_all, wait_gone
 from rmqha.ops.node_log import NodeLog
@@ -156,6 +154,8 @@ def logs(state: ClusterState, node: str, follow: bool, lines: int, audit: bool) 
         return
     printed, log = state.output_path(node), state.log_path(node)
     if audit:
+        from rmqha.host.tracer import AUDIT_FILE
+
         printed = log = log.with_name(AUDIT_FILE)
         if not log.exists():
             raise UsageError(f"{node} has no audit log in {log.parent}; it keeps one with aclEnable or auditLogLevel")
@@ -215,6 +215,8 @@ def purge(directory: Path | None, yes: bool) -> None:
     """Delete the directory of a stopped cluster with all its data.
 
     Links inside are removed, never followed."""
+    from rmqha.ops.local.cluster_file import SECRET_FILE
+
     state = ClusterState.require(directory)
     with state.locked():
         alive = [node.name for node in state.nodes.values() if node.alive]
