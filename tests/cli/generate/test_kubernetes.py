@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import yaml
-from kubernetes_validate import ValidationError, validate
+from kubernetes_validate import ValidationError, utils, validate
 from kubernetes_validate.utils import all_versions
 
 import controller.server
@@ -19,6 +22,13 @@ from rmqha.cli.local.broker import read_config
 from rmqha.host.process import GRACE_MS
 
 PLAN = KubernetesOptions(namespace="mq", replicas=3)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def schemas() -> Iterator[None]:
+    """The library parses megabytes of them again for each document."""
+    with patch.object(utils, "schema_contents", cache(utils.schema_contents)):
+        yield
 
 
 def documents(plan: KubernetesOptions = PLAN) -> dict[tuple[str, str], dict[str, Any]]:

@@ -27,7 +27,7 @@ async def fill(cluster: Cluster) -> None:
     async with Producer(cluster.spec.namesrv_addresses) as producer:
         batch = [OutgoingMessage("T", bytes(4096)) for _ in range(200)]
         for _ in range(LOG_BYTES // (200 * 4096) + 1):
-            await producer.send_batch(batch, timeout_ms=10_000, require_ok=True)
+            await producer.send_batch(batch, timeout_ms=HANG_MS, require_ok=True)
 
 
 async def copy_of(cluster: Cluster, slave: str, well: Callable[[CopyState], bool]) -> CopyState:

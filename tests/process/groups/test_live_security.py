@@ -138,7 +138,7 @@ def test_a_message_that_inflates_too_far_is_a_dead_letter_and_the_next_is_read(t
     async def told() -> None:
         async with Producer(cluster.namesrv, compression="zlib") as producer:
             for body in (bytes(100_000), b"fine"):
-                await producer.send("T", body, timeout_ms=10_000, require_ok=True)
+                await producer.send("T", body, timeout_ms=HANG_MS, require_ok=True)
         async with Consumer(cluster.namesrv, "G", "T", max_body_bytes=10_000) as consumer:
             with trio.fail_after(HANG_S):
                 assert (await consumer.receive()).body == b"fine"

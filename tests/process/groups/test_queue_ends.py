@@ -25,11 +25,11 @@ async def fill(cluster: Cluster) -> None:
     """A few messages in one topic, then four files of another."""
     async with Producer(cluster.spec.namesrv_addresses) as producer:
         for number in range(IDLE_COUNT):
-            result = await producer.send("Idle", b"%d" % number, timeout_ms=10_000)
+            result = await producer.send("Idle", b"%d" % number, timeout_ms=HANG_MS)
             assert result.queue_offset >= 0
         batch = [OutgoingMessage("Busy", bytes(4096)) for _ in range(64)]
         for _ in range(4 * FILE_BYTES // (64 * 4096)):
-            await producer.send_batch(batch, timeout_ms=10_000, require_ok=True)
+            await producer.send_batch(batch, timeout_ms=HANG_MS, require_ok=True)
 
 
 async def let_old_files_go(cluster: Cluster, name: str) -> None:
@@ -86,7 +86,7 @@ async def story(cluster: Cluster) -> None:
     await until(leads, f"{new} is master", HANG_S)
     async with Producer(cluster.spec.namesrv_addresses) as producer:
         for _ in range(4):
-            result = await producer.send("Idle", b"again", timeout_ms=20_000)
+            result = await producer.send("Idle", b"again", timeout_ms=HANG_MS)
             assert result.queue_offset == ends[result.queue_id]
             ends[result.queue_id] += 1
 

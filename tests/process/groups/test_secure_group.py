@@ -40,10 +40,10 @@ async def test_a_group_that_asks_everybody_for_an_account(files: Path, tmp_path:
         await cluster.up()
         namesrv = cluster.spec.namesrv_addresses
         async with Producer(namesrv) as producer:
-            await producer.send("T", b"before", timeout_ms=10_000, require_ok=True)
+            await producer.send("T", b"before", timeout_ms=HANG_MS, require_ok=True)
             killed = await cluster.master()
             await cluster.kill(killed)
-            await producer.send("T", b"after", timeout_ms=20_000, require_ok=True)
+            await producer.send("T", b"after", timeout_ms=HANG_MS, require_ok=True)
         async with Consumer(namesrv, "G", "T") as consumer:
             assert sorted([(await consumer.receive()).body for _ in range(2)]) == [b"after", b"before"]
         async with RemotingClient(security=client_security(files)) as stranger:

@@ -12,7 +12,7 @@ from rmqha.client.consumers.message import Message
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import Producer
 from rmqha.drill.cluster import Cluster, quickstart, until
-from tests.support.patience import HANG_S
+from tests.support.patience import HANG_MS, HANG_S
 
 COUNT = 600
 MORE = 100
@@ -22,7 +22,7 @@ BODY = b"x" * 20_000
 
 async def send(producer: Producer, first: int, count: int) -> None:
     bodies = (str(number).encode() + BODY for number in range(first, first + count))
-    tally = await producer.send_many((OutgoingMessage("Reads", body) for body in bodies), timeout_ms=20_000)
+    tally = await producer.send_many((OutgoingMessage("Reads", body) for body in bodies), timeout_ms=HANG_MS)
     assert tally.acknowledged == count
 
 
