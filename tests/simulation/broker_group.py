@@ -78,6 +78,8 @@ class BrokerGroup:
         self._ground = ground
         self._controllers = controllers
         self.history = History()
+        self.given_up: set[str] = set()
+        """Keys of acknowledged messages that an operator has given up, electing a replica that lacks them."""
         self.elected: Callable[[BrokerProcess], None] = lambda broker: None
         self.told: Callable[[BrokerProcess, int], None] = lambda broker, epoch: None
         self.cut: Callable[[BrokerProcess], None] = lambda broker: None
@@ -299,6 +301,14 @@ class BrokerGroup:
         for broker in self.brokers:
             broker.config = self._controlled[broker.host]
 
+    def accepted_loss(self, end_offset: int) -> None:
+        """An operator elects a replica uncleanly whose log ends there."""
+        self.causes.disturbed()
+        self.visibility.accepted_loss(end_offset)
+        self.wholeness.accepted_loss()
+        self.take_overs.accepted_loss()
+        self.tables.accepted_loss()
+
     # --- what happens -----------------------------------------------------------------------------------------------
     def _observe(self, broker: BrokerProcess, what: str, values: dict[str, int]) -> None:
         if broker.is_static:
@@ -411,7 +421,7 @@ class BrokerGroup:
             self.consumption.verify(self.history)
         # a delayed message is answered with its place in the queue of its level
         ordered = not self.options.waits
-        found = audit(self.history, self.brokers[0], cp=self.options.cp, ordered=ordered)
+        found = audit(self.history, self.brokers[0], cp=self.options.cp, ordered=ordered, given_up=self.given_up)
         if self.options.waits:
             served = self._ground.tracer.serving_offsets
             delivered = delays.verify(self.history, self.brokers[0], served, cp=self.options.cp)

@@ -186,6 +186,8 @@ class Options:
     conversions: int = 0
     """How often an operator makes a group with controllers of a static one, or the reverse, each time with faults
     before and after."""
+    elects_stale: bool = False
+    """After the heal a replica that lacks what was acknowledged is left alone, and an operator elects it."""
     bereave: bool = False
     """After the heal the master dies, then whoever is elected, before it has done anything; both stay away."""
 

@@ -24,6 +24,7 @@ from tests.simulation.faults.conversion import Conversion
 from tests.simulation.faults.draw import Faults
 from tests.simulation.faults.quorum_faults import missing_members
 from tests.simulation.faults.rescue import Rescue
+from tests.simulation.faults.stale_election import StaleElection
 from tests.simulation.faults.strikes import Stage
 from tests.simulation.ground import Ground
 from tests.simulation.history import InvariantError
@@ -261,6 +262,9 @@ class World:
         if self.options.bereave:
             for group in self.groups:
                 self._bereave(group)
+        if self.options.elects_stale:
+            for group, rescue in zip(self.groups, self._rescues, strict=True):
+                self._elect_stale(group, rescue)
         for group in self.groups:
             group.stop_sending()
         self._until_whole(HEAL_MS, "the group did not become whole again")
@@ -333,6 +337,16 @@ class World:
         for broker in (master, *heirs):
             if not broker.alive:
                 broker.boot()
+
+    def _elect_stale(self, group: BrokerGroup, rescue: Rescue) -> None:
+        """An operator has the choice between a stale replica and none, then between two histories."""
+        self._until_whole(HEAL_MS, "the group did not become whole before its last trial")
+        prng = self._ground.prng.child(f"stale-election-{group.name}")
+        trial = StaleElection(group, self.controllers, self.scheduler, self.transport, prng, self.tracer)
+        self._until(HEAL_MS, trial.lack, "the stale election")
+        rescue.accepts_loss = True
+        self._until_whole(HEAL_MS, "the group did not become whole after the stale election")
+        self._until_all_acknowledge(HEIR_MS, complaint="after the stale election")
 
     def _until_whole(self, limit_ms: int, complaint: str) -> None:
         self._until(limit_ms, self._missing, complaint)

@@ -34,7 +34,8 @@ class Rescue:
         self._reports = reports
         self._take_back = take_back
         self._at_ms = 0
-        self._accepts_loss = False
+        self.accepts_loss = False
+        """An unclean election was asked for."""
 
     def begin(self) -> None:
         self._at_ms = self._scheduler.now_ms + PATIENCE_MS
@@ -69,11 +70,8 @@ class Rescue:
         if not any(broker.store.unclean for broker in group.members):
             return
         best = max(group.members, key=lambda item: (_last_epoch(item), item.store.max_phy_offset, item.host))
-        group.causes.disturbed()
-        group.wholeness.accepted_loss()
-        group.take_overs.accepted_loss()
-        group.tables.accepted_loss()
-        self._accepts_loss = True
+        group.accepted_loss(best.store.max_phy_offset)
+        self.accepts_loss = True
         self._tracer.event("operator", elects=best.host, end=best.store.max_phy_offset)
         group.clients[0].elect_unclean(self._controllers[0].config.peers, group.name, best)
 
@@ -94,9 +92,7 @@ class Rescue:
     def _is_repairable(self, broker: BrokerProcess) -> bool:
         """An unclean election was asked for, another leads, and its set does not hold this one."""
         masters = [item.replica.state(0) for item in self._group.members if item.alive and item.replica.is_master]
-        return self._accepts_loss and any(
-            broker.replica.broker_id not in (master.ack_union or ()) for master in masters
-        )
+        return self.accepts_loss and any(broker.replica.broker_id not in (master.ack_union or ()) for master in masters)
 
     def _replace_bad_disks(self) -> None:
         """What a store that is refused advises: remove it, and let the replica copy the group's."""

@@ -245,6 +245,9 @@ RULE_MUTATIONS: dict[str, Callable[[], Any]] = {
     "half a record stays where a master begins": lambda: patch.object(
         Store, "record_end_offset", property(lambda self: self.max_phy_offset)
     ),
+    "a replica gives way to a master elected uncleanly (ruling 4)": lambda: patch.object(
+        client, "refuse_loss", lambda found, *rest: found
+    ),
 }
 
 RULE_UNSEEN: dict[str, Callable[[], Any]] = {
@@ -263,9 +266,6 @@ RULE_UNSEEN: dict[str, Callable[[], Any]] = {
     ),
     "a leader counts itself before its disk (Raft)": lambda: patch.object(
         raft_leader, "count_commits", _one_copy_is_durable
-    ),
-    "a replica gives way to a master elected uncleanly (ruling 4)": lambda: patch.object(
-        client, "refuse_loss", lambda found, *rest: found
     ),
 }
 """Found by no run so far (docs/internals/simulation.md)."""

@@ -220,6 +220,7 @@ FOUND_BY = {
     "tables change while too few replicas are in the set (ruling 16)": "tables:7",
     "a follower commits what it has (Raft)": "snapshots:5",
     "a slave forgets that an offset was set back": "resets:6",
+    "a replica gives way to a master elected uncleanly (ruling 4)": "stale-elections:3",
 }
 """Name of the bug to the first run that finds it, as seeds.txt names runs."""
 DIRECTED = {
@@ -230,8 +231,6 @@ DIRECTED = {
     "entries of older terms are committed by count (Raft)": "tests/raft/test_mutations.py"
     "::test_the_same_story_without_the_bug",
     "a leader counts itself before its disk (Raft)": "tests/raft/test_golden.py::test_script",
-    "a replica gives way to a master elected uncleanly (ruling 4)": "tests/ha/test_unclean_election.py"
-    "::test_a_replica_killed_right_after_the_acknowledgement_refuses_to_cut_it",
     "an answer to an earlier proposal counts": "tests/ha/sets/test_sync_state_set_manager.py"
     "::test_an_answer_to_an_earlier_proposal_says_nothing_of_the_present_one",
     "an older connection of a slave counts": "tests/ha/sets/test_sync_state_set_manager.py"

@@ -200,6 +200,11 @@ def heirs(options: Options) -> Options:
     )
 
 
+def stale_elections(options: Options) -> Options:
+    """Few faults; in the end a replica that lacks what was acknowledged lives alone, and is elected uncleanly."""
+    return replace(rough(options), chaos_ms=3000, kill_broker_per_mille=50, cut_per_mille=20, elects_stale=True)
+
+
 def operators(options: Options) -> Options:
     """Masters are changed by name and the group's size by number, in the middle of the faults."""
     count = 5 if options.broker_count == 5 else 3
@@ -586,6 +591,7 @@ THEMES: dict[str, Callable[[Options], Options]] = {
     "broken": broken,
     "controllers": controllers,
     "heirs": heirs,
+    "stale-elections": stale_elections,
     "disks": disks,
     "operators": operators,
     "tables": tables,

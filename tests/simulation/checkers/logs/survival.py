@@ -3,6 +3,7 @@ that some call explains, and in an order that real time allows. In AP losses are
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rmqha.drill.history import check
@@ -29,9 +30,10 @@ class Audit:
         return Audit(*counts, self.duplicate_count + other.duplicate_count, self.lost + other.lost)
 
 
-def audit(history: History, broker: BrokerProcess, *, cp: bool, ordered: bool) -> Audit:
+def audit(history: History, broker: BrokerProcess, *, cp: bool, ordered: bool, given_up: Iterable[str] = ()) -> Audit:
     """Read the queues of a whole replica as a consumer would, and hold them against what the clients were told
-    (`rmqha.drill.history`). `ordered`: all messages are answered with their place in the queue that they end in."""
+    (`rmqha.drill.history`). `ordered`: all messages are answered with their place in the queue that they end in.
+    `given_up`: keys of messages that an operator has chosen to lose."""
     queues = {
         f"{topic} {queue_id}": [
             (item.queue_offset, item.key) for item in entries(broker, topic, queue_id) if OF_POP not in item.key
@@ -42,6 +44,7 @@ def audit(history: History, broker: BrokerProcess, *, cp: bool, ordered: bool) -
     }
     log_min = broker.store.min_phy_offset
     removed = {send.key for send in history.acked if _place(send) < log_min}
+    removed |= set(given_up)
     removed |= history.taken.difference(key for entries_of in queues.values() for _, key in entries_of)
     verdict = check(history.attempts, queues, removed=lambda attempt: attempt.key in removed)
     wrong: list[str] = []

@@ -19,6 +19,7 @@ class Visibility:
         self._pieces: list[tuple[int, int, int]] = []
         self._shown_in = 0
         """Epoch of the broker that has shown most."""
+        self._loss_accepted = False
         self._serving: dict[str, tuple[int, int]] = {}
         """(life, epoch) in which each host was last seen to serve."""
 
@@ -30,6 +31,8 @@ class Visibility:
         if not self._cp:
             return
         self._begins(broker, end)
+        if self._loss_accepted and not (broker.replica.is_master or broker.replica.is_following):
+            return  # it may hold what was given up, and says so
         start, removed_to = self._shown_to, store.min_phy_offset
         if removed_to > start and removed_to > end:
             raise InvariantError(
@@ -52,6 +55,12 @@ class Visibility:
                 f"{broker.host} serves as master of epoch {broker.replica.epoch} and shows records up to {end};"
                 f" consumers have seen up to {self._shown_to}"
             )
+
+    def accepted_loss(self, end_offset: int) -> None:
+        """An operator elected uncleanly a replica whose log ends there."""
+        self._pieces = [piece for piece in self._pieces if piece[1] <= end_offset]
+        self._shown_to = self._pieces[-1][1] if self._pieces else 0
+        self._loss_accepted = True
 
     def verify(self, broker: BrokerProcess) -> None:
         """At the end, on a replica that is whole."""
