@@ -332,6 +332,8 @@ class Requests:
         )
         if isinstance(result, Refusal):
             self._refuse(asked, result)
+        elif result is None:
+            self._leadership.answer(asked, asked.command.reply())
         else:
             self._leadership.propose(Proposal(name, (result,), (asked,)))
 

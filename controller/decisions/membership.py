@@ -301,9 +301,9 @@ def clean_brokers(
     is_alive: Callable[[BrokerId], bool],
     end_of: Callable[[BrokerId], LogEnd],
     at_ms: int = 0,
-) -> BrokersCleaned | Refusal:
-    """`ids_text` is "1;2", empty for the whole group. Living replicas are refused unless `clean_living`. `end_of`: a
-    replica's log as last reported. `at_ms`: the wall clock, for people."""
+) -> BrokersCleaned | Refusal | None:
+    """`ids_text` is "1;2", empty for the whole group; None if the group has none of these any more. Living replicas are
+    refused unless `clean_living`. `end_of`: a replica's log as last reported. `at_ms`: the wall clock, for people."""
     if group is None:
         return Refusal(ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA, f"there is no group {broker_name}")
     try:
@@ -312,12 +312,10 @@ def clean_brokers(
         return Refusal(
             ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA, f"{ids_text!r} is not a list of ids such as 1;2"
         )
-    for broker_id in ids:
-        if broker_id not in group.replicas:
-            return Refusal(
-                ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA, f"{broker_name} has no replica {broker_id}"
-            )
-    chosen = tuple(sorted(BrokerId(broker_id) for broker_id in set(ids))) or tuple(group.replicas)
+    asked = {BrokerId(broker_id) for broker_id in ids} if ids else group.replicas.keys()
+    chosen = tuple(sorted(asked & group.replicas.keys()))
+    if ids and not chosen:
+        return None
     living = [broker_id for broker_id in chosen if is_alive(broker_id)]
     if living and not clean_living:
         return Refusal(

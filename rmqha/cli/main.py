@@ -10,6 +10,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -91,6 +92,9 @@ SERVERS = {
     "controller": "Run a controller.",
 }
 """Help lines of the commands that come by entry point."""
+
+OTHER_NAMES: dict[tuple[str, ...], tuple[str, ...]] = {("migrate", "acl"): ("acl", "migrate")}
+"""Commands that are looked for under these words, unless the second is a file's name here."""
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Local cluster": ("up", "down", "status", "start", "stop", "kill", "logs", "purge"),
@@ -187,6 +191,9 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        words = tuple(args[:2])
+        if words in OTHER_NAMES and not Path(args[1]).exists():
+            args = [*OTHER_NAMES[words], *args[2:]]
         if args[0] not in self.list_commands(ctx) and not args[0].startswith("-"):
             raise UsageError(
                 f"there is no command {args[0]!r}{nearest(args[0], self.list_commands(ctx))}; see rmqha --help"

@@ -22,6 +22,7 @@ from rmqha.model.message import (
     OP_TOPIC,
     RETRY_PREFIX,
     REVIVE_TOPIC_PREFIX,
+    ROCKSDB_TRANSACTION_TOPICS,
     TIMER_TOPIC,
 )
 
@@ -39,9 +40,8 @@ MIXED_TOPICS = frozenset(
     {
         SCHEDULE_TOPIC,
         HALF_TOPIC,
-        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
         OP_TOPIC,
-        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+        *ROCKSDB_TRANSACTION_TOPICS,
         CHECK_MAX_TOPIC,
         TIMER_TOPIC,
     }

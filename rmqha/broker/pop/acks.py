@@ -12,7 +12,7 @@ import binascii
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from rmqha.broker.pop.checkpoint import REVIVE_QUEUE_COUNT, Ack, CheckPoint, InOrder, bits_to_offsets
+from rmqha.broker.pop.checkpoint import Ack, CheckPoint, InOrder, bits_to_offsets
 from rmqha.broker.pop.counts import PopCounts
 from rmqha.broker.pop.order_info import OTHER_POP, STALE
 from rmqha.broker.pop.order_table import OrderTable
@@ -26,7 +26,7 @@ from rmqha.ha.action import AckStatus
 from rmqha.model.code import SEE_FAQ, RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import UsageError
-from rmqha.model.message import TIMER_TOPIC
+from rmqha.model.message import REVIVE_QUEUE_COUNT, TIMER_TOPIC
 from rmqha.model.offset import QueueOffset
 from rmqha.port import Clock
 from rmqha.store.log.record import Host, NewMessage

@@ -17,6 +17,7 @@ from rmqha.model.message import (
     PROPERTY_TAGS,
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_UNIQUE_KEY,
+    REVIVE_QUEUE_COUNT,
     encode_properties,
     find_property,
 )
@@ -25,7 +26,6 @@ from rmqha.wire import lenient_json
 
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 """Under this name a consumer offset says which entry of a revive queue was worked off last."""
-REVIVE_QUEUE_COUNT = 8
 CHECKPOINT_TAG, ACK_TAG, BATCH_ACK_TAG = "ck", "ack", "bAck"
 ORDER_TAG = "rmqhaOrder"
 """Tag of our own: RocketMQ's brokers pass over an entry of the revive topic whose tag they do not know."""

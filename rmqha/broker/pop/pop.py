@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from rmqha.broker.pop.checkpoint import MAX_COUNT, REVIVE_QUEUE_COUNT, CheckPoint
+from rmqha.broker.pop.checkpoint import MAX_COUNT, CheckPoint
 from rmqha.broker.pop.counts import PopCounts
 from rmqha.broker.pop.order_info import OrderInfo
 from rmqha.broker.pop.order_table import OrderTable
@@ -38,6 +38,7 @@ from rmqha.model.message import (
     PROPERTY_CRC32,
     PROPERTY_ORIGIN_GROUP,
     PROPERTY_POP_CK,
+    REVIVE_QUEUE_COUNT,
     TIMER_TOPIC,
     decode_properties,
     encode_properties,

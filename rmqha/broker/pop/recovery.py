@@ -15,7 +15,6 @@ from rmqha.broker.pop.checkpoint import (
     CHECKPOINT_TAG,
     ORDER_TAG,
     REVIVE_GROUP,
-    REVIVE_QUEUE_COUNT,
     CheckPoint,
     InOrder,
     is_of_pop,
@@ -24,7 +23,7 @@ from rmqha.broker.pop.checkpoint import (
 from rmqha.broker.pop.positions import PopPositions, PopQueue
 from rmqha.broker.tables.offsets import OffsetTable
 from rmqha.model.error import DamagedError, RemoteProtocolError
-from rmqha.model.message import PROPERTY_TAGS, TIMER_TOPIC, are_whole, find_property
+from rmqha.model.message import PROPERTY_TAGS, REVIVE_QUEUE_COUNT, TIMER_TOPIC, are_whole, find_property
 from rmqha.port import Tracer
 from rmqha.store.integrity.damage import DamageTable
 from rmqha.store.log.record import Record
@@ -77,6 +76,11 @@ class PopRecovery:
         """(topic's place, queue id, next entry, end) of what is still to be looked at."""
         self._raised_count = 0
         self._marked_at_ms = 0
+
+    @property
+    def is_marked(self) -> bool:
+        """True if a master of this group has popped, and told it with its offsets."""
+        return self._offsets.query(REVIVE_GROUP, TIMER_TOPIC, 0) is not None
 
     def role_changed(self) -> None:
         self.is_done = False
@@ -152,7 +156,8 @@ class PopRecovery:
         self._marked_at_ms = now_ms
         first = self._positions.first_timer_offset()
         mark = self._log.queue_range(TIMER_TOPIC, 0)[1] if first is None else first
-        if mark > (self._offsets.query(REVIVE_GROUP, TIMER_TOPIC, 0) or 0):
+        known = self._offsets.query(REVIVE_GROUP, TIMER_TOPIC, 0)
+        if known is None or mark > known:
             self._offsets.commit(REVIVE_GROUP, TIMER_TOPIC, 0, mark)
 
 

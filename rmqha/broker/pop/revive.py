@@ -16,7 +16,6 @@ from typing import NamedTuple, Protocol
 from rmqha.broker.pop.checkpoint import (
     ACK_INTERVAL_MS,
     REVIVE_GROUP,
-    REVIVE_QUEUE_COUNT,
     Ack,
     CheckPoint,
     InOrder,
@@ -38,6 +37,7 @@ from rmqha.model.message import (
     PROPERTY_CRC32,
     PROPERTY_FIRST_POP_TIME,
     PROPERTY_ORIGIN_GROUP,
+    REVIVE_QUEUE_COUNT,
     SYS_FLAG_INNER_BATCH,
     are_whole,
     decode_properties,
@@ -240,6 +240,11 @@ class ReviveService:
                 self._repeated_until_ms = max(self._repeated_until_ms, found.due_ms)
                 is_last = is_last or found.due_ms - ACK_INTERVAL_MS < self._repeated_from_ms
         return -1 if is_last else first - 1
+
+    @property
+    def has_entries(self) -> bool:
+        """True if a checkpoint or an acknowledgement has ever come to its time, or a group has read in order."""
+        return any(self._end(queue_id) for queue_id in range(REVIVE_QUEUE_COUNT))
 
     def lags(self) -> list[tuple[int, int]]:
         """Entries that are not read, and the time (ms) by which the first checkpoint is late, by revive queue; [] for a

@@ -22,7 +22,7 @@ from rmqha.broker.tables.offsets import OffsetTable
 from rmqha.broker.tables.topics import TopicTable
 from rmqha.model.code import RequestCode
 from rmqha.model.config.servers import BrokerConfig
-from rmqha.model.message import REVIVE_TOPIC_PREFIX
+from rmqha.model.message import REVIVE_QUEUE_COUNT, REVIVE_TOPIC_PREFIX
 from rmqha.port import Clock, Disk, Tracer
 from rmqha.store.log.record import Host
 from rmqha.store.store import Store
@@ -62,11 +62,12 @@ class PopServices:
         self._store = store
         self._shell = shell
         self.counts = PopCounts()
-        self._is_wanted = False
-        """Somebody pops, or asks if there is anything."""
+        revive_topic = REVIVE_TOPIC_PREFIX + config.broker_cluster_name
+        self._has_popped = False
+        """Somebody pops, or asks if there is anything; or has done so, as the log or the offsets tell."""
+        self._revive_entries = frozenset((revive_topic, queue_id) for queue_id in range(REVIVE_QUEUE_COUNT))
         self.orders = OrderTable(disk)
         self.findings = self.orders.findings
-        revive_topic = REVIVE_TOPIC_PREFIX + config.broker_cluster_name
         self.positions = PopPositions(offsets)
         self.recovery = PopRecovery(
             store, offsets, self.positions, tracer, revive_topic, config.broker_name, self._recovered
@@ -157,13 +158,17 @@ class PopServices:
         self.orders.clear()
 
     def dispatched(self, grown: Iterable[tuple[str, int]]) -> None:
+        if not self._has_popped and not self._revive_entries.isdisjoint(grown):
+            self._shell.wake_schedule()
         self.pop.dispatched(grown)
 
     @property
     def is_stepping(self) -> bool:
-        """False while nobody has ever popped, or this is no master that serves."""
-        has_popped = self._is_wanted or self._topics.get(self.revive.revive_topic) is not None
-        return has_popped and self._driver.is_serving
+        """False while nobody has ever popped, as far as is known, or this is no master that serves."""
+        if not self._driver.is_serving:
+            return False
+        self._has_popped = self._has_popped or self.recovery.is_marked or self.revive.has_entries
+        return self._has_popped
 
     def step(self) -> None:
         """Look for checkpoints of before, and for messages whose time is up. Raises StoreError."""
@@ -189,7 +194,7 @@ class PopServices:
         self.pop.polls.closed(channel)
 
     def _is_recovering(self) -> bool:
-        self._is_wanted = True
+        self._has_popped = True
         if not self.recovery.is_done and self.recovery.step():
             self._shell.wake_schedule()
         return not self.recovery.is_done

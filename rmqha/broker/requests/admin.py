@@ -253,7 +253,6 @@ class AdminRequests:
                 "commitLogMaxOffset": str(store.max_phy_offset),
                 "commitLogMinOffset": str(store.min_phy_offset if store.max_phy_offset else -1),
                 "dispatchBehindBytes": str(store.dispatch_behind_bytes),
-                "indexBehindBytes": str(store.index.behind_bytes),
                 "remainTransientStoreBufferNumbs": str(store.free_buffer_count),
                 "remainHowManyDataToFlush": f"{store.max_phy_offset - store.synced_offset} B",
                 "earliestMessageTimeStamp": str(self.earliest_at_ms()),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
-from rmqha.broker.requests.change_gate import MAX_WAITING_COUNT, ChangeGate
+from rmqha.broker.requests.change_gate import ChangeGate
 from rmqha.broker.requests.request import (
     Channel,
     Feed,
@@ -314,14 +314,11 @@ class TableRequests:
 
 
 def _members(command: Command, name: str) -> list[dict[str, Any]]:
-    """The objects of a list in the body. Raises RequestError."""
+    """The objects of a list in the body, whose size `rmqha.wire.body_bound` bounds. Raises RequestError."""
     body = lenient_json.loads(command.body, is_strict=True)
     found = body.get(name) if isinstance(body, dict) else None
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"the body of request {command.code} has no list {name}")
-    if len(found) > MAX_WAITING_COUNT:
-        remark = f"{name} has {len(found)} entries; at most {MAX_WAITING_COUNT} are taken at a time"
-        raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
     return found
 
 

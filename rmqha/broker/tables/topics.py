@@ -20,7 +20,9 @@ from rmqha.model.message import (
     HALF_TOPIC,
     OP_TOPIC,
     REPLY_TOPIC_POSTFIX,
+    REVIVE_QUEUE_COUNT,
     REVIVE_TOPIC_PREFIX,
+    ROCKSDB_TRANSACTION_TOPICS,
     TIMER_TOPIC,
 )
 from rmqha.model.quota import TokenBucket
@@ -45,6 +47,9 @@ _GRANTS_ALL = PERM_READ | PERM_WRITE
 DEFAULT_TOPIC = "TBW102"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+BENCHMARK_TOPIC = "BenchmarkTest"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+SYNC_MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 DELETED = "rmqhaDeletedTopics"
 _TABLE = "topicConfigTable"
 
@@ -61,16 +66,17 @@ BROKER_ONLY_TOPICS = frozenset(
     {
         SCHEDULE_TOPIC,
         HALF_TOPIC,
-        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
         OP_TOPIC,
-        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+        *ROCKSDB_TRANSACTION_TOPICS,
         CHECK_MAX_TOPIC,
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
         TIMER_TOPIC,
     }
 )
 """Clients may not send to these, nor to any that `is_broker_only` says."""
+SYSTEM_NAMES = BROKER_ONLY_TOPICS | {DEFAULT_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC, "CHECKPOINT_TOPIC"}
+"""System topics whether a broker has them or not. The last is one of Apache's queues in RocksDB."""
 TRANSACTION_TOPICS = (HALF_TOPIC, OP_TOPIC)
 """In every table from the beginning: a slave of Apache's drops topics that its master does not have, and one that was
 master and lacks the first hangs for 90 s in its change to slave."""
@@ -193,7 +199,7 @@ class TopicTable:
         self.configure(config)
         for topic in _system_topics(config):
             self._topics[topic.name] = topic
-        self.system_topics = BROKER_ONLY_TOPICS | self._topics.keys()
+        self.system_topics = SYSTEM_NAMES | self._topics.keys()
         found = config_table.load(disk, "topics", _parse, (_TABLE, DELETED))
         self.findings, self._unknown = found.findings, found.unknown
         if found.version != DataVersion():
@@ -528,15 +534,21 @@ def refusal_to_send(name: str) -> tuple[ResponseCode, str] | None:
 
 
 def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
+    """Those that Apache's broker makes at its start, in the same shapes, though some are of features of its own: tools
+    count topics, and a slave of Apache's drops those that its master lacks."""
     inherit = PERM_READ | PERM_WRITE | PERM_INHERIT
     level_count = len(parse_delay_levels(config.message_delay_level))
     topics = [
         TopicConfig(SELF_TEST_TOPIC, 1, 1),
+        TopicConfig(OFFSET_MOVED_TOPIC, 1, 1),
+        TopicConfig(BENCHMARK_TOPIC, MAX_QUEUE_COUNT, MAX_QUEUE_COUNT),
         TopicConfig(SCHEDULE_TOPIC, level_count, level_count),
-        *(TopicConfig(name, 1, 1) for name in TRANSACTION_TOPICS),
+        *(TopicConfig(name, 1, 1) for name in (*TRANSACTION_TOPICS, *ROCKSDB_TRANSACTION_TOPICS)),
         TopicConfig(config.broker_cluster_name, 16, 16, inherit),
         TopicConfig(config.broker_name, 1, 1, inherit),
         TopicConfig(config.broker_cluster_name + REPLY_TOPIC_POSTFIX, 1, 1),
+        TopicConfig(REVIVE_TOPIC_PREFIX + config.broker_cluster_name, REVIVE_QUEUE_COUNT, REVIVE_QUEUE_COUNT),
+        TopicConfig(SYNC_MEMBER_TOPIC_PREFIX + config.broker_name, 1, 1, PERM_INHERIT),
     ]
     if config.timer_wheel_enable:
         topics.append(TopicConfig(TIMER_TOPIC, 1, 1))

@@ -51,8 +51,6 @@ def migrate(directories: tuple[Path, ...], only_check: bool, target: str, output
 
     Exit code: 0 the group may be switched without a loss, 1 something must be settled first, 2 cannot read.
     """
-    if str(directories[0]) == "acl" and not directories[0].exists():
-        raise UsageError("rmqha migrate looks at stores; rmqha acl migrate FILE makes users and policies of accounts")
     if len({path.resolve() for path in directories}) < len(directories):
         raise UsageError("a directory is given twice; give each member of the group once")
     with progress_bar("comparing") as progress:

@@ -323,7 +323,10 @@ _BROKER = (
         "consumers that broadcast keep their offsets themselves",
         "broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond enableBroadcastOffsetStore",
     ),
-    _ignored("topics of the servers are made when they are first used", "brokerTopicEnable clusterTopicEnable"),
+    _ignored(
+        "topics named as the cluster and the broker are always there, readable and writable",
+        "brokerTopicEnable clusterTopicEnable",
+    ),
     _ignored("another topic for traces is one like any other: make it", "msgTraceTopicName"),
     _ignored("deleting a topic leaves the retry topics of its groups", "clearRetryTopicWhenDeleteTopic"),
     _ignored("replicas are cleaned by an operator: rmqha remove", "cleanOfflineBrokerInterval"),

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from rmqha.broker.requests.change_gate import MAX_WAITING_COUNT
 from rmqha.broker.tables import offset_places, offsets
 from rmqha.broker.tables.config_table import DataVersion
 from rmqha.broker.tables.groups import default_group
@@ -41,6 +40,8 @@ CONNECTION_COUNT = 20_000
 """As many as a port takes."""
 CLIENT_GROUP_COUNT = 200
 """Groups of one connection."""
+LISTED_COUNT = 1500
+"""Topics or groups of a list that mqadmin sends: as many as the bounds of bodies let pass."""
 
 FIELDS = {
     "beginTimestamp": "0",
@@ -114,10 +115,10 @@ BODIES: dict[int, bytes] = {
     _C.UNLOCK_BATCH_MQ: dumps(_LOCKS),
     _C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: dumps({"groupName": "G", "retryMaxTimes": 3}),
     _C.UPDATE_AND_CREATE_TOPIC_LIST: dumps(
-        {"topicConfigList": [{"topicName": f"topic-{n:06d}", "perm": 4} for n in range(MAX_WAITING_COUNT)]}
+        {"topicConfigList": [{"topicName": f"topic-{n:06d}", "perm": 4} for n in range(LISTED_COUNT)]}
     ),
     _C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: dumps(
-        {"groupConfigList": [{"groupName": f"group-{n:06d}", "retryMaxTimes": 3} for n in range(MAX_WAITING_COUNT)]}
+        {"groupConfigList": [{"groupName": f"group-{n:06d}", "retryMaxTimes": 3} for n in range(LISTED_COUNT)]}
     ),
     _C.CHECK_CLIENT_CONFIG: dumps({"clientId": "c", "group": "G", "subscriptionData": {"topic": "T"}}),
 }

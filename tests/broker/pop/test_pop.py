@@ -423,6 +423,46 @@ def test_a_stop_in_order_keeps_what_is_in_flight(make_broker: Callable[..., Brok
     assert bodies(pop(broker)) == [b"b"]
 
 
+def test_a_broker_works_for_pops_only_if_somebody_has_popped(make_broker: Callable[..., Broker]) -> None:
+    """The revive topic, which is always there, says nothing of it."""
+    broker = make_broker().start()
+    send(broker, b"a")
+    later(broker, 2000)
+    assert broker.core.topics.get(REVIVE) is not None
+    told = [broker.core.pops.is_stepping]
+    pop(broker)
+    told.append(broker.core.pops.is_stepping)
+    later(broker, 2000)
+    broker.close()
+    told.append(make_broker().start().core.pops.is_stepping)
+    assert told == [False, True, True], "the offsets tell the next one"
+
+
+def test_what_a_master_popped_before_it_was_killed_comes_again_though_nobody_pops(
+    make_broker: Callable[..., Broker],
+) -> None:
+    """The offsets, which tell that it has popped, were not written: the log tells it when the time has come."""
+    broker = make_broker().start()
+    send(broker, b"a")
+    pop(broker)
+    broker.store.close()
+    broker.open = False
+    broker = make_broker().start()
+    assert not broker.core.pops.is_stepping
+    later(broker, INVISIBLE_MS + 5000)
+    assert broker.core.pops.revive.revived_count == 1
+
+
+def test_a_broker_that_sleeps_is_woken_by_the_first_checkpoint(make_broker: Callable[..., Broker]) -> None:
+    """Nothing but its timers moved it before."""
+    broker = make_broker().start()
+    woken = broker.shell.woken["schedule"]
+    broker.core.dispatched([("T", 0), ("rmq_sys_REVIVE_LOG_other", 1)])
+    assert broker.shell.woken["schedule"] == woken
+    broker.core.dispatched([("T", 0), (REVIVE, 7)])
+    assert broker.shell.woken["schedule"] == woken + 1
+
+
 def test_the_offset_of_the_revive_group_is_that_of_the_last_entry_that_is_worked_off(broker: Broker) -> None:
     send(broker, b"a")
     given = pop(broker)

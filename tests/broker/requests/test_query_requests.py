@@ -119,10 +119,10 @@ def test_what_mqadmin_asked_a_real_broker(broker: Broker) -> None:
     assert asked >= 2
 
 
-def test_runtime_info_says_how_far_behind_the_index_is(broker: Broker) -> None:
+def test_runtime_info_says_how_far_behind_the_queues_are_and_not_the_index(broker: Broker) -> None:
+    """Which is a metric: mqadmin brokerStatus prints whatever the answer has."""
     put(broker, b"1", KEYS="a")
-    behind = broker.store.index.behind_bytes
-    assert behind == broker.store.dispatched_offset > 0
+    assert broker.store.index.behind_bytes == broker.store.dispatched_offset > 0
     reply = broker.ask(Command(RequestCode.GET_BROKER_RUNTIME_INFO))
-    assert f'"indexBehindBytes":"{behind}"'.encode() in bytes(reply.body)
+    assert b"index" not in bytes(reply.body)
     assert b'"dispatchBehindBytes":"0"' in bytes(reply.body)

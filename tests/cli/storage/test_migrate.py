@@ -82,7 +82,23 @@ def test_what_cannot_be_compared_is_one_sentence_and_exit_code_2(
         assert words in said and said.count("\n") == 1
 
 
-def test_accounts_are_another_commands_matter(capsys: pytest.CaptureFixture[str]) -> None:
+def test_accounts_are_converted_by_acl_migrate_under_this_name_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("plain_acl.yml").write_text("accounts:\n- {accessKey: anne-key, secretKey: anne-secret, admin: true}\n")
+    Path("plain_acl.yml").chmod(0o600)
+    told = []
+    for words in (["acl", "migrate"], ["migrate", "acl"]):
+        with pytest.raises(SystemExit) as stopped:
+            main([*words, "plain_acl.yml", "--dry-run"])
+        assert stopped.value.code == 0
+        told.append(capsys.readouterr().out)
+    assert told[0] == told[1] and "anne-key" in told[0]
+    Path("acl").mkdir()
     with pytest.raises(SystemExit) as stopped:
-        main(["migrate", "acl", "plain_acl.yml"])
-    assert stopped.value.code == 2 and "rmqha acl migrate FILE makes users" in capsys.readouterr().err
+        main(["migrate", "--check", "acl", "acl"])
+    assert stopped.value.code == 2 and "is given twice" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["migrate", "acl"])
+    assert "is no message store" in capsys.readouterr().err

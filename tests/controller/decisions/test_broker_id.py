@@ -166,7 +166,7 @@ def test_registration_with_nonsense_is_refused(request_: ReplicaRegistration) ->
         ("", False, (), (1, 2, 3)),
         ("2", False, (2,), None),
         ("2", True, (2,), (2,)),
-        ("9", False, (), None),
+        ("9;2", False, (), (2,)),
         ("x", False, (), None),
     ],
 )
@@ -230,6 +230,11 @@ def test_epochs_come_before_ends() -> None:
     ):
         assert lacking_bytes(own, LogEnd(Epoch(epoch), PhyOffset(end))) == lacking
     assert bytes_at_stake(own, []) == 0
+
+
+def test_cleaning_what_the_group_does_not_have_changes_nothing() -> None:
+    """As with Apache's: who asks once more because an answer was lost gets the same one."""
+    assert clean_brokers(make_group(3), "g", "9", False, lambda _: True, lambda _: NO_LOG) is None
 
 
 def test_clean_of_an_unknown_group() -> None:

@@ -7,8 +7,9 @@ import time
 from rmqha.model.code import RequestCode
 from tests.interop.lab.lab import CLUSTER, GROUP, Lab, Node
 from tests.interop.lab.processes import call, log_bytes, until
+from tests.support.patience import HANG_S
 
-TIMEOUT_S = 90
+TIMEOUT_S = HANG_S
 
 
 def whole_set(lab: Lab, *nodes: Node) -> None:

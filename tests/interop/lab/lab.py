@@ -13,12 +13,13 @@ from rmqha.wire.lenient_json import dumps
 from tests.interop.lab.java import Java
 from tests.interop.lab.mqadmin import MqAdmin
 from tests.interop.lab.processes import Process, accepts, ask_json, call, ours, until, write_properties
+from tests.support.patience import HANG_S
 
 CLUSTER, GROUP = "interop", "broker-a"
 FILE_BYTES = 4 * 1024 * 1024
 """Size of a CommitLog file, so that a test sees several of them."""
 QUEUE_FILE_BYTES = 6000 * 20
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = HANG_S
 PORTS_PER_LAB = 60
 
 OUR_BROKER = {
@@ -221,7 +222,7 @@ class Lab:
         return self.start(f"{main.lower()}-{self._client_count}", command)
 
     def mqadmin(
-        self, *arguments: str, timeout_s: float = 60, settings: dict[str, str] | None = None
+        self, *arguments: str, timeout_s: float = HANG_S, settings: dict[str, str] | None = None
     ) -> tuple[int, str, str]:
         """(exit code, standard output, standard error) of Apache's own command; with `settings` in a JVM of its own."""
         if not settings:

@@ -17,10 +17,10 @@ from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.error import RmqhaError
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
+from tests.support.patience import HANG_S
 
 POLL_S = 0.1
-END_TIMEOUT_S = 25
-CALL_TIMEOUT_MS = 3000
+CALL_TIMEOUT_MS = 10_000
 
 
 class Process:
@@ -81,7 +81,7 @@ class Process:
         """SIGTERM and wait; the exit code."""
         if self.alive:
             self._process.send_signal(signal.SIGTERM)
-        return self.wait(END_TIMEOUT_S)
+        return self.wait(HANG_S)
 
 
 def ours(command: str, config: Path) -> list[str]:

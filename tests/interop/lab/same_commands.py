@@ -60,21 +60,8 @@ JAVA_KEYS = {
     "timerWheelEnable": "true",
 }
 """Keys without which Apache's broker refuses users and policies, and deleteTopic fails."""
-LACKING_TOPICS = frozenset(
+LACKING_GROUPS = frozenset(
     {
-        "BenchmarkTest",
-        "OFFSET_MOVED_EVENT",
-        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
-        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
-        "rmq_sys_REVIVE_LOG_interop",
-        "rmq_sys_SYNC_BROKER_MEMBER_broker-a",
-    }
-)
-"""Of Apache's own features that our brokers do not have."""
-LACKING_AT_THE_START = frozenset(
-    {
-        "CHECKPOINT_TOPIC",
-        "RMQ_SYS_TRACE_TOPIC",
         "CID_ONS-HTTP-PROXY",
         "CID_ONSAPI_OWNER",
         "CID_ONSAPI_PERMISSION",
@@ -84,7 +71,7 @@ LACKING_AT_THE_START = frozenset(
         "SELF_TEST_C_GROUP",
     }
 )
-"""System topics and groups that Apache's brokers list before anybody uses them."""
+"""Groups that Apache's brokers list before anybody uses them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +137,6 @@ class Asker:
         self.lab = laboratory.lab
         self.brokers = laboratory.brokers
         self.answers: dict[str, str] = {}
-        self._lacking_count = 0
         self._consumer: Process | None = None
         self.names = {self.lab.name_server: "NAME-SERVER", self.lab.controller: "CONTROLLER"}
         for number, broker in enumerate(self.brokers, 1):
@@ -209,8 +195,6 @@ class Asker:
 
         until(f"{line} is answered", has_answered, TIMEOUT_S)
         text = texts[-1]
-        if line == "topicList":
-            self._lacking_count = len(LACKING_TOPICS.intersection(text.split()))
         while line in self.answers:
             line += " again"
         self.answers[line] = self._masked(arguments[0], text)
@@ -222,14 +206,10 @@ class Asker:
         text = re.sub(r"\b7F000001([0-9A-F]{8})([0-9A-F]{16})\b", self._place, text)
         for pattern, mask in (*MASKS, *COMMAND_MASKS.get(command, ())):
             text = re.sub(pattern, mask, text, flags=re.M)
-        if command in ("wipeWritePerm", "addWritePerm"):
-            text = re.sub(r"(?<= OK, )\d+$", lambda found: str(max(0, int(found[0]) - self._lacking_count)), text)
         if command in SORTED:
-            lines = {line.strip() for line in text.splitlines()}
-            text = "\n".join(sorted(line for line in lines if line.split(" ")[-1] not in LACKING_TOPICS))
+            text = "\n".join(sorted({line.strip() for line in text.splitlines()}))
         if command == "call" and "\n" in text:
-            lacking = LACKING_TOPICS | LACKING_AT_THE_START
-            lines = {line for line in text.splitlines() if not lacking.intersection(re.split(r"[ @:]", line))}
+            lines = {line for line in text.splitlines() if not LACKING_GROUPS.intersection(re.split("[ @:]", line))}
             text = "\n".join(sorted(lines))
         if command in SORTED_PARTS:
             text = "\n\n".join(sorted(text.strip().split("\n\n")))
@@ -307,9 +287,6 @@ def prepared(asker: Asker) -> dict[str, str]:
     return words | {"OFFSET_ID": offset_id, "UNIQUE_KEY": unique_key, "CLIENT_ID": client_id}
 
 
-FIRST_MINUTE_S = 90
-
-
 def tells_put_times(broker: Node) -> bool:
     """Apache's broker says "null" in its first minute, on which its exporter fails."""
     table = ask_json(broker.address, RequestCode.GET_BROKER_RUNTIME_INFO).get("table", {})
@@ -322,7 +299,7 @@ def answers(laboratory: Laboratory) -> tuple[dict[str, str], str]:
     words = prepared(asker)
     for line in COMMANDS:
         if line == "call exporter":
-            until("all tell how long puts took", lambda: all(map(tells_put_times, asker.brokers)), FIRST_MINUTE_S)
+            until("all tell how long puts took", lambda: all(map(tells_put_times, asker.brokers)), TIMEOUT_S)
         asker.ask(line, words)
     status = asker.raw("brokerStatus", "-b", laboratory.master.address)
     lab, target = laboratory.lab, laboratory.brokers[1]

@@ -18,6 +18,7 @@ from tests.interop.lab.lab import Lab
 from tests.interop.lab.other_commands import COMMANDS, ENDLESS, OtherAnswers, begun
 from tests.interop.lab.processes import Process, call, ours
 from tests.interop.lab.same_commands import opened
+from tests.support.patience import HANG_S
 from tools.compatibility_doc import COMMANDS as OTHERWISE
 from tools.compatibility_doc import NOBODY, Outcome, command_names, request_names, unserved
 
@@ -33,7 +34,6 @@ SAME_HERE = {
 }
 """Line of a command that does otherwise → why this line prints the same."""
 SAYS = {
-    "cleanBrokerMetadata": (r"CODE: 2009 ", r"metadata from controller success"),
     # Apache's looks for the topic that only it has made
     "remappingStaticTopic": (r"RemappingStaticTopicSubCommand command failed", r"mapping data is written"),
 }
@@ -57,7 +57,7 @@ def laboratories(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 def test_the_lists_are_those_of_apaches_jars(java: Java, tmp_path: Path) -> None:
     process = Process("names", java.command("Names"), tmp_path)
-    assert process.wait(60) == 0, process.tail()
+    assert process.wait(HANG_S) == 0, process.tail()
     words = [line.split() for line in process.lines()]
     assert {int(line[2]): line[1] for line in words if line[0] == "CODE"} == request_names()
     assert sorted(line[1] for line in words if line[0] == "COMMAND") == command_names()
@@ -117,7 +117,7 @@ def test_files_that_apaches_servers_have_written_start_ours(laboratories: list[O
         path = lab.scratch / f"{name}-for-ours.conf"
         path.write_text(written + ("haSecurity=open\n" if server == "broker" else ""))
         checked = subprocess.run(
-            [*ours(server, path), "--check"], capture_output=True, text=True, check=False, timeout=60
+            [*ours(server, path), "--check"], capture_output=True, text=True, check=False, timeout=HANG_S
         )
         assert checked.returncode == 0, checked.stderr
 

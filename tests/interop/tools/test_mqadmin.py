@@ -227,8 +227,8 @@ def test_elect_master_moves_the_mastership(admin: Admin) -> None:
     assert re.search(rf"^#BrokerMasterAddr\t{re.escape(brokers[target])}$", text, re.M), text
     shown = admin.at_controller("getSyncStateSet", "-b", "broker-a")
     assert re.search(rf"^#MasterAddr\t{re.escape(brokers[target])}$", shown, re.M), shown
-    sent = admin.at_name_server("sendMessage", "-t", TOPIC, "-p", "after", "-b", "broker-a", "-i", "0")
-    assert "SEND_OK" in sent
+    after = ("sendMessage", "-t", TOPIC, "-p", "after", "-b", "broker-a", "-i", "0", "-n", admin.cluster.namesrv)
+    until("the new master takes messages", lambda: "SEND_OK" in admin.lab.mqadmin(*after)[1], TIMEOUT_S)
 
 
 def test_clean_broker_metadata(admin: Admin) -> None:
@@ -242,10 +242,13 @@ def test_clean_broker_metadata(admin: Admin) -> None:
     node = addresses[brokers[gone]]
     assert admin.cluster.rmqha("kill", node).returncode == 0
     # the controller calls it dead when its connection closes and its port refuses
-    for _ in range(20):
-        _, text, errors = admin.lab.mqadmin(*clean, "-n", admin.cluster.namesrv)
-        if "are alive" not in text + errors:
-            break
-    assert "clear broker" in text and "success" in text, text + errors
+    said = []
+
+    def is_taken_for_dead() -> bool:
+        said.append(" ".join(admin.lab.mqadmin(*clean, "-n", admin.cluster.namesrv)[1:]))
+        return "are alive" not in said[-1]
+
+    until("the controller takes it for dead", is_taken_for_dead, TIMEOUT_S)
+    assert "clear broker" in said[-1] and "success" in said[-1], said[-1]
     shown = admin.at_controller("getSyncStateSet", "-b", "broker-a")
     assert brokers[gone] not in shown

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.lab.group import TIMEOUT_S
 from tests.interop.lab.java import Java
 from tests.interop.lab.lab import Lab
 from tests.interop.lab.lines import consumed, tries
@@ -19,7 +20,6 @@ pytestmark = pytest.mark.interop
 
 TOPIC, GROUP = "ProgressTopic", "progress"
 COUNT = 40
-TIMEOUT_S = 90
 
 
 @pytest.fixture(scope="module")

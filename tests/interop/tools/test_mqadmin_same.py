@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from rmqha.model.code import RequestCode
 from tests.interop.lab.java import Java
 from tests.interop.lab.lab import Lab
+from tests.interop.lab.processes import ask_json
 from tests.interop.lab.same_commands import Asker, Laboratory, answers, filled, opened
 
 pytestmark = pytest.mark.interop
@@ -31,7 +33,7 @@ DIFFERENT = {
     ),
 }
 """Command → why it differs, what ours prints, what Apache's prints."""
-MORE = {"brokerVersion", "indexBehindBytes"}
+MORE = {"brokerVersion"}
 """What brokerStatus shows of ours alone."""
 MOMENTARY = {
     "bootTimestamp",
@@ -118,6 +120,14 @@ def test_an_empty_broker_shows_the_same_status(laboratories: list[Laboratory], p
     status_is_the_same(
         laboratories, [Asker(item).raw("brokerStatus", "-b", item.brokers[place].address) for item in laboratories]
     )
+
+
+def test_both_make_the_same_system_topics(laboratories: list[Laboratory]) -> None:
+    """With their queues and permissions; none is deleted by a slave of the other kind."""
+    ours, apaches = (
+        ask_json(item.master.address, RequestCode.GET_ALL_TOPIC_CONFIG)["topicConfigTable"] for item in laboratories
+    )
+    assert ours == apaches
 
 
 def ports_apart(value: str) -> str:

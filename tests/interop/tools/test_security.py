@@ -10,14 +10,13 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from rmqha.host.access.security import ambient, for_client
-from tests.interop.lab.group import elect, is_master, logs_are_equal, whole_set
+from tests.interop.lab.group import TIMEOUT_S, elect, is_master, logs_are_equal, whole_set
 from tests.interop.lab.lab import Lab, Node
 from tests.interop.lab.lines import acknowledged, consumed
 from tests.interop.lab.processes import until
 
 pytestmark = pytest.mark.interop
 
-TIMEOUT_S = 60
 SOON = {"transactionTimeOut": "1000", "transactionCheckInterval": "1000", "transactionCheckMax": "1000"}
 PKCS8 = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 """The one form of a key that Java reads."""

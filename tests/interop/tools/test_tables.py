@@ -20,11 +20,11 @@ from rmqha.wire.lenient_json import loads
 from tests.broker.support import FakeLog, TableListener, group_table, topic_table
 from tests.interop.lab.java import Java
 from tests.support.clock import ManualClock
+from tests.support.patience import HANG_S
 
 pytestmark = pytest.mark.interop
 
 CASES = 60
-TIMEOUT_S = 120
 NAME_CHARS = "aZ09_-%|"
 
 
@@ -97,7 +97,7 @@ def test_apaches_classes_read_every_table_that_we_write(java: Java, tmp_path: Pa
         tmp_path / str(number): Written(tmp_path / str(number), Random(seed + number)) for number in range(CASES)
     }
     done = subprocess.run(
-        java.command("Tables", *map(str, written)), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        java.command("Tables", *map(str, written)), capture_output=True, text=True, timeout=HANG_S, check=False
     )
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert done.returncode == 0, f"{len(lines)} of {CASES} were read\n{done.stderr}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.interop.lab.group import TIMEOUT_S
 from tests.interop.lab.lab import Lab, Node
 from tests.interop.lab.lines import acknowledged
 from tests.interop.lab.processes import until
 
 pytestmark = pytest.mark.interop
 
-TIMEOUT_S = 60
 STATIC = {"enableControllerMode": "false", "brokerRole": "ASYNC_MASTER", "brokerId": "0"}
 AUTH = "org.apache.rocketmq.auth"
 PROVIDERS = {
