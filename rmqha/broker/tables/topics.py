@@ -534,7 +534,7 @@ def refusal_to_send(name: str) -> tuple[ResponseCode, str] | None:
 
 
 def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
-    """Those that Apache's broker makes at its start, in the same shapes, though some are of features of its own: tools
+    """Topics that Apache's broker makes at its start, in the same shapes, though some are of features of its own: tools
     count topics, and a slave of Apache's drops those that its master lacks."""
     inherit = PERM_READ | PERM_WRITE | PERM_INHERIT
     level_count = len(parse_delay_levels(config.message_delay_level))
