@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from rmqha.host.access.process_security import Security, ambient
+from rmqha.host.access.process_security import NO_SECURITY, Security, ambient
 from rmqha.host.asking import blocking
 from rmqha.host.asking.shell import ask_by, beside, now_s, open_client, open_tasks, sleep, within
 from rmqha.model.error import NotSentError, UnreachableError
@@ -25,6 +25,14 @@ SHORT_MS = 50
 
 ECHO, SILENT, CLOSES, NONSENSE, TWICE = 10, 11, 12, 13, 14
 Run = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def _without_security() -> Iterator[None]:
+    """Other tests of this process may have left some."""
+    before = ambient.set(NO_SECURITY)
+    yield
+    ambient.reset(before)
 
 
 @pytest.fixture(params=[blocking.run, trio.run], ids=["blocking", "trio"])
