@@ -166,7 +166,9 @@ def test_every_command_of_the_page_prints_what_it_says(tmp_path: Path) -> None:
                 told.append("\n".join([f"{step.where}$ {step.command}", *seen]))
                 expected = expected_of(step)
                 difference = difflib.unified_diff(expected, seen, "page", "printed", lineterm="")
-                assert record or is_same(expected, seen), "\n".join([step.command, *difference])
+                assert record or is_same(expected, seen), "\n".join(
+                    [step.command, *difference, "before:", *told[-4:-1]]
+                )
         finally:
             machines.end()
             if record:

@@ -122,9 +122,11 @@ async def sleep(seconds: float) -> None:
 
 class ThreadTasks:
     """Async context manager; leaving it waits for its tasks and raises the first error of one. A task ends by the times
-    that its calls have: it is not cancelled by another's error."""
+    that its calls have, and by the scopes around this context, whoever starts it: it is not cancelled by another's
+    error."""
 
     def __init__(self) -> None:
+        self._scopes = _scopes.get()
         self._threads: list[threading.Thread] = []
         self._errors: list[BaseException] = []
 
@@ -153,6 +155,7 @@ class ThreadTasks:
     def _run(self, task: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
         turn = _turn.get()
         assert turn is not None, "outside of run"
+        _scopes.set(self._scopes)
         with turn:
             try:
                 _outcome(task(*args))

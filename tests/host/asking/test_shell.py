@@ -14,7 +14,7 @@ import trio
 
 from rmqha.host.access.process_security import NO_SECURITY, Security, ambient
 from rmqha.host.asking import blocking
-from rmqha.host.asking.shell import ask_by, beside, now_s, open_client, open_tasks, sleep, within
+from rmqha.host.asking.shell import Caller, ask_by, beside, now_s, open_client, open_tasks, sleep, within
 from rmqha.model.error import NotSentError, UnreachableError
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
@@ -283,6 +283,32 @@ def test_a_task_may_start_others(run: Run) -> None:
         return found
 
     assert run(question) == [5, 4, 3, 2, 1, 0]
+
+
+def test_a_task_that_another_starts_has_the_time_of_those_who_wait_for_it(run: Run) -> None:
+    """Not that of its starter, whose scope may be over first: nobody around the new task would know of that one."""
+
+    async def question(address: str) -> list[bytes]:
+        found: list[bytes] = []
+
+        async def second(client: Caller) -> None:
+            with within(SHORT_MS / 1000) as scope:
+                await client.call(address, Command(SILENT), LONG_MS)
+            assert scope.cancelled_caught
+            found.append(bytes((await client.call(address, Command(ECHO, body=b"late"), LONG_MS)).body))
+
+        async with open_client() as client, open_tasks() as tasks:
+
+            async def first() -> None:
+                with within(SHORT_MS / 2000):
+                    tasks.start_soon(second, client)
+                    await client.call(address, Command(SILENT), LONG_MS)
+
+            tasks.start_soon(first)
+        return found
+
+    with peer() as server:
+        assert run(question, server.address) == [b"late"]
 
 
 def test_a_peer_that_came_back_is_asked_over_a_new_connection() -> None:
