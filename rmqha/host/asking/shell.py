@@ -28,7 +28,7 @@ class Caller(Protocol):
 
 
 class TaskStarter(Protocol):
-    """TaskStarter side by side; leaving their context waits for all of them."""
+    """A group of tasks side by side; leaving its context waits for all of them."""
 
     def start_soon(self, task: Callable[..., Awaitable[Any]], *args: Any) -> object: ...
 

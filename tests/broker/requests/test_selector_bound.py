@@ -154,7 +154,6 @@ def test_held_pulls_look_at_what_comes_within_one_bound(broker: Broker, expressi
     replies: list[Command] = []
     taken_ms = cpu_ms(lambda: replies.append(broker.ask(send_command(body=b"x"))))
     assert replies[0].code == ResponseCode.SUCCESS
-    print("HELD", taken_ms)
     assert reference_ms(lambda: taken_ms, 2 * LIMIT_MS, try_count=1) < 2 * LIMIT_MS
     told = [reply for channel in channels for reply in channel.take()]
     assert {reply.code for reply in told} == {ResponseCode.PULL_RETRY_IMMEDIATELY}
