@@ -19,6 +19,11 @@ class Send:
     queue_offset: int = -1
     broker: str = ""
 
+    @property
+    def phy_offset(self) -> int:
+        """Place in the log that the offset message id of its acknowledgement names."""
+        return int(self.offset_id[-16:], 16)
+
 
 @dataclass(slots=True)
 class Proposal:

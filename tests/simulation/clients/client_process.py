@@ -140,7 +140,7 @@ class ClientProcess(GroupClient):
             send.offset_id = reply.ext["msgId"]
             if self._waits(send):
                 send.acked_at_ms = self.scheduler.now_ms
-                self.acknowledged(address, int(send.offset_id[-16:], 16))
+                self.acknowledged(address, send.phy_offset)
             else:
                 self._history.taken.add(send.key)
             send.queue_id = int(reply.ext["queueId"])

@@ -91,7 +91,7 @@ class StaleElection:
         return self._go_on() if acked_count >= self._due_acked else f"{acked_count} of {self._due_acked} are acked"
 
     def _acked_behind(self, end_offset: int) -> list[Send]:
-        return [send for send in self._group.history.acked if int(send.offset_id[-16:], 16) >= end_offset]
+        return [send for send in self._group.history.acked if send.phy_offset >= end_offset]
 
     def _kill(self) -> str:
         for broker in self._holders:

@@ -38,7 +38,7 @@ class Reports:
 
     def verify(self, lost: Iterable[Send]) -> None:
         for send in lost:
-            host, place = _stored_by(send), int(send.offset_id[-16:], 16)
+            host, place = _stored_by(send), send.phy_offset
             begun_at_ms = send.begun_at_ms
             if not any(at >= begun_at_ms and low <= place < high for at, low, high in self._parts.get(host, ())):
                 raise InvariantError(

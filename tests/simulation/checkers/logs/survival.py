@@ -43,7 +43,8 @@ def audit(history: History, broker: BrokerProcess, *, cp: bool, ordered: bool, g
         for queue_id in queue_ids
     }
     log_min = broker.store.min_phy_offset
-    removed = {send.key for send in history.acked if _place(send) < log_min}
+    # below the log's min it was removed by rule
+    removed = {send.key for send in history.acked if send.phy_offset < log_min}
     removed |= set(given_up)
     removed |= history.taken.difference(key for entries_of in queues.values() for _, key in entries_of)
     verdict = check(history.attempts, queues, removed=lambda attempt: attempt.key in removed)
@@ -56,8 +57,3 @@ def audit(history: History, broker: BrokerProcess, *, cp: bool, ordered: bool, g
         raise InvariantError(f"{len(verdict.lost)} acknowledged messages are lost; first {'; '.join(wrong[:3])}")
     gone = {attempt.key for attempt in verdict.lost}
     return Audit(len(history.acked), len(gone), verdict.copies, tuple(s for s in history.acked if s.key in gone))
-
-
-def _place(send: Send) -> int:
-    """The physical offset that its offset message id names: below the log's min it was removed by rule."""
-    return int(send.offset_id[-16:], 16)
