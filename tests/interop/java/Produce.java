@@ -10,11 +10,13 @@ import org.apache.rocketmq.common.message.Message;
  * acknowledged, "FAILED number reason" for an attempt that was not. A message is tried until it is acknowledged.
  * Arguments: name server, topic, first number, count, bytes per body, pause after each message in milliseconds, and
  * perhaps a delay level, or milliseconds after which it comes, by each of the three setters in turn, written as "5000ms".
- * Message n has the tag "tag" + n % 3 and the properties n (as text) and parity.
+ * Message n has the tag "tag" + n % 3 and the properties n (as text), parity and askedMs.
  */
 public final class Produce {
     private static final long PATIENCE_MS = TimeUnit.SECONDS.toMillis(60);
     private static final long PAUSE_AFTER_FAILURE_MS = 100;
+    /** The time (ms) before anything about the message was set; the client reads its time of birth later, at each try. */
+    static final String ASKED_MS = "askedMs";
 
     private static int delayLevel;
     private static long delayMs;
@@ -69,6 +71,7 @@ public final class Produce {
             String failure;
             try {
                 Message message = new Message(topic, "tag" + number % 3, "key" + number, body(number, size));
+                message.putUserProperty(ASKED_MS, Long.toString(System.currentTimeMillis()));
                 if (delayLevel > 0) {
                     message.setDelayTimeLevel(delayLevel);
                 }

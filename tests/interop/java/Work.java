@@ -13,7 +13,7 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 
 /**
  * A push consumer that fails on purpose. Prints "TRY number queueId queueOffset reconsumeTimes atMs ageMs" for every delivery
- * until killed; the number is what the body begins with.
+ * until killed; the number is what the body begins with, the age counts from Produce's askedMs, else from the birth.
  * Arguments: name server, topic, "concurrently", "orderly", "broadcast" or "pop", consumer group, how often each message
  * fails before it succeeds, most attempts after the first, and a selector: "tag:..." or "sql:...".
  * With "pop" a message that was pulled counts for nothing: it prints "PULLED number".
@@ -70,6 +70,11 @@ public final class Work {
         new CountDownLatch(1).await();
     }
 
+    private static long askedMs(MessageExt message) {
+        String asked = message.getUserProperty(Produce.ASKED_MS);
+        return asked == null ? message.getBornTimestamp() : Long.parseLong(asked);
+    }
+
     private static synchronized boolean attempt(MessageExt message, int failures, boolean pops) {
         String number = new String(message.getBody(), StandardCharsets.UTF_8).replaceAll("\\D[\\s\\S]*", "");
         if (pops && message.getProperty(MessageConst.PROPERTY_POP_CK) == null) {
@@ -78,7 +83,7 @@ public final class Work {
         }
         long now = System.currentTimeMillis();
         System.out.println("TRY " + number + " " + message.getQueueId() + " " + message.getQueueOffset() + " "
-            + message.getReconsumeTimes() + " " + now + " " + (now - message.getBornTimestamp()));
+            + message.getReconsumeTimes() + " " + now + " " + (now - askedMs(message)));
         return message.getReconsumeTimes() >= failures;
     }
 }
