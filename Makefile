@@ -19,7 +19,7 @@ NATIVE_STAMP := native/target/stamp
 # else every server that a test starts, and every collection, compiles what it imports
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env demo test interop chaos abuse browser spec drills night lint types sim sim-many sim-kernels sim-day planted fuzz laws fuzz-frames fuzz-kernel native dist bench lock test-lowest sbom clean
+.PHONY: help env demo test interop chaos abuse browser spec drills night lint types sim sim-many sim-kernels sim-day planted fuzz laws fuzz-frames fuzz-kernel sanitize native dist bench lock test-lowest sbom clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -95,6 +95,9 @@ fuzz-frames: .venv/stamp ## CASES=1000000 damaged streams through a server's ses
 
 fuzz-kernel: .venv/stamp ## CASES=1000000 damaged sends to the native kernel and the one in Python: the same answers
 	RMQHA_KERNEL_CASES=$(CASES) $(BIN)/pytest tests/kernel/test_native.py -s -k many
+
+sanitize: .venv/stamp ## the native kernel's tests under AddressSanitizer, with CASES=20000 damaged sends
+	$(BIN)/python tools/sanitize.py $(if $(filter command line,$(origin CASES)),$(CASES))
 
 dist: .venv/stamp ## a release into dist/: wheels, with the native kernel too (LIBRARIES="…": of other machines), sources, list of packages, checksums
 	$(BIN)/python tools/release.py dist $(LIBRARIES)

@@ -26,7 +26,21 @@ for name in $FAILING; do
 done
 """
 LANES = {
-    *("lint", "types", "sbom", "test-lowest", "test", "sim", "fuzz", "browser", "spec", "chaos", "abuse", "interop"),
+    *(
+        "lint",
+        "types",
+        "sbom",
+        "sanitize",
+        "test-lowest",
+        "test",
+        "sim",
+        "fuzz",
+        "browser",
+        "spec",
+        "chaos",
+        "abuse",
+        "interop",
+    ),
 }
 FOLDERS = {
     "interop": ("interop",),
