@@ -138,7 +138,7 @@ class BrokerCore:
         synced = store.recovery.last_stop is LastStop.CLEAN  # else a write may have failed unseen (ruling 29)
         self.topics = TopicTable(disk, config, clock, self, is_synced=synced)
         self.groups = GroupTable(disk, clock, config, self, is_synced=synced)
-        self.offsets = OffsetTable(disk, self, is_synced=synced)
+        self.offsets = OffsetTable(disk, self, self._log_ms, is_synced=synced)
         self.clients, self.locks, self.modes = ClientTable(config), LockTable(clock), ModeTable(disk)
         self.notices = GroupNotices(self.clients, shell.wake_notices)
         self.retention = Retention(config, disk, self.driver, clock, tracer, shell.wake_retention, host.local_hour)
@@ -212,6 +212,10 @@ class BrokerCore:
         self.retention.tell(state)
         self.feed.tell(state)
         state.damage, state.scrub = self.store.damage.state(), self.scrubber.state()
+
+    def _log_ms(self) -> int:
+        """The time, which does not lie before that of any record in the log, whoever's clock has stamped it."""
+        return max(self._clock.wall_ms(), self.store.last_store_timestamp_ms)
 
     def _processor(self, config: BrokerConfig, clock: Clock, store_host: tuple[bytes, int]) -> BrokerProcessor:
         """All that answers requests, over the tables and the rest."""

@@ -293,6 +293,11 @@ class Store:
         return PhyOffset(self._log.end_offset)
 
     @property
+    def last_store_timestamp_ms(self) -> int:
+        """The highest store timestamp of the log's records, as far as they are dispatched."""
+        return self._offsets.last_store_timestamp_ms
+
+    @property
     def record_end_offset(self) -> PhyOffset:
         return PhyOffset(min(self._offsets.cover(), self._log.end_offset))
 

@@ -240,6 +240,8 @@ class AckProcessor:
 
     def _ack_in_order(self, place: PopQueue, offset: int, pop_ms: int, peer: str, done: list[InOrder]) -> None:
         """Add to `done`, what one request says, how far the group is then, if that is news. Raises RequestError."""
+        if self._positions.is_void(place, pop_ms):
+            return
         of_place = (item.next_offset for item in done if item[:3] == place_key(place))
         known = max(self._positions.next_offset(place) or 0, *of_place, 0)
         if offset < known:
@@ -262,7 +264,7 @@ class AckProcessor:
         self.acked_count += 1
         self._orders.changed()
         if following > known:
-            done.append(InOrder(*place_key(place), following))
+            done.append(InOrder(*place_key(place), following, pop_ms))
 
     # --- 200151 -------------------------------------------------------------------------------------------------------
     def _ack_batch(self, channel: Channel, command: Command) -> None:
@@ -309,7 +311,8 @@ class AckProcessor:
             return
         # the acknowledgement is of the old checkpoint alone, so that the new one has a time of its own
         pop_ms = max(now_ms, receipt.pop_ms + 1)
-        checkpoint = CheckPoint(*place_key(place), offset, pop_ms, invisible_ms, self._config.broker_name, (offset,))
+        own = self._config.broker_name
+        checkpoint = CheckPoint(*place_key(place), offset, pop_ms, invisible_ms, own, (offset,), is_changed=True)
         ack = Ack(*place_key(place), receipt.start_offset, receipt.pop_ms, receipt.broker_name, (offset,))
         when = now_ms, self._store_host, self._config.timer_precision_ms
         changed = {
@@ -372,7 +375,7 @@ class AckProcessor:
             _answer(channel, command, reply)
             return
         for item in done:
-            self._positions.take(PopQueue(*item[:3]), item.next_offset, timer_end, stored.end_offset)
+            self._positions.take(PopQueue(*item[:3]), item.pop_ms, item.next_offset, timer_end, stored.end_offset)
         waiter = Waiter(channel, [] if command.is_oneway else [reply])
         self._appends.appended(stored.end_offset, _Acked(self._revive, acks, waiter))
         for item in done:

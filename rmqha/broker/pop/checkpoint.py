@@ -34,6 +34,8 @@ ACK_INTERVAL_MS = 1000
 MAX_COUNT = 32
 """Messages of one pop: RocketMQ's bitmap of a checkpoint is an int."""
 _MAX = 2**63 - 1
+_CHANGED = "rmqhaChanged"
+"""Member of our own of a checkpoint."""
 
 Key: TypeAlias = "tuple[str, str, int, int, int, str]"
 """The checkpoint that an acknowledgement is for: topic, group, queue id, start offset, pop time, broker."""
@@ -52,6 +54,8 @@ class CheckPoint:
     """Offsets of the messages that were given, rising."""
     put_times: int = 0
     """Number of times it was put back since a message could not be read."""
+    is_changed: bool = False
+    """It stands for one whose messages have another time now: it does not say how far the group is."""
 
     @property
     def key(self) -> Key:
@@ -77,6 +81,7 @@ class CheckPoint:
             **puts,
             "so": self.start_offset,
             "t": self.topic,
+            **({_CHANGED: True} if self.is_changed else {}),
         }
 
     @classmethod
@@ -102,6 +107,7 @@ class CheckPoint:
             str(given.get("bn") or own_name),
             offsets,
             int(puts) if puts.isascii() and puts.isdigit() and len(puts) <= 3 else 127,
+            given.get(_CHANGED) is True,
         )
 
     def message(
@@ -172,12 +178,14 @@ class Ack(NamedTuple):
 
 
 class InOrder(NamedTuple):
-    """A group that pops in order is so far in a queue: everything before `next_offset` is done."""
+    """A group that pops in order is so far in a queue: everything before `next_offset` is done. `pop_ms`: when what is
+    done was popped; 0 in records of earlier releases."""
 
     topic: str
     group: str
     queue_id: int
     next_offset: int
+    pop_ms: int = 0
 
     @classmethod
     def from_json(cls, value: Any) -> InOrder:
@@ -185,12 +193,13 @@ class InOrder(NamedTuple):
         given = _object(value)
         if given.get("v") != 1:
             raise ValueError("it is of a version that is not known")
-        return cls(_text(given, "t"), _text(given, "c"), _number(given, "q", 2**31 - 1), _number(given, "o"))
+        pop_ms = _number(given, "pt") if "pt" in given else 0
+        return cls(_text(given, "t"), _text(given, "c"), _number(given, "q", 2**31 - 1), _number(given, "o"), pop_ms)
 
     def message(self, revive_topic: str, now_ms: int, host: Host) -> NewMessage:
         """The form in which the log holds it. Raises ValueError for names that no record can hold."""
         identity = self.topic, self.queue_id, self.next_offset, self.group, ORDER_TAG
-        body = {"c": self.group, "o": self.next_offset, "q": self.queue_id, "t": self.topic, "v": 1}
+        body = {"c": self.group, "o": self.next_offset, "pt": self.pop_ms, "q": self.queue_id, "t": self.topic, "v": 1}
         place = _Place(revive_topic, self.queue_id % REVIVE_QUEUE_COUNT, now_ms, host, 1)
         return _message(place, body, ORDER_TAG, "@".join(map(str, identity)), now_ms)
 

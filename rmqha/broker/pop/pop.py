@@ -404,7 +404,7 @@ class PopProcessor:
     def _find(self, pop: _Pop) -> _Found:
         """The messages that it takes. Nothing of it is known to the log yet."""
         self._turn += 1
-        found = _Found(self._clock.wall_ms(), self._revive_queue_id(pop))
+        found = _Found(self._positions.pop_ms(self._clock.wall_ms()), self._revive_queue_id(pop))
         if self._is_recovering():
             return found
         if pop.matches is not None:
@@ -555,7 +555,7 @@ class PopProcessor:
         except (UsageError, ValueError) as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the checkpoint cannot be stored: {error}") from None
         for part in found.parts:
-            self._positions.take(part.place, part.next_offset, timer_end, stored.end_offset)
+            self._positions.take(part.place, found.pop_ms, part.next_offset, timer_end, stored.end_offset)
             self._counts.given(part.place.topic, pop.group, len(part.queue_offsets))
         reply = self._reply(command, pop, found, ResponseCode.SUCCESS)
         self._appends.appended(stored.end_offset, _Given(Waiter(channel, [reply])))

@@ -26,10 +26,11 @@ class Took:
     """Entries of a place that a record on its way holds, up to `next_offset`. `end_offset`: where that ends in the
     log."""
 
-    __slots__ = ("end_offset", "next_offset", "place", "timer_offset")
+    __slots__ = ("end_offset", "next_offset", "place", "pop_ms", "timer_offset")
 
-    def __init__(self, place: PopQueue, next_offset: int, timer_offset: int, end_offset: int) -> None:
+    def __init__(self, place: PopQueue, pop_ms: int, next_offset: int, timer_offset: int, end_offset: int) -> None:
         self.place = place
+        self.pop_ms = pop_ms
         self.next_offset = next_offset
         self.end_offset = end_offset
         self.timer_offset = timer_offset
@@ -43,17 +44,34 @@ class PopPositions:
         """Takes on their way, in the log's order."""
         self._under_way: deque[Took] = deque()
         """Takes of all places."""
+        self._set_back_count = offsets.set_back_count
 
     def next_offset(self, place: PopQueue) -> int | None:
         """None if the group has none here yet."""
+        if self._set_back_count != self._offsets.set_back_count:
+            self._forget_void()
         committed = self._offsets.query(place.group, place.topic, place.queue_id)
         taken = self._taken.get(place)
         if not taken:
             return committed
         return max(taken[-1].next_offset, committed or 0)
 
-    def take(self, place: PopQueue, next_offset: int, timer_offset: int, end_offset: int) -> None:
-        took = Took(place, next_offset, timer_offset, end_offset)
+    def pop_ms(self, wall_ms: int) -> int:
+        """Time (ms) of a pop."""
+        return self._offsets.pop_ms(wall_ms)
+
+    def is_void(self, place: PopQueue, pop_ms: int) -> bool:
+        """True of a pop since which the group was set back, or removed: it does not say how far the group is."""
+        set_back_ms = self._offsets.set_back_ms(*_of(place))
+        return set_back_ms > 0 and pop_ms <= set_back_ms
+
+    def _forget_void(self) -> None:
+        self._set_back_count = self._offsets.set_back_count
+        for place in [place for place, taken in self._taken.items() if self.is_void(place, taken[-1].pop_ms)]:
+            self.forget(place)
+
+    def take(self, place: PopQueue, pop_ms: int, next_offset: int, timer_offset: int, end_offset: int) -> None:
+        took = Took(place, pop_ms, next_offset, timer_offset, end_offset)
         self._taken.setdefault(place, deque()).append(took)
         self._under_way.append(took)
 
@@ -67,6 +85,8 @@ class PopPositions:
 
     def advance(self, settled_offset: int) -> None:
         """The log below it is committed and durable."""
+        if self._set_back_count != self._offsets.set_back_count:
+            self._forget_void()
         while self._under_way and self._under_way[0].end_offset <= settled_offset:
             took = self._under_way.popleft()
             taken = self._taken.get(took.place)
@@ -90,6 +110,14 @@ class PopPositions:
         if next_offset <= (self._offsets.query(*_of(place)) or 0):
             return False
         return self._commit(place, next_offset)
+
+    def raise_by_pop(self, place: PopQueue, pop_ms: int, next_offset: int) -> bool:
+        """A pop in the log says so. One since the group was set back has taken what the operator ordered."""
+        if self.is_void(place, pop_ms):
+            return False
+        if self._offsets.set_back_ms(*_of(place)):
+            self._offsets.take_reset(*_of(place))
+        return self.raise_to(place, next_offset)
 
     def first_timer_offset(self) -> int | None:
         """The first entry of the timer topic's queue that may be a checkpoint whose offset is not committed."""

@@ -4,6 +4,7 @@ Offsets of groups reach slaves and the disk a while after they are committed. A 
 given again what it has acknowledged. The log knows better: a checkpoint there says how far its group was. Where it
 may lie a mark tells: a consumer offset of REVIVE_GROUP in the timer topic, committed behind the offsets of all
 checkpoints below it, so that who has the mark has those offsets.
+What was popped before an operator set the group back, or removed its offset, says nothing any more.
 """
 
 from __future__ import annotations
@@ -142,11 +143,12 @@ class PopRecovery:
             return  # the revive service tells of it
         if isinstance(found, InOrder):
             next_offset = found.next_offset
-        elif isinstance(found, CheckPoint) and found.queue_offsets and not found.put_times:
+        elif isinstance(found, CheckPoint) and found.queue_offsets and not (found.put_times or found.is_changed):
             next_offset = found.queue_offsets[-1] + 1
         else:
             return
-        if self._positions.raise_to(PopQueue(found.topic, found.group, found.queue_id), next_offset):
+        place = PopQueue(found.topic, found.group, found.queue_id)
+        if self._positions.raise_by_pop(place, found.pop_ms or record.store_timestamp_ms, next_offset):
             self._raised_count += 1
 
     def mark(self, now_ms: int) -> None:

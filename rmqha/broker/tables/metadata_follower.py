@@ -20,7 +20,7 @@ from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.groups import GroupTable
 from rmqha.broker.tables.metadata_leader import MAX_HOLD_MS, MAX_OFFSETS_PER_ANSWER, VERSION
 from rmqha.broker.tables.offset_places import Place
-from rmqha.broker.tables.offsets import OffsetChange, OffsetTable
+from rmqha.broker.tables.offsets import OffsetChange, OffsetTable, from_body, to_body
 from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
 from rmqha.broker.tables.topics import TopicTable
 from rmqha.model.code import RequestCode, ResponseCode
@@ -182,7 +182,7 @@ class MetadataFollower:
             "modes": self._modes.digest,
             "waitMs": str(wait_ms),
         }
-        body = lenient_json.dumps({"offsets": [item.to_json() for item in self._back]}) if self._back else b""
+        body = lenient_json.dumps(to_body(self._back)) if self._back else b""
         command = Command(RequestCode.RMQHA_FOLLOW_TABLES, ext, body)
         return await self._awaits.call(master.address, command, MAX_HOLD_MS + CALL_TIMEOUT_MS)
 
@@ -198,7 +198,7 @@ class MetadataFollower:
             self._delays_heard = DataVersion.from_json(mapping(body["delays"], "delays").get("dataVersion")).stamp
             if self._compared:  # else it is told again: of a log with a fork it is not true, however long that is
                 self._delay_offsets.replace(body["delays"])
-        offsets = [OffsetChange.from_json(item) for item in body.get("offsets") or ()]
+        offsets = from_body(body) if body.get("offsets") else []
         if asked == self._heard:  # else all is told anew
             if offsets:
                 self._heard = offsets[-1].stamp

@@ -19,7 +19,7 @@ from rmqha.broker.pop.modes import ModeTable
 from rmqha.broker.requests.request import Channel, Handler, RequestError, Work, number, text
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.groups import GroupTable
-from rmqha.broker.tables.offsets import OffsetChange, OffsetTable
+from rmqha.broker.tables.offsets import OffsetTable, from_body, to_body
 from rmqha.broker.tables.table_file import TableFile
 from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
 from rmqha.broker.tables.topics import TopicTable
@@ -187,7 +187,7 @@ class MetadataLeader:
         """Take back, in steps, the commits that this replica lost when it was killed, and the slave still has."""
         body = lenient_json.loads(command.body, is_strict=True)
         try:
-            changes = [OffsetChange.from_json(item) for item in body["offsets"]]
+            changes = from_body(body)
         except (KeyError, TypeError, ValueError):
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the body of request 52030 is not one") from None
         count = 0
@@ -253,7 +253,7 @@ class MetadataLeader:
             body["groups"] = self._groups.changes_since(follower.groups) or {"whole": True}
         changes = self._offsets.changes_since(follower.offsets, MAX_OFFSETS_PER_ANSWER)
         if changes:
-            body["offsets"] = [change.to_json() for change in changes]
+            body |= to_body(changes)
         if follower.delays != self._delays.version.stamp:
             body["delays"] = self._delays.to_follower()
         if follower.users not in (None, self._users.version.stamp):

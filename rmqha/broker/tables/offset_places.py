@@ -1,4 +1,4 @@
-"""Places of consumer offsets: which topic a group reads, and the stamps of those that were removed."""
+"""Places of consumer offsets: topics of each group, stamps of those that were removed, times of those set back."""
 
 from __future__ import annotations
 
@@ -113,12 +113,12 @@ class Removals:
         if not queues:
             del self._by_key[key]
 
-    def pop_oldest(self, count: int) -> set[str]:
-        """Forget the oldest `count`; the result is their keys."""
+    def pop_oldest(self, count: int) -> list[Place]:
+        """Forget the oldest `count`, and tell them."""
         places = list(islice(self._stamps, count))
         for place in places:
             self.pop(place)
-        return {key for key, _ in places}
+        return places
 
     def sort(self) -> None:
         """Put them in order again."""
@@ -132,3 +132,42 @@ class Removals:
     def stamps(self) -> dict[Place, TableVersion]:
         """In order; to read only."""
         return self._stamps
+
+
+class SetBacks:
+    """Times (ms) since which what was popped before says nothing of how far a group is: it was set back, or removed.
+    By place."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, dict[int, int]] = {}
+        self.last_ms = 0
+        """The latest that was ever told."""
+        self.put_count = 0
+
+    def get(self, place: Place) -> int:
+        """0: never."""
+        key, queue_id = place
+        queues = self._by_key.get(key)
+        return 0 if queues is None else queues.get(queue_id, 0)
+
+    def of(self, key: str) -> Mapping[int, int]:
+        """By queue id."""
+        return self._by_key.get(key, {})
+
+    def keys(self) -> KeysView[str]:
+        return self._by_key.keys()
+
+    def put(self, place: Place, at_ms: int) -> None:
+        """0: never."""
+        key, queue_id = place
+        if at_ms:
+            self.put_count += 1
+            self._by_key.setdefault(key, {})[queue_id] = at_ms
+            self.last_ms = max(self.last_ms, at_ms)
+        elif key in self._by_key:
+            self._by_key[key].pop(queue_id, None)
+            if not self._by_key[key]:
+                del self._by_key[key]
+
+    def clear(self) -> None:
+        self._by_key.clear()

@@ -2,20 +2,21 @@
 
 Each offset carries the stamp (master epoch, sequence) of its last change. Replicas merge by stamp, never by size: what
 is older does not replace what is newer, and a reset backwards is a change like any other. A removed offset leaves
-its stamp behind, so that no replica brings it back.
+its stamp behind, so that no replica brings it back. With both stands when that was: what was popped before it does
+not move the group any more, whichever replica looks through the log.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from threading import Lock
 from typing import Any, NamedTuple
 
 from rmqha.broker.tables import config_table, table_file
 from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
-from rmqha.broker.tables.offset_places import Pairs, Place, Removals, last_stamp, newer_than
+from rmqha.broker.tables.offset_places import Pairs, Place, Removals, SetBacks, last_stamp, newer_than
 from rmqha.broker.tables.table_file import ROWS, TableFile
 from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
 from rmqha.port import Disk
@@ -36,22 +37,26 @@ CUT_STAMP = TableVersion(0, 0)
 _TABLE = "consumerOffset"
 _VERSIONS = "rmqhaOffsetVersions"
 _REMOVED = "rmqhaRemovedOffsets"
+_SET_BACK = "rmqhaSetBackMillis"
 _RESET = "reset"
 _TOPICS = "groupTopicMap"
 _OFFSETS = "offsetTable"
-_ROW_TABLES = (_TOPICS, _OFFSETS, _VERSIONS, _REMOVED)
+_ROW_TABLES = (_TOPICS, _OFFSETS, _VERSIONS, _REMOVED, _SET_BACK)
+_CHANGES, _TIMES = "offsets", "setBackMillis"
+"""Members of request 52030's bodies."""
 _UNQUOTED_ID = re.compile(rb"[{,]\s*[0-9]+\s*:")
 
 
 class OffsetChange(NamedTuple):
     """One offset as replicas tell each other. `offset` None: it was removed. `is_reset`: an operator has set it, and
-    the group's members have not been told yet."""
+    the group's members have not been told yet. `set_back_ms`: when it was last set back or removed, 0: never."""
 
     key: str
     queue_id: int
     offset: int | None
     stamp: TableVersion
     is_reset: bool = False
+    set_back_ms: int = 0
 
     def to_json(self) -> list[Any]:
         offset = -1 if self.offset is None else self.offset
@@ -65,12 +70,33 @@ class OffsetChange(NamedTuple):
         return cls(str(key), int(queue_id), known, TableVersion(int(epoch), int(sequence)), is_reset is True)
 
 
+def to_body(changes: Sequence[OffsetChange]) -> dict[str, Any]:
+    """Members of a body of request 52030; replicas of earlier releases pass over the times."""
+    times = [change.set_back_ms for change in changes]
+    return {_CHANGES: [change.to_json() for change in changes], **({_TIMES: times} if any(times) else {})}
+
+
+def from_body(body: Mapping[str, Any]) -> list[OffsetChange]:
+    """The changes of a body of request 52030. Raises KeyError, ValueError or TypeError."""
+    changes = [OffsetChange.from_json(item) for item in body[_CHANGES]]
+    times = body.get(_TIMES)
+    if times is None:
+        return changes
+    if len(times) != len(changes) or any(type(item) is not int or not 0 <= item < 2**63 for item in times):
+        raise ValueError(f"{_TIMES} are no times of {len(changes)} offsets")
+    return [change._replace(set_back_ms=time) for change, time in zip(changes, times, strict=True)]
+
+
 class PendingOffsetWrite(NamedTuple):
     """The content that the file must hold, for `write`: no later commit touches it."""
 
     file: table_file.PendingTableWrite
     stamp: TableVersion
     """Stamp of the newest change in it."""
+
+
+def _no_log_ms() -> int:
+    return 0
 
 
 class OffsetTable:
@@ -80,9 +106,11 @@ class OffsetTable:
     once.
     """
 
-    def __init__(self, disk: Disk, events: TableEvents, *, is_synced: bool = True) -> None:
-        """`is_synced`: what the file holds is known to be on the disk. Else it is written again, and until then nothing
-        counts as saved."""
+    def __init__(
+        self, disk: Disk, events: TableEvents, log_ms: Callable[[], int] = _no_log_ms, *, is_synced: bool = True
+    ) -> None:
+        """`log_ms`: the time (ms), which does not lie before that of any record in the log. `is_synced`: what the file
+        holds is known to be on the disk. Else it is written again, and until then nothing counts as saved."""
         found = config_table.load(disk, _TABLE, _parse, _ROW_TABLES)
         self.version, self._unknown, self.findings = found.version, found.unknown, found.findings
         self.epoch = self.version.state_version
@@ -94,10 +122,13 @@ class OffsetTable:
         self._pairs = Pairs()
         self._resets: dict[Place, int] = {}
         """To where a group's members must go; their own commits do not count until they know."""
+        self._set_backs = SetBacks()
+        self._log_ms = log_ms
+        self._last_pop_ms = 0
         self._events = events
         self._changed: set[str] = set()
         """Keys whose rows the file lacks."""
-        self._file = TableFile(disk, _TABLE, _ROW_TABLES, optional=(_VERSIONS, _REMOVED))
+        self._file = TableFile(disk, _TABLE, _ROW_TABLES, optional=(_VERSIONS, _REMOVED, _SET_BACK))
         self._telling = Lock()
         self._told_order = 0
         for change in sorted(found.table, key=_stamp_of):
@@ -142,10 +173,34 @@ class OffsetTable:
                 return False
             queues = self._offsets[key] = {}
             self._pairs.add(key)
-        if queues.get(queue_id) != offset:
+        before = queues.get(queue_id)
+        if before != offset:
             queues[queue_id] = offset
+            if before is not None and offset < before:
+                self._set_backs.put(place, self._set_back_ms())
             self._touch(place)
         return True
+
+    # --- times of pops and of what is set back ------------------------------------------------------------------------
+    def pop_ms(self, wall_ms: int) -> int:
+        """Time (ms) of a pop: behind whatever was set back before it, though another broker's clock told that."""
+        found = max(wall_ms, self._set_backs.last_ms + 1)
+        self._last_pop_ms = max(self._last_pop_ms, found)
+        return found
+
+    def _set_back_ms(self) -> int:
+        """No pop of before lies behind it: its record in the log does not, nor one that a set-back had put off."""
+        return max(self._log_ms(), self._last_pop_ms, self._set_backs.last_ms)
+
+    @property
+    def set_back_count(self) -> int:
+        """It changes whenever something is set back or removed."""
+        return self._set_backs.put_count
+
+    def set_back_ms(self, group: str, topic: str, queue_id: int) -> int:
+        """Time (ms) when the group was last set back there, or its offset removed; 0: never. Pops up to it do not move
+        it."""
+        return self._set_backs.get((f"{topic}@{group}", queue_id))
 
     def _touch(self, place: Place) -> None:
         stamp = self._next_stamp()
@@ -161,6 +216,7 @@ class OffsetTable:
         """This replica became master. Sequences go on from the wall time in microseconds: a master that restarts in its
         old epoch has lost the last ones it gave, and may not give them again."""
         self.epoch, self._floor = epoch, wall_ms * 1000
+        self._last_pop_ms = max(self._last_pop_ms, self._set_backs.last_ms + 1)  # the one before may have popped then
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         queues = self._offsets.get(f"{topic}@{group}")
@@ -175,6 +231,7 @@ class OffsetTable:
         place = f"{topic}@{group}", queue_id
         if self._put(place, offset) and len(self._resets) < MAX_ENTRY_COUNT:
             self._resets[place] = offset
+            self._set_backs.put(place, self._set_back_ms())
             self._touch(place)
             self._events.moved()
 
@@ -218,13 +275,16 @@ class OffsetTable:
 
     def _remove(self, keys: list[str]) -> Generator[None, None, None]:
         for start in range(0, len(keys), REMOVED_AT_A_TIME):
-            stamp = self._next_stamp()
+            stamp, at_ms = self._next_stamp(), self._set_back_ms()
             for key in keys[start : start + REMOVED_AT_A_TIME]:
                 for queue_id in list(self._offsets.get(key, ())):
                     self._forget((key, queue_id))
                     self._removed.put((key, queue_id), stamp)
+                    self._set_backs.put((key, queue_id), at_ms)
                     stamp = stamp._replace(sequence=stamp.sequence + 1)
-            self._changed |= self._removed.pop_oldest(max(0, len(self._removed) - MAX_REMOVED_COUNT))
+            for place in self._removed.pop_oldest(max(0, len(self._removed) - MAX_REMOVED_COUNT)):
+                self._set_backs.put(place, 0)
+                self._changed.add(place[0])
             yield
         if keys:
             self._events.moved()
@@ -272,7 +332,7 @@ class OffsetTable:
     def _change(self, place: Place, stamp: TableVersion) -> OffsetChange:
         key, queue_id = place
         offset = self._offsets.get(key, {}).get(queue_id)
-        return OffsetChange(key, queue_id, offset, stamp, place in self._resets)
+        return OffsetChange(key, queue_id, offset, stamp, place in self._resets, self._set_backs.get(place))
 
     def merge(self, changes: Iterable[OffsetChange]) -> None:
         """A slave takes those of its master's offsets that are newer than its own."""
@@ -290,6 +350,7 @@ class OffsetTable:
         place = change.key, change.queue_id
         self._forget(place)
         self._removed.pop(place)
+        self._set_backs.put(place, change.set_back_ms)
         if change.offset is None:
             self._removed.put(place, change.stamp)
             return
@@ -333,9 +394,13 @@ class OffsetTable:
         if table == self._offsets and not self._resets:
             return
         self._changed.update(self._offsets, self._removed.keys())
-        for places in (self._offsets, self._stamps, self._removed, self._pairs, self._resets):
+        new = [
+            change._replace(set_back_ms=self._set_backs.get((change.key, change.queue_id)))
+            for change in _unstamped(table, self.version)
+        ]
+        for places in (self._offsets, self._stamps, self._removed, self._pairs, self._resets, self._set_backs):
             places.clear()
-        for change in _unstamped(table, self.version):
+        for change in new:
             self._take(change)
         self._file.touch()
 
@@ -381,6 +446,9 @@ class OffsetTable:
             _VERSIONS: self._versions_row,
             _REMOVED: lambda key: (
                 {str(place): str(stamp) for place, stamp in sorted(self._removed.of(key).items())} or None
+            ),
+            _SET_BACK: lambda key: (
+                {str(place): str(at_ms) for place, at_ms in sorted(self._set_backs.of(key).items())} or None
             ),
         }
 
@@ -452,7 +520,13 @@ def _parse(body: Mapping[str, Any]) -> list[OffsetChange]:
     for key, queues in mapping(body.get(_REMOVED), _REMOVED).items():
         for queue_id, text in mapping(queues, str(key)).items():
             changes.append(OffsetChange(str(key), int(queue_id), None, TableVersion.parse(str(text))))
-    return changes
+    times = mapping(body.get(_SET_BACK), _SET_BACK)
+    return [
+        change
+        if (found := mapping(times.get(change.key), change.key).get(str(change.queue_id))) is None
+        else change._replace(set_back_ms=int(found))
+        for change in changes
+    ]
 
 
 def _stamped(change: OffsetChange, text: str) -> OffsetChange:

@@ -194,7 +194,7 @@ def test_each_queue_is_some_clients(clients: int, count: int, strategy: str, mod
     assert assigned(Mode("T", "g", mode), strategy, "stranger", names, queues) == []
 
 
-@given(st.builds(InOrder, NAMES, NAMES, st.integers(0, 1000), NUMBERS))
+@given(st.builds(InOrder, NAMES, NAMES, st.integers(0, 1000), NUMBERS, NUMBERS))
 def test_what_is_done_in_order_is_read_as_it_was_written(done: InOrder) -> None:
     message = done.message("revive", 1700000000000, (b"\x7f\0\0\1", 1))
     assert (message.topic, message.queue_id) == ("revive", done.queue_id % 8)

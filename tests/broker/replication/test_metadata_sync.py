@@ -27,6 +27,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.offset import BrokerId, Epoch
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
+from tests.broker.pop.world import ack_all, pop, send
 from tests.broker.support import Broker, FakeChannel, pull_command, send_command
 from tests.support.patience import HANG_S
 
@@ -487,6 +488,23 @@ async def test_a_reset_backwards_survives_a_switch_and_the_member_is_told(slave:
     assert (moved.code, moved.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "1")
     assert new.ask(Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext)).code == 0
     assert new.core.offsets.query("G", "T", 0) == 5
+
+
+async def test_a_group_that_pops_stays_set_back_at_a_switch(slave: Slave, line: Line) -> None:
+    """The log of the new master holds what the group popped before: it has heard when the group was set back."""
+    old, new = line.broker, slave.broker
+    send(old, b"a", b"b", b"c", b"d")
+    async with slave.following():
+        await slave.until_level()
+        ack_all(old, pop(old))
+        ext = {"group": "G", "topic": "T", "timestamp": "0", "isForce": "true", "queueId": "0", "offset": "1"}
+        assert old.ask(Command(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext)).code == 0
+        assert [message.record.queue_offset for message in pop(old, maxMsgNums=1)] == [1]
+        await slave.until_offsets_are_told()
+    slave.copy_log()
+    slave.promote(2)
+    assert [message.record.queue_offset for message in pop(new, maxMsgNums=1)] == [2]
+    assert [message.body for message in pop(new)][-1:] == [b"d"]
 
 
 async def test_delay_offsets_are_level_within_one_poll(slave: Slave, line: Line) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqha.broker.tables import offsets as module
-from rmqha.broker.tables.offsets import OffsetChange, OffsetTable
+from rmqha.broker.tables.offsets import OffsetChange, OffsetTable, from_body, to_body
 from rmqha.broker.tables.table_file import TableFile
 from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
 from rmqha.host.disk import HostDisk
@@ -204,7 +204,7 @@ def test_our_own_members_have_quoted_keys_and_the_old_form_is_written_anew(tmp_p
     text = path.read_bytes()
     assert unreadable_members(text) == [] and b"0:5" in text
     old = re.sub(rb'"([0-9]+)":"', rb'\1:"', text)
-    assert unreadable_members(old) == ["rmqhaOffsetVersions", "rmqhaRemovedOffsets"]
+    assert unreadable_members(old) == ["rmqhaOffsetVersions", "rmqhaRemovedOffsets", "rmqhaSetBackMillis"]
     path.write_bytes(old)
     again = OffsetTable(HostDisk(tmp_path), TableListener())
     assert again.changes_since(NO_STAMP, 10) == table.changes_since(NO_STAMP, 10)
@@ -237,7 +237,7 @@ def test_a_commit_costs_its_own_rows_only(tmp_path: Path, monkeypatch: pytest.Mo
     table.commit("G7", "New", 0, 1)
     list(table.remove_group("G9"))
     saved(table)
-    assert sorted(encoded) == ["G7", "New@G7", "New@G7", "T9@G9"]
+    assert sorted(encoded) == ["G7", "New@G7", "New@G7", "T9@G9", "T9@G9"]  # when it was, too
     again = OffsetTable(HostDisk(tmp_path), TableListener())
     assert again.changes_since(NO_STAMP, 1000) == table.changes_since(NO_STAMP, 1000)
     assert sorted(again.topics_of("G7")) == ["New", "T7"] and again.groups_of("T9") == []
@@ -326,3 +326,67 @@ def test_the_file_is_the_table_after_any_changes(changes: list[tuple[str, int, i
     if data := again.unsaved():
         again.write(data)
     assert disk.read("config/consumerOffset.json") == text
+
+
+def test_when_an_offset_was_set_back_goes_to_replicas_and_the_disk(tmp_path: Path) -> None:
+    log_ms = 1000
+    master = OffsetTable(HostDisk(tmp_path / "a"), TableListener(), lambda: log_ms)
+    master.new_epoch(1, 100)
+    slave = table_of(tmp_path / "b")
+    for queue_id, offset in ((0, 5), (1, 6), (2, 7)):
+        master.commit("G", "T", queue_id, offset)
+    assert "setBackMillis" not in to_body(master.changes_since(NO_STAMP, 10))
+    master.commit("G", "T", 0, 4)
+    log_ms = 2000
+    master.reset("G", "T", 1, 9)
+    list(master.remove_topic("other"))
+    body = to_body(master.changes_since(NO_STAMP, 10))
+    slave.merge(from_body(body))
+    assert [slave.set_back_ms("G", "T", queue_id) for queue_id in range(4)] == [1000, 2000, 0, 0]
+    data = slave.unsaved()
+    assert data is not None
+    slave.write(data)
+    again = OffsetTable(HostDisk(tmp_path / "b"), TableListener())
+    assert [again.set_back_ms("G", "T", queue_id) for queue_id in range(4)] == [1000, 2000, 0, 0]
+    assert '"rmqhaSetBackMillis":{"T@G":{"0":"1000","1":"2000"}}' in re.sub(
+        r"\s", "", (tmp_path / "b/config/consumerOffset.json").read_text()
+    )
+    master.take_back([change(1, 9, 9)._replace(set_back_ms=3000)], lambda *place: 100)
+    assert master.set_back_ms("G", "T", 0) == 3000
+
+
+def test_a_pop_lies_behind_each_set_back_before_it_whatever_clocks_say(tmp_path: Path) -> None:
+    table = OffsetTable(HostDisk(tmp_path), TableListener(), lambda: 50)
+    table.commit("G", "T", 0, 5)
+    assert table.pop_ms(100) == 100
+    table.reset("G", "T", 0, 1)
+    assert table.set_back_ms("G", "T", 0) == 100, "none of before lies behind it"
+    assert table.pop_ms(20) == 101
+    table.reset("G", "T", 0, 0)
+    assert table.set_back_ms("G", "T", 0) == 101 and table.pop_ms(500) == 500
+
+
+def test_a_new_master_sets_back_behind_what_the_one_before_may_have_popped(tmp_path: Path) -> None:
+    table = OffsetTable(HostDisk(tmp_path), TableListener(), lambda: 50)
+    table.merge([change(1, 1, 1)._replace(set_back_ms=100)])
+    table.new_epoch(2, 50)
+    table.reset("G", "T", 0, 0)
+    assert table.set_back_ms("G", "T", 0) == 101
+
+
+def test_times_that_are_none_are_refused() -> None:
+    body = to_body([change(1, 1, 1)])
+    for times in ([], [1, 2], ["1"], [-1], [True], 5, [2**63]):
+        with pytest.raises((ValueError, TypeError)):
+            from_body({**body, "setBackMillis": times})
+
+
+def test_a_removed_offset_keeps_its_time_until_it_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_REMOVED_COUNT", 1)
+    table = OffsetTable(HostDisk(tmp_path), TableListener(), lambda: 50)
+    for topic in ("T", "U"):
+        table.commit("G", topic, 0, 5)
+    list(table.remove_topic("T"))
+    assert table.set_back_ms("G", "T", 0) == 50
+    list(table.remove_topic("U"))
+    assert table.set_back_ms("G", "T", 0) == 0 and table.set_back_ms("G", "U", 0) == 50

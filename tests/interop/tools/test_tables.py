@@ -37,7 +37,7 @@ class Written:
         log.max_phy_offset = log.synced_offset = PhyOffset(2**40)
         self._topics = topic_table(disk, BrokerConfig(auto_create_topic_enable=False), clock)
         self._groups = group_table(disk, clock)
-        self._offsets = OffsetTable(disk, TableListener())
+        self._offsets = OffsetTable(disk, TableListener(), lambda: random.randrange(2**41))
         self._delays = DelayOffsetTable(disk, clock, log, TableListener())
         for table in (self._topics, self._groups):
             for epoch in (1, 1, 2):
