@@ -634,9 +634,12 @@ class Store:
     def _lower_marks(self, end_offset: int) -> None:
         """Progress first, then the checkpoint, both durable: whichever a crash leaves is true of the log before and
         after the cut."""
-        checkpoint = self._checkpoint.value.lowered(first_timestamp(self._log, end_offset), end_offset)
+        takes_bytes = end_offset < self._log.end_offset
+        last_ms = first_timestamp(self._log, end_offset) if takes_bytes else self._offsets.last_store_timestamp_ms
+        checkpoint = self._checkpoint.value.lowered(last_ms, end_offset)
         position = min(self._progress.position or 0, self._reput.position, end_offset)
-        self._progress.lower(position, checkpoint, self.index.files.durable_below(end_offset), cut_offset=end_offset)
+        cut_offset = end_offset if takes_bytes else None
+        self._progress.lower(position, checkpoint, self.index.files.durable_below(end_offset), cut_offset=cut_offset)
         self._checkpoint.store(checkpoint)
         self._checkpoint.sync()
         self._saved_position = position

@@ -12,10 +12,17 @@ import pytest
 from rmqha.host.disk import HostDisk
 from rmqha.model.error import StoreError, UsageError
 from rmqha.model.offset import Epoch, PhyOffset
-from rmqha.store.meta.checkpoint import CheckpointFile, ProgressFile
+from rmqha.sim.disk import SimDisk
+from rmqha.store.meta.checkpoint import Checkpoint, CheckpointFile, ProgressFile
 from rmqha.store.store import Store
 from tests.store.support import SMALL, bodies, commit_all, filled, message, open_store, sim_disk
 from tests.support.tracer import RecordingTracer
+
+
+def _checkpoint(disk: SimDisk) -> Checkpoint:
+    file = CheckpointFile(disk)
+    file.load()
+    return file.value
 
 
 # --- epochs and marks -------------------------------------------------------------------------------------------------
@@ -83,6 +90,24 @@ def test_a_log_that_lost_confirmed_bytes_is_unclean() -> None:
     assert f"The log ends at 4096, below what was confirmed or synced ({end}): this replica counts as unclean." in (
         store.recovery.lines
     )
+
+
+def test_a_cut_that_takes_no_byte_leaves_the_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the next start would read the last file to learn how late it is: a second for each GiB."""
+    disk = sim_disk()
+    store = open_store(disk)
+    store.append(message(1), 5)
+    store.append(message(2), 9_000)
+    commit_all(store)
+    store.close()
+    before = _checkpoint(disk)
+    store = open_store(disk)
+    store.truncate(store.max_phy_offset)
+    assert _checkpoint(disk) == before
+    disk.crash(power_loss=False)
+    monkeypatch.setattr("rmqha.store.integrity.tail.last_stored_ms", None)
+    store = open_store(disk)
+    assert store.append(message(3), 1).store_timestamp_ms == 9_000
 
 
 def test_the_confirm_offset_survives_a_clean_stop() -> None:
