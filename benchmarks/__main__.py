@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import compileall
 import json
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from benchmarks.bench_status import questions
 from benchmarks.failovers.bench_controllers import controllers
 from benchmarks.failovers.bench_failover import failovers, pauses, syncs_on_the_path
 from benchmarks.failovers.bench_failover_topics import failovers_by_topics
-from benchmarks.figures import RESULTS, measured
+from benchmarks.figures import RESULTS, compile_packages, measured
 from benchmarks.page import page
 from benchmarks.peers.bench_acks import acks, levels
 from benchmarks.peers.bench_java_clients import java_clients
@@ -39,6 +38,7 @@ from benchmarks.starts.bench_rejoin import rejoins
 from benchmarks.starts.bench_restart import restarts
 from benchmarks.starts.bench_roll import rolls
 from benchmarks.starts.bench_start import idle_memory, start_times
+from benchmarks.starts.bench_timers import timers
 from tests.interop.lab.java import MissingError
 
 HERE = Path(__file__).parent
@@ -81,6 +81,7 @@ def works_of(*, quick: bool, failover_count: int, warm_s: int = WARM_S) -> dict[
         "peertimers": lambda scratch: peer_timers(
             scratch, 3 if quick else 10, 1 if quick else 3, 2 if quick else warm_s
         ),
+        "timers": lambda scratch: timers(scratch, 100_000 if quick else 1_000_000, 1 if quick else 5),
         "pops": lambda scratch: pops(scratch, 3.0, 1 if quick else 2),
         "peerfailover": lambda scratch: peer_failovers(scratch, 2 if quick else 5, 1 if quick else 2),
         "peerstart": lambda scratch: peer_starts(
@@ -110,9 +111,7 @@ def main() -> None:
     )
     parser.add_argument("--directory", type=Path, help="where the stores are made; default: the temporary directory")
     given = parser.parse_args()
-    # else a start compiles what a switch of branches or PYTHONDONTWRITEBYTECODE has left without byte code
-    for package in ("rmqha", "controller", "nameserver"):
-        compileall.compile_dir(str(HERE.parent / package), quiet=1)
+    compile_packages()
     works = works_of(quick=given.quick, failover_count=3 if given.quick else given.n, warm_s=given.warm)
     failed = []
     for name, work in works.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import json
 import os
 import platform
@@ -13,9 +14,16 @@ from typing import Any
 
 from rmqha.host.kernel_choice import choose_kernel
 
-RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
 SYNC_COUNT = 50
 Row = Mapping[str, Any]
+
+
+def compile_packages() -> None:
+    """Else a start compiles what a switch of branches or PYTHONDONTWRITEBYTECODE has left without byte code."""
+    for package in ("rmqha", "controller", "nameserver"):
+        compileall.compile_dir(str(ROOT / package), quiet=1)
 
 
 def fdatasync_ms(directory: Path) -> list[float]:

@@ -154,7 +154,7 @@ class BrokerCore:
         self.schedule = ScheduleService(*delivery, levels_ms, shell.wake_schedule)
         self.timers = TimerService(*delivery, _timer_rules(config), shell.wake_schedule)
         self.delay_offsets.clamp(self.schedule.end_of, self.timers.end_offset)
-        self.timer_snapshots = TimerSnapshots(disk, self.timers, self.delay_offsets, tracer)
+        self.timer_snapshots = TimerSnapshots(disk, self.timers, self.delay_offsets, clock, tracer)
         store.on_truncate(self._deliveries_cut)
         store.on_truncate(lambda end_offset: self._clamp_offsets())
         for table in tables:

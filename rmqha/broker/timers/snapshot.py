@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from rmqha.broker.tables.timer_check import TimerProgress
 from rmqha.broker.timers.waiting import MAX_OFFSET, Span
 from rmqha.model.error import StoreError
-from rmqha.port import Disk, Tracer
+from rmqha.port import Clock, Disk, Tracer
 from rmqha.store.meta import sidecar
 from rmqha.store.meta.sidecar import BadSidecarError, number
 from rmqha.store.timer.timer_log import CHECK_PATH
@@ -23,8 +23,10 @@ from rmqha.store.timer.timer_log import SNAPSHOT_PATH as PATH
 
 LEAST_COUNT = 20_000
 """Fewer new entries are read again at a start, in a tenth of a second."""
-SHARE = 8
-"""It is written when what waits has grown by one in so many: each message is written eight times at most."""
+SHARE = 16
+"""It is written when what waits has grown by one in so many: each message is written sixteen times at most."""
+LULL_MS = 5000
+"""And once nothing has come for so long."""
 _VERSION = 2
 """Slots have other widths than in version 1, which is not read: the queue is."""
 
@@ -75,14 +77,18 @@ class TimerSnapshots:
     """The file: it is written once config/timercheck says on the disk that as much is delivered as it does. Made at a
     start, before anything else looks at what waits, which it then tells. Raises OSError and StoreError."""
 
-    def __init__(self, disk: Disk, timers: SnapshotTimers, progress: TimerProgressFile, tracer: Tracer) -> None:
+    def __init__(
+        self, disk: Disk, timers: SnapshotTimers, progress: TimerProgressFile, clock: Clock, tracer: Tracer
+    ) -> None:
         self._disk = disk
         self._timers = timers
         self._progress = progress
+        self._clock = clock
         self._tracer = tracer
         self.least_count = LEAST_COUNT
         self._written_end = 0
         """End of the queue when the last one was made."""
+        self._seen_end = self._grown_at_ms = 0
         self._begin_count = timers.begin_count
         self._made: TimerSnapshot | None = None
         self._restore()
@@ -107,13 +113,20 @@ class TimerSnapshots:
         """The write that is due, if one is; a thread may call it. Behind that of config/timercheck. Raises OSError."""
         if self._timers.begin_count != self._begin_count:
             self._begin_count, self._made, self._written_end = self._timers.begin_count, None, 0
-        grown_count = self._timers.end_offset - self._written_end
-        if self._made is None and grown_count >= max(self.least_count, self._timers.waiting_count // SHARE):
+        if self._made is None and self._is_due():
             self._made = self._timers.snapshot()
         made, written = self._made, self._progress.written_timer
         if made is not None and written is not None and not written.is_behind(made.progress):
             self._made, self._written_end = None, made.taken_offset
             yield partial(self._write, made)
+
+    def _is_due(self) -> bool:
+        end, now_ms = self._timers.end_offset, self._clock.now_ms()
+        if end != self._seen_end:
+            self._seen_end, self._grown_at_ms = end, now_ms
+        grown_count = end - self._written_end
+        is_lull = now_ms >= self._grown_at_ms + LULL_MS
+        return grown_count >= self.least_count and (is_lull or grown_count >= self._timers.waiting_count // SHARE)
 
     def _write(self, made: TimerSnapshot) -> None:
         self._disk.write_atomic(PATH, sidecar.encode(encode(made)))

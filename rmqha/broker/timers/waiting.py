@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
@@ -216,8 +217,8 @@ class WaitingTimers:
         self._span_heap.append(kept.number)
         heapify(self._span_heap)
         self._count += len(span.entries)
-        for topic in set(span.topics):
-            self.topic_counts[topic] = self.topic_counts.get(topic, 0) + span.topics.count(topic)
+        for topic, count in Counter(span.topics).items():
+            self.topic_counts[topic] = self.topic_counts.get(topic, 0) + count
 
     def clear(self) -> None:
         self._slots.clear()

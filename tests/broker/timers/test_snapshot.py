@@ -10,7 +10,7 @@ import pytest
 
 from rmqha.broker.tables.timer_check import TimerProgress
 from rmqha.broker.timers.service import TimerService
-from rmqha.broker.timers.snapshot import TimerSnapshot, decode, encode
+from rmqha.broker.timers.snapshot import LULL_MS, TimerSnapshot, decode, encode
 from rmqha.broker.timers.waiting import Span
 from rmqha.model.error import StoreError
 from rmqha.model.offset import PhyOffset
@@ -147,6 +147,26 @@ def test_it_is_read_as_it_was_written() -> None:
 def test_what_is_no_snapshot(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadSidecarError):
         decode({**encode(KEPT), **wrong})
+
+
+def test_a_few_more_are_written_once_nothing_comes(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker().start()
+    broker.core.timer_snapshots.least_count = 2
+
+    def save(number: int, ms: int) -> int:
+        for _ in range(number):
+            broker.ask(timed(TIMER_DELAY_SEC=600))
+        broker.run(ms)
+        broker.store.sync()
+        broker.core.save()
+        path = broker.directory / timer_log.SNAPSHOT_PATH
+        return decode(sidecar.decode(path.read_bytes(), "")).taken_offset
+
+    assert save(100, 1000) == 100
+    assert save(3, LULL_MS - 1) == 100
+    assert save(0, 1) == 100
+    assert save(0, LULL_MS) == 103
+    assert save(1, LULL_MS) == 103
 
 
 def test_none_is_written_while_the_progress_it_needs_is_not_on_the_disk(make_broker: Callable[..., Broker]) -> None:
