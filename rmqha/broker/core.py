@@ -148,7 +148,7 @@ class BrokerCore:
         tables = self.topics, self.groups, self.offsets, self.delay_offsets, self.users, self.modes
         group = _GroupView(self.replica, store, self.driver)
         self.feed = MetadataLeader(config, group, shell, *tables, clock, tracer)
-        self.scrubber = Scrubber(store)
+        self.scrubber = Scrubber(store, kernel.skip_sound)
         levels_ms = parse_delay_levels(config.message_delay_level)
         delivery = store, self.driver, self.delay_offsets, clock, tracer, store_host
         self.schedule = ScheduleService(*delivery, levels_ms, shell.wake_schedule)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import trio
 
 from rmqha.broker.core import BrokerCore
-from rmqha.store.integrity.scrubber import PIECE_BYTES
+from rmqha.store.integrity.scrubber import PIECE_BYTES, SLICE_BYTES
 
 IDLE_MS = 1000
 """Between two looks whether there is anything to do."""
 PASS_PAUSE_MS = 60_000
 """Between two passes, so that a short log is not read all the time."""
+TURN_S = 0.001
+"""Everybody else gets a turn behind a slice that has taken as long; the native kernel does several in that time."""
 
 
 class ScrubLoop:
@@ -30,6 +32,17 @@ class ScrubLoop:
                 continue
             # a disk that hangs keeps the thread, not the broker
             trouble = await trio.to_thread.run_sync(scrubber.read, piece, abandon_on_cancel=True)
-            if self._core.driver.is_log_free:
-                scrubber.check(piece, trouble)
+            await self._check(*piece, trouble)
             await trio.sleep((piece[1] - piece[0]) / bytes_per_second)
+
+    async def _check(self, start: int, end: int, trouble: str) -> None:
+        """Ends early if the log is taken, or cut: the next piece begins where this one has ended."""
+        scrubber, began_at_s = self._core.scrubber, trio.current_time()
+        while start < end and self._core.driver.is_log_free:
+            scrubber.check((start, min(end, start + SLICE_BYTES)), trouble)
+            if scrubber.position <= start:
+                return
+            start = scrubber.position
+            if trio.current_time() - began_at_s >= TURN_S:
+                await trio.lowlevel.checkpoint()
+                began_at_s = trio.current_time()
