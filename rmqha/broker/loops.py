@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import count
 
 import trio
 
@@ -13,8 +14,9 @@ from rmqha.port import Clock
 
 HOLD_TICK_MS = 100
 """Longest time (ms) until a held pull may be told that its time is up."""
-TRANSACTION_TICK_MS = 200
-"""Longest delay (ms) of a check, and the interval at which the offsets of transactions move."""
+TRANSACTION_TICKS = 2
+"""Ticks until the next look at transactions: the longest delay of a check, and the interval at which their offsets
+move. A sleep of its own would cost a broker that rests more than the look."""
 DISPATCH_DELAY_MS = 2
 """Longest time (ms) for which a record stays out of its queue while nobody waits for it: a lone sender's next send is
 here sooner than a dispatch is done, and would wait for it each time."""
@@ -153,7 +155,12 @@ class BrokerLoops:
                     await self._step.wait()
             else:
                 self._driver.timeout()
-                await trio.lowlevel.checkpoint()
+                if self._is_step_due():
+                    await trio.lowlevel.checkpoint()
+
+    def _is_step_due(self) -> bool:
+        deadline_ms = self._driver.replica.deadline_ms()
+        return deadline_ms is not None and deadline_ms <= self._clock.now_ms()
 
     async def _run_dispatch(self) -> None:
         while True:
@@ -248,13 +255,15 @@ class BrokerLoops:
 
     async def _run_housekeeping(self) -> None:
         sampled_at_ms = 0
-        while True:
+        for tick in count():
             await trio.sleep(HOLD_TICK_MS / 1000)
             if self._driver.is_log_free:
                 self._core.pull.timeout()
                 self._core.pops.timeout()
             self._core.feed.timeout()
             self._core.room.timeout()
+            if not tick % TRANSACTION_TICKS:
+                self.wake_transactions()
             now_ms = self._clock.now_ms()
             if now_ms >= sampled_at_ms + SAMPLE_INTERVAL_MS:
                 sampled_at_ms = now_ms
@@ -269,8 +278,7 @@ class BrokerLoops:
 
     async def _run_transactions(self) -> None:
         while True:
-            with trio.move_on_after(TRANSACTION_TICK_MS / 1000):
-                await self._copied.wait()
+            await self._copied.wait()
             self._copied = trio.Event()
             while self._core.transactions.step():
                 await trio.lowlevel.checkpoint()
