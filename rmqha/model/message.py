@@ -10,6 +10,7 @@ import binascii
 import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from operator import mul
 from typing import NamedTuple
 
 NAME_SEPARATOR = 1
@@ -144,13 +145,21 @@ def find_property(data: bytes, name: bytes) -> bytes | None:
     return data[start:] if end < 0 else data[start:end]
 
 
+_HASH_PIECE = 64
+_HASH_POWERS = tuple(pow(31, number, 1 << 32) for number in reversed(range(_HASH_PIECE)))
+_HASH_STEP = pow(31, _HASH_PIECE, 1 << 32)
+
+
 def java_string_hash(text: str) -> int:
     """Java's String.hashCode: a signed 32-bit number over UTF-16 units. tagsCode is this of TAGS; index keys hash so
     too."""
-    value = 0
-    units = text.encode("utf-16-be")
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        value = (value * 31 + (high << 8 | low)) & 0xFFFFFFFF
+    data = text.encode("ascii" if text.isascii() else "utf-16-be")
+    units: Sequence[int] = data if text.isascii() else struct.unpack(f">{len(data) // 2}H", data)
+    first = len(units) % _HASH_PIECE
+    value: int = sum(map(mul, units[:first], _HASH_POWERS[_HASH_PIECE - first :]))
+    for start in range(first, len(units), _HASH_PIECE):
+        value = (value * _HASH_STEP + sum(map(mul, units[start : start + _HASH_PIECE], _HASH_POWERS))) & 0xFFFFFFFF
+    value &= 0xFFFFFFFF
     return value - 0x1_0000_0000 if value & 0x8000_0000 else value
 
 

@@ -259,6 +259,10 @@ def _chunks(value: Entries | Items) -> Iterator[dict[Any, Any] | list[Any]]:
         yield chunk
 
 
+_WRITTEN = {None: "null", True: "true", False: "false"}
+_encode_float = json.JSONEncoder(allow_nan=False).encode
+
+
 def _dumps_slowly(value: Any, unquoted_integer_keys: bool) -> bytes:
     parts: list[str] = []
     _write(value, parts.append, unquoted_integer_keys)
@@ -268,8 +272,12 @@ def _dumps_slowly(value: Any, unquoted_integer_keys: bool) -> bytes:
 def _write(value: Any, put: Callable[[str], object], unquoted: bool) -> None:
     if isinstance(value, str):
         put(encode_basestring(value))
-    elif value is None or isinstance(value, bool | int | float):
-        put(json.dumps(value, allow_nan=False))
+    elif value is None or value is True or value is False:
+        put(_WRITTEN[value])
+    elif isinstance(value, int):
+        put(int.__repr__(value))
+    elif isinstance(value, float):
+        put(_encode_float(value))
     elif isinstance(value, Mapping):
         separator = "{"
         for key, member in value.items():

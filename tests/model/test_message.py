@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import socket
+import struct
 from typing import Any
 
 import pytest
@@ -158,6 +159,14 @@ def test_lenient_decoding(data: bytes, expected: dict[str, str]) -> None:
 )
 def test_java_string_hash(text: str, expected: int) -> None:
     assert java_string_hash(text) == expected
+
+
+@given(st.text(max_size=50), st.integers(0, 5), st.text(max_size=50))
+def test_the_hash_of_a_long_text_is_that_of_its_units_one_by_one(begin: str, times: int, end: str) -> None:
+    text, value = begin * times + end, 0
+    for (unit,) in struct.iter_unpack(">H", text.encode("utf-16-be")):
+        value = (value * 31 + unit) % 2**32
+    assert java_string_hash(text) % 2**32 == value and -(2**31) <= java_string_hash(text) < 2**31
 
 
 def test_tag_hashes_of_the_real_consumers() -> None:

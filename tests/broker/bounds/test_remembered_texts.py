@@ -17,7 +17,7 @@ from tests.broker.support import Broker, FakeChannel, send_command
 from tests.broker.timers.test_service import now_ms
 
 COUNT = 150
-LONG = 20_000
+LONG = 10_000
 KEPT_BYTES = COUNT * LONG // 4
 
 
