@@ -8,6 +8,7 @@ N ?= 2000
 RUNS ?= 200
 HOURS ?= 24
 FUZZ_SECONDS ?= 30
+FRESH ?= 1
 CASES ?= 1000000
 WORKERS ?= 2
 # a module's tests stay with one worker, in their order; tests/conftest.py says which modules go first
@@ -84,8 +85,8 @@ planted: .venv/stamp ## each planted bug alone through RUNS=200 runs of the rota
 sim-day: .venv/stamp ## a simulated day (HOURS=24) without a fault: no election, nothing lost; SEED=1
 	$(SIM_PYTHON) -m tests.simulation --day --hours $(HOURS) $(if $(SEED),--seed $(SEED))
 
-fuzz: .venv/stamp ## hostile bytes, FUZZ_SECONDS=30 for each parser
-	RMQHA_FRESH=1 RMQHA_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/fuzz tests/kernel/test_native.py -n $(WORKERS) --dist worksteal
+fuzz: .venv/stamp ## hostile bytes, FUZZ_SECONDS=30 for each parser; FRESH= takes the same each time
+	RMQHA_FRESH=$(FRESH) RMQHA_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/fuzz tests/kernel/test_native.py -n $(WORKERS) --dist worksteal
 
 laws: .venv/stamp ## Hypothesis tests with examples that no run before had; `make test` always takes the same
 	RMQHA_FRESH=1 $(BIN)/pytest tests $(PARALLEL) -m "hypothesis and not interop and not chaos and not browser and not abuse and not sim and not spec"

@@ -1,7 +1,8 @@
 """After any sequence of kills, pauses and switches every slave follows the one master and is back in the set.
 
 In Apache RocketMQ a slave was seen to stay attached to a resumed old master, out of the set for good: that sequence is
-the first of each soak. The rest is drawn from a seed: RMQHA_SOAK_SEED=7 repeats one, RMQHA_SOAK_S=600 soaks longer.
+the first of each soak. The rest is drawn from a seed, always the same: RMQHA_SOAK_SEED=7 is another, RMQHA_SOAK_S=600
+soaks longer.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from rmqha.model.error import RemoteError
 from rmqha.ops.asking import ask_leader
 from rmqha.wire.command import Command
 from tests.chaos.conftest import Tell
+from tests.support.patience import HANG_S
 
 pytestmark = pytest.mark.chaos
 SOAK_S = float(os.environ.get("RMQHA_SOAK_S", "30"))
-SEED = int(os.environ.get("RMQHA_SOAK_SEED", "0")) or Random().randrange(1, 10**6)
+SEED = int(os.environ.get("RMQHA_SOAK_SEED", "1"))
 FROZEN_S = 3.0
 """Longer than the heartbeat time-out, so that another master is elected meanwhile."""
 SWITCH_TIMEOUT_MS = 5000
@@ -112,7 +114,7 @@ async def check_all_follow(cluster: Cluster) -> None:
 @pytest.mark.parametrize("mode", ["cp", "ap"])
 async def test_every_slave_follows_the_one_master_after_any_sequence(mode: str, tmp_path: Path, tell: Tell) -> None:
     random = Random(SEED)
-    with trio.fail_after(SOAK_S + 120), Cluster.of(quickstart(mode), tmp_path) as cluster:
+    with trio.fail_after(SOAK_S + HANG_S), Cluster.of(quickstart(mode), tmp_path) as cluster:
         await cluster.up()
         traffic = DrillTraffic()
         done = []

@@ -15,6 +15,7 @@ from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser
 from tests.fuzz.budget import fuzz_seconds
 from tests.fuzz.damage import damaged, descriptors, pieces, tasks
+from tests.support.seeds import drawn_seed
 
 MAX_FRAME_BYTES = 1 << 20
 CASES_PER_SECOND = 34_000
@@ -23,8 +24,7 @@ CONNECTIONS_PER_SECOND = 20
 
 
 def test_a_parser_takes_or_refuses_whatever_comes() -> None:
-    seed = Random().randrange(2**32)
-    print(f"seed={seed}")
+    seed = drawn_seed()
     random = Random(seed)
     refused = 0
     for _ in range(max(20_000, int(fuzz_seconds() * CASES_PER_SECOND))):
@@ -58,8 +58,7 @@ class Silent:
 
 
 async def test_a_server_loses_no_task_and_no_descriptor() -> None:
-    seed = Random().randrange(2**32)
-    print(f"seed={seed}")
+    seed = drawn_seed()
     random = Random(seed)
     service, counts = Silent(), Statistics()
     async with trio.open_nursery() as nursery:

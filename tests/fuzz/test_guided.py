@@ -6,6 +6,8 @@ from random import Random
 
 import pytest
 
+from tests.support.seeds import drawn_seed
+
 from .budget import fuzz_seconds
 from .guided import CORPUS, attempt, changed, corpus, explore, ways
 from .targets import TARGETS, Target
@@ -20,7 +22,7 @@ SHARE = 0.15
 def test_a_parser_takes_or_refuses(name: str) -> None:
     target = TARGETS[name]
     known = corpus(name)
-    seed = Random().randrange(2**32)
+    seed = drawn_seed()
     count = max(30, int(fuzz_seconds() * SHARE * EXAMPLES_PER_SECOND))
     found = explore(target, [*target.begin(), *known], count, seed)
     wrong = [f"{data!r} raises {error!r}" for data, error in found.failures]

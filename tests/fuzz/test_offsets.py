@@ -27,6 +27,7 @@ from tests.broker.rights import planted
 from tests.broker.support import Broker, FakeChannel, send_command
 from tests.broker.transactions import prepared
 from tests.fuzz.budget import fuzz_seconds
+from tests.support.seeds import drawn_seed
 
 LEAST_BODIES = 4
 LONG_COUNT = 24
@@ -226,8 +227,7 @@ def test_what_takes_an_offset_is_found_out(scene: Scene) -> None:
 def test_no_offset_inside_a_body_counts(scene: Scene) -> None:
     """Byte by byte by those that take one; by all others at the places that matter, and with RMQHA_FUZZ_SECONDS
     everywhere in a first body."""
-    seed = Random().randrange(2**32)
-    print(f"seed={seed}")
+    seed = drawn_seed()
     random = Random(seed)
     codes = taking(scene)
     print(f"taking an offset: {codes}")

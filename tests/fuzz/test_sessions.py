@@ -31,6 +31,7 @@ from tests.fuzz.budget import fuzz_seconds
 from tests.fuzz.damage import damaged, descriptors, pieces, tasks
 from tests.support.clock import ManualClock
 from tests.support.patience import HANG_S
+from tests.support.seeds import drawn_seed
 
 MAX_FRAME_BYTES = 1 << 20
 TOGETHER = 100
@@ -210,8 +211,7 @@ async def test_nothing_is_left_of_any_connection(kind: str) -> None:
     wanted = max(LEAST_CASES[kind], int(fuzz_seconds() * CASES_PER_SECOND[kind]))
     if "RMQHA_FRAME_CASES" in os.environ:
         wanted = int(os.environ["RMQHA_FRAME_CASES"]) // (1 if kind == "plain" else 100)
-    seed = Random().randrange(2**32)
-    print(f"seed={seed}")
+    seed = drawn_seed()
     random, routes, counts = Random(seed), Routes(), Statistics()
     tls = ServerTls(contexts()[0], only=False) if kind == "tls" else None
     poller, done, secured = Poller(), 0, 0

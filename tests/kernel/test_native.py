@@ -45,6 +45,7 @@ from tests.kernel.streams import (
     stream_of,
 )
 from tests.kernel.support import kernel_named, one_read
+from tests.support.seeds import drawn_seed
 
 CORPUS = Path(__file__).parents[1] / "fuzz" / "corpus"
 V4, V6 = b"\x7f\0\0\1", bytes(range(16))
@@ -214,7 +215,7 @@ def test_every_byte_of_a_frame_in_turn(both: Both, codec: HeaderCodec) -> None:
 
 def test_many_damaged_sends(both: Both) -> None:
     count = int(os.environ.get("RMQHA_KERNEL_CASES", LEAST_CASES + int(fuzz_seconds() * CASES_PER_SECOND)))
-    seed = Random().randrange(1 << 32) if count > LEAST_CASES else 1
+    seed = drawn_seed()
     random, before = Random(seed), both.taken_count
     for number in range(count):
         both.sends(one_read(damaged_sends(random), 0, 64, V4, 5), ALL_RULES[number % 8 % len(ALL_RULES)])

@@ -21,6 +21,7 @@ from tests.broker.support import FakeLog, TableListener, group_table, topic_tabl
 from tests.interop.lab.java import Java
 from tests.support.clock import ManualClock
 from tests.support.patience import HANG_S
+from tests.support.seeds import drawn_seed
 
 pytestmark = pytest.mark.interop
 
@@ -91,8 +92,7 @@ def json_of(directory: Path, name: str) -> dict[str, dict[str, object]]:
 
 
 def test_apaches_classes_read_every_table_that_we_write(java: Java, tmp_path: Path) -> None:
-    seed = Random().randrange(2**32)
-    print(f"seed={seed}")
+    seed = drawn_seed()
     written = {
         tmp_path / str(number): Written(tmp_path / str(number), Random(seed + number)) for number in range(CASES)
     }
