@@ -6,6 +6,7 @@ import inspect
 import os
 import signal
 from itertools import zip_longest
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,18 +24,23 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a script that runs `make test &` passes this on, and what tests start and interrupt would hear nothing
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-WAITING, COMPUTING = ("process", "spark"), ("raft", "simulation", "store")
-"""Folders with the longest modules: those that wait for servers and for Spark, and those that keep a core busy."""
+TESTS = Path(__file__).parent
+WAITING = ("spark", "process", "test_lanes.py")
+COMPUTING = ("broker/bounds", "spark/lake", "inspect", "test_tidy.py", "raft", "simulation", "store")
+"""Folders with the longest modules: those that wait for servers and for Spark, and those that keep a core busy. That of
+Spark, which one worker takes, is the longest of all."""
 
-TOGETHER = "tests/spark/"
-"""A folder whose modules go to one worker, which starts Spark once for all of them."""
+TOGETHER, APART = "tests/spark/", "tests/spark/lake/"
+"""A folder whose modules go to one worker, which starts Spark once for all of them; and those in it that need none."""
 
 
 class Modules(LoadFileScheduling):  # type: ignore[misc]
     """A module's tests go to one worker, and so do all of a folder that shares what is dear to start."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return TOGETHER if nodeid.startswith(TOGETHER) else str(super()._split_scope(nodeid))
+        if nodeid.startswith(TOGETHER) and not nodeid.startswith(APART):
+            return TOGETHER
+        return str(super()._split_scope(nodeid))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -62,11 +68,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(f"pytest-trio takes a clock only as an argument of the test itself: {real_time}")
     if hasattr(config, "workerinput"):
         modules = dict.fromkeys(item.path for item in items)
-        tests = config.rootpath / "tests"
-        waiting, computing = (
-            [path for folder in folders for path in modules if path.is_relative_to(tests / folder)]
-            for folders in (WAITING, COMPUTING)
-        )
+        computing = [path for place in COMPUTING for path in modules if path.is_relative_to(TESTS / place)]
+        waiting = [path for place in WAITING for path in modules if path.is_relative_to(TESTS / place)]
+        waiting = [path for path in waiting if path not in computing]
         long = [path for pair in zip_longest(waiting, computing) for path in pair if path is not None]
         order = {path: place for place, path in enumerate(dict.fromkeys([*long, *modules]))}
         items.sort(key=lambda item: order[item.path])

@@ -169,11 +169,12 @@ def test_without_an_environment_nothing_runs(tmp_path: Path) -> None:
 
 
 def test_a_lane_that_hangs_is_ended_and_the_end_comes_in_time(tmp_path: Path) -> None:
-    run = Run(tmp_path, HANGING="chaos", RMQHA_CI_SECONDS="8")
+    """The first one: others before it might take the time on a busy machine."""
+    run = Run(tmp_path, HANGING="lint", RMQHA_CI_SECONDS="5")
     assert run.done.returncode == 1
-    assert run.targets[-1] == "chaos"
-    assert run.failed == ["abuse", "chaos", "interop"]
-    assert "make chaos: FAILED, ended after its" in run.done.stdout
+    assert run.targets == ["env", "lint"]
+    assert run.failed == sorted(LANES)
+    assert "make lint: FAILED, ended after its" in run.done.stdout
     assert "make interop: FAILED, not run" in run.done.stdout
 
 

@@ -79,29 +79,39 @@ LAWS = {
 }
 
 
-class Kept(NamedTuple):
-    file_count: int
-    findings: list[str]
+class Kept:
+    """What all files are, and what breaks the laws. A file is parsed once."""
+
+    def __init__(self) -> None:
+        self.file_counts: Counter[str] = Counter()
+        self.findings: dict[str, list[str]] = {name: [] for name in LAWS}
+        self.classes: dict[str, list[str]] = {}
+        """Places of each public class of the product."""
+
+    def look(self, path: Path) -> None:
+        place, tree = path.relative_to(ROOT), ast.parse(path.read_text())
+        for name in [name for name, law in LAWS.items() if law.holds_for(path)]:
+            self.file_counts[name] += 1
+            found = [item for check in LAWS[name].checks for item in check(tree)]
+            self.findings[name] += [f"{place}:{item.line}: {item.sentence}" for item in found]
+        if is_product(path):
+            for node in tree.body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    self.classes.setdefault(node.name, []).append(str(place))
 
 
 @pytest.fixture(scope="module")
-def kept() -> dict[str, Kept]:
-    """Each law with the number of its files and what breaks it. A file is parsed once for all laws."""
-    counts: Counter[str] = Counter()
-    findings: dict[str, list[str]] = {name: [] for name in LAWS}
+def kept() -> Kept:
+    found = Kept()
     for path in modules(*PACKAGES, "tests"):
-        tree = ast.parse(path.read_text())
-        for name in [name for name, law in LAWS.items() if law.holds_for(path)]:
-            counts[name] += 1
-            found = [item for check in LAWS[name].checks for item in check(tree)]
-            findings[name] += [f"{path.relative_to(ROOT)}:{item.line}: {item.sentence}" for item in found]
-    return {name: Kept(counts[name], findings[name]) for name in LAWS}
+        found.look(path)
+    return found
 
 
 @pytest.mark.parametrize("name", LAWS)
-def test_the_tree_keeps_the_law(kept: dict[str, Kept], name: str) -> None:
-    assert kept[name].file_count > 40, "the list of its modules has shrunk"
-    assert not kept[name].findings, "\n".join(kept[name].findings)
+def test_the_tree_keeps_the_law(kept: Kept, name: str) -> None:
+    assert kept.file_counts[name] > 40, "the list of its modules has shrunk"
+    assert not kept.findings[name], "\n".join(kept.findings[name])
 
 
 def test_every_pure_module_of_the_contract_exists() -> None:
@@ -115,15 +125,10 @@ def test_a_folder_has_at_most_14_modules() -> None:
     assert [f"{folder}: {count}" for folder, count in sorted(folders.items()) if count > 14] == []
 
 
-def test_no_two_public_classes_of_the_product_have_one_name() -> None:
+def test_no_two_public_classes_of_the_product_have_one_name(kept: Kept) -> None:
     """A reader who searches for a class finds one."""
-    places: dict[str, list[str]] = {}
-    for path in modules(*PACKAGES):
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
-    assert len(places) > 500
-    assert [f"{name}: {', '.join(found)}" for name, found in sorted(places.items()) if len(found) > 1] == []
+    assert len(kept.classes) > 500
+    assert [f"{name}: {', '.join(found)}" for name, found in sorted(kept.classes.items()) if len(found) > 1] == []
 
 
 def test_every_tests_folder_is_a_package() -> None:

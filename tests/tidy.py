@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 MODULE_LINE_COUNT = 800
 FUNCTION_LINE_COUNT = 80
@@ -32,9 +33,15 @@ class Finding:
     sentence: str
 
 
+@lru_cache(maxsize=1)
+def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """All nodes of a module; the checks of one module follow each other."""
+    return tuple(ast.walk(tree))
+
+
 def system_imports(tree: ast.Module) -> Iterator[Finding]:
     """Imports of clocks, chance, the system or a framework."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -50,11 +57,11 @@ def unstable_identities(tree: ast.Module) -> Iterator[Finding]:
     """id() and hash(): they differ between processes. Defining __hash__ is what hash() is for."""
     allowed = {
         id(inner)
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.FunctionDef) and node.name == "__hash__"
         for inner in ast.walk(node)
     }
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)
@@ -71,7 +78,7 @@ class _Sets:
         self._names: frozenset[str] = frozenset()
         found: set[str] = set()
         while True:
-            for node in ast.walk(tree):
+            for node in nodes(tree):
                 found.update(self._given_by(node))
             if found == self._names:
                 return
@@ -133,11 +140,11 @@ def unsorted_sets(tree: ast.Module) -> Iterator[Finding]:
     sets = _Sets(tree)
     blind = {
         id(argument)
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _ORDER_BLIND
         for argument in node.args
     }
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         iterated: list[ast.expr] = []
         match node:
             case ast.For(iter=source):
@@ -163,7 +170,7 @@ def unsorted_sets(tree: ast.Module) -> Iterator[Finding]:
 
 def _inside_blind(tree: ast.Module, starred: ast.Starred, blind: set[int]) -> bool:
     """A set spread inside a set display, or inside what an order-blind call is given."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if starred in getattr(node, "elts", ()):
             return isinstance(node, ast.Set) or id(node) in blind
     return False
@@ -171,7 +178,7 @@ def _inside_blind(tree: ast.Module, starred: ast.Starred, blind: set[int]) -> bo
 
 def float_times(tree: ast.Module) -> Iterator[Finding]:
     """Times are whole milliseconds: no float literal meets a `_ms` name, and no `/` divides one."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         pairs: list[tuple[ast.expr, ast.expr]] = []
         match node:
             case ast.BinOp(left=left, op=op, right=right):
@@ -209,13 +216,13 @@ def _names_a_time(node: ast.AST) -> bool:
 
 
 def prints(tree: ast.Module) -> Iterator[Finding]:
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
             yield Finding(node.lineno, "prints; the command line renders, everything else traces")
 
 
 def swallowed_errors(tree: ast.Module) -> Iterator[Finding]:
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ExceptHandler) and all(isinstance(item, ast.Pass) for item in node.body):
             yield Finding(node.lineno, "swallows an error")
 
@@ -228,7 +235,7 @@ _EMPTY_MAKERS = frozenset(
 def late_callbacks(tree: ast.Module) -> Iterator[Finding]:
     """Attributes for a callback that somebody may set later and that do nothing before: a wire that is forgotten is
     silence. A constructor takes what it needs, or one Protocol of events."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute) and node.value is not None):
             continue
         names = {item.id for item in ast.walk(node.annotation) if isinstance(item, ast.Name)}
@@ -247,7 +254,7 @@ _SUBJECTLESS = re.compile(
 
 def docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
     """Texts that stand first in a module, class or function, or below an assignment."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         body: list[ast.stmt] = getattr(node, "body", []) if isinstance(getattr(node, "body", None), list) else []
         for item in body:
             match item:
@@ -280,7 +287,7 @@ def public_functions_without_docstring(tree: ast.Module) -> Iterator[Finding]:
 def sizes(tree: ast.Module, line_count: int) -> Iterator[Finding]:
     if line_count > MODULE_LINE_COUNT:
         yield Finding(1, f"has {line_count} lines, more than {MODULE_LINE_COUNT}; split it")
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > FUNCTION_LINE_COUNT:
