@@ -110,10 +110,13 @@ def rss_anon_bytes(pid: int) -> int:
 class Stage:
     """Use as a context manager. `setup`: "open", the quick start without any key of security; "protected", all of them;
     "opened", the quick start with its HA ports and controllers opened, as Apache's brokers need them. `quiet_s`: time
-    for which each new cluster is left undisturbed, and measured."""
+    for which each new cluster is left undisturbed, and measured. `keys` are more of the brokers'."""
 
-    def __init__(self, scratch: Path, setup: str, quiet_s: float) -> None:
+    def __init__(
+        self, scratch: Path, setup: str, quiet_s: float, keys: Mapping[str, str | int | bool] | None = None
+    ) -> None:
         self.setup = setup
+        self._broker_keys = dict(keys or {})
         self._quiet_s = quiet_s
         self._scratch = scratch
         self._keys = Keys(scratch / "keys") if setup == "protected" else None
@@ -150,8 +153,10 @@ class Stage:
         self._round += 1
         here = self._scratch / f"round-{self._round}"
         here.mkdir(parents=True)
-        opened = {"haSecurity": "open"} if self.setup == "opened" else {}
-        document = quickstart("cp", 3, {"enablePropertyFilter": True, **opened}, http=True)
+        keys = {"enablePropertyFilter": True, **self._broker_keys}
+        if self.setup == "opened":
+            keys["haSecurity"] = "open"
+        document = quickstart("cp", 3, keys, http=True)
         if self._keys is not None:
             self._keys.protect(document)
         self._cluster = Cluster.of(document, here, quiet=True)

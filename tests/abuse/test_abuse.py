@@ -31,7 +31,7 @@ pytestmark = pytest.mark.abuse
 @pytest.fixture(scope="module")
 def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     scratch: Path = tmp_path_factory.mktemp(request.param)
-    with Stage(scratch, request.param, QUIET_S) as found:
+    with Stage(scratch, request.param, QUIET_S, {"controllerHeartBeatTimeoutMills": FLOOR_MS}) as found:
         yield found
 
 

@@ -24,8 +24,9 @@ from tests.support.patience import HANG_S
 
 pytestmark = pytest.mark.chaos
 CUT_S = 8.0
-ON_ITS_WAY_MS = 500
-"""An answer from before the cut may reach the client process that much later on a busy machine."""
+ON_ITS_WAY_MS = 2000
+"""An answer from before the cut may reach the client process that much later on a busy machine, and a slave may lack
+what the master has had for so long."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -113,7 +114,7 @@ def run(scratch: Path, mode: str, tell: Tell) -> Told:
 
 def test_a_master_cut_off_with_a_client_acknowledges_nothing_in_cp(tmp_path: Path, tell: Tell) -> None:
     told = run(tmp_path, "cp", tell)
-    assert told.direct.acked_between(told.cut_at_ms + ON_ITS_WAY_MS, told.healed_at_ms + ON_ITS_WAY_MS) == 0
+    assert told.direct.acked_between(told.cut_at_ms + ON_ITS_WAY_MS, told.healed_at_ms) == 0
     assert not told.traffic.failures
     assert (told.found.lost, told.found.misplaced, told.found.swapped) == ([], [], 0)
     assert told.truncated_bytes > 0

@@ -18,11 +18,12 @@ from rmqha.ops.local.preflight import free_ports
 from rmqha.spark import session
 from rmqha.spark.java import java_home
 from tests.store.log_writer import LogWriter, Message
+from tests.support.patience import HANG_S
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark]
 
 ROOT = Path(__file__).parents[3]
-START_S = 120
+START_S = HANG_S
 COUNT = 20_000
 
 

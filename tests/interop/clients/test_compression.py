@@ -17,12 +17,12 @@ from rmqha.model.message import (
     SYS_FLAG_COMPRESSION_ZSTD,
 )
 from rmqha.store.log.record import decode
+from tests.interop.lab.group import TIMEOUT_S
 from tests.interop.lab.lab import Lab
 from tests.interop.lab.processes import log_bytes, until
 
 pytestmark = pytest.mark.interop
 
-TIMEOUT_S = 60
 BODY = "ünï✓ ".encode() * 2000
 JAVA_BODY_BYTES = 20_000
 PER_PRODUCER = 20

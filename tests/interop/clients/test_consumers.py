@@ -6,10 +6,11 @@ import os
 import signal
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.interop.lab.group import TIMEOUT_S
+from tests.interop.lab.java import Java
 from tests.interop.lab.lab import Lab
 from tests.interop.lab.lines import acknowledged, consumed, places, tries
 from tests.interop.lab.processes import Process, until
@@ -17,7 +18,6 @@ from tests.process.cluster import LocalCluster
 
 pytestmark = pytest.mark.interop
 
-TIMEOUT_S = 120
 BODY_BYTES = 64
 ALL = "tag:*"
 FIRST = 1_000_000
@@ -26,14 +26,40 @@ NEVER = "99"
 """More failures than a consumer has patience for."""
 
 
+@pytest.fixture(scope="module")
+def whole_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """For all tests; each has a topic and a group of its own."""
+    found = LocalCluster(tmp_path_factory.mktemp("consumers"), name="consumers")
+    try:
+        done = found.up()
+        assert done.returncode == 0, done.stderr
+        yield found
+    finally:
+        found.down()
+
+
 @pytest.fixture
-def cluster(lab: Lab, tmp_path: Path) -> Iterator[LocalCluster]:
-    found = LocalCluster(tmp_path, name="consumers")
-    done = found.up()
-    assert done.returncode == 0, done.stderr
-    lab.name_server = found.namesrv
+def cluster(whole_cluster: LocalCluster) -> LocalCluster:
+    """The test before may have killed the master."""
+    for number in (1, 2, 3):
+        done = whole_cluster.rmqha("start", f"broker-a-{number}")
+        assert done.returncode == 0, done.stderr
+    return whole_cluster
+
+
+@pytest.fixture(scope="module")
+def whole_lab(java: Java, whole_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    found = Lab(java, tmp_path_factory.mktemp("lab"))
+    found.name_server = whole_cluster.namesrv
     yield found
-    found.down()
+    found.close()
+
+
+@pytest.fixture
+def lab(whole_lab: Lab) -> Iterator[Lab]:
+    """Clients end with their test."""
+    yield whole_lab
+    whole_lab.end_clients()
 
 
 def produce(lab: Lab, topic: str, count: int, pause_ms: int = 0, delay: str = "0") -> Process:

@@ -11,12 +11,13 @@ import pytest
 from tests.interop.lab.lab import Lab
 from tests.interop.lab.processes import until
 from tests.process.cluster import LocalCluster
+from tests.support.patience import HANG_S
 
 pytestmark = pytest.mark.interop
 
 CASES = 18
 THROUGH = 10
-TIMEOUT_S = 240
+TIMEOUT_S = 2 * HANG_S
 DELAYS = "1s 1s 2s 3s 4s"
 """A client whose send-back failed sends the message itself, with level 3 or 4: 10 s or 30 s by RocketMQ's default."""
 QUIET = {"interop.level": "ERROR"}

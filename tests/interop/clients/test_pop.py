@@ -6,10 +6,11 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.interop.lab.group import TIMEOUT_S
+from tests.interop.lab.java import Java
 from tests.interop.lab.lab import Lab
 from tests.interop.lab.lines import acknowledged, tries
 from tests.interop.lab.processes import Process, until
@@ -17,20 +18,36 @@ from tests.process.cluster import LocalCluster
 
 pytestmark = pytest.mark.interop
 
-TIMEOUT_S = 120
 BODY_BYTES = "64"
 FIRST = 1_000_000
 """Number of the messages that only show that consumers work."""
 
 
-@pytest.fixture
-def cluster(lab: Lab, tmp_path: Path) -> Iterator[LocalCluster]:
-    found = LocalCluster(tmp_path, name="pops")
-    done = found.up()
-    assert done.returncode == 0, done.stderr
-    lab.name_server = found.namesrv
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """For all tests; each has a topic and a group of its own."""
+    found = LocalCluster(tmp_path_factory.mktemp("pops"), name="pops")
+    try:
+        done = found.up()
+        assert done.returncode == 0, done.stderr
+        yield found
+    finally:
+        found.down()
+
+
+@pytest.fixture(scope="module")
+def whole_lab(java: Java, cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    found = Lab(java, tmp_path_factory.mktemp("lab"))
+    found.name_server = cluster.namesrv
     yield found
-    found.down()
+    found.close()
+
+
+@pytest.fixture
+def lab(whole_lab: Lab) -> Iterator[Lab]:
+    """Clients end with their test."""
+    yield whole_lab
+    whole_lab.end_clients()
 
 
 def made(lab: Lab, topic: str) -> None:
@@ -53,7 +70,7 @@ def pulled(*consumers: Process) -> list[str]:
     return [line for consumer in consumers for line in consumer.lines() if line.startswith("PULLED ")]
 
 
-def test_each_message_is_consumed_once_by_one_of_two(lab: Lab, cluster: LocalCluster) -> None:
+def test_each_message_is_consumed_once_by_one_of_two(lab: Lab) -> None:
     made(lab, "Popped")
     consumers = [work(lab, "Popped"), work(lab, "Popped")]
     drip = lab.client("Produce", "Popped", str(FIRST), "20000", BODY_BYTES, "10")
@@ -68,7 +85,7 @@ def test_each_message_is_consumed_once_by_one_of_two(lab: Lab, cluster: LocalClu
     assert set(Counter(item.number for item in tries(*consumers)).values()) == {1}
 
 
-def test_what_fails_comes_again(lab: Lab, cluster: LocalCluster) -> None:
+def test_what_fails_comes_again(lab: Lab) -> None:
     made(lab, "Failing")
     consumer = work(lab, "Failing", failures="1")
     producer = lab.client("Produce", "Failing", "0", "5", BODY_BYTES, "5")
@@ -83,6 +100,7 @@ def test_what_fails_comes_again(lab: Lab, cluster: LocalCluster) -> None:
 
 
 def test_nothing_is_missing_when_the_master_dies(lab: Lab, cluster: LocalCluster) -> None:
+    """Last: two replicas are left."""
     made(lab, "Dying")
     consumers = [work(lab, "Dying"), work(lab, "Dying")]
     producer = lab.client("Produce", "Dying", "0", "1500", BODY_BYTES, "4")

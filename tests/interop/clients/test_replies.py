@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.lab.group import TIMEOUT_S
 from tests.interop.lab.lab import Lab
 from tests.interop.lab.processes import until
 from tests.process.cluster import LocalCluster
 
 pytestmark = pytest.mark.interop
 
-TIMEOUT_S = 120
 COUNT = 60
 
 

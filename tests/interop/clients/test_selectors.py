@@ -10,7 +10,7 @@ import pytest
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.selector import SelectorError, parse_selector
 from rmqha.wire.lenient_json import dumps
-from tests.interop.lab.group import is_master
+from tests.interop.lab.group import TIMEOUT_S, is_master
 from tests.interop.lab.lab import Lab, Node
 from tests.interop.lab.lines import tries
 from tests.interop.lab.processes import call, until
@@ -18,7 +18,6 @@ from tests.model.test_selector import INVALID, MESSAGE, NOT_WANTED, WANTED
 
 pytestmark = pytest.mark.interop
 
-TIMEOUT_S = 120
 # The Java client sends neither blank values nor blank expressions.
 FULL = {name: value for name, value in MESSAGE.items() if value}
 MESSAGES = [

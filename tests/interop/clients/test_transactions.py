@@ -15,6 +15,7 @@ from tests.interop.lab.group import TIMEOUT_S, elect, is_master, whole_set
 from tests.interop.lab.lab import Lab
 from tests.interop.lab.processes import Process, until
 from tests.process.cluster import LocalCluster
+from tests.support.patience import HANG_S
 
 pytestmark = pytest.mark.interop
 
@@ -30,7 +31,7 @@ CAREFUL = {
 """Apache's way to lose nothing with a master."""
 
 
-CLIENT_TIMEOUT_S = 500
+CLIENT_TIMEOUT_S = 3 * HANG_S
 """The client has its own patience for each step, and ends with what was missing."""
 
 

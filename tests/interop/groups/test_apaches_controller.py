@@ -16,6 +16,8 @@ TOPIC = "ForeignTopic"
 MESSAGES = 1500
 BODY_BYTES = 1000
 PAUSE_MS = 2
+PATIENT = {"controllerHeartBeatTimeoutMills": "120000"}
+"""No broker of a busy machine is taken for dead; one that a controller has never heard is, at once."""
 
 
 @pytest.mark.parametrize(("mode", "has_secret"), [("ap", False), ("cp", True)])
@@ -54,8 +56,14 @@ def test_the_death_of_the_leading_controller_deposes_nobody(lab: Lab) -> None:
     """Three of Apache's controllers, two brokers of ours, one of Apache's. Each controller keeps its own table of the
     living, so each must hear the heartbeats (ruling 33)."""
     lab.start_java_controllers(3)
-    keys = {"brokerRole": "SYNC_MASTER", "allAckInSyncStateSet": "true", "haMode": "ap", "totalReplicas": "3"}
-    nodes = [lab.our_broker("first", **keys), lab.our_broker("second", **keys), lab.java_broker("third")]
+    keys = {
+        "brokerRole": "SYNC_MASTER",
+        "allAckInSyncStateSet": "true",
+        "haMode": "ap",
+        "totalReplicas": "3",
+        **PATIENT,
+    }
+    nodes = [lab.our_broker("first", **keys), lab.our_broker("second", **keys), lab.java_broker("third", **PATIENT)]
     lab.run(nodes[0])
     is_master(lab, nodes[0])
     for slave in nodes[1:]:
@@ -70,4 +78,4 @@ def test_the_death_of_the_leading_controller_deposes_nobody(lab: Lab) -> None:
     until("another controller leads", lambda: lab.controller_leader() not in ("", gone), TIMEOUT_S, producer)
     assert producer.wait(TIMEOUT_S) == 0, producer.tail()
     whole_set(lab, *nodes)
-    assert lab.master() == nodes[0].address, "on a busy machine it may have been elected again"
+    assert lab.master() == nodes[0].address

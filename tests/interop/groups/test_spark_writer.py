@@ -9,7 +9,7 @@ import pytest
 
 from rmqha.spark.writer import CommitLogWriter
 from rmqha.store.config import StoreConfig
-from tests.interop.lab.group import is_master
+from tests.interop.lab.group import TIMEOUT_S, is_master
 from tests.interop.lab.lab import FILE_BYTES, QUEUE_FILE_BYTES, Lab
 from tests.interop.lab.lines import consumed
 from tests.interop.lab.processes import until
@@ -17,7 +17,6 @@ from tests.interop.lab.processes import until
 pytestmark = pytest.mark.interop
 
 MESSAGES = 500
-TIMEOUT_S = 90
 
 
 def write(root: Path) -> None:

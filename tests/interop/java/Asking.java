@@ -18,7 +18,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  */
 public final class Asking {
     private static final long TIMEOUT_MS = 5000;
-    private static final long PATIENCE_MS = 90_000;
+    private static final long PATIENCE_MS = 300_000;
     private static final long PAUSE_MS = 100;
 
     public static void main(String[] arguments) throws Exception {

@@ -15,7 +15,7 @@ import org.apache.rocketmq.common.message.Message;
  * Arguments: name server, topic, first number, count, bytes per body. Bodies are those of Produce.
  */
 public final class Batches {
-    private static final long PATIENCE_MS = TimeUnit.SECONDS.toMillis(60);
+    private static final long PATIENCE_MS = TimeUnit.SECONDS.toMillis(300);
     private static final long PAUSE_AFTER_FAILURE_MS = 100;
     private static final int LONGEST = 7;
     private static final int SINGLE_EVERY = 3;

@@ -28,7 +28,7 @@ public final class Cases {
     }
 
     static final int QUEUES = 4;
-    private static final long PATIENCE_MS = TimeUnit.SECONDS.toMillis(90);
+    private static final long PATIENCE_MS = TimeUnit.SECONDS.toMillis(300);
     private static final long POLL_MS = 50;
 
     final String nameServer;

@@ -13,7 +13,7 @@ import org.apache.rocketmq.common.message.Message;
  * Message n has the tag "tag" + n % 3 and the properties n (as text), parity and askedMs.
  */
 public final class Produce {
-    private static final long PATIENCE_MS = TimeUnit.SECONDS.toMillis(60);
+    private static final long PATIENCE_MS = TimeUnit.SECONDS.toMillis(300);
     private static final long PAUSE_AFTER_FAILURE_MS = 100;
     /** The time (ms) before anything about the message was set; the client reads its time of birth later, at each try. */
     static final String ASKED_MS = "askedMs";
@@ -25,7 +25,7 @@ public final class Produce {
         DefaultMQProducer producer = new DefaultMQProducer("interop-producers", Account.hook());
         producer.setNamesrvAddr(arguments[0]);
         producer.setPollNameServerInterval(Integer.getInteger("interop.poll", 1000));
-        producer.setSendMsgTimeout(3000);
+        producer.setSendMsgTimeout(Integer.getInteger("interop.timeout", 10_000));
         producer.start();
         int first = Integer.parseInt(arguments[2]);
         int end = first + Integer.parseInt(arguments[3]);

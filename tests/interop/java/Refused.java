@@ -9,7 +9,7 @@ import org.apache.rocketmq.remoting.protocol.ResponseCode;
 
 /** Cases of what our brokers do not do: a clear answer at once, and nothing stored. */
 final class Refused {
-    private static final long SOON_MS = 3000;
+    private static final long SOON_MS = 10_000;
 
     private Refused() {
     }

@@ -103,7 +103,7 @@ final class Traffic {
             for (int number = 0; after < PART; number++) {
                 String body = name + number;
                 tried.add(body);
-                long deadline = System.currentTimeMillis() + 60_000;
+                long deadline = System.currentTimeMillis() + 300_000;
                 while (!acknowledged.contains(body) && System.currentTimeMillis() < deadline) {
                     try {
                         if (attempt.send(body) == SendStatus.SEND_OK) {

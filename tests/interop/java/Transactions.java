@@ -28,7 +28,7 @@ public final class Transactions {
     private static final int EACH = 5;
     private static final int PAUSE_MS = 20;
     /** One pass of Apache's broker over what it is to ask about may last a minute, in which it stores nothing back. */
-    private static final long PATIENCE_MS = 150_000;
+    private static final long PATIENCE_MS = 300_000;
 
     private final TransactionMQProducer producer = new TransactionMQProducer("transactions", Account.hook());
     private final String topic;

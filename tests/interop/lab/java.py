@@ -15,11 +15,13 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from tests.support.patience import HANG_S
+
 HERE = Path(__file__).parent.parent
 POM = HERE / "pom.xml"
 OLDEST_JAVA = 17
 FETCH_TIMEOUT_S = 480
-COMPILE_TIMEOUT_S = 120
+COMPILE_TIMEOUT_S = HANG_S
 
 OPENED = (
     "java.base/java.lang",

@@ -25,6 +25,7 @@ PORTS_PER_LAB = 60
 OUR_BROKER = {
     "totalReplicas": "2",
     "haMode": "ap",
+    "controllerHeartBeatTimeoutMills": "10000",
     "listenAddress": "127.0.0.1",
     "slaveReadEnable": "true",
     "maxHashSlotNum": "2000",
@@ -42,7 +43,8 @@ JAVA_BROKER = {
     "maxIndexNum": "8000",
     "diskMaxUsedSpaceRatio": "98",
 }
-"""Small files; else Apache's defaults."""
+"""Small files; else Apache's defaults, that of heartbeats with ours too: a busy machine may hold a broker up for two
+seconds."""
 
 
 @dataclass
@@ -84,6 +86,7 @@ class Lab:
         self.controller_keys: dict[str, str] = {}
         """Keys that a name server with its controller gets, whoever's it is."""
         self._processes: list[Process] = []
+        self._clients: list[Process] = []
         self._client_count = 0
         self._mqadmin: MqAdmin | None = None
 
@@ -219,7 +222,13 @@ class Lab:
         self._client_count += 1
         properties = {"rocketmq.serialize.type": codec, "interop.level": "WARN", **settings}
         command = self.java.command(main, self.name_server, *arguments, heap="128m", properties=properties)
-        return self.start(f"{main.lower()}-{self._client_count}", command)
+        self._clients.append(self.start(f"{main.lower()}-{self._client_count}", command))
+        return self._clients[-1]
+
+    def end_clients(self) -> None:
+        """End the programs of tests/interop/java: servers and mqadmin go on for the next test."""
+        while self._clients:
+            self._clients.pop().kill()
 
     def mqadmin(
         self, *arguments: str, timeout_s: float = HANG_S, settings: dict[str, str] | None = None

@@ -20,7 +20,7 @@ from rmqha.wire.command import Command
 from tests.support.patience import HANG_S
 
 POLL_S = 0.1
-CALL_TIMEOUT_MS = 10_000
+CALL_TIMEOUT_MS = 60_000
 
 
 class Process:

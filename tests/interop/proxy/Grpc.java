@@ -19,15 +19,17 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 /**
  * A client of RocketMQ 5's gRPC protocol. Arguments: endpoints, what it does, topic, and
  * "normal|fifo|delay|transaction" first number, count, pause (ms): prints "SEND_OK number"; or
- * "push|simple" group, failures: prints "TRY number attempt ageMs" for each delivery until killed.
+ * "push|simple" group, failures: prints "TRY number attempt lateMs" for each delivery until killed; lateMs is the time since
+ * the message was due, 0 if it was due at once.
  */
 public final class Grpc {
     private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
     private static final long DELAY_MS = 5000;
+    private static final String DUE = "due";
 
     public static void main(String[] arguments) throws Exception {
         ClientConfiguration configuration = ClientConfiguration.newBuilder().setEndpoints(arguments[0])
-            .enableSsl(false).setRequestTimeout(Duration.ofSeconds(5)).build();
+            .enableSsl(false).setRequestTimeout(Duration.ofSeconds(30)).build();
         switch (arguments[1]) {
             case "push" -> push(configuration, arguments[2], arguments[3], Integer.parseInt(arguments[4]));
             case "simple" -> simple(configuration, arguments[2], arguments[3], Integer.parseInt(arguments[4]));
@@ -41,7 +43,7 @@ public final class Grpc {
         int first = Integer.parseInt(arguments[3]);
         int last = first + Integer.parseInt(arguments[4]);
         Producer producer = PROVIDER.newProducerBuilder().setClientConfiguration(configuration).setTopics(topic)
-            .setTransactionChecker(view -> TransactionResolution.COMMIT).build();
+            .setTransactionChecker(Grpc::ending).build();
         for (int number = first; number < last; number++) {
             for (int tries = 0; ; tries++) {
                 try {
@@ -67,13 +69,14 @@ public final class Grpc {
         if (kind.equals("fifo")) {
             builder.setMessageGroup("group-" + number % 3);
         } else if (kind.equals("delay")) {
-            builder.setDeliveryTimestamp(System.currentTimeMillis() + DELAY_MS);
+            long dueMs = System.currentTimeMillis() + DELAY_MS;
+            builder.setDeliveryTimestamp(dueMs).addProperty(DUE, String.valueOf(dueMs));
         }
         Message message = builder.build();
         if (kind.equals("transaction")) {
             Transaction transaction = producer.beginTransaction();
             producer.send(message, transaction);
-            if (number % 2 == 0) {
+            if (ends(number) == TransactionResolution.COMMIT) {
                 transaction.commit();
             } else {
                 transaction.rollback();
@@ -83,13 +86,27 @@ public final class Grpc {
         producer.send(message);
     }
 
-    private static boolean attempt(MessageView view, int failures) {
+    private static TransactionResolution ends(int number) {
+        return number % 2 == 0 ? TransactionResolution.COMMIT : TransactionResolution.ROLLBACK;
+    }
+
+    /** Of one that the proxy asks about, since its end, or the answer to its send, did not come in time. */
+    private static TransactionResolution ending(MessageView view) {
+        return ends(Integer.parseInt(text(view)));
+    }
+
+    private static String text(MessageView view) {
         byte[] body = new byte[view.getBody().remaining()];
         view.getBody().get(body);
-        String number = new String(body, StandardCharsets.UTF_8);
-        long ageMs = System.currentTimeMillis() - view.getBornTimestamp();
+        return new String(body, StandardCharsets.UTF_8);
+    }
+
+    private static boolean attempt(MessageView view, int failures) {
+        long now = System.currentTimeMillis();
+        String due = view.getProperties().get(DUE);
+        long lateMs = due == null ? 0 : now - Long.parseLong(due);
         synchronized (Grpc.class) {
-            System.out.println("TRY " + number + " " + view.getDeliveryAttempt() + " " + ageMs);
+            System.out.println("TRY " + text(view) + " " + view.getDeliveryAttempt() + " " + lateMs);
         }
         return view.getDeliveryAttempt() > failures;
     }

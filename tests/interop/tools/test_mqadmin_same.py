@@ -65,7 +65,6 @@ OTHER_SETTINGS = {
     "brokerIP2": "Apache's fills it in",
     "brokerId": "Apache's changes its configuration with its role",
     "brokerRole": "Apache's changes its configuration with its role",
-    "controllerHeartBeatTimeoutMills": "ours is shorter",
     "haTransferBatchSize": "ours is larger",
     "scanNotActiveBrokerInterval": "ours is shorter",
     "kvConfigPath": "ours is under the data directory",
