@@ -11,7 +11,8 @@ FUZZ_SECONDS ?= 30
 FRESH ?= 1
 CASES ?= 1000000
 WORKERS ?= 2
-# a module's tests stay with one worker, in their order; tests/conftest.py says which modules go first
+# a module's tests stay with one worker, in their order, but for those that share nothing; tests/conftest.py says which
+# go first
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 NATIVE_SOURCES := tools/native.py native/Cargo.toml native/Cargo.lock $(wildcard native/src/*.rs)

@@ -25,19 +25,34 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TESTS = Path(__file__).parent
-WAITING = ("spark", "process", "test_lanes.py")
+WAITING = (
+    "spark",
+    "process",
+    "test_lanes.py",
+    "interop/groups/test_timers_swapped.py",
+    "interop/proxy",
+    "interop/groups",
+    "interop/clients/test_consumers.py",
+    "interop/tools/test_mqadmin_same.py",
+    "interop/tools/test_every_command.py",
+)
 COMPUTING = ("broker/bounds", "spark/lake", "inspect", "test_tidy.py", "raft", "simulation", "store")
-"""Folders with the longest modules: those that wait for servers and for Spark, and those that keep a core busy. That of
+"""Where the longest modules are: those that wait for servers and for Spark, and those that keep a core busy. That of
 Spark, which one worker takes, is the longest of all."""
 
 TOGETHER, APART = "tests/spark/", "tests/spark/lake/"
 """A folder whose modules go to one worker, which starts Spark once for all of them; and those in it that need none."""
+
+SINGLY = ("tests/interop/groups/", "tests/chaos/test_", "tests/chaos/disks/")
+"""Where each test starts all that it needs, and takes long."""
 
 
 class Modules(LoadFileScheduling):  # type: ignore[misc]
     """A module's tests go to one worker, and so do all of a folder that shares what is dear to start."""
 
     def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(SINGLY):
+            return nodeid
         if nodeid.startswith(TOGETHER) and not nodeid.startswith(APART):
             return TOGETHER
         return str(super()._split_scope(nodeid))

@@ -35,7 +35,7 @@ from rmqha.wire.state.replica_state import ReplicaState
 GROUP = "broker-a"
 BROKERS = ("broker-a-1", "broker-a-2", "broker-a-3")
 POLL_S = 0.02
-WELL_S = 40.0
+WELL_S = 120.0
 GONE_S = 10.0
 T = TypeVar("T")
 Launch = Callable[[ClusterState, str], object]

@@ -18,8 +18,8 @@ from rmqha.model.error import RmqhaError
 
 SETTLE_S = 0.5
 """Before a fault: what the round before has left must not be measured with it."""
-ROUND_S = 90.0
-UP_S = 60.0
+ROUND_S = 240.0
+UP_S = 120.0
 Tell = Callable[[int, str], None]
 """(rounds that are over, a line about what happens)."""
 
