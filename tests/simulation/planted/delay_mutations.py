@@ -131,6 +131,10 @@ DELAY_MUTATIONS: dict[str, Callable[[], Any]] = {
     "timers whose slot was worked off are left out": lambda: patch.object(TimerService, "_add", _add_in_order),
     "a new master begins behind what waits": lambda: patch.object(TimerService, "_begin", _begin_at_end),
     "copies that are acknowledged late are stored again": lambda: patch.object(TimerService, "finished", _late_is_lost),
+    "timers come before their time": lambda: patch.object(message, "_slot_of", lambda wheel_ms, *others: wheel_ms),
+    "timers count as delivered before the group holds the copies": lambda: patch.object(
+        TimerService, "_append", _append_and_move
+    ),
 }
 
 DELAY_UNSEEN: dict[str, Callable[[], Any]] = {
@@ -139,13 +143,6 @@ DELAY_UNSEEN: dict[str, Callable[[], Any]] = {
         TimerService, "restore", _restore_whatever_is_delivered
     ),
 }
-DELAY_OPEN: dict[str, Callable[[], Any]] = {
-    "timers come before their time": lambda: patch.object(message, "_slot_of", lambda wheel_ms, *others: wheel_ms),
-    "timers count as delivered before the group holds the copies": lambda: patch.object(
-        TimerService, "_append", _append_and_move
-    ),
-}
-"""Looked for in too few runs to call them missed (docs/internals/simulation.md)."""
 
 # --- pops -------------------------------------------------------------------------------------------------------------
 _give, _ack_store, _change = PopProcessor._give, AckProcessor._store, AckProcessor._change

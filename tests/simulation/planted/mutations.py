@@ -65,7 +65,6 @@ from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
 from tests.simulation.planted.delay_mutations import (
     DELAY_MUTATIONS,
-    DELAY_OPEN,
     DELAY_UNSEEN,
     POP_MUTATIONS,
 )
@@ -73,7 +72,7 @@ from tests.simulation.planted.disk_mutations import DISK_MUTATIONS
 from tests.simulation.planted.group_mutations import GROUP_MUTATIONS
 from tests.simulation.planted.growth_mutations import GROWTH_MUTATIONS
 from tests.simulation.planted.moment_mutations import MOMENT_MUTATIONS, MOMENT_UNSEEN
-from tests.simulation.planted.outsider_mutations import OUTSIDER_MUTATIONS, OUTSIDER_OPEN, OUTSIDER_UNSEEN
+from tests.simulation.planted.outsider_mutations import OUTSIDER_MUTATIONS, OUTSIDER_UNSEEN
 from tests.simulation.planted.rot_mutations import ROT_MUTATIONS
 from tests.simulation.planted.rule_mutations import RULE_MUTATIONS, RULE_UNSEEN
 from tests.simulation.planted.shell_mutations import SHELL_MUTATIONS
@@ -630,13 +629,11 @@ UNSEEN: dict[str, Callable[[], Any]] = {
     **DELAY_UNSEEN,
 }
 """The same, found by no run so far: docs/internals/simulation.md says what else sees them."""
-OPEN: dict[str, Callable[[], Any]] = {**DELAY_OPEN, **OUTSIDER_OPEN}
-"""The same, not looked for in enough runs yet."""
 
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
-    with (MUTATIONS | UNSEEN | OPEN)[name]():
+    with (MUTATIONS | UNSEEN)[name]():
         yield
 
 

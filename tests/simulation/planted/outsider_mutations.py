@@ -328,6 +328,11 @@ OUTSIDER_MUTATIONS: dict[str, Callable[[], Any]] = {
     ),
     "a follower commits what it has (Raft)": lambda: patch.object(follower, "on_append", _commits_what_it_has),
     "a slave forgets that an offset was set back": lambda: patch.object(OffsetTable, "merge", _without_resets),
+    "nobody is told of a cut": lambda: patch.object(Store, "on_truncate", lambda self, hook: None),
+    "deliveries are saved before their copies are synced": lambda: patch.object(
+        DelayOffsetTable, "unsaved", _saved_ahead
+    ),
+    "a cut of delay offsets stays in memory": lambda: patch.object(DelayOffsetTable, "log_cut", _cut_in_memory),
 }
 
 OUTSIDER_UNSEEN: dict[str, Callable[[], Any]] = {
@@ -362,12 +367,3 @@ OUTSIDER_UNSEEN: dict[str, Callable[[], Any]] = {
     "a lost answer of a passed-on send is a refusal": lambda: patch.object(forward, "DUPLICATE_POSSIBLE", "planted"),
 }
 """Found by no run so far: docs/internals/simulation.md says in how many, and which test finds each."""
-
-OUTSIDER_OPEN: dict[str, Callable[[], Any]] = {
-    "nobody is told of a cut": lambda: patch.object(Store, "on_truncate", lambda self, hook: None),
-    "deliveries are saved before their copies are synced": lambda: patch.object(
-        DelayOffsetTable, "unsaved", _saved_ahead
-    ),
-    "a cut of delay offsets stays in memory": lambda: patch.object(DelayOffsetTable, "log_cut", _cut_in_memory),
-}
-"""Found by runs until timer messages came at their own time; not looked for in enough runs since."""

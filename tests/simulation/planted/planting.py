@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from tests.simulation.planted.mutations import MUTATIONS, OPEN, UNSEEN, failure_of, planted
+from tests.simulation.planted.mutations import MUTATIONS, UNSEEN, failure_of, planted
 from tests.simulation.planted.test_mutations import FOUND_BY
 from tests.simulation.run import ALL, PLAIN, Run, theme_of
 from tests.simulation.themes.disks import OFTEN
@@ -65,7 +65,7 @@ def summary(found: Iterable[Planted]) -> str:
 @click.option("--jobs", type=int, default=2, show_default=True, help="Processes.")
 def main(first: int, runs: int, tries: int | None, names: tuple[str, ...], out: Path | None, jobs: int) -> None:
     """Plant each bug and run the rotation until a run fails."""
-    known = MUTATIONS | UNSEEN | OPEN
+    known = MUTATIONS | UNSEEN
     if strange := [name for name in names if name not in known]:
         raise click.UsageError(f"there is no planted bug {strange[0]!r}: take a name of docs/internals/simulation.md")
     look = partial(look_for, first=first, run_count=runs, try_count=tries or runs)

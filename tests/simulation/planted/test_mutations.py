@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.planted.mutations import MUTATIONS, OPEN, UNSEEN, failure_of, planted
+from tests.simulation.planted.mutations import MUTATIONS, UNSEEN, failure_of, planted
 from tests.simulation.run import Run
 from tests.support.patience import HANG_S
 
@@ -101,6 +101,11 @@ FOUND_BY = {
     "a new master begins behind what waits": "timers:2",
     "the last timer of a delivery comes twice": "timers:1",
     "copies that are acknowledged late are stored again": "timers:6",
+    "timers come before their time": "timers:1",
+    "timers count as delivered before the group holds the copies": "timers:9",
+    "nobody is told of a cut": "timers:8",
+    "deliveries are saved before their copies are synced": "timers:8",
+    "a cut of delay offsets stays in memory": "timers:21",
     "progress is saved as the log's end": "moments:1",
     "a slave acknowledges 64 bytes ahead": "moments:1",
     "a slave's first word counts as all": "moments:1",
@@ -308,13 +313,10 @@ def test_every_entry_names_a_mutation_and_stands_in_the_docs() -> None:
     assert set(FOUND_BY) == set(MUTATIONS)
     assert set(DIRECTED) == set(UNSEEN)
     assert not set(UNSEEN) & set(MUTATIONS)
-    assert not set(OPEN) & (set(MUTATIONS) | set(UNSEEN))
     rows = PAGE.read_text().splitlines()
     for name, run in FOUND_BY.items():
         assert f"| {name} | {run} |" in rows
     for name, test in DIRECTED.items():
         assert any(row.startswith(f"| {name} | `{test}` |") for row in rows)
-    for name in OPEN:
-        assert any(row.startswith(f"| {name} | ") for row in rows)
     total = len(MUTATIONS) + len(UNSEEN)
     assert f"Of {total} bugs that are planted {len(MUTATIONS)} are." in PAGE.read_text()
