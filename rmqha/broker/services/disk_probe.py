@@ -21,7 +21,8 @@ LOOK_INTERVAL_MS = 200
 
 
 class DiskProbe:
-    """`found` is told the problem, "" for none, and whether it is a write that hangs, several times a second."""
+    """`found` is told the problem, "" for none, and whether it is a write that hangs: when one has ended, and several
+    times a second while one takes long."""
 
     def __init__(self, config: BrokerConfig, disk: Disk, clock: Clock, found: Callable[[str, bool], None]) -> None:
         self._interval_ms = config.disk_probe_interval_millis
@@ -31,20 +32,25 @@ class DiskProbe:
         self._found = found
 
     async def run(self) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._probe)
-            while True:
-                now_ms = self._clock.now_ms()
-                self._found(self._health.problem(now_ms), self._health.hangs(now_ms))
-                await trio.sleep(LOOK_INTERVAL_MS / 1000)
-
-    async def _probe(self) -> None:
         while True:
             self._health.begun(self._clock.now_ms())
-            # a thread that hangs cannot be cancelled; it is left behind when the broker ends
-            error = await trio.to_thread.run_sync(write_block, self._disk, abandon_on_cancel=True)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch)
+                # a thread that hangs cannot be cancelled; it is left behind when the broker ends
+                error = await trio.to_thread.run_sync(write_block, self._disk, abandon_on_cancel=True)
+                nursery.cancel_scope.cancel()
             self._health.ended(self._clock.now_ms(), error)
+            self._tell()
             await trio.sleep(self._interval_ms / 1000)
+
+    async def _watch(self) -> None:
+        while True:
+            await trio.sleep(LOOK_INTERVAL_MS / 1000)
+            self._tell()
+
+    def _tell(self) -> None:
+        now_ms = self._clock.now_ms()
+        self._found(self._health.problem(now_ms), self._health.hangs(now_ms))
 
 
 def write_block(disk: Disk) -> str:
