@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -78,25 +78,27 @@ def fill(directory: Path, begin: int, count: int, due_from_ms: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def known(address: str, count: int) -> Any:
+def known(address: str, count: int) -> Callable[[], bool]:
     """True once nothing is left to be read."""
 
     def ask() -> bool:
+        told = _told(address)
+        return bool(told) and told["waiting"] >= count and told["unread"] == 0
+
+    return ask
+
+
+def _told(address: str) -> dict[str, Any]:
+    """The answer to request 52036; {} if there is none yet."""
+    try:
         connection = Connection(address)
         try:
             reply = connection.ask(Command(RequestCode.RMQHA_GET_TIMERS, {"version": "1", "topic": "-"}))
         finally:
             connection.close()
-        told = json.loads(bytes(reply.body)) if reply.code == 0 else {}
-        return bool(told) and told["waiting"] >= count and told["unread"] == 0
-
-    def quietly() -> bool:
-        try:
-            return ask()
-        except (OSError, RuntimeError):
-            return False
-
-    return quietly
+    except (OSError, RuntimeError):
+        return {}
+    return json.loads(bytes(reply.body)) if reply.code == 0 else {}
 
 
 def timers(scratch: Path, count: int, rounds: int) -> dict[str, Any]:
@@ -117,10 +119,12 @@ def due_timers(scratch: Path) -> dict[str, Any]:
         broker.fill(0, DUE_COUNT, due_from_ms)
         broker.start("due", 0)
         assert time.time_ns() // 1_000_000 < due_from_ms, "the broker was not up in time"
-        until_ms = due_from_ms + DUE_COUNT * 1000 // DUE_RATE + 2 * PRECISION_MS
-        time.sleep(max(0, until_ms / 1000 - time.time()))
+        _until(lambda: _told(broker.address).get("waiting") == 0, time.perf_counter())
         trio.run(cluster.kill, BROKER)
         store = open_store(broker.directory)
+        store.set_confirm_offset(store.max_phy_offset)
+        while store.dispatch(DISPATCH_BYTES):
+            continue
         for topic, queue_ids in store.queues().items():
             for queue_id in queue_ids if topic.startswith("Bench") else ():
                 low, high = store.queue_range(topic, queue_id)
@@ -171,9 +175,11 @@ def waiting_timers(scratch: Path, count: int, rounds: int) -> dict[str, Any]:
                     broker.snapshot.write_bytes(old)
                 broker.start(f"after kill -9, {name}", count)
                 anon = memory(broker.pid)["RssAnon MiB"]
-                while count - broker.snapshot_end() > LEAST_COUNT:
-                    time.sleep(0.1)
                 trio.run(cluster.kill, BROKER)
+            cluster.launch(BROKER)
+            while count - broker.snapshot_end() > LEAST_COUNT:
+                time.sleep(0.1)
+            trio.run(cluster.kill, BROKER)
         cluster.launch(BROKER)
         _until(known(broker.address, count), time.perf_counter())
         idle["they wait"] = _idle_share(broker.pid)
@@ -250,7 +256,7 @@ def _settled(pid: int) -> None:
         before = now
 
 
-def _until(condition: Any, started: float) -> float:
+def _until(condition: Callable[[], bool], started: float) -> float:
     """Milliseconds from `started` until it is so."""
     while not condition():
         if time.perf_counter() - started > PATIENCE_S:

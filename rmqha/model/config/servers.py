@@ -420,7 +420,8 @@ class BrokerConfig(ServerConfig):
     """Take messages that name their time (TIMER_DELAY_MS and the like). What waits already is delivered in any case."""
     timer_precision_ms: int = knob(1000, 10, 60_000, drawn=(100, 1000))
     """Width of a slot of RocketMQ's wheel, which brokers of both kinds go by; the same on all replicas of a group. Ours
-    delivers each message of a slot at its own time."""
+    delivers each message of a slot at its own time. Make it smaller only while none waits: one that names a delay may
+    else come early, by the old width at most."""
     timer_max_delay_sec: int = knob(259_200, 1, 2**31 - 1)
     """A time further ahead is refused."""
     recall_message_enable: bool = knob(False)
