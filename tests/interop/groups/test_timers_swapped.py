@@ -19,10 +19,13 @@ import pytest
 
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import TIMER_TOPIC, encode_properties
+from tests.golden.reader import manifest
+from tests.interop.groups.test_store import unpack_golden
 from tests.interop.lab.group import TIMEOUT_S, is_master
 from tests.interop.lab.lab import Lab, Node
 from tests.interop.lab.log_rows import of_log
 from tests.interop.lab.processes import call, until
+from tests.store.support import unpack
 
 pytestmark = pytest.mark.interop
 
@@ -31,6 +34,7 @@ DELAYS_S = (3, 4, 5, 25, 26, 27, 60, 61, 90)
 """Of what each owner is sent: due under itself, under the next one, later."""
 SOON_S = 5
 """What is due by then after it was sent is waited for before the next owner."""
+GOLDEN_DELAYS_S = (2, 3, 12, 13)
 LAST_DELAYS_MS = range(200, 4000, 100)
 """Of what each owner is sent as its last: due in each tenth of the seconds in which it ends."""
 
@@ -182,3 +186,49 @@ def test_timers_go_on_when_the_store_changes_hands(lab: Lab, end: str) -> None:
     print(end, "doubles before the end of each owner", doubles, Counter(map(len, came.values())))
     if end == "stop":
         assert not doubles_of_ours(came, owners), owners
+
+
+def test_a_golden_store_with_its_wheel_goes_on_in_turn(lab: Lab) -> None:
+    """n0, which Apache's broker left while five messages waited: ours delivers them, and Apache's and ours what was
+    sent to each."""
+    lab.start_our_name_server()
+    facts = manifest()["config"]
+    sizes = {name: str(value) for name, value in facts.items() if "Size" in name or name.startswith("max")}
+    # what is six days old would be removed
+    sizes |= {"maxMessageSize": "500000", "totalReplicas": "1", "fileReservedTime": "876000"}
+    keys = {"timerWheelEnable": "true", "timerEnableRetryUntilSuccess": "true"}
+    ours = lab.our_broker("ours", **sizes)
+    apaches = lab.java_broker("apaches", storePathRootDir=str(ours.store), **keys, **sizes)
+    apaches.store = ours.store
+    ours.store.parent.mkdir()
+    unpack_golden("store/n0.tar.zst", "n0", ours.store)
+    unpack("n0-timerwheel", ours.store.parent)
+    (ours.store.parent / "n0" / "timerwheel").rename(ours.store / "timerwheel")
+    rows = [row["properties"] for row in of_log(ours.store, TIMER_TOPIC).values()]
+    topics = {row["UNIQ_KEY"]: row["REAL_TOPIC"] for row in rows}
+    before = golden_copies(ours, topics)
+    assert len(topics) == 15 and len(before) == 10 and set(before.values()) == {1}
+    timed = Timed(GOLDEN_DELAYS_S)
+    for turn, node in enumerate((ours, apaches, ours)):
+        lab.run(node)
+        is_master(lab, node)
+        until("the old ones are there", lambda: len(golden_copies(ours, topics)) == 15, TIMEOUT_S, node.running)
+        timed.send(node)
+        timed.wait_for_soon(node)
+        if turn == 2:
+            timed.wait(node, max(timed.due_ms.values()))
+        assert node.running.stop() in (0, 143)
+    assert golden_copies(ours, topics) == dict.fromkeys(topics, 1)
+    came = timed.came(ours)
+    assert sorted(came) == sorted(timed.due_ms)
+    assert not {number: times for number, times in came.items() if min(times) < timed.due_ms[number]}
+
+
+def golden_copies(node: Node, topics: dict[str, str]) -> Counter[str]:
+    """Number of delivered copies by unique key. `topics`: those for which they wait."""
+    return Counter(
+        row["properties"]["UNIQ_KEY"]
+        for topic in set(topics.values())
+        for row in of_log(node.store, topic).values()
+        if row["properties"].get("UNIQ_KEY") in topics and "TIMER_OUT_MS" in row["properties"]
+    )
