@@ -262,7 +262,15 @@ class BrokerCore:
         replies = ReplyProcessor(clients, self.send, self._shell.call_client, clock, store_address)
         appending = self.send, self.pull, self.send_back, self.transactions, self.recalls, replies
         return BrokerProcessor(
-            *appending, self.pops, consumers, parts, self.room, self._shell, lambda: driver.is_log_free, driver.catch_up
+            *appending,
+            self.pops,
+            consumers,
+            parts,
+            self.room,
+            self._shell,
+            lambda: driver.is_log_free,
+            driver.catch_up,
+            driver,
         )
 
     def _repair_settled(self) -> None:

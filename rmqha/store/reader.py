@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, cast
 
 from rmqha.kernel.batch_kernel import BatchKernel, PulledUnits
 from rmqha.model.code import ResponseCode
@@ -37,6 +37,7 @@ from rmqha.store.queue.reput import bad_record
 
 _SYS_FLAG = struct.Struct(">i")
 _SYS_FLAG_AT = 36
+_NO_QUEUE = QueueOffset(0), QueueOffset(0)
 MAX_FILTERED_COUNT = 2_000
 """Entries that one pull looks at before it answers RETRY_IMMEDIATELY: a millisecond's work. RocketMQ: 800."""
 
@@ -115,10 +116,12 @@ class Reader:
         return self._batch_queues.get(topic, queue_id) or self._queues.get(topic, queue_id)
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]:
-        queue = self._queue(topic, queue_id)
+        key = topic, queue_id
+        batches = self._batch_queues.table  # mostly empty
+        queue = (batches.get(key) if batches else None) or self._queues.table.get(key)
         if queue is None:
-            return QueueOffset(0), QueueOffset(0)
-        return QueueOffset(queue.min_offset(self._log.min_offset)), QueueOffset(queue.max_offset)
+            return _NO_QUEUE
+        return cast("tuple[QueueOffset, QueueOffset]", (queue.min_offset(self._log.min_offset), queue.max_offset))
 
     def pull(
         self,

@@ -18,7 +18,7 @@ from rmqha.broker.pop.order_info import OTHER_POP, STALE
 from rmqha.broker.pop.order_table import OrderTable
 from rmqha.broker.pop.positions import PopPositions, PopQueue
 from rmqha.broker.pop.revive import ReviveService
-from rmqha.broker.replication.waiter import MessageAppender, Waiter, Waiting
+from rmqha.broker.replication.waiter import GatheringAppender, Waiter, Waiting
 from rmqha.broker.requests.request import Channel, RequestError, not_admitted, number, text
 from rmqha.broker.requests.send import SendHolder
 from rmqha.broker.tables.topics import TopicTable
@@ -129,7 +129,7 @@ class AckProcessor:
         self,
         config: BrokerConfig,
         log: AckLog,
-        appends: MessageAppender,
+        appends: GatheringAppender,
         holder: SendHolder,
         topics: TopicTable,
         positions: PopPositions,
@@ -377,7 +377,7 @@ class AckProcessor:
         for item in done:
             self._positions.take(PopQueue(*item[:3]), item.pop_ms, item.next_offset, timer_end, stored.end_offset)
         waiter = Waiter(channel, [] if command.is_oneway else [reply])
-        self._appends.appended(stored.end_offset, _Acked(self._revive, acks, waiter))
+        self._appends.appended_in_turn(stored.end_offset, _Acked(self._revive, acks, waiter))
         for item in done:
             info = self._orders.get(PopQueue(*item[:3]))
             if info is None or not info.blocks(None, now_ms):

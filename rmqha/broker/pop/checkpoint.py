@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
-from rmqha.broker.timers.message import to_timer
+from rmqha.broker.timers.message import TIMER_QUEUE_ID, timer_pairs
 from rmqha.model.message import (
     PROPERTY_REAL_TOPIC,
     PROPERTY_TAGS,
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_UNIQUE_KEY,
     REVIVE_QUEUE_COUNT,
-    encode_properties,
+    TIMER_TOPIC,
     find_property,
 )
 from rmqha.store.log.record import Host, NewMessage, Record
@@ -84,6 +85,19 @@ class CheckPoint:
             **({_CHANGED: True} if self.is_changed else {}),
         }
 
+    @property
+    def json_text(self) -> str:
+        """The text of `to_json`, at a third of the cost: each pop stores one."""
+        start = self.start_offset
+        steps = ",".join([str(offset - start) for offset in self.queue_offsets])
+        puts = f'"rp":"{self.put_times}",' if self.put_times else ""
+        changed = f',"{_CHANGED}":true' if self.is_changed else ""
+        return (
+            f'{{"bm":0,"bn":{_quoted(self.broker_name)},"c":{_quoted(self.group)},"d":[{steps}],'
+            f'"it":{self.invisible_ms},"n":{len(self.queue_offsets)},"pt":{self.pop_ms},"q":{self.queue_id},'
+            f'"reviveTime":{self.due_ms},"ro":0,{puts}"so":{start},"t":{_quoted(self.topic)}{changed}}}'
+        )
+
     @classmethod
     def from_json(cls, value: Any, own_name: str) -> CheckPoint:
         """Raises ValueError for what is none."""
@@ -114,10 +128,12 @@ class CheckPoint:
         self, revive_topic: str, revive_queue_id: int, now_ms: int, host: Host, precision_ms: int
     ) -> NewMessage:
         """The form in which it waits. Raises ValueError for names that no record can hold."""
-        identity = (self.topic, self.queue_id, self.start_offset, self.group, self.pop_ms, self.broker_name)
-        unique_key = "@".join((*map(str, identity), CHECKPOINT_TAG))
+        unique_key = (
+            f"{self.topic}@{self.queue_id}@{self.start_offset}@{self.group}@{self.pop_ms}@{self.broker_name}@"
+            f"{CHECKPOINT_TAG}"
+        )
         place = _Place(revive_topic, revive_queue_id, now_ms, host, precision_ms)
-        return _message(place, self.to_json(), CHECKPOINT_TAG, unique_key, self.due_ms - ACK_INTERVAL_MS)
+        return _message(place, self.json_text, CHECKPOINT_TAG, unique_key, self.due_ms - ACK_INTERVAL_MS)
 
 
 class Ack(NamedTuple):
@@ -148,6 +164,16 @@ class Ack(NamedTuple):
             "t": self.topic,
         }
 
+    @property
+    def json_text(self) -> str:
+        """The text of `to_json`."""
+        offsets = self.queue_offsets
+        done = f'"ao":-1,"aol":[{",".join(map(str, offsets))}]' if self.is_batch else f'"ao":{offsets[0]}'
+        return (
+            f'{{{done},"bn":{_quoted(self.broker_name)},"c":{_quoted(self.group)},"pt":{self.pop_ms},'
+            f'"q":{self.queue_id},"so":{self.start_offset},"t":{_quoted(self.topic)}}}'
+        )
+
     @classmethod
     def from_json(cls, value: Any, own_name: str, *, is_batch: bool) -> Ack:
         """Raises ValueError for what is none."""
@@ -171,10 +197,9 @@ class Ack(NamedTuple):
     ) -> NewMessage:
         """The form in which it waits until the checkpoint's time. Raises ValueError for names no record can hold."""
         offset = -1 if self.is_batch else self.queue_offsets[0]
-        identity = (self.topic, self.queue_id, offset, self.group, self.pop_ms, self.broker_name, ACK_TAG)
+        unique_key = f"{self.topic}@{self.queue_id}@{offset}@{self.group}@{self.pop_ms}@{self.broker_name}@{ACK_TAG}"
         place = _Place(revive_topic, revive_queue_id, now_ms, host, precision_ms)
-        tag = BATCH_ACK_TAG if self.is_batch else ACK_TAG
-        return _message(place, self.to_json(), tag, "@".join(map(str, identity)), due_ms)
+        return _message(place, self.json_text, BATCH_ACK_TAG if self.is_batch else ACK_TAG, unique_key, due_ms)
 
 
 class InOrder(NamedTuple):
@@ -201,7 +226,7 @@ class InOrder(NamedTuple):
         identity = self.topic, self.queue_id, self.next_offset, self.group, ORDER_TAG
         body = {"c": self.group, "o": self.next_offset, "pt": self.pop_ms, "q": self.queue_id, "t": self.topic, "v": 1}
         place = _Place(revive_topic, self.queue_id % REVIVE_QUEUE_COUNT, now_ms, host, 1)
-        return _message(place, body, ORDER_TAG, "@".join(map(str, identity)), now_ms)
+        return _message(place, _text_of(body), ORDER_TAG, "@".join(map(str, identity)), now_ms)
 
 
 def read(record: Record, own_name: str) -> CheckPoint | Ack | InOrder | None:
@@ -232,18 +257,29 @@ class _Place(NamedTuple):
     precision_ms: int
 
 
-def _message(place: _Place, body: Mapping[str, Any], tag: str, unique_key: str, at_ms: int) -> NewMessage:
-    properties = {PROPERTY_TAGS: tag, PROPERTY_TIMER_DELIVER_MS: str(at_ms), PROPERTY_UNIQUE_KEY: unique_key}
-    message = NewMessage(
-        place.topic,
-        place.queue_id,
-        json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(),
-        encode_properties(properties),
-        place.now_ms,
-        place.host,
-        place.host,
+def _message(place: _Place, body: str, tag: str, unique_key: str, at_ms: int) -> NewMessage:
+    """The form in which it waits for `at_ms`, as `to_timer` has it, or in which it is there at once."""
+    topic, queue_id, now_ms, host, precision_ms = place
+    pairs = (
+        f"{PROPERTY_TAGS}\x01{tag}\x02{PROPERTY_TIMER_DELIVER_MS}\x01{at_ms}\x02"
+        f"{PROPERTY_UNIQUE_KEY}\x01{unique_key}\x02"
     )
-    return to_timer(message, at_ms, place.precision_ms) if at_ms > place.now_ms else message
+    count = 3
+    if at_ms > now_ms:
+        pairs += timer_pairs(topic, queue_id, at_ms, precision_ms)
+        topic, queue_id, count = TIMER_TOPIC, TIMER_QUEUE_ID, 6
+    if pairs.count("\x02") != count:
+        raise ValueError("a name holds the character 0x02")
+    return NewMessage(topic, queue_id, body.encode(), pairs.encode(), now_ms, host, host)
+
+
+def _text_of(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+@lru_cache(maxsize=1024)
+def _quoted(name: str) -> str:
+    return _text_of(name)
 
 
 def is_of_pop(properties: bytes, revive_topic: str) -> bool:

@@ -19,7 +19,7 @@ from rmqha.broker.pop.order_info import OrderInfo
 from rmqha.broker.pop.order_table import OrderTable
 from rmqha.broker.pop.polls import Line, Poll, Polls, poll_bytes
 from rmqha.broker.pop.positions import PopPositions, PopQueue
-from rmqha.broker.replication.waiter import MessageAppender, Waiter, Waiting
+from rmqha.broker.replication.waiter import GatheringAppender, Waiter, Waiting
 from rmqha.broker.requests.record_access import denied
 from rmqha.broker.requests.request import Channel, Handler, RequestError, number, text, truth
 from rmqha.broker.requests.selectors import RecordFilter, compile_selector, require_property_filter
@@ -170,7 +170,7 @@ class PopProcessor:
         self,
         config: BrokerConfig,
         log: PopLog,
-        appends: MessageAppender,
+        appends: GatheringAppender,
         topics: TopicTable,
         groups: GroupTable,
         offsets: OffsetTable,
@@ -409,12 +409,26 @@ class PopProcessor:
             return found
         if pop.matches is not None:
             pop.matches.begin()
+        full = list[PopQueue]()
         for place in self._places(pop):
             if len(found.records) >= pop.max_count:
-                found.rest_count += self._rest(place)
+                full.append(place)
             else:
                 self._look(pop, place, found)
+        found.rest_count += self._rest_of(full)
         return found
+
+    def _rest_of(self, places: list[PopQueue]) -> int:
+        """Messages that the group has not taken, in all of these, those of one topic together."""
+        count, topic, queue_range = 0, "", self._log.queue_range
+        for place in places:
+            if place.topic != topic:
+                topic = place.topic
+                next_offset = self._positions.next_offsets(topic, place.group)
+            low, high = queue_range(topic, place.queue_id)
+            offset = next_offset(place.queue_id)
+            count += max(0, high - (low if offset is None else offset))
+        return count
 
     def _places(self, pop: _Pop) -> Iterator[PopQueue]:
         """Queues in the order in which they are looked at; the retry topic's first now and then. Both of its kinds
@@ -441,9 +455,7 @@ class PopProcessor:
         return []
 
     def _rest(self, place: PopQueue) -> int:
-        low, high = self._log.queue_range(place.topic, place.queue_id)
-        offset = self._positions.next_offset(place)
-        return max(0, high - (low if offset is None else offset))
+        return self._rest_of([place])
 
     def _look(self, pop: _Pop, place: PopQueue, found: _Found) -> None:
         self._take_reset(place)
@@ -558,7 +570,7 @@ class PopProcessor:
             self._positions.take(part.place, found.pop_ms, part.next_offset, timer_end, stored.end_offset)
             self._counts.given(part.place.topic, pop.group, len(part.queue_offsets))
         reply = self._reply(command, pop, found, ResponseCode.SUCCESS)
-        self._appends.appended(stored.end_offset, _Given(Waiter(channel, [reply])))
+        self._appends.appended_in_turn(stored.end_offset, _Given(Waiter(channel, [reply])))
 
     def _checkpoint(self, pop: _Pop, part: _Part, found: _Found) -> NewMessage:
         place = part.place

@@ -7,6 +7,7 @@ all who may be elected hold that record on their disks: no replica passes over m
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 from rmqha.broker.tables.offsets import OffsetTable
@@ -69,6 +70,20 @@ class PopPositions:
         self._set_back_count = self._offsets.set_back_count
         for place in [place for place, taken in self._taken.items() if self.is_void(place, taken[-1].pop_ms)]:
             self.forget(place)
+
+    def next_offsets(self, topic: str, group: str) -> Callable[[int], int | None]:
+        """The answers of `next_offset` for the topic's queues, for who asks for many of them at once."""
+        committed, taken = self._offsets.queues_of(group, topic).get, self._taken
+        if not taken:
+            return committed
+        if self._set_back_count != self._offsets.set_back_count:
+            self._forget_void()
+
+        def next_offset(queue_id: int) -> int | None:
+            found, takes = committed(queue_id), taken.get(PopQueue(topic, group, queue_id))
+            return max(takes[-1].next_offset, found or 0) if takes else found
+
+        return next_offset
 
     def take(self, place: PopQueue, pop_ms: int, next_offset: int, timer_offset: int, end_offset: int) -> None:
         took = Took(place, pop_ms, next_offset, timer_offset, end_offset)

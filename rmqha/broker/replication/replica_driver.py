@@ -229,6 +229,17 @@ class ReplicaDriver:
         except Exception as error:  # noqa: BLE001  (it goes on, as what it means)
             interrupted(error)
 
+    def open_turn(self) -> bool:
+        """Gather what `appended_in_turn` is told of until `close_turn`, to wait for it together. False if a turn is
+        open, or the log is being changed."""
+        if self._is_turn_open or not self.is_log_free:
+            return False
+        self._is_turn_open = True
+        return True
+
+    def close_turn(self) -> None:
+        self._end_turn()
+
     @whole
     def _end_turn(self) -> None:
         if not self.is_log_free:

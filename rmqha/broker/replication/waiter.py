@@ -131,3 +131,17 @@ class MessageAppender(AdmittingState, Protocol):
     def append(self, messages: list[NewMessage]) -> AppendedBatch: ...
 
     def appended(self, end_offset: PhyOffset, waiter: Waiting | None) -> None: ...
+
+
+class GatheringAppender(MessageAppender, Protocol):
+    """One that waits for the records of several requests together; `ReplicaDriver` is one."""
+
+    def appended_in_turn(self, end_offset: PhyOffset, waiter: Waiting) -> None: ...
+
+
+class Turns(Protocol):
+    """Several requests whose records are waited for together; `ReplicaDriver` is one."""
+
+    def open_turn(self) -> bool: ...
+
+    def close_turn(self) -> None: ...

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from typing import Protocol
 
 from rmqha.broker.replication.tail_room import NOMINAL_BYTES, TailRoom
+from rmqha.broker.replication.waiter import Turns
 from rmqha.broker.requests.consumer_requests import ConsumerRequests
 from rmqha.broker.requests.pull import PullProcessor
 from rmqha.broker.requests.request import Channel, Handler, RequestError, Steps, Work, not_admitted
@@ -50,6 +51,8 @@ _BESIDE_THE_LOG = frozenset(
 _BESIDE_THE_QUEUES = _BESIDE_THE_LOG | _APPENDS | {RequestCode.UPDATE_CONSUMER_OFFSET}
 """Answered without a look at any queue."""
 
+_POPS = frozenset({RequestCode.POP_MESSAGE, RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE})
+
 Later = Callable[[Channel, Command], None]
 """Takes one request and answers it by itself, now or later; raises RequestError to refuse it."""
 
@@ -65,6 +68,9 @@ class PopHandlers(Protocol):
 
     @property
     def later(self) -> Mapping[int, Later]: ...
+
+    @property
+    def poll_count(self) -> int: ...
 
     def closed(self, channel: Channel) -> None: ...
 
@@ -87,11 +93,13 @@ class BrokerProcessor:
         holder: SendHolder,
         is_log_free: Callable[[], bool],
         catch_up: Callable[[], None],
+        turns: Turns,
     ) -> None:
         """While not `is_log_free` only what never looks at the log is answered, and sends wait with the `holder` if it
         takes them. `catch_up` comes before a look at the queues: who was told of a message finds it there."""
         self._is_log_free, self._catch_up = is_log_free, catch_up
         self._hold = holder.hold
+        self._turns = turns
         self._room = room
         self._send = send
         self._pull = pull
@@ -120,11 +128,16 @@ class BrokerProcessor:
         index behind them, and their number. Raises as `received`."""
         if not self._is_log_free():
             return [(0, 0)] * len(reads)
-        return self._send.take(reads, max_count)
+        taken = self._send.take(reads, max_count)
+        self._wake_polls()
+        return taken
 
     def received(self, channel: Channel, commands: list[Command]) -> None:
         """Answer `commands` by `channel.send`, now or later. Raises StoreError and OSError: the disk is unusable."""
         sends: list[Command] = []
+        if len(commands) > 1 and all(command.code in _POPS for command in commands):
+            self._pops_received(channel, commands)
+            return
         for command in commands:
             if command.code not in _BESIDE_THE_LOG and not self._is_log_free():
                 self._put_off(channel, command)
@@ -140,6 +153,27 @@ class BrokerProcessor:
             self._one(channel, command)
         if sends:
             self._send.process(channel, sends)
+            self._wake_polls()
+
+    def _wake_polls(self) -> None:
+        """A pop that waits has what was sent in this turn: it does not wait for the task that dispatches."""
+        if self._pops.poll_count:
+            self._catch_up()
+
+    def _pops_received(self, channel: Channel, commands: list[Command]) -> None:
+        """Pops and acknowledgements of one read: none puts anything into a queue that another looks at, and what they
+        store is waited for together."""
+        is_opened = self._turns.open_turn()
+        try:
+            self._catch_up()
+            for command in commands:
+                if self._is_log_free():
+                    self._one(channel, command)
+                else:
+                    self._put_off(channel, command)
+        finally:
+            if is_opened:
+                self._turns.close_turn()
 
     def _put_off(self, channel: Channel, command: Command) -> None:
         """A switch writes its epoch: a client that is refused for that uses up its tries at once."""

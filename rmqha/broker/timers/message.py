@@ -90,13 +90,24 @@ def deliver_at_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
 
 def to_timer(message: NewMessage, at_ms: int, precision_ms: int) -> NewMessage:
     """The form in which a message waits for `at_ms`."""
-    slot_ms = (at_ms - 1) // precision_ms * precision_ms
     properties = decode_properties(message.properties)
     properties.pop(PROPERTY_CRC32, None)
-    properties[PROPERTY_TIMER_OUT_MS] = str(slot_ms)
+    properties[PROPERTY_TIMER_OUT_MS] = str(_slot_ms(at_ms, precision_ms))
     properties[PROPERTY_REAL_TOPIC] = message.topic
     properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
     return replace(message, topic=TIMER_TOPIC, queue_id=TIMER_QUEUE_ID, properties=encode_properties(properties))
+
+
+def timer_pairs(topic: str, queue_id: int, at_ms: int, precision_ms: int) -> str:
+    """The properties that `to_timer` adds, three, encoded."""
+    return (
+        f"{PROPERTY_TIMER_OUT_MS}\x01{_slot_ms(at_ms, precision_ms)}\x02{PROPERTY_REAL_TOPIC}\x01{topic}\x02"
+        f"{PROPERTY_REAL_QUEUE_ID}\x01{queue_id}\x02"
+    )
+
+
+def _slot_ms(at_ms: int, precision_ms: int) -> int:
+    return (at_ms - 1) // precision_ms * precision_ms
 
 
 class _Placed(NamedTuple):

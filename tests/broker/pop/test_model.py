@@ -12,6 +12,9 @@ from rmqha.broker.pop.checkpoint import Ack, CheckPoint, InOrder, bits_to_offset
 from rmqha.broker.pop.modes import AssignedQueue, Mode, assigned
 from rmqha.broker.pop.order_info import OTHER_POP, STALE, OrderInfo
 from rmqha.broker.pop.revive_queue import ReviveQueue
+from rmqha.broker.timers.message import to_timer
+from rmqha.model.message import decode_properties, encode_properties
+from rmqha.store.log.record import NewMessage
 from rmqha.wire.state.receipt import Receipt, kind_of, normal_topic, real_topic, retry_topic
 
 NUMBERS = st.integers(0, 2**40)
@@ -27,6 +30,7 @@ RECEIPTS = st.builds(
     st.integers(0, 1000),
     st.none() | NUMBERS,
 )
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), min_size=1, max_size=9)
 OFFSETS = st.lists(st.integers(0, 500), min_size=1, max_size=32, unique=True).map(sorted)
 
 
@@ -192,6 +196,39 @@ def test_each_queue_is_some_clients(clients: int, count: int, strategy: str, mod
     else:
         assert sorted(found) == queues
     assert assigned(Mode("T", "g", mode), strategy, "stranger", names, queues) == []
+
+
+@given(
+    st.builds(
+        CheckPoint,
+        TEXTS,
+        TEXTS,
+        st.integers(0, 99),
+        NUMBERS,
+        NUMBERS,
+        NUMBERS,
+        TEXTS,
+        OFFSETS.map(tuple),
+        st.integers(0, 9),
+        st.booleans(),
+    ),
+    st.booleans(),
+    NUMBERS,
+)
+def test_a_checkpoint_is_written_as_a_timer_message_of_its_json(point: CheckPoint, is_batch: bool, now_ms: int) -> None:
+    host = (b"\x7f\0\0\1", 1)
+    when = now_ms, host, 1000
+    ack = Ack(*point.key, point.queue_offsets or (5,), is_batch)
+    written = (
+        (point, point.message("R", 3, *when), point.due_ms - 1000),
+        (ack, ack.message("R", 3, point.due_ms, *when), point.due_ms),
+    )
+    for value, message, at_ms in written:
+        body = json.dumps(value.to_json(), ensure_ascii=False, separators=(",", ":")).encode()
+        properties = decode_properties(message.properties)
+        own = {name: properties[name] for name in ("TAGS", "TIMER_DELIVER_MS", "UNIQ_KEY")}
+        plain = NewMessage("R", 3, body, encode_properties(own), now_ms, host, host)
+        assert message == (to_timer(plain, at_ms, 1000) if at_ms > now_ms else plain)
 
 
 @given(st.builds(InOrder, NAMES, NAMES, st.integers(0, 1000), NUMBERS, NUMBERS))

@@ -170,6 +170,16 @@ def test_a_waiting_pop_is_answered_by_the_next_message(broker: Broker) -> None:
     assert bodies(messages(channel.one(), broker_name=broker.config.broker_name)) == [b"b"]
 
 
+def test_a_waiting_pop_has_the_message_when_its_sender_is_answered(broker: Broker) -> None:
+    """Nothing else runs in between."""
+    send(broker, b"a")
+    pop(broker)
+    waiting, sender = polled(broker), FakeChannel()
+    broker.core.processor.received(sender, [_sent(b"b")])
+    assert sender.one().code == 0
+    assert bodies(messages(waiting.one(), broker_name=broker.config.broker_name)) == [b"b"]
+
+
 def test_a_waiting_pop_is_told_when_its_time_is_up(broker: Broker) -> None:
     send(broker, b"a")
     pop(broker)
@@ -348,6 +358,33 @@ def test_nothing_is_given_before_the_group_holds_its_checkpoint(pair: Broker) ->
     assert channel.take() == []
     ack(pair)
     assert channel.one().code == 0
+
+
+def test_pops_of_one_read_are_waited_for_together(pair: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    channel, ended = FakeChannel(), list[int]()
+    pair.core.processor.received(channel, [_sent(b"a"), _sent(b"b")])
+    ack(pair)
+    channel.take()
+    appended = pair.core.replica.appended
+
+    def counted(now_ms: int) -> None:
+        ended.append(now_ms)
+        appended(now_ms)
+
+    monkeypatch.setattr(pair.core.replica, "appended", counted)
+    wrong, one = pop_command(maxMsgNums=99), pop_command(maxMsgNums=1)
+    pair.core.processor.received(channel, [one, wrong, one, one])
+    assert [reply.code for reply in channel.take()] == [29, 210] and len(ended) == 1
+    ack(pair)
+    given = [messages(reply, broker_name=pair.config.broker_name) for reply in channel.take()]
+    assert [bodies(found) for found in given] == [[b"a"], [b"b"]]
+    pair.core.processor.received(channel, [ack_command(found) for (found,) in given])
+    assert channel.take() == [] and len(ended) == 2
+    ack(pair)
+    assert [reply.code for reply in channel.take()] == [0, 0]
+    pair.core.processor.received(channel, [_sent(b"c")])
+    ack(pair)
+    assert channel.one().code == 0, "no turn is left open"
 
 
 def test_a_pop_whose_checkpoint_is_late_is_an_error_and_its_messages_come_after_their_time(pair: Broker) -> None:
