@@ -5,7 +5,7 @@
 The messages are due within a day, an hour from now at first, and for ten topics. `known`: it says by request 52036 that
 no entry is left to be read, so that whatever is due is delivered. `first`: it has never seen the store. `at rest`: it
 dies when nothing has come for a while. `as they came`: it dies when its snapshot is as old as it may be, one message in
-sixteen behind; the old file is put back before each start.
+32 behind; the old file is put back before each start.
 """
 
 from __future__ import annotations
@@ -133,7 +133,8 @@ def due_timers(scratch: Path) -> dict[str, Any]:
                     assert record is not None
                     copy = decode_record(record)
                     at_ms = find_property(copy.properties, b"TIMER_DELIVER_MS")
-                    late.append(copy.store_timestamp_ms - int(at_ms or 0))
+                    if at_ms is not None:  # not of what made the topics
+                        late.append(copy.store_timestamp_ms - int(at_ms))
         store.abandon()
     assert len(late) == DUE_COUNT, f"{len(late)} of {DUE_COUNT} came"
     figures = {f"p{share}": sorted(late)[share * (len(late) - 1) // 100] for share in (0, 50, 99, 100)}

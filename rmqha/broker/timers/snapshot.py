@@ -23,8 +23,9 @@ from rmqha.store.timer.timer_log import SNAPSHOT_PATH as PATH
 
 LEAST_COUNT = 20_000
 """Fewer new entries are read again at a start, in a tenth of a second."""
-SHARE = 16
-"""It is written when what waits has grown by one in so many: each message is written sixteen times at most."""
+SHARE = 32
+"""It is written when what waits has grown by one in so many: each message is written 32 times at most, ten bytes each
+time, and no more often than tables are saved."""
 LULL_MS = 5000
 """And once nothing has come for so long."""
 _VERSION = 2

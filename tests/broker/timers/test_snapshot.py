@@ -162,11 +162,10 @@ def test_a_few_more_are_written_once_nothing_comes(make_broker: Callable[..., Br
         path = broker.directory / timer_log.SNAPSHOT_PATH
         return decode(sidecar.decode(path.read_bytes(), "")).taken_offset
 
-    assert save(100, 1000) == 100
-    assert save(3, LULL_MS - 1) == 100
-    assert save(0, 1) == 100
-    assert save(0, LULL_MS) == 103
-    assert save(1, LULL_MS) == 103
+    assert save(200, 1000) == 200
+    assert save(3, LULL_MS - 1) == 200
+    assert save(0, LULL_MS) == 203
+    assert save(1, LULL_MS) == 203
 
 
 def test_none_is_written_while_the_progress_it_needs_is_not_on_the_disk(make_broker: Callable[..., Broker]) -> None:
