@@ -72,7 +72,7 @@ class ControllerMachine:
         self._overridden = overridden
         self._release = release
         self._watch = watch or NoEntryWatch()
-        self._config_answer = ConfigAnswer()
+        self._config_answer = ConfigAnswer({"listenPort": config.self_address.rpartition(":")[2]})
         self._wall_offset_ms = wall_offset_ms
         self._raft = raft
         self._tracer = tracer
@@ -308,7 +308,7 @@ class ControllerMachine:
                     }
                 )
             case RequestCode.CONTROLLER_GET_CONFIG:
-                ext, body = self._config_answer.of(self._config, frozenset(self._overridden), command.principal)
+                ext, body = self._config_answer.of(self._config, frozenset(self._overridden), command)
                 return command.reply(ext=ext, body=body)
             case _:
                 return command.reply(

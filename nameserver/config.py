@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -110,7 +110,10 @@ def parse_config(text: str, source: str) -> tuple[NamesrvConfig, ControllerConfi
             raise ConfigError(
                 f"{source}: {key} is for a controller; set enableControllerInNamesrv=true or remove the line"
             )
-    return config, ControllerConfig.from_properties(_controller_part(properties, known), source)
+    # RocketMQ's tools are told the keys of the whole file by either of them
+    whole = tuple(properties.items())
+    controller = ControllerConfig.from_properties(_controller_part(properties, known), source)
+    return replace(config, given=whole), replace(controller, given=whole)
 
 
 def _controller_part(properties: Mapping[str, str], known: Mapping[str, object]) -> dict[str, str]:

@@ -342,7 +342,7 @@ class NameServer:
 
     def _get_config(self, request: Command) -> Command:
         config = self.live.current
-        ext, body = self._config_answer.of(config, self.live.overridden, request.principal)
+        ext, body = self._config_answer.of(config, self.live.overridden, request)
         return request.reply(ext=ext, body=body)
 
     def _update_config(self, request: Command) -> Command:

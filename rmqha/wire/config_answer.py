@@ -1,5 +1,7 @@
-"""A server's answer about its keys (requests 26, 1010, 319): the body as RocketMQ has it, and in a field of ours what
-an operator needs beside it: which keys apply at once, which were set at run time, and which differ from their default.
+"""A server's answer about its keys (requests 26, 1010, 319).
+
+Java's programs, mqadmin among them, get RocketMQ's keys and no others. All others get ours, and in a field of ours what
+an operator needs beside them: which keys apply at once, which were set at run time, which differ from their default.
 """
 
 from __future__ import annotations
@@ -9,8 +11,7 @@ from dataclasses import dataclass
 
 from rmqha.model.config.base import Config, parse_properties
 from rmqha.model.error import RemoteProtocolError
-from rmqha.model.principal import Principal
-from rmqha.wire.command import Command
+from rmqha.wire.command import Command, Language
 from rmqha.wire.lenient_json import dumps, loads
 
 FIELD = "rmqhaKeys"
@@ -34,9 +35,6 @@ FOR_ADMINS = frozenset(
 """Their values are empty for who may not know where secrets are, and which accounts there are."""
 SECRETS = frozenset({"initAuthenticationUser", "innerClientAuthenticationCredentials"})
 """Their values are told to nobody."""
-BESIDE = ("clientCallbackExecutorThreads", "msgTraceTopicName", "useTLS")
-"""Keys without effect that mqadmin's exports read of a broker: processors, topic of traces, whether it uses TLS. It
-tells them to Apache's programs; they are none for its file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,30 +62,41 @@ def config_ext(config: Config, overridden: Iterable[str]) -> dict[str, str]:
     return {FIELD: dumps(told).decode()}
 
 
-def config_body(config: Config, hidden: Collection[str] = (), beside: Mapping[str, str] | None = None) -> bytes:
-    """`key=value` lines, sorted; the values of `hidden` keys are empty. `beside`: values of BESIDE."""
-    values = sorted((config.to_properties() | dict(beside or {})).items())
-    return "".join(f"{key}={'' if key in hidden else value}\n" for key, value in values).encode()
+def config_body(values: Mapping[str, str], hidden: Collection[str] = ()) -> bytes:
+    """`key=value` lines, sorted; the values of `hidden` keys are empty."""
+    return "".join(f"{key}={'' if key in hidden else value}\n" for key, value in sorted(values.items())).encode()
 
 
 class ConfigAnswer:
     """Field and body, made once for each state of the keys: any account may ask, again and again."""
 
-    def __init__(self, beside: Mapping[str, str] | None = None) -> None:
-        """`beside`: values of BESIDE."""
-        self._beside = beside
+    def __init__(self, rocketmq_known: Mapping[str, str] | None = None, processor_count: int = 1) -> None:
+        """Both are for `rocketmq_values`."""
+        self._known = rocketmq_known or {}
+        self._processor_count = processor_count
         self._config: Config | None = None
         self._overridden: frozenset[str] = frozenset()
         self._ext: dict[str, str] = {}
-        self._body = self._body_for_all = b""
+        self._bodies: dict[tuple[bool, bool], bytes] = {}
 
-    def of(self, config: Config, overridden: frozenset[str], principal: Principal) -> tuple[dict[str, str], bytes]:
-        """The field is the caller's own."""
+    def of(self, config: Config, overridden: frozenset[str], asker: Command) -> tuple[dict[str, str], bytes]:
+        """The answer to the request `asker`. The field is the caller's own."""
         if config is not self._config or overridden != self._overridden:
-            self._ext, self._body = config_ext(config, overridden), config_body(config, SECRETS, self._beside)
-            self._body_for_all = config_body(config, FOR_ADMINS | SECRETS, self._beside)
+            self._ext, self._bodies = config_ext(config, overridden), {}
             self._config, self._overridden = config, overridden
-        return dict(self._ext), self._body if principal.sees_secrets_places else self._body_for_all
+        of_java, sees_all = asker.language == Language.JAVA, asker.principal.sees_secrets_places
+        body = self._bodies.get((of_java, sees_all))
+        if body is None:
+            values = self._rocketmq_values(config) if of_java else config.to_properties()
+            body = config_body(values, SECRETS if sees_all else FOR_ADMINS | SECRETS)
+            self._bodies[of_java, sees_all] = body
+        return {} if of_java else dict(self._ext), body
+
+    def _rocketmq_values(self, config: Config) -> dict[str, str]:
+        # costs a server's start that no such program asks
+        from rmqha.model.config.rocketmq_values import rocketmq_values
+
+        return rocketmq_values(config, self._known, self._processor_count)
 
 
 def parse_keys(reply: Command, source: str) -> ToldKeys:
@@ -103,7 +112,7 @@ def parse_keys(reply: Command, source: str) -> ToldKeys:
         if told["version"] != VERSION:
             return ToldKeys(values)
         return ToldKeys(
-            {key: value for key, value in values.items() if key not in BESIDE},
+            values,
             frozenset(map(str, told["live"])),
             frozenset(map(str, told["overridden"])),
             {str(key): str(value) for key, value in told["changed"].items()},

@@ -9,7 +9,7 @@ import pytest
 
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.identity import Role
-from rmqha.wire.command import FLAG_ONEWAY, Command
+from rmqha.wire.command import FLAG_ONEWAY, PROTOCOL_VERSION, Command
 from rmqha.wire.lenient_json import dumps
 from tests.broker.support import Broker, FakeChannel, send_command
 
@@ -89,6 +89,16 @@ def test_runtime_info_of_a_store(broker: Broker) -> None:
     assert table["earliestMessageTimeStamp"] == str(stored_at)
     assert table["putTps"] == "1.0 1.0" and table["msgPutTotalTodayNow"] == "2"
     assert table["commitLogMaxOffset"] == str(broker.store.max_phy_offset) and table["commitLogMinOffset"] == "0"
+
+
+def test_brokers_of_5_3_told_their_version_and_clients_of_then_read_it(broker: Broker) -> None:
+    """RocketMQ's exporter, whose client is of 4.9.4, shows no runtime figure without it; a broker of 5.4.0 has no such
+    row, which mqadmin would print."""
+    for version, is_told in ((401, True), (PROTOCOL_VERSION, False)):
+        command = Command(RequestCode.GET_BROKER_RUNTIME_INFO, version=version)
+        table = json.loads(bytes(broker.ask(command).body))["table"]
+        assert (table.get("brokerVersion") == str(PROTOCOL_VERSION)) == is_told
+        assert ("brokerVersion" in table) == is_told
 
 
 def test_the_counts_of_today_begin_at_midnight(broker: Broker) -> None:

@@ -9,18 +9,21 @@ import pytest
 from controller.config import ControllerConfig
 from nameserver.config import NamesrvConfig
 from rmqha.model.access import AccessList, Account, Credentials
+from rmqha.model.code import RequestCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import RmqhaError
 from rmqha.model.principal import UNRESTRICTED, Principal
-from rmqha.wire.command import Command
-from rmqha.wire.config_answer import BESIDE, FIELD, FOR_ADMINS, ConfigAnswer, config_body, config_ext, parse_keys
+from rmqha.wire.command import Command, Language
+from rmqha.wire.config_answer import FIELD, FOR_ADMINS, ConfigAnswer, config_body, config_ext, parse_keys
 
 CONFIG = BrokerConfig(flush_interval_commit_log=200)
+BODY = config_body(CONFIG.to_properties())
+ASKED = RequestCode.GET_BROKER_CONFIG
 
 
 def test_there_and_back() -> None:
     # an alias counts as the key that it stands for
-    reply = Command(0, config_ext(CONFIG, ["maxHaTransferByteInSecond"]), config_body(CONFIG))
+    reply = Command(0, config_ext(CONFIG, ["maxHaTransferByteInSecond"]), BODY)
     told = parse_keys(reply, "a:1")
     assert told.values == CONFIG.to_properties()
     assert told.live == BrokerConfig.live_keys
@@ -28,10 +31,22 @@ def test_there_and_back() -> None:
     assert told.changed == {"flushIntervalCommitLog": "500"}
 
 
-def test_what_stands_beside_is_for_apaches_programs_alone() -> None:
-    ext, body = ConfigAnswer(dict.fromkeys(BESIDE, "1")).of(CONFIG, frozenset(), UNRESTRICTED)
-    assert {line.partition("=")[0] for line in body.decode().splitlines()} == CONFIG.keys().keys() | set(BESIDE)
-    assert parse_keys(Command(0, ext, body), "a:1").values == CONFIG.to_properties()
+def asked(principal: Principal = UNRESTRICTED, language: Language = Language.PYTHON) -> Command:
+    command = Command(ASKED, language=language)
+    command.principal = principal
+    return command
+
+
+def test_java_programs_are_told_rocketmqs_keys_alone() -> None:
+    answer, none = ConfigAnswer({"useTLS": "true"}, 3), frozenset[str]()
+    ext, body = answer.of(CONFIG, none, asked(language=Language.JAVA))
+    told = parse_keys(Command(0, ext, body), "a:1")
+    assert told.live is None and "haMode" not in told.values
+    assert (told.values["flushIntervalCommitLog"], told.values["useTLS"]) == ("200", "true")
+    assert told.values["pullMessageThreadPoolNums"] == "22", "RocketMQ's default for three processors"
+    # the other answer is not mixed up with it
+    assert answer.of(CONFIG, none, asked()) == (config_ext(CONFIG, none), BODY)
+    assert answer.of(CONFIG, none, asked(language=Language.JAVA)) == (ext, body)
 
 
 def test_of_apaches_nodes_only_the_values_are_known() -> None:
@@ -52,15 +67,15 @@ def test_nonsense_is_one_sentence(field: str, body: bytes) -> None:
 
 def test_an_answer_is_made_once_for_each_state_of_the_keys() -> None:
     answer, none, some = ConfigAnswer(), frozenset[str](), frozenset({"brokerName"})
-    ext, body = answer.of(CONFIG, none, UNRESTRICTED)
-    assert (ext, body) == (config_ext(CONFIG, none), config_body(CONFIG))
+    ext, body = answer.of(CONFIG, none, asked())
+    assert (ext, body) == (config_ext(CONFIG, none), BODY)
     ext["other"] = "field"
-    again, same = answer.of(CONFIG, none, UNRESTRICTED)
+    again, same = answer.of(CONFIG, none, asked())
     assert again == config_ext(CONFIG, none)
     assert same is body
-    assert answer.of(CONFIG, some, UNRESTRICTED)[0] == config_ext(CONFIG, some)
+    assert answer.of(CONFIG, some, asked())[0] == config_ext(CONFIG, some)
     changed = dataclasses.replace(CONFIG, broker_name="other")
-    assert answer.of(changed, some, UNRESTRICTED) == (config_ext(changed, some), config_body(changed))
+    assert answer.of(changed, some, asked()) == (config_ext(changed, some), config_body(changed.to_properties()))
 
 
 @dataclasses.dataclass
@@ -80,8 +95,8 @@ def test_where_secrets_are_is_for_admins() -> None:
         CONFIG, acl_file="/etc/rmqha/a", credentials_file="/etc/rmqha/c", ha_secret_file="/etc/rmqha/h"
     )
     answer, none = ConfigAnswer(), frozenset[str]()
-    seen = {name: answer.of(config, none, Principal(ACCOUNTS, name)) for name in ("operator", "guest", "nobody")}
-    assert seen["operator"] == answer.of(config, none, UNRESTRICTED)
+    seen = {name: answer.of(config, none, asked(Principal(ACCOUNTS, name))) for name in ("operator", "guest", "nobody")}
+    assert seen["operator"] == answer.of(config, none, asked())
     assert b"/etc/rmqha" in seen["operator"][1]
     for name in ("guest", "nobody"):
         ext, body = seen[name]
@@ -95,3 +110,11 @@ def test_every_key_of_a_file_is_for_admins_or_known_to_be_none_of_secrets() -> N
     keys = {*BrokerConfig().to_properties(), *NamesrvConfig().to_properties(), *ControllerConfig().to_properties()}
     files = {key for key in keys if key.endswith(("File", "Path")) or key == "quota.overrides"}
     assert files - FOR_ADMINS == {"controllerStorePath", "kvConfigPath", "logFile"} and files > FOR_ADMINS
+
+
+@pytest.mark.parametrize("language", [Language.PYTHON, Language.JAVA])
+def test_passwords_are_told_to_nobody(language: Language) -> None:
+    file = {"initAuthenticationUser": '{"username":"a","password":"sesame"}', "authenticationEnabled": "true"}
+    config = BrokerConfig.from_properties({**file, "aclEnable": "false"}, "broker.conf")
+    _, body = ConfigAnswer().of(config, frozenset(), asked(language=language))
+    assert b"authenticationEnabled=true" in body and b"sesame" not in body

@@ -14,7 +14,6 @@ from rmqha.broker.services.schedule import ScheduleService
 from rmqha.broker.services.statistics import BrokerStatistics, DayCounts, Meter, Meters
 from rmqha.broker.shell import BrokerShell, HostFacts
 from rmqha.broker.tables.config_table import DataVersion
-from rmqha.broker.tables.topics import TRACE_TOPIC
 from rmqha.broker.timers.service import TimerService
 from rmqha.host.access import security, security_watch
 from rmqha.host.clock import StepWatch
@@ -27,7 +26,7 @@ from rmqha.port import Clock
 from rmqha.wire import lenient_json
 from rmqha.wire.auth.shown import events_shown
 from rmqha.wire.command import PROTOCOL_VERSION, Command
-from rmqha.wire.config_answer import BESIDE, ConfigAnswer
+from rmqha.wire.config_answer import ConfigAnswer
 
 VERSION_NAME = "V5_4_0"
 """The RocketMQ version whose protocol we speak; mqadmin shows it."""
@@ -54,7 +53,7 @@ class AdminRequests:
     ) -> None:
         self._live = live
         self._config = live.current
-        self._config_answer = ConfigAnswer(_beside(self._config, host.processor_count))
+        self._config_answer = ConfigAnswer({"useTLS": str(self._config.tls_enable).lower()}, host.processor_count)
         self._driver = driver
         self._send = send
         self._pull = pull
@@ -211,7 +210,7 @@ class AdminRequests:
     def _broker_config(self, channel: Channel, command: Command) -> Command:
         config = self._live.current
         version = DataVersion(0, 0, self._started_at_ms).to_json()
-        ext, body = self._config_answer.of(config, self._live.overridden, command.principal)
+        ext, body = self._config_answer.of(config, self._live.overridden, command)
         return command.reply(ResponseCode.SUCCESS, {"version": lenient_json.dumps(version).decode(), **ext}, body)
 
     def _update_config(self, channel: Channel, command: Command) -> Command:
@@ -226,7 +225,9 @@ class AdminRequests:
     def _runtime_info(self, channel: Channel, command: Command) -> Command:
         levels = self._schedule.statistics().items()
         delays = {f"scheduleMessageOffset_{level}": f"{offset},{end}" for level, (offset, end) in levels}
-        return command.reply(body=lenient_json.dumps({"table": self._runtime_table() | delays}))
+        # RocketMQ's exporter, whose client is of 4.9, shows no runtime figure of a broker that does not tell it
+        version = {"brokerVersion": str(PROTOCOL_VERSION)} if command.version < PROTOCOL_VERSION else {}
+        return command.reply(body=lenient_json.dumps({"table": self._runtime_table() | delays | version}))
 
     def _runtime_table(self) -> dict[str, str]:
         """The keys that mqadmin reads, all text. What this broker has no part for (thread pools) is 0."""
@@ -244,7 +245,6 @@ class AdminRequests:
             | {
                 "bootTimestamp": str(self._started_at_ms),
                 "brokerActive": str(self._driver.is_serving).lower(),
-                "brokerVersion": str(PROTOCOL_VERSION),
                 "brokerVersionDesc": VERSION_NAME,
                 "commitLogDirCapacity": f"Total : {_gib(total_bytes)}, Free : {_gib(total_bytes - used_bytes)}.",
                 "commitLogDiskRatio": ratio,
@@ -296,11 +296,6 @@ class AdminRequests:
             return -1
         found = store.verified_record_at(store.min_phy_offset)
         return -1 if found is None else found.record.store_timestamp_ms
-
-
-def _beside(config: BrokerConfig, processor_count: int) -> dict[str, str]:
-    values = str(processor_count), TRACE_TOPIC, str(config.tls_enable).lower()
-    return dict(zip(BESIDE, values, strict=True))
 
 
 def _disk_ratio(used_bytes: int, usable_bytes: int) -> str:

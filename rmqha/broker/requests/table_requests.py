@@ -254,7 +254,8 @@ class TableRequests:
         body = lenient_json.loads(command.body, is_strict=True)
         fault = self._group_fault(body, len(command.body))
         if fault:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
+            is_of_name = fault == group_name_fault(_group_name(body))
+            raise RequestError(ResponseCode.INVALID_PARAMETER if is_of_name else ResponseCode.SYSTEM_ERROR, fault)
         self._groups.put(body)
         wait: Wait = self._feed.wait
         if self.traffic is not None:
@@ -285,11 +286,11 @@ class TableRequests:
 
     def _group_fault(self, settings: Any, size_bytes: int) -> str:
         """The reason why these cannot be the settings of a group, "" if they can."""
-        name = settings.get("groupName") if isinstance(settings, dict) else None
-        fault = group_name_fault(name if isinstance(name, str) else "") or settings_fault(settings)
+        name = _group_name(settings)
+        fault = group_name_fault(name) or settings_fault(settings)
         if not fault and size_bytes > MAX_GROUP_BYTES:
             fault = f"the settings of a group have at most {MAX_GROUP_BYTES} bytes"
-        return fault or self._groups.no_room_for(str(name))
+        return fault or self._groups.no_room_for(name)
 
     def _all_groups(self, channel: Channel, command: Command) -> Work:
         members = yield from self._groups.members(*_slice(command, "groupSeq", "maxGroupNum"))
@@ -311,6 +312,12 @@ class TableRequests:
     def _timer_check(self, channel: Channel, command: Command) -> Command:
         """Progress of timers, as `_delay_offsets`: the 56 bytes of RocketMQ's config/timercheck."""
         return command.reply(body=self._delay_table.timer_check(self._log.confirm_offset))
+
+
+def _group_name(settings: Any) -> str:
+    """The group that settings are for, "" if they say none."""
+    name = settings.get("groupName") if isinstance(settings, dict) else None
+    return name if isinstance(name, str) else ""
 
 
 def _members(command: Command, name: str) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from rmqha.broker.tables import config_table
 from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
 from rmqha.broker.tables.table_file import ROWS, PendingTableWrite, TableFile
 from rmqha.broker.tables.table_version import Lineage, TableVersion
-from rmqha.broker.tables.topics import MAX_QUEUE_COUNT, MAX_TOPIC_LENGTH, topic_name_fault
+from rmqha.broker.tables.topics import MAX_QUEUE_COUNT, MAX_TOPIC_LENGTH, NAME
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.message import RETRY_PREFIX
 from rmqha.model.quota import TokenBucket
@@ -27,6 +27,19 @@ _FORBIDS_READING = 4
 """The bit that forbids a group to read a topic, as RocketMQ counts permissions."""
 MAX_FORBIDDEN_COUNT = 1000
 """Most topics that one group may be forbidden to read."""
+
+
+SYSTEM_GROUPS = (
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_OWNER",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_PULL",
+    "CID_RMQ_SYS_TRANS",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "TOOLS_CONSUMER",
+)
+"""Groups that Apache's broker has at its start, before anybody uses them: tools list and count groups."""
 
 
 def default_group(name: str) -> dict[str, Any]:
@@ -49,11 +62,13 @@ def default_group(name: str) -> dict[str, Any]:
 
 
 def group_name_fault(name: str) -> str:
-    """The reason why `name` cannot be a consumer group; "" if it can."""
-    if not name or len(name) > MAX_GROUP_LENGTH:
-        return f"groupName must have 1 to {MAX_GROUP_LENGTH} characters"
-    if topic_name_fault(name):
-        return f"the group {name!r} contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    """The reason why `name` cannot be a consumer group, in RocketMQ's words; "" if it can."""
+    if not name.strip():
+        return "The specified group is blank."
+    if not NAME.fullmatch(name):
+        return f"The specified group: {name}, contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if len(name) > MAX_GROUP_LENGTH:
+        return f"The specified group: {name}, is longer than group max length: {MAX_GROUP_LENGTH}"
     return ""
 
 
@@ -83,12 +98,13 @@ class GroupTable:
         found = config_table.load(disk, "subscriptionGroup", _parse, (_TABLE, _FORBIDDEN))
         self.version, self._unknown, self.findings = found.version, found.unknown, found.findings
         self.epoch = self.version.state_version
-        self._groups, self._forbidden = found.table
+        table, self._forbidden = found.table
+        self._groups = {name: default_group(name) for name in SYSTEM_GROUPS} | table
         self._lineage = Lineage(self.version.stamp)
         self._events = events
         self.file = TableFile(disk, "subscriptionGroup", (_TABLE,))
         self.file.holds(_TABLE, self._groups)
-        if not is_synced and self._groups:
+        if not is_synced and table:
             self.file.doubt()
 
     def configure(self, config: BrokerConfig) -> None:
@@ -101,7 +117,8 @@ class GroupTable:
 
     def no_room_for(self, name: str) -> str:
         """The reason why no group of that name can be made, "" if one can or is there."""
-        if name in self._groups or len(self._groups) < self._max_count:
+        made_count = len(self._groups) - sum(item in self._groups for item in SYSTEM_GROUPS)
+        if name in self._groups or made_count < self._max_count:
             return ""
         return f"this broker has as many groups as maxGroupCount allows, {self._max_count}: delete some or raise it"
 

@@ -60,7 +60,8 @@ MAX_TOPIC_LENGTH = 127
 MAX_QUEUE_COUNT = 1024
 ENCODED_AT_A_TIME = 256
 """Topics of a registration, in one step."""
-_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+"""The characters of a topic or a group."""
 
 BROKER_ONLY_TOPICS = frozenset(
     {
@@ -90,7 +91,7 @@ def topic_name_fault(name: str) -> str:
     """The reason why `name` cannot be a topic, in RocketMQ's words; "" if it can."""
     if not name.strip():
         return "The specified topic is blank."
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         return f"The specified topic: {name}, contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
     if len(name) > MAX_TOPIC_LENGTH:
         return f"The specified topic: {name}, is longer than topic max length: {MAX_TOPIC_LENGTH}"

@@ -101,6 +101,8 @@ class Config:
 
     ignored_keys: tuple[tuple[str, str], ...] = field(default=(), compare=False, metadata={"is_key": False})
     """Keys of RocketMQ that were given and have no effect, each with the reason."""
+    given: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False, metadata={"is_key": False})
+    """Keys and values as the file gives them."""
 
     @classmethod
     def keys(cls) -> dict[str, dataclasses.Field[Any]]:
@@ -138,7 +140,7 @@ class Config:
                 values[item.name] = _convert(hints[item.name], value)
             except ValueError as wanted:
                 raise ConfigError(f"{source}: {given} = {value!r} must be {wanted}") from None
-        config = cls(**values, ignored_keys=tuple(ignored))
+        config = cls(**values, ignored_keys=tuple(ignored), given=tuple(properties.items()))
         config.check(source)
         return config
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rmqha.broker.tables import clients
-from rmqha.broker.tables.groups import CREATION_SHARE, MAX_GROUP_BYTES
+from rmqha.broker.tables.groups import CREATION_SHARE, MAX_GROUP_BYTES, SYSTEM_GROUPS
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps
@@ -92,8 +92,8 @@ def test_a_name_that_can_be_no_group_makes_none(broker: Broker, name: str) -> No
     before = broker.core.topics.names()
     ask(broker, heartbeat(name))
     ask(broker, commit(name))
-    assert ask(broker, group_command(name)).code == ResponseCode.SYSTEM_ERROR
-    assert len(broker.core.groups) == 0 and broker.core.topics.names() == before
+    assert ask(broker, group_command(name)).code == ResponseCode.INVALID_PARAMETER
+    assert broker.core.groups.names() == sorted(SYSTEM_GROUPS) and broker.core.topics.names() == before
     assert broker.core.offsets.groups_of("T") == []
 
 
@@ -120,7 +120,7 @@ def test_attributes_of_a_topic_are_bounded(broker: Broker) -> None:
 def test_one_heartbeat_makes_no_more_groups_than_a_channel_may_have(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker(auto_create_max_per_second=10_000).start()
     ask(broker, heartbeat(*(f"G{number}" for number in range(1000))))
-    assert len(broker.core.groups) == clients.MAX_GROUPS_PER_CHANNEL
+    assert len(broker.core.groups) == len(SYSTEM_GROUPS) + clients.MAX_GROUPS_PER_CHANNEL
 
 
 def test_clients_are_bounded_and_make_room_as_they_go(make_broker: Callable[..., Broker]) -> None:

@@ -16,7 +16,7 @@ import zstandard
 from rmqha.broker.tables import config_table
 from rmqha.broker.tables.config_table import DataVersion
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
-from rmqha.broker.tables.groups import GroupTable, parse_table
+from rmqha.broker.tables.groups import SYSTEM_GROUPS, GroupTable, parse_table
 from rmqha.broker.tables.offsets import OffsetTable
 from rmqha.broker.tables.topics import TopicConfig, TopicTable, merge_attributes
 from rmqha.host.disk import HostDisk
@@ -365,9 +365,21 @@ def test_groups(broker: Broker) -> None:
     table = json.loads(bytes(broker.ask(Command(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)).body))
     assert table["subscriptionGroupTable"]["G"]["retryMaxTimes"] == 3
     assert table["subscriptionGroupTable"]["G"]["consumeEnable"] is True
-    for wrong in (b"[]", b"{}", b'{"groupName":7}', b"x", lenient_json.dumps({"groupName": "g" * 121})):
+    reply = broker.ask(Command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b"x"))
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    allowed = "allowing only ^[%|a-zA-Z0-9_-]+$"
+    for wrong, remark in (
+        (b"[]", "The specified group is blank."),
+        (b"{}", "The specified group is blank."),
+        (b'{"groupName":7}', "The specified group is blank."),
+        (b'{"groupName":"a/b"}', f"The specified group: a/b, contains illegal characters, {allowed}"),
+        (
+            lenient_json.dumps({"groupName": "g" * 121}),
+            f"The specified group: {'g' * 121}, is longer than group max length: 120",
+        ),
+    ):
         reply = broker.ask(Command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, wrong))
-        assert reply.code == ResponseCode.SYSTEM_ERROR
+        assert (reply.code, reply.remark) == (ResponseCode.INVALID_PARAMETER, remark)
 
 
 def test_only_a_master_changes_tables(make_broker: Callable[..., Broker]) -> None:
@@ -421,6 +433,25 @@ def test_a_counter_near_its_end_begins_anew_with_the_next_epoch(tmp_path: Path) 
     groups.version.counter = 2**31 - 2
     groups.new_epoch(2)
     assert groups.version.counter == 1
+
+
+def test_the_groups_of_rocketmqs_broker_are_there_from_the_beginning(tmp_path: Path) -> None:
+    disk = HostDisk(tmp_path)
+    table = group_table(disk, ManualClock())
+    assert table.names() == sorted(SYSTEM_GROUPS) and table.unsaved() is None
+    table.put({"groupName": "TOOLS_CONSUMER", "retryMaxTimes": 3})
+    table.remove("SELF_TEST_C_GROUP")
+    table.save()
+    again = group_table(disk, ManualClock())
+    assert again.names() == sorted(SYSTEM_GROUPS), "as with RocketMQ, one that was deleted is back"
+    tools = again.get("TOOLS_CONSUMER")
+    assert tools is not None and tools["retryMaxTimes"] == 3
+
+
+def test_the_groups_of_rocketmqs_broker_do_not_count_for_the_bound(tmp_path: Path) -> None:
+    table = group_table(HostDisk(tmp_path), ManualClock(), BrokerConfig(max_group_count=1))
+    table.remove("SELF_TEST_C_GROUP")
+    assert table.get_or_create("G") is not None and "maxGroupCount" in table.no_room_for("More")
 
 
 def test_the_system_topics_are_those_of_rocketmqs_broker(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ CP = BrokerConfig(ha_mode="cp", total_replicas=3, flush_interval_commit_log=200)
 
 
 def server(config: Config, kind: ConfigCodes = ConfigCodes.BROKER, address: str = "127.0.0.1:1", *set_: str) -> Server:
-    keys = parse_keys(Command(0, config_ext(config, set_), config_body(config)), "here")
+    keys = parse_keys(Command(0, config_ext(config, set_), config_body(config.to_properties())), "here")
     return Server("node-1", kind, address, keys)
 
 
@@ -120,7 +120,7 @@ async def test_a_key_of_many_nodes_is_changed_at_all_or_at_none(tmp_path: Path) 
 async def test_apaches_broker_and_ours_are_compared() -> None:
     async with peers(2) as (apache, ours):
         apache.replies[Code.GET_BROKER_CONFIG] = (0, {}, b"brokerRole=SYNC_MASTER\nlistenPort=1\nslaveTimeout=3000\n")
-        ours.replies[Code.GET_BROKER_CONFIG] = (0, config_ext(CP, ()), config_body(CP))
+        ours.replies[Code.GET_BROKER_CONFIG] = (0, config_ext(CP, ()), config_body(CP.to_properties()))
         found = await asked("diff", apache.address, ours.address, code=1)
         assert "brokerRole" not in found and "slaveTimeout" not in found and "listenPort" not in found
         assert found["flushIntervalCommitLog"] == {apache.address: None, ours.address: "200"}

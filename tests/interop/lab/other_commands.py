@@ -41,6 +41,7 @@ rocksDBConfigToJson -p /nowhere -t topics
 rocksDBConfigToJson -c interop -t topics
 checkRocksdbCqWriteProgress -c interop -t {TOPIC}
 switchTimerEngine -b AT -e F
+switchTimerEngine -b AT -e R
 createUser -b AT -u ann -p ann-secret -t Normal
 updateUser -b AT -u ann -s disable
 getUser -b AT -u ann

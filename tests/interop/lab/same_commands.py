@@ -60,18 +60,6 @@ JAVA_KEYS = {
     "timerWheelEnable": "true",
 }
 """Keys without which Apache's broker refuses users and policies, and deleteTopic fails."""
-LACKING_GROUPS = frozenset(
-    {
-        "CID_ONS-HTTP-PROXY",
-        "CID_ONSAPI_OWNER",
-        "CID_ONSAPI_PERMISSION",
-        "CID_ONSAPI_PULL",
-        "CID_RMQ_SYS_TRANS",
-        "FILTERSRV_CONSUMER",
-        "SELF_TEST_C_GROUP",
-    }
-)
-"""Groups that Apache's brokers list before anybody uses them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +90,7 @@ def filled(lab: Lab, whose: str, replicas: int) -> Laboratory:
     keys = {"enablePropertyFilter": "true"}
     names = [f"broker-{number}" for number in range(1, replicas + 1)]
     if whose == "ours":
-        brokers = [lab.our_broker(name, totalReplicas=str(replicas), **keys) for name in names]
+        brokers = [lab.our_broker(name, totalReplicas=str(replicas), **JAVA_KEYS, **keys) for name in names]
     else:
         brokers = [lab.java_broker(name, **JAVA_KEYS, **keys) for name in names]
     for broker in brokers:
@@ -209,8 +197,7 @@ class Asker:
         if command in SORTED:
             text = "\n".join(sorted({line.strip() for line in text.splitlines()}))
         if command == "call" and "\n" in text:
-            lines = {line for line in text.splitlines() if not LACKING_GROUPS.intersection(re.split("[ @:]", line))}
-            text = "\n".join(sorted(lines))
+            text = "\n".join(sorted(set(text.splitlines())))
         if command in SORTED_PARTS:
             text = "\n\n".join(sorted(text.strip().split("\n\n")))
         return text
@@ -240,7 +227,13 @@ LISTS: dict[str, list[dict[str, object]]] = {
         {"topicName": "ListedB", "readQueueNums": 3, "writeQueueNums": 1, "attributes": {"+message.type": "NORMAL"}},
     ],
     "BAD-TOPICS": [{"topicName": "a/b"}],
+    "SOME-NEW": [
+        {"topicName": "ListedA", "readQueueNums": 2, "writeQueueNums": 2},
+        {"topicName": "ListedC", "readQueueNums": 1, "writeQueueNums": 1},
+    ],
     "GROUPS": [{"groupName": "ListedG", "retryMaxTimes": 5}],
+    "MORE-GROUPS": [{"groupName": "ListedG", "retryMaxTimes": 5}, {"groupName": "ListedH"}],
+    "BAD-GROUPS": [{"groupName": "ListedI"}, {"groupName": "a/b"}],
 }
 """Files that updateTopicList and updateSubGroupList read."""
 
@@ -266,6 +259,12 @@ def has_tables_of(slave: Node, master: Node) -> bool:
         if member == "offsetTable" and any(found[name] != value for name, value in wanted.items()):
             return False
     return True
+
+
+def knows_epoch(brokers: list[Node], epoch: int) -> bool:
+    """Apache's slaves hear of an epoch with a heartbeat or the first message of it."""
+    told = (ask_json(node.address, RequestCode.GET_BROKER_EPOCH_CACHE)["epochList"] for node in brokers)
+    return all(entries[-1]["epoch"] == epoch for entries in told)
 
 
 def prepared(asker: Asker) -> dict[str, str]:
@@ -313,6 +312,8 @@ def answers(laboratory: Laboratory) -> tuple[dict[str, str], str]:
     asker.send(SENDS, 0)
     asker.consume(1)
     for line in AFTER_THE_SWITCH:
+        if line.startswith("getBrokerEpoch"):
+            until("all know the new epoch", lambda: knows_epoch(laboratory.brokers, 2), TIMEOUT_S)
         asker.ask(line, words)
     return asker.answers, status
 
@@ -342,6 +343,7 @@ consumerStatus -g {GROUP} -i CLIENT_ID
 consumerStatus -g {GROUP} -i nobody
 queryMsgByOffset -t {TOPIC} -b broker-a -i 1 -o 1
 queryMsgByOffset -t {TOPIC} -b broker-a -i 1 -o 99
+topicStatus -t OFFSET_MOVED_EVENT
 queryMsgById -t {TOPIC} -i OFFSET_ID
 queryMsgById -t {TOPIC} -i OFFSET_ID -g {GROUP} -d CLIENT_ID
 queryMsgByKey -t {TOPIC} -k key3
@@ -395,8 +397,15 @@ updateTopic -b AT -t Single -r 1 -w 1
 updateTopicList -b AT -f TOPICS
 topicRoute -t ListedB
 updateTopicList -b AT -f BAD-TOPICS
+updateTopicList -b AT -f TOPICS
+updateTopicList -b AT -f SOME-NEW
+deleteTopic -c interop -t ListedC
 updateSubGroupList -b AT -f GROUPS
 getConsumerConfig -g ListedG
+updateSubGroupList -b AT -f MORE-GROUPS
+getConsumerConfig -g ListedH
+updateSubGroupList -b AT -f BAD-GROUPS
+getConsumerConfig -g ListedI
 updateTopic -c interop -t Bad/Name
 updateTopic -c nowhere -t Single
 updateKvConfig -s space -k key -v value
@@ -434,4 +443,5 @@ call exporter
 call dashboard {TOPIC} {GROUP}
 printMsgByQueue -t {TOPIC} -a broker-a -i 0 -p true -f true
 sendMessage -t {TOPIC} -p 9 -b broker-a -i 3
-getControllerMetaData""".splitlines()
+getControllerMetaData
+getBrokerEpoch -b broker-a""".splitlines()

@@ -36,6 +36,8 @@ SAME_HERE = {
 SAYS = {
     # Apache's looks for the topic that only it has made
     "remappingStaticTopic": (r"RemappingStaticTopicSubCommand command failed", r"mapping data is written"),
+    # Apache's takes it when it was started with timerRocksDBEnable
+    "switchTimerEngine": (r"CODE: 29 +DESC: timer messages wait in the log", r"CODE: 29 +DESC: timerUseRocksDB"),
 }
 """What a command prints against ours and Apache's, where that is no refusal by code 3."""
 

@@ -188,13 +188,15 @@ def test_controller_metadata(admin: Admin) -> None:
 
 
 def test_controller_config(admin: Admin) -> None:
-    """Live keys apply; another key is refused with the reason, which mqadmin prints as an exception."""
+    """Live keys apply, ours too, which are not shown; others are refused with the reason, printed as an exception."""
     before = admin.at_controller("getControllerConfig")
     assert re.search(r"^enableElectUncleanMaster\s+=\s+false$", before, re.M), before
-    changed = admin.at_controller("updateControllerConfig", "-k", "electionPolicy", "-v", "priority,seniority")
-    assert "update controller config success" in changed, changed
+    for key, value in (("electionPolicy", "priority,seniority"), ("scanNotActiveBrokerInterval", "400")):
+        changed = admin.at_controller("updateControllerConfig", "-k", key, "-v", value)
+        assert "update controller config success" in changed, changed
     after = admin.at_controller("getControllerConfig")
-    assert re.search(r"^electionPolicy\s+=\s+priority,seniority$", after, re.M), after
+    assert re.search(r"^scanNotActiveBrokerInterval\s+=\s+400$", after, re.M), after
+    assert "electionPolicy" not in after
     arguments = ("updateControllerConfig", "-k", "controllerStorePath", "-v", "/x", "-a", admin.controller)
     _, text, errors = admin.lab.mqadmin(*arguments, "-n", admin.cluster.namesrv)
     assert "controllerStorePath: restart needed" in text + errors, text + errors
