@@ -14,23 +14,28 @@ Column = tuple[str, str]
 """Heading, "left" or "right"."""
 
 
-def _width(text: str) -> int:
-    return sum(2 if east_asian_width(char) in "WF" else 1 for char in text)
+def cells_wide(text: str) -> int:
+    """Columns that it takes on a terminal."""
+    return len(text) if text.isascii() else sum(2 if east_asian_width(char) in "WF" else 1 for char in text)
+
+
+def padded(text: str, width: int, justify: str, painted: str | None = None) -> str:
+    """The text with blanks beside it up to `width` columns. `painted`: the text with codes that take no room."""
+    blanks, shown = " " * (width - cells_wide(text)), text if painted is None else painted
+    return blanks + shown if justify == "right" else shown + blanks
 
 
 def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> list[str]:
     """The heading and a line for each row, without blanks at the end."""
     cells = [[heading for heading, _ in columns]]
     cells += [["" if value is None else printable(str(value), lines=False) for value in row] for row in rows]
-    widths = [max(_width(row[at]) for row in cells) for at in range(len(columns))]
-    lines = []
-    for row in cells:
-        padded = []
-        for text, width, (_, justify) in zip(row, widths, columns, strict=True):
-            blanks = " " * (width - _width(text))
-            padded.append(blanks + text if justify == "right" else text + blanks)
-        lines.append("  ".join(padded).rstrip())
-    return lines
+    widths = [max(cells_wide(row[at]) for row in cells) for at in range(len(columns))]
+    return [
+        "  ".join(
+            padded(text, width, justify) for text, width, (_, justify) in zip(row, widths, columns, strict=True)
+        ).rstrip()
+        for row in cells
+    ]
 
 
 def echo_table(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> None:

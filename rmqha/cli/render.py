@@ -1,196 +1,115 @@
-"""Tables for people: as wide as a terminal is; plain and as wide as what they hold where the output is none. Control
-plane."""
+"""Text and tables for people: styled on a terminal; plain, and as wide as what they hold, where the output is none.
+
+Loads no rich unless a table is wider than the terminal: it costs half as much as all the rest of a command that only
+asks. Control plane.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
 
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
-from rich.table import Table
-from rich.text import Text
-
+from rmqha.cli.plain_table import Column, cells_wide, padded
 from rmqha.cli.safe_text import raw
 from rmqha.model.printable import printable
-from rmqha.ops.cluster_view import ClusterView, NodeView, notes, problems
 
-UNCUT_COLUMNS = 1_000_000
-"""Columns of an output that is no terminal: nothing is cut or folded in a pipe."""
-
-
-class SafeConsole(Console):
-    """Styles what we say, never what peers say: no markup, and nothing of a text steers the terminal."""
-
-    def __init__(self, *, stderr: bool) -> None:
-        stream = raw(sys.stderr if stderr else sys.stdout)
-        super().__init__(file=stream, stderr=stderr, highlight=False, soft_wrap=False, markup=False, emoji=False)
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        for segment in super().render(renderable, options):
-            text = segment.text if segment.control else printable(segment.text)
-            yield segment if text == segment.text else Segment(text, segment.style)
+CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+"""Words of a style, and what a terminal calls them."""
 
 
-def console(*, stderr: bool = False) -> Console:
-    """The console for what people and scripts read."""
-    found = SafeConsole(stderr=stderr)
-    if not found.is_terminal:
-        found.width = UNCUT_COLUMNS
-    return found
+class Text:
+    """A text whose parts have styles: words of CODES, joined by blanks."""
+
+    def __init__(self, text: str, style: str = "") -> None:
+        self.parts = [(text, style)]
+
+    def append(self, text: str, style: str = "") -> None:
+        self.parts.append((text, style))
+
+    def __str__(self) -> str:
+        return "".join(text for text, _ in self.parts)
 
 
-def table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]], *, fold: bool = True) -> Table:
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A heading and rows, whose cells are texts or are shown by `str`; None is an empty one."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Any]]
+    folds: bool
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[Any]], *, fold: bool = True) -> Table:
     """`columns` are (heading, "left" or "right"). A cell too wide for the terminal goes on below; without `fold` it is
     cut, so that a row stays a line."""
-    made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    for heading, justify in columns:
-        made.add_column(
-            heading,
-            justify="right" if justify == "right" else "left",
-            no_wrap=not fold,
-            overflow="fold" if fold else "ellipsis",
-        )
-    for row in rows:
-        made.add_row(*map(_cell, row))
-    return made
+    return Table(columns, rows, fold)
+
+
+class Printer:
+    """Prints texts and tables to a stream; nothing of a text steers the terminal."""
+
+    def __init__(self, stream: TextIO, width: int | None, *, is_styled: bool) -> None:
+        """`width`: columns of the terminal; None if the stream is none."""
+        self._stream = stream
+        self._width = width
+        self._is_styled = is_styled
+
+    def print(self, shown: Text | Table | str, style: str = "") -> None:
+        """A line, or the lines of a table. `style` is that of plain text."""
+        if isinstance(shown, Table):
+            self._print_table(shown)
+            return
+        text = Text(shown, style) if isinstance(shown, str) else shown
+        self._write("".join(self._painted(printable(part), how) for part, how in text.parts))
+
+    def _print_table(self, shown: Table) -> None:
+        headings = [Text(heading, "bold") for heading, _ in shown.columns]
+        rows = [headings, *([_cell(value) for value in row] for row in shown.rows)]
+        texts = [[printable(str(cell), lines=False) for cell in row] for row in rows]
+        widths = [max(cells_wide(row[at]) for row in texts) for at in range(len(headings))]
+        if self._width is not None and sum(widths) + len(widths) - 1 > self._width:
+            self._print_folded(shown)
+            return
+        for row, words in zip(rows, texts, strict=True):
+            line = []
+            for cell, word, width, (_, justify) in zip(row, words, widths, shown.columns, strict=True):
+                ((_, style),) = cell.parts
+                line.append(padded(word, width, justify, self._painted(word, style)))
+            self._write(" ".join(line).rstrip())
+
+    def _print_folded(self, shown: Table) -> None:
+        from rmqha.cli.rich_console import drawn, rich_console
+
+        out = rich_console(self._stream)
+        assert self._width is not None
+        out.width = self._width
+        out.print(drawn(shown))
+
+    def _painted(self, text: str, style: str) -> str:
+        if not self._is_styled or not style or not text:
+            return text
+        return f"\x1b[{';'.join(CODES[word] for word in style.split())}m{text}\x1b[0m"
+
+    def _write(self, line: str) -> None:
+        self._stream.write(line + "\n")
 
 
 def _cell(value: Any) -> Text:
-    """One line, as wide as it will be shown."""
     if isinstance(value, Text):
+        assert len(value.parts) == 1, "a cell has one style"
         return value
-    return Text("" if value is None else printable(str(value), lines=False))
+    return Text("" if value is None else str(value))
 
 
-def node_row(view: ClusterView, node: NodeView) -> dict[str, Any]:
-    """The values that are shown of a node, JSON-ready; None where it does not apply or is not known."""
-    state = node.replica
-    row: dict[str, Any] = {
-        "node": node.node.name,
-        "kind": node.node.kind,
-        "role": (state.role.lower() if state is not None else "?") if node.alive else "down",
-        "brokerId": None,
-        "epoch": None,
-        "maxOffset": None,
-        "confirmOffset": None,
-        "inSync": None,
-        "address": node.node.address,
-        "httpAddress": view.state.http_address(node.node.name) or None,
-        "pid": node.node.pid if node.alive and not view.state.is_remote else None,
-        "dataDirectory": None if view.state.is_remote else str(view.state.data_path(node.node)),
-    }
-    if node.node.is_broker:
-        told = view.groups[node.node.group].told
-        broker_id = state.broker_id if state is not None else None
-        row |= {"asyncLearner": state is not None and bool(state.async_learner), "drained": False}
-        row |= {"inMaintenance": view.is_maintained(node)}
-        if state is not None:
-            row |= {"brokerId": broker_id, "epoch": state.epoch}
-            row |= {"maxOffset": state.max_phy_offset, "confirmOffset": state.confirm_offset}
-            row |= {"kernel": state.kernel} if state.kernel else {}
-        if told is not None and broker_id is not None:
-            row["inSync"] = broker_id in told.sync_state_set
-            row["drained"] = broker_id in told.drained_ids
-    release = node.release
-    row |= {"release": release} if release else {}
-    if not node.node.is_broker and node.answers:
-        raft = node.controller.raft if node.controller is not None else None
-        row |= {"role": raft.role.lower() if raft else node.node.kind, "epoch": raft.term if raft else None}
-    return row
-
-
-COLUMNS = [
-    ("NODE", "left"),
-    ("ROLE", "left"),
-    ("ID", "right"),
-    ("EPOCH", "right"),
-    ("MAX", "right"),
-    ("CONFIRM", "right"),
-    ("SET", "left"),
-    ("ADDRESS", "left"),
-    ("PID", "right"),
-]
-
-
-def print_cluster(view: ClusterView, out: Console) -> None:
-    """The table of nodes, then what is not well."""
-    rows = []
-    kernels: dict[str, list[str]] = {}
-    releases: dict[str, list[str]] = {}
-    for node in view.nodes.values():
-        row = node_row(view, node)
-        if kernel := row.get("kernel"):
-            kernels.setdefault(kernel.partition(":")[0], []).append(row["node"])
-        if release := row.get("release"):
-            releases.setdefault(release, []).append(row["node"])
-        in_sync = {None: "", True: "in", False: "out"}[row["inSync"]]
-        if not row["inSync"]:
-            in_sync = "drained" if row.get("drained") else "learner" if row.get("asyncLearner") else in_sync
-        if row.get("inMaintenance"):
-            in_sync = "in, m" if row["inSync"] else "maint"
-        down = "yellow" if row.get("inMaintenance") else "bold red"
-        style = {"master": "bold green", "down": down}.get(row["role"], "")
-        rows.append(
-            [
-                row["node"],
-                Text(row["role"], style),
-                *(row[key] for key in ("brokerId", "epoch", "maxOffset", "confirmOffset")),
-                in_sync,
-                row["address"],
-                row["pid"],
-            ]
-        )
-    out.print(table(COLUMNS, rows))
-    where = f"cluster {view.state.name}, haMode={view.state.ha_mode}; {view.state.where}"
-    out.print(Text(where), soft_wrap=True)
-    if releases:
-        out.print(_cell(f"release: {_by_name(releases)}"), soft_wrap=True)
-    if kernels:
-        out.print(_cell(f"kernel: {_by_name(kernels)}"), soft_wrap=True)
-    for name, node in view.nodes.items():
-        follower = node.name_server
-        if follower is not None and follower.event_index is not None:
-            leader = follower.follows or "nobody yet"
-            out.print(f"{name} routes by the elections of {leader} up to {follower.event_index}", soft_wrap=True)
-    for name, node in view.nodes.items():
-        if node.replica is not None and node.replica.one_copy_synced:
-            words = "one copy, synced: it acknowledges alone, each message from its disk, until the other is back"
-            out.print(Text(f"{name}: {words}", "yellow"), soft_wrap=True)
-    for name, words in notes(view).items():
-        out.print(Text(f"{name}: {words}", "yellow"), soft_wrap=True)
-    for name, trouble in problems(view).items():
-        out.print(Text(f"{name}: {trouble}", "red"), soft_wrap=True)
-
-
-def _by_name(found: dict[str, list[str]]) -> str:
-    """The one name, or each with those that it belongs to."""
-    if len(found) == 1:
-        return next(iter(found))
-    return "; ".join(f"{name} on {', '.join(nodes)}" for name, nodes in found.items())
-
-
-def cluster_json(view: ClusterView) -> dict[str, Any]:
-    """The cluster as JSON for scripts."""
-    return {
-        "name": view.state.name,
-        "haMode": view.state.ha_mode,
-        "directory": None if view.state.is_remote else str(view.state.directory),
-        "namesrv": view.state.namesrv_addresses,
-        "controllers": view.state.controller_addresses,
-        "healthy": not problems(view),
-        "problems": problems(view),
-        "notes": notes(view),
-        "nodes": [node_row(view, node) | {"state": node.state_json()} for node in view.nodes.values()],
-        "groups": [
-            {
-                "name": group.name,
-                "masterId": group.told.master_broker_id if group.told else None,
-                "epoch": group.told.master_epoch if group.told else None,
-                "syncStateSet": sorted(group.told.sync_state_set) if group.told else None,
-                "routes": {str(broker_id): address for broker_id, address in sorted(group.routes.items())},
-            }
-            for group in view.groups.values()
-        ],
-    }
+def console() -> Printer:
+    """The printer of standard output. FORCE_COLOR takes any stream for a terminal; NO_COLOR and TERM=dumb mean no
+    styles."""
+    stream = raw(sys.stdout)
+    is_terminal = bool(os.environ.get("FORCE_COLOR")) or stream.isatty()
+    is_plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM", "") in ("dumb", "unknown")
+    width = shutil.get_terminal_size().columns if is_terminal else None
+    return Printer(stream, width, is_styled=is_terminal and not is_plain)

@@ -16,26 +16,24 @@ from rmqha.cli.main import nearest
 from rmqha.cli.options import echo_json, output_option
 from rmqha.cli.render import console, table
 from rmqha.drill.error import NotHereError
-from rmqha.drill.fault import FAULTS, TARGETS
-from rmqha.drill.page import page
-from rmqha.drill.report import as_json
-from rmqha.drill.run import drill as run
-from rmqha.drill.traffic import PER_SECOND
+from rmqha.drill.scenarios import PER_SECOND, SCENARIOS, TARGETS
 from rmqha.model.error import UsageError
 
 
 def _scenario(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    if value not in FAULTS:
-        raise UsageError(f"there is no drill {value!r}{nearest(value, list(FAULTS))}; there are {', '.join(FAULTS)}")
+    if value not in SCENARIOS:
+        raise UsageError(
+            f"there is no drill {value!r}{nearest(value, list(SCENARIOS))}; there are {', '.join(SCENARIOS)}"
+        )
     return value
 
 
 @click.command(
     epilog="Example: rmqha drill failover --n 3\n\nScenarios: "
-    + "; ".join(f"{name}: {kind.story}" for name, kind in FAULTS.items())
+    + "; ".join(f"{name}: {kind.story}" for name, kind in SCENARIOS.items())
     + ".",
 )
-@click.argument("scenario", callback=_scenario, metavar="|".join(FAULTS))
+@click.argument("scenario", callback=_scenario, metavar="|".join(SCENARIOS))
 @click.option("--mode", type=click.Choice(["ap", "cp"]), default="cp", show_default=True, help="haMode of the cluster.")
 @click.option(
     "--hit",
@@ -68,12 +66,20 @@ def drill(
     """
     # Ctrl-C and SIGTERM end it the same way: through every clean-up
     signal.signal(signal.SIGTERM, _as_interrupt)
-    if hit is not None and hit not in FAULTS[scenario].targets:
-        raise UsageError(f"drill {scenario} cannot hit {hit!r}; it can {', '.join(FAULTS[scenario].targets)}")
+    if hit is not None and hit not in SCENARIOS[scenario].targets:
+        raise UsageError(f"drill {scenario} cannot hit {hit!r}; it can {', '.join(SCENARIOS[scenario].targets)}")
     if report is not None and not report.absolute().parent.is_dir():
         raise UsageError(f"--report {report}: {report.absolute().parent} is no directory; make it or name another one")
-    fault = FAULTS[scenario](mode, hit or "")
     place = _place(scratch)
+    click.echo(
+        f"drill {scenario}, {mode}: {count} fault{'' if count == 1 else 's'}, a scratch cluster in {place}", err=True
+    )
+    from rmqha.drill.fault import FAULTS
+    from rmqha.drill.page import page
+    from rmqha.drill.report import as_json
+    from rmqha.drill.run import drill as run
+
+    fault = FAULTS[scenario](mode, hit or "")
     try:
         with _Progress(scenario, count) as progress:
             result = run(fault, count, rate, place, progress.tell)
@@ -120,8 +126,10 @@ class _Progress:
         if sys.stderr.isatty():
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+            from rmqha.cli.rich_console import rich_console
+
             columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn())
-            self._bar = Progress(*columns, console=console(stderr=True), transient=True)
+            self._bar = Progress(*columns, console=rich_console(sys.stderr), transient=True)
             self._task = self._bar.add_task(scenario, total=count)
 
     def __enter__(self) -> _Progress:
@@ -163,13 +171,12 @@ def show(found: dict[str, Any]) -> None:
     out.print(table(headings, rows))
     out.print(
         f"{found['acked']} acknowledged, {found['lost']} lost, {found['duplicates']} duplicates, "
-        f"{found['given_up']} given up; {found['seconds']} s in all",
-        soft_wrap=True,
+        f"{found['given_up']} given up; {found['seconds']} s in all"
     )
     if found["lost"] and found["mode"] == "ap" and found["ok"]:
-        out.print("AP allows that loss: only the master that was hit had those messages.", soft_wrap=True)
+        out.print("AP allows that loss: only the master that was hit had those messages.")
     for sentence in found["broken"]:
-        out.print(f"BROKEN: {sentence}", soft_wrap=True, style="bold red", markup=False)
+        out.print(f"BROKEN: {sentence}", "bold red")
 
 
 def _of(values: Any) -> dict[str, int | None]:

@@ -16,6 +16,7 @@ from rmqha.drill.hosts import sandbox
 from rmqha.drill.hosts.namespaces import HUB, Namespaces
 from rmqha.drill.hosts.places import SMALL_FILES, cluster_of_disks, cluster_of_hosts, direct_client, drain, fill
 from rmqha.drill.report import Round
+from rmqha.drill.scenarios import SCENARIOS
 from rmqha.drill.traffic import DirectAnswers
 from rmqha.ops.local.node_history import collect
 
@@ -31,22 +32,18 @@ SLOW_STEP_S = 0.1
 SLOW_RUNS = 0.1
 
 
-TARGETS = ("leader", "minor", "major", "all")
-
-
 class Fault(ABC):
     """`target`, whom it hits: the leader (the master), a minority (a slave), a majority (the master and a slave), all.
     `hold_s`: how long it lasts at least."""
 
     name = ""
-    story = ""
-    targets: tuple[str, ...] = ("leader",)
+    """Its key in SCENARIOS, which tells whom it can hit."""
     hold_s = 0.0
 
     def __init__(self, mode: str = "cp", target: str = "") -> None:
-        """Without `target` the first of `targets`."""
+        """Without `target` the first that the scenario has."""
         self.mode = mode
-        self.target = target or self.targets[0]
+        self.target = target or SCENARIOS[self.name].targets[0]
 
     @property
     def replaces_master(self) -> bool:
@@ -114,8 +111,6 @@ class Fault(ABC):
 
 class KillMaster(Fault):
     name = "failover"
-    story = "kill -9 of the master, which is started again once another one serves"
-    targets = TARGETS
 
     def __init__(self, mode: str = "cp", target: str = "") -> None:
         super().__init__(mode, target)
@@ -131,8 +126,6 @@ class KillMaster(Fault):
 
 class Freeze(Fault):
     name = "pause"
-    story = "the master stands still (SIGSTOP) and goes on later as if nothing had happened"
-    targets = TARGETS
     hold_s = 4.0
 
     @asynccontextmanager
@@ -148,7 +141,6 @@ class Freeze(Fault):
 class NetworkFault(Fault):
     """Every node has a host of its own."""
 
-    targets = TARGETS
     hold_s = 5.0
 
     def __init__(self, mode: str = "cp", target: str = "") -> None:
@@ -207,19 +199,16 @@ class BadNetwork(NetworkFault):
 
 class Loss(BadNetwork):
     name = "loss"
-    story = "a tenth of all packets to and from the master is lost"
     loss_per_mille = 100
 
 
 class Delay(BadNetwork):
     name = "delay"
-    story = "packets to and from the master take 50 to 150 ms, and overtake each other"
     delay_ms = 100
 
 
 class Isolate(NetworkFault):
     name = "isolate"
-    story = "the master's network cable is pulled; a client on its side goes on sending to it"
 
     @asynccontextmanager
     async def struck(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
@@ -249,8 +238,6 @@ class Isolate(NetworkFault):
 
 class SlowSlave(Fault):
     name = "slow-slave"
-    story = "a slave gets a tenth of the time (SIGSTOP and SIGCONT in turn)"
-    targets = ("minor",)
     hold_s = 6.0
 
     @asynccontextmanager
@@ -329,7 +316,6 @@ class DiskFault(Fault):
 
 class DiskFull(DiskFault):
     name = "disk-full"
-    story = "the master's disk fills up to the last byte, and is emptied later"
     there_when_made = True
 
     def spoil(self, store: Path) -> None:
@@ -341,7 +327,6 @@ class DiskFull(DiskFault):
 
 class DiskReadOnly(DiskFault):
     name = "disk-read-only"
-    story = "the master's disk takes no new files and no changes of closed ones"
 
     def spoil(self, store: Path) -> None:
         sandbox.cover_read_only(store)
@@ -352,7 +337,6 @@ class DiskReadOnly(DiskFault):
 
 class DiskHang(DiskFault):
     name = "disk-hang"
-    story = "whoever writes to the master's disk hangs, and goes on later"
     freezable = True
 
     def spoil(self, store: Path) -> None:
@@ -364,7 +348,6 @@ class DiskHang(DiskFault):
 
 class KillController(Fault):
     name = "kill-controller"
-    story = "kill -9 of the leading one of three controllers, which is started again once another one leads"
     hold_s = 1.0
 
     @property

@@ -15,13 +15,13 @@ from rmqha.client.producers.outgoing import Outgoing, OutgoingMessage
 from rmqha.client.producers.producer import Producer
 from rmqha.client.route import MessageQueue
 from rmqha.drill.cluster import GROUP, until, wall_ms
+from rmqha.drill.scenarios import PER_SECOND
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RmqhaError, UnreachableError
 
 TOPIC = "chaos"
 LANE_COUNT = 16
-PER_SECOND = 200
 GIVE_UP_MS = 30_000
 DIRECT_PAUSE_S = 0.02
 SEND_OK = str(int(ResponseCode.SUCCESS))

@@ -40,7 +40,9 @@ async def test_bad_input_is_one_sentence(tmp_path: Path, text: str | None, words
 
 
 def test_a_server_loads_nothing_heavy() -> None:
-    code = f"import sys, rmqha.cli.local.broker; print([name for name in {HEAVY!r} if name in sys.modules])"
+    code = (
+        f"import sys, rmqha.cli.main, rmqha.broker.server; print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_S, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -6,9 +6,9 @@ import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from rmqha.cli.render import print_cluster
+from rmqha.cli.cluster_table import print_cluster
+from rmqha.cli.render import Printer
 from rmqha.ops.cluster_view import ClusterView, GroupView, NodeView
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 from rmqha.wire.state.replica_state import ReplicaState
@@ -23,7 +23,7 @@ def shown(*states: ReplicaState) -> str:
     nodes = {record.name: NodeView(record, True, state) for record, state in zip(records, states, strict=True)}
     view = ClusterView(cluster, nodes, {"g": GroupView("g")})
     out = io.StringIO()
-    print_cluster(view, Console(file=out, width=80))
+    print_cluster(view, Printer(out, 80, is_styled=False))
     return out.getvalue()
 
 

@@ -116,6 +116,8 @@ NOT_ASKING = {
     *("log", "epochs", "fsck", "migrate", "spark", "generate", "use", "context"),  # files
     *("doctor", "debug"),  # what does not answer is what they are to tell: tests/cli/diagnosis
 }
+BEGINS = "asking "
+"""Beginning of the line by which a command that works for long says at once what it does."""
 EVERYBODY = ("status", "history", "health", "top")
 """They ask all nodes; the others need one to go on."""
 PROCESSES = 16
@@ -155,7 +157,7 @@ def make_directory(directory: Path, addresses: list[str]) -> None:
 
 def check(command: str, code: object, told: str, addresses: list[str]) -> list[str]:
     """What is wrong with how the command ended. `told`: both its outputs."""
-    lines = [line for line in told.splitlines() if line.strip()]
+    lines = [line for line in told.splitlines() if line.strip() and not line.startswith(BEGINS)]
     found = [] if code == 2 else [f"exit code {code}"]
     if "Traceback" in told:
         found.append("a traceback")

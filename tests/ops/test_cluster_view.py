@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from rmqha.cli.render import cluster_json, print_cluster
+from rmqha.cli.cluster_table import cluster_json, print_cluster
+from rmqha.cli.render import Printer
 from rmqha.ha.stream.copy_progress import CopyProgress
 from rmqha.model.offset import PhyOffset
 from rmqha.ops.cluster_view import (
@@ -98,7 +98,7 @@ def test_a_replica_stopped_in_maintenance_is_no_problem(
     assert (told["healthy"], told["problems"], told["notes"]) == (not wrong, wrong, note)
     assert [row["inMaintenance"] for row in told["nodes"]] == [False, maintained]
     out = io.StringIO()
-    print_cluster(view, Console(file=out, width=80))
+    print_cluster(view, Printer(out, 80, is_styled=False))
     row = next(line for line in out.getvalue().splitlines() if line.startswith("g-2 "))
     assert ("maint" in row, "in, m" in row) == (maintained and not runs, maintained and runs)
     assert all(f"{name}: {words}" in out.getvalue() for name, words in (wrong | note).items())

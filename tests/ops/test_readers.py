@@ -7,12 +7,12 @@ import json
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from nameserver.web.watch import CLUSTER, ClusterWatch
 from rmqha.cli.admin.describe import _group_json
+from rmqha.cli.cluster_table import cluster_json, print_cluster
 from rmqha.cli.health.command import as_json
-from rmqha.cli.render import cluster_json, print_cluster
+from rmqha.cli.render import Printer
 from rmqha.ops.cluster_view import look
 from rmqha.ops.group_view import find_groups, look_at_groups
 from rmqha.ops.health.findings import judge
@@ -33,7 +33,7 @@ async def health_and_top(recorded: RecordedCluster) -> dict[str, Any]:
 async def status(recorded: RecordedCluster) -> dict[str, Any]:
     view = await look(recorded.client, recorded.state)
     out = io.StringIO()
-    print_cluster(view, Console(file=out, width=80))
+    print_cluster(view, Printer(out, 80, is_styled=False))
     return {"status": cluster_json(view), "statusText": out.getvalue().splitlines()}
 
 

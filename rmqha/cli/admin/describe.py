@@ -7,12 +7,11 @@ from dataclasses import asdict
 from typing import Any
 
 import click
-from rich.text import Text
 
 from rmqha.cli.admin.describe_topic import topic_command
 from rmqha.cli.main import nearest
 from rmqha.cli.options import echo_json, namesrv_option, output_option
-from rmqha.cli.render import console, table
+from rmqha.cli.render import Text, console, table
 from rmqha.host.asking.shell import Caller, ask_by, open_client
 from rmqha.model.error import UnreachableError, UsageError
 from rmqha.model.identity import parse_address
@@ -236,11 +235,11 @@ def broker_command(name: str, output: str) -> None:
         echo_json({"broker": name, **row, **told})
     else:
         out = console()
-        out.print(Text(f"{name} at {view.address}: {_role_words(view)}", "bold"), soft_wrap=True)
+        out.print(Text(f"{name} at {view.address}: {_role_words(view)}", "bold"))
         _show_keys([asdict(item) for item in keys.values()])
         _show_promise(asdict(found) | {"conditions": []})
         for trouble in _troubles(row):
-            out.print(Text(trouble, "red"), soft_wrap=True)
+            out.print(Text(trouble, "red"))
     if _troubles(row):
         sys.exit(1)
 
@@ -296,7 +295,7 @@ def _show_group(view: dict[str, Any]) -> None:
     members = "" if view["syncStateSet"] is None else f", set {view['syncStateSet']}{size}"
     master = f"master {view['master']}" if view["master"] else "no master"
     epoch = "" if view["epoch"] is None else f", epoch {view['epoch']}"
-    out.print(Text(f"{view['group']} in {view['cluster']}: {master}{epoch}{members}", "bold"), soft_wrap=True)
+    out.print(Text(f"{view['group']} in {view['cluster']}: {master}{epoch}{members}", "bold"))
     in_set = {None: "", True: "in", False: "out"}
     rows = []
     for item in view["replicas"]:
@@ -307,25 +306,25 @@ def _show_group(view: dict[str, Any]) -> None:
     out.print(table(REPLICA_COLUMNS, rows))
     if view["missingReplicas"]:
         known = f"{view['totalReplicas'] - view['missingReplicas']} of its {view['totalReplicas']} replicas"
-        out.print(Text(f"the name servers know {known}; see rmqha health {view['group']}", "yellow"), soft_wrap=True)
+        out.print(Text(f"the name servers know {known}; see rmqha health {view['group']}", "yellow"))
     _show_promise(view["guarantee"])
     _show_keys(view["keys"])
     if view["whyNotWritable"]:
-        out.print(Text(f"takes no messages: {view['whyNotWritable']}", "red"), soft_wrap=True)
+        out.print(Text(f"takes no messages: {view['whyNotWritable']}", "red"))
     for item in view["replicas"]:
         for trouble in [*([item["error"]] if item["error"] else []), *_troubles(item)]:
-            out.print(Text(f"{item['address']}: {trouble}", "red"), soft_wrap=True)
+            out.print(Text(f"{item['address']}: {trouble}", "red"))
     for trouble in view["contradictions"]:
-        out.print(Text(trouble, "red"), soft_wrap=True)
+        out.print(Text(trouble, "red"))
 
 
 def _show_promise(found: dict[str, Any]) -> None:
     out = console()
-    out.print(Text(f"{found['kind']}: {found['acknowledged']}"), soft_wrap=True)
+    out.print(Text(f"{found['kind']}: {found['acknowledged']}"))
     for line in found["losses"]:
-        out.print(Text(f"  {line}"), soft_wrap=True)
+        out.print(Text(f"  {line}"))
     for line in [*found["notes"], *found["conditions"]]:
-        out.print(Text(f"  note: {line}", "yellow"), soft_wrap=True)
+        out.print(Text(f"  note: {line}", "yellow"))
 
 
 def _show_keys(keys: list[dict[str, Any]]) -> None:
@@ -341,8 +340,8 @@ def _show_cluster(views: list[dict[str, Any]], silent: dict[str, str]) -> None:
         rows.append([view["group"], view["guarantee"]["kind"], view["master"], view["epoch"], total, writable])
     out.print(table(GROUP_COLUMNS, rows))
     for view in views:
-        out.print(Text(f"{view['group']}: {view['guarantee']['acknowledged']}"), soft_wrap=True)
+        out.print(Text(f"{view['group']}: {view['guarantee']['acknowledged']}"))
         if view["whyNotWritable"]:
-            out.print(Text(f"{view['group']} takes no messages: {view['whyNotWritable']}", "red"), soft_wrap=True)
+            out.print(Text(f"{view['group']} takes no messages: {view['whyNotWritable']}", "red"))
     for name, trouble in silent.items():
-        out.print(Text(f"{name}: {trouble}", "red"), soft_wrap=True)
+        out.print(Text(f"{name}: {trouble}", "red"))

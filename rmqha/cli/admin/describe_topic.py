@@ -8,10 +8,9 @@ from datetime import datetime
 from typing import Any
 
 import click
-from rich.text import Text
 
 from rmqha.cli.options import echo_json, namesrv_option, output_option
-from rmqha.cli.render import console, table
+from rmqha.cli.render import Text, console, table
 from rmqha.client.admin import Admin
 from rmqha.host.asking.shell import Caller, ask_by, open_client
 from rmqha.model.code import RequestCode, ResponseCode
@@ -135,7 +134,7 @@ def _show(view: dict[str, Any]) -> None:
     count = sum(queue["maxOffset"] - queue["minOffset"] for group in groups for queue in group["queues"])
     names = ", ".join(group["group"] for group in groups)
     what = "1 message" if count == 1 else f"{count} messages"
-    out.print(Text(f"{view['topic']} in {names}: {what}", "bold"), soft_wrap=True)
+    out.print(Text(f"{view['topic']} in {names}: {what}", "bold"))
     rows = []
     for group in groups:
         for queue in group["queues"]:
@@ -147,10 +146,10 @@ def _show(view: dict[str, Any]) -> None:
     for group in groups:
         sizes = f"{group['readQueues']} queues to read, {group['writeQueues']} to write, {group['permission']} allowed"
         told = "".join(f", {key} {value}" for key, value in sorted(group["attributes"].items()))
-        out.print(Text(f"{group['group']}: {sizes}{told}"), soft_wrap=True)
+        out.print(Text(f"{group['group']}: {sizes}{told}"))
         if group["acknowledged"]:
-            out.print(Text(f"{group['group']}: {group['kind']}: {group['acknowledged']}"), soft_wrap=True)
+            out.print(Text(f"{group['group']}: {group['kind']}: {group['acknowledged']}"))
         if group["master"] is None:
-            out.print(Text(f"{group['group']}: it has no master", "red"), soft_wrap=True)
+            out.print(Text(f"{group['group']}: it has no master", "red"))
         if group["error"]:
-            out.print(Text(f"{group['group']}: {group['error']}", "red"), soft_wrap=True)
+            out.print(Text(f"{group['group']}: {group['error']}", "red"))

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from datetime import datetime
 
 import click
-from rich.text import Text
 
 from rmqha.cli.local.members import explained, node_of, replica_label
 from rmqha.cli.options import complete_group, controllers_option, echo_json, output_option, refuse_static_group
-from rmqha.cli.render import console, table
+from rmqha.cli.render import Text, console, table
 from rmqha.host.asking.shell import Caller, ask_by, open_client, open_tasks
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError
@@ -85,7 +84,7 @@ async def ask_refusals(view: ExplainedGroup) -> dict[int, str]:
 def show(group: str, view: ExplainedGroup, refusals: Mapping[int, str]) -> None:
     """For people: the answer, the replicas, the elections with the newest first."""
     out, state = console(), ClusterState.find(None)
-    out.print(Text(f"{group}: {view.answer}", "bold"), soft_wrap=True)
+    out.print(Text(f"{group}: {view.answer}", "bold"))
     if view.next_total_replicas:
         out.print(f"totalReplicas is changing from {view.total_replicas} to {view.next_total_replicas}")
     rows = []
@@ -98,15 +97,15 @@ def show(group: str, view: ExplainedGroup, refusals: Mapping[int, str]) -> None:
     for item in view.replicas:
         who = replica_label(state, view, item.broker_id)
         if item.not_electable:
-            out.print(f"{who} cannot become master: {item.not_electable}", soft_wrap=True)
+            out.print(f"{who} cannot become master: {item.not_electable}")
         if item.broker_id in refusals:
             words = f"{who} follows nobody: {refusals[item.broker_id]}"
-            out.print(Text(f"{words}; see rmqha fork ls", "red"), soft_wrap=True)
+            out.print(Text(f"{words}; see rmqha fork ls", "red"))
         if item.disk_problem:
-            out.print(Text(f"disk of {who}: {item.disk_problem}", "red"), soft_wrap=True)
+            out.print(Text(f"disk of {who}: {item.disk_problem}", "red"))
     for election in reversed(view.elections):
         who = "no master" if election.broker_id is None else replica_label(state, view, election.broker_id)
-        out.print(Text(election_line(election, who)), soft_wrap=True)
+        out.print(Text(election_line(election, who)))
 
 
 def election_line(item: ExplainedElection, who: str) -> str:

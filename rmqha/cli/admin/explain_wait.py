@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 
 import click
-from rich.text import Text
 
 from rmqha.cli.main import nearest
 from rmqha.cli.options import echo_json, namesrv_option, output_option
-from rmqha.cli.render import console
+from rmqha.cli.render import Text, console
 from rmqha.host.asking.shell import ask_by, open_client
 from rmqha.model.error import UnreachableError, UsageError
 from rmqha.ops.group_view import GroupLook, find_groups, look_at_groups
@@ -45,6 +44,6 @@ def explain_wait(group: str | None, namesrv: str, output: str) -> None:
     else:
         for view in views:
             for place, line in enumerate(view["sentences"]):
-                console().print(Text(line, "bold" if place == 0 else ""), soft_wrap=True)
+                console().print(Text(line, "bold" if place == 0 else ""))
     if any(view["wrong"] for view in views):
         sys.exit(1)

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import click
-from rich.text import Text
 
 from rmqha.cli.options import controllers_option, echo_json, output_option
-from rmqha.cli.render import console, table
+from rmqha.cli.render import Text, console, table
 from rmqha.host.asking.shell import Caller, ask_by, open_client, open_tasks, sleep, within
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
@@ -237,7 +236,7 @@ def print_quorum(found: Quorum) -> None:
     out = console()
     out.print(table(COLUMNS, rows))
     for node, problem in found.problems().items():
-        out.print(Text(f"{found.title(node)}: {problem}" if node else problem, "red"), soft_wrap=True)
+        out.print(Text(f"{found.title(node)}: {problem}" if node else problem, "red"))
 
 
 # --- change -----------------------------------------------------------------------------------------------------------

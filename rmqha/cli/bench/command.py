@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-import trio
-from rich.text import Text
 
-from rmqha.cli.bench import load as loads
-from rmqha.cli.bench.figures import Figures
-from rmqha.cli.bench.load import HEADER, Load
-from rmqha.cli.bench.pace import Pace
-from rmqha.cli.bench.topic import OWN, Ground, check_own, prepare
+from rmqha.cli.bench.topic import HEADER, OWN, Ground, check_own, prepare
 from rmqha.cli.options import echo_json, namesrv_option, output_option
-from rmqha.cli.render import console
+from rmqha.cli.render import Text, console
+from rmqha.host.asking.shell import ask_by
 from rmqha.model.error import UsageError
+
+if TYPE_CHECKING:
+    from rmqha.cli.bench.figures import Figures
 
 F = TypeVar("F", bound=Callable[..., Any])
 INTERRUPTED_EXIT_CODE = 130
@@ -87,8 +85,13 @@ def produce(
 
     Exit code: 0 all acknowledged, 1 some not, 2 wrong usage or nobody to ask, 130 interrupted.
     """
-    pace = Pace(rate, seconds, count, window, timeout)
-    _run(topic, queues, namesrv, output, lambda ground: loads.produce(Load(namesrv, ground, pace, size, _ms(timeout))))
+
+    async def measure(ground: Ground) -> Figures:
+        from rmqha.cli.bench import load
+
+        return await load.produce(load.paced(namesrv, ground, rate, seconds, count, window, timeout, size))
+
+    _run(topic, queues, namesrv, output, measure)
 
 
 @bench.command("consume", epilog="Example: rmqha bench consume -n 100000")
@@ -101,10 +104,13 @@ def consume(seconds: float, count: int | None, topic: str, queues: int, namesrv:
 
     Exit code: 0 something was read, 1 nothing was there, 2 wrong usage or nobody to ask, 130 interrupted.
     """
-    _run(
-        topic, queues, namesrv, output,
-        lambda ground: loads.consume(namesrv, ground, limit_s=seconds, limit_count=count, idle_s=idle),
-    )  # fmt: skip
+
+    async def measure(ground: Ground) -> Figures:
+        from rmqha.cli.bench import load
+
+        return await load.consume(namesrv, ground, limit_s=seconds, limit_count=count, idle_s=idle)
+
+    _run(topic, queues, namesrv, output, measure)
 
 
 @bench.command("e2e", epilog="Example: rmqha bench e2e --rate 500 --seconds 60 -o json")
@@ -118,8 +124,13 @@ def e2e(
 
     Exit code: 0 all came, 1 some not, 2 wrong usage or nobody to ask, 130 interrupted.
     """
-    pace = Pace(rate, seconds, count, window, timeout)
-    _run(topic, queues, namesrv, output, lambda ground: loads.e2e(Load(namesrv, ground, pace, size, _ms(timeout))))
+
+    async def measure(ground: Ground) -> Figures:
+        from rmqha.cli.bench import load
+
+        return await load.e2e(load.paced(namesrv, ground, rate, seconds, count, window, timeout, size))
+
+    _run(topic, queues, namesrv, output, measure)
 
 
 @bench.command("replicate", epilog="Example: rmqha bench replicate broker-a --rate 1000")
@@ -138,31 +149,31 @@ def replicate(
 
     Exit code: 0 measured, 1 sends failed, 2 wrong usage or nobody to ask, 130 interrupted.
     """
-    pace = Pace(rate, seconds, count, window, timeout)
 
     async def measure(ground: Ground) -> Figures:
+        from rmqha.cli.bench import load
+
         chosen = group or ground.groups[0]
         if group is None and len(ground.groups) > 1:
             raise UsageError(f"there are several groups, say which: {', '.join(ground.groups)}")
-        return await loads.replicate(Load(namesrv, ground, pace, size, _ms(timeout)), chosen, interval / 1000)
+        given = load.paced(namesrv, ground, rate, seconds, count, window, timeout, size)
+        return await load.replicate(given, chosen, interval / 1000)
 
     _run(topic, queues, namesrv, output, measure)
-
-
-def _ms(seconds: float) -> int:
-    return max(1, round(seconds * 1000))
 
 
 def _run(topic: str, queues: int, namesrv: str, output: str, measure: Callable[[Ground], Awaitable[Figures]]) -> None:
     """Prepare the topic, say where, measure, show."""
     check_own(topic)
+    ground = ask_by(prepare, namesrv, topic, queues)
+    click.echo(ground.words, err=True)
+    sys.stderr.flush()
+    import trio
 
-    async def all_of_it() -> Figures:
-        ground = await prepare(namesrv, topic, queues)
-        click.echo(ground.words, err=True)
+    async def measured() -> Figures:
         return await measure(ground)
 
-    figures = trio.run(all_of_it)
+    figures = trio.run(measured)
     if output == "json":
         echo_json(figures.as_dict())
     else:
@@ -181,4 +192,4 @@ def _show_slave(name: str, slave: dict[str, Any]) -> None:
     shown = "  ".join(f"{key} {found[key] / 1000:.2f}" for key in ("p50", "p90", "p99", "max"))
     behind = f"lag p50 {lag['p50']:,}, p99 {lag['p99']:,}, max {lag['max']:,} bytes"
     left = f"; {slave['unreached']} looks not reached" if slave["unreached"] else ""
-    console().print(Text(f"replica {name} acknowledged after at most, ms: {shown}; {behind}{left}"), soft_wrap=True)
+    console().print(Text(f"replica {name} acknowledged after at most, ms: {shown}; {behind}{left}"))

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
 from rmqha.cli.bench.histogram import PERCENTILES, LatencyHistogram
+from rmqha.cli.render import Printer, Text
 
 BAR_WIDTH = 40
 BEHIND_SHARE, BEHIND_S = 0.05, 0.5
@@ -86,7 +84,7 @@ class Figures:
             **self.extra,
         }
 
-    def show(self, out: Console) -> None:
+    def show(self, out: Printer) -> None:
         wanted = "" if self.rate is None else f" of {self.rate:,.0f}/s wanted"
         part = " (interrupted)" if self.interrupted else ""
         rate = f"{self.per_second:,.1f}/s{wanted}, {self.per_second * self.size_bytes / 1e6:,.2f} MB/s"
@@ -98,16 +96,16 @@ class Figures:
         told = ", ".join(f"{name} {count:,}" for name, count in self.counts.items() if count)
         lines += [told] if told else []
         for line in lines:
-            out.print(Text(line), soft_wrap=True)
+            out.print(Text(line))
         if self.latency.count:
             show_times(out, self.measured, self.latency)
             plot(out, self.latency)
         if self.late is not None and self.late.count:
             show_times(out, "began late by", self.late)
         for count, text in sorted(self.reasons.values(), reverse=True):
-            out.print(Text(f"{count:,} × {text}", "yellow"), soft_wrap=True)
+            out.print(Text(f"{count:,} × {text}", "yellow"))
         if warning := self.warning():
-            out.print(Text(warning, "yellow"), soft_wrap=True)
+            out.print(Text(warning, "yellow"))
 
 
 def times(histogram: LatencyHistogram) -> dict[str, Any]:
@@ -115,12 +113,12 @@ def times(histogram: LatencyHistogram) -> dict[str, Any]:
     return percentiles | {"max": histogram.max, "mean": round(histogram.mean, 1), "count": histogram.count}
 
 
-def show_times(out: Console, what: str, histogram: LatencyHistogram) -> None:
+def show_times(out: Printer, what: str, histogram: LatencyHistogram) -> None:
     shown = "  ".join(f"p{percent:g} {histogram.percentile(percent) / 1000:.2f}" for percent in PERCENTILES)
-    out.print(Text(f"{what}, ms: {shown}  max {histogram.max / 1000:.2f}"), soft_wrap=True)
+    out.print(Text(f"{what}, ms: {shown}  max {histogram.max / 1000:.2f}"))
 
 
-def plot(out: Console, histogram: LatencyHistogram) -> None:
+def plot(out: Printer, histogram: LatencyHistogram) -> None:
     """A bar for each doubling, the longest BAR_WIDTH wide; what is not empty is seen."""
     bars = list(histogram.bars())
     most = max(count for _, _, count in bars)
@@ -133,4 +131,4 @@ def plot(out: Console, histogram: LatencyHistogram) -> None:
             continue
         gap = False
         length = -(-count * BAR_WIDTH // most)
-        out.print(Text(f"{low / 1000:>10.3f} – {behind / 1000:>10.3f} ms {'█' * length} {count:,}"), soft_wrap=True)
+        out.print(Text(f"{low / 1000:>10.3f} – {behind / 1000:>10.3f} ms {'█' * length} {count:,}"))

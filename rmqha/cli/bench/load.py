@@ -6,7 +6,6 @@ import json
 import os
 import secrets
 import signal
-import struct
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -19,7 +18,7 @@ import trio
 from rmqha.cli.bench.figures import Figures, times
 from rmqha.cli.bench.histogram import LatencyHistogram
 from rmqha.cli.bench.pace import Pace, Run, run_paced
-from rmqha.cli.bench.topic import Ground
+from rmqha.cli.bench.topic import HEADER, Ground
 from rmqha.client.consumers.consumer import Consumer
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import Producer
@@ -32,8 +31,6 @@ from rmqha.ops.group_view import find_groups
 from rmqha.wire.command import Command
 
 GROUP = "rmqha-bench"
-HEADER = struct.Struct(">16sq")
-"""Head of a body: which run, which message; −1: only to see that the way is open."""
 PROBE = -1
 WARM_UP_S = 15.0
 DRAIN_S = 5.0
@@ -48,6 +45,21 @@ class Load:
     pace: Pace
     size_bytes: int
     timeout_ms: int
+
+
+def paced(
+    namesrv: str,
+    ground: Ground,
+    rate: float,
+    limit_s: float,
+    limit_count: int | None,
+    window: int,
+    timeout_s: float,
+    size_bytes: int,
+) -> Load:
+    """The load of a command's options; messages are tried for `timeout_s`, and so long are the last ones waited for."""
+    pace = Pace(rate, limit_s, limit_count, window, timeout_s)
+    return Load(namesrv, ground, pace, size_bytes, max(1, round(timeout_s * 1000)))
 
 
 class _Sender:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 
-import trio
-
 from rmqha.client.admin import Admin
+from rmqha.host.asking.shell import now_s, sleep
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, UnreachableError, UsageError
 from rmqha.model.offset import MASTER_ID
@@ -14,6 +14,8 @@ from rmqha.ops.messaging.topics import of_users
 from rmqha.wire.command import Command
 
 OWN = "rmqha_bench"
+HEADER = struct.Struct(">16sq")
+"""Head of a body: which run, which message; −1: only to see that the way is open."""
 ROUTE_TIMEOUT_S = 10.0
 
 
@@ -58,9 +60,9 @@ async def prepare(namesrv: str, topic: str, queue_count: int) -> Ground:
         for name in sorted(lacking):
             await admin.ask(masters[name], _create(topic, queue_count))
         unrouted = masters.keys() - await _routed(admin, topic)
-        deadline = trio.current_time() + ROUTE_TIMEOUT_S
-        while unrouted and trio.current_time() < deadline:
-            await trio.sleep(0.05)
+        deadline = now_s() + ROUTE_TIMEOUT_S
+        while unrouted and now_s() < deadline:
+            await sleep(0.05)
             unrouted = masters.keys() - await _routed(admin, topic)
         if unrouted:
             missing = ", ".join(sorted(unrouted))

@@ -10,9 +10,7 @@ from types import FrameType
 from typing import Any
 
 import click
-import trio
 
-from rmqha.cli.diagnosis import disk_test, net_test
 from rmqha.cli.options import echo_json, output_option
 from rmqha.model.error import UsageError
 from rmqha.model.identity import parse_address
@@ -43,6 +41,9 @@ def disk(directory: Path, seconds: float, mb: int, output: str) -> None:
     if not directory.is_dir():
         raise UsageError(f"{directory} is no directory; name one on the disk to be measured")
     signal.signal(signal.SIGTERM, _end)
+    click.echo(f"measuring {directory} for about {seconds:g} s", err=True)
+    from rmqha.cli.diagnosis import disk_test
+
     figures = disk_test.measure(directory, limit_s=seconds, limit_bytes=mb * 1_000_000)
     found = figures.as_dict()
     if output == "json":
@@ -82,8 +83,13 @@ def net(address: str | None, serve_at: str | None, seconds: float, mb: int, outp
     except ValueError as error:
         raise UsageError(str(error)) from None
     if serve_at:
-        trio.run(_serve, serve_at, seconds)
+        _answer(serve_at, seconds)
         return
+    click.echo(f"asking {given} for about {seconds:g} s", err=True)
+    import trio
+
+    from rmqha.cli.diagnosis import net_test
+
     figures = trio.run(partial(net_test.measure, given, limit_s=seconds, limit_bytes=mb * 1_000_000))
     found = figures.as_dict()
     if output == "json":
@@ -101,10 +107,19 @@ def _end(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
-async def _serve(address: str, seconds: float) -> None:
-    async with trio.open_nursery() as nursery:
-        await nursery.start(net_test.echo, address, seconds)
-        click.echo(f"answering at {address} for {seconds:g} s: run `rmqha selftest net {address}` elsewhere", err=True)
+def _answer(address: str, seconds: float) -> None:
+    click.echo(f"opening {address}", err=True)
+    import trio
+
+    from rmqha.cli.diagnosis import net_test
+
+    async def serve() -> None:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(net_test.echo, address, seconds)
+            words = f"answering at {address} for {seconds:g} s: run `rmqha selftest net {address}` elsewhere"
+            click.echo(words, err=True)
+
+    trio.run(serve)
 
 
 def _times(microseconds: dict[str, Any]) -> str:

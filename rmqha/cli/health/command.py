@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.text import Text
 
 from rmqha.cli import contexts
 from rmqha.cli.main import nearest
@@ -25,7 +24,7 @@ from rmqha.cli.options import (
     resolve_controllers,
 )
 from rmqha.cli.options import resolve_namesrv as checked_namesrv
-from rmqha.cli.render import console
+from rmqha.cli.render import Text, console
 from rmqha.host.asking.shell import ask_by, now_s, sleep
 from rmqha.model.error import UsageError
 from rmqha.ops.health.agreement import Agreement
@@ -188,9 +187,9 @@ def show(found: Health, snapshot: ClusterSnapshot, group: str | None, output: st
     style = "bold green" if found.healthy else "bold red"
     known = [release for release in snapshot.releases if release]
     release = f", release {' and '.join(known)}" if known else ""
-    out.print(Text(f"{state_word(found)}: {scope}, {count}{release}", style), soft_wrap=True)
+    out.print(Text(f"{state_word(found)}: {scope}, {count}{release}", style))
     for item in found.reasons:
-        out.print(Text(item.line, "red"), soft_wrap=True)
+        out.print(Text(item.line, "red"))
     for view in found.views:
         title = f"{view.group}: {view.about} {view.agreement.value}"
         asked = f"{len(view.says)} of {len(view.says) + len(view.silent)}"
@@ -198,7 +197,7 @@ def show(found: Health, snapshot: ClusterSnapshot, group: str | None, output: st
             told = "; ".join(f"{name}: {sentence}" for name, sentence in view.says.items())
         else:
             told = next(iter(view.says.values()), f"none of {', '.join(view.silent)} answers")
-        out.print(Text(f"{title} ({asked}): {told}"), soft_wrap=True)
+        out.print(Text(f"{title} ({asked}): {told}"))
     for item in found.findings:
         if item.is_note:
-            out.print(Text(f"note: {item.line}", "yellow"), soft_wrap=True)
+            out.print(Text(f"note: {item.line}", "yellow"))

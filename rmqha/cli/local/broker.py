@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-import trio
 
-from rmqha.broker.server import checked_addresses, run_broker
-from rmqha.host.access import security
-from rmqha.host.http.endpoint import expose
-from rmqha.host.process import spare_loaded_state
-from rmqha.host.surroundings import Surroundings
-from rmqha.host.text_file import read_text
-from rmqha.model.config.servers import BrokerConfig, parse_properties
+if TYPE_CHECKING:
+    from rmqha.model.config.servers import BrokerConfig
 
 
 def read_config(path: Path) -> BrokerConfig:
     """Raises UsageError or ConfigError with one sentence."""
+    from rmqha.host.text_file import read_text
+    from rmqha.model.config.servers import BrokerConfig, parse_properties
+
     text = read_text(path, "the configuration")
     return BrokerConfig.from_properties(parse_properties(text, str(path)), str(path))
 
@@ -45,6 +43,14 @@ def broker(config_path: Path, check: bool) -> None:
     the logs and looks at certificates and accounts at once.
     """
     config = read_config(config_path)
+    import trio
+
+    from rmqha.broker.server import checked_addresses, run_broker
+    from rmqha.host.access import security
+    from rmqha.host.http.endpoint import expose
+    from rmqha.host.process import spare_loaded_state
+    from rmqha.host.surroundings import Surroundings
+
     security.use(config)
     checked_addresses(config, {})
     if check:

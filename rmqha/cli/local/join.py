@@ -121,7 +121,7 @@ class CopyProgressBar:
             from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
             from rich.progress import TransferSpeedColumn as Speed
 
-            from rmqha.cli.render import console
+            from rmqha.cli.rich_console import rich_console
 
             columns = (
                 TextColumn("{task.description}"),
@@ -130,7 +130,7 @@ class CopyProgressBar:
                 Speed(),
                 TimeRemainingColumn(),
             )
-            self._bar = Progress(*columns, console=console(stderr=True), transient=True)
+            self._bar = Progress(*columns, console=rich_console(sys.stderr), transient=True)
             self._task = self._bar.add_task(name, total=None)
 
     def __enter__(self) -> CopyProgressBar:

@@ -46,9 +46,9 @@ class LaunchProgress:
         if not quiet and sys.stderr.isatty():
             from rich.live import Live
 
-            from rmqha.cli.render import console
+            from rmqha.cli.rich_console import rich_console
 
-            self._live = Live(console=console(stderr=True), transient=True, auto_refresh=False)
+            self._live = Live(console=rich_console(sys.stderr), transient=True, auto_refresh=False)
 
     def __enter__(self) -> LaunchProgress:
         if self._live is not None:
@@ -68,8 +68,11 @@ class LaunchProgress:
         self._steps |= changed
         if self._live is not None:
             from rmqha.cli.render import table
+            from rmqha.cli.rich_console import drawn
 
-            self._live.update(table([("NODE", "left"), ("STEP", "left")], list(self._steps.items())), refresh=True)
+            self._live.update(
+                drawn(table([("NODE", "left"), ("STEP", "left")], list(self._steps.items()))), refresh=True
+            )
         else:
             for name, step in changed.items():
                 click.echo(f"{name}: {step}", err=True)

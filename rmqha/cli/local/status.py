@@ -33,7 +33,8 @@ def seen_elsewhere(state: ClusterState) -> ClusterView:
 
 def show(view: ClusterView, output: str) -> None:
     """Print the table or the JSON document."""
-    from rmqha.cli.render import cluster_json, console, print_cluster
+    from rmqha.cli.cluster_table import cluster_json, print_cluster
+    from rmqha.cli.render import console
 
     if output == "json":
         echo_json(cluster_json(view))

@@ -293,10 +293,10 @@ async def _stop_on_signal(scope: trio.CancelScope) -> None:
 async def _show_progress(report: SendReport) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from rmqha.cli.render import console
+    from rmqha.cli.rich_console import rich_console
 
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]:,.0f} msg/s"), TimeRemainingColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=rich_console(sys.stderr), transient=True) as progress:
         task = progress.add_task("send", total=report.total, rate=0.0)
         while True:
             await trio.sleep(REFRESH_S)

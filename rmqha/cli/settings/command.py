@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 import click
-from rich.text import Text
 
 from rmqha.cli.options import (
     cluster_or_none_options,
@@ -17,7 +16,7 @@ from rmqha.cli.options import (
     echo_json,
     output_option,
 )
-from rmqha.cli.render import console, table
+from rmqha.cli.render import Text, console, table
 from rmqha.cli.settings.node import Key, Server, change, find_key, key_table, plan_changes, read_servers
 from rmqha.host.asking.shell import Caller, ask_by, open_client
 from rmqha.model.error import RmqhaError, UsageError
@@ -94,7 +93,7 @@ def show(node: str, effective: bool, state: ClusterState | None, timeout: float,
     out = console()
     for server, keys in told:
         for line in properties_lines(server, keys):
-            out.print(Text(line, "dim" if line.startswith("#") else ""), soft_wrap=True)
+            out.print(Text(line, "dim" if line.startswith("#") else ""))
 
 
 def properties_lines(server: Server, keys: Sequence[Key]) -> list[str]:
@@ -158,7 +157,7 @@ def diff(left: str, right: str, everything: bool, state: ClusterState | None, ti
         echo_json({key: {left: values[0], right: values[1]} for key, values in found.items()})
     elif found:
         rows = [[key, *("(none)" if value is None else value or "(empty)" for value in found[key])] for key in found]
-        console().print(table([("KEY", "left"), (left, "left"), (right, "left")], rows), soft_wrap=True)
+        console().print(table([("KEY", "left"), (left, "left"), (right, "left")], rows))
     else:
         click.echo(f"{left} and {right} have the same keys")
     if found:

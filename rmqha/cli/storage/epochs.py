@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.text import Text
 
 from rmqha.cli.options import echo_json, output_option
-from rmqha.cli.render import console, table
+from rmqha.cli.render import Text, console, table
 from rmqha.ha.stream.alignment import AlignmentVerdict
 from rmqha.host.read_disk import HostReadDisk
 from rmqha.inspect.epoch_look import Comparison, EpochLook, Following, compare, look_at_file, look_at_store
@@ -163,20 +162,20 @@ def _show_side(side: EpochLook) -> None:
         held = None if end is None else max(0, end - max(entry.start_offset, side.min_offset))
         rows.append([entry.epoch, entry.start_offset, "open" if end is None else end, held])
     out = console()
-    out.print(Text(_header(side)), soft_wrap=True)
+    out.print(Text(_header(side)))
     out.print(table(SHOW_COLUMNS, rows) if rows else "no epoch entry")
     _show_notes(side)
 
 
 def _show_notes(side: EpochLook) -> None:
     for note in side.notes:
-        console().print(Text(f"{side.label}: {note}", "red"), soft_wrap=True)
+        console().print(Text(f"{side.label}: {note}", "red"))
 
 
 def _show_diff(a: EpochLook, b: EpochLook, found: Comparison) -> None:
     out = console()
-    out.print(Text(_header(a, "A")), soft_wrap=True)
-    out.print(Text(_header(b, "B")), soft_wrap=True)
+    out.print(Text(_header(a, "A")))
+    out.print(Text(_header(b, "B")))
     rows = []
     for epoch in sorted({entry.epoch for side in (a, b) for entry in side.history}):
         (a_start, a_end), (b_start, b_end) = (_range(side, epoch) for side in (a, b))
@@ -185,18 +184,18 @@ def _show_diff(a: EpochLook, b: EpochLook, found: Comparison) -> None:
             word = "other start" if a_start != b_start else "same" if a_end == b_end else "other end"
         rows.append([epoch, a_start, a_end, b_start, b_end, word])
     out.print(table(DIFF_COLUMNS, rows))
-    out.print(Text(_agreement(a, b, found), "bold"), soft_wrap=True)
+    out.print(Text(_agreement(a, b, found), "bold"))
     if found.a_is_newer is None:
-        out.print("neither is newer than the other", soft_wrap=True)
+        out.print("neither is newer than the other")
     else:
         first, second = ("A", "B") if found.a_is_newer else ("B", "A")
-        out.print(f"an election among the two takes {first}, so {second} would follow", soft_wrap=True)
+        out.print(f"an election among the two takes {first}, so {second} would follow")
     for item, slave, master in ((found.b_follows_a, "B", "A"), (found.a_follows_b, "A", "B")):
         style = "yellow" if item.loses else ""
-        out.print(Text(f"{slave} follows {master}: {_sentence(item, slave, master)}", style), soft_wrap=True)
+        out.print(Text(f"{slave} follows {master}: {_sentence(item, slave, master)}", style))
     advice = _advice(a, b, found)
     if advice:
-        out.print(Text(advice, "red"), soft_wrap=True)
+        out.print(Text(advice, "red"))
     _show_notes(a)
     _show_notes(b)
 

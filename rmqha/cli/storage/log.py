@@ -97,12 +97,16 @@ def until_pipe_closes() -> Iterator[None]:
 @contextmanager
 def progress_bar(text: str) -> Iterator[Progress]:
     """Progress on standard error, only on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
     from rich.progress import Progress as Bar
 
+    from rmqha.cli.rich_console import rich_console
+
     columns = (TextColumn("{task.description}"), BarColumn(20), DownloadColumn(), TransferSpeedColumn())
-    err = console(stderr=True)
-    with Bar(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+    with Bar(*columns, console=rich_console(sys.stderr), transient=True) as bar:
         task = bar.add_task(text, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 

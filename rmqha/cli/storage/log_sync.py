@@ -32,6 +32,8 @@ def sync(directory: str, target: str, storage: tuple[str, ...], keeps: bool, eve
     for name in ("fsspec", "pyarrow", "numpy"):
         if find_spec(name) is None:
             raise UsageError(f"{name} is not installed: run `{sys.executable} -m pip install 'rmqha[spark,fsspec]'`")
+    if output != "json":
+        click.echo(f"copying {directory} to {target}", err=True)
     from rmqha.spark.lake.store_copy import CopyTarget, sync_copy
 
     copy, stopped = CopyTarget(target, storage_options(storage)), threading.Event()

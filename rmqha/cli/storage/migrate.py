@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.text import Text
 
 from rmqha.cli.options import echo_json, output_option
-from rmqha.cli.render import console, table
+from rmqha.cli.render import Text, console, table
 from rmqha.cli.storage.log import progress_bar
 from rmqha.host.disk import HostDisk
 from rmqha.host.read_disk import HostReadDisk
@@ -125,13 +124,13 @@ def _show(found: Migration, written: list[str]) -> None:
     out = console()
     rows = [_row(member, found.reference) for member in found.members]
     out.print(table(COLUMNS, rows))
-    out.print(Text(verdict(found), "bold green" if found.is_safe else "bold red"), soft_wrap=True)
+    out.print(Text(verdict(found), "bold green" if found.is_safe else "bold red"))
     if older(found):
-        out.print(Text(older(found), "yellow"), soft_wrap=True)
+        out.print(Text(older(found), "yellow"))
     for label in written:
-        out.print(f"{label}: the epoch history {common_history(found)} was written", soft_wrap=True)
+        out.print(f"{label}: the epoch history {common_history(found)} was written")
     for number, step in enumerate(steps(found, written), 1):
-        out.print(Text(f"{number}. {step}"), soft_wrap=True)
+        out.print(Text(f"{number}. {step}"))
 
 
 def _row(member: StoreCopy, reference: StoreCopy) -> list[Any]:

@@ -19,15 +19,14 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.cells import cell_len, set_cell_size
-from rich.console import Console
 
 from rmqha.cli.options import named_values, output_option, storage_options
-from rmqha.cli.render import console
 from rmqha.model.error import StoreError, UsageError
 from rmqha.model.printable import printable
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from rmqha.spark.archive import Archive
 
 TABLE_MAX_ROWS = 1000
@@ -54,9 +53,11 @@ def query_command(sql: str, paths: tuple[str, ...], options: tuple[str, ...], ou
     Example: rmqha spark query "select topic, count(*) from log group by topic" --path data/broker-a-1/store
     """
     _check_installed("pyspark", "pyarrow")
+    say = _progress()
+    say("loading pyspark")
     from rmqha.spark.queries import query
 
-    answer = query(sql, paths, _reader_options(options), _progress())
+    answer = query(sql, paths, _reader_options(options), say)
     if output == "json":
         for row in _rows(answer):
             click.echo(json.dumps(row, ensure_ascii=False, default=_plain))
@@ -99,6 +100,8 @@ def archive_command(
     Example: rmqha spark archive --path data/broker-a-1/store --to /lake/messages --every 5m
     """
     _check_installed("pyarrow")
+    say = _saying(is_quiet=output == "json")
+    say(f"archiving {', '.join(paths)} to {target}")
     from rmqha.spark.archive import Archive, check_columns
     from rmqha.spark.lake.files import ArchiveFiles
     from rmqha.spark.options import ReadOptions
@@ -109,7 +112,6 @@ def archive_command(
     parsed = ReadOptions.parse({**given, "paths": json.dumps(list(paths))})
     check_columns(parsed.columns)
     parts = tuple(filter(None, by.split(",")))
-    say = (lambda text: click.echo(text, err=True)) if output != "json" else (lambda text: None)
     files = ArchiveFiles(target, storage_options(storage))
     archive = Archive(
         files, paths, given, parts, size_bytes("--batch", batch), say, form=form, catalog=catalog, compacts=compacts
@@ -155,6 +157,7 @@ def restore_command(
     A batch of the archive is written whole or not at all. Example: rmqha spark restore /lake/messages --to /data/again
     """
     _check_installed("pyspark", "pyarrow")
+    click.echo(f"restoring {archive} into {target}", err=True)
     from rmqha.spark.archive import tables
     from rmqha.spark.lake.files import ArchiveFiles
     from rmqha.spark.write_rows import parse_write_options
@@ -177,6 +180,11 @@ def _check_installed(*names: str) -> None:
 
 def _reader_options(texts: Sequence[str]) -> dict[str, str]:
     return named_values(texts, "--option", "topic=orders")
+
+
+def _saying(*, is_quiet: bool) -> Callable[[str], None]:
+    """Says on standard error what goes on."""
+    return (lambda text: None) if is_quiet else (lambda text: click.echo(text, err=True))
 
 
 def _progress() -> Callable[[str], None]:
@@ -219,11 +227,17 @@ def _cell(value: Any) -> str:
 TEXT_MIN_COLUMNS = 8
 """A text is not cut below so many columns of the terminal: rows become blocks instead."""
 CUT = "…"
+UNCUT_COLUMNS = 1_000_000
+"""Columns of an output that is no terminal: nothing is cut in a pipe."""
 
 
 def _print_table(answer: Any) -> None:
-    out = console()
-    if out.is_terminal and out.is_dumb_terminal:
+    from rmqha.cli.rich_console import rich_console
+
+    out = rich_console()
+    if not out.is_terminal:
+        out.width = UNCUT_COLUMNS
+    elif out.is_dumb_terminal:
         out.width, out.height = shutil.get_terminal_size()  # rich takes 80 columns
     rows = list(islice(_rows(answer), TABLE_MAX_ROWS))
     names = answer.column_names
@@ -242,6 +256,8 @@ def _print_table(answer: Any) -> None:
 
 def _widths(lines: Sequence[Sequence[str]], uncut: Sequence[bool], total: int) -> list[int] | None:
     """Columns of the terminal for each column of the table, the widest texts cut first; None if they do not fit."""
+    from rich.cells import cell_len
+
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
     excess = sum(widths) + len(widths) - 1 - total
     least = [width if whole else min(width, TEXT_MIN_COLUMNS) for width, whole in zip(widths, uncut, strict=True)]
@@ -257,6 +273,8 @@ def _widths(lines: Sequence[Sequence[str]], uncut: Sequence[bool], total: int) -
 
 
 def _fitted(text: str, width: int, is_number: bool) -> str:
+    from rich.cells import cell_len, set_cell_size
+
     size = cell_len(text)
     if size > width:
         return set_cell_size(text, width - 1) + CUT
@@ -265,6 +283,8 @@ def _fitted(text: str, width: int, is_number: bool) -> str:
 
 def _print_blocks(out: Console, names: Sequence[str], cells: Sequence[Sequence[str]], uncut: Sequence[bool]) -> None:
     """Each row as lines `column  value`, where a table would be wider than the terminal."""
+    from rich.cells import cell_len, set_cell_size
+
     widest = max(map(cell_len, names))
     for number, row in enumerate(cells, 1):
         out.print(f"row {number}", style="bold")

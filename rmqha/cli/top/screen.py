@@ -10,10 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
-from rmqha.cli.render import table
+from rmqha.cli.render import Table, Text, table
 from rmqha.ops.health.findings import Health
 from rmqha.ops.replica_rows import Row
 
@@ -210,10 +207,10 @@ class Screen:
             self._asked, self.message = Order(Deed.SWITCH, row), f"make {row.node} the master of {row.group}? y or n"
 
     # --- look -------------------------------------------------------------------------------------------------------
-    def render(self, at: str, *, keys: bool = True, overdue_s: float | None = None) -> RenderableType:
+    def render(self, at: str, *, keys: bool = True, overdue_s: float | None = None) -> list[Text | Table]:
         """The whole screen, 80 columns wide. `at`: the time of the look. `overdue_s`: how long the next one has lasted,
         if it should have ended by now."""
-        parts: list[RenderableType] = [self._head(at, overdue_s)]
+        parts: list[Text | Table] = [self._head(at, overdue_s)]
         parts += {
             TopView.REPLICAS: lambda: self._replicas(keys),
             TopView.CONSUMERS: self._consumers,
@@ -222,12 +219,12 @@ class Screen:
         }[self.view]()
         if self.health is not None:
             reasons = self.health.reasons
-            parts += [Text(item.line, "red", overflow="fold") for item in reasons[:MAX_REASONS]]
+            parts += [Text(item.line, "red") for item in reasons[:MAX_REASONS]]
             if len(reasons) > MAX_REASONS:
                 parts.append(Text(f"and {len(reasons) - MAX_REASONS} more: rmqha health", "red"))
         if keys:
             parts.append(self._foot())
-        return Group(*parts)
+        return parts
 
     def _foot(self) -> Text:
         if self._types or (self.filter and not self.message):
@@ -235,8 +232,8 @@ class Screen:
             return Text(f"filter: {self.filter}{'▏' if self._types else ''}   {hint}", "bold yellow")
         return Text(self.message or HELP, "bold yellow" if self.message else "dim")
 
-    def _replicas(self, keys: bool) -> list[RenderableType]:
-        parts: list[RenderableType] = []
+    def _replicas(self, keys: bool) -> list[Text | Table]:
+        parts: list[Text | Table] = []
         shown = self.shown
         for group in dict.fromkeys(row.group for row in shown):
             parts.append(_title(group, [row for row in self.rows if row.group == group]))
@@ -248,7 +245,7 @@ class Screen:
             parts.append(Text("no replica's line holds that", "dim"))
         return parts
 
-    def _consumers(self) -> list[RenderableType]:
+    def _consumers(self) -> list[Text | Table]:
         if self.consumers is None:
             return [Text("asking the brokers …", "dim")]
         if not self.consumers:
@@ -257,14 +254,14 @@ class Screen:
         columns = [("GROUP", "left"), ("WAITING", "right"), ("MEMBERS", "right"), ("TOPICS", "left")]
         return [table(columns, rows, fold=False)]
 
-    def _story(self) -> list[RenderableType]:
+    def _story(self) -> list[Text | Table]:
         row = self.selected
         if row is None:
             return [Text("it is gone", "dim")]
-        parts: list[RenderableType] = [Text(f"{row.node} at {row.address}, {row.role} of {row.group}", "bold")]
+        parts: list[Text | Table] = [Text(f"{row.node} at {row.address}, {row.role} of {row.group}", "bold")]
         if row.error:
-            parts.append(Text(row.error, "red", overflow="fold"))
-        parts += [Text(line, overflow="fold") for line in self.story or ["asking it for its last events …"]]
+            parts.append(Text(row.error, "red"))
+        parts += [Text(line) for line in self.story or ["asking it for its last events …"]]
         return parts
 
     def _head(self, at: str, overdue_s: float | None) -> Text:
@@ -296,7 +293,7 @@ class Screen:
         ]
 
 
-def _help() -> list[RenderableType]:
+def _help() -> list[Text | Table]:
     return [table([("KEY", "left"), ("DOES", "left")], [list(row) for row in EXPLAINED])]
 
 

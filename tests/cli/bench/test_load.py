@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import trio
 from click.testing import CliRunner
-from rich.console import Console
 
 from rmqha.cli.bench import load as loads
 from rmqha.cli.bench.command import bench
@@ -18,7 +17,8 @@ from rmqha.cli.bench.figures import Figures
 from rmqha.cli.bench.histogram import LatencyHistogram
 from rmqha.cli.bench.load import Load, MasterSampler
 from rmqha.cli.bench.pace import Pace
-from rmqha.cli.bench.topic import OWN, Ground, check_own, prepare
+from rmqha.cli.bench.topic import HEADER, OWN, Ground, check_own, prepare
+from rmqha.cli.render import Printer
 from rmqha.host.net.session import Session
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.code import ResponseCode
@@ -82,7 +82,7 @@ async def test_e2e_tells_what_never_comes(monkeypatch: pytest.MonkeyPatch) -> No
 
         def script(node: Node, command: Command) -> Any:
             # acknowledged and not stored: number 7
-            number = loads.HEADER.unpack_from(bytes(command.body))[1]
+            number = HEADER.unpack_from(bytes(command.body))[1]
             return (ResponseCode.SUCCESS, False) if number == 7 else Do.STORE
 
         fake.group.master.script = script
@@ -249,10 +249,9 @@ def test_what_people_see() -> None:
     figures.counts, figures.interrupted = {"acknowledged": 3, "failed": 0}, True
     figures.because("a", "no route to g-a")
     figures.because("a", "no route to g-b")
-    out = Console(file=io.StringIO(), width=80)
-    figures.show(out)
-    assert isinstance(out.file, io.StringIO)
-    text = out.file.getvalue()
+    out = io.StringIO()
+    figures.show(Printer(out, 80, is_styled=False))
+    text = out.getvalue()
     for words in (
         "3 messages of 100 bytes in 3.0 s",
         "(interrupted)",

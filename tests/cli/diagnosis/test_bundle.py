@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqha.cli.diagnosis import bundle as bundles
+from rmqha.cli.diagnosis import collection
 from rmqha.cli.diagnosis import debug as command
 from rmqha.cli.diagnosis.bundle import Bundle, BundleTarget, known_secrets, take_answers, take_cluster, take_machine
 from rmqha.cli.local.up import prepare
@@ -135,7 +136,7 @@ def test_a_stopped_cluster_gives_what_it_can(
     state: ClusterState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        command, "_commands", lambda *a: {"status": ["status", "--directory", str(state.directory), "-o", "json"]}
+        collection, "_commands", lambda *a: {"status": ["status", "--directory", str(state.directory), "-o", "json"]}
     )
     out = tmp_path / "b.tar.gz"
     done = run("--directory", str(state.directory), "--out", str(out), "--timeout", "0.5", "-o", "json")
@@ -181,8 +182,8 @@ def test_controllers_are_found_by_what_brokers_tell() -> None:
     made.add("answers/b-1/config.properties", b"brokerName=b\ncontrollerAddr=h:1; h:2\n", "test")
     made.add("answers/ns/config.properties", b"controllerAddr=\n", "test")
     made.add("nodes/b-1/node.conf", b"controllerAddr=h:3\n", "test")
-    assert command.told_controllers(made) == {"h:1", "h:2"}
-    commands = command._commands(None, "n:1", ["g"], ["h:1", "h:2"])
+    assert collection.told_controllers(made) == {"h:1", "h:2"}
+    commands = collection._commands(None, "n:1", ["g"], ["h:1", "h:2"])
     assert commands["explain-g"] == ["explain", "g", "--controller", "h:1;h:2", "-o", "json"]
     assert "status" not in commands
 
@@ -210,7 +211,7 @@ async def test_live_nodes_are_asked_and_silent_ones_told(tmp_path: Path) -> None
 
 def test_a_name_server_without_a_broker_gives_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When all brokers are gone a bundle is wanted most; it once was a traceback."""
-    monkeypatch.setattr(command, "_commands", lambda *a: {})
+    monkeypatch.setattr(collection, "_commands", lambda *a: {})
     out = tmp_path / "b.tar.gz"
     with hostile("says something else") as address:
         done = run("--namesrv", address, "--out", str(out), "--timeout", "1")

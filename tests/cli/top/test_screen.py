@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from rich.console import Console
+from rich.console import Console, Group
 
+from rmqha.cli.rich_console import drawn
 from rmqha.cli.top.screen import ConsumerRow, Deed, Order, Screen, count_words, size_words, sparkline
 from rmqha.cli.top.terminal import parse_keys
 from rmqha.ops.health.findings import judge
@@ -93,7 +94,7 @@ def screen() -> Screen:
 def shown(found: Screen, overdue_s: float | None = None) -> list[str]:
     out = Console(width=80, record=True, file=None, force_terminal=False)
     with out.capture() as capture:
-        out.print(found.render("12:00:00", overdue_s=overdue_s))
+        out.print(Group(*map(drawn, found.render("12:00:00", overdue_s=overdue_s))))
     return [line.rstrip() for line in capture.get().splitlines()]
 
 

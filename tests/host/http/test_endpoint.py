@@ -68,7 +68,8 @@ async def test_nothing_is_opened_without_a_port() -> None:
 
 
 def test_without_a_port_neither_library_is_loaded() -> None:
-    program = "import sys, rmqha.cli.local.broker; print({'h11', 'prometheus_client'} & set(sys.modules))"
+    imports = "import sys, rmqha.broker.server, rmqha.host.http.endpoint"
+    program = imports + "; print({'h11', 'prometheus_client'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 

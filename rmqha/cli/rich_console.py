@@ -1,0 +1,66 @@
+"""What rich draws: live pictures, progress, and tables that a terminal is too narrow for. It costs 50 ms to load, so
+only they load it. Control plane."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import TextIO
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.table import Table as RichTable
+from rich.text import Text as RichText
+
+from rmqha.cli.render import Table
+from rmqha.cli.render import Text as Plain
+from rmqha.cli.safe_text import raw
+from rmqha.model.printable import printable
+
+
+class SafeConsole(Console):
+    """Styles what we say, never what peers say: no markup, and nothing of a text steers the terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(file=stream, highlight=False, soft_wrap=False, markup=False, emoji=False)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            text = segment.text if segment.control else printable(segment.text)
+            yield segment if text == segment.text else Segment(text, segment.style)
+
+
+def rich_console(stream: TextIO | None = None) -> Console:
+    """The console of a stream, of standard output if none is given. Its writers look at `is_terminal` first."""
+    return SafeConsole(raw(sys.stdout) if stream is None else raw(stream))
+
+
+def drawn(shown: Plain | Table) -> RenderableType:
+    """What rich draws for a text or a table of ours; a cell too wide for the terminal goes on below, or is cut."""
+    if isinstance(shown, Plain):
+        return _styled(shown)
+    made = RichTable(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    for heading, justify in shown.columns:
+        made.add_column(
+            heading,
+            justify="right" if justify == "right" else "left",
+            no_wrap=not shown.folds,
+            overflow="fold" if shown.folds else "ellipsis",
+        )
+    for row in shown.rows:
+        made.add_row(*[_cell(value) for value in row])
+    return made
+
+
+def _styled(text: Plain) -> RichText:
+    made = RichText(overflow="fold")
+    for part, style in text.parts:
+        made.append(part, style)
+    return made
+
+
+def _cell(value: object) -> RichText:
+    """One line, as wide as it will be shown."""
+    if isinstance(value, Plain):
+        return _styled(value)
+    return RichText("" if value is None else printable(str(value), lines=False))

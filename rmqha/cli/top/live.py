@@ -1,0 +1,154 @@
+"""The screen of `rmqha top`, drawn anew with each look and each key. Control plane."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import datetime
+
+import trio
+from rich.console import Group
+from rich.live import Live
+
+from rmqha.cli.admin.history import line
+from rmqha.cli.rich_console import drawn, rich_console
+from rmqha.cli.top.look import Look, look_at
+from rmqha.cli.top.screen import ConsumerRow, Deed, Order, Screen, TopView
+from rmqha.cli.top.terminal import pressed, single_keys
+from rmqha.host.net.remoting import RemotingClient
+from rmqha.model.code import RequestCode
+from rmqha.model.error import RemoteError, RmqhaError
+from rmqha.ops.asking import ask, ask_leader
+from rmqha.ops.replica_rows import Row
+from rmqha.ops.snapshot import ClusterSnapshot, ServerKind
+from rmqha.ops.survey import BootstrapAddresses
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import loads
+
+ORDER_TIMEOUT_MS = 5000
+CONSUMERS_S = 3.0
+"""Pause between two looks at consumer groups, which cost several requests each."""
+STORY_EVENTS = 14
+FRESH_S = 1.0
+"""A look may last so long before the one on the screen is called old."""
+
+
+def live(seeds: Callable[[], BootstrapAddresses], group: str | None, interval_s: float, timeout_s: float) -> None:
+    """Draw until a key ends it. Raises UsageError for a group that nobody knows."""
+    with single_keys(sys.stdin.fileno()):
+        trio.run(_live, seeds, group, interval_s, timeout_s)
+
+
+async def _live(
+    seeds: Callable[[], BootstrapAddresses], group: str | None, interval_s: float, timeout_s: float
+) -> None:
+    screen, look, asked_s = Screen(), Look(), trio.current_time()
+    with Live(console=rich_console(), auto_refresh=False, screen=True) as picture:
+
+        def draw() -> None:
+            lasted_s = trio.current_time() - asked_s - interval_s
+            overdue_s = lasted_s if look.at and lasted_s > FRESH_S else None
+            parts = screen.render(look.at or f"{datetime.now():%H:%M:%S}", overdue_s=overdue_s)
+            picture.update(Group(*map(drawn, parts)), refresh=True)
+
+        async with RemotingClient() as client, trio.open_nursery() as nursery:
+
+            async def keys() -> None:
+                async for key in pressed(sys.stdin.fileno()):
+                    order = screen.press(key)
+                    if screen.quits:
+                        break
+                    if order is not None and order.deed is Deed.STORY:
+                        nursery.start_soon(tell_story, order)
+                    elif order is not None:
+                        screen.message = f"{order.deed.value} {order.row.node} …"
+                        nursery.start_soon(carry_out, order)
+                    draw()
+                nursery.cancel_scope.cancel()
+
+            async def carry_out(order: Order) -> None:
+                screen.message = await obey(client, order, look.snapshot)
+                draw()
+
+            async def tell_story(order: Order) -> None:
+                screen.story = await story(client, order.row)
+                draw()
+
+            async def consumers() -> None:
+                while True:
+                    if screen.view is TopView.CONSUMERS:
+                        screen.consumers = await consumer_rows(seeds())
+                        draw()
+                    await trio.sleep(CONSUMERS_S if screen.view is TopView.CONSUMERS else 0.2)
+
+            async def tick() -> None:
+                while True:
+                    await trio.sleep(FRESH_S)
+                    draw()
+
+            nursery.start_soon(keys)
+            nursery.start_soon(tick)
+            nursery.start_soon(consumers)
+            draw()
+            while True:
+                look = await look_at(client, seeds(), group, timeout_s, look)
+                screen.update(look.rows, look.health)
+                screen.release = " and ".join(release for release in look.snapshot.releases if release)
+                asked_s = trio.current_time()
+                draw()
+                await trio.sleep(interval_s)
+
+
+async def story(client: RemotingClient, row: Row) -> list[str]:
+    """Facts about a replica and its last events, a line each."""
+    lines = [
+        f"id {row.broker_id}, epoch {row.epoch}, {'in' if row.in_set else 'not in'} the set",
+        f"log end {row.max_offset}, confirmed {row.confirm_offset}, lag {row.lag_bytes} bytes",
+        "",
+    ]
+    try:
+        reply = await ask(client, row.address, Command(RequestCode.RMQHA_GET_HISTORY))
+        events = loads(bytes(reply.body))["events"]
+        return lines + [line({**event, "node": ""}) for event in events[-STORY_EVENTS:]]
+    except RmqhaError as error:
+        return [*lines, str(error)]
+    except (ValueError, KeyError, TypeError) as error:
+        return [*lines, f"its answer cannot be read: {error}"]
+
+
+async def consumer_rows(seeds: BootstrapAddresses) -> list[ConsumerRow]:
+    """All consumer groups, those with the most that waits first; none where no name server tells."""
+    from rmqha.client.admin import Admin
+    from rmqha.ops.messaging import consumer_group
+
+    try:
+        async with Admin(";".join(seeds.name_servers)) as admin:
+            told = await consumer_group.group_names(admin)
+            names = sorted({name for found in told.answers.values() for name in found})
+            groups = await consumer_group.look_at_groups(admin, names)
+    except RmqhaError:
+        return []  # what does not answer is told above, with its fix
+    made = [ConsumerRow(item.name, item.lag, len(item.members), tuple(item.topics)) for item in groups]
+    return sorted(made, key=lambda row: (-row.lag, row.name))
+
+
+async def obey(client: RemotingClient, order: Order, snapshot: ClusterSnapshot) -> str:
+    """Ask the leading controller for it; what came of it, as a sentence."""
+    row = order.row
+    controllers = [word.address for word in snapshot.of_kind(ServerKind.CONTROLLER)]
+    if order.deed is Deed.SWITCH:
+        state = snapshot.replicas.get(row.address)
+        cluster = state.cluster_name if state is not None else ""
+        code, ext = RequestCode.CONTROLLER_ELECT_MASTER, {"clusterName": cluster, "designateElect": "true"}
+    else:
+        code, ext = RequestCode.RMQHA_SET_MAINTENANCE, {"on": str(order.deed is Deed.MAINTENANCE_ON).lower()}
+    ext |= {"brokerName": row.group, "brokerId": str(row.broker_id)}
+    try:
+        reply, _ = await ask_leader(client, controllers, lambda: Command(code, dict(ext)), ORDER_TIMEOUT_MS)
+    except RemoteError as error:
+        return f"refused: {error.remark or error}"
+    except RmqhaError as error:
+        return str(error)
+    if order.deed is Deed.SWITCH:
+        return f"{row.node} is master of {row.group}, epoch {reply.ext.get('masterEpoch')}"
+    return f"{order.deed.value} {row.node}: done"
