@@ -21,7 +21,7 @@ NATIVE_STAMP := native/target/stamp
 # else every server that a test starts, and every collection, compiles what it imports
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env demo test interop chaos abuse browser spec drills night lint types sim sim-many sim-kernels sim-day planted fuzz laws fuzz-frames fuzz-kernel sanitize native dist bench lock test-lowest sbom clean
+.PHONY: help env demo test interop chaos abuse browser spec drills night image lint types sim sim-many sim-kernels sim-day planted fuzz laws fuzz-frames fuzz-kernel sanitize native dist bench lock test-lowest sbom clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -61,6 +61,9 @@ drills: .venv/stamp ## every drill ten times, twenty kills: ten minutes
 
 night: .venv/stamp ## a night on call: faults and an operator's commands, every answer golden; RECORD=1 writes it anew
 	$(BIN)/python -m tests.chaos.night $(if $(RECORD),--record) "$$(mktemp -d)"
+
+image: .venv/stamp ## the Containerfile carried out without a container engine, and a group started by it; root and a package index
+	$(BIN)/python -m tools.containerfile
 
 lint: .venv/stamp ## format, rules, layers
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports

@@ -18,7 +18,7 @@ from benchmarks.bench_metadata import metadata
 from benchmarks.bench_page import pages
 from benchmarks.bench_send import sends
 from benchmarks.bench_simulation import simulation
-from benchmarks.bench_status import questions
+from benchmarks.bench_status import first_outputs, questions
 from benchmarks.failovers.bench_controllers import controllers
 from benchmarks.failovers.bench_failover import failovers, pauses, syncs_on_the_path
 from benchmarks.failovers.bench_failover_topics import failovers_by_topics
@@ -64,6 +64,7 @@ def works_of(*, quick: bool, failover_count: int, warm_s: int = WARM_S) -> dict[
         },
         "page": lambda scratch: pages(scratch, 3.0 if quick else 20.0),
         "status": lambda scratch: questions(scratch, 3 if quick else 20),
+        "commands": lambda scratch: first_outputs(scratch, 3 if quick else 5),
         "rejoin": lambda scratch: rejoins(scratch, 2 if quick else 10),
         "topics": lambda scratch: failovers_by_topics(scratch, 2 if quick else 10),
         "controllers": lambda scratch: controllers(scratch, quick, failover_count),

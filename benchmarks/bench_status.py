@@ -27,6 +27,7 @@ from rmqha.model.code import RequestCode as Code
 from rmqha.ops.asking import ask
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
+from tests.support.command_cost import arguments_of, first_output_ms, lines, small_cluster
 
 GROUPS = 16
 """Of three replicas; with a name server and a controller that is fifty nodes."""
@@ -164,6 +165,19 @@ def fifty_nodes(cluster: Cluster, scratch: Path, base: int) -> Any:
             yield placed[0], len(placed)
         finally:
             servers.terminate()
+
+
+def first_outputs(scratch: Path, count: int) -> dict[str, Any]:
+    """Processor time of each command up to its first output, least of `count`."""
+    rows = []
+    with small_cluster(scratch) as (environment, places):
+        for name in lines():
+            words = arguments_of(name, places)
+            spent = [first_output_ms(words, environment, scratch) for _ in range(count)]
+            rows.append({"command": name, "least CPU ms to first output": round(min(spent), 1)})
+    rows.sort(key=lambda row: -float(str(row["least CPU ms to first output"])))
+    show(f"first output of each command (n = {count})", rows)
+    return {"firstOutputs": rows}
 
 
 def questions(scratch: Path, count: int) -> dict[str, Any]:

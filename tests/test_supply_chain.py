@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 bootstrap: Any = import_module("tools.bootstrap")
+containerfile: Any = import_module("tools.containerfile")
 release: Any = import_module("tools.release")
 run_lock: Any = import_module("tools.run_lock")
 sbom: Any = import_module("tools.sbom")
@@ -143,6 +144,15 @@ def test_changes_of_a_version_are_its_own_part_else_what_is_unreleased() -> None
     assert release.section(text, "0.3.0") == "## Unreleased\n\n- new\n\n"
     with pytest.raises(ValueError, match=r"nothing of 0\.3\.0"):
         release.section("# C\n", "0.3.0")
+
+
+def test_each_step_of_the_image_can_be_carried_out_without_an_engine() -> None:
+    """`make image` does."""
+    steps = list(containerfile.instructions((ROOT / "Containerfile").read_text()))
+    assert [rest for name, rest in steps if name == "FROM"] == [f"{containerfile.BASE} AS build", containerfile.BASE]
+    assert sum(name == "RUN" for name, _ in steps) == 3 and ("USER", "rmqha") in steps
+    with pytest.raises(ValueError, match="'ADD x y' is none of FROM"):
+        list(containerfile.instructions("FROM a\nADD x y\n"))
 
 
 def test_the_image_is_given_all_that_its_build_names() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 from unicodedata import east_asian_width
 
@@ -12,6 +13,28 @@ from rmqha.model.printable import printable
 
 Column = tuple[str, str]
 """Heading, "left" or "right"."""
+
+
+class Text:
+    """A text whose parts have styles: words such as bold and red, joined by blanks."""
+
+    def __init__(self, text: str, style: str = "") -> None:
+        self.parts = [(text, style)]
+
+    def append(self, text: str, style: str = "") -> None:
+        self.parts.append((text, style))
+
+    def __str__(self) -> str:
+        return "".join(text for text, _ in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A heading and rows, whose cells are texts or are shown by `str`; None is an empty one."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Any]]
+    folds: bool
 
 
 def cells_wide(text: str) -> int:

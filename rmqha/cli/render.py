@@ -10,37 +10,15 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TextIO
 
-from rmqha.cli.plain_table import Column, cells_wide, padded
+from rmqha.cli.plain_table import Column, Table, cells_wide, padded
+from rmqha.cli.plain_table import Text as Text
 from rmqha.cli.safe_text import raw
 from rmqha.model.printable import printable
 
 CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 """Words of a style, and what a terminal calls them."""
-
-
-class Text:
-    """A text whose parts have styles: words of CODES, joined by blanks."""
-
-    def __init__(self, text: str, style: str = "") -> None:
-        self.parts = [(text, style)]
-
-    def append(self, text: str, style: str = "") -> None:
-        self.parts.append((text, style))
-
-    def __str__(self) -> str:
-        return "".join(text for text, _ in self.parts)
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A heading and rows, whose cells are texts or are shown by `str`; None is an empty one."""
-
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Any]]
-    folds: bool
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[Any]], *, fold: bool = True) -> Table:

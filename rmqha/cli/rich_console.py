@@ -1,5 +1,5 @@
-"""What rich draws: live pictures, progress, and tables that a terminal is too narrow for. It costs 50 ms to load, so
-only they load it. Control plane."""
+"""Pictures that rich draws: live ones, progress, and tables that a terminal is too narrow for. It costs 50 ms to load,
+so only they load it. Control plane."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
-from rmqha.cli.render import Table
-from rmqha.cli.render import Text as Plain
+from rmqha.cli.plain_table import Table
+from rmqha.cli.plain_table import Text as Plain
 from rmqha.cli.safe_text import raw
 from rmqha.model.printable import printable
 
@@ -36,7 +36,7 @@ def rich_console(stream: TextIO | None = None) -> Console:
 
 
 def drawn(shown: Plain | Table) -> RenderableType:
-    """What rich draws for a text or a table of ours; a cell too wide for the terminal goes on below, or is cut."""
+    """A text or table of ours as rich draws it; a cell too wide for the terminal goes on below, or is cut."""
     if isinstance(shown, Plain):
         return _styled(shown)
     made = RichTable(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")

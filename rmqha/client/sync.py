@@ -19,10 +19,10 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 from rmqha.client.admin import TIMEOUT_MS
 from rmqha.client.admin import Admin as TrioAdmin
 from rmqha.client.compression import MAX_BODY_BYTES
-from rmqha.client.consumers.assigned import Part
 from rmqha.client.consumers.consumer import Consumer as TrioConsumer
 from rmqha.client.consumers.consumer import Start
 from rmqha.client.consumers.message import Message, MessageBatch, MessageView
+from rmqha.client.consumers.part import Part
 from rmqha.client.consumers.pop_consumer import INVISIBLE_MS, POP_COUNT, PoppedMessage
 from rmqha.client.consumers.pop_consumer import PopConsumer as TrioPopConsumer
 from rmqha.client.portal import ConsumerReading, MessageFeed, Portal

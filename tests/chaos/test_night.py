@@ -1,8 +1,14 @@
-"""The scripted night that `make night` plays: what its script holds, and that another outcome is seen."""
+"""The scripted night that `make night` plays: what its script holds, that another outcome is seen, and the night."""
 
 from __future__ import annotations
 
-from tests.chaos.night import LEFT_OUT, SCRIPT, of_the_cluster
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.night import LEFT_OUT, NIGHT_S, SCRIPT, of_the_cluster
 from tests.support.script import is_same, only_wrong, steps
 
 
@@ -49,3 +55,11 @@ def test_what_the_machine_has_is_none_of_the_nights() -> None:
     assert of_the_cluster(findings) == findings[6:]
     assert LEFT_OUT.match("longest gap          310 ms, next acknowledgement 2026-11-26 23:39:12.120")
     assert not LEFT_OUT.match("acknowledged         3")
+
+
+@pytest.mark.chaos
+def test_a_night_on_call_goes_as_it_is_written(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.chaos.night", str(tmp_path)]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=NIGHT_S + 100, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

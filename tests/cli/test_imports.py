@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 from rmqha.ops.local.node_kind import NodeKind
-from tests.support.patience import HANG_S
+from tests.support.command import loaded_by
 
 NOT_TO_SEND = {
     "cryptography",
@@ -23,7 +20,7 @@ NOT_TO_SEND = {
     "rich",
     "structlog",
     "yaml",
-    "rmqha.cli.render",
+    "rmqha.cli.rich_console",
     "rmqha.host.access.accounts",
     "rmqha.host.access.auth_filter",
     "rmqha.host.access.peer_filter",
@@ -37,30 +34,16 @@ NOT_TO_SEND = {
 """What a client without accounts and without a table does not use: a server's guards, configurations, stores."""
 NOT_TO_ASK = NOT_TO_SEND | {"trio", "attr", "asyncio", "ssl", "rmqha.host.access.security", "rmqha.host.net.remoting"}
 """An event loop costs as much as all the rest of a command that only asks."""
-NOT_TO_ASK_FOR_A_TABLE = NOT_TO_ASK - {"rich", "rmqha.cli.render"}
-NOT_TO_TELL_KEYS = NOT_TO_ASK_FOR_A_TABLE - {"rmqha.model.config.servers"}
+NOT_TO_TELL_KEYS = NOT_TO_ASK - {"rmqha.model.config.servers"}
 NOT_TO_HELP = NOT_TO_ASK | {"rmqha.client", "rmqha.ops.cluster_view"}
 NOBODY = ("--namesrv", "127.0.0.1:1")
 NO_CONTROLLER = ("--controller", "127.0.0.1:1")
 
 
-def loaded_by(arguments: tuple[str, ...]) -> set[str]:
-    """Names of all modules that one command has loaded when it ends."""
-    program = f"""
-import json, sys
-from rmqha.cli.main import main
-try:
-    main({arguments!r})
-finally:
-    print(json.dumps(sorted(sys.modules)), file=sys.stderr)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=HANG_S, check=False)
-    return set(json.loads(done.stderr.splitlines()[-1]))
-
-
 @pytest.mark.parametrize("arguments", [("--help",), ("status", "--help"), ("topic", "--help"), ("consumer", "--help")])
 def test_help_loads_nothing_that_asks(arguments: tuple[str, ...]) -> None:
-    assert loaded_by(arguments) & NOT_TO_HELP == set()
+    loaded, _ = loaded_by(arguments)
+    assert loaded & NOT_TO_HELP == set()
 
 
 @pytest.mark.parametrize(
@@ -80,28 +63,17 @@ def test_help_loads_nothing_that_asks(arguments: tuple[str, ...]) -> None:
         ("elect", "broker-a", *NOBODY),
         ("drain", "broker-a-1", *NOBODY),
         ("history", *NOBODY),
-    ],
-    ids=" ".join,
-)
-def test_a_command_that_asks_loads_no_event_loop(arguments: tuple[str, ...]) -> None:
-    loaded = loaded_by(arguments)
-    assert "rmqha.host.asking.blocking" in loaded
-    assert loaded & NOT_TO_ASK == set()
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
         ("health", *NOBODY),
+        ("top", "--once", *NOBODY),
         ("explain", "broker-a", *NO_CONTROLLER),
         ("quorum", "show", *NO_CONTROLLER),
     ],
     ids=" ".join,
 )
-def test_a_command_that_asks_for_a_table_loads_no_event_loop(arguments: tuple[str, ...]) -> None:
-    loaded = loaded_by(arguments)
+def test_a_command_that_asks_loads_no_event_loop(arguments: tuple[str, ...]) -> None:
+    loaded, _ = loaded_by(arguments)
     assert "rmqha.host.asking.blocking" in loaded
-    assert loaded & NOT_TO_ASK_FOR_A_TABLE == set()
+    assert loaded & NOT_TO_ASK == set()
 
 
 @pytest.mark.parametrize(
@@ -110,13 +82,13 @@ def test_a_command_that_asks_for_a_table_loads_no_event_loop(arguments: tuple[st
     ids=" ".join,
 )
 def test_a_command_that_judges_keys_loads_no_event_loop(arguments: tuple[str, ...]) -> None:
-    loaded = loaded_by(arguments)
+    loaded, _ = loaded_by(arguments)
     assert "rmqha.host.asking.blocking" in loaded
     assert loaded & NOT_TO_TELL_KEYS == set()
 
 
 def test_a_send_loads_only_what_sends() -> None:
-    loaded = loaded_by(("send", "--topic", "orders", *NOBODY, "body"))
+    loaded, _ = loaded_by(("send", "--topic", "orders", *NOBODY, "body"))
     assert "rmqha.host.net.remoting" in loaded
     assert loaded & NOT_TO_SEND == set()
 
@@ -128,6 +100,6 @@ def test_the_nodes_of_a_cluster_here_are_shown_without_the_classes_of_servers(tm
     path = tmp_path / "ns-1" / "node.conf"
     path.parent.mkdir()
     path.write_text("httpPort=7\n")
-    loaded = loaded_by(("status", "--directory", str(tmp_path)))
+    loaded, _ = loaded_by(("status", "--directory", str(tmp_path)))
     assert "rmqha.cli.render" in loaded
-    assert loaded & (NOT_TO_ASK_FOR_A_TABLE - {"rmqha.host.disk"}) == set()
+    assert loaded & (NOT_TO_ASK - {"rmqha.host.disk"}) == set()

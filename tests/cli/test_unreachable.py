@@ -76,6 +76,7 @@ BY_ADDRESS = [
     "elect broker-a --namesrv NS",
     "drain broker-a-1 --controller CTL",
     "remove broker-a-1 --namesrv NS",
+    "join broker-a-3 --namesrv NS",
     "maintenance on broker-a-1 --namesrv NS",
     "acl user ls --namesrv NS",
     "acl policy ls --namesrv NS",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
@@ -14,6 +15,7 @@ from pathlib import Path
 import trio
 
 from rmqha.cli.main import main
+from tests.support.patience import HANG_S
 
 
 async def rmqha(*arguments: str, directory: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -62,3 +64,17 @@ def _standard_input(content: bytes) -> Iterator[None]:
         yield
     finally:
         sys.stdin = before
+
+
+def loaded_by(arguments: Sequence[str]) -> tuple[set[str], str]:
+    """Names of the modules that a command in a process of its own has loaded when it ends, and its standard output."""
+    program = f"""
+import json, sys
+from rmqha.cli.main import main
+try:
+    main({list(arguments)!r})
+finally:
+    print(json.dumps(sorted(sys.modules)), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=HANG_S, check=False)
+    return set(json.loads(done.stderr.splitlines()[-1])), done.stdout

@@ -19,6 +19,9 @@ import trio
 
 from rmqha.cli.main import cli
 from rmqha.drill.cluster import Cluster, quickstart
+from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.ops.local.preflight import free_ports
+from rmqha.ops.local.supervisor import send_signal
 from tests.support.patience import HANG_S
 
 GOAL_MS = 150.0
@@ -129,8 +132,8 @@ LINES: dict[str, str] = {
     "start": "broker-a-3",
     "kill": "broker-a-3",
     "purge": "--yes",
-    "up": "{directory}/nothing.toml",
     "down": "",
+    "up": "--brokers 1 --port-base {port} --directory {directory}/new",
 }
 """Arguments of each command, in an order in which all of them find what they need. "{…}" is a place."""
 SERVERS = ("broker", "namesrv", "controller", "proxy")
@@ -155,7 +158,7 @@ def lines() -> dict[str, str]:
 
 
 def arguments_of(name: str, places: Mapping[str, str]) -> list[str]:
-    """Words of a command: `places` are "directory", "store", "namesrv" and "message"."""
+    """Words of a command: `places` are those of `small_cluster`."""
     return [*name.split(), *shlex.split(lines()[name].format_map(places))]
 
 
@@ -213,7 +216,21 @@ def small_cluster(scratch: Path) -> Iterator[tuple[dict[str, str], dict[str, str
         store = scratch / "store"
         shutil.copytree(cluster.state.data_path(cluster.state.nodes["broker-a-2"]), store)
         message = json.loads(acknowledged.read_text().splitlines()[0])["msgId"]
-        yield (
-            environment,
-            {"directory": str(scratch), "store": str(store), "namesrv": name_server, "message": message},
-        )
+        port = str(free_ports(100))
+        try:
+            yield (
+                environment,
+                {
+                    "directory": str(scratch),
+                    "store": str(store),
+                    "namesrv": name_server,
+                    "message": message,
+                    "port": port,
+                },
+            )
+        finally:
+            for directory in (cluster.state.directory, scratch / "new"):
+                state = ClusterState.find(directory) if directory.is_dir() else None
+                for node in state.nodes.values() if state is not None else ():
+                    if node.process is not None:
+                        send_signal(node.process, signal.SIGKILL)

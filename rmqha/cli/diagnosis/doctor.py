@@ -66,11 +66,14 @@ def doctor(
 
         found = examine_remote(place, node, timeout, spark=spark)
     else:
+        state = ClusterState.require(directory) if config is None else None
+        if state is not None:
+            names = [state.node(node).name] if node is not None else state.nodes
+            click.echo(f"examining {', '.join(names)}", err=True)
         from rmqha.cli.diagnosis.checks.node_under_test import of_cluster, of_file
-
-        nodes = of_file(config) if config is not None else of_cluster(ClusterState.require(directory), node)
-        click.echo(f"examining {', '.join(node_under_test.name for node_under_test in nodes)}", err=True)
         from rmqha.cli.diagnosis.examination import examine
+
+        nodes = of_cluster(state, node) if state is not None else of_file(Path(str(config)))
 
         full = node is None and (config is None or len(nodes) > 1)
         found = examine(nodes, timeout, write=write, spark=spark, full=full)

@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from rmqha.cli.local.launch import last_words, launch
-from rmqha.cli.local.members import POLL_S, ask_group, counted, redundancy, replica_at, resize, tell
-from rmqha.cli.options import directory_option, echo_json, output_option
+from rmqha.cli.local.members import POLL_S, ask_group, broker_node, counted, redundancy, replica_at, resize, tell
+from rmqha.cli.options import announce, cluster_options, echo_json, output_option
 from rmqha.host.access.shared_secret import make_secret_file
 from rmqha.host.asking.shell import Caller, ask_by, open_client, sleep, within
 from rmqha.host.disk import make_directories
@@ -32,35 +32,43 @@ RESIZE_TIMEOUT_S = 15.0
 @click.argument("node")
 @click.option("--learner", is_flag=True, help="As an async learner: copies and serves reads, never in the set.")
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=3600.0, show_default=True, help="Seconds.")
-@directory_option
+@cluster_options
 @output_option
-def join(node: str, learner: bool, timeout: float, directory: Path | None, output: str) -> None:
+def join(node: str, learner: bool, timeout: float, state: ClusterState, output: str) -> None:
     """Start NODE, a new replica of a running group, wait until it is in the SyncStateSet, then raise totalReplicas.
 
     The node gets the next number of its group. A node that was drained takes part again. Ctrl-C leaves the replica
     copying; the same command goes on from there.
+
+    Of a cluster elsewhere NODE has been started on its machine, by `rmqha broker -c FILE` with the names of its group.
     """
-    state = ClusterState.require(directory)
-    with state.locked():
-        spec = new_node(state, node, learner)
-        ask_by(_check_controllers, state, spec.group)
-        if node not in state.nodes or not state.nodes[node].alive:
-            _write_node(state, spec)
-            launch(state, node)
-    record = state.nodes[node]
+    announce(state)
+    if state.is_remote:
+        if learner:
+            raise UsageError(
+                "--learner is for a replica that is started here; elsewhere its file has asyncLearner=true"
+            )
+        record = broker_node(state, node)
+    else:
+        with state.locked():
+            spec = new_node(state, node, learner)
+            ask_by(_check_controllers, state, spec.group)
+            if node not in state.nodes or not state.nodes[node].alive:
+                _write_node(state, spec)
+                launch(state, node)
+        record = state.nodes[node]
     view, seen = ask_by(_join, state, record, learner, timeout)
-    where = "as an async learner" if learner else "in the SyncStateSet"
+    where = "as an async learner" if _is_learner(seen, learner=learner) else "in the SyncStateSet"
     size = f"{seen.max_phy_offset if seen else 0:,} bytes"
-    count = sum(1 for other in state.brokers if other.group == record.group)
-    sentence = (
-        f"{node} has copied {size} and is {where}; {redundancy(view, record.group)}; write replicas = {count} into "
-        f"{state.cluster_file} to keep it there"
-    )
+    sentence = f"{node} has copied {size} and is {where}; {redundancy(view, record.group)}"
+    if not state.is_remote:
+        count = sum(1 for other in state.brokers if other.group == record.group)
+        sentence += f"; write replicas = {count} into {state.cluster_file} to keep it there"
     if output == "json":
         echo_json(
             {
                 "node": node,
-                "pid": record.pid,
+                "pid": None if state.is_remote else record.pid,
                 "brokerId": seen.broker_id if seen else None,
                 "totalReplicas": view.total_replicas,
                 "sentence": sentence,
@@ -168,7 +176,7 @@ async def _join(
     group = record.group
     async with open_client() as client:
         seen: ReplicaState | None = None
-        step, goal = "starting", None
+        step, goal, is_learner = "starting", None, learner
         with CopyProgressBar(record.name) as progress, within(timeout_s) as limit:
             while True:
                 if not record.alive:
@@ -183,19 +191,25 @@ async def _join(
                 if step == "copying" and goal is None:
                     goal = _end(view)
                 reached = seen.max_phy_offset if seen is not None else 0
-                if learner and goal is not None and reached >= goal:
+                is_learner = _is_learner(seen, learner=learner)
+                if is_learner and goal is not None and reached >= goal:
                     step = "well"
                 progress.show(step, reached, _end(view))
                 if step == "well":
                     break
                 await sleep(POLL_S)
         if limit.cancelled_caught:
-            told = last_line(state.log_path(record.name))
-            raise RmqhaError(f"{record.name} is not well after {timeout_s:g} s: {step}; its log ends: {told}")
+            told = "" if state.is_remote else f"; its log ends: {last_line(state.log_path(record.name))}"
+            raise RmqhaError(f"{record.name} is not well after {timeout_s:g} s: {step}{told}")
         total = max(view.total_replicas, view.next_total_replicas or 0)
-        if not learner and len(counted(view)) > total:
+        if not is_learner and len(counted(view)) > total:
             await resize(client, state, group, len(counted(view)), RESIZE_TIMEOUT_S)
         return await ask_group(client, state, group), seen
+
+
+def _is_learner(seen: ReplicaState | None, *, learner: bool) -> bool:
+    """True if it was asked for, or its own file says so."""
+    return learner or (seen is not None and bool(seen.async_learner))
 
 
 async def _state_of(client: Caller, record: NodeRecord) -> ReplicaState | None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
-import trio
 from click.core import ParameterSource
 
 from rmqha.cli.messaging.asking import complete_consumer_group, topic_option
+from rmqha.cli.messaging.first_look import ShownMessages, first_look
 from rmqha.cli.messaging.message_lines import (
     FORMAT_HELP,
     Line,
@@ -24,12 +25,16 @@ from rmqha.cli.messaging.message_lines import (
 )
 from rmqha.cli.moments import moment
 from rmqha.cli.options import namesrv_option, output_option
-from rmqha.client.consumers.assigned import Part
-from rmqha.client.consumers.consumer import Consumer, Start
-from rmqha.client.consumers.message import Message
+from rmqha.client.consumers.part import Part
+from rmqha.client.producers.outgoing import check_topic
 from rmqha.client.route import MessageQueue
-from rmqha.model.code import ResponseCode
+from rmqha.host.access.process_security import NO_SECURITY, ambient
+from rmqha.host.asking.shell import ask_by
 from rmqha.model.error import RemoteError, UsageError
+
+if TYPE_CHECKING:
+    from rmqha.client.consumers.consumer import Start
+    from rmqha.client.consumers.message import Message
 
 NO_GROUP = "rmqha-receive"
 """Name in the requests of a reader that belongs to no group."""
@@ -85,30 +90,51 @@ def receive(
     context = click.get_current_context()
     if line is not None and context.get_parameter_source("output") is ParameterSource.COMMANDLINE:
         raise UsageError("--format and -o each say how a message is printed: give one")
-    consumer = Consumer(
-        namesrv,
-        group or NO_GROUP,
-        topic,
-        tags,
-        start=start or ("committed" if group else "first"),
-        standalone=group is None,
-        part=_part(topic, group, start, since_ms, queue, offset),
-    )
+    part = _part(topic, group, start, since_ms, queue, offset)
+    check_topic(topic)
     asked_for_table = context.get_parameter_source("output") is ParameterSource.COMMANDLINE
     show = _printer(line, output, asked_for_table=asked_for_table)
-    count, refusals = -1, list[RemoteError]()
+    count, refusals, statistics = -1, list[RemoteError](), dict[str, Any]()
     try:
-        count = trio.run(_run, consumer, topic, limit, idle_s, show, refusals)
+        if group is None and start != "last" and tags == "*" and ambient.get() is NO_SECURITY:
+            seen = ask_by(first_look, namesrv, NO_GROUP, topic, part or Part(), limit, show)
+            part = replace(part or Part(), known=seen.offsets)
+        else:
+            seen = ShownMessages()
+        if seen.count == limit:
+            count = seen.count
+        else:
+            sys.stdout.flush()
+            import trio
+
+            from rmqha.cli.messaging.receiving import receive_all
+            from rmqha.client.consumers.consumer import Consumer
+
+            consumer = Consumer(
+                namesrv,
+                group or NO_GROUP,
+                topic,
+                tags,
+                start=start or ("committed" if group else "first"),
+                standalone=group is None,
+                part=part,
+            )
+            left = None if limit is None else limit - seen.count
+            try:
+                more = trio.run(receive_all, consumer, topic, left, idle_s, show, refusals)
+            finally:
+                statistics = consumer.statistics()
+            count = seen.count + more
     except* BrokenPipeError:
         # whoever read our lines has seen enough, e.g. `head`; nothing more may be written, not even at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if count < 0:
         return
-    problem = consumer.statistics()["last_error"]
+    problem = statistics.get("last_error", "")
     if refusals:
         click.echo(f"rmqha: topic {topic} may not be read: {refusals[0]}", err=True)
         sys.exit(1)
-    if passed_over := int(consumer.statistics()["too_large"]):
+    if passed_over := int(statistics.get("too_large", 0)):
         where = "to the dead letters" if group else "passed over"
         click.echo(f"rmqha: {passed_over} too large when decompressed, {where}; the last: {problem}", err=True)
     elif not count and problem:
@@ -153,44 +179,3 @@ def _printer(line: Line | None, output: str, *, asked_for_table: bool) -> Callab
         return lambda message: click.echo(json_line(message))
     is_terminal = sys.stdout.isatty()
     return lambda message: click.echo(table_line(message, shutil.get_terminal_size().columns if is_terminal else None))
-
-
-async def _run(
-    consumer: Consumer,
-    topic: str,
-    limit: int | None,
-    idle_s: float | None,
-    show: Callable[[Message], None],
-    refusals: list[RemoteError],
-) -> int:
-    """Print until the limit, the silence, a signal or a refusal, which `refusals` takes; the number of messages."""
-    count = 0
-    try:
-        async with consumer, trio.open_nursery() as nursery:
-            nursery.start_soon(_stop_on_signal, nursery.cancel_scope)
-            nursery.start_soon(_stop_on_refusal, consumer, nursery.cancel_scope, refusals)
-            while limit is None or count < limit:
-                message = None
-                with trio.move_on_after(float("inf") if idle_s is None else idle_s):
-                    message = await consumer.receive()
-                if message is None:
-                    break
-                show(message)
-                count += 1
-            nursery.cancel_scope.cancel()
-    except RemoteError as error:
-        if error.code == ResponseCode.TOPIC_NOT_EXIST:
-            raise UsageError(f"topic {topic} does not exist") from None
-        raise
-    return count
-
-
-async def _stop_on_refusal(consumer: Consumer, scope: trio.CancelScope, refusals: list[RemoteError]) -> None:
-    refusals.append(await consumer.refused())
-    scope.cancel()
-
-
-async def _stop_on_signal(scope: trio.CancelScope) -> None:
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async for _ in signals:
-            scope.cancel()

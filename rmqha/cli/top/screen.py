@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from rmqha.cli.render import Table, Text, table
+from rmqha.cli.plain_table import Table, Text
+from rmqha.cli.render import table
 from rmqha.ops.health.findings import Health
 from rmqha.ops.replica_rows import Row
 

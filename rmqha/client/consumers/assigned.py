@@ -13,16 +13,6 @@ from rmqha.model.error import RemoteProtocolError
 from rmqha.wire.lenient_json import loads
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """The part of a topic that a standalone consumer reads: one queue or all (None), from a time (ms since 1970) or an
-    offset on, else from where it starts anyway."""
-
-    queue: MessageQueue | None = None
-    since_ms: int | None = None
-    offset: int | None = None
-
-
 @dataclass(eq=False)
 class Assigned:
     """A queue that this member reads. `pulled` is the next offset to ask for, `finished` that of the reader."""

@@ -18,11 +18,12 @@ from typing import Any, Literal
 import trio
 
 from rmqha.client.compression import MAX_BODY_BYTES, BodyTooLargeError
-from rmqha.client.consumers.assigned import Ahead, Assigned, Part, number, reset_offsets
+from rmqha.client.consumers.assigned import Ahead, Assigned, number, reset_offsets
 from rmqha.client.consumers.expression import TAG
 from rmqha.client.consumers.membership import ConsumerMembership, allocate_averagely, send_back_fields
 from rmqha.client.consumers.message import Message, MessageBatch, MessageView
 from rmqha.client.consumers.offsets import BrokerOffsets, FileOffsets, Offsets, answered_offset
+from rmqha.client.consumers.part import Part, first_offset_request
 from rmqha.client.heartbeat import CALL_TIMEOUT_MS
 from rmqha.client.producers.outgoing import check_topic
 from rmqha.client.route import MessageQueue
@@ -488,19 +489,18 @@ class Consumer:
 
     async def _first_offset(self, queue: MessageQueue, start: Start) -> int:
         """The offset to begin at. Raises UnreachableError, RemoteError."""
-        if self._part.offset is not None:
-            return self._part.offset
+        if (known := self._part.known.get(queue, self._part.offset)) is not None:
+            return known
         if self._part.since_ms is not None:
-            ext = {"timestamp": str(self._part.since_ms)}
-            return answered_offset(await self._ask_group(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext))
+            return answered_offset(await self._ask_group(queue, *first_offset_request(self._part)))
         if start == "committed":
-            known = await self._offsets.load(queue)
-            kept = max(self._kept_offsets.get(queue, -1), -1 if known is None else known)
+            committed = await self._offsets.load(queue)
+            kept = max(self._kept_offsets.get(queue, -1), -1 if committed is None else committed)
             if kept >= 0:
                 return kept
         if start == "last" and queue.topic == self._topic:
             return answered_offset(await self._ask_group(queue, RequestCode.GET_MAX_OFFSET, {"committed": "true"}))
-        return answered_offset(await self._ask_group(queue, RequestCode.GET_MIN_OFFSET, {}))
+        return answered_offset(await self._ask_group(queue, *first_offset_request(self._part)))
 
     # -- one queue -------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,15 @@ from rmqha.client.producers.batching import BatchPipeline
 from rmqha.client.producers.hedge import Hedge, Try
 from rmqha.client.producers.outgoing import Outgoing, OutgoingMessage, batch_part, check_message
 from rmqha.client.producers.pipeline import Pipeline
-from rmqha.client.producers.result import STATUS_OF_CODE, OnResult, SendResult, SendStatus, SendTally
+from rmqha.client.producers.result import (
+    NOTHING_WRITTEN,
+    STATUS_OF_CODE,
+    OnResult,
+    SendResult,
+    SendStatus,
+    SendTally,
+    result_of,
+)
 from rmqha.client.producers.timing import recall, timer_properties
 from rmqha.client.route import MessageQueue, TopicRoute
 from rmqha.client.route_table import Backoff
@@ -45,7 +53,6 @@ RETRIABLE = frozenset(
         ResponseCode.NO_PERMISSION,
     )
 )
-NOTHING_WRITTEN = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST))
 
 
 @dataclass(slots=True)
@@ -348,18 +355,8 @@ class Producer:
                 raise RemoteError(answer.code, answer.remark or "", address)
             progress.copies_possible += answer.code not in NOTHING_WRITTEN
             return None
-        ext = answer.ext
-        result = SendResult(
-            status,
-            outgoing.unique_key,
-            ext.get("msgId", ""),
-            queue.broker_name,
-            int(ext.get("queueId", queue.queue_id)),
-            int(ext.get("queueOffset", -1)),
-            progress.tries,
-            progress.copies_possible,
-            ext.get("recallHandle", ""),
-        )
+        tries, copies = progress.tries, progress.copies_possible
+        result = result_of(answer, status, outgoing.unique_key, queue, tries=tries, copies_possible=copies)
         progress.copies_possible += status is not SendStatus.SEND_OK
         return result
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from rmqha.client.producers.outgoing import OutgoingMessage
+from rmqha.client.route import MessageQueue
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import RmqhaError
+from rmqha.wire.command import Command
 
 
 class SendStatus(IntEnum):
@@ -27,6 +29,8 @@ STATUS_OF_CODE = {
     int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
     int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
 }
+NOTHING_WRITTEN = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST))
+"""Answers of a broker that has not stored the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,24 @@ class SendResult:
     def duplicate_possible(self) -> bool:
         """True if the log may hold the message more than once."""
         return self.copies_possible > 0
+
+
+def result_of(
+    answer: Command, status: SendStatus, unique_key: str, queue: MessageQueue, *, tries: int, copies_possible: int
+) -> SendResult:
+    """The result that the answer to a send to `queue` tells."""
+    ext = answer.ext
+    return SendResult(
+        status,
+        unique_key,
+        ext.get("msgId", ""),
+        queue.broker_name,
+        int(ext.get("queueId", queue.queue_id)),
+        int(ext.get("queueOffset", -1)),
+        tries,
+        copies_possible,
+        ext.get("recallHandle", ""),
+    )
 
 
 @dataclass(slots=True)

@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rmqha.client.admin import Admin
 from rmqha.client.consumers.message import Message
 from rmqha.client.consumers.offsets import answered_offset
+from rmqha.client.producers.one_by_one import Unsent, send_one_by_one
 from rmqha.client.producers.outgoing import OutgoingMessage
+from rmqha.host.access.process_security import NO_SECURITY, ambient
+from rmqha.host.asking.shell import ask_by
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, UsageError
 from rmqha.model.message import DLQ_PREFIX, PROPERTY_ORIGIN_MESSAGE_ID, PROPERTY_RETRY_TOPIC, RETRY_PREFIX
@@ -65,6 +69,13 @@ class DeadLetterQueue:
 
 def send_all(namesrv: str, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
     """Send them, each until it is acknowledged. Raises as `Producer.send`."""
+    results: list[SendResult] = []
+    unsent = Unsent(list(messages))
+    if messages and ambient.get() is NO_SECURITY:
+        one_by_one = partial(send_one_by_one, require_ok=True)
+        unsent = ask_by(one_by_one, namesrv, RESEND_GROUP, messages, SEND_TIMEOUT_MS, results.append)
+    if not unsent.messages:
+        return results
     import trio
 
     from rmqha.client.producers.producer import Producer
@@ -73,10 +84,11 @@ def send_all(namesrv: str, messages: Sequence[OutgoingMessage]) -> list[SendResu
         async with Producer(namesrv, RESEND_GROUP) as producer:
             return [
                 await producer.send_message(message, timeout_ms=SEND_TIMEOUT_MS, require_ok=True)
-                for message in messages
+                for message in unsent.messages
             ]
 
-    return trio.run(run)
+    first, *others = trio.run(run)
+    return [*results, unsent.whole(first), *others]
 
 
 async def groups_with_dead_letters(admin: Admin) -> list[str]:

@@ -10,7 +10,6 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from rmqha.cli.local import broker as module
 from rmqha.cli.main import cli
 from rmqha.host.surroundings import Surroundings
 
@@ -26,8 +25,8 @@ def test_the_garbage_collector_walks_through_no_loaded_state(tmp_path: Path, mon
         await wait_all_tasks_blocked()
         happened.append("ended")
 
-    monkeypatch.setattr(module, "run_broker", loads)
-    monkeypatch.setattr(module, "spare_loaded_state", lambda: happened.append("spared"))
+    monkeypatch.setattr("rmqha.broker.server.run_broker", loads)
+    monkeypatch.setattr("rmqha.host.process.spare_loaded_state", lambda: happened.append("spared"))
     monkeypatch.setattr(Surroundings, "run", lambda self, serve: trio.run(serve, trio.Event()))
     path = tmp_path / "node.conf"
     path.write_text(f"brokerName=broker-a\nlistenPort=20911\nstorePathRootDir={tmp_path}\n")

@@ -17,6 +17,7 @@ from rmqha.model.code import ResponseCode
 from rmqha.model.offset import PhyOffset, QueueOffset
 from tests.client.consumers.test_consumer import fill
 from tests.client.fake import FakeCluster
+from tests.support.command import loaded_by
 from tests.support.patience import HANG_S
 
 
@@ -173,3 +174,22 @@ def test_wrong_calls_are_one_sentence(capsys: pytest.CaptureFixture[str], args: 
     output = capsys.readouterr()
     assert (caught.value.code, output.out) == (2, "")
     assert output.err.startswith(f"rmqha: {sentence}") and output.err.count("\n") == 1
+
+
+async def test_what_lies_there_is_shown_without_an_event_loop() -> None:
+    async with FakeCluster() as fake:
+        fill(fake.group, [f"{number:02}" for number in range(10)])
+        arguments = ["receive", "--namesrv", fake.namesrv, "--topic", "T", "--max", "4", "-o", "json"]
+        loaded, told = await trio.to_thread.run_sync(loaded_by, arguments)
+        assert len({json.loads(line)["body"] for line in told.splitlines()}) == 4
+        assert loaded & {"trio", "ssl", "rich"} == set()
+
+
+async def test_what_comes_later_follows_what_was_there() -> None:
+    """The one is read before there is a consumer, the other by it: each message once."""
+    async with FakeCluster() as fake:
+        fill(fake.group, [f"{number:03}" for number in range(100)], queue_count=1)
+        done = await run(fake, "--topic", "T", "--idle", "0.5", "-o", "json", "--max", "70")
+        assert [json.loads(line)["body"] for line in done.stdout.splitlines()] == [f"{n:03}" for n in range(70)]
+        done = await run(fake, "--topic", "T", "--queue", "g-a:0", "--offset", "20", "--idle", "0.5", "-o", "json")
+        assert [json.loads(line)["body"] for line in done.stdout.splitlines()] == [f"{n:03}" for n in range(20, 100)]

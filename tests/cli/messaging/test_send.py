@@ -18,6 +18,7 @@ import trio
 from rmqha.cli.main import main
 from rmqha.cli.messaging import send_input
 from tests.client.fake import Do, FakeCluster, InTurn
+from tests.support.command import loaded_by
 from tests.support.patience import HANG_S
 
 WELL = b'{"id": 1, "kind": "a", "name": "one"}\n{"id": 2, "kind": "b", "name": "two"}\n'
@@ -223,3 +224,30 @@ async def test_an_interrupt_ends_it_with_a_summary() -> None:
         result = json.loads(output)
         assert result["acknowledged"] in (1, 2) and result["failed"] == 0
         assert result["not_sent"] == 3 - result["acknowledged"]
+
+
+async def test_a_few_messages_need_no_event_loop() -> None:
+    async with FakeCluster() as fake:
+        arguments = ["send", "--namesrv", fake.namesrv, "--topic", "T", "-o", "json", "one", "two", "three"]
+        loaded, told = await trio.to_thread.run_sync(loaded_by, arguments)
+        assert json.loads(told)["acknowledged"] == 3
+        assert sorted(item.body for item in fake.stored) == [b"one", b"three", b"two"]
+        assert len({item.properties["UNIQ_KEY"] for item in fake.stored}) == 3
+        assert loaded & {"trio", "ssl", "rich"} == set()
+
+
+@pytest.mark.parametrize(("first", "copies"), [(Do.CLOSE_AFTER, 1), ((2, False), 0)])
+async def test_what_the_first_try_does_not_settle_is_tried_again_with_its_id(
+    first: Do | tuple[int, bool], copies: int, tmp_path: Path
+) -> None:
+    """Answer 2: busy, nothing was stored."""
+    acked = tmp_path / "acked"
+    async with FakeCluster() as fake:
+        fake.group.master.script = InTurn(Do.STORE, first)
+        done = await run(fake, "--topic", "T", "--acked", str(acked), "-o", "json", "one", "two", "three")
+        result = json.loads(done.stdout)
+        assert (done.returncode, result["acknowledged"], result["retried"]) == (0, 3, 1)
+        assert result["duplicates_possible"] == copies == len(fake.stored) - 3
+        lines = {line["line"]: line for line in map(json.loads, acked.read_text().splitlines())}
+        assert [lines[number]["tries"] for number in (1, 2, 3)] == [1, 2, 1]
+        assert {item.properties["UNIQ_KEY"] for item in fake.stored} == {line["msgId"] for line in lines.values()}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,6 +17,7 @@ import trio
 from rmqha.drill.audit import audit
 from rmqha.drill.traffic import DrillTraffic
 from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.ops.local.preflight import free_ports
 from rmqha.store.log.record import decode
 from tests.process.cluster import LocalCluster
 from tests.support.patience import HANG_S
@@ -151,6 +154,43 @@ def test_a_learner_copies_serves_reads_and_is_not_elected(tmp_path: Path) -> Non
         assert state["confirmOffset"] == state["dispatchedOffset"] > 0, "what it has is committed and in its queues"
         log = next(iter(sorted((cluster.directory / "broker-a-3" / "store" / "commitlog").iterdir()))).read_bytes()
         assert decode(memoryview(log), 0).topic == "lines"
+    finally:
+        cluster.down()
+
+
+@pytest.mark.chaos
+def test_a_replica_that_its_machine_has_started_joins_from_anywhere(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, replicas=2)
+    machine = tmp_path / "machine"
+    machine.mkdir()
+    try:
+        assert cluster.up().returncode == 0
+        state = ClusterState.require(cluster.directory)
+        port = free_ports(4) + 2
+        keys = state.properties("broker-a-2") | {
+            "listenPort": str(port), "haListenPort": str(port + 1), "storePathRootDir": f"{machine}/store",
+            "logFile": f"{machine}/log", "brokerId": "3",
+        }  # fmt: skip
+        file = machine / "broker.conf"
+        file.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+        elsewhere = ("--namesrv", cluster.namesrv)
+        refused = cluster.rmqha("join", "broker-a-3", *elsewhere)
+        assert refused.returncode == 2 and "broker-a-3" in refused.stderr
+        command = [sys.executable, "-m", "rmqha.cli.main", "broker", "-c", str(file)]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            try:
+                deadline = time.monotonic() + HANG_S
+                while True:
+                    joined = cluster.rmqha("join", "broker-a-3", *elsewhere, "-o", "json")
+                    if joined.returncode != 2 or time.monotonic() > deadline:
+                        break
+                assert joined.returncode == 0, joined.stderr
+                told = json.loads(joined.stdout)
+                assert (told["node"], told["totalReplicas"], told["pid"]) == ("broker-a-3", 3, None)
+                view = json.loads(cluster.rmqha("explain", "broker-a", "-o", "json").stdout)
+                assert [item["inSyncStateSet"] for item in view["replicas"]] == [True] * 3
+            finally:
+                process.kill()
     finally:
         cluster.down()
 

@@ -1,0 +1,87 @@
+"""Messages that lie in a topic already, shown before a consumer is there: it needs an event loop, which costs more than
+all the rest of a short command. Control plane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rmqha.client.admin import Admin
+from rmqha.client.consumers.part import Part, first_offset_request
+from rmqha.client.route import MessageQueue
+from rmqha.model.code import PERM_READ
+from rmqha.model.error import RmqhaError
+from rmqha.model.offset import MASTER_ID
+from rmqha.wire.command import Command
+
+if TYPE_CHECKING:
+    from rmqha.client.consumers.message import Message
+
+
+@dataclass(slots=True)
+class ShownMessages:
+    """Messages that were shown: how many, and where each queue goes on."""
+
+    count: int = 0
+    offsets: dict[MessageQueue, int] = field(default_factory=dict)
+
+
+async def first_look(
+    namesrv: str, group: str, topic: str, part: Part, limit: int | None, show: Callable[[Message], None]
+) -> ShownMessages:
+    """Show the first messages of each queue, `limit` at most, from where `part` begins, else from the first.
+
+    What cannot be asked is left to the consumer, which asks again and says why."""
+    seen = ShownMessages()
+    async with Admin(namesrv) as admin:
+        try:
+            for queue, address in _queues(topic, await admin.route(topic), part):
+                await _show_queue(admin, queue, address, group, part, limit, show, seen)
+                if seen.count == limit:
+                    break
+        except RmqhaError:
+            return seen
+    return seen
+
+
+def _queues(topic: str, route: dict[str, Any], part: Part) -> Iterator[tuple[MessageQueue, str]]:
+    """Queues to read, each with the address of its master."""
+    for name, data in sorted(route["queues"].items()):
+        address = route["brokers"].get(name, {}).get(MASTER_ID)
+        if address is None or not data["perm"] & PERM_READ:
+            continue
+        for queue_id in range(data["read"]):
+            queue = MessageQueue(topic, name, queue_id)
+            if part.queue in (None, queue):
+                yield queue, address
+
+
+async def _show_queue(
+    admin: Admin,
+    queue: MessageQueue,
+    address: str,
+    group: str,
+    part: Part,
+    limit: int | None,
+    show: Callable[[Message], None],
+    seen: ShownMessages,
+) -> None:
+    offset = part.offset
+    if offset is None:
+        code, more = first_offset_request(part)
+        ext = {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker_name, **more}
+        text = (await admin.ask(address, Command(code, {"consumerGroup": group, **ext}))).ext.get("offset", "")
+        if not text.isdigit():
+            return
+        offset = int(text)
+    messages, following = await admin.read_queue(
+        address, queue.broker_name, queue.topic, queue.queue_id, offset, group=group
+    )
+    for message in messages:
+        if seen.count == limit:
+            return
+        show(message)
+        seen.count += 1
+        seen.offsets[queue] = message.queue_offset + 1
+    seen.offsets[queue] = following

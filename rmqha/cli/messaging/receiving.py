@@ -1,0 +1,54 @@
+"""Messages of a topic as they come, through failovers, until somebody has seen enough. Control plane."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import trio
+
+from rmqha.client.consumers.consumer import Consumer
+from rmqha.client.consumers.message import Message
+from rmqha.model.code import ResponseCode
+from rmqha.model.error import RemoteError, UsageError
+
+
+async def receive_all(
+    consumer: Consumer,
+    topic: str,
+    limit: int | None,
+    idle_s: float | None,
+    show: Callable[[Message], None],
+    refusals: list[RemoteError],
+) -> int:
+    """Print until the limit, the silence, a signal or a refusal, which `refusals` takes; the number of messages."""
+    count = 0
+    try:
+        async with consumer, trio.open_nursery() as nursery:
+            nursery.start_soon(_stop_on_signal, nursery.cancel_scope)
+            nursery.start_soon(_stop_on_refusal, consumer, nursery.cancel_scope, refusals)
+            while limit is None or count < limit:
+                message = None
+                with trio.move_on_after(float("inf") if idle_s is None else idle_s):
+                    message = await consumer.receive()
+                if message is None:
+                    break
+                show(message)
+                count += 1
+            nursery.cancel_scope.cancel()
+    except RemoteError as error:
+        if error.code == ResponseCode.TOPIC_NOT_EXIST:
+            raise UsageError(f"topic {topic} does not exist") from None
+        raise
+    return count
+
+
+async def _stop_on_refusal(consumer: Consumer, scope: trio.CancelScope, refusals: list[RemoteError]) -> None:
+    refusals.append(await consumer.refused())
+    scope.cancel()
+
+
+async def _stop_on_signal(scope: trio.CancelScope) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for _ in signals:
+            scope.cancel()

@@ -1,0 +1,102 @@
+"""A few messages sent one after the other over any client, before a producer is there: a producer needs an event loop,
+which costs more than all the rest of a short command. Control plane."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+
+from rmqha.client.compression import compression
+from rmqha.client.producers.outgoing import Outgoing, OutgoingMessage, check_message
+from rmqha.client.producers.result import NOTHING_WRITTEN, STATUS_OF_CODE, SendResult, SendStatus, result_of
+from rmqha.client.route import NameServers, TopicRoute, name_servers, parse_route
+from rmqha.host.asking.shell import Caller, open_client
+from rmqha.host.clock import local_month_ms
+from rmqha.model.code import RequestCode
+from rmqha.model.error import NotSentError, RmqhaError
+from rmqha.model.identity import parse_address
+from rmqha.model.message import UniqueKeys
+
+FEW = 16
+"""Count of messages up to which an attempt without a producer, which sends many at once, is worth it."""
+ANSWER_MS = 3_000
+
+
+@dataclass(slots=True)
+class Unsent:
+    """Messages that a producer has to send, the first of which has been tried `tries` times without an
+    acknowledgement."""
+
+    messages: list[OutgoingMessage]
+    tries: int = 0
+    copies_possible: int = 0
+
+    def whole(self, result: SendResult) -> SendResult:
+        """The result of the first one, with the tries that were before."""
+        copies = result.copies_possible + self.copies_possible
+        return replace(result, tries=result.tries + self.tries, copies_possible=copies)
+
+
+async def send_one_by_one(
+    namesrv: str,
+    group: str,
+    messages: Sequence[OutgoingMessage],
+    timeout_ms: int,
+    on_result: Callable[[SendResult], None],
+    *,
+    require_ok: bool,
+) -> Unsent:
+    """Send one after the other, each once. The first that is not acknowledged, with the id it was sent with, and those
+    behind it are left; so is what has to wait for a queue of its own. Raises UsageError for what no broker takes."""
+    async with open_client() as client:
+        try:
+            route = await _route(client, namesrv, messages[0].topic)
+        except RmqhaError:
+            return Unsent(list(messages))  # a producer asks again, and says why
+        queues = route.write_queues()
+        keys = UniqueKeys(_local_host(namesrv), os.getpid(), secrets.randbits(32), local_month_ms)
+        for at, message in enumerate(messages):
+            check_message(message)
+            queue = queues[(at + 1) % len(queues)] if queues else None
+            master = route.master(queue.broker_name) if queue is not None else None
+            if queue is None or master is None or message.lane is not None or message.topic != route.topic:
+                return Unsent(list(messages[at:]))
+            now_ms = time.time_ns() // 1_000_000
+            known = replace(message, unique_key=message.unique_key or keys.make(now_ms))
+            code = RequestCode.SEND_MESSAGE_V2
+            outgoing = Outgoing(code, group, known, known.unique_key, now_ms, compression("zlib"))
+            unsent = Unsent([known, *messages[at + 1 :]], tries=1)
+            try:
+                answer = await client.call(master, outgoing.request(queue), min(timeout_ms, ANSWER_MS))
+            except RmqhaError as error:
+                unsent.copies_possible = int(not isinstance(error, NotSentError))
+                return unsent
+            status = STATUS_OF_CODE.get(answer.code)
+            if status is None or (require_ok and status is not SendStatus.SEND_OK):
+                unsent.copies_possible = int(answer.code not in NOTHING_WRITTEN)
+                return unsent
+            on_result(result_of(answer, status, outgoing.unique_key, queue, tries=1, copies_possible=0))
+    return Unsent([])
+
+
+async def _route(client: Caller, namesrv: str, topic: str) -> TopicRoute:
+    ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
+    _, body = await NameServers(client, namesrv).ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
+    return parse_route(topic, body)
+
+
+def _local_host(namesrv: str) -> bytes:
+    """The address of this machine towards the name server, as ids of messages carry it. Nothing is sent."""
+    host, port = parse_address(name_servers(namesrv)[0])
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(place)
+            return ip_address(probe.getsockname()[0]).packed
+    except OSError:
+        return ip_address("127.0.0.1").packed
