@@ -124,12 +124,6 @@ def find_cluster(namesrv: str | None, controller: str | None, directory: Path | 
     return ask_by(find_remote, name_servers, controllers)
 
 
-def announce(state: ClusterState) -> None:
-    """Name the cluster that a command is about to change, if it is none of this folder."""
-    if state.is_remote:
-        click.echo(f"cluster {state.name}, {state.where}", err=True)
-
-
 def cluster_options(command: F) -> F:
     """`--namesrv`, `--controller`, `--directory`: the command gets `state: ClusterState`."""
 
@@ -137,7 +131,7 @@ def cluster_options(command: F) -> F:
     def found(*args: Any, namesrv: str | None, controller: str | None, directory: Path | None, **others: Any) -> Any:
         return command(*args, state=find_cluster(namesrv, controller, directory), **others)
 
-    return cast(F, _cluster_options(found))
+    return cast(F, place_options(found))
 
 
 def cluster_or_none_options(command: F) -> F:
@@ -152,10 +146,11 @@ def cluster_or_none_options(command: F) -> F:
         state = find_cluster(namesrv, controller, directory) if is_elsewhere else ClusterState.find(directory)
         return command(*args, state=state, **others)
 
-    return cast(F, _cluster_options(found))
+    return cast(F, place_options(found))
 
 
-def _cluster_options(command: Any) -> Any:
+def place_options(command: Any) -> Any:
+    """`--namesrv`, `--controller`, `--directory`, as they are given."""
     made: Any = directory_option(command)
     made = click.option("--controller", metavar="HOST:PORT", help="Controllers of a cluster elsewhere, joined by ';'.")(
         made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from rmqha.cli.acting import acting_options
 from rmqha.cli.local.members import (
     ask_group,
     broker_node,
@@ -14,7 +15,7 @@ from rmqha.cli.local.members import (
     tell,
     wait_group,
 )
-from rmqha.cli.options import announce, cluster_options, complete_node, echo_json, output_option
+from rmqha.cli.options import complete_node, echo_json, output_option
 from rmqha.host.asking.shell import ask_by, open_client
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UsageError
@@ -28,7 +29,7 @@ SETTLE_S = 5.0
 @click.argument("node", shell_complete=complete_node)
 @click.option("--undo", is_flag=True, help="Put a drained replica back.")
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="Seconds.")
-@cluster_options
+@acting_options
 @output_option
 def drain(node: str, undo: bool, timeout: float, state: ClusterState, output: str) -> None:
     """Take NODE out of the SyncStateSet of its group and keep it out, until `drain --undo`.
@@ -36,7 +37,6 @@ def drain(node: str, undo: bool, timeout: float, state: ClusterState, output: st
     A master hands over first. The replica goes on copying and may be stopped at any time. Refused if too few would
     remain to acknowledge a send.
     """
-    announce(state)
     view = ask_by(_drain, state, node, undo, timeout)
     if undo:
         sentence = f"{node} takes part again: {redundancy(view, broker_node(state, node).group)}"

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
+from rmqha.cli.acting import acting_options
 from rmqha.cli.local.members import ask_group, node_of, replica_label
-from rmqha.cli.options import announce, cluster_options, complete_group, complete_node, echo_json, output_option
+from rmqha.cli.options import complete_group, complete_node, echo_json, output_option
 from rmqha.ha.stream.alignment import consistent_point
 from rmqha.host.asking.shell import ask_by, open_client
 from rmqha.model.code import RequestCode
@@ -36,7 +37,7 @@ ELECT_TIMEOUT_MS = 5000
 @click.option("--preferred", is_flag=True, help="The replica that the group prefers: lowest priority, then lowest id.")
 @click.option("--unclean", is_flag=True, help="Elect a replica outside the SyncStateSet: may lose messages.")
 @click.option("--yes", is_flag=True, help="Accept the loss that --unclean shows.")
-@cluster_options
+@acting_options
 @output_option
 def elect(
     group: str,
@@ -48,7 +49,6 @@ def elect(
     output: str,
 ) -> None:
     """Make another replica of GROUP its master."""
-    announce(state)
     if group not in state.groups:
         raise UsageError(f"there is no group {group}; the cluster {state.name} has {', '.join(state.groups)}")
     if preferred and target is not None:

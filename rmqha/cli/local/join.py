@@ -10,9 +10,10 @@ from typing import Any
 
 import click
 
+from rmqha.cli.acting import acting_options
 from rmqha.cli.local.launch import last_words, launch
 from rmqha.cli.local.members import POLL_S, ask_group, broker_node, counted, redundancy, replica_at, resize, tell
-from rmqha.cli.options import announce, cluster_options, echo_json, output_option
+from rmqha.cli.options import echo_json, output_option
 from rmqha.host.access.shared_secret import make_secret_file
 from rmqha.host.asking.shell import Caller, ask_by, open_client, sleep, within
 from rmqha.host.disk import make_directories
@@ -32,7 +33,7 @@ RESIZE_TIMEOUT_S = 15.0
 @click.argument("node")
 @click.option("--learner", is_flag=True, help="As an async learner: copies and serves reads, never in the set.")
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=3600.0, show_default=True, help="Seconds.")
-@cluster_options
+@acting_options
 @output_option
 def join(node: str, learner: bool, timeout: float, state: ClusterState, output: str) -> None:
     """Start NODE, a new replica of a running group, wait until it is in the SyncStateSet, then raise totalReplicas.
@@ -40,9 +41,8 @@ def join(node: str, learner: bool, timeout: float, state: ClusterState, output: 
     The node gets the next number of its group. A node that was drained takes part again. Ctrl-C leaves the replica
     copying; the same command goes on from there.
 
-    Of a cluster elsewhere NODE has been started on its machine, by `rmqha broker -c FILE` with the names of its group.
+    Of a cluster elsewhere NODE has been started on its machine, by `rmqha broker -c FILE`; FILE has the new totalReplicas.
     """
-    announce(state)
     if state.is_remote:
         if learner:
             raise UsageError(

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import click
 
+from rmqha.cli.acting import acting_options
 from rmqha.cli.local.members import ask_group, broker_node, node_of, redundancy, replica_at, tell, wait_group
-from rmqha.cli.options import announce, cluster_options, complete_node, echo_json, output_option
+from rmqha.cli.options import cluster_options, complete_node, echo_json, output_option
 from rmqha.host.asking.shell import ask_by, open_client
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UsageError
@@ -30,14 +31,13 @@ def maintenance() -> None:
 @maintenance.command(epilog="Example: rmqha maintenance on broker-a-1")
 @click.argument("node", shell_complete=complete_node)
 @timeout_option
-@cluster_options
+@acting_options
 @output_option
 def on(node: str, timeout: float, state: ClusterState, output: str) -> None:
     """Put NODE into maintenance, over restarts of it and of the controllers, until `maintenance off`.
 
     A master hands over first. Exit code: 0 others lead, 1 it leads on because nobody else can, 2 could not ask.
     """
-    announce(state)
     view = ask_by(switch, state, node, True, timeout)
     group, replica = broker_node(state, node).group, _replica(state, view, node)
     if replica.is_master:
@@ -51,11 +51,10 @@ def on(node: str, timeout: float, state: ClusterState, output: str) -> None:
 @maintenance.command(epilog="Example: rmqha maintenance off broker-a-1")
 @click.argument("node", shell_complete=complete_node)
 @timeout_option
-@cluster_options
+@acting_options
 @output_option
 def off(node: str, timeout: float, state: ClusterState, output: str) -> None:
     """End the maintenance of NODE: it may lead again, and its absence is an alarm."""
-    announce(state)
     view = ask_by(switch, state, node, False, timeout)
     where = "in the SyncStateSet" if _replica(state, view, node).in_sync_state_set else "not in the SyncStateSet"
     _tell(state, view, node, f"{node} is not in maintenance any more, {where}", output)

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from rmqha.cli.acting import acting_cluster
 from rmqha.cli.local.launch import launch, wait_well
 from rmqha.cli.options import cluster_options, complete_node, directory_option, echo_json, output_option
 from rmqha.host.asking.shell import ask_by, open_client, sleep
@@ -45,7 +46,7 @@ def running(state: ClusterState, name: str) -> Process:
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=DRAIN_TIMEOUT_S, show_default=True, help="Seconds.")
 def down(directory: Path | None, timeout: float) -> None:
     """Stop every node: brokers first, then controllers and name servers."""
-    state = ClusterState.require(directory)
+    state = acting_cluster(directory)
     with state.locked():
         alive = [node for node in state.nodes.values() if node.alive]
         if not alive:
@@ -72,7 +73,7 @@ def _stop(nodes: list[NodeRecord], timeout_s: float) -> list[str]:
 @output_option
 def start(node: str, directory: Path | None, timeout: float, output: str) -> None:
     """Start a node again and wait until it is well: a broker back in the SyncStateSet of its group."""
-    state = ClusterState.require(directory)
+    state = acting_cluster(directory)
     with state.locked():
         record = state.node(node)
         if record.alive:
@@ -111,7 +112,7 @@ def started_story(view: ClusterView, name: str) -> dict[str, Any]:
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=DRAIN_TIMEOUT_S, show_default=True, help="Seconds.")
 def stop(node: str, directory: Path | None, timeout: float) -> None:
     """Stop a node in order (SIGTERM): a master hands over first."""
-    state = ClusterState.require(directory)
+    state = acting_cluster(directory)
     process = running(state, node)
     if stop_all([process], timeout):
         raise RmqhaError(f"{node} did not stop within {timeout:g} s and had to be killed; see rmqha logs {node}")
@@ -124,7 +125,7 @@ def stop(node: str, directory: Path | None, timeout: float) -> None:
 @output_option
 def kill(node: str, directory: Path | None, output: str) -> None:
     """Kill a node (SIGKILL), as a crash would."""
-    state = ClusterState.require(directory)
+    state = acting_cluster(directory)
     process = running(state, node)
     killed_at_ms = time.time_ns() // 1_000_000
     if not send_signal(process, signal.SIGKILL):
@@ -217,7 +218,7 @@ def purge(directory: Path | None, yes: bool) -> None:
     Links inside are removed, never followed."""
     from rmqha.ops.local.cluster_file import SECRET_FILE
 
-    state = ClusterState.require(directory)
+    state = acting_cluster(directory)
     with state.locked():
         alive = [node.name for node in state.nodes.values() if node.alive]
         if alive:

@@ -6,6 +6,7 @@ from functools import partial
 
 import click
 
+from rmqha.cli.acting import acting_options
 from rmqha.cli.local.members import (
     ask_group,
     broker_node,
@@ -17,7 +18,7 @@ from rmqha.cli.local.members import (
     wait_group,
 )
 from rmqha.cli.local.nodes import DRAIN_TIMEOUT_S
-from rmqha.cli.options import announce, cluster_options, complete_node, echo_json, output_option
+from rmqha.cli.options import complete_node, echo_json, output_option
 from rmqha.host.asking.shell import ask_by, beside, open_client
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UsageError
@@ -29,14 +30,13 @@ from rmqha.wire.state.controller_state import ExplainedGroup, ExplainedReplica
 @click.command(epilog="Example: rmqha drain broker-a-3 && rmqha remove broker-a-3")
 @click.argument("node", shell_complete=complete_node)
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="Seconds.")
-@cluster_options
+@acting_options
 @output_option
 def remove(node: str, timeout: float, state: ClusterState, output: str) -> None:
     """Stop counting NODE: stop it, clean it from the controllers, lower totalReplicas.
 
     It must be drained, or dead and out of the SyncStateSet. Its directory stays.
     """
-    announce(state)
     record = broker_node(state, node)
     sentence = f"{node} is no replica of {record.group} any more"
     if state.is_remote:

@@ -169,7 +169,7 @@ def test_a_replica_that_its_machine_has_started_joins_from_anywhere(tmp_path: Pa
         port = free_ports(4) + 2
         keys = state.properties("broker-a-2") | {
             "listenPort": str(port), "haListenPort": str(port + 1), "storePathRootDir": f"{machine}/store",
-            "logFile": f"{machine}/log", "brokerId": "3",
+            "logFile": f"{machine}/log", "brokerId": "3", "totalReplicas": "3",
         }  # fmt: skip
         file = machine / "broker.conf"
         file.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
