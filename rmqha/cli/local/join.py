@@ -41,7 +41,7 @@ def join(node: str, learner: bool, timeout: float, state: ClusterState, output: 
     The node gets the next number of its group. A node that was drained takes part again. Ctrl-C leaves the replica
     copying; the same command goes on from there.
 
-    Of a cluster elsewhere NODE has been started on its machine, by `rmqha broker -c FILE`; FILE has the new totalReplicas.
+    Of a cluster elsewhere NODE has been started on its machine by `rmqha broker -c FILE`, with the new totalReplicas.
     """
     if state.is_remote:
         if learner:

@@ -33,7 +33,9 @@ def make(name: str, *, runs: bool) -> ClusterState:
     directory.mkdir(parents=True)
     state = ClusterState(directory, name, "cp", "c.toml", {"ns-1": NodeRecord("ns-1", "namesrv", "127.0.0.1:1")})
     if runs:
-        state.record_process("ns-1", Process(os.getpid(), start_stamp(os.getpid())))
+        stamp = start_stamp(os.getpid())
+        assert stamp is not None
+        state.record_process("ns-1", Process(os.getpid(), stamp))
     state.write()
     state.remember_as_last()
     return state
