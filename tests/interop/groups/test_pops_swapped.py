@@ -40,6 +40,7 @@ def asked(node: Node, command: Command) -> Command | None:
 @dataclass
 class Pops:
     store: Path
+    invisible_ms: int = INVISIBLE_MS
     apaches_ms: tuple[int, int] = (0, 0)
     """Wall clock of the start and the end of the time in which Apache's broker has the store."""
     history: list[str] = field(default_factory=list)
@@ -72,7 +73,7 @@ class Pops:
 
     def pop(self, node: Node) -> list[Popped]:
         """Once. Nothing comes that was acknowledged, or before its time."""
-        command = pop_command(TOPIC, GROUP, invisibleTime=INVISIBLE_MS, pollTime=500, bornTime=_now_ms())
+        command = pop_command(TOPIC, GROUP, invisibleTime=self.invisible_ms, pollTime=500, bornTime=now_ms())
         reply = asked(node, command)
         if reply is None or reply.code != ResponseCode.SUCCESS:
             return []
@@ -80,7 +81,7 @@ class Pops:
         for message in found:
             number, record, receipt = number_of(message), message.record, message.receipt
             self.history.append(
-                f"{number} at {_now_ms()} given by {node.name}: {receipt.kind}/{record.queue_id}/{record.queue_offset},"
+                f"{number} at {now_ms()} given by {node.name}: {receipt.kind}/{record.queue_id}/{record.queue_offset},"
                 f" popped {receipt.pop_ms}, due {receipt.due_ms}"
             )
             if number in self.given and self._is_doubled_by_apaches(self.given[number]):
@@ -104,12 +105,12 @@ class Pops:
         def is_acked() -> bool:
             reply = asked(node, named(RequestCode.ACK_MESSAGE, message, GROUP))
             code = None if reply is None else reply.code
-            self.history.append(f"{number} at {_now_ms()} acknowledged, {node.name} answers {code}")
+            self.history.append(f"{number} at {now_ms()} acknowledged, {node.name} answers {code}")
             return reply is not None and reply.code == ResponseCode.SUCCESS
 
         until("it takes acknowledgements", is_acked, TIMEOUT_S, node.running)
         self.acked.add(number)
-        if number >= self.clean_from and _now_ms() < message.receipt.due_ms - 2000:  # later it may be coming again
+        if number >= self.clean_from and now_ms() < message.receipt.due_ms - 2000:  # later it may be coming again
             self.sure.add(number)
 
     def in_doubt(self) -> None:
@@ -132,7 +133,7 @@ class Pops:
         for row in of_log(self.store, REVIVE_TOPIC).values():
             stored.setdefault(row["properties"].get("UNIQ_KEY", ""), []).append(row["storeTimestamp"])
         return any(
-            len(stored.get(key, [])) > 1 and began_ms <= max(stored[key]) <= (ended_ms or _now_ms()) for key in keys
+            len(stored.get(key, [])) > 1 and began_ms <= max(stored[key]) <= (ended_ms or now_ms()) for key in keys
         )
 
     def _of(self, number: int) -> str:
@@ -169,7 +170,7 @@ def keeps_what_is_popped(apaches: Node) -> None:
 
     def is_committed() -> bool:
         asked(
-            apaches, pop_command(TOPIC, "Probe", maxMsgNums=1, invisibleTime=600_000, pollTime=500, bornTime=_now_ms())
+            apaches, pop_command(TOPIC, "Probe", maxMsgNums=1, invisibleTime=600_000, pollTime=500, bornTime=now_ms())
         )
         ext = {"consumerGroup": "Probe", "topic": TOPIC, "queueId": "0"}
         reply = call(apaches.address, RequestCode.QUERY_CONSUMER_OFFSET, ext)
@@ -182,7 +183,7 @@ def number_of(message: Popped) -> int:
     return int(decode_properties(message.record.properties)["n"])
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
@@ -204,7 +205,7 @@ def go_on(lab: Lab, ours: Node, apaches: Node, pops: Pops, end: str) -> None:
         if end == "kill":
             pops.in_doubt()
         if node is apaches:
-            pops.apaches_ms = _now_ms(), 0
+            pops.apaches_ms = now_ms(), 0
         lab.run(node)
         is_master(lab, node)
         pops.send(node)  # before: Apache's broker answers acknowledgements well that its store does not take yet
@@ -228,7 +229,7 @@ def go_on(lab: Lab, ours: Node, apaches: Node, pops: Pops, end: str) -> None:
         else:
             assert node.running.stop() in (0, 143)
         if node is apaches:
-            pops.apaches_ms = pops.apaches_ms[0], _now_ms()
+            pops.apaches_ms = pops.apaches_ms[0], now_ms()
     lab.run(ours)
     is_master(lab, ours)
 
