@@ -424,7 +424,8 @@ class BrokerGroup:
         found = audit(self.history, self.brokers[0], cp=self.options.cp, ordered=ordered, given_up=self.given_up)
         if self.options.waits:
             served = self._ground.tracer.serving_offsets
-            delivered = delays.verify(self.history, self.brokers[0], served, cp=self.options.cp)
+            trimmed_to = max(broker.store.min_phy_offset for broker in self.brokers)
+            delivered = delays.verify(self.history, self.brokers[0], served, cp=self.options.cp, trimmed_to=trimmed_to)
             self._ground.tracer.event("delays_audited", **delivered._asdict())
         if self.poppers:
             popped = self.popping.verify(self.brokers[0])

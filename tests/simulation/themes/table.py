@@ -486,7 +486,7 @@ def delays(options: Options) -> Options:
 def timers(options: Options) -> Options:
     """Many messages name their time, others wait for their level, under what strikes `delays`; processes also die
     between two writes of their tables, and while copies are on their way: the log stands still then, the tables go on.
-    At the end the wall clocks show the next day."""
+    In some runs disks are full, or fail, for a while. At the end the wall clocks show the next day."""
     return replace(
         delays(options),
         delayed_per_mille=100,
@@ -495,6 +495,7 @@ def timers(options: Options) -> Options:
         kill_broker_per_mille=60,
         stop_per_mille=20 if options.client_count == 2 else 0,
         clock_step_per_mille=80 if options.controller_count == 1 else 0,
+        fail_disk_per_mille=60 if options.sync_flush and options.controller_count == 1 else 0,
     )
 
 

@@ -41,10 +41,21 @@ def missing(brokers: Sequence[BrokerProcess]) -> str:
     return ""
 
 
-def verify(history: History, broker: BrokerProcess, serving_offsets: Sequence[int], *, cp: bool = False) -> Found:
+def verify(
+    history: History,
+    broker: BrokerProcess,
+    serving_offsets: Sequence[int],
+    *,
+    cp: bool = False,
+    trimmed_to: int = 0,
+) -> Found:
     """When nothing waits any more. In CP a recall that was acknowledged is there. `serving_offsets`: where masters'
-    logs ended as they began to serve."""
+    logs ended as they began to serve. `trimmed_to`: what waited below it may have gone with the oldest files of a
+    master whose disk was full."""
     waiting = {*_keys(broker, SCHEDULE_TOPIC), *_keys(broker, TIMER_TOPIC)}
+    if trimmed_to:
+        kept = *_records(broker, SCHEDULE_TOPIC), *_records(broker, TIMER_TOPIC)
+        waiting = {key for key, record in kept if record.phy_offset >= trimmed_to}
     delivered = list(_keys(broker, TOPIC))
     _check_times(broker)
     _check_doubles(broker, sorted(serving_offsets))
@@ -109,6 +120,8 @@ def _check_times(broker: BrokerProcess) -> None:
         delay_ms = find_property(record.properties, PROPERTY_TIMER_DELAY_MS.encode())
         if delay_ms is not None and (key, wheel_ms) in stored_ms:
             due_ms = min(due_ms, stored_ms[key, wheel_ms] + int(delay_ms))
+        elif broker.store.min_phy_offset:
+            due_ms = wheel_ms  # when it came went with the oldest files
         if record.store_timestamp_ms < due_ms:
             raise InvariantError(f"{key} came at {record.store_timestamp_ms}, before its time {due_ms}")
 
