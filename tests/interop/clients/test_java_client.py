@@ -21,7 +21,7 @@ pytestmark = pytest.mark.interop
 MESSAGES = 2000
 KILL_AFTER = MESSAGES // 3
 BODY_BYTES = 128
-PAUSE_MS = 2
+PAUSE_MS = 3
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_producer_goes_to_the_other_group_while_one_is_down(lab: Lab, tmp_path
             assert reply is not None and reply.code == 0
         count = MESSAGES // 2
         victim = cluster.node("broker-a-1")["pid"]  # asked before: on a busy machine that takes longer than the sends
-        producer = lab.client("Produce", "JavaTopic", "0", str(count), str(BODY_BYTES), str(PAUSE_MS * 3))
+        producer = lab.client("Produce", "JavaTopic", "0", str(count), str(BODY_BYTES), str(PAUSE_MS * 2))
         until("a third is sent", lambda: len(acknowledged(producer)) >= count // 3, TIMEOUT_S, producer)
         os.kill(victim, signal.SIGKILL)
         assert len(acknowledged(producer)) < count, "the producer was done before the group was killed"

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.interop
 TOPIC = "ForeignTopic"
 MESSAGES = 1500
 BODY_BYTES = 1000
-PAUSE_MS = 2
+PAUSE_MS = 4
 PATIENT = {"controllerHeartBeatTimeoutMills": "120000"}
 """No broker of a busy machine is taken for dead; one that a controller has never heard is, at once."""
 
@@ -71,7 +71,7 @@ def test_the_death_of_the_leading_controller_deposes_nobody(lab: Lab) -> None:
     whole_set(lab, *nodes)
 
     count = MESSAGES // 2
-    producer = lab.client("Produce", TOPIC, "0", str(count), str(BODY_BYTES), str(PAUSE_MS * 10))
+    producer = lab.client("Produce", TOPIC, "0", str(count), str(BODY_BYTES), str(PAUSE_MS * 5))
     until("the producer is at work", lambda: len(acknowledged(producer)) > count // 10, TIMEOUT_S, producer)
     gone = lab.controller_leader()
     lab.controllers[gone].kill()

@@ -12,12 +12,13 @@ import zstandard
 
 from rmqha.client.consumers.message import decode_messages
 from rmqha.model.code import RequestCode
+from rmqha.wire.command import Command
 from tests.golden.reader import GOLDEN, manifest
 from tests.interop.lab.group import TIMEOUT_S, is_master
 from tests.interop.lab.lab import Lab, Node
 from tests.interop.lab.lines import acknowledged, consumed, digests, places
 from tests.interop.lab.log_rows import check_rows, of_log
-from tests.interop.lab.processes import Process, call, until
+from tests.interop.lab.processes import Process, call, calls, until
 
 pytestmark = pytest.mark.interop
 
@@ -44,28 +45,30 @@ def consume(lab: Lab, topic: str, expected: int) -> Process:
     return consumer
 
 
-def found_by_key(node: Node, key: str, index_type: str = "K") -> set[int]:
-    """Numbers of the messages that the broker gives for a key."""
-    ext = {
-        "topic": TOPIC,
-        "key": key,
-        "maxNum": "64",
-        "beginTimestamp": "0",
-        "endTimestamp": str(2**63 - 1),
-        "indexType": index_type,
-    }
-    reply = call(node.address, RequestCode.QUERY_MESSAGE, ext)
-    found = decode_messages("broker-a", reply.body) if reply is not None and reply.code == 0 else []
-    return {int(message.properties["n"]) for message in found}
+def found_by_keys(node: Node, *keys: str, index_type: str = "K") -> list[set[int]]:
+    """Numbers of the messages that the broker gives for each key."""
+    ext = {"topic": TOPIC, "maxNum": "64", "beginTimestamp": "0", "endTimestamp": str(2**63 - 1)}
+    ext["indexType"] = index_type
+    asked = [Command(RequestCode.QUERY_MESSAGE, ext | {"key": key}) for key in keys]
+    found = [
+        decode_messages("broker-a", reply.body) if reply.code == 0 else [] for reply in calls(node.address, *asked)
+    ]
+    return [{int(message.properties["n"]) for message in messages} for messages in found]
 
 
 def check_index(node: Node, numbers: range) -> None:
     """Each message is found by its key, and its tags are in the index too."""
     last = numbers[-1]
-    until("the index has the last message", lambda: found_by_key(node, f"key{last}") == {last}, TIMEOUT_S, node.running)
-    missing = [number for number in numbers if found_by_key(node, f"key{number}") != {number}]
+    until(
+        "the index has the last message",
+        lambda: found_by_keys(node, f"key{last}") == [{last}],
+        TIMEOUT_S,
+        node.running,
+    )
+    found = found_by_keys(node, *(f"key{number}" for number in numbers))
+    missing = [number for number, given in zip(numbers, found, strict=True) if given != {number}]
     assert not missing, f"{node.name} does not find {missing[:20]} of {len(numbers)} keys"
-    assert last in found_by_key(node, f"tag{last % 3}", "T")
+    assert last in found_by_keys(node, f"tag{last % 3}", index_type="T")[0]
 
 
 QUEUE = {"consumerGroup": f"group-{TOPIC}-{PART}", "topic": TOPIC, "queueId": "0"}

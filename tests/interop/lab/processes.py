@@ -119,15 +119,21 @@ def accepts(address: str) -> bool:
 
 def call(address: str, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> Command | None:
     """One request by our own client; None if nobody answers."""
-
-    async def ask() -> Command:
-        async with RemotingClient() as client:
-            return await client.call(address, Command(code, ext or {}, body), CALL_TIMEOUT_MS)
-
     try:
-        return trio.run(ask)
+        (reply,) = calls(address, Command(code, ext or {}, body))
     except RmqhaError:
         return None
+    return reply
+
+
+def calls(address: str, *commands: Command) -> list[Command]:
+    """The answers to requests that are made one after the other on one connection. Raises RmqhaError."""
+
+    async def ask() -> list[Command]:
+        async with RemotingClient() as client:
+            return [await client.call(address, command, CALL_TIMEOUT_MS) for command in commands]
+
+    return trio.run(ask)
 
 
 def ask_json(address: str, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> dict[str, Any]:
