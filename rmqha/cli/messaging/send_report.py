@@ -34,7 +34,10 @@ class SendReport:
     """Count, lowest line and that line's text, by kind of error."""
     _last_ack_ms: float | None = None
 
-    def note(self, position: int, message: OutgoingMessage, outcome: SendResult | RmqhaError) -> None:
+    def note(
+        self, position: int, message: OutgoingMessage, outcome: SendResult | RmqhaError, *, in_turn: bool = False
+    ) -> None:
+        """`in_turn`: it was sent when the one before was acknowledged, so that the time between is no gap."""
         line = self.lines.pop(position)
         if not isinstance(outcome, SendResult):
             self.failed += 1
@@ -44,7 +47,7 @@ class SendReport:
             self.reasons[kind] = count + 1, min(line, first_line), str(outcome) if line <= first_line else first
             return
         now_ms, wall_ms = time.monotonic() * 1000, time.time_ns() // 1_000_000
-        if self._last_ack_ms is not None and round(now_ms - self._last_ack_ms) > self.longest_gap_ms:
+        if not in_turn and self._last_ack_ms is not None and round(now_ms - self._last_ack_ms) > self.longest_gap_ms:
             self.longest_gap_ms = round(now_ms - self._last_ack_ms)
             self.first_ack_after_gap_at_ms = wall_ms
         self._last_ack_ms = now_ms
@@ -59,7 +62,7 @@ class SendReport:
         item = items[self.handed_over]
         self.lines[self.handed_over] = item.line
         self.handed_over += 1
-        self.note(self.handed_over - 1, item.message, outcome)
+        self.note(self.handed_over - 1, item.message, outcome, in_turn=True)
 
     def finish(self) -> None:
         """A gap that no acknowledgement has ended counts too."""
