@@ -251,7 +251,7 @@ def test_a_stop_that_cannot_write_the_tables_is_not_a_clean_one(
         patches.setattr(config_table, "write", written)
         again = make_broker()
     assert again.store.recovery.last_stop is LastStop.KILLED
-    assert [call.args[1] for call in written.call_args_list] == ["topics"]  # there is no file of groups yet
+    assert [call.args[1] for call in written.call_args_list] == ["topics", "subscriptionGroup"]
 
 
 async def test_long_polling_over_the_wire(tmp_path: Path) -> None:
