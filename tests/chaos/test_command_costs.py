@@ -11,8 +11,8 @@ from tests.chaos.conftest import Tell
 from tests.support.command_cost import GOAL_MS, arguments_of, command_names, first_output_ms, lines, small_cluster
 from tests.support.machine_speed import reference_ms
 
-BOUND_MS = 2.0 * GOAL_MS
-"""A host that others use costs a start more than the work by which its speed is measured."""
+BOUND_MS = 3.0 * GOAL_MS
+"""A start reads hundreds of files, which a busy host slows more than the work by which its speed is measured."""
 
 
 def test_no_command_is_forgotten() -> None:

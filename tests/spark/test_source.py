@@ -385,6 +385,7 @@ def test_the_bundled_java_runs_the_command(golden: Path, tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["n"] == 5
     assert [line[8:] for line in done.stderr.splitlines()] == [
+        "loading pyspark",
         "starting Spark, which takes about 8 s",
         "reading the log",
     ]
