@@ -185,6 +185,8 @@ class PopClient(Popper):
                 delivery.is_unclear = True
                 return
             changed = reply.ext
+            if int(changed["popTime"]) >= delivery.due_ms:
+                delivery.is_unclear = True  # the time was over: it may have come again
             delivery.receipt = delivery.receipt._replace(
                 start_offset=delivery.place.queue_offset,
                 pop_ms=int(changed["popTime"]),
