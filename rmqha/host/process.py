@@ -97,6 +97,15 @@ def run_server(
         os.umask(umask)
 
 
+async def cancel_on_signal(scope: trio.CancelScope) -> None:
+    """Cancel `scope` at SIGINT or SIGTERM, until cancelled itself."""
+    import trio
+
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for _ in signals:
+            scope.cancel()
+
+
 async def _supervise(
     serve: Callable[[trio.Event], Awaitable[None]],
     on_hangup: Callable[[], None],

@@ -9,7 +9,7 @@ from rmqha.broker.tables import config_table
 from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
 from rmqha.broker.tables.table_file import ROWS, PendingTableWrite, TableFile
 from rmqha.broker.tables.table_version import Lineage, TableVersion
-from rmqha.broker.tables.topics import MAX_QUEUE_COUNT, MAX_TOPIC_LENGTH, NAME
+from rmqha.broker.tables.topics import MAX_QUEUE_COUNT, MAX_TOPIC_LENGTH, name_fault
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.message import RETRY_PREFIX
 from rmqha.model.quota import TokenBucket
@@ -63,13 +63,7 @@ def default_group(name: str) -> dict[str, Any]:
 
 def group_name_fault(name: str) -> str:
     """The reason why `name` cannot be a consumer group, in RocketMQ's words; "" if it can."""
-    if not name.strip():
-        return "The specified group is blank."
-    if not NAME.fullmatch(name):
-        return f"The specified group: {name}, contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
-    if len(name) > MAX_GROUP_LENGTH:
-        return f"The specified group: {name}, is longer than group max length: {MAX_GROUP_LENGTH}"
-    return ""
+    return name_fault("group", name, MAX_GROUP_LENGTH)
 
 
 def settings_fault(group: Mapping[str, Any]) -> str:

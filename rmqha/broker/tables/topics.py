@@ -87,15 +87,20 @@ def is_broker_only(name: str) -> bool:
     return name in BROKER_ONLY_TOPICS or name.startswith(REVIVE_TOPIC_PREFIX)
 
 
+def name_fault(kind: str, name: str, max_length: int) -> str:
+    """The reason why `name` cannot be a topic or a group, which `kind` says, in RocketMQ's words; "" if it can."""
+    if not name.strip():
+        return f"The specified {kind} is blank."
+    if not NAME.fullmatch(name):
+        return f"The specified {kind}: {name}, contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if len(name) > max_length:
+        return f"The specified {kind}: {name}, is longer than {kind} max length: {max_length}"
+    return ""
+
+
 def topic_name_fault(name: str) -> str:
     """The reason why `name` cannot be a topic, in RocketMQ's words; "" if it can."""
-    if not name.strip():
-        return "The specified topic is blank."
-    if not NAME.fullmatch(name):
-        return f"The specified topic: {name}, contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
-    if len(name) > MAX_TOPIC_LENGTH:
-        return f"The specified topic: {name}, is longer than topic max length: {MAX_TOPIC_LENGTH}"
-    return ""
+    return name_fault("topic", name, MAX_TOPIC_LENGTH)
 
 
 _PERM_LETTERS = ((PERM_READ, "R"), (PERM_WRITE, "W"), (PERM_INHERIT, "X"))

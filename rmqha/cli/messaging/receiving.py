@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 
 import trio
 
 from rmqha.client.consumers.consumer import Consumer
 from rmqha.client.consumers.message import Message
+from rmqha.host.process import cancel_on_signal
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteError, UsageError
 
@@ -25,7 +25,7 @@ async def receive_all(
     count = 0
     try:
         async with consumer, trio.open_nursery() as nursery:
-            nursery.start_soon(_stop_on_signal, nursery.cancel_scope)
+            nursery.start_soon(cancel_on_signal, nursery.cancel_scope)
             nursery.start_soon(_stop_on_refusal, consumer, nursery.cancel_scope, refusals)
             while limit is None or count < limit:
                 message = None
@@ -46,9 +46,3 @@ async def receive_all(
 async def _stop_on_refusal(consumer: Consumer, scope: trio.CancelScope, refusals: list[RemoteError]) -> None:
     refusals.append(await consumer.refused())
     scope.cancel()
-
-
-async def _stop_on_signal(scope: trio.CancelScope) -> None:
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async for _ in signals:
-            scope.cancel()

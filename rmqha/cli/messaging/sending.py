@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from rmqha.cli.messaging.send_report import SendReport
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import Producer
 from rmqha.client.producers.result import OnResult
+from rmqha.host.process import cancel_on_signal
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteError, UsageError
 
@@ -59,7 +59,7 @@ async def send_all(
     async with producer:
         await _require_topic(producer, topic)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_stop_on_signal, nursery.cancel_scope)
+            nursery.start_soon(cancel_on_signal, nursery.cancel_scope)
             if sys.stderr.isatty():
                 nursery.start_soon(_show_progress, report)
             await producer.send_many(
@@ -79,12 +79,6 @@ async def _require_topic(producer: Producer, topic: str) -> None:
         if error.code == ResponseCode.TOPIC_NOT_EXIST:
             raise UsageError(f"topic {topic} does not exist; create it first (nothing was sent)") from None
         raise
-
-
-async def _stop_on_signal(scope: trio.CancelScope) -> None:
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async for _ in signals:
-            scope.cancel()
 
 
 async def _show_progress(report: SendReport) -> None:
