@@ -152,6 +152,8 @@ def test_batches_of_a_batch_topic_pass_between_ours_and_apaches(lab: Lab) -> Non
 
 
 DELAYED = "SCHEDULE_TOPIC_XXXX"
+EVERY_HOUR = ";".join(f"{hour:02}" for hour in range(24))
+"""The worst case for a golden store: its old files must stay for fileReservedTime alone."""
 
 
 def unpack_golden(packed: str, name: str, target: Path) -> None:
@@ -177,6 +179,7 @@ def test_a_real_brokers_store_is_served_to_java_clients(lab: Lab, name: str) -> 
         mappedFileSizeConsumeQueue=str(facts["config"]["mappedFileSizeConsumeQueue"]),
         mapperFileSizeBatchConsumeQueue=str(facts["config"]["mapperFileSizeBatchConsumeQueue"]),
         maxMessageSize="500000",
+        deleteWhen=EVERY_HOUR,
     )
     node.store.parent.mkdir()
     unpack_golden(f"store/{name}.tar.zst", name, node.store)

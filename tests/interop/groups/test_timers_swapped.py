@@ -194,8 +194,7 @@ def test_a_golden_store_with_its_wheel_goes_on_in_turn(lab: Lab) -> None:
     lab.start_our_name_server()
     facts = manifest()["config"]
     sizes = {name: str(value) for name, value in facts.items() if "Size" in name or name.startswith("max")}
-    # what is six days old would be removed
-    sizes |= {"maxMessageSize": "500000", "totalReplicas": "1", "fileReservedTime": "876000"}
+    sizes |= {"maxMessageSize": "500000", "totalReplicas": "1"}
     keys = {"timerWheelEnable": "true", "timerEnableRetryUntilSuccess": "true"}
     ours = lab.our_broker("ours", **sizes)
     apaches = lab.java_broker("apaches", storePathRootDir=str(ours.store), **keys, **sizes)

@@ -30,6 +30,8 @@ OUR_BROKER = {
     "slaveReadEnable": "true",
     "maxHashSlotNum": "2000",
     "maxIndexNum": "8000",
+    "fileReservedTime": "876000",
+    "cleanFileForciblyEnable": "false",
 }
 JAVA_BROKER = {
     "brokerId": "-1",
@@ -42,9 +44,11 @@ JAVA_BROKER = {
     "maxHashSlotNum": "2000",
     "maxIndexNum": "8000",
     "diskMaxUsedSpaceRatio": "98",
+    "fileReservedTime": "876000",
+    "cleanFileForciblyEnable": "false",
 }
-"""Small files; else Apache's defaults, that of heartbeats with ours too: a busy machine may hold a broker up for two
-seconds."""
+"""Small files that stay, however old a golden store is and however full the disk; else Apache's defaults, that of
+heartbeats with ours too: a busy machine may hold a broker up for two seconds."""
 
 
 @dataclass
