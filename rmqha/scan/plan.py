@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -26,6 +27,7 @@ class Boundaries:
 
     def __init__(self, view: StoreView) -> None:
         self._view = view
+        self._bases = [name.base_offset for name in view.files]
         self._queues = QueueEntries(storage_of(view.root), view.root)
         self._file: LogFile | None = None
 
@@ -67,9 +69,9 @@ class Boundaries:
         if self._file is not None and self._file.name.base_offset <= offset < self._file.name.end_offset:
             return self._file
         self.close()
-        self._file = next(
-            (LogFile(name) for name in self._view.files if name.base_offset <= offset < name.end_offset), None
-        )
+        place = bisect_right(self._bases, offset) - 1
+        name = self._view.files[place] if place >= 0 else None
+        self._file = LogFile(name) if name is not None and offset < name.end_offset else None
         return self._file
 
 

@@ -57,10 +57,10 @@ class Storage(Protocol):
 class LocalStorage:
     def entries(self, path: str) -> list[tuple[str, int | None]] | None:
         """Entries of a local directory."""
-        directory = Path(path)
-        if not directory.is_dir():
+        if not Path(path).is_dir():
             return None
-        return [(item.name, None if item.is_dir() else item.stat().st_size) for item in directory.iterdir()]
+        with os.scandir(path) as found:
+            return [(item.name, None if item.is_dir() else item.stat().st_size) for item in found]
 
     def content(self, path: str) -> bytes | None:
         """Bytes of a local file; None if there is no such file."""

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqha.model.error import StoreError
-from rmqha.scan.api import Known, Looking, open_store
+from rmqha.scan.api import Known, Looking, open_store, plan_ranges
 from rmqha.scan.storage import LocalStorage
 from tests.store.log_writer import LogWriter, Message
 
@@ -80,6 +80,23 @@ def test_a_look_reads_only_what_was_appended(tmp_path: Path, reads: Reads) -> No
         found = open_store(str(tmp_path), COMMITTED, known)
         assert reads.count <= 1024 * 1024 + 512 * 1024, "what may stand behind unwritten bytes, and little else"
         assert found == open_store(str(tmp_path)) and found.end_offset == writer.end
+
+
+def test_a_plan_of_10_000_files_reads_the_first_and_the_last(tmp_path: Path, reads: Reads) -> None:
+    """A log of 10 TB is planned in half a second: of the files between, names and sizes count."""
+    count, end = 10_000, 0
+    for index in (0, count - 1):
+        writer = LogWriter(tmp_path, FILE_BYTES, base=index * FILE_BYTES)
+        writer.append_all([Message(queue_offset=n) for n in range(index, index + 10)])
+        end = writer.end
+        writer.write(confirm_offset=end)
+    for index in range(1, count - 1):
+        with (tmp_path / "commitlog" / f"{index * FILE_BYTES:020}").open("wb") as file:
+            file.truncate(FILE_BYTES)
+    view = open_store(str(tmp_path))
+    ranges = plan_ranges(view, min_ranges=4, target_bytes=FILE_BYTES)
+    assert len(ranges) == count and ranges[-1].end == view.end_offset == end
+    assert reads.count < 4 * FILE_BYTES
 
 
 def test_what_another_epoch_wrote_anew_is_looked_at_anew(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import polars as pl  # type: ignore[import-not-found,unused-ignore]
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
@@ -72,7 +73,8 @@ def test_duckdb_gets_the_rows_of_a_table(log: Path, table: Any, question: str) -
     connection.close()
 
 
-def test_only_what_a_question_needs_is_read(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def asking(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[str, ...], RowFilter]]:
+    """Columns and rows of each read from now on."""
     asked = list[tuple[tuple[str, ...], RowFilter]]()
 
     def reading(view: Any, decoding: Decoding, rows: RowFilter) -> Any:
@@ -80,6 +82,11 @@ def test_only_what_a_question_needs_is_read(log: Path, monkeypatch: pytest.Monke
         return read_store(view, decoding, rows)
 
     monkeypatch.setattr(dataset, "read_store", reading)
+    return asked
+
+
+def test_only_what_a_question_needs_is_read(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = asking(monkeypatch)
     with duckdb.connect() as connection:
         connection.register("log", LogDataset(log))
         connection.execute("select sum(octet_length(body)) from log where topic = 'orders' and queueId >= 2").fetchall()
@@ -89,6 +96,36 @@ def test_only_what_a_question_needs_is_read(log: Path, monkeypatch: pytest.Monke
     asked.clear()
     assert LogDataset(log).count_rows() == 4000 and asked == [(("queueId",), ALL_ROWS)]
     assert LogDataset(log).head(3, columns=["queueOffset"])["queueOffset"].to_pylist() == [0, 1, 2]
+
+
+POLARS = {
+    "a count": (pl.len(), pl.lit(True), None),
+    "a topic and a queue": (
+        pl.col("queueOffset"),
+        (pl.col("topic") == "orders") & (pl.col("queueId") == 2),
+        RowFilter(frozenset(["orders"]), {"queueId": Interval(2, 2)}),
+    ),
+    "a time": (
+        pl.col("queueOffset"),
+        pl.col("storeTimestamp") >= AT + timedelta(seconds=3900),
+        RowFilter(intervals={"storeTimestamp": Interval(AT_MS + 3_900_000)}),
+    ),
+    "either": (pl.col("tags"), (pl.col("topic") == 'a"b') | (pl.col("tags") == "t3"), None),
+    "several": (pl.col("queueOffset"), pl.col("topic").is_in(["orders", "first"]), None),
+}
+
+
+@pytest.mark.parametrize("question", POLARS)
+def test_polars_gets_the_rows_of_a_table_and_reads_what_it_needs(
+    log: Path, table: Any, monkeypatch: pytest.MonkeyPatch, question: str
+) -> None:
+    asked = asking(monkeypatch)
+    wanted, condition, rows = POLARS[question]
+    found = pl.scan_pyarrow_dataset(LogDataset(log)).filter(condition).select(wanted).collect()
+    assert found.equals(pl.DataFrame(pl.from_arrow(table)).filter(condition).select(wanted))
+    (columns, given_rows) = asked[-1]
+    assert "body" not in columns and len(columns) <= 3
+    assert rows is None or given_rows == rows
 
 
 FIELDS = {
