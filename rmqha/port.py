@@ -66,7 +66,7 @@ class MappedRegion(Protocol):
         ...
 
     def write_words(self, positions: Sequence[int], words: bytes) -> None:
-        """Write four bytes at each of many positions, in this order."""
+        """Write four bytes at each of many positions, all multiples of four, in this order."""
         ...
 
     def view(self, position: int, size_bytes: int) -> memoryview:

@@ -93,13 +93,13 @@ class HostRegion:
                 rest = rest[written:]
 
     def write_words(self, positions: Sequence[int], words: bytes) -> None:
-        steps, mapped, at = self._unreserved, self._map, 0
-        for position in positions:
-            end = position + WORD_BYTES
-            if steps and (steps[position >> RESERVE_STEP_SHIFT] or steps[end - 1 >> RESERVE_STEP_SHIFT]):
-                self._reserve_steps(position, end)
-            mapped[position:end] = words[at : at + WORD_BYTES]
-            at += WORD_BYTES
+        steps, shift = self._unreserved, RESERVE_STEP_SHIFT
+        for step in {position >> shift for position in positions} if steps else ():
+            self._reserve_steps(step << shift, (step << shift) + WORD_BYTES)
+        # as numbers of the machine's own: half the cost of slices, and the bytes are the same
+        aligned = self._view[: self.size_bytes // WORD_BYTES * WORD_BYTES].cast("I")
+        for position, word in zip(positions, memoryview(words).cast("I"), strict=True):
+            aligned[position // WORD_BYTES] = word
 
     def _reserve_steps(self, position: int, end: int) -> None:
         steps = self._unreserved

@@ -165,6 +165,7 @@ class SimRegion:
 
     def write_words(self, positions: Sequence[int], words: bytes) -> None:
         for at, position in enumerate(positions):
+            assert not position % 4, f"a word at {position}"
             self.write(position, words[4 * at : 4 * at + 4])
 
     def view(self, position: int, size_bytes: int) -> memoryview:

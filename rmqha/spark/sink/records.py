@@ -50,7 +50,7 @@ MADE = pa.schema(
 """Columns of made records: the bytes, what they are numbered by, the store timestamp that the row asks for, and what
 derived files need."""
 UNIT = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
-PIECE_ROWS, PIECE_BYTES = 8192, 8 * 1024 * 1024
+PIECE_ROWS, PIECE_BYTES = 16384, 8 * 1024 * 1024
 DISPATCH_BYTES = 16 * 1024 * 1024
 _QUEUE_OFFSET_AT, _PHYSICAL_OFFSET_AT, _STORE_TIMESTAMP_AT = 20, 28, 56
 _HOST = LOOPBACK[0] + LOOPBACK[1].to_bytes(4, "big")
@@ -296,11 +296,11 @@ class _Block:
         used = np.bincount(self._group[:high], minlength=len(self._keys))
         next_offsets = dict(zip(self._keys, (self._first + used).tolist(), strict=True))
         self.low = high
-        records = self._data.data[int(starts[0]) : int(self._ends[high - 1])]
-        block = self._block(low, high, base, stored.tolist())
+        records = self._data[int(starts[0]) : int(self._ends[high - 1])].tobytes()
+        block = self._block(low, high, records, base, stored.tolist())
         return MadeRecords(records, next_offsets, int(stored[-1]), block)
 
-    def _block(self, low: int, high: int, base: int, stamps: list[int]) -> DispatchedBlock | None:
+    def _block(self, low: int, high: int, records: bytes, base: int, stamps: list[int]) -> DispatchedBlock | None:
         """Entries of queues and index of the records [low, high); None if their codes depend on more than tags."""
         if any(topic == SCHEDULE_TOPIC for topic, _ in self._keys):
             return None
@@ -316,9 +316,10 @@ class _Block:
             if len(mine):
                 first = int(self._first[number] + self._rank[mine[0]])
                 runs.append(QueueRun(topic, queue_id, first, len(mine), units[mine - low].tobytes()))
-        tails_at = self._ends[low:high] - self._property_sizes[low:high] - 2
-        data, places = self._data.data, zip(tails_at.tolist(), self._ends[low:high].tolist(), strict=True)
-        tails = [bytes(data[start:end]) for start, end in places]
-        topics = [self._keys[number][0] for number in self._group[low:high].tolist()]
+        stops = self._ends[low:high] - self._starts[low]
+        places = zip((stops - self._property_sizes[low:high] - 2).tolist(), stops.tolist(), strict=True)
+        tails = [records[start:end] for start, end in places]
+        names = [topic for topic, _ in self._keys]
+        topics = [names[number] for number in self._group[low:high].tolist()]
         limits = [*starts.tolist(), int(ends[-1])]
         return DispatchedBlock(limits[0], limits[-1] - limits[0], runs, topics, limits, tails, stamps[-1], stamps)
