@@ -450,12 +450,59 @@ def bench_looks(root: Path) -> dict[str, float]:
     return {"first_ms": first["median_s"] * 1000, "unchanged_ms": again["median_s"] * 1000}
 
 
+PLANNED_FILES, PLANNED_FILE_BYTES = 10_000, 1024 * MIB
+
+
+def bench_planning(root: Path) -> dict[str, float]:
+    """Milliseconds of a plan of a log of 10,000 files of 1 GiB, of which only the first and the last hold a record."""
+    (root / "commitlog").mkdir(parents=True)
+    (root / "consumequeue/bench-0/0").mkdir(parents=True)
+    one, entries = record(1024, LAYOUTS["tags"]), b""
+    for index in range(PLANNED_FILES):
+        base = index * PLANNED_FILE_BYTES
+        with (root / "commitlog" / f"{base:020}").open("wb") as file:
+            file.truncate(PLANNED_FILE_BYTES)
+            if index in (0, PLANNED_FILES - 1):
+                number = min(index, 1)
+                file.write(one[:20] + struct.pack(">qq", number, base) + one[36:])
+                entries += struct.pack(">qiq", base, len(one), tags_code("TagB"))
+    (root / "consumequeue/bench-0/0" / f"{0:020}").write_bytes(entries)
+    confirm = (PLANNED_FILES - 1) * PLANNED_FILE_BYTES + len(one)
+    (root / "checkpoint").write_bytes(struct.pack(">qqqqq", 0, 0, 0, 0, confirm).ljust(4096, b"\0"))
+    took = timed(lambda: plan_ranges(open_store(str(root)), min_ranges=4, target_bytes=PLANNED_FILE_BYTES), 5)
+    return {"median_ms": took["median_s"] * 1000, "cpu_ms": took["cpu_s"] * 1000}
+
+
 def show(title: str, rows: list[dict[str, Any]], ratio: str) -> None:
     print(f"\n{title:<38} {'Mrec/s':>8} {'MB/s':>8} {'ratio':>7}")
     for row in rows:
         records_per_s = row.get("records_per_s", row.get("rows_per_s"))
         rate = " " * 8 if records_per_s is None else f"{records_per_s / 1e6:8.2f}"
         print(f"{row['what']:<38} {rate} {row['mb_per_s']:8.0f} {row.get(ratio, 1):6.1f}×")
+
+
+def bench_alone(results: dict[str, Any], root: Path, rounds: int) -> None:
+    """All that needs no Spark, into `results`, and printed."""
+    log_bytes, count = results["log_bytes"], results["record_count"]
+    results["decode"] = bench_decode(root, log_bytes, count, rounds)
+    show("decoding, one core", results["decode"], "against_struct_loop")
+    pruned = results["pruning"] = bench_pruning(root, log_bytes, count)
+    print(
+        f"\na hundredth of the time: read {pruned['read_bytes'] / MIB:.1f} MiB of {log_bytes / MIB:.0f}, needed "
+        f"{pruned['needed_bytes'] / MIB:.1f}, in {pruned['wall_s'] * 1000:.0f} ms"
+    )
+    looks = results["looks"] = bench_looks(root)
+    print("a look: {first_ms:.1f} ms; at the unchanged store again: {unchanged_ms:.2f} ms".format(**looks))
+    planned = results["planning"] = bench_planning(root.parent / "planned")
+    print("a plan of 10,000 files: {median_ms:.0f} ms, {cpu_ms:.0f} of CPU".format(**planned))
+    results["queues"] = bench_queues(root, log_bytes)
+    for row in results["queues"]:
+        how = "queues" if row["use_queues"] else "walk"
+        shares = (100 * row[name] / log_bytes for name in ("log_read_bytes", "queue_read_bytes"))
+        shown = "log read {:.2f} %, queues {:.2f} %".format(*shares)
+        print(f"{row['what']:<28} by {how:<7} {row['mb_per_s']:8.0f} MB/s of CPU time; {shown}")
+    results["peak_rss_mib"] = peak_rss_mib(root)
+    print(f"peak memory of a process that reads all columns of it: {results['peak_rss_mib']:.0f} MiB")
 
 
 def main() -> None:
@@ -467,6 +514,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", default="*", help="cores for Spark")
     parser.add_argument("--no-spark", action="store_true")
+    parser.add_argument("--only-spark", action="store_true", help="leave out what needs no Spark")
     parser.add_argument("--written-rows", type=int, default=1_000_000, help="rows for the writer; 0: it is left out")
     parser.add_argument("--no-naive", action="store_true", help="leave out what a row-wise source does")
     parser.add_argument("--json", type=Path, help="file for the numbers")
@@ -478,23 +526,8 @@ def main() -> None:
         log_bytes = sum(item.size_bytes for item in plan_ranges(open_store(str(root)), min_ranges=1))
         print(f"{log_bytes / MIB:.0f} MiB, {count} records of {log_bytes // count} bytes on average")
         results: dict[str, Any] = {"log_bytes": log_bytes, "record_count": count, "body_bytes": given.body}
-        results["decode"] = bench_decode(root, log_bytes, count, given.rounds)
-        show("decoding, one core", results["decode"], "against_struct_loop")
-        pruned = results["pruning"] = bench_pruning(root, log_bytes, count)
-        print(
-            f"\na hundredth of the time: read {pruned['read_bytes'] / MIB:.1f} MiB of {log_bytes / MIB:.0f}, needed "
-            f"{pruned['needed_bytes'] / MIB:.1f}, in {pruned['wall_s'] * 1000:.0f} ms"
-        )
-        looks = results["looks"] = bench_looks(root)
-        print("a look: {first_ms:.1f} ms; at the unchanged store again: {unchanged_ms:.2f} ms".format(**looks))
-        results["queues"] = bench_queues(root, log_bytes)
-        for row in results["queues"]:
-            how = "queues" if row["use_queues"] else "walk"
-            shares = (100 * row[name] / log_bytes for name in ("log_read_bytes", "queue_read_bytes"))
-            shown = "log read {:.2f} %, queues {:.2f} %".format(*shares)
-            print(f"{row['what']:<28} by {how:<7} {row['mb_per_s']:8.0f} MB/s of CPU time; {shown}")
-        results["peak_rss_mib"] = peak_rss_mib(root)
-        print(f"peak memory of a process that reads all columns of it: {results['peak_rss_mib']:.0f} MiB")
+        if not given.only_spark:
+            bench_alone(results, root, given.rounds)
         if not given.no_spark:
             written_rows, is_naive = given.written_rows, not given.no_naive
             results["spark"] = bench_spark(root, log_bytes, given.rounds, given.cores, written_rows, is_naive=is_naive)

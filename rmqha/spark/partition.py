@@ -18,6 +18,7 @@ from rmqha.scan.api import Decoding, LogRange, ReadCounts, RowFilter, StoreView,
 from rmqha.scan.index import is_indexed
 from rmqha.scan.native import columns as native_columns
 from rmqha.scan.storage import LocalStorage, storage_of
+from rmqha.spark.errors import sentences
 from rmqha.spark.options import ReadOptions
 
 TASK_MAX_BYTES = 1024 * 1024 * 1024
@@ -88,6 +89,11 @@ def partitions(
 
 def read(options: ReadOptions, partition: InputPartition, decoding: Decoding, rows: RowFilter) -> Iterator[Any]:
     """The batches of one task."""
+    with sentences():
+        yield from _read(options, partition, decoding, rows)
+
+
+def _read(options: ReadOptions, partition: InputPartition, decoding: Decoding, rows: RowFilter) -> Iterator[Any]:
     options.use_storage()
     native_columns.use(kernel_choice.native_columns())
     counts, row_count = ReadCounts(), 0

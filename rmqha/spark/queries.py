@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from rmqha.model.error import RmqhaError, StoreError, UsageError
+from rmqha.model.error import UsageError
 from rmqha.scan.access.tables import SCHEMAS, table
 from rmqha.scan.api import TYPES
+from rmqha.spark.errors import translate
 from rmqha.spark.local import s3a_settings, session
 from rmqha.spark.options import ReadOptions
 from rmqha.spark.pruning import ScanNeed, need_of
@@ -60,10 +61,12 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else value if isinstance(value, str) else str(value)
 
 
-def use_log(spark: SparkSession, log: LogSource) -> None:
-    """Make the view `log` of a session that of these stores, for `sql` too."""
-    log.frame(spark).createOrReplaceTempView(VIEW)
+def use_log(spark: SparkSession, log: LogSource) -> DataFrame:
+    """Make the view `log` of a session that of these stores, for `sql` too; gives its DataFrame."""
+    frame = log.frame(spark)
+    frame.createOrReplaceTempView(VIEW)
     _LOGS[spark] = log
+    return frame
 
 
 TIMERS = """
@@ -158,11 +161,14 @@ def sql(spark: SparkSession, text: str, paths: Paths | None = None, **options: A
     log = known if paths is None else LogSource.of(spark, paths, options)
     if log is None:
         raise UsageError("no log to ask: give paths, or call rmqha.spark.tables(spark, paths) first")
-    use_log(spark, log)
+    whole = use_log(spark, log)
     try:
         return _asked(spark, text, log)
     finally:
-        use_log(spark, known or log)
+        if known is None or known == log:
+            whole.createOrReplaceTempView(VIEW)  # Spark asks Python for another DataFrame, which takes it 20 ms
+        else:
+            use_log(spark, known)
 
 
 def _asked(spark: SparkSession, text: str, log: LogSource) -> DataFrame:
@@ -233,25 +239,3 @@ def referenced_columns(sql: str) -> tuple[str, ...] | None:
         return None
     words = {word.lower() for word in re.findall(r"\w+", text)}
     return tuple(name for name in TYPES if name.lower() in words) or ("queueId",)
-
-
-# --- errors of Spark, as the one sentence that a user needs -----------------------------------------------------------
-
-_OURS = re.compile(r"rmqha\.model\.error\.(\w+): ([^\n]+)")
-_CODE = re.compile(r"^\[[\w.]+\]\s*")
-
-
-def translate(error: PySparkException) -> RmqhaError:
-    """UsageError for SQL that cannot run and for wrong options or paths; StoreError for damaged files."""
-    text = str(error)
-    ours = _OURS.findall(text)
-    if ours:
-        kind, sentence = ours[-1]
-        return StoreError(sentence) if kind == "StoreError" else UsageError(sentence)
-    sentence = " ".join(_CODE.sub("", text).split(" SQLSTATE:")[0].split("\n\n")[0].split())
-    if isinstance(error, ParseException):
-        place = re.search(r"line (\d+), pos (\d+)", text)
-        return UsageError(f"SQL: {sentence}" + (f" (line {place[1]}, column {int(place[2]) + 1})" if place else ""))
-    if isinstance(error, AnalysisException):
-        return UsageError(f"SQL: {sentence}")
-    return RmqhaError(f"Spark: {sentence}")

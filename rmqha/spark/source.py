@@ -37,6 +37,7 @@ from pyspark.sql.types import StructType
 
 from rmqha.model.error import UsageError
 from rmqha.scan.api import Interval, RowFilter, by_group, prune, told_of
+from rmqha.spark.errors import sentences
 from rmqha.spark.options import ReadOptions, column_type, is_table, known_column, without_table_properties
 from rmqha.spark.partition import UNKNOWN, LogPartition, Sizing, partitions, read
 from rmqha.spark.stream import CommitLogStreamReader
@@ -59,6 +60,7 @@ class CommitLogSource(DataSource):
         """Name of the data source in `spark.read.format`."""
         return "commitlog"
 
+    @sentences()
     def schema(self) -> str | StructType:
         """The columns. Raises UsageError for a wrong option or path."""
         options = ReadOptions.parse(self.options, self.storage)
@@ -70,6 +72,7 @@ class CommitLogSource(DataSource):
         made.fields[0].metadata = {TABLE_OPTIONS: without_table_properties(self.options)}
         return made
 
+    @sentences()
     def reader(self, schema: StructType) -> CommitLogReader:
         """Reader of a batch query. Raises UsageError for wrong options or columns."""
         options, properties_as = self._checked(schema)
@@ -77,6 +80,7 @@ class CommitLogSource(DataSource):
             raise UsageError("startingOffsets = 'latest' is for a streaming query; here it would read nothing")
         return CommitLogReader(options, schema.fieldNames(), properties_as, self.sizing)
 
+    @sentences()
     def streamReader(self, schema: StructType) -> CommitLogStreamReader:  # noqa: N802 - the base class's name
         """Reader of a streaming query. Raises UsageError for wrong options or columns."""
         options, properties_as = self._checked(schema)
@@ -84,6 +88,7 @@ class CommitLogSource(DataSource):
             raise UsageError("endingOffsets is not for a streaming query, which has no end: leave it out")
         return CommitLogStreamReader(options, schema.fieldNames(), properties_as, self.sizing)
 
+    @sentences()
     def writer(self, schema: StructType, overwrite: bool) -> CommitLogWriter:
         """Writer of a new or an existing store. Raises UsageError for wrong options or columns."""
         path, config = parse_write_options(self.options)
@@ -124,6 +129,7 @@ class CommitLogReader(DataSourceReader):
         self._decoding = options.decoding(columns, properties_as)
         self._rows: RowFilter = options.rows
 
+    @sentences()
     def partitions(self) -> list[LogPartition]:
         """Ranges of the log, one for each task. Raises UsageError or StoreError."""
         with told_of(", ".join(self._options.paths)):

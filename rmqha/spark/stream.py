@@ -32,6 +32,7 @@ from rmqha.scan.api import (
     told_of,
 )
 from rmqha.scan.position import Position, between, end_within, has_reached, may_have_changed, position_at, record_count
+from rmqha.spark.errors import sentences
 from rmqha.spark.options import ReadOptions, check_queues
 from rmqha.spark.partition import UNKNOWN, LogPartition, Sizing, partitions, read
 
@@ -120,6 +121,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._waits_since_ms: int | None = None
 
     # --- offsets ------------------------------------------------------------------------------------------------------
+    @sentences()
     def initialOffset(self) -> Offset:  # noqa: N802 - the base class's name
         """Place at which a query begins that has no checkpoint."""
         low = self._options.rows.physical_offsets.low
@@ -145,6 +147,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         limit = self._options.max_bytes_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxBytes(limit)
 
+    @sentences()
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """End of the next batch that begins at `start`, at most `limit` bytes on."""
         max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
@@ -182,10 +185,12 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._waits_since_ms = None
         return False
 
+    @sentences()
     def reportLatestOffset(self) -> Offset:  # noqa: N802
         """Ends of the stores as they are now, for Spark's statistics."""
         return {log_name(view): _place(view, view.end_offset) for view in self._open({})}
 
+    @sentences()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of the query: what is there now."""
         self._target = self.reportLatestOffset()
@@ -208,6 +213,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return position.physical_offset
 
     # --- rows ---------------------------------------------------------------------------------------------------------
+    @sentences()
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Ranges of the batch from `start` to `end`, one for each task."""
         views = self._open(end)
@@ -232,6 +238,10 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """StoreError if the log was cut while it was read: then what was read may be half of either."""
+        with sentences():
+            yield from self._read(partition)
+
+    def _read(self, partition: InputPartition) -> Iterator[Any]:
         ends: tuple[End, ...] = getattr(partition, "ends", ())
         try:
             yield from read(self._options, partition, self._decoding, self._options.rows)

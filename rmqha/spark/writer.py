@@ -26,6 +26,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from rmqha.host.disk import HostDisk
 from rmqha.host.kernel_choice import choose_kernel
 from rmqha.model.error import UsageError
+from rmqha.spark.errors import sentences
 from rmqha.spark.sink.records import MADE, append, made
 from rmqha.spark.write_rows import check_schema, written_as
 from rmqha.store.config import StoreConfig
@@ -71,6 +72,7 @@ class CommitLogWriter(DataSourceArrowWriter):
         """Begin of the name of each directory with rows for this store."""
         return f".{self._root.name}.rmqha-write-"
 
+    @sentences()
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Put a task's rows aside in a file beside the store; runs in the task."""
         context = TaskContext.get()
@@ -101,6 +103,7 @@ class CommitLogWriter(DataSourceArrowWriter):
             raise
         self.commit(parts)
 
+    @sentences()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Append what all tasks have put aside, and remove it."""
         parts = sorted((item for item in messages if isinstance(item, StagedPart)), key=lambda item: item.partition)

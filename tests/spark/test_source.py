@@ -15,12 +15,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import rmqha.spark
-from rmqha.model.error import RmqhaError, StoreError, UsageError
+from rmqha.model.error import RmqhaError, StoreError, UnreachableError, UsageError
 from rmqha.scan.api import TYPES, Decoding, open_store, read_store
 from rmqha.spark import audit
+from rmqha.spark.errors import translate
 from rmqha.spark.java import _launcher_home, bundled_java
 from rmqha.spark.pruning import need_of
-from rmqha.spark.queries import translate
 from tests.scan.test_api import GOLDEN, unpack
 from tests.store.log_writer import LogWriter, Message
 from tests.support.patience import HANG_S
@@ -47,7 +47,7 @@ def told(run: Any) -> RmqhaError:
     with pytest.raises(PySparkException) as raised:
         run()
     error = translate(raised.value)
-    assert "\n" not in str(error) and "Traceback" not in str(error)
+    assert "\n" not in str(error) and "Traceback" not in str(raised.value)
     return error
 
 
@@ -300,6 +300,25 @@ class TestErrors:
         error = told(frame.collect)
         assert isinstance(error, StoreError)
         assert str(error).startswith(f"{tmp_path}/commitlog/{0:020} at physical offset 0: expected body CRC ")
+
+    def test_of_an_application_keep_their_traceback(self, spark: SparkSession, tmp_path: Path) -> None:
+        assert isinstance(told(lambda: spark.read.format("commitlog").load(str(tmp_path))), UsageError)
+
+        def breaks(row: Any) -> Any:
+            raise ZeroDivisionError("in the application")
+
+        with pytest.raises(PySparkException) as raised:
+            spark.createDataFrame(spark.range(1).rdd.map(breaks), "id int").collect()
+        assert "Traceback" in str(raised.value) and "in breaks" in str(raised.value)
+
+    def test_are_of_their_kind(self) -> None:
+        def kind(name: str) -> type[RmqhaError]:
+            found = translate(PySparkException(f"x\nrmqha.model.error.{name}: it is so\ny"))
+            assert str(found) == "it is so"
+            return type(found)
+
+        assert kind("ConfigError") is UsageError and kind("DamagedError") is StoreError
+        assert kind("NotSentError") is UnreachableError and kind("RemoteError") is RmqhaError
 
     def test_sql(self, spark: SparkSession, golden: Path) -> None:
         def ask(sql: str) -> RmqhaError:

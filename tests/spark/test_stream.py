@@ -15,7 +15,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from rmqha.host.disk import HostDisk
 from rmqha.model.offset import Epoch, PhyOffset
-from rmqha.spark.queries import translate
+from rmqha.spark.errors import translate
 from tests.spark.slow_start import SLOW_START, STARTS
 from tests.spark.test_stream_reader import append, fill
 from tests.store.log_writer import LogWriter, Message

@@ -20,7 +20,7 @@ from rmqha.cli.storage.fsck import fsck
 from rmqha.host.disk import HostDisk
 from rmqha.model.error import UsageError
 from rmqha.scan.api import Decoding, Looking, open_store, read_store
-from rmqha.spark.queries import translate
+from rmqha.spark.errors import translate
 from rmqha.spark.write_rows import check_schema, parse_write_options
 from rmqha.spark.writer import CommitLogWriter
 from rmqha.store.config import StoreConfig

@@ -35,6 +35,7 @@ from rmqha.host.access.security import for_client
 from rmqha.host.clock import local_month_ms
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY, PROPERTY_WAIT, unique_key
+from rmqha.spark.errors import sentences
 from rmqha.spark.row_options import count, duration_ms
 from rmqha.spark.write_rows import MADE_ANEW, WriterWords, check_schema
 
@@ -115,21 +116,25 @@ class RocketmqSink(DataSource):
         """Name of the sink in `df.write.format`."""
         return "rocketmq"
 
+    @sentences()
     def schema(self) -> StructType:
         """Raises UsageError: the log itself is read by format("commitlog")."""
         raise UsageError("rocketmq is a sink: a broker's log is read with format('commitlog') and its directory")
 
+    @sentences()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Raises UsageError."""
         self.schema()
         raise AssertionError
 
+    @sentences()
     def writer(self, schema: StructType, overwrite: bool) -> Sender:
         """Writer of a batch. Raises UsageError for wrong options or columns."""
         if overwrite:
             raise UsageError("rocketmq appends messages to topics: use mode('append')")
         return Sender(self._checked(schema), uuid.uuid4().hex, time.time_ns() // 1_000_000)
 
+    @sentences()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSender:  # noqa: N802 - the base class's name
         """Writer of a streaming query's batches. Raises UsageError for wrong options or columns."""
         if overwrite:
@@ -155,6 +160,7 @@ class Sender(DataSourceArrowWriter):
     def __init__(self, options: SendOptions, write_id: str, started_ms: int) -> None:
         self._options, self._write_id, self._started_ms = options, write_id, started_ms
 
+    @sentences()
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Send the rows of a task and wait for all answers. RmqhaError for a message that was not taken in time."""
         context = TaskContext.get()

@@ -17,7 +17,7 @@ from rmqha.drill.cluster import BROKERS, Cluster, Failover, quickstart, until
 from rmqha.drill.traffic import DirectAnswers, DirectSender, DrillTraffic
 from rmqha.scan.api import open_store
 from rmqha.spark import session
-from rmqha.spark.queries import translate
+from rmqha.spark.errors import translate
 from tests.chaos.conftest import Tell
 from tests.spark.slow_start import SLOW_START, STARTS
 from tests.support.patience import HANG_S

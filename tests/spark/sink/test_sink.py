@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rmqha.client.sync import Admin, Consumer
 from rmqha.host.clock import local_month_ms
 from rmqha.model.error import UnreachableError, UsageError
-from rmqha.spark.queries import translate
+from rmqha.spark.errors import translate
 from rmqha.spark.sink.cluster import OPTIONS, RowKeys, SendOptions, check_columns, message_of, send
 from tests.process.cluster import LocalCluster
 from tests.support.patience import HANG_MS, HANG_S

@@ -1,0 +1,50 @@
+"""Errors of ours on their way through Spark: without Python's traceback, and back as the one sentence a user needs."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+
+from rmqha.model import error as errors
+from rmqha.model.error import RmqhaError, StoreError, UnreachableError, UsageError
+
+RUNTIME, HIDDEN = "SPARK_PYTHON_RUNTIME", "SPARK_HIDE_TRACEBACK"
+"""Variables of Spark's Python processes: what such a process is, and that errors go to the JVM as one line, as they do
+with spark.sql.execution.pyspark.udf.hideTraceback.enabled."""
+_OURS = re.compile(r"rmqha\.model\.error\.(\w+): ([^\n]+)")
+_KNOWN = (UsageError, StoreError, UnreachableError)
+_CODE = re.compile(r"^\[[\w.]+\]\s*")
+
+
+@contextmanager
+def sentences() -> Iterator[None]:
+    """In a Python process of Spark's, which ends with its first error: one of ours goes to the JVM as its sentence. All
+    others, an application's among them, keep their traceback."""
+    try:
+        yield
+    except RmqhaError:
+        if os.environ.get(RUNTIME) == "PYTHON_WORKER":
+            os.environ[HIDDEN] = "1"
+        raise
+
+
+def translate(error: PySparkException) -> RmqhaError:
+    """UsageError for SQL that cannot run and for wrong options or paths; StoreError for damaged files;
+    UnreachableError for a cluster that does not answer."""
+    text = str(error)
+    ours = _OURS.findall(text)
+    if ours:
+        name, sentence = ours[-1]
+        kind = getattr(errors, name, RmqhaError)
+        return next((known for known in _KNOWN if issubclass(kind, known)), RmqhaError)(sentence)
+    sentence = " ".join(_CODE.sub("", text).split(" SQLSTATE:")[0].split("\n\n")[0].split())
+    if isinstance(error, ParseException):
+        place = re.search(r"line (\d+), pos (\d+)", text)
+        return UsageError(f"SQL: {sentence}" + (f" (line {place[1]}, column {int(place[2]) + 1})" if place else ""))
+    if isinstance(error, AnalysisException):
+        return UsageError(f"SQL: {sentence}")
+    return RmqhaError(f"Spark: {sentence}")
