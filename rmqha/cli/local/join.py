@@ -17,7 +17,7 @@ from rmqha.cli.options import echo_json, output_option
 from rmqha.host.access.shared_secret import make_secret_file
 from rmqha.host.asking.shell import Caller, ask_by, open_client, sleep, within
 from rmqha.host.disk import make_directories
-from rmqha.model.code import RequestCode
+from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RmqhaError, UnreachableError, UsageError
 from rmqha.ops.asking import state_of
 from rmqha.ops.local.cluster_file import SECRET_FILE, NodeSpec, load, properties_text
@@ -41,7 +41,8 @@ def join(node: str, learner: bool, timeout: float, state: ClusterState, output: 
     The node gets the next number of its group. A node that was drained takes part again. Ctrl-C leaves the replica
     copying; the same command goes on from there.
 
-    Of a cluster elsewhere NODE has been started on its machine by `rmqha broker -c FILE`, with the new totalReplicas.
+    Of a cluster elsewhere NODE has been started on its machine by `rmqha broker -c FILE`, with the new totalReplicas:
+    a number that is too small is refused at once.
     """
     if state.is_remote:
         if learner:
@@ -49,6 +50,11 @@ def join(node: str, learner: bool, timeout: float, state: ClusterState, output: 
                 "--learner is for a replica that is started here; elsewhere its file has asyncLearner=true"
             )
         record = broker_node(state, node)
+        if not record.alive:
+            raise UnreachableError(
+                f"{node} at {record.address} does not answer; start it on its machine by rmqha broker -c FILE, with "
+                "the new totalReplicas"
+            )
     else:
         with state.locked():
             spec = new_node(state, node, learner)
@@ -187,6 +193,8 @@ async def _join(
                     ext = {"brokerName": group, "brokerId": str(replica.broker_id), "drained": "false"}
                     await tell(client, state, RequestCode.RMQHA_DRAIN_REPLICA, ext)
                 seen = await _state_of(client, record) or seen
+                if seen is not None and (refusal := final_refusal(seen)):
+                    raise RmqhaError(f"the controllers do not take {record.name}: {refusal}")
                 step = _step(seen, replica)
                 if step == "copying" and goal is None:
                     goal = _end(view)
@@ -223,6 +231,14 @@ async def _state_of(client: Caller, record: NodeRecord) -> ReplicaState | None:
 def _end(view: ExplainedGroup) -> int:
     """End of the group's longest log, as last reported."""
     return max((item.max_offset or 0 for item in view.replicas), default=0)
+
+
+def final_refusal(seen: ReplicaState) -> str:
+    """The controllers' words about keys of the replica that they do not take, "" if there are none. The replica asks
+    again, but they stay until its file is changed."""
+    before = f"code {ResponseCode.CONTROLLER_INVALID_REQUEST:d}: "
+    told = seen.controller_refusal or ""
+    return told.removeprefix(before) if told.startswith(before) else ""
 
 
 def _step(seen: ReplicaState | None, replica: ExplainedReplica | None) -> str:

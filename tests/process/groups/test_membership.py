@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -171,28 +172,43 @@ def test_a_replica_that_its_machine_has_started_joins_from_anywhere(tmp_path: Pa
             "listenPort": str(port), "haListenPort": str(port + 1), "storePathRootDir": f"{machine}/store",
             "logFile": f"{machine}/log", "brokerId": "3", "totalReplicas": "3",
         }  # fmt: skip
-        file = machine / "broker.conf"
-        file.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
         elsewhere = ("--namesrv", cluster.namesrv)
         refused = cluster.rmqha("join", "broker-a-3", *elsewhere)
         assert refused.returncode == 2 and "broker-a-3" in refused.stderr
-        command = [sys.executable, "-m", "rmqha.cli.main", "broker", "-c", str(file)]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-            try:
-                deadline = time.monotonic() + HANG_S
-                while True:
-                    joined = cluster.rmqha("join", "broker-a-3", *elsewhere, "-o", "json")
-                    if joined.returncode != 2 or time.monotonic() > deadline:
-                        break
-                assert joined.returncode == 0, joined.stderr
-                told = json.loads(joined.stdout)
-                assert (told["node"], told["totalReplicas"], told["pid"]) == ("broker-a-3", 3, None)
-                view = json.loads(cluster.rmqha("explain", "broker-a", "-o", "json").stdout)
-                assert [item["inSyncStateSet"] for item in view["replicas"]] == [True] * 3
-            finally:
-                process.kill()
+        with _started(machine / "small.conf", keys | {"totalReplicas": "2"}):
+            refused = _joined_elsewhere(cluster, "broker-a-3")
+        assert refused.returncode == 1
+        assert "controllers do not take broker-a-3: totalReplicas = 2 is too small for haMode=cp" in refused.stderr
+        with _started(machine / "broker.conf", keys):
+            joined = _joined_elsewhere(cluster, "broker-a-3")
+            assert joined.returncode == 0, joined.stderr
+            told = json.loads(joined.stdout)
+            assert (told["node"], told["totalReplicas"], told["pid"]) == ("broker-a-3", 3, None)
+            view = json.loads(cluster.rmqha("explain", "broker-a", "-o", "json").stdout)
+            assert [item["inSyncStateSet"] for item in view["replicas"]] == [True] * 3
     finally:
         cluster.down()
+
+
+@contextmanager
+def _started(file: Path, keys: dict[str, str]) -> Iterator[None]:
+    """A broker that its own machine has started."""
+    file.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+    command = [sys.executable, "-m", "rmqha.cli.main", "broker", "-c", str(file)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def _joined_elsewhere(cluster: LocalCluster, name: str) -> subprocess.CompletedProcess[str]:
+    """The outcome of `join` by the name server, once it knows the node."""
+    deadline = time.monotonic() + HANG_S
+    while True:
+        joined = cluster.rmqha("join", name, "--namesrv", cluster.namesrv, "-o", "json")
+        if joined.returncode != 2 or time.monotonic() > deadline:
+            return joined
 
 
 @pytest.mark.parametrize(
