@@ -228,9 +228,10 @@ def cli(security_file: str | None) -> None:
         used = contexts.elsewhere()
         security_file = used.security if used is not None else ""
     if security_file:
-        from rmqha.host.access import security
+        from rmqha.host.access.client_security import for_client
+        from rmqha.host.access.process_security import ambient
 
-        security.ambient.set(security.for_client(security_file))
+        ambient.set(for_client(security_file))
 
 
 def print_anything() -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rmqha.ops.local.cluster_state import ClusterState
 
 F = TypeVar("F", bound=Callable[..., Any])
+Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 
@@ -47,10 +48,15 @@ def _namesrv(context: click.Context, parameter: click.Parameter, value: str | No
 
 def namesrv_option(command: F) -> F:
     """`--namesrv HOST:PORT`: the command gets `namesrv: str`, resolved."""
+    return cast(F, namesrv_parameter(command, _namesrv))
+
+
+def namesrv_parameter(command: Any, callback: Callback | None = None) -> Any:
+    """`--namesrv HOST:PORT` as it is given, or as the callback makes it."""
     return click.option(
         "--namesrv",
         metavar="HOST:PORT",
-        callback=_namesrv,
+        callback=callback,
         help=f"Name server; default: the one of the cluster directory, else {DEFAULT_NAMESRV}.",
     )(command)
 
@@ -77,11 +83,16 @@ def _controllers(context: click.Context, parameter: click.Parameter, value: str 
 
 def controllers_option(command: F) -> F:
     """`--controller HOST:PORT`: the command gets `controllers: list[str]`, resolved."""
+    return cast(F, controllers_parameter(command, _controllers))
+
+
+def controllers_parameter(command: Any, callback: Callback | None = None) -> Any:
+    """`--controller HOST:PORT` as it is given, or as the callback makes it, in the parameter `controllers`."""
     return click.option(
         "--controller",
         "controllers",
         metavar="HOST:PORT",
-        callback=_controllers,
+        callback=callback,
         help="Controllers, joined by ';'; default: those of the cluster directory.",
     )(command)
 

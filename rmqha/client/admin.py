@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from types import TracebackType
 from typing import Any
 
+from rmqha.client.consumers.expression import parse_tags
 from rmqha.client.consumers.message import Message, MessageBatch, decode_messages
 from rmqha.client.producers.outgoing import check_topic
 from rmqha.client.route import NameServers, name_servers, parse_route
@@ -208,10 +209,21 @@ class Admin:
         return found
 
     async def read_queue(
-        self, address: str, broker_name: str, topic: str, queue_id: int, offset: int, *, group: str, max_count: int = 32
+        self,
+        address: str,
+        broker_name: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        group: str,
+        tags: str = "*",
+        max_count: int = 32,
     ) -> tuple[list[Message], int]:
         """Messages of a queue from `offset` on and the offset to ask for next, which is `offset` again at the end. An
-        offset that the queue no longer has becomes its first. `group` names the reader; nothing is committed."""
+        offset that the queue no longer has becomes its first. `group` names the reader; nothing is committed. `tags`:
+        "*" or "A || B". Raises UsageError for another expression."""
+        wanted = parse_tags(tags)
         ext = {
             "consumerGroup": group,
             "topic": topic,
@@ -221,7 +233,7 @@ class Admin:
             "sysFlag": str(_SUBSCRIPTION_IN_REQUEST),
             "commitOffset": "0",
             "suspendTimeoutMillis": "0",
-            "subscription": "*",
+            "subscription": tags,
             "subVersion": "0",
             "expressionType": "TAG",
             "bname": broker_name,
@@ -232,7 +244,7 @@ class Admin:
         next_offset = int(next_text) if next_text.isdigit() else offset
         match answer.code:
             case ResponseCode.SUCCESS:
-                found = MessageBatch(broker_name, answer.body, from_offset=offset).messages()
+                found = MessageBatch(broker_name, answer.body, from_offset=offset, tags=wanted).messages()
                 return found, max(next_offset, offset)
             case ResponseCode.PULL_NOT_FOUND | ResponseCode.PULL_RETRY_IMMEDIATELY:
                 return [], max(next_offset, offset)

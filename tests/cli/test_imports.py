@@ -34,6 +34,16 @@ NOT_TO_SEND = {
 """What a client without accounts and without a table does not use: a server's guards, configurations, stores."""
 NOT_TO_ASK = NOT_TO_SEND | {"trio", "attr", "asyncio", "ssl", "rmqha.host.access.security", "rmqha.host.net.remoting"}
 """An event loop costs as much as all the rest of a command that only asks."""
+NOT_TO_ASK_SECURED = {
+    "rmqha.model.config.servers",
+    "trio",
+    "attr",
+    "asyncio",
+    "rich",
+    "yaml",
+    "rmqha.host.access.security",
+    "rmqha.host.net.remoting",
+}
 NOT_TO_TELL_KEYS = NOT_TO_ASK - {"rmqha.model.config.servers"}
 NOT_TO_HELP = NOT_TO_ASK | {"rmqha.client", "rmqha.ops.cluster_view"}
 NOBODY = ("--namesrv", "127.0.0.1:1")
@@ -56,6 +66,8 @@ def test_help_loads_nothing_that_asks(arguments: tuple[str, ...]) -> None:
         ("message", "get", "7F00000100002A9F0000000000000000", *NOBODY),
         ("dlq", "ls", *NOBODY),
         ("timers", *NOBODY),
+        ("send", "--topic", "orders", *NOBODY, "body"),
+        ("receive", "--topic", "orders", *NOBODY),
         ("acl", "user", "ls", *NOBODY),
         ("status", *NOBODY),
         ("fork", "ls", *NOBODY),
@@ -87,8 +99,22 @@ def test_a_command_that_judges_keys_loads_no_event_loop(arguments: tuple[str, ..
     assert loaded & NOT_TO_TELL_KEYS == set()
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [("topic", "ls", *NOBODY), ("health", *NOBODY), ("quorum", "show", *NO_CONTROLLER)],
+    ids=" ".join,
+)
+def test_nor_does_it_with_tls_and_an_account(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    file = tmp_path / "tools.properties"
+    file.touch(mode=0o600)
+    file.write_text("tls.enable=true\ntls.client.authServer=false\naccessKey=operator\nsecretKey=12345678\n")
+    loaded, _ = loaded_by(("--security", str(file), *arguments))
+    assert {"ssl", "rmqha.host.asking.blocking"} <= loaded
+    assert loaded & NOT_TO_ASK_SECURED == set()
+
+
 def test_a_send_loads_only_what_sends() -> None:
-    loaded, _ = loaded_by(("send", "--topic", "orders", *NOBODY, "body"))
+    loaded, _ = loaded_by(("send", "--topic", "orders", "--rate", "9", *NOBODY, "body"))
     assert "rmqha.host.net.remoting" in loaded
     assert loaded & NOT_TO_SEND == set()
 

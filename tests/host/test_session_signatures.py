@@ -9,12 +9,13 @@ import pytest
 import trio
 
 from rmqha.host.access.security import Security, from_config
+from rmqha.host.asking import blocking
 from rmqha.host.net.remoting import RemotingClient, serve
 from rmqha.host.net.session import Session
 from rmqha.model.access import Credentials
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import ServerConfig
-from rmqha.model.error import UnreachableError
+from rmqha.model.error import NotSentError, UnreachableError
 from rmqha.wire.auth.acl import sign
 from rmqha.wire.auth.session_signature import FORM
 from rmqha.wire.command import Command
@@ -111,6 +112,32 @@ async def test_a_client_never_goes_back_to_the_weaker_form(tmp_path: Path) -> No
                 await client.call(f"127.0.0.1:{port}", look(), HANG_MS)
             assert second.forms == []
             nursery.cancel_scope.cancel()
+
+
+async def by_blocking_sockets(client: blocking.BlockingClient, port: int) -> int:
+    """The code of an answer, asked for as operators' commands do."""
+    answer = await trio.to_thread.run_sync(blocking.run, client.call, f"127.0.0.1:{port}", look(), HANG_MS)
+    return answer.code
+
+
+async def test_over_blocking_sockets_it_is_the_same(tmp_path: Path) -> None:
+    """The own form where the server takes it and never again Apache's there, which others get."""
+    own, apaches, replaced = Notes(), Notes(), Notes()
+    client = blocking.BlockingClient(Security(credentials=BROKER))
+    async with trio.open_nursery() as nursery:
+        port = await start(nursery, own, guarded(tmp_path, "own"))
+        assert [await by_blocking_sockets(client, port) for _ in range(3)] == [0] * 3
+        other = await start(nursery, apaches, Security())
+        assert [await by_blocking_sockets(client, other) for _ in range(2)] == [0] * 2
+        nursery.cancel_scope.cancel()
+    assert (own.forms, apaches.forms) == (["2"] * 3, ["apache"] * 2)
+    async with trio.open_nursery() as nursery:
+        await start(nursery, replaced, Security(), port)
+        with pytest.raises(NotSentError, match="no longer takes rmqha's own signatures"):
+            await by_blocking_sockets(client, port)
+        assert replaced.forms == []
+        nursery.cancel_scope.cancel()
+    await client.__aexit__(None, None, None)
 
 
 @pytest.mark.parametrize(

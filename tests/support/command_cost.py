@@ -19,9 +19,11 @@ import trio
 
 from rmqha.cli.main import cli
 from rmqha.drill.cluster import Cluster, quickstart
+from rmqha.host.access.process_security import ambient
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.ops.local.preflight import free_ports
 from rmqha.ops.local.supervisor import send_signal
+from tests.abuse.keys import Keys
 from tests.support.patience import HANG_S
 
 GOAL_MS = 150.0
@@ -136,6 +138,22 @@ LINES: dict[str, str] = {
     "up": "--brokers 1 --port-base {port} --directory {directory}/new",
 }
 """Arguments of each command, in an order in which all of them find what they need. "{…}" is a place."""
+VARIANTS: dict[str, str] = {
+    "send of more than are sent one by one": f"send --topic T {' '.join(map(str, range(20)))}",
+    "send at a rate": "send --topic T --rate 100 one two",
+    "receive as a group": "receive --topic T --group others --max 1",
+    "receive by tags": "receive --topic T --tags A --idle 0.1",
+    "receive what comes": "receive --topic T --from last --idle 0.1",
+}
+"""Calls that need more than those of LINES do, with what their names tell."""
+SECURED = (
+    "status", "health", "top", "history", "explain", "explain-wait", "describe cluster", "describe group",
+    "describe broker", "describe topic", "logs", "topic ls", "topic create", "topic alter", "topic delete", "send",
+    "receive", "consumer ls", "consumer lag", "consumer reset", "message find", "message get", "timers", "dlq ls",
+    "config show", "config set", "quorum show", "group resize", "upgrade check", "fork ls", "maintenance on",
+    "maintenance off", "elect", "doctor",
+)  # fmt: skip
+"""Commands of LINES that are tried with TLS and an account too."""
 SERVERS = ("broker", "namesrv", "controller", "proxy")
 """Their first word is that they have started, whose time is a figure of its own; so their --help is taken."""
 
@@ -159,6 +177,8 @@ def lines() -> dict[str, str]:
 
 def arguments_of(name: str, places: Mapping[str, str]) -> list[str]:
     """Words of a command: `places` are those of `small_cluster`."""
+    if name in VARIANTS:
+        return shlex.split(VARIANTS[name])
     return [*name.split(), *shlex.split(lines()[name].format_map(places))]
 
 
@@ -191,16 +211,26 @@ ENDED = frozenset(name.split()[0] for name in LINES) - {"doctor", "debug", "self
 
 
 @contextmanager
-def small_cluster(scratch: Path) -> Iterator[tuple[dict[str, str], dict[str, str]]]:
-    """A running group of three with a topic, messages and a consumer group: the environment that commands need to find
-    it, and the places in their arguments."""
-    with Cluster.of(quickstart("cp"), scratch, quiet=True) as cluster:
-        trio.run(cluster.up)
+def small_cluster(scratch: Path, keys: Keys | None = None) -> Iterator[tuple[dict[str, str], dict[str, str]]]:
+    """A running group of three with a topic, messages and a consumer group, secured if there are `keys`: the
+    environment that commands need to find it and to ask it, and the places in their arguments."""
+    document, security = quickstart("cp"), {}
+    if keys is not None:
+        keys.protect(document)
+        security = {"RMQHA_SECURITY": str(keys.client("operator"))}
+    with Cluster.of(document, scratch, quiet=True) as cluster:
+        asks_as = ambient.set(keys.servers()) if keys is not None else None
+        try:
+            trio.run(cluster.up)
+        finally:
+            if asks_as is not None:
+                ambient.reset(asks_as)
         name_server = cluster.state.nodes["ns-1"].address
         environment = {
             "RMQHA_DIRECTORY": str(cluster.state.directory),
             "XDG_CONFIG_HOME": str(scratch / "config"),
             "COLUMNS": "200",
+            **security,
         }
         acknowledged = scratch / "acknowledged.jsonl"
         for words in (

@@ -6,12 +6,14 @@ from functools import partial
 
 import click
 
+from rmqha.cli.acting import acting_controllers_option
 from rmqha.cli.local.members import explained, refuse_to_stop_sends
-from rmqha.cli.options import controllers_option, echo_json, output_option, refuse_static_group
+from rmqha.cli.options import echo_json, output_option
 from rmqha.host.asking.shell import ask_by, open_client
 from rmqha.model.code import RequestCode
 from rmqha.ops.answer import reading
 from rmqha.ops.asking import ask_leader
+from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.wire.command import Command
 
 
@@ -36,16 +38,19 @@ async def _resize(controllers: list[str], name: str, total_replicas: int, *, eve
 @click.argument("name", metavar="GROUP")
 @click.argument("total_replicas", type=click.IntRange(1, 9), metavar="N")
 @click.option("--yes", is_flag=True, help="Even if the group then takes no messages until more replicas are there.")
-@controllers_option
+@acting_controllers_option
 @output_option
-def resize(name: str, total_replicas: int, yes: bool, controllers: list[str], output: str) -> None:
+def resize(
+    name: str, total_replicas: int, yes: bool, controllers: list[str], state: ClusterState | None, output: str
+) -> None:
     """Set totalReplicas of broker group GROUP to N while it runs.
 
     One change at a time. A larger number counts for acknowledgements at once and is final when the master goes by it; a
     smaller one needs the replicas that are too many to be stopped and cleaned first. A number of which the SyncStateSet
     is no majority is refused in CP, since sends would be.
     """
-    refuse_static_group(name)
+    if state is not None:
+        state.refuse_static(name)
     result = ask_by(partial(_resize, controllers, name, total_replicas, even_so=yes))
     if output == "json":
         echo_json({"group": name, **result})

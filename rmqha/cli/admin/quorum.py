@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from rmqha.cli.acting import acting_controllers_option
 from rmqha.cli.options import controllers_option, echo_json, output_option
 from rmqha.cli.render import Text, console, table
 from rmqha.host.asking.shell import Caller, ask_by, open_client, open_tasks, sleep, within
@@ -67,7 +68,7 @@ class Quorum:
     def title(self, node: str) -> str:
         """The name of a controller's node in the cluster directory, with its id beside it where they differ; else its
         id."""
-        return node_titles(self.word["addresses"]).get(node, node)
+        return node_titles(self.word["addresses"], ClusterState.find(None)).get(node, node)
 
     def lag(self, node: str) -> int | None:
         """Entries that the follower is behind the leader; None if nobody knows."""
@@ -166,20 +167,19 @@ async def _ask_leader(client: Caller, controllers: list[str], code: RequestCode,
     return reply
 
 
-def member_id(given: str, addresses: dict[str, str]) -> str:
+def member_id(given: str, addresses: dict[str, str], state: ClusterState | None) -> str:
     """The id of the controller that an operator names: by its id, by its node's name in the cluster directory, or by
-    its address. What nobody knows stays as it is: the controllers say so. `addresses` by id."""
+    its address. What nobody knows stays as it is: the controllers say so. `addresses` by id; `state`: the cluster of
+    that directory."""
     if given in addresses:
         return given
-    state = ClusterState.find(None)
     known = state is not None and given in state.nodes
     address = state.nodes[given].controller_address if state is not None and known else given
     return next((node for node, listens in addresses.items() if listens == address), given)
 
 
-def node_titles(addresses: dict[str, str]) -> dict[str, str]:
+def node_titles(addresses: dict[str, str], state: ClusterState | None) -> dict[str, str]:
     """Names of the controllers of the cluster directory, by id; `addresses` by id."""
-    state = ClusterState.find(None)
     names = {} if state is None else {node.controller_address: node.name for node in state.nodes.values()}
     return {node: node_label(names[address], node) for node, address in addresses.items() if address in names}
 
@@ -246,9 +246,11 @@ def print_quorum(found: Quorum) -> None:
 @click.argument("address", metavar="HOST:PORT")
 @click.option("--learner", is_flag=True, help="Only receive the log, without a vote.")
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds to catch up.")
-@controllers_option
+@acting_controllers_option
 @output_option
-def add(address: str, learner: bool, timeout: float, controllers: list[str], output: str) -> None:
+def add(
+    address: str, learner: bool, timeout: float, controllers: list[str], state: ClusterState | None, output: str
+) -> None:
     """Add the running controller at HOST:PORT: it catches up as a learner, then becomes a voter.
 
     Start it first, with its own entry added to controllerDLegerPeers. Also for a controller that has lost its disk,
@@ -262,7 +264,7 @@ def add(address: str, learner: bool, timeout: float, controllers: list[str], out
     if output == "json":
         echo_json(result)
     else:
-        click.echo(f"{result['node']} at {result['address']} is a {result['kind'].lower()}; {_members(result)}")
+        click.echo(f"{result['node']} at {result['address']} is a {result['kind'].lower()}; {_members(result, state)}")
 
 
 async def _add(controllers: list[str], address: str, learner: bool, timeout_s: float) -> dict[str, Any]:
@@ -305,25 +307,27 @@ def _kind(quorum: Quorum, node: str) -> str | None:
     return next((member["kind"] for member in quorum.word["members"] if member["node"] == node), None)
 
 
-def _members(result: dict[str, Any]) -> str:
-    titles = node_titles({member["node"]: member["address"] for member in result["members"]})
+def _members(result: dict[str, Any], state: ClusterState | None) -> str:
+    addresses = {member["node"]: member["address"] for member in result["members"]}
+    titles = node_titles(addresses, state or ClusterState.find(None))
     return "the group is " + ", ".join(titles.get(member["node"], member["node"]) for member in result["members"])
 
 
 @quorum.command(epilog="Example: rmqha quorum remove ctl-3")
 @click.argument("name", metavar="NODE")
-@controllers_option
+@acting_controllers_option
 @output_option
-def remove(name: str, controllers: list[str], output: str) -> None:
+def remove(name: str, controllers: list[str], state: ClusterState | None, output: str) -> None:
     """Remove a controller from the group; stop its process afterwards.
 
     NODE is its id, its node's name in the cluster directory, or HOST:PORT. A leader that is removed hands over. The
     rest must have a majority that answers.
     """
+    names = state or ClusterState.find(None)
 
     async def asking() -> dict[str, Any]:
         async with open_client() as client:
-            node = member_id(name, (await look(client, controllers)).word["addresses"])
+            node = member_id(name, (await look(client, controllers)).word["addresses"], names)
             await _ask_leader(client, controllers, RequestCode.RMQHA_REMOVE_CONTROLLER, node=node)
             with within(CHANGE_TIMEOUT_MS / 1000):
                 found = await _until(
@@ -336,23 +340,24 @@ def remove(name: str, controllers: list[str], output: str) -> None:
     if output == "json":
         echo_json(result)
     else:
-        click.echo(f"{result['removed']} is removed; {_members(result)}")
+        click.echo(f"{result['removed']} is removed; {_members(result, state)}")
 
 
 @quorum.command(epilog="Example: rmqha quorum transfer ctl-2")
 @click.argument("name", metavar="[NODE]", required=False)
-@controllers_option
+@acting_controllers_option
 @output_option
-def transfer(name: str | None, controllers: list[str], output: str) -> None:
+def transfer(name: str | None, controllers: list[str], state: ClusterState | None, output: str) -> None:
     """Hand the leadership to another controller, or to the one that holds most of the log.
 
     NODE is its id, its node's name in the cluster directory, or HOST:PORT.
     """
+    names = state or ClusterState.find(None)
 
     async def asking() -> str:
         async with open_client() as client:
             addresses = (await look(client, controllers)).word["addresses"] if name else {}
-            ext = {"node": member_id(name, addresses)} if name else {}
+            ext = {"node": member_id(name, addresses, names)} if name else {}
             reply = await _ask_leader(client, controllers, RequestCode.RMQHA_TRANSFER_LEADERSHIP, **ext)
             with reading(controllers[0], "a controller's"):
                 target = reply.ext["node"]
@@ -369,9 +374,9 @@ def transfer(name: str | None, controllers: list[str], output: str) -> None:
 
 
 @quorum.command(epilog="Example: rmqha quorum snapshot")
-@controllers_option
+@acting_controllers_option
 @output_option
-def snapshot(controllers: list[str], output: str) -> None:
+def snapshot(controllers: list[str], state: ClusterState | None, output: str) -> None:
     """Let every controller replace its log by a snapshot now."""
 
     async def asking() -> dict[str, int]:

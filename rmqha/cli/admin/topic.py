@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmqha.cli.acting import acting_namesrv_option
 from rmqha.cli.messaging.asking import asked, complete_topic
 from rmqha.cli.options import complete_group, echo_json, namesrv_option, output_option
 from rmqha.cli.plain_table import echo_table
@@ -88,7 +89,7 @@ def describe_command(name: str, namesrv: str, output: str) -> None:
 )
 @group_option
 @click.option("--attribute", "attributes", multiple=True, metavar="KEY=VALUE", help="Such as queue.type=BatchCQ.")
-@namesrv_option
+@acting_namesrv_option()
 @output_option
 def create(
     name: str, queues: int, groups: tuple[str, ...], attributes: tuple[str, ...], namesrv: str, output: str
@@ -159,7 +160,7 @@ def _edit(
 @group_option
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @yes_option
-@namesrv_option
+@acting_namesrv_option()
 @output_option
 def alter(
     name: str,
@@ -248,7 +249,7 @@ def _value(value: Any) -> str:
 @topic.command(epilog="Example: rmqha topic delete orders --yes")
 @name_argument
 @yes_option
-@namesrv_option
+@acting_namesrv_option()
 @output_option
 def delete(name: str, yes: bool, namesrv: str, output: str) -> None:
     """Delete TOPIC in all groups and at all name servers, with its messages as far as clients see.

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from rmqha.cli.acting import acting_namesrv_option
 from rmqha.cli.bench.topic import HEADER, OWN, Ground, check_own, prepare
-from rmqha.cli.options import echo_json, namesrv_option, output_option
+from rmqha.cli.options import echo_json, output_option
 from rmqha.cli.render import Text, console
 from rmqha.host.asking.shell import ask_by
 from rmqha.model.error import UsageError
@@ -30,7 +31,7 @@ def _shared(command: F) -> F:
         click.option(
             "--queues", type=click.IntRange(1, 128), default=4, show_default=True, help="Of a topic it makes."
         ),
-        namesrv_option,
+        acting_namesrv_option(),
         output_option,
     ):
         command = option(command)

@@ -62,7 +62,10 @@ def show(node: str, directory: Path | None) -> None:
 
     Exit code: 0 told, 1 it refuses nothing, 2 it does not answer.
     """
-    state = _required(node, directory)
+    from rmqha.ops.local.cluster_state import ClusterState
+
+    state = ClusterState.require(directory)
+    _require_broker(state, node)
     item = _repairable(state, node)
     click.echo(item.sentence)
     for line in _alone(state, item):
@@ -82,13 +85,15 @@ def repair(node: str, yes: bool, timeout: float, directory: Path | None) -> None
 
     Exit code: 0 it is back in the SyncStateSet, 1 refused, or it did not get there in time.
     """
+    from rmqha.cli.acting import acting_cluster
     from rmqha.cli.local.launch import launch, wait_well
     from rmqha.cli.local.nodes import DRAIN_TIMEOUT_S, running, started_story
     from rmqha.cli.storage.log_export import export_lines
     from rmqha.host.asking.shell import ask_by
     from rmqha.ops.local.supervisor import stop_all
 
-    state = _required(node, directory)
+    state = acting_cluster(directory)
+    _require_broker(state, node)
     item = _repairable(state, node)
     click.echo(item.sentence)
     for line in _alone(state, item):
@@ -108,14 +113,12 @@ def repair(node: str, yes: bool, timeout: float, directory: Path | None) -> None
     click.echo(started_story(view, node)["sentence"])
 
 
-def _required(node: str, directory: Path | None) -> ClusterState:
+def _require_broker(state: ClusterState, node: str) -> None:
+    """Raises UsageError."""
     from rmqha.model.error import UsageError
-    from rmqha.ops.local.cluster_state import ClusterState
 
-    state = ClusterState.require(directory)
     if not state.node(node).is_broker:
         raise UsageError(f"{node} is no broker")
-    return state
 
 
 def _repairable(state: ClusterState, node: str) -> RefusedFork:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmqha.cli.acting import acting_namesrv_option
 from rmqha.cli.messaging.asking import asked, group_argument, topic_option
 from rmqha.cli.moments import local_time, parse_time
-from rmqha.cli.options import echo_json, namesrv_option, output_option
+from rmqha.cli.options import echo_json, output_option
 from rmqha.cli.plain_table import echo_table
 from rmqha.model.error import UsageError
 from rmqha.model.printable import printable
@@ -50,7 +51,7 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 @queue_option
 @dry_run_option
 @yes_option
-@namesrv_option
+@acting_namesrv_option()
 @output_option
 def reset(
     group: str, place: str, topic: str | None, queue: str | None, dry_run: bool, yes: bool, namesrv: str, output: str
@@ -78,7 +79,7 @@ def reset(
 @queue_option
 @dry_run_option
 @yes_option
-@namesrv_option
+@acting_namesrv_option()
 @output_option
 def skip(
     group: str,
@@ -197,7 +198,7 @@ def _tell(made: ResetPlan, result: ResetResult, output: str) -> None:
 @click.command(epilog="Example: rmqha consumer delete billing --yes")
 @group_argument
 @yes_option
-@namesrv_option
+@acting_namesrv_option()
 @output_option
 def delete(group: str, yes: bool, namesrv: str, output: str) -> None:
     """Delete the settings and offsets of GROUP at every broker, once none of its members is connected.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmqha.cli.acting import acting_namesrv_option
 from rmqha.cli.messaging.asking import asked, complete_consumer_group, group_argument
 from rmqha.cli.messaging.message_lines import json_line, table_line
 from rmqha.cli.moments import short_time
@@ -102,7 +103,7 @@ async def _letters(admin: Admin, group: str, limit: int | None) -> list[Message]
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Send no more than N.")
 @click.option("--dry-run", is_flag=True, help="Only tell how many there are.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@namesrv_option
+@acting_namesrv_option()
 @output_option
 def resend_command(
     group: str, every: bool, limit: int | None, dry_run: bool, yes: bool, namesrv: str, output: str
@@ -121,6 +122,10 @@ def resend_command(
     name = printable(group, lines=False)
     if count and not dry_run and not yes and not click.confirm(f"send {count} dead letters to {name} again?", err=True):
         raise UsageError("nothing sent")
+
+    if count and not dry_run:
+        # who sends takes a moment to load
+        click.echo(f"sending {count} dead letter{'' if count == 1 else 's'} to {name}", err=True)
 
     async def order(admin: Admin) -> int:
         from rmqha.client.producers.producer import Producer

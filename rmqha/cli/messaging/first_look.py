@@ -10,13 +10,25 @@ from typing import TYPE_CHECKING, Any
 from rmqha.client.admin import Admin
 from rmqha.client.consumers.part import Part, first_offset_request
 from rmqha.client.route import MessageQueue
-from rmqha.model.code import PERM_READ
-from rmqha.model.error import RmqhaError
+from rmqha.model.code import PERM_READ, ResponseCode
+from rmqha.model.error import RemoteError, RmqhaError
 from rmqha.model.offset import MASTER_ID
 from rmqha.wire.command import Command
 
 if TYPE_CHECKING:
     from rmqha.client.consumers.message import Message
+
+
+@dataclass(frozen=True, slots=True)
+class WantedMessages:
+    """The messages to show: those of `part` with one of the `tags`, `limit` at most (None: all). `group`: name of the
+    reader in requests."""
+
+    group: str
+    topic: str
+    part: Part
+    tags: str
+    limit: int | None
 
 
 @dataclass(slots=True)
@@ -27,18 +39,23 @@ class ShownMessages:
     offsets: dict[MessageQueue, int] = field(default_factory=dict)
 
 
-async def first_look(
-    namesrv: str, group: str, topic: str, part: Part, limit: int | None, show: Callable[[Message], None]
-) -> ShownMessages:
-    """Show the first messages of each queue, `limit` at most, from where `part` begins, else from the first.
+async def first_look(namesrv: str, wanted: WantedMessages, show: Callable[[Message], None]) -> ShownMessages:
+    """Show the first of the wanted messages of each queue, from where the part begins, else from the first.
 
-    What cannot be asked is left to the consumer, which asks again and says why."""
+    A broker that cannot be asked, and a topic that there is not, is left to the consumer, which asks again and says
+    why. Raises UnreachableError if no name server answers."""
     seen = ShownMessages()
     async with Admin(namesrv) as admin:
         try:
-            for queue, address in _queues(topic, await admin.route(topic), part):
-                await _show_queue(admin, queue, address, group, part, limit, show, seen)
-                if seen.count == limit:
+            route = await admin.route(wanted.topic)
+        except RemoteError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            return seen
+        try:
+            for queue, address in _queues(wanted.topic, route, wanted.part):
+                await _show_queue(admin, queue, address, wanted, show, seen)
+                if seen.count == wanted.limit:
                     break
         except RmqhaError:
             return seen
@@ -61,25 +78,23 @@ async def _show_queue(
     admin: Admin,
     queue: MessageQueue,
     address: str,
-    group: str,
-    part: Part,
-    limit: int | None,
+    wanted: WantedMessages,
     show: Callable[[Message], None],
     seen: ShownMessages,
 ) -> None:
-    offset = part.offset
+    offset = wanted.part.offset
     if offset is None:
-        code, more = first_offset_request(part)
+        code, more = first_offset_request(wanted.part)
         ext = {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker_name, **more}
-        text = (await admin.ask(address, Command(code, {"consumerGroup": group, **ext}))).ext.get("offset", "")
+        text = (await admin.ask(address, Command(code, {"consumerGroup": wanted.group, **ext}))).ext.get("offset", "")
         if not text.isdigit():
             return
         offset = int(text)
     messages, following = await admin.read_queue(
-        address, queue.broker_name, queue.topic, queue.queue_id, offset, group=group
+        address, queue.broker_name, queue.topic, queue.queue_id, offset, group=wanted.group, tags=wanted.tags
     )
     for message in messages:
-        if seen.count == limit:
+        if seen.count == wanted.limit:
             return
         show(message)
         seen.count += 1

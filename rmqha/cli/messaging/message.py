@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmqha.cli.acting import acting_namesrv_option
 from rmqha.cli.messaging.asking import asked, complete_topic, topic_option
 from rmqha.cli.messaging.message_lines import (
     FORMAT_HELP,
@@ -221,7 +222,7 @@ def _detail(item: Track) -> str:
 @topic_option(text="Topic of a msgId; default: all topics of users are searched.")
 @click.option("--to", "target", metavar="TOPIC", shell_complete=complete_topic, help="Another topic; default: its own.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@namesrv_option
+@acting_namesrv_option()
 @output_option
 def resend_command(
     message_id: str, topic: str | None, target: str | None, yes: bool, namesrv: str, output: str

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
+from rmqha.cli.acting import acting_namesrv_option
 from rmqha.cli.messaging.asking import complete_consumer_group, topic_option
-from rmqha.cli.messaging.first_look import ShownMessages, first_look
+from rmqha.cli.messaging.first_look import ShownMessages, WantedMessages, first_look
 from rmqha.cli.messaging.message_lines import (
     FORMAT_HELP,
     Line,
@@ -24,13 +25,14 @@ from rmqha.cli.messaging.message_lines import (
     table_line,
 )
 from rmqha.cli.moments import moment
-from rmqha.cli.options import namesrv_option, output_option
+from rmqha.cli.options import output_option
+from rmqha.client.consumers.expression import parse_tags
 from rmqha.client.consumers.part import Part
 from rmqha.client.producers.outgoing import check_topic
 from rmqha.client.route import MessageQueue
-from rmqha.host.access.process_security import NO_SECURITY, ambient
 from rmqha.host.asking.shell import ask_by
 from rmqha.model.error import RemoteError, UsageError
+from rmqha.model.printable import printable
 
 if TYPE_CHECKING:
     from rmqha.client.consumers.consumer import Start
@@ -62,7 +64,7 @@ NO_GROUP = "rmqha-receive"
     help="Stop after S seconds without a message.",
 )  # fmt: skip
 @click.option("--format", "line", callback=parse_format, metavar="FORMAT", help=FORMAT_HELP)
-@namesrv_option
+@acting_namesrv_option(lambda given: given["group"] is not None)
 @output_option
 def receive(
     topic: str,
@@ -92,12 +94,14 @@ def receive(
         raise UsageError("--format and -o each say how a message is printed: give one")
     part = _part(topic, group, start, since_ms, queue, offset)
     check_topic(topic)
+    parse_tags(tags)
     asked_for_table = context.get_parameter_source("output") is ParameterSource.COMMANDLINE
     show = _printer(line, output, asked_for_table=asked_for_table)
     count, refusals, statistics = -1, list[RemoteError](), dict[str, Any]()
     try:
-        if group is None and start != "last" and tags == "*" and ambient.get() is NO_SECURITY:
-            seen = ask_by(first_look, namesrv, NO_GROUP, topic, part or Part(), limit, show)
+        if group is None and start != "last":
+            wanted = WantedMessages(NO_GROUP, topic, part or Part(), tags, limit)
+            seen = ask_by(first_look, namesrv, wanted, show)
             part = replace(part or Part(), known=seen.offsets)
         else:
             seen = ShownMessages()
@@ -105,6 +109,10 @@ def receive(
             count = seen.count
         else:
             sys.stdout.flush()
+            if not seen.count:
+                # what reads on takes a moment to load
+                told = f"connecting to {namesrv} to read topic {topic}{f' as group {group}' if group else ''}"
+                click.echo(printable(told, lines=False), err=True)
             import trio
 
             from rmqha.cli.messaging.receiving import receive_all
@@ -128,8 +136,19 @@ def receive(
     except* BrokenPipeError:
         # whoever read our lines has seen enough, e.g. `head`; nothing more may be written, not even at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if count < 0:
-        return
+    if count >= 0:
+        _tell_end(topic, group, output, count, refusals, statistics)
+
+
+def _tell_end(
+    topic: str,
+    group: str | None,
+    output: str,
+    count: int,
+    refusals: Sequence[RemoteError],
+    statistics: Mapping[str, Any],
+) -> None:
+    """Say how many were read, or why not, and end with 1 then."""
     problem = statistics.get("last_error", "")
     if refusals:
         click.echo(f"rmqha: topic {topic} may not be read: {refusals[0]}", err=True)

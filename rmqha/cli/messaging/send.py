@@ -13,16 +13,24 @@ from typing import Any, get_args
 
 import click
 
+from rmqha.cli.acting import acting_namesrv_option
 from rmqha.cli.messaging.asking import topic_option
-from rmqha.cli.messaging.send_input import InputFormat, InputMessage, SendInput, later_property, parse_properties
+from rmqha.cli.messaging.send_input import (
+    InputFormat,
+    InputMessage,
+    SendInput,
+    SendSettings,
+    later_property,
+    parse_properties,
+)
 from rmqha.cli.messaging.send_report import SendReport
-from rmqha.cli.options import echo_json, namesrv_option, output_option
+from rmqha.cli.options import echo_json, output_option
 from rmqha.client.producers.one_by_one import FEW, Unsent, send_one_by_one
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.result import SendResult
-from rmqha.host.access.process_security import NO_SECURITY, ambient
 from rmqha.host.asking.shell import ask_by
 from rmqha.model.error import RmqhaError, UsageError
+from rmqha.model.printable import printable
 
 SHOWN_REASONS = 5
 
@@ -71,7 +79,7 @@ def parse_rate(context: click.Context, parameter: click.Parameter, value: str | 
     help="Send again what was stored but not copied in time.",
 )  # fmt: skip
 @click.option("--acked", type=click.Path(path_type=Path), metavar="FILE", help="Write a line per acknowledged message.")
-@namesrv_option
+@acting_namesrv_option()
 @output_option
 def send(
     bodies: tuple[str, ...],
@@ -104,8 +112,9 @@ def send(
     """
     given = parse_properties(properties)
     given |= later_property(delay, at, given, time.time_ns() // 1_000_000)
-    settings = SendInput(topic, bodies, path, input_format, key_field, tag_field, order_by, keys, tag, given)
-    with settings.open() as messages, ExitStack() as stack:
+    given_input = SendInput(topic, bodies, path, input_format, key_field, tag_field, order_by, keys, tag, given)
+    settings = SendSettings(namesrv, group, topic, rate, window, round(timeout_s * 1000), require_ok)
+    with given_input.open() as messages, ExitStack() as stack:
         report = SendReport(messages.check())
         if acked is not None:
             try:
@@ -113,19 +122,18 @@ def send(
             except OSError as error:
                 raise UsageError(f"--acked {acked}: cannot be written: {error.strerror}") from None
         report.started_ms = time.monotonic() * 1000
-        timeout_ms = round(timeout_s * 1000)
         waiting, unsent = iter(messages), Unsent([])
-        if report.total <= FEW and rate is None and ambient.get() is NO_SECURITY:
+        if report.total <= FEW and rate is None:
             few = list(waiting)
             noted = partial(report.note_next, few)
             outgoing = [item.message for item in few]
             unsent = ask_by(
-                partial(send_one_by_one, namesrv, group, outgoing, timeout_ms, noted, require_ok=require_ok)
+                partial(send_one_by_one, namesrv, group, outgoing, settings.timeout_ms, noted, require_ok=require_ok)
             )
             lines = [item.line for item in few[report.handed_over :]]
             waiting = iter([InputMessage(line, left) for line, left in zip(lines, unsent.messages, strict=True)])
         if report.handed_over < report.total:
-            _send_the_rest(namesrv, group, waiting, unsent, report, topic, rate, window, timeout_ms, require_ok)
+            _send_the_rest(settings, waiting, unsent, report)
         report.finish()
         elapsed_ms = time.monotonic() * 1000 - report.started_ms
         result = report.as_dict(topic, elapsed_ms, messages.blank_line_count)
@@ -137,30 +145,22 @@ def send(
         sys.exit(1)
 
 
-def _send_the_rest(
-    namesrv: str,
-    group: str,
-    waiting: Iterator[InputMessage],
-    unsent: Unsent,
-    report: SendReport,
-    topic: str,
-    rate: float | None,
-    window: int,
-    timeout_ms: int,
-    require_ok: bool,
-) -> None:
+def _send_the_rest(settings: SendSettings, waiting: Iterator[InputMessage], unsent: Unsent, report: SendReport) -> None:
+    """Send by a producer, which takes a moment to load: say first what is being done."""
+    before = report.handed_over
+    count = report.total - before
+    what = f"{count} message{'' if count == 1 else 's'}"
+    told = f"connecting to {settings.namesrv} to send {what} to topic {settings.topic}"
+    click.echo(printable(told, lines=False), err=True)
     import trio
 
     from rmqha.cli.messaging.sending import send_all
-    from rmqha.client.producers.producer import Producer
-
-    before = report.handed_over
 
     def note(position: int, message: OutgoingMessage, outcome: SendResult | RmqhaError) -> None:
         whole = unsent.whole(outcome) if position == 0 and isinstance(outcome, SendResult) else outcome
         report.note(before + position, message, whole)
 
-    trio.run(send_all, Producer(namesrv, group), waiting, report, topic, rate, window, timeout_ms, require_ok, note)
+    trio.run(send_all, settings, waiting, report, note)
 
 
 def _print(result: dict[str, Any]) -> None:

@@ -1,4 +1,5 @@
-"""The input of `rmqha send`: words, the lines of a file, or JSON records, checked whole before the first send."""
+"""The input of `rmqha send`: words, the lines of a file, or JSON records, checked whole before the first send; and how
+they are to be sent."""
 
 from __future__ import annotations
 
@@ -35,6 +36,21 @@ class InputMessage:
 
     line: int
     message: OutgoingMessage
+
+
+@dataclass(frozen=True, slots=True)
+class SendSettings:
+    """Destination of the messages, and how they are sent. `rate`: messages per second, None: no limit; `window`: on
+    their way at once; `timeout_ms`: of each message; `require_ok`: send again what was stored but not copied in time.
+    """
+
+    namesrv: str
+    group: str
+    topic: str
+    rate: float | None
+    window: int
+    timeout_ms: int
+    require_ok: bool
 
 
 @dataclass(frozen=True)

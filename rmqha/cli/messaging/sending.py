@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import trio
 
-from rmqha.cli.messaging.send_input import InputMessage
+from rmqha.cli.messaging.send_input import InputMessage, SendSettings
 from rmqha.cli.messaging.send_report import SendReport
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import Producer
@@ -45,28 +45,20 @@ class _Feed:
 
 
 async def send_all(
-    producer: Producer,
-    messages: Iterator[InputMessage],
-    report: SendReport,
-    topic: str,
-    rate: float | None,
-    window: int,
-    timeout_ms: int,
-    require_ok: bool,
-    on_result: OnResult,
+    settings: SendSettings, messages: Iterator[InputMessage], report: SendReport, on_result: OnResult
 ) -> None:
     """Send all; an interrupt ends it early, what was acknowledged stays counted."""
-    async with producer:
-        await _require_topic(producer, topic)
+    async with Producer(settings.namesrv, settings.group) as producer:
+        await _require_topic(producer, settings.topic)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(cancel_on_signal, nursery.cancel_scope)
             if sys.stderr.isatty():
                 nursery.start_soon(_show_progress, report)
             await producer.send_many(
-                _Feed(messages, rate, report),
-                window=window,
-                timeout_ms=timeout_ms,
-                require_ok=require_ok,
+                _Feed(messages, settings.rate, report),
+                window=settings.window,
+                timeout_ms=settings.timeout_ms,
+                require_ok=settings.require_ok,
                 on_result=on_result,
             )
             nursery.cancel_scope.cancel()

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from rmqha.cli.acting import acting_or_none_options
 from rmqha.cli.options import (
     cluster_or_none_options,
     complete_node,
@@ -173,7 +174,7 @@ def _flat(servers: list[Server]) -> dict[str, str]:
 @config.command("set", epilog="Example: rmqha config set broker-a flushIntervalCommitLog=200")
 @click.argument("target", metavar="NODE|GROUP|HOST:PORT", shell_complete=complete_node_or_group)
 @click.argument("changes", nargs=-1, required=True, metavar="KEY=VALUE…")
-@cluster_or_none_options
+@acting_or_none_options(lambda given: ":" not in given["target"])
 @timeout_option
 @output_option
 def set_(target: str, changes: tuple[str, ...], state: ClusterState | None, timeout: float, output: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from rmqha.cli.acting import acting_directory
 from rmqha.cli.health.command import seeds_of, state_word
 from rmqha.cli.options import complete_group, directory_option, echo_json, output_option
 from rmqha.cli.render import console
@@ -50,14 +51,17 @@ def top(
 
     Exit code: 0; of a single look 1 if the cluster is not healthy; 2 if nobody answers.
     """
-    seeds = partial(seeds_of, namesrv, controller, directory)
     if once or output == "json" or not (sys.stdout.isatty() and sys.stdin.isatty()):
+        seeds = partial(seeds_of, namesrv, controller, directory)
         look = ask_by(_once, seeds, group, interval, timeout)
         _print(look, output)
         sys.exit(0 if look.health.healthy else 1 if look.health.answered else 2)
+    # keys change it, so one of several is asked for
+    chosen = acting_directory(namesrv, controller, directory)
     click.echo("asking the nodes …")
     from rmqha.cli.top.live import live
 
+    seeds = partial(seeds_of, namesrv, controller, chosen)
     live(seeds, group, interval, timeout)
 
 

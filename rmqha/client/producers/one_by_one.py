@@ -17,8 +17,8 @@ from rmqha.client.producers.result import NOTHING_WRITTEN, STATUS_OF_CODE, SendR
 from rmqha.client.route import NameServers, TopicRoute, name_servers, parse_route
 from rmqha.host.asking.shell import Caller, open_client
 from rmqha.host.clock import local_month_ms
-from rmqha.model.code import RequestCode
-from rmqha.model.error import NotSentError, RmqhaError
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import NotSentError, RemoteError, RmqhaError
 from rmqha.model.identity import parse_address
 from rmqha.model.message import UniqueKeys
 
@@ -52,12 +52,15 @@ async def send_one_by_one(
     require_ok: bool,
 ) -> Unsent:
     """Send one after the other, each once. The first that is not acknowledged, with the id it was sent with, and those
-    behind it are left; so is what has to wait for a queue of its own. Raises UsageError for what no broker takes."""
+    behind it are left; so is what has to wait for a queue of its own, and all for a topic that there is not. Raises
+    UsageError for what no broker takes, UnreachableError if no name server answers."""
     async with open_client() as client:
         try:
             route = await _route(client, namesrv, messages[0].topic)
-        except RmqhaError:
-            return Unsent(list(messages))  # a producer asks again, and says why
+        except RemoteError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            return Unsent(list(messages))  # a producer may let brokers make it
         queues = route.write_queues()
         keys = UniqueKeys(_local_host(namesrv), os.getpid(), secrets.randbits(32), local_month_ms)
         for at, message in enumerate(messages):

@@ -1,14 +1,12 @@
 """Files that hold keys: the accounts of a server, the credentials of a client. Shell.
 
-Apart from `security` so that a process without accounts does not load a YAML parser.
+Apart from `security` so that a process without accounts does not load them; only a file in YAML loads its parser.
 """
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-
-import yaml
 
 from rmqha.host.access.live_files import LiveFiles, refuse_if_open_to_others
 from rmqha.host.text_file import read_text
@@ -30,6 +28,8 @@ class AccessFile(LiveFiles[AccessList]):
 
 
 def _read_access_list(path: Path) -> AccessList:
+    import yaml
+
     try:
         refuse_if_open_to_others(str(path), "secret keys")
         return parse_access_list(yaml.safe_load(read_text(path, "the accounts")), str(path))
@@ -49,6 +49,8 @@ def credentials_file(key: str, path: str) -> LiveFiles[Credentials]:
 
 def read_credentials(path: str) -> Credentials:
     """accessKey and secretKey, as properties or as RocketMQ's tools.yml. Raises UsageError."""
+    import yaml
+
     text = read_secret_text(path)
     try:
         found = yaml.safe_load(text)

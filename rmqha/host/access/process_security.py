@@ -94,6 +94,14 @@ class Security:
         return Security(client_tls=self._client_tls, credentials=credentials)
 
 
+def no_longer_own_form(address: str) -> str:
+    """One sentence about a server that took rmqha's own signatures, and now would have weaker ones."""
+    return (
+        f"{address} no longer takes rmqha's own signatures, as it did before: it has no accounts now, is"
+        " another program, or somebody stands between; restart this process if that is meant"
+    )
+
+
 def _now(given: T | LiveFiles[T] | None) -> T | None:
     return given.current if isinstance(given, LiveFiles) else given
 

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
-from rmqha.host.access.live_files import LiveFiles, refuse_if_open_to_others
+from rmqha.host.access.client_security import (
+    TLS_HANDSHAKE_TIMEOUT_MS,
+    client_tls,
+    handshake_trouble,
+    load_chain,
+    load_trust,
+)
+from rmqha.host.access.client_security import for_client as for_client
+from rmqha.host.access.live_files import LiveFiles
 from rmqha.host.access.process_security import NO_SECURITY as NO_SECURITY
 from rmqha.host.access.process_security import Security as Security
 from rmqha.host.access.process_security import ServerTls as ServerTls
@@ -31,7 +39,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TLS_HANDSHAKE_TIMEOUT_MS = 5_000
 _TLS_RECORD = b"\x16"
 """First byte of a client's hello; a remoting frame begins with the high byte of a length far below that."""
 _CERTIFICATE_BEGIN, _CERTIFICATE_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
@@ -66,23 +73,6 @@ def from_config(config: ServerConfig) -> Security:
     return Security(_server_files(config), _client_files(config), credentials, accounts, secret, config.acl_signature)
 
 
-def for_client(path: str) -> Security:
-    """From a properties file with tls.enable, the tls.client.* keys, accessKey and secretKey. Raises UsageError."""
-    from rmqha.host.access import accounts
-    from rmqha.model.config.servers import ServerConfig, parse_properties
-
-    properties = parse_properties(accounts.read_secret_text(path), path)
-    keys = {str(name): properties.pop(name) for name in ("accessKey", "secretKey") if name in properties}
-    every = ServerConfig.keys()
-    known = [key for key in every if key == "tls.enable" or key.startswith("tls.client.")]
-    for key in properties:
-        if key not in known:
-            raise UsageError(f"{path}: unknown key {key}; known are accessKey, secretKey, {', '.join(known)}")
-    config = ServerConfig.from_properties(properties, path)
-    client_tls = _client_tls(config) if config.tls_enable else None
-    return Security(client_tls=client_tls, credentials=accounts.credentials(keys, path) if keys else None)
-
-
 # --- contexts -----------------------------------------------------------------------------------------------------
 def _server_files(config: ServerConfig) -> LiveFiles[ServerTls] | None:
     mode = config.tls_server_mode
@@ -102,20 +92,20 @@ def _client_files(config: ServerConfig) -> LiveFiles[ssl.SSLContext] | None:
     trust = config.tls_client_trust_cert_path if config.tls_client_auth_server else ""
     paths = tuple(filter(None, (*own, trust)))
     key = "tls.client.certPath" if config.tls_client_cert_path else "tls.client.trustCertPath"
-    return LiveFiles(key, paths or ("",), partial(_client_tls, config), certificates=config.tls_client_cert_path)
+    return LiveFiles(key, paths or ("",), partial(client_tls, config), certificates=config.tls_client_cert_path)
 
 
 def _server_tls(config: ServerConfig) -> ServerTls:
     if not config.tls_server_cert_path or not config.tls_server_key_path:
         raise UsageError("tls.server.certPath and tls.server.keyPath must both name a PEM file")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _load_chain(context, "tls.server", config.tls_server_cert_path, config.tls_server_key_path)
+    load_chain(context, "tls.server", config.tls_server_cert_path, config.tls_server_key_path)
     context.options |= ssl.OP_NO_RENEGOTIATION  # a client's whim that costs us a signature each time
     context.verify_mode = _CLIENT_AUTH[config.tls_server_need_client_auth]
     if context.verify_mode is not ssl.CERT_NONE:
         if not config.tls_server_trust_cert_path:
             raise UsageError("tls.server.need.client.auth needs tls.server.trustCertPath, the PEM file of the issuers")
-        _load_trust(context, "tls.server.trustCertPath", config.tls_server_trust_cert_path)
+        load_trust(context, "tls.server.trustCertPath", config.tls_server_trust_cert_path)
     first = _first_certificate(Path(config.tls_server_cert_path).read_text("latin-1"))
     return ServerTls(context, config.tls_server_mode == "enforcing", sha256(first).digest())
 
@@ -125,41 +115,6 @@ def _first_certificate(text: str) -> bytes:
     begin = text.index(_CERTIFICATE_BEGIN)
     end = text.index(_CERTIFICATE_END, begin) + len(_CERTIFICATE_END)
     return ssl.PEM_cert_to_DER_cert(text[begin:end])
-
-
-def _client_tls(config: ServerConfig) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # Brokers are known by addresses that name servers tell, so a certificate's name says nothing, as in RocketMQ.
-    context.check_hostname = False
-    if not config.tls_client_auth_server:
-        context.verify_mode = ssl.CERT_NONE
-    elif config.tls_client_trust_cert_path:
-        _load_trust(context, "tls.client.trustCertPath", config.tls_client_trust_cert_path)
-    else:
-        context.load_default_certs()
-    if config.tls_client_cert_path:
-        _load_chain(context, "tls.client", config.tls_client_cert_path, config.tls_client_key_path)
-    return context
-
-
-def _load_chain(context: ssl.SSLContext, prefix: str, cert_path: str, key_path: str) -> None:
-    for key, path in ((f"{prefix}.certPath", cert_path), (f"{prefix}.keyPath", key_path or cert_path)):
-        if not Path(path).is_file():
-            raise UsageError(f"{key}: there is no file {path}")
-    try:
-        context.load_cert_chain(cert_path, key_path or None, lambda: "")
-        refuse_if_open_to_others(key_path or cert_path, f"the private key of {prefix}.certPath")
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"{prefix}.certPath, {prefix}.keyPath: no usable certificate and unencrypted key in PEM: {error}"
-        ) from None
-
-
-def _load_trust(context: ssl.SSLContext, key: str, path: str) -> None:
-    try:
-        context.load_verify_locations(path)
-    except OSError as error:
-        raise UsageError(f"{key}: no certificates in {path}: {error.strerror or error}") from None
 
 
 # --- connections --------------------------------------------------------------------------------------------------
@@ -210,12 +165,6 @@ async def connect(stream: trio.SocketStream, context: ssl.SSLContext | None, add
             await secure.do_handshake()
     except (trio.BrokenResourceError, trio.TooSlowError) as error:
         await trio.aclose_forcefully(stream)
-        cause = error.__cause__
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            reason = f"its certificate is not trusted ({cause.verify_message}); see tls.client.trustCertPath"
-        elif isinstance(error, trio.TooSlowError):
-            reason = "no answer"
-        else:
-            reason = "it does not speak TLS" if cause is None else str(getattr(cause, "reason", cause))
-        raise UnreachableError(f"no TLS connection to {address}: {reason}") from None
+        cause = TimeoutError() if isinstance(error, trio.TooSlowError) else error.__cause__
+        raise UnreachableError(handshake_trouble(address, cause)) from None
     return secure

@@ -1,8 +1,9 @@
 """Questions over blocking sockets, each task in a thread of its own, for commands that only ask. Shell.
 
-Importing trio costs as much processor time as all the rest of a short command. A question is a coroutine that awaits
-nothing but the calls of a `BlockingClient` and the tasks of `ThreadTasks`, so it never leaves the thread that runs it.
-Only one task runs at a time, the others wait in a call, as under an event loop: a question needs no locks.
+Importing trio costs as much processor time as all the rest of a short command. TLS and signatures are as over trio. A
+question is a coroutine that awaits nothing but the calls of a `BlockingClient` and the tasks of `ThreadTasks`, so it
+never leaves the thread that runs it. Only one task runs at a time, the others wait in a call, as under an event loop: a
+question needs no locks.
 """
 
 from __future__ import annotations
@@ -16,12 +17,20 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from rmqha.host.access.process_security import Security, ambient, no_longer_own_form
+from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import NotSentError, RemoteProtocolError, UnreachableError
 from rmqha.model.identity import parse_address
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
+
+if TYPE_CHECKING:
+    from ssl import SSLContext, SSLSocket
+
+    from rmqha.model.access import Credentials
+    from rmqha.wire.auth.session_signature import SessionSigner
 
 T = TypeVar("T")
 
@@ -170,11 +179,27 @@ class _Connection:
         self._stream = stream
         self._address = address
         self._parser = FrameParser(MAX_FRAME_BYTES)
+        self.signer: SessionSigner | None = None
+        """Signs in our own form, where the peer takes it."""
 
     @property
     def is_fresh(self) -> bool:
         """False if the peer has closed it, or has said something that nobody asked for."""
         return not select.select([self._stream], [], [], 0)[0]
+
+    def secure(self, context: SSLContext, end_s: float) -> _Connection:
+        """This connection after a handshake. Raises NotSentError; it is closed then."""
+        from rmqha.host.access.client_security import TLS_HANDSHAKE_TIMEOUT_MS, handshake_trouble
+
+        left_s = min(end_s - time.monotonic(), TLS_HANDSHAKE_TIMEOUT_MS / 1000)
+        try:
+            if left_s <= 0:
+                raise TimeoutError
+            self._stream.settimeout(left_s)
+            return _TlsConnection(context.wrap_socket(self._stream), self._address)
+        except OSError as error:
+            self._stream.close()
+            raise NotSentError(handshake_trouble(self._address, error)) from None
 
     def close(self) -> None:
         self._stream.close()
@@ -211,11 +236,39 @@ class _Connection:
         return True
 
 
+class _TlsConnection(_Connection):
+    """One connection after its handshake. A server sends tickets behind that, which are no answer."""
+
+    _stream: SSLSocket
+
+    def __init__(self, stream: SSLSocket, address: str) -> None:
+        super().__init__(stream, address)
+
+    @property
+    def is_fresh(self) -> bool:
+        if super().is_fresh:
+            return True
+        from ssl import SSLWantReadError
+
+        self._stream.settimeout(0)
+        try:
+            self._stream.recv(1)
+        except SSLWantReadError:
+            return True
+        except OSError:
+            return False
+        return False
+
+
 class BlockingClient:
     """Calls to any number of addresses, each over a connection that no other call uses meanwhile; it is kept for the
-    next. Async context manager; leaving it closes the connections. Knows neither TLS nor signatures."""
+    next. Async context manager; leaving it closes the connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, security: Security | None = None) -> None:
+        """`security` None takes that of the process."""
+        self._security = ambient.get() if security is None else security
+        self._sign_own: set[str] = set()
+        """Servers that take our own signatures: they are never again sent Apache's, which cover less."""
         self._idle: dict[str, list[_Connection]] = {}
         self._opaque = 0
 
@@ -243,8 +296,9 @@ class BlockingClient:
         kept = self._kept(address)
         try:
             with _others_run():
-                connection = kept or _dial(address, end_s, DIAL_TIMEOUT_MS if timeout_ms is None else timeout_ms)
+                connection = kept or self._open(address, end_s, DIAL_TIMEOUT_MS if timeout_ms is None else timeout_ms)
                 try:
+                    self._sign(connection, command)
                     found = connection.exchange(command, end_s)
                 except BaseException:
                     connection.close()
@@ -260,6 +314,48 @@ class BlockingClient:
         if scope is not None and is_bounded_by_scope:
             raise _TooLate(scope)
         raise UnreachableError(f"{address} did not answer request {command.code} within {timeout_ms} ms")
+
+    def _open(self, address: str, end_s: float, timeout_ms: int) -> _Connection:
+        """A connection that is agreed on, as this process asks. Raises NotSentError."""
+        connection = _dial(address, end_s, timeout_ms)
+        if (context := self._security.client_tls) is not None:
+            connection = connection.secure(context, end_s)
+        if (credentials := self._security.credentials) is not None:
+            try:
+                self._agree_on_form(connection, address, credentials, end_s)
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    def _agree_on_form(self, connection: _Connection, address: str, credentials: Credentials, end_s: float) -> None:
+        """Ask the server if it takes our own signatures. Raises NotSentError."""
+        from rmqha.wire.auth.acl import ACCESS_KEY
+        from rmqha.wire.auth.session_signature import VERSION, SessionSigner
+
+        hello = Command(RequestCode.RMQHA_OPEN_SESSION, {"version": VERSION, ACCESS_KEY: credentials.access_key})
+        try:
+            answer = connection.exchange(hello, min(end_s, time.monotonic() + DIAL_TIMEOUT_MS / 1000))
+        except UnreachableError as error:
+            raise NotSentError(str(error)) from None
+        if answer is None:
+            raise NotSentError(f"{address} did not answer request {hello.code} in time")
+        if answer.code == ResponseCode.SUCCESS and (nonce := answer.ext.get("nonce")):
+            connection.signer = SessionSigner(nonce)
+            self._sign_own.add(address)
+        elif address in self._sign_own and not self._security.own_form_only:
+            raise NotSentError(no_longer_own_form(address))
+
+    def _sign(self, connection: _Connection, command: Command) -> None:
+        credentials = self._security.credentials
+        if credentials is None:
+            return
+        if connection.signer is not None:
+            connection.signer.sign(command, credentials)
+        elif not self._security.own_form_only:
+            from rmqha.wire.auth.acl import sign
+
+            sign(command, credentials)
 
     def _kept(self, address: str) -> _Connection | None:
         waiting = self._idle.get(address, [])

@@ -1,7 +1,7 @@
 """The port by which an operator's question reaches servers, and the choice between its two implementations. Shell.
 
-`ask_by` runs a question over blocking sockets where no TLS and no signature is asked for, else over trio. What it
-awaits is written once, in terms of this module: `open_client`, `open_tasks`, `within`, `sleep`.
+`ask_by` runs a question over blocking sockets; a server and a live screen await it under trio. What it awaits is
+written once, in terms of this module: `open_client`, `open_tasks`, `within`, `sleep`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
-from rmqha.host.access.process_security import NO_SECURITY, Security, ambient
+from rmqha.host.access.process_security import Security
 from rmqha.host.asking import blocking
 from rmqha.wire.command import Command
 
@@ -44,18 +44,13 @@ class TimedScope(Protocol):
 
 def ask_by(question: Callable[..., Awaitable[T]], *args: Any) -> T:
     """Run a question from its beginning to its end; raises what it raises."""
-    if ambient.get() is NO_SECURITY:
-        return blocking.run(question, *args)
-    import trio
-
-    return trio.run(question, *args)
+    return blocking.run(question, *args)
 
 
 def open_client(security: Security | None = None) -> AbstractAsyncContextManager[Caller]:
     """A client for the question that runs; `security` None takes that of the process."""
     if blocking.is_running():
-        assert security is None, "TLS and signatures need trio"
-        return blocking.BlockingClient()
+        return blocking.BlockingClient(security)
     from rmqha.host.net.remoting import RemotingClient
 
     return RemotingClient(security=security)

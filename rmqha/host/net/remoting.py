@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from rmqha.host.access.process_security import no_longer_own_form
 from rmqha.host.access.security import Security, accept_link, ambient, connect
 from rmqha.host.access.tls_link import TlsLink
 from rmqha.host.clock import HostClock
@@ -417,10 +418,7 @@ class RemotingClient:
                 session.attachment = SessionSigner(nonce)
                 self._sign_own.add(address)
             elif address in self._sign_own and not self._security.own_form_only:
-                raise UnreachableError(
-                    f"{address} no longer takes rmqha's own signatures, as it did before: it has no accounts now, is"
-                    " another program, or somebody stands between; restart this process if that is meant"
-                )
+                raise UnreachableError(no_longer_own_form(address))
         except UnreachableError as error:
             peer.error = error
             session.close()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
-from rmqha.model.authorization.users import MAX_PASSWORD_CHARS, User, username_fault
 from rmqha.model.error import ConfigError
+
+if TYPE_CHECKING:
+    from rmqha.model.authorization.users import User
 
 
 def initial_user(text: str, source: str) -> User | None:
@@ -21,6 +24,9 @@ def inner_user(text: str, source: str) -> User | None:
 def _user(text: str, source: str, name_key: str, password_key: str) -> User | None:
     if not text.strip():
         return None
+    # a third of what a command that reads keys would load, and few files name a user
+    from rmqha.model.authorization.users import MAX_PASSWORD_CHARS, User, username_fault
+
     try:
         found = json.loads(text)
     except ValueError:

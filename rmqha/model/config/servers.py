@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from rmqha.model.authorization.settings import initial_user, inner_user, request_codes
-from rmqha.model.authorization.users import AuthorizationRules, User
 from rmqha.model.code import PERM_READ, PERM_WRITE
 from rmqha.model.config.base import DEFAULT_HTTP_HOST, camel
 from rmqha.model.config.base import Config as Config
@@ -23,6 +22,9 @@ from rmqha.model.config.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_lev
 from rmqha.model.error import ConfigError
 from rmqha.model.identity import HaMode, is_loopback, join_address, parse_address, split_addresses
 from rmqha.model.quota import Limit, QuotaLimits, parse_overrides
+
+if TYPE_CHECKING:
+    from rmqha.model.authorization.users import AuthorizationRules, User
 
 HA_SECURITY_MODES = ("auto", "open", "disabled", "permissive", "enforcing")
 HISTORY_FILE = "rmqha.history"
@@ -557,6 +559,8 @@ class BrokerConfig(ServerConfig):
 
     @property
     def authorization_rules(self) -> AuthorizationRules:
+        from rmqha.model.authorization.users import AuthorizationRules
+
         return AuthorizationRules(
             self.authorization_enabled,
             self.broker_cluster_name,

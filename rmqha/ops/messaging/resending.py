@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 from rmqha.client.admin import Admin
 from rmqha.client.consumers.message import Message
 from rmqha.client.consumers.offsets import answered_offset
-from rmqha.client.producers.one_by_one import Unsent, send_one_by_one
+from rmqha.client.producers.one_by_one import send_one_by_one
 from rmqha.client.producers.outgoing import OutgoingMessage
-from rmqha.host.access.process_security import NO_SECURITY, ambient
 from rmqha.host.asking.shell import ask_by
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, UsageError
@@ -70,10 +69,10 @@ class DeadLetterQueue:
 def send_all(namesrv: str, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
     """Send them, each until it is acknowledged. Raises as `Producer.send`."""
     results: list[SendResult] = []
-    unsent = Unsent(list(messages))
-    if messages and ambient.get() is NO_SECURITY:
-        one_by_one = partial(send_one_by_one, require_ok=True)
-        unsent = ask_by(one_by_one, namesrv, RESEND_GROUP, messages, SEND_TIMEOUT_MS, results.append)
+    if not messages:
+        return results
+    one_by_one = partial(send_one_by_one, require_ok=True)
+    unsent = ask_by(one_by_one, namesrv, RESEND_GROUP, messages, SEND_TIMEOUT_MS, results.append)
     if not unsent.messages:
         return results
     import trio

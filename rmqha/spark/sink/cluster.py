@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import Producer
 from rmqha.client.producers.result import SendResult
-from rmqha.host.access.security import for_client
+from rmqha.host.access.client_security import for_client
 from rmqha.host.clock import local_month_ms
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY, PROPERTY_WAIT, unique_key

@@ -34,20 +34,20 @@ def cluster(directory: Path) -> ClusterState:
         ("nobody", "nobody"),
     ],
 )
-def test_a_controller_is_named_by_id_by_node_or_by_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, meant: str
-) -> None:
-    monkeypatch.setattr(ClusterState, "find", lambda directory: cluster(tmp_path))
-    assert member_id(given, ADDRESSES) == meant
+def test_a_controller_is_named_by_id_by_node_or_by_address(tmp_path: Path, given: str, meant: str) -> None:
+    assert member_id(given, ADDRESSES, cluster(tmp_path)) == meant
 
 
-def test_without_a_cluster_directory_ids_and_addresses_remain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ClusterState, "find", lambda directory: None)
-    assert [member_id(given, ADDRESSES) for given in ("n0", "ctl-1", "127.0.0.1:9880")] == ["n0", "ctl-1", "ctl-3"]
+def test_without_a_cluster_directory_ids_and_addresses_remain() -> None:
+    assert [member_id(given, ADDRESSES, None) for given in ("n0", "ctl-1", "127.0.0.1:9880")] == [
+        "n0",
+        "ctl-1",
+        "ctl-3",
+    ]
 
 
-def test_controllers_go_by_the_names_of_their_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_controllers_go_by_the_names_of_their_nodes(tmp_path: Path) -> None:
     """ctl-1 is n1 in clusters of this release, n0 in those of earlier ones."""
-    monkeypatch.setattr(ClusterState, "find", lambda directory: cluster(tmp_path))
-    assert node_titles({"n1": "127.0.0.1:9878", "n7": "10.0.0.1:1"}) == {"n1": "ctl-1"}
-    assert node_titles({"n0": "127.0.0.1:9878"}) == {"n0": "ctl-1 (id n0)"}
+    state = cluster(tmp_path)
+    assert node_titles({"n1": "127.0.0.1:9878", "n7": "10.0.0.1:1"}, state) == {"n1": "ctl-1"}
+    assert node_titles({"n0": "127.0.0.1:9878"}, state) == {"n0": "ctl-1 (id n0)"}

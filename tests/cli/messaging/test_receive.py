@@ -38,6 +38,11 @@ def message(body: bytes, **properties: str) -> Message:
     )
 
 
+def connecting(fake: FakeCluster, group: str = "") -> bytes:
+    """The line that is told before what reads on is loaded, unless messages were shown by then."""
+    return f"connecting to {fake.namesrv} to read topic T{f' as group {group}' if group else ''}\n".encode()
+
+
 async def run(fake: FakeCluster, *args: str) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "rmqha.cli.main", "receive", "--namesrv", fake.namesrv, *args]
     return await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
@@ -79,7 +84,7 @@ async def test_a_group_goes_on_where_it_stopped() -> None:
         rest = await run(fake, "--topic", "T", "--group", "G", "--max", "2")
         assert [json.loads(line)["body"] for line in first.stdout.splitlines()] == ["a", "b", "c"]
         assert [line[-1:] for line in rest.stdout.splitlines()] == [b"d", b"e"]
-        assert rest.stderr == b"2 messages\n"
+        assert rest.stderr == connecting(fake, "G") + b"2 messages\n"
         assert fake.group.offsets["G", "T", 0] == 5
 
 
@@ -118,7 +123,7 @@ async def test_tags_and_the_last_end() -> None:
         done = await run(fake, "--topic", "T", "--tags", "B", "--idle", "0.5", "-o", "json")
         assert [json.loads(line)["body"] for line in done.stdout.splitlines()] == ["c", "d"]
         done = await run(fake, "--topic", "T", "--from", "last", "--idle", "0.5")
-        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"0 messages\n")
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", connecting(fake) + b"0 messages\n")
 
 
 async def test_a_reader_that_has_seen_enough_ends_it_quietly() -> None:
@@ -136,7 +141,8 @@ async def test_brokers_that_are_all_down_are_said_to_be() -> None:
             node.kill()
         done = await run(fake, "--topic", "T", "--idle", "0.5")
         assert (done.returncode, done.stdout) == (1, b"")
-        assert done.stderr.startswith(b"rmqha: nothing was read from topic T: cannot connect to 127.0.0.1:")
+        told = done.stderr.removeprefix(connecting(fake))
+        assert told.startswith(b"rmqha: nothing was read from topic T: cannot connect to 127.0.0.1:")
 
 
 @pytest.mark.parametrize("group", [(), ("--group", "G")])
@@ -149,8 +155,9 @@ async def test_who_may_not_read_is_told_at_once(group: tuple[str, ...]) -> None:
         with trio.fail_after(HANG_S):
             done = await run(fake, "--topic", "T", *group)
         assert (done.returncode, done.stdout) == (1, b"")
-        assert done.stderr.startswith(b"rmqha: topic T may not be read: 127.0.0.1:")
-        assert done.stderr.endswith(b" answered 16: account g may not\n") and done.stderr.count(b"\n") == 1
+        told = done.stderr.removeprefix(connecting(fake, "G" if group else ""))
+        assert told.startswith(b"rmqha: topic T may not be read: 127.0.0.1:")
+        assert told.endswith(b" answered 16: account g may not\n") and told.count(b"\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -176,10 +183,11 @@ def test_wrong_calls_are_one_sentence(capsys: pytest.CaptureFixture[str], args: 
     assert output.err.startswith(f"rmqha: {sentence}") and output.err.count("\n") == 1
 
 
-async def test_what_lies_there_is_shown_without_an_event_loop() -> None:
+@pytest.mark.parametrize("tags", ["*", "A || B"])
+async def test_what_lies_there_is_shown_without_an_event_loop(tags: str) -> None:
     async with FakeCluster() as fake:
-        fill(fake.group, [f"{number:02}" for number in range(10)])
-        arguments = ["receive", "--namesrv", fake.namesrv, "--topic", "T", "--max", "4", "-o", "json"]
+        fill(fake.group, [f"{number:02}" for number in range(10)], tags="A")
+        arguments = ["receive", "--namesrv", fake.namesrv, "--topic", "T", "--max", "4", "-o", "json", "--tags", tags]
         loaded, told = await trio.to_thread.run_sync(loaded_by, arguments)
         assert len({json.loads(line)["body"] for line in told.splitlines()}) == 4
         assert loaded & {"trio", "ssl", "rich"} == set()

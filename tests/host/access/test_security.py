@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -16,10 +16,12 @@ import trustme
 from rmqha.host.access import security
 from rmqha.host.access.accounts import AccessFile
 from rmqha.host.access.security import Security, for_client, from_config
+from rmqha.host.asking import blocking
 from rmqha.host.net.remoting import RemotingClient, serve
 from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config.client import ClientConfig
 from rmqha.model.config.servers import BrokerConfig, ServerConfig
 from rmqha.model.error import ConfigError, UnreachableError, UsageError
 from rmqha.wire.command import Command
@@ -76,19 +78,39 @@ async def running(secured: Security) -> AsyncIterator[tuple[str, Statistics]]:
         nursery.cancel_scope.cancel()
 
 
-async def ask(address: str, secured: Security | None, command: Command | None = None) -> Command:
+Ask = Callable[..., Awaitable[Command]]
+
+
+async def by_trio(address: str, secured: Security | None, command: Command | None = None) -> Command:
     async with RemotingClient(security=secured) as client:
         return await client.call(address, command or Command(RequestCode.GET_BROKER_CONFIG, {}, b"x" * 70_000), HANG_MS)
 
 
+async def by_blocking_sockets(address: str, secured: Security | None, command: Command | None = None) -> Command:
+    """As operators' commands ask."""
+
+    async def question() -> Command:
+        asked = command or Command(RequestCode.GET_BROKER_CONFIG, {}, b"x" * 70_000)
+        async with blocking.BlockingClient(secured) as client:
+            return await client.call(address, asked, HANG_MS)
+
+    return await trio.to_thread.run_sync(blocking.run, question)
+
+
+@pytest.fixture(params=[by_trio, by_blocking_sockets])
+def ask(request: pytest.FixtureRequest) -> Ask:
+    found: Ask = request.param
+    return found
+
+
 # --- TLS ----------------------------------------------------------------------------------------------------------
-async def test_one_port_takes_plain_and_tls_connections(files: Path) -> None:
+async def test_one_port_takes_plain_and_tls_connections(ask: Ask, files: Path) -> None:
     async with running(server_security(files)) as (address, _):
         for secured in (client_security(files), Security()):
             assert len((await ask(address, secured)).body) == 70_000
 
 
-async def test_a_server_may_insist_on_tls(files: Path) -> None:
+async def test_a_server_may_insist_on_tls(ask: Ask, files: Path) -> None:
     async with running(server_security(files, **{"tls.server.mode": "enforcing"})) as (address, counts):
         assert (await ask(address, client_security(files))).code == ResponseCode.SUCCESS
         with pytest.raises(UnreachableError, match="closed the connection"):
@@ -96,7 +118,7 @@ async def test_a_server_may_insist_on_tls(files: Path) -> None:
         assert counts.refused_count == 1
 
 
-async def test_a_certificate_of_another_issuer_is_not_trusted(files: Path) -> None:
+async def test_a_certificate_of_another_issuer_is_not_trusted(ask: Ask, files: Path) -> None:
     async with running(server_security(files)) as (address, _):
         foreign = client_security(files, **{"tls.client.trustCertPath": str(files / "other.pem")})
         with pytest.raises(UnreachableError, match=r"certificate is not trusted .*; see tls.client.trustCertPath"):
@@ -105,7 +127,7 @@ async def test_a_certificate_of_another_issuer_is_not_trusted(files: Path) -> No
         assert (await ask(address, blind)).code == ResponseCode.SUCCESS
 
 
-async def test_clients_may_have_to_show_a_certificate(files: Path) -> None:
+async def test_clients_may_have_to_show_a_certificate(ask: Ask, files: Path) -> None:
     keys = {"tls.server.need.client.auth": "require", "tls.server.trustCertPath": str(files / "ca.pem")}
     async with running(server_security(files, **keys)) as (address, _):
         known = client_security(files, **{"tls.client.certPath": str(files / "client.pem")})
@@ -114,14 +136,14 @@ async def test_clients_may_have_to_show_a_certificate(files: Path) -> None:
             await ask(address, client_security(files))
 
 
-async def test_a_server_without_tls_is_named(files: Path) -> None:
+async def test_a_server_without_tls_is_named(ask: Ask, files: Path) -> None:
     async with running(Security()) as (address, _):
         with pytest.raises(UnreachableError, match=f"no TLS connection to {address}: "):
             await ask(address, client_security(files))
 
 
 async def test_a_peer_that_begins_a_handshake_and_is_silent_is_dropped(
-    files: Path, monkeypatch: pytest.MonkeyPatch
+    ask: Ask, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(security, "TLS_HANDSHAKE_TIMEOUT_MS", 100)
     async with running(server_security(files)) as (address, counts):
@@ -152,6 +174,12 @@ def test_wrong_files_are_one_sentence(keys: dict[str, str], sentence: str) -> No
     with pytest.raises(UsageError) as caught:
         from_config(ServerConfig.from_properties(keys, "f"))
     assert sentence in str(caught.value)
+
+
+def test_a_clients_file_takes_the_servers_keys_of_tls_towards_others() -> None:
+    server, known = ServerConfig.keys(), ClientConfig.keys()
+    assert known.keys() == {key for key in server if key == "tls.enable" or key.startswith("tls.client.")}
+    assert {key: item.default for key, item in known.items()} == {key: server[key].default for key in known}
 
 
 def test_wrong_values_are_one_sentence(files: Path) -> None:
@@ -188,7 +216,7 @@ def signing(tmp_path: Path, key: str, secret: str) -> Security:
     return for_client(secret_file(tmp_path / "client.properties", f"accessKey={key}\nsecretKey={secret}\n"))
 
 
-async def test_only_signed_requests_of_accounts_that_may_are_served(tmp_path: Path) -> None:
+async def test_only_signed_requests_of_accounts_that_may_are_served(ask: Ask, tmp_path: Path) -> None:
     secret_file(tmp_path / "acl.yml", ACCOUNTS)
     secured = from_config(ServerConfig(acl_enable=True, acl_file=str(tmp_path / "acl.yml")))
     orders, operator = signing(tmp_path, "orders", "12345678"), signing(tmp_path, "operator", "abcdefgh")
@@ -209,6 +237,24 @@ async def test_only_signed_requests_of_accounts_that_may_are_served(tmp_path: Pa
             answer = await ask(address, who, command)
             assert (answer.code, answer.remark) == ((16, remark) if remark else (0, None))
         assert counts.denied_count == 4
+
+
+async def test_one_blocking_connection_over_tls_serves_call_after_call(files: Path, tmp_path: Path) -> None:
+    """The tickets that a server sends behind a handshake are no answers, and each request has the next count."""
+    secret_file(tmp_path / "acl.yml", ACCOUNTS)
+    keys = {"aclEnable": "true", "aclFile": str(tmp_path / "acl.yml")}
+    secured = Security(
+        client_tls=client_security(files).client_tls, credentials=signing(tmp_path, "operator", "abcdefgh").credentials
+    )
+
+    async def question(address: str) -> list[bytes]:
+        async with blocking.BlockingClient(secured) as client:
+            asked = [Command(RequestCode.GET_BROKER_CONFIG, {}, b"%d" % number) for number in range(5)]
+            return [bytes((await client.call(address, command, HANG_MS)).body) for command in asked]
+
+    async with running(server_security(files, **keys)) as (address, counts):
+        assert await trio.to_thread.run_sync(blocking.run, question, address) == [b"0", b"1", b"2", b"3", b"4"]
+        assert (counts.opened_count, counts.denied_count) == (1, 0)
 
 
 async def test_a_denied_oneway_request_is_counted_and_the_next_one_served(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from rmqha.host.tracer import HostTracer
 from rmqha.model.config.servers import ServerConfig
 from rmqha.model.error import UnreachableError, UsageError
 from rmqha.model.principal import UNRESTRICTED, Principal
-from tests.host.access.test_security import ACCOUNTS, ask, running, secret_file
+from tests.host.access.test_security import ACCOUNTS, by_trio, running, secret_file
 from tests.support.patience import HANG_S
 
 
@@ -71,15 +71,15 @@ async def test_new_connections_show_the_new_certificate_and_check_by_the_new_iss
     served, asking = tls_server(tmp_path), tls_client(tmp_path, "trust.pem")
     watches = [SecurityWatch(item, tracer) for item in (served, asking)]
     async with running(served) as (address, _):
-        assert (await ask(address, asking)).code == 0
+        assert (await by_trio(address, asking)).code == 0
         issue(new, tmp_path, "s")
         new.cert_pem.write_to_path(str(tmp_path / "trust.pem"))
         for watch in watches:
             await watch.look()
         assert names(tracer) == ["security_file_loaded"] * 2
-        assert (await ask(address, asking)).code == 0
+        assert (await by_trio(address, asking)).code == 0
         with pytest.raises(UnreachableError, match="not trusted"):
-            await ask(address, tls_client(tmp_path, "old.pem"))
+            await by_trio(address, tls_client(tmp_path, "old.pem"))
 
 
 async def test_half_a_certificate_leaves_the_last_good_one_and_is_told_once(tmp_path: Path, tracer: HostTracer) -> None:
@@ -98,7 +98,7 @@ async def test_half_a_certificate_leaves_the_last_good_one_and_is_told_once(tmp_
         assert "no usable certificate" in refused["reason"]
         assert view(served, UNRESTRICTED)["files"][0]["problem"] == refused["reason"]
         assert [row.value for row in next(iter(collect(served).samples.values()))] == [1]
-        assert (await ask(address, tls_client(tmp_path, "ca.pem"))).code == 0
+        assert (await by_trio(address, tls_client(tmp_path, "ca.pem"))).code == 0
         (tmp_path / "s.pem").write_bytes(good)
         await watch.look()
         assert names(tracer) == ["security_file_refused", "security_file_mended"]

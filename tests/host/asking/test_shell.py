@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from rmqha.host.access.process_security import NO_SECURITY, Security, ambient
+from rmqha.host.access.process_security import NO_SECURITY, ambient
 from rmqha.host.asking import blocking
 from rmqha.host.asking.shell import Caller, ask_by, beside, now_s, open_client, open_tasks, sleep, within
 from rmqha.model.error import NotSentError, UnreachableError
@@ -331,16 +331,11 @@ def test_a_peer_that_came_back_is_asked_over_a_new_connection() -> None:
         assert blocking.run(question, server) == 2
 
 
-def test_a_secured_process_asks_over_trio(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_asks_over_blocking_sockets() -> None:
     async def question() -> bool:
         return blocking.is_running()
 
     assert ask_by(question)
-    before = ambient.set(Security(own_form_only=True))
-    try:
-        assert not ask_by(question)
-    finally:
-        ambient.reset(before)
 
 
 def test_a_question_that_waits_for_an_event_loop_is_a_bug() -> None:

@@ -136,9 +136,11 @@ def test_dead_letters_go_back_to_their_group_alone(cluster: LocalCluster, tmp_pa
     assert remote.run("dlq", "export", "grave", "-").stdout == path.read_text()
 
     assert remote.json("dlq", "resend", "grave", "--dry-run")["chosen"] == 3
-    assert remote.json("dlq", "resend", "grave", "--limit", "1", "--yes")["sent"] == 1
+    sent = remote.run("dlq", "resend", "grave", "--limit", "1", "--yes", "-o", "json")
+    assert (json.loads(sent.stdout)["sent"], sent.stderr) == (1, "sending 1 dead letter to grave\n")
     assert [row["notSentAgain"] for row in remote.json("dlq", "ls") if row["group"] == "grave"] == [2]
-    assert remote.json("dlq", "resend", "grave", "--yes")["sent"] == 2
+    sent = remote.run("dlq", "resend", "grave", "--yes")
+    assert (sent.stdout, sent.stderr) == ("2 of 2 dead letters sent to grave\n", "sending 2 dead letters to grave\n")
     # nothing is sent twice unless it is asked for
     assert remote.json("dlq", "resend", "grave", "--yes") == {
         "group": "grave", "dryRun": False, "dead": 3, "chosen": 0, "sent": 0,
