@@ -309,11 +309,14 @@ class AckProcessor:
         if receipt.is_ordered:
             self._delay_in_order(channel, command, place, receipt, now_ms + invisible_ms)
             return
+        ack = Ack(*place_key(place), receipt.start_offset, receipt.pop_ms, receipt.broker_name, (offset,))
+        if self._revive.is_spent(ack.key, receipt.revive_queue_id, receipt.due_ms):
+            remark = f"the invisible time of message {offset} was over at {receipt.due_ms}: it comes again"
+            raise RequestError(ResponseCode.NO_MESSAGE, remark)
         # the acknowledgement is of the old checkpoint alone, so that the new one has a time of its own
         pop_ms = max(now_ms, receipt.pop_ms + 1)
         own = self._config.broker_name
         checkpoint = CheckPoint(*place_key(place), offset, pop_ms, invisible_ms, own, (offset,), is_changed=True)
-        ack = Ack(*place_key(place), receipt.start_offset, receipt.pop_ms, receipt.broker_name, (offset,))
         when = now_ms, self._store_host, self._config.timer_precision_ms
         changed = {
             "popTime": str(pop_ms),

@@ -68,6 +68,9 @@ class ReviveLog(ScheduleLog, Protocol):
     damage: DamageTable
 
     @property
+    def last_store_timestamp_ms(self) -> int: ...
+
+    @property
     def settled_offset(self) -> PhyOffset:
         """All below it is committed, durable and dispatched."""
         ...
@@ -177,6 +180,15 @@ class ReviveService:
             return False
         return not self._queues[revive_queue_id].knows(key)
 
+    def is_spent(self, key: Key, revive_queue_id: int, due_ms: int) -> bool:
+        """True if a checkpoint's time is over: its messages have come again, or are about to. A master before, whose
+        clock was ahead, may have stored them again."""
+        if due_ms <= max(self._clock.wall_ms(), self.settled_ms):
+            return True
+        if not self.settled_ms or self._queues is None:  # what it has done is not read yet
+            return due_ms <= self._log.last_store_timestamp_ms
+        return 0 <= revive_queue_id < len(self._queues) and self._queues[revive_queue_id].is_past(key)
+
     def in_flight(self) -> Counter[tuple[str, str]]:
         """Messages by topic and group whose time comes within a second and that are not acknowledged."""
         found: Counter[tuple[str, str]] = Counter()
@@ -193,7 +205,7 @@ class ReviveService:
         if self._queues is None:
             self._queues = [ReviveQueue(self._committed(queue_id) + 1) for queue_id in range(REVIVE_QUEUE_COUNT)]
             self._look_back = [queue.read_offset - 1 for queue in self._queues]
-            self._repeated_until_ms = self._clock.wall_ms()
+            self._repeated_until_ms = max(self._clock.wall_ms(), self._log.last_store_timestamp_ms)
         if self._has_past():
             self._wake()
             return

@@ -50,7 +50,8 @@ class ReviveQueue:
         """From an acknowledgement that stood in front to its checkpoint, in the checkpoints' order: a replica that read
         from between them would take the checkpoint for open."""
         self._over: dict[tuple[Key, int], None] | None = {}
-        """Checkpoints that are worked off, while timers may deliver them again; None: they do not."""
+        """Checkpoints that are worked off, and how often they were put back, while timers may deliver them again; None:
+        they do not."""
 
     @property
     def point_count(self) -> int:
@@ -139,6 +140,10 @@ class ReviveQueue:
         """It is worked off: if it comes again it says nothing."""
         if self._over is not None:
             self._over[_life_of(checkpoint)] = None
+
+    def is_past(self, key: Key) -> bool:
+        """True of one that is worked off, as long as that is known."""
+        return self._over is not None and (key, 0) in self._over
 
     def forget_past(self) -> None:
         """Timers deliver nothing twice any more."""

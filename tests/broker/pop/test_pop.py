@@ -236,6 +236,48 @@ def test_a_message_is_given_back_at_once(broker: Broker) -> None:
     assert bodies(pop(broker)) == [b"a"]
 
 
+@pytest.mark.parametrize("late_ms", [0, 5000])
+def test_a_time_that_is_over_cannot_be_changed(broker: Broker, late_ms: int) -> None:
+    """The message has come again, or is about to: with another time it would come twice."""
+    send(broker, b"a")
+    (given,) = pop(broker)
+    if late_ms:
+        later(broker, INVISIBLE_MS + late_ms)
+    else:
+        broker.clock.ms += INVISIBLE_MS
+    reply = broker.ask(named(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, given, invisibleTime=3000))
+    assert (reply.code, reply.ext) == (ResponseCode.NO_MESSAGE, {})
+    later(broker, 8000)
+    again = pop(broker)
+    assert bodies(again) == [b"a"]
+    ack_all(broker, again)
+    later(broker, INVISIBLE_MS)
+    assert pop(broker) == []
+
+
+@pytest.mark.parametrize("wait_ms", [0, 2000])
+def test_a_new_master_whose_clock_is_behind_changes_no_time_that_was_over(
+    make_broker: Callable[..., Broker], wait_ms: int
+) -> None:
+    broker = make_broker().start()
+    send(broker, b"a", b"b")
+    given = pop(broker, maxMsgNums=1)
+    later(broker, INVISIBLE_MS - 5000)
+    given += pop(broker, maxMsgNums=1)
+    later(broker, 9000)
+    broker.core.save()
+    broker.store.sync()
+    broker.store.close()
+    broker.open = False
+    broker = make_broker().start()
+    later(broker, wait_ms)
+    assert broker.clock.wall_ms() < given[0].receipt.due_ms
+    changes = [named(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, message, invisibleTime=3000) for message in given]
+    assert [broker.ask(change).code for change in changes] == [ResponseCode.NO_MESSAGE, ResponseCode.SUCCESS]
+    later(broker, 30_000)
+    assert sorted(bodies(pop(broker))) == [b"a", b"b"]
+
+
 def test_a_batch_acknowledges_what_its_bits_say(broker: Broker) -> None:
     send(broker, b"a", b"b", b"c")
     given = pop(broker)

@@ -182,11 +182,9 @@ class PopClient(Popper):
         def answered(address: str, reply: Command | None) -> None:
             self._done()
             if reply is None or reply.code != ResponseCode.SUCCESS:
-                delivery.is_unclear = True
+                delivery.is_unclear = reply is None or reply.code != ResponseCode.NO_MESSAGE  # refused: its time stays
                 return
             changed = reply.ext
-            if int(changed["popTime"]) >= delivery.due_ms:
-                delivery.is_unclear = True  # the time was over: it may have come again
             delivery.receipt = delivery.receipt._replace(
                 start_offset=delivery.place.queue_offset,
                 pop_ms=int(changed["popTime"]),

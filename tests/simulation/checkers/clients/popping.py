@@ -45,7 +45,7 @@ class Delivery:
     acked_wall_ms: int | None = None
     """The latest wall clock when that was answered."""
     is_unclear: bool = False
-    """Nobody knows whether its time was changed, or it was over before."""
+    """Nobody knows whether its time was changed."""
 
     @property
     def due_ms(self) -> int:
