@@ -148,18 +148,24 @@ class _Found:
 
 
 class _Given(Waiting):
-    """A client that waits until the checkpoints of its messages count."""
+    """A client that waits until the checkpoint of its messages counts. `is_polled`: it has waited for them before, so
+    that its connection has no turn of its own now."""
 
-    __slots__ = ("_waiter",)
+    __slots__ = ("_channel", "_is_polled", "_reply")
 
-    def __init__(self, waiter: Waiter) -> None:
-        self._waiter = waiter
+    def __init__(self, channel: Channel, reply: Command, *, is_polled: bool) -> None:
+        self._channel = channel
+        self._reply = reply
+        self._is_polled = is_polled
 
     def finish(self, status: AckStatus) -> None:
         if status is not AckStatus.OK:
-            for reply in self._waiter.replies:
-                reply.body, reply.ext = b"", {}
-        self._waiter.finish(status)
+            self._reply.body, self._reply.ext = b"", {}
+            Waiter(self._channel, [self._reply]).finish(status)
+        elif self._is_polled:
+            self._channel.send_at_once(self._reply)
+        else:
+            self._channel.send(self._reply)
 
 
 class PopProcessor:
@@ -273,7 +279,7 @@ class PopProcessor:
         found = self._find(pop)
         if not found.parts:
             return False
-        self._give(channel, command, pop, found)
+        self._give(channel, command, pop, found, is_polled=True)
         return True
 
     @staticmethod
@@ -553,7 +559,7 @@ class PopProcessor:
         return encode(message, name, version, record.queue_offset, record.phy_offset, record.store_timestamp_ms)
 
     # --- give ---------------------------------------------------------------------------------------------------------
-    def _give(self, channel: Channel, command: Command, pop: _Pop, found: _Found) -> None:
+    def _give(self, channel: Channel, command: Command, pop: _Pop, found: _Found, *, is_polled: bool = False) -> None:
         """Store what makes the messages come again, and answer then. Raises RequestError."""
         if pop.is_ordered:
             for part in found.parts:
@@ -570,7 +576,7 @@ class PopProcessor:
             self._positions.take(part.place, found.pop_ms, part.next_offset, timer_end, stored.end_offset)
             self._counts.given(part.place.topic, pop.group, len(part.queue_offsets))
         reply = self._reply(command, pop, found, ResponseCode.SUCCESS)
-        self._appends.appended_in_turn(stored.end_offset, _Given(Waiter(channel, [reply])))
+        self._appends.appended_in_turn(stored.end_offset, _Given(channel, reply, is_polled=is_polled))
 
     def _checkpoint(self, pop: _Pop, part: _Part, found: _Found) -> NewMessage:
         place = part.place

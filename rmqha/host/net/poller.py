@@ -18,6 +18,7 @@ from collections.abc import Callable
 import trio
 
 from rmqha.host.net.fair_queue import FairQueue, Place
+from rmqha.model.code import RequestCode
 
 SERVED_COUNT = 64
 """Sessions served in one turn, half of them by each of the two orders."""
@@ -27,6 +28,16 @@ TURN_S = 0.005
 """After so long a turn ends with the slice that is being served."""
 SLICE_S = 0.002
 """Time (s) that one session may take at a time, but for the request that it is at then."""
+SLICE_COUNT = 64
+"""Frames that are parsed and handled at a time: as many sends take what SLICE_S allows."""
+POPS_TOGETHER = 8
+"""Each costs some 200 us: so many take what SLICE_S allows."""
+_C = RequestCode
+_SENDS = _C.SEND_MESSAGE, _C.SEND_MESSAGE_V2, _C.SEND_BATCH_MESSAGE, _C.RMQHA_RAFT_MESSAGE
+_POPS = _C.POP_MESSAGE, _C.ACK_MESSAGE, _C.BATCH_ACK_MESSAGE
+TOGETHER: dict[int, int] = {**dict.fromkeys(_SENDS, SLICE_COUNT), **dict.fromkeys(_POPS, POPS_TOGETHER)}
+"""Requests that are cheaper together: those of one kind that follow each other in a slice are handed over in one call,
+so many at most."""
 SHORT_US = 250
 POLL_COUNT = 1024
 LOOK_S = 0.05

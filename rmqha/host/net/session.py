@@ -26,10 +26,10 @@ from rmqha.host.net.calls import Calls
 from rmqha.host.net.deadlines import Deadline, Deadlines
 from rmqha.host.net.fair_queue import Place
 from rmqha.host.net.newcomers import FIRST_BYTES, Newcomer, has_known_code
-from rmqha.host.net.poller import SLICE_S, Poller
+from rmqha.host.net.poller import SLICE_COUNT as SLICE_COUNT
+from rmqha.host.net.poller import SLICE_S, TOGETHER, Poller
 from rmqha.host.net.slow_readers import NOTED_BYTES
 from rmqha.host.net.statistics import Statistics
-from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteProtocolError, UnreachableError
 from rmqha.port import Pause
 from rmqha.wire.command import Command
@@ -37,13 +37,8 @@ from rmqha.wire.frame import FrameParser, encode_frame
 
 READ_BYTES = 64 * 1024
 """A longer one costs an mmap for every read: its size is beyond what malloc keeps (16 us instead of 2)."""
-SLICE_COUNT = 64
-"""Frames that are parsed and handled at a time: as many sends take what SLICE_S allows."""
 SLICE_QUEUED_BYTES = 1024 * 1024
 """A slice that has so much of replies ends: they are written first."""
-_C = RequestCode
-TOGETHER = frozenset({_C.SEND_MESSAGE, _C.SEND_MESSAGE_V2, _C.SEND_BATCH_MESSAGE, _C.RMQHA_RAFT_MESSAGE})
-"""Requests that are cheaper together: those that follow each other are handed over in one call."""
 MAX_QUEUED_BYTES = 64 * 1024 * 1024
 """Replies that wait for one reader; beyond it the session is closed."""
 IDLE_TIMEOUT_MS = 120_000
@@ -584,8 +579,9 @@ class Session:
                 count = len(requests)
             while end < count:
                 start, end = end, end + 1
-                if requests[start].code in TOGETHER:
-                    while end < count and requests[end].code in TOGETHER:
+                if (most := TOGETHER.get(requests[start].code)) is not None:
+                    last = min(count, start + most)
+                    while end < last and TOGETHER.get(requests[end].code) == most:
                         end += 1
                 self._received(self, requests if end - start == count else requests[start:end])
                 if self._works and not self._work_on(began_s):

@@ -10,9 +10,11 @@ from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
 
 from rmqha.host.net import remoting
 from rmqha.host.net import session as session_module
+from rmqha.host.net.poller import POPS_TOGETHER
 from rmqha.host.net.remoting import RemotingClient, serve
 from rmqha.host.net.slow_readers import SlowReaders
 from rmqha.host.net.statistics import Statistics
+from rmqha.model.code import RequestCode
 from rmqha.model.error import NotSentError, RemoteProtocolError, UnreachableError, UsageError
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from rmqha.wire.frame import FrameParser, encode_frame
@@ -262,7 +264,19 @@ async def test_a_slice_is_bounded_in_number() -> None:
     assert len(writes) == 3
 
 
-async def test_only_sends_are_handled_together() -> None:
+async def test_pops_and_acknowledgements_of_one_read_are_handled_together_a_few_at_a_time() -> None:
+    service = Recorder()
+    most, pop, ack = POPS_TOGETHER, RequestCode.POP_MESSAGE, RequestCode.ACK_MESSAGE
+    await _exchange(service, [SEND, *[pop] * most, pop, ack, SEND])
+    assert [[command.code for command in batch] for batch in service.batches] == [
+        [SEND],
+        [pop] * most,
+        [pop, ack],
+        [SEND],
+    ]
+
+
+async def test_what_is_neither_send_nor_pop_is_handled_by_itself() -> None:
     service = Recorder()
     await _exchange(service, [SEND, SEND, 11, 11, SEND, 34])
     assert [[command.code for command in batch] for batch in service.batches] == [
