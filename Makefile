@@ -63,7 +63,7 @@ night: .venv/stamp ## a night on call: faults and an operator's commands, every 
 	$(BIN)/python -m tests.chaos.night $(if $(RECORD),--record) "$$(mktemp -d)"
 
 image: .venv/stamp ## the Containerfile carried out without a container engine, and a group started by it; root and a package index
-	$(BIN)/python -m tools.containerfile
+	$(BIN)/python -m tools.release.containerfile
 
 lint: .venv/stamp ## format, rules, layers
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports
@@ -105,7 +105,7 @@ sanitize: .venv/stamp ## the native kernel's tests under AddressSanitizer, with 
 	$(BIN)/python tools/sanitize.py $(if $(filter command line,$(origin CASES)),$(CASES))
 
 dist: .venv/stamp ## a release into dist/: wheels, with the native kernel too (LIBRARIES="…": of other machines), sources, list of packages, checksums
-	$(BIN)/python tools/release.py dist $(LIBRARIES)
+	$(BIN)/python -m tools.release.files dist $(LIBRARIES)
 
 bench: .venv/stamp ## figures and plots, into benchmarks/results
 	$(BIN)/python -m benchmarks
@@ -115,13 +115,13 @@ clean: ## the environment and all caches
 	rm -rf .venv .venv-lowest .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 lock: .venv/stamp ## renew requirements/*.lock: the newest versions that pyproject.toml allows, with their hashes
-	$(BIN)/python tools/lock.py
+	$(BIN)/python -m tools.release.lock
 
 test-lowest: .venv/stamp ## the tests that need no Java, with the lowest versions that pyproject.toml allows
-	$(BIN)/python tools/lowest.py
+	$(BIN)/python -m tools.release.lowest
 
 sbom: .venv/stamp ## build/rmqha.cdx.json: what the wheel needs at run time, as CycloneDX
-	$(BIN)/python tools/sbom.py build/rmqha.cdx.json
+	$(BIN)/python -m tools.release.sbom build/rmqha.cdx.json
 
 native: ## the native kernel, if cargo is there; `make env` does it too
 	$(PYTHON) tools/native.py

@@ -18,11 +18,11 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 bootstrap: Any = import_module("tools.bootstrap")
-containerfile: Any = import_module("tools.containerfile")
-release: Any = import_module("tools.release")
-run_lock: Any = import_module("tools.run_lock")
-sbom: Any = import_module("tools.sbom")
-uv: Any = import_module("tools.uv")
+containerfile: Any = import_module("tools.release.containerfile")
+release: Any = import_module("tools.release.files")
+run_lock: Any = import_module("tools.release.run_lock")
+sbom: Any = import_module("tools.release.sbom")
+uv: Any = import_module("tools.release.uv")
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

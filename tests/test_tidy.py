@@ -17,6 +17,7 @@ from tests.tidy import Finding
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("rmqha", "controller", "nameserver")
+OTHERS = ("tests", "benchmarks", "tools", "examples")
 PURE_CONTRACT = "pure rooms touch neither clock, chance, system nor framework"
 CONTROLLER_SHELLS = ("cli", "config", "server", "raft_guard", "raft_log", "__init__")
 """Modules of the controller that may meet the world; every other one is pure."""
@@ -103,7 +104,7 @@ class Kept:
 @pytest.fixture(scope="module")
 def kept() -> Kept:
     found = Kept()
-    for path in modules(*PACKAGES, "tests"):
+    for path in modules(*PACKAGES, *OTHERS):
         found.look(path)
     return found
 
@@ -121,7 +122,7 @@ def test_every_pure_module_of_the_contract_exists() -> None:
 
 def test_a_folder_has_at_most_14_modules() -> None:
     """A package that is larger has rooms that want a name."""
-    folders = Counter(path.parent for path in modules(*PACKAGES, "tests", "benchmarks") if path.name != "__init__.py")
+    folders = Counter(path.parent for path in modules(*PACKAGES, *OTHERS) if path.name != "__init__.py")
     assert [f"{folder}: {count}" for folder, count in sorted(folders.items()) if count > 14] == []
 
 

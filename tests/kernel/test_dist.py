@@ -14,7 +14,7 @@ import pytest
 from rmqha.host.kernel_choice import LIBRARY, load_kernel
 from tests.kernel.support import kernel_named
 
-dist: Any = import_module("tools.dist")
+dist: Any = import_module("tools.release.dist")
 
 
 def elf(machine: int, *symbols: bytes) -> bytes:

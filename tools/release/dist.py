@@ -1,6 +1,6 @@
 """Make wheels: the plain one, and one with the native kernel for each library of it.
 
-    python tools/dist.py dist [LIBRARY...]
+    python -m tools.release.dist dist [LIBRARY...]
 
 LIBRARY: a librmqha_kernel.so, perhaps of another machine (`cargo build --release --target aarch64-unknown-linux-gnu`,
 with that machine's linker); by default the one that `make native` has built. The wheel's tag says what the library
@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = Path("rmqha") / "kernel" / "librmqha_kernel.so"
 MACHINES = {62: "x86_64", 183: "aarch64"}
 """e_machine of ELF."""

@@ -1,6 +1,6 @@
 """requirements/run.lock: of requirements/dev.lock what `rmqha` needs to run, without Spark and what only tests need.
 
-    python tools/run_lock.py        # part of `make lock`
+    python -m tools.release.run_lock        # part of `make lock`
 
 `make env` installs it: some 10 MB where the whole is 500.
 """
@@ -8,16 +8,11 @@
 from __future__ import annotations
 
 import re
-import sys
 import tomllib
-from pathlib import Path
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from packaging.utils import canonicalize_name
 
-from tools.sbom import LOCK, ROOT, closure, needs
+from tools.release.sbom import LOCK, ROOT, closure, needs
 
 RUN_LOCK = ROOT / "requirements" / "run.lock"
 EXTRAS = ("compression",)

@@ -5,15 +5,9 @@ One lock for Python 3.11 and newer, every system and processor, each file with i
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from tools.run_lock import RUN_LOCK, run_lock
-from tools.sbom import LOCK
-from tools.uv import uv
+from tools.release.run_lock import RUN_LOCK, run_lock
+from tools.release.sbom import LOCK
+from tools.release.uv import uv
 
 EXTRAS = ("spark", "demo", "dev", "compression", "fsspec")
 SHARED = ("pip", "compile", "--quiet", "--universal", "--python-version", "3.11", "--generate-hashes", "--no-annotate")

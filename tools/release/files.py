@@ -1,8 +1,8 @@
-"""What a release is made of, in one folder: `make dist`, or `python tools/release.py DIR [LIBRARY...]`.
+"""What a release is made of, in one folder: `make dist`, or `python -m tools.release.files DIR [LIBRARY...]`.
 
-The wheels (`tools.dist`) and the source archive, built from this tree, the list of packages (CycloneDX), the part of
-CHANGELOG.md that belongs to this version, and SHA256SUMS of all of them. Files carry the time of the last commit
-(SOURCE_DATE_EPOCH), so that two builds of one commit are the same bytes.
+The wheels (`tools.release.dist`) and the source archive, built from this tree, the list of packages (CycloneDX), the
+part of CHANGELOG.md that belongs to this version, and SHA256SUMS of all of them. Files carry the time of the last
+commit (SOURCE_DATE_EPOCH), so that two builds of one commit are the same bytes.
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from rmqha import __version__
-from tools import dist, sbom
+from tools.release import dist, sbom
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def section(changelog: str, version: str) -> str:
@@ -40,7 +37,7 @@ def commit_time_s() -> str:
 
 
 def main(target: Path, libraries: list[str]) -> int:
-    """The exit code. `libraries`: native kernels of other machines, as for `tools.dist`."""
+    """The exit code. `libraries`: native kernels of other machines, as for `tools.release.dist`."""
     target.mkdir(parents=True, exist_ok=True)
     os.environ["SOURCE_DATE_EPOCH"] = commit_time_s()
     if failed := dist.main([str(target), *libraries]):

@@ -1,4 +1,4 @@
-"""The Containerfile carried out without a container engine: `python -m tools.containerfile` on Linux, as root.
+"""The Containerfile carried out without a container engine: `python -m tools.release.containerfile` on Linux, as root.
 
 Each stage is this machine's root under an overlay, in a mount namespace that ends with the process: in it the Python
 that runs this stands at /usr/local with nothing but pip, as in the base image. COPY, RUN, USER and WORKDIR are then
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rmqha.ops.local.preflight import free_ports
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BASE = "python:3.11-slim"
 PRIVATE = "RMQHA_CONTAINERFILE_PRIVATE"
 KEPT = re.compile(r"pip\b|pip-|setuptools|wheel|_distutils_hack|pkg_resources|distutils-precedence")
@@ -139,7 +139,7 @@ def carry_out(text: str, scratch: Path) -> Stage:
 def main() -> None:
     if PRIVATE not in os.environ:
         os.environ[PRIVATE] = "1"
-        os.execvp("unshare", ["unshare", "--mount", sys.executable, "-m", "tools.containerfile"])
+        os.execvp("unshare", ["unshare", "--mount", sys.executable, "-m", "tools.release.containerfile"])
     scratch = Path(tempfile.mkdtemp(prefix="rmqha-image-"))
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(scratch)], check=True)
     stage = carry_out((ROOT / "Containerfile").read_text(encoding="utf-8"), scratch)

@@ -9,12 +9,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from tools.uv import ROOT, uv
+from tools.release.uv import ROOT, uv
 
 DIRECTORY = ROOT / ".venv-lowest"
 PATHS = (

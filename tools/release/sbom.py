@@ -1,4 +1,4 @@
-"""What the wheel needs at run time, as a CycloneDX document: `make sbom`, or `python tools/sbom.py FILE`.
+"""What the wheel needs at run time, as a CycloneDX document: `make sbom`, or `python -m tools.release.sbom FILE`.
 
 The packages are those of this environment, which requirements/dev.lock has fixed, reached from pyproject.toml; what
 only extras need has the scope `optional`. Hashes are the lock's: of each file of that version.
@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 
 from rmqha import __version__
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "requirements" / "dev.lock"
 RUNTIME_EXTRAS = ("compression", "spark", "fsspec")
 _ENTRY = re.compile(r"^(\S+?)==(\S+).*\\\n((?:[ ]+--hash=\S+(?: \\)?\n)+)", re.M)
