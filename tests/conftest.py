@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import signal
+from collections.abc import Generator
 from itertools import zip_longest
 from pathlib import Path
 
@@ -64,6 +66,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(failures.FailureLog(path))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Fourteen thousand tests stay until the end: no collection of garbage has to look at them again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Modules | None:
     return Modules(config, log) if config.getvalue("dist") == "loadfile" else None
@@ -71,8 +84,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Modules
 
 def _runs_by_the_real_clock(item: pytest.Function) -> bool:
     """True if a fixture of the test asks for a clock that the test does not name."""
-    arguments = inspect.signature(item.function).parameters
-    return any(name in item.fixturenames and name not in arguments for name in ("autojump_clock", "mock_clock"))
+    clocks = {"autojump_clock", "mock_clock"}.intersection(item.fixturenames)
+    return bool(clocks) and not clocks <= inspect.signature(item.function).parameters.keys()
 
 
 @pytest.hookimpl(trylast=True)

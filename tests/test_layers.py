@@ -7,11 +7,14 @@ import sys
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import grimp
 import pytest
 
 from tests.support.patience import HANG_S
+
+if TYPE_CHECKING:
+    import grimp
 
 ROOT = Path(__file__).parent.parent
 LINT_IMPORTS = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
@@ -21,6 +24,8 @@ MAX_LAYERS = 8
 
 @pytest.fixture(scope="module")
 def imports() -> grimp.ImportGraph:
+    import grimp
+
     return grimp.build_graph("rmqha", "controller", "nameserver", cache_dir=None)
 
 

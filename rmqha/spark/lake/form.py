@@ -9,7 +9,6 @@ from urllib.parse import quote, unquote
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from rmqha.model.error import StoreError
@@ -164,9 +163,9 @@ def inside(wanted: Sequence[Stretch], *, by_name: bool) -> Any:
     """A condition for the rows of these stretches."""
     found = pc.scalar(False)
     for item in wanted:
-        part = (ds.field("physicalOffset") >= item.low) & (ds.field("physicalOffset") < item.high)
+        part = (pc.field("physicalOffset") >= item.low) & (pc.field("physicalOffset") < item.high)
         if by_name and item.broker_name is not None:
-            part &= ds.field("brokerName") == item.broker_name
+            part &= pc.field("brokerName") == item.broker_name
         found = found | part
     return found
 

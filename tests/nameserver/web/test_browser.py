@@ -11,14 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
 import trio
-from selenium import webdriver
-from selenium.webdriver.chrome.options import Options
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
@@ -32,6 +29,9 @@ from tests.nameserver.web.site import GROUP, TOPIC, Site, page, register, with_c
 from tests.nameserver.web.test_lookup import stored
 from tests.store.support import message, open_store, sim_disk
 from tests.support.patience import HANG_MS, HANG_S, NOISE_MS
+
+if TYPE_CHECKING:
+    from selenium import webdriver
 
 pytestmark = pytest.mark.browser
 
@@ -123,12 +123,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     missing = [path for path in (CHROMIUM, DRIVER) if not Path(path).exists()]
     if missing:
         pytest.fail(f"{missing[0]} is missing; run tools/install_chromium.sh (make browser does)", pytrace=False)
-    options = Options()
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
     driver.set_page_load_timeout(20)
     try:
         yield Browser(driver)

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import duckdb
-import polars as pl  # type: ignore[import-not-found,unused-ignore]
 import pyarrow as pa
-import pyarrow.dataset as ds
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqha.model.error import UsageError
-from rmqha.scan.access import dataset
-from rmqha.scan.access.dataset import LogDataset, rows_of
 from rmqha.scan.api import ALL_ROWS, Decoding, Interval, RowFilter, open_store, read_store
 from tests.store.log_writer import LogWriter, Message
 
+if TYPE_CHECKING:
+    from rmqha.scan.access.dataset import LogDataset
+
 AT_MS = 1_700_000_000_000
 AT = datetime.fromtimestamp(AT_MS / 1000, UTC)
+
+
+def dataset(*arguments: Any, **options: Any) -> LogDataset:
+    """pyarrow.dataset imports pandas where it is installed: half a second, and only these tests need it."""
+    from rmqha.scan.access.dataset import LogDataset
+
+    return LogDataset(*arguments, **options)
+
+
+def rows_of(text: str) -> RowFilter:
+    from rmqha.scan.access.dataset import rows_of
+
+    return rows_of(text)
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +76,11 @@ QUESTIONS = (
 
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_duckdb_gets_the_rows_of_a_table(log: Path, table: Any, question: str) -> None:
+    import duckdb
+
     connection = duckdb.connect()
     connection.execute("set timezone = 'UTC'")
-    connection.register("log", LogDataset(log))
+    connection.register("log", dataset(log))
     found = connection.execute(question).fetchall()
     connection.register("log", table)
     assert found == connection.execute(question).fetchall()
@@ -81,47 +95,57 @@ def asking(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[str, ...], RowFi
         asked.append((decoding.columns, rows))
         return read_store(view, decoding, rows)
 
-    monkeypatch.setattr(dataset, "read_store", reading)
+    monkeypatch.setattr("rmqha.scan.access.dataset.read_store", reading)
     return asked
 
 
 def test_only_what_a_question_needs_is_read(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import duckdb
+
     asked = asking(monkeypatch)
     with duckdb.connect() as connection:
-        connection.register("log", LogDataset(log))
+        connection.register("log", dataset(log))
         connection.execute("select sum(octet_length(body)) from log where topic = 'orders' and queueId >= 2").fetchall()
     (columns, rows) = asked[-1]
     assert set(columns) <= {"topic", "body", "queueId"} and rows.topics == frozenset(["orders"])
     assert rows.intervals["queueId"].low == 2
     asked.clear()
-    assert LogDataset(log).count_rows() == 4000 and asked == [(("queueId",), ALL_ROWS)]
-    assert LogDataset(log).head(3, columns=["queueOffset"])["queueOffset"].to_pylist() == [0, 1, 2]
+    assert dataset(log).count_rows() == 4000 and asked == [(("queueId",), ALL_ROWS)]
+    assert dataset(log).head(3, columns=["queueOffset"])["queueOffset"].to_pylist() == [0, 1, 2]
 
 
-POLARS = {
-    "a count": (pl.len(), pl.lit(True), None),
-    "a topic and a queue": (
-        pl.col("queueOffset"),
-        (pl.col("topic") == "orders") & (pl.col("queueId") == 2),
-        RowFilter(frozenset(["orders"]), {"queueId": Interval(2, 2)}),
-    ),
-    "a time": (
-        pl.col("queueOffset"),
-        pl.col("storeTimestamp") >= AT + timedelta(seconds=3900),
-        RowFilter(intervals={"storeTimestamp": Interval(AT_MS + 3_900_000)}),
-    ),
-    "either": (pl.col("tags"), (pl.col("topic") == 'a"b') | (pl.col("tags") == "t3"), None),
-    "several": (pl.col("queueOffset"), pl.col("topic").is_in(["orders", "first"]), None),
-}
+def polars() -> Any:
+    import polars  # type: ignore[import-not-found,unused-ignore]
+
+    return polars
 
 
-@pytest.mark.parametrize("question", POLARS)
+def polars_questions(pl: Any) -> dict[str, tuple[Any, Any, RowFilter | None]]:
+    """Columns, condition, and the rows of it that are read."""
+    return {
+        "a count": (pl.len(), pl.lit(True), None),
+        "a topic and a queue": (
+            pl.col("queueOffset"),
+            (pl.col("topic") == "orders") & (pl.col("queueId") == 2),
+            RowFilter(frozenset(["orders"]), {"queueId": Interval(2, 2)}),
+        ),
+        "a time": (
+            pl.col("queueOffset"),
+            pl.col("storeTimestamp") >= AT + timedelta(seconds=3900),
+            RowFilter(intervals={"storeTimestamp": Interval(AT_MS + 3_900_000)}),
+        ),
+        "either": (pl.col("tags"), (pl.col("topic") == 'a"b') | (pl.col("tags") == "t3"), None),
+        "several": (pl.col("queueOffset"), pl.col("topic").is_in(["orders", "first"]), None),
+    }
+
+
+@pytest.mark.parametrize("question", ["a count", "a topic and a queue", "a time", "either", "several"])
 def test_polars_gets_the_rows_of_a_table_and_reads_what_it_needs(
     log: Path, table: Any, monkeypatch: pytest.MonkeyPatch, question: str
 ) -> None:
-    asked = asking(monkeypatch)
-    wanted, condition, rows = POLARS[question]
-    found = pl.scan_pyarrow_dataset(LogDataset(log)).filter(condition).select(wanted).collect()
+    pl, asked = polars(), asking(monkeypatch)
+    wanted, condition, rows = polars_questions(pl)[question]
+    found = pl.scan_pyarrow_dataset(dataset(log)).filter(condition).select(wanted).collect()
     assert found.equals(pl.DataFrame(pl.from_arrow(table)).filter(condition).select(wanted))
     (columns, given_rows) = asked[-1]
     assert "body" not in columns and len(columns) <= 3
@@ -149,7 +173,7 @@ def conditions(draw: Any, depth: int = 0) -> Any:
         kind = draw(st.sampled_from(["and", "or", "not"]))
         return left & right if kind == "and" else left | right if kind == "or" else ~left
     name = draw(st.sampled_from(sorted(FIELDS)))
-    field, value = ds.field(name), literal(name, draw(FIELDS[name]))
+    field, value = pc.field(name), literal(name, draw(FIELDS[name]))
     match draw(st.integers(0, 7)):
         case 0:
             return field == value
@@ -170,29 +194,29 @@ def conditions(draw: Any, depth: int = 0) -> Any:
 
 @given(condition=conditions())
 def test_any_condition_keeps_its_rows(log: Path, table: Any, condition: Any) -> None:
-    found = LogDataset(log).to_table(columns=["queueOffset"], filter=condition)
+    found = dataset(log).to_table(columns=["queueOffset"], filter=condition)
     assert found["queueOffset"].to_pylist() == table.filter(condition)["queueOffset"].to_pylist()
 
 
 def test_plain_conditions_narrow_and_others_do_not() -> None:
-    both = (ds.field("topic") == 'a"b') & ((ds.field("queueOffset") > 3) & (ds.field("queueOffset") <= 9))
+    both = (pc.field("topic") == 'a"b') & ((pc.field("queueOffset") > 3) & (pc.field("queueOffset") <= 9))
     assert rows_of(str(both)) == RowFilter(frozenset(['a"b']), {"queueOffset": Interval(3, 9)})
     moment = pa.scalar(AT + timedelta(microseconds=1), pa.timestamp("us", "UTC"))
-    assert rows_of(str(ds.field("storeTimestamp") == moment)).intervals == {
+    assert rows_of(str(pc.field("storeTimestamp") == moment)).intervals == {
         "storeTimestamp": Interval(AT_MS, AT_MS + 1)
     }
     for other in (
-        (ds.field("topic") == "a") | (ds.field("topic") == "b"),
-        ~(ds.field("topic") == "a"),
-        ds.field("topic") == "a\nb",
-        ds.field("body") == b"x",
-        ds.field("queueId") == 1.5,
+        (pc.field("topic") == "a") | (pc.field("topic") == "b"),
+        ~(pc.field("topic") == "a"),
+        pc.field("topic") == "a\nb",
+        pc.field("body") == b"x",
+        pc.field("queueId") == 1.5,
     ):
         assert rows_of(str(other)) == ALL_ROWS
 
 
 def test_wrong_input_is_one_sentence(tmp_path: Path, log: Path) -> None:
     with pytest.raises(UsageError, match="the log has no column bodies; it has topic"):
-        LogDataset(log, columns=["bodies"])
+        dataset(log, columns=["bodies"])
     with pytest.raises(UsageError, match="no such directory"):
-        LogDataset(tmp_path / "x")
+        dataset(tmp_path / "x")

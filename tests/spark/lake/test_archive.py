@@ -8,16 +8,12 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.dataset as ds
 import pytest
 from click.testing import CliRunner, Result
-from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyiceberg.catalog.sql import SqlCatalog
 
 from rmqha.cli.storage.fsck import fsck
 from rmqha.cli.storage.spark import spark
@@ -31,6 +27,9 @@ from tests.scan.test_api import unpack
 from tests.spark.lake.killing import KilledError, die_in
 from tests.store.log_writer import LogWriter, Message
 from tests.support.patience import HANG_S, until
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 DAY_MS = 24 * 3600 * 1000
 AT_MS = 1_700_000_000_000
@@ -50,6 +49,9 @@ def log(root: Path, count: int, identity: str = "c#group-a#1", first: int = 0) -
 
 def archived(target: Path) -> list[tuple[Any, ...]]:
     """Topic, physical offset and day of each message, as a reader of Parquet directories sees them."""
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
     parts = ds.partitioning(pa.schema([("topic", pa.string()), ("day", pa.string())]), flavor="hive")
     found = ds.dataset(str(target), format="parquet", partitioning=parts).to_table()
     assert found["storeTimestamp"].type == pa.timestamp("us", "UTC")
@@ -128,11 +130,19 @@ def test_small_files_are_joined_and_batches_stay_apart(tmp_path: Path) -> None:
 # --- tables: Delta and Iceberg ----------------------------------------------------------------------------------------
 
 
+def delta_table(target: Path) -> DeltaTable:
+    from deltalake import DeltaTable
+
+    return DeltaTable(str(target))
+
+
 def rows_of_table(target: Path, form: str) -> list[tuple[Any, ...]]:
     """Physical offset, topic and day of each row, by the form's own reader."""
     if form == "delta":
-        found = DeltaTable(str(target)).to_pyarrow_dataset().to_table()
+        found = delta_table(target).to_pyarrow_dataset().to_table()
     else:
+        from pyiceberg.catalog.sql import SqlCatalog
+
         catalog = SqlCatalog("rmqha", uri=f"sqlite:///{target}/_rmqha/catalog.db", warehouse=f"file://{target}")
         found = catalog.load_table("rmqha.messages").scan().to_arrow()
         catalog.engine.dispose()
@@ -178,9 +188,9 @@ def test_a_table_has_each_message_once_whatever_is_killed_when(tmp_path: Path, f
 def test_a_delta_table_joins_its_files_and_iceberg_says_who_can(tmp_path: Path) -> None:
     log(tmp_path / "s", 30)
     run(tmp_path / "a", tmp_path / "s", form="delta")
-    before = len(DeltaTable(str(tmp_path / "a")).file_uris())
+    before = len(delta_table(tmp_path / "a").file_uris())
     run(tmp_path / "a", tmp_path / "s", form="delta", compacts=True)
-    assert len(DeltaTable(str(tmp_path / "a")).file_uris()) < before
+    assert len(delta_table(tmp_path / "a").file_uris()) < before
     assert rows_of_table(tmp_path / "a", "delta") == expected(tmp_path / "s") == restored(tmp_path / "a")
     with pytest.raises(UsageError, match="pyiceberg cannot join the files of an Iceberg table"):
         run(tmp_path / "i", tmp_path / "s", form="iceberg", compacts=True)

@@ -6,9 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from rmqha.model.error import StoreError, UsageError
 from rmqha.scan.storage import file_system, of_s3a, storage_of, use_options
@@ -34,6 +32,8 @@ KEYS = {"fs.s3a.access.key": "k", "fs.s3a.secret.key": "s"}
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
+    from moto.server import ThreadedMotoServer
+
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -42,6 +42,8 @@ def endpoint() -> Iterator[str]:
 
 
 def upload(endpoint: str, root: Path, bucket: str, prefix: str) -> str:
+    import boto3
+
     names = {"aws_access_key_id": "k", "aws_secret_access_key": "s", "region_name": "us-east-1"}
     client = boto3.client("s3", endpoint_url=f"http://{endpoint}", **names)
     client.create_bucket(Bucket=bucket)
