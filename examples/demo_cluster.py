@@ -31,6 +31,7 @@ replicas = 3
 listenPort = {broker}
 [broker]
 mappedFileSizeCommitLog = 67108864
+diskMaxUsedSpaceRatio = 100
 """
 WAIT_TIMEOUT_S = 30.0
 POLL_S = 0.2

@@ -49,7 +49,8 @@ def quickstart(
     controllers: int = 0,
     http: bool = False,
 ) -> dict[str, Any]:
-    """The cluster file of the quick start on free ports, with smaller log files and more keys for the brokers.
+    """The cluster file of the quick start on free ports, with smaller log files and more keys for the brokers, which
+    take messages however full the disk is.
     `controllers`: so many apart from the name server; 0: it embeds one. `http`: every
     node shows its health and metrics."""
     base = free_ports(80)
@@ -59,7 +60,7 @@ def quickstart(
         "namesrv": {"listenPort": base, "embedController": not controllers},
         "controllers": {"listenPort": base + 1, **alone},
         "group": [{"name": GROUP, "replicas": replicas, "listenPort": base + 10}],
-        "broker": {"mappedFileSizeCommitLog": 16 * 1024 * 1024, **(broker or {})},
+        "broker": {"mappedFileSizeCommitLog": 16 * 1024 * 1024, "diskMaxUsedSpaceRatio": 100, **(broker or {})},
     }
 
 

@@ -151,6 +151,9 @@ class Shells:
             "broker_heartbeat_interval": 100,
             "mapped_file_size_commit_log": 1024 * 1024,
             "mapped_file_size_consume_queue": 6000,
+            "disk_max_used_space_ratio": 100,
+            "disk_space_clean_forcibly_ratio": 100,
+            "disk_space_warning_level_ratio": 100,
         }
         return BrokerConfig(**{**defaults, **keys})
 

@@ -27,6 +27,7 @@ replicas = {replicas}
 listenPort = {broker}
 [broker]
 mappedFileSizeCommitLog = 16777216
+diskMaxUsedSpaceRatio = 100
 controllerHeartBeatTimeoutMills = 10000
 """
 

@@ -62,7 +62,10 @@ def spec(tmp_path: Path) -> ClusterSpec:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few syncs, and a disk that is well, whatever the one of the tests is."""
     monkeypatch.setattr(check_machine, "SYNC_COUNT", 5)
+    monkeypatch.setattr(check_machine, "mount_of", lambda path: Mount("/", "ext4", read_only=False))
+    monkeypatch.setattr(HostDisk, "space", lambda self: (60 * 10**9, 40 * 10**9))
 
 
 def run(*arguments: str) -> tuple[list[dict[str, Any]], int]:
@@ -263,6 +266,7 @@ def test_accounts_need_accounts(spec: ClusterSpec, tmp_path: Path) -> None:
 def test_files_of_accounts_and_certificates(spec: ClusterSpec, tmp_path: Path) -> None:
     accounts = tmp_path / "acl.yml"
     accounts.write_text("accounts: []\n")
+    accounts.chmod(0o644)
     with config_of(spec, "broker-a-1").open("a") as file:
         file.write(f"aclEnable=true\naclFile={accounts}\n")
     findings, _ = look(spec)

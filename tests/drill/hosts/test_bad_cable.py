@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,8 +22,8 @@ def ends(*, loss_per_mille: int, delay_ms: int) -> Iterator[tuple[socket.socket,
     b, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     near.setblocking(False)
     far.setblocking(False)
-    a.settimeout(5)
-    b.settimeout(5)
+    a.settimeout(HANG_S)
+    b.settimeout(HANG_S)
     with a, b, BadCable(near, far, loss_per_mille=loss_per_mille, delay_ms=delay_ms) as cable:
         yield a, b, cable
 
@@ -45,8 +46,6 @@ def test_frames_take_their_time_both_ways_and_overtake_each_other() -> None:
 
 def test_some_frames_are_lost() -> None:
     with ends(loss_per_mille=300, delay_ms=0) as (a, b, cable):
-        a.settimeout(HANG_S)
-        b.settimeout(HANG_S)
         sent = received = 0
 
         def is_settled() -> bool:
@@ -69,5 +68,5 @@ def test_a_cable_that_breaks_is_told() -> None:
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     listener = socket.socket()  # reading it is an error of the system
     with pytest.raises(DrillError, match="the bad cable broke"), BadCable(near, listener, loss_per_mille=0, delay_ms=0):
-        time.sleep(0.2)
+        until(lambda: "bad cable" not in [thread.name for thread in threading.enumerate()])
     far.close()

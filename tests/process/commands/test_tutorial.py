@@ -90,7 +90,7 @@ class Reader:
         for port, own in (("9876", base), ("9878", base + 1), ("10911", base + 10)):
             text = text.replace(f"listenPort = {port}", f"listenPort = {own}")
         text = text.replace("httpPort = 9888", f"httpPort = {base + 5}")
-        (scratch / "own.toml").write_text(text)
+        (scratch / "own.toml").write_text(f"{text}diskMaxUsedSpaceRatio = 100\n")
         self.cluster = LocalCluster(scratch)
         self.cluster.directory = scratch / "rmqha-data" / "quickstart"
         self.killed = ""

@@ -78,7 +78,7 @@ def is_open(port: int) -> bool:
 
 
 def ask(connection: socket.socket, code: int = RequestCode.RMQHA_GET_HISTORY) -> int:
-    connection.settimeout(10)
+    connection.settimeout(HANG_S)
     connection.sendall(encode_frame(Command(code)))
     parser = FrameParser(1 << 24)
     while data := connection.recv(1 << 16):
@@ -100,7 +100,7 @@ def is_closed(connection: socket.socket) -> bool:
 def crowd(stack: ExitStack, port: int, count: int, words: bytes) -> list[socket.socket]:
     found = []
     for _ in range(count):
-        found.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), 10)))
+        found.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), HANG_S)))
         found[-1].sendall(words)
     return found
 
@@ -109,12 +109,12 @@ def crowd(stack: ExitStack, port: int, count: int, words: bytes) -> list[socket.
 def test_the_oldest_half_open_connection_gives_way(server: Server, which: str) -> None:
     port = getattr(server, which)
     with ExitStack() as stack:
-        known = stack.enter_context(socket.create_connection(("127.0.0.1", port), 10))
+        known = stack.enter_context(socket.create_connection(("127.0.0.1", port), HANG_S))
         assert ask(known) == 0
         idle = crowd(stack, port, ROOM - 1 + MORE, HALF["frame"])
         until(lambda: server.pushed_out() == MORE)
         assert [is_closed(item) for item in idle] == [True] * MORE + [False] * (ROOM - 1)
-        newcomer = stack.enter_context(socket.create_connection(("127.0.0.1", port), 10))
+        newcomer = stack.enter_context(socket.create_connection(("127.0.0.1", port), HANG_S))
         assert (ask(newcomer), ask(known)) == (0, 0)
         until(lambda: is_closed(idle[MORE]))
         assert not is_closed(idle[MORE + 1]), "one made room for one"
