@@ -50,6 +50,7 @@ from rmqha.broker.timers.recall import RecallProcessor
 from rmqha.broker.timers.requests import TimerRequests
 from rmqha.broker.timers.service import TimerRules, TimerService
 from rmqha.broker.timers.snapshot import TimerSnapshots
+from rmqha.broker.timers.told_counts import ToldCounts
 from rmqha.ha.action import RoleChanged
 from rmqha.ha.machine import ReplicaMachine
 from rmqha.ha.replica import Replica
@@ -67,6 +68,7 @@ from rmqha.store.integrity.scrubber import Scrubber
 from rmqha.store.log.record import decode
 from rmqha.store.meta.boot_file import LastStop
 from rmqha.store.store import Store
+from rmqha.store.timer.timer_width import slot_width_ms
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 from rmqha.wire.state.replica_state import ReplicaState
@@ -256,7 +258,9 @@ class BrokerCore:
         self.read_repair = ReadRepair(store, self.replica, self._tracer, self._repair_settled)
         asked = (feed, consumers, self.calls, queries, self.tables, group, self.admin, locks, self.retention)
         users = UserRequests(self.users, changes, feed)
-        self.timer_requests = TimerRequests(self.timers, clock, lambda: delays.version, lambda: driver.is_serving)
+        self.told_counts = ToldCounts()
+        waiting = self.timers, clock, lambda: delays.version, lambda: driver.is_serving
+        self.timer_requests = TimerRequests(*waiting, lambda: self.told_counts.of(self.followed_master))
         parts = (*asked, self.timer_requests, users, self.send, selectors, self.queue_ends, self.read_repair, self.pops)
         store_address = f"{config.own_ip}:{config.listen_port}"
         replies = ReplyProcessor(clients, self.send, self._shell.call_client, clock, store_address)
@@ -476,4 +480,6 @@ def _unique_keys(store_host: tuple[bytes, int], host: HostFacts, started_at_ms: 
 
 
 def _timer_rules(config: BrokerConfig) -> TimerRules:
-    return TimerRules(config.timer_precision_ms, config.timer_max_delay_sec * 1000, config.timer_wheel_enable)
+    return TimerRules(
+        slot_width_ms(config.timer_precision_ms), config.timer_max_delay_sec * 1000, config.timer_wheel_enable
+    )

@@ -372,7 +372,7 @@ def _claim(core: BrokerCore) -> HaClaim:
 
 
 def _metadata_sync(core: BrokerCore, client: remoting.RemotingClient, tracer: HostTracer) -> MetadataSync:
-    tables = core.topics, core.groups, core.offsets, core.delay_offsets, core.users, core.modes
+    tables = core.topics, core.groups, core.offsets, core.delay_offsets, core.users, core.modes, core.told_counts
     strict = core.config.offset_sync == "strict"
     place = (lambda: core.followed_master, lambda: core.replica.is_following)
     made = MetadataSync(*tables, client, *place, tracer, saves_offsets=strict)

@@ -25,7 +25,7 @@ from rmqha.store.meta.boot_file import PATH as BOOT_PATH
 from rmqha.store.meta.checkpoint import CHECKPOINT_BYTES, CHECKPOINT_PATH, PROGRESS_PATH, SLOT_BYTES, Checkpoint
 from rmqha.store.meta.config_file import unreadable_members
 from rmqha.store.meta.epoch_file import BadEpochFileError, HighestEpochFile
-from rmqha.store.timer import timer_log, timer_wheel
+from rmqha.store.timer import timer_log, timer_wheel, timer_width
 from rmqha.store.timer.timer_log import BadTimerLogError
 from rmqha.wire import lenient_json
 
@@ -307,24 +307,49 @@ class Marks:
 
     def _timers(self) -> None:
         """Look at the files in which RocketMQ names the timer messages that wait."""
-        self._timer_check()
+        data = self._timer_check()
         if self._disk.is_directory(timer_log.DIRECTORY):
             for name in self._disk.list(timer_log.DIRECTORY):
                 self._timer_log(f"{timer_log.DIRECTORY}/{name}", name)
         for name in filter(timer_wheel.is_wheel, self._disk.list("")):
-            data = self._read(FindingKind.TIMER, name, timer_wheel.WHEEL_BYTES + 1)
-            if data is not None:
-                self._consume(name, timer_wheel.slots(data))
+            wheel = self._read(FindingKind.TIMER, name, timer_wheel.WHEEL_BYTES + 1)
+            if wheel is not None:
+                self._wheel(name, wheel, data)
 
-    def _timer_check(self) -> None:
+    def _timer_check(self) -> bytes:
+        """The content of the file, b"" if there is none that can be read."""
         path = timer_log.CHECK_PATH
         data = self._read(FindingKind.TIMER, path, LIMIT_BYTES)
         if data is None:
-            return
+            return b""
         try:
             timer_log.check_numbers(data)
         except BadTimerLogError as error:
             self._error(FindingKind.TIMER, path, error.at, error.expected, error.found, _RESTORE)
+            return b""
+        widths = timer_width.decode(data)
+        if widths is not None and widths.sentence:
+            self._findings.note(
+                path, f"{widths.sentence}: Apache's broker would go by the new one", timer_width.NOTE_AT
+            )
+        return data
+
+    def _wheel(self, name: str, data: bytes, check: bytes) -> None:
+        """Look at all slots of a wheel, and at their width."""
+        read_ms = (timer_log.check_numbers(check)[0] if check else 0) or self._last_stored_ms
+        try:
+            found = timer_width.wheel_width(timer_wheel.slots(data), read_ms)
+        except BadTimerLogError as error:
+            self._warning(FindingKind.TIMER, name, error.at, error.expected, error.found, _TIMERS)
+            return
+        noted = timer_width.decode(check)
+        if found is not None and found.other is not None:
+            at, width_ms = found.other
+            expected = f"slots of {found.width_ms} ms, as most are"
+            self._warning(FindingKind.TIMER, name, at, expected, f"one of {width_ms} ms, which is passed over", _TIMERS)
+        elif found is not None and noted is not None and noted.width_ms != found.width_ms:
+            text = f"its slots have {found.width_ms} ms, what ours stored before has slots of {noted.width_ms} ms"
+            self._findings.note(name, text, 0)
 
     def _timer_log(self, path: str, name: str) -> None:
         if len(name) != NAME_DIGITS or not name.isascii() or not name.isdigit():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rmqha.model.error import StoreError
 from rmqha.port import ReadDisk
 from rmqha.store.log.mapped_file import NAME_DIGITS
-from rmqha.store.timer import timer_log, timer_wheel
+from rmqha.store.timer import timer_log, timer_wheel, timer_width
 from rmqha.store.timer.timer_log import BadTimerLogError
 
 LIMIT_BYTES = 1 << 30
@@ -27,6 +27,8 @@ class TimerLook:
     slot_count: int
     problem: str
     """The first file that holds something else, with the place; "" if none does."""
+    change: str
+    """A change of timerPrecisionMs while messages waited, with the place; "" if there was none."""
 
 
 def look_at_timers(disk: ReadDisk) -> TimerLook | None:
@@ -51,17 +53,21 @@ class _Look:
         self._disk = disk
         self._read_ms = self._queue_offset = 0
         self._unit_count = self._waiting_count = self._slot_count = 0
-        self._problem = ""
+        self._problem = self._change = ""
 
     def found(self) -> TimerLook:
         counts = self._unit_count, self._waiting_count, self._slot_count
-        return TimerLook(self._read_ms, self._queue_offset, *counts, self._problem)
+        return TimerLook(self._read_ms, self._queue_offset, *counts, self._problem, self._change)
 
     def check(self) -> None:
         path = timer_log.CHECK_PATH
         try:
-            self._read_ms, _, offset, master_offset, *_ = timer_log.check_numbers(self._data(path))
+            data = self._data(path)
+            self._read_ms, _, offset, master_offset, *_ = timer_log.check_numbers(data)
             self._queue_offset = min(offset, master_offset)
+            widths = timer_width.decode(data)
+            if widths is not None and widths.sentence:
+                self._change = f"{path} at byte {timer_width.NOTE_AT}: {widths.sentence}"
         except BadTimerLogError as error:
             self._bad(path, error)
 

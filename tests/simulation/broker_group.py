@@ -47,7 +47,7 @@ from tests.simulation.processes.broker_process import BrokerProcess
 from tests.simulation.processes.controller_process import ControllerProcess
 from tests.simulation.processes.name_server_process import NameServerProcess
 from tests.simulation.processes.versions import OF_BROKERS, drawn
-from tests.simulation.tuning import tuned_broker, tuned_pool, tuned_store, tuned_transactions
+from tests.simulation.tuning import tuned_broker, tuned_pool, tuned_store, tuned_timers, tuned_transactions
 
 CLEAN_INTERVAL_MS = 500
 DECIDER_COUNT = 2
@@ -195,6 +195,8 @@ class BrokerGroup:
         prng = ground.prng.child(host)
         if options.tuned:
             config = tuned_broker(tuned_store(config, prng.child("store-keys")), prng.child("keys"))
+        if options.timer_precisions:
+            config = tuned_timers(config, prng.child("timer-keys"))
         if options.pool:
             config = tuned_pool(config, prng.child("pool-keys"))
         if options.transactions:

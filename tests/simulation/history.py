@@ -66,7 +66,7 @@ class Transaction:
 
 @dataclass(slots=True)
 class TakenBack:
-    """Of a timer message, by the slot in which it was to come. `is_acked`: a master has answered SUCCESS."""
+    """Of a timer message, by the second in which its slot lies. `is_acked`: a master has answered SUCCESS."""
 
     key: str
     slot_ms: int

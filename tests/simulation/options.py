@@ -97,6 +97,8 @@ class Options:
     """Those who change tables set offsets of another group back, too, which its members never hear of."""
     tuned: bool = False
     """Every key that `tuning` knows has a value of its own in each process."""
+    timer_precisions: bool = False
+    """Each replica has a `timerPrecisionMs` of its own."""
     roll_per_mille: int = 0
     """An operator starts all processes again, one after the other, with other values of these keys."""
     split_per_mille: int = 0

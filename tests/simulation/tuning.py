@@ -21,6 +21,7 @@ Choices = Mapping[str, tuple[Any, ...]]
 _STORE = ("mapped_file_size_consume_queue", "max_hash_slot_num", "max_index_num")
 _TRANSACTIONS = ("transaction_check_interval", "transaction_check_max", "transaction_time_out")
 _POOL = ("commit_commit_log_least_pages", "commit_interval_commit_log", "transient_store_pool_size")
+_TIMERS = ("timer_precision_ms",)
 _CONTROLLERS = ("election_timeout_ms",)
 
 
@@ -53,6 +54,10 @@ STORE: Choices = _drawn(BrokerConfig, _STORE)
 
 TRANSACTIONS: Choices = _drawn(BrokerConfig, _TRANSACTIONS)
 """Of the theme `transactions` only: short, so that masters ask, and give up, within a run."""
+
+TIMERS: Choices = _drawn(BrokerConfig, _TIMERS)
+"""Of themes with timer messages: each replica stores with another precision than the others, and delivers what they
+have stored."""
 
 POOL: Choices = _drawn(BrokerConfig, _POOL)
 """Of the theme `pool` only, which sends what nobody waits for."""
@@ -90,6 +95,10 @@ def tuned_store(config: BrokerConfig, draws: SimPrng) -> BrokerConfig:
 
 def tuned_transactions(config: BrokerConfig, draws: SimPrng) -> BrokerConfig:
     return replace(config, **_pick(draws, TRANSACTIONS))
+
+
+def tuned_timers(config: BrokerConfig, draws: SimPrng) -> BrokerConfig:
+    return replace(config, **_pick(draws, TIMERS))
 
 
 def tuned_pool(config: BrokerConfig, draws: SimPrng) -> BrokerConfig:

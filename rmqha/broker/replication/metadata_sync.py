@@ -23,6 +23,7 @@ from rmqha.broker.tables.metadata_leader import VERSION, MetadataLeader
 from rmqha.broker.tables.offsets import OffsetTable
 from rmqha.broker.tables.queue_max_offsets import QueueMaxOffsets
 from rmqha.broker.tables.topics import TopicTable
+from rmqha.broker.timers.told_counts import ToldCounts
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteProtocolError, UnreachableError
@@ -64,6 +65,7 @@ class MetadataSync:
         delay_offsets: DelayOffsetTable,
         users: UserTable,
         modes: ModeTable,
+        timer_counts: ToldCounts,
         client: RemotingClient,
         master: Callable[[], FollowedMaster | None],
         aligned: Callable[[], bool],
@@ -71,7 +73,7 @@ class MetadataSync:
         *,
         saves_offsets: bool = False,
     ) -> None:
-        tables = topics, groups, offsets, delay_offsets, users, modes
+        tables = topics, groups, offsets, delay_offsets, users, modes, timer_counts
         self.follower = MetadataFollower(
             *tables, HostAwaits(client), master, aligned, tracer, saves_offsets=saves_offsets
         )

@@ -18,6 +18,8 @@ from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
 from rmqha.broker.tables.timer_check import TimerProgress
 from rmqha.model.offset import PhyOffset
 from rmqha.port import Clock, Disk
+from rmqha.store.timer import timer_width
+from rmqha.store.timer.timer_width import MAX_WIDTH_MS, TimerWidths, slot_width_ms
 
 MAX_STATES = 256
 """More are thinned out."""
@@ -66,12 +68,11 @@ class DelayOffsetTable:
         clock: Clock,
         log: DeliveryLog,
         events: TableEvents,
-        timer_precision_ms: int = timer_check.SLOT_MS,
+        timer_precision_ms: int = MAX_WIDTH_MS,
         *,
         is_synced: bool = True,
     ) -> None:
-        """`is_synced`: what the file holds is known to be on the disk. Else it is written again. `timer_precision_ms`:
-        that of a RocketMQ broker that had the store."""
+        """`is_synced`: what the file holds is known to be on the disk. Else it is written again."""
         self._disk = disk
         self._clock = clock
         self._log = log
@@ -80,20 +81,25 @@ class DelayOffsetTable:
         self.epoch = found.version.state_version
         self.is_timer_ours = False
         """config/timercheck holds what ours has written last."""
-        timer = self._load_timer(min(timer_precision_ms, timer_check.SLOT_MS))
+        self._widths = TimerWidths(slot_width_ms(timer_precision_ms))
+        self._noted_widths: TimerWidths | None = None
+        """In the file; None: there are none, or they are in doubt."""
+        self._has_timers = False
+        timer = self._load_timer()
         self._states = [_State(log.max_phy_offset, found.version, found.table, timer)]
         """In the order in which they were heard. Of the first, the file's, all copies are in the log that is found."""
         self._events = events  # of what slaves have not heard of, a new master delivers again
         self._written: Mapping[int, int] | None = found.table if is_synced or not found.table else None
         self._written_timer: TimerProgress | None = timer if is_synced or timer == TimerProgress() else None
 
-    def _load_timer(self, slot_ms: int) -> TimerProgress:
+    def _load_timer(self) -> TimerProgress:
         if not self._disk.exists(timer_check.PATH):
             return TimerProgress()
         try:
             data = self._disk.read(timer_check.PATH)
             self.is_timer_ours = timer_check.is_ours(data)
-            return timer_check.decode(data, slot_ms)
+            self._noted_widths = timer_width.decode(data)
+            return timer_check.decode(data)
         except ValueError as error:
             self.findings.append(
                 f"{timer_check.PATH} cannot be read, {error}: timer messages that the log holds are delivered again."
@@ -198,6 +204,26 @@ class DelayOffsetTable:
         timer = {_TIMER: list(state.timer)} if state.timer != TimerProgress() else {}
         return state.to_json() | timer | ({_LOG_END: state.log_end} if state.log_end else {})
 
+    # --- widths of slots ----------------------------------------------------------------------------------------------
+    def begin_widths(self, found_ms: int, end_offset: int) -> TimerWidths | None:
+        """The widths that what waits has been stored with, if they are others than that of now; None if not. `found_ms`
+        is that of another program that had the store, 0 if none had; `end_offset` the end of the queue of timers. Once,
+        at a start."""
+        waiting, width_ms = (self.timer.first_offset, end_offset), self._widths.width_ms
+        known = self._noted_widths or TimerWidths(found_ms or width_ms)
+        self._widths = known.changed(found_ms or known.width_ms, *waiting).changed(width_ms, *waiting)
+        if end_offset:
+            self.timers_wait()
+        return self._widths if self._widths != known and self._widths.before_ms else None
+
+    def timers_wait(self) -> None:
+        """The queue of timers has entries: the width of slots is to be noted."""
+        self._has_timers = True
+
+    def _timer_file(self, state: _State, logged_offset: int | None = None) -> bytes:
+        self._noted_widths = self._widths.settled(state.timer.first_offset)
+        return timer_check.encode_file(state.timer, state.version, logged_offset, self._noted_widths)
+
     def timer_check(self, log_end: int) -> bytes:
         """Body of request 60: progress of timers, as it is true of a log that ends at `log_end`."""
         state = self._held(log_end)
@@ -224,8 +250,9 @@ class DelayOffsetTable:
         levels = timer = None
         if state.offsets != self._written:
             levels = config_table.encode({**state.to_json(), **self._unknown})
-        if state.timer != self._written_timer:
-            timer = timer_check.encode_file(state.timer, state.version)
+        is_noted = self._noted_widths == self._widths.settled(state.timer.first_offset)
+        if state.timer != self._written_timer or (self._has_timers and not is_noted):
+            timer = self._timer_file(state)
         if levels is None and timer is None:
             return None
         self._written, self._written_timer = state.offsets, state.timer
@@ -249,7 +276,7 @@ class DelayOffsetTable:
             if unsaved.timer is not None:
                 self._write_timer(unsaved.timer)
         except OSError:
-            self._written = self._written_timer = None
+            self._written = self._written_timer = self._noted_widths = None
             raise
 
     def claim_timer(self, waits_from: int | None) -> None:
@@ -261,14 +288,14 @@ class DelayOffsetTable:
                 taken_offset=waits_from, first_offset=min(state.timer.first_offset, waits_from)
             )
             state = self._states[0] = state._replace(timer=timer)
-        self._write_timer(timer_check.encode_file(state.timer, state.version))
+        self._write_timer(self._timer_file(state))
         self._written_timer = state.timer
 
     def give_timer(self, logged_offset: int) -> None:
         """Write that the timer log holds what waits below this offset of the queue. After the last change, all of which
         are written. Durable on return. Raises OSError."""
         state = self._held(self._log.synced_offset)
-        self._write_timer(timer_check.encode_file(state.timer, state.version, logged_offset))
+        self._write_timer(self._timer_file(state, logged_offset))
 
     def _write_timer(self, data: bytes) -> None:
         self._disk.make_dirs("config")

@@ -23,6 +23,7 @@ from rmqha.broker.tables.offset_places import Place
 from rmqha.broker.tables.offsets import OffsetChange, OffsetTable, from_body, to_body
 from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
 from rmqha.broker.tables.topics import TopicTable
+from rmqha.broker.timers.told_counts import ToldCounts
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RemoteProtocolError, UnreachableError
 from rmqha.model.offset import BrokerId, Epoch
@@ -91,6 +92,7 @@ class MetadataFollower:
         delay_offsets: DelayOffsetTable,
         users: UserTable,
         modes: ModeTable,
+        timer_counts: ToldCounts,
         awaits: Awaits,
         master: Callable[[], FollowedMaster | None],
         aligned: Callable[[], bool],
@@ -106,6 +108,7 @@ class MetadataFollower:
         self._delay_offsets = delay_offsets
         self._users = users
         self._modes = modes
+        self._timer_counts = timer_counts
         self._awaits = awaits
         self._master = master
         self._aligned = aligned
@@ -280,6 +283,7 @@ class MetadataFollower:
             await self._pull_offsets(master)
             await self._pull_modes(master)
             await self._pull_delay_offsets(master)
+            await self._pull_timer_counts(master)
         except (*_FAULTS, OSError) as error:
             self._note_failure(master, error)
             return False
@@ -348,6 +352,16 @@ class MetadataFollower:
             body = object_of(master.address, reply)
             if parse_modes(body) != self._modes.all:
                 await self._take_modes(master, body)
+
+    async def _pull_timer_counts(self, master: FollowedMaster) -> None:
+        """Nothing where the master has no wheel."""
+        reply = await self._awaits.call(master.address, Command(RequestCode.GET_TIMER_METRICS), CALL_TIMEOUT_MS)
+        if self._master() != master:
+            return
+        if reply.code == ResponseCode.SUCCESS:
+            self._timer_counts.hold(master, object_of(master.address, reply))
+        else:
+            self._timer_counts.forget()
 
     async def _timer_progress(self, master: FollowedMaster) -> dict[str, Any]:
         """Progress of timers of a master that has the wheel, else nothing: what waits is delivered again then. Less

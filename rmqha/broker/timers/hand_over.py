@@ -9,39 +9,76 @@ RocketMQ makes its wheel anew from that log.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Protocol
 
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
-from rmqha.broker.timers.message import STEP_MS, due
+from rmqha.broker.timers.message import TIMER_QUEUE_ID, due
 from rmqha.broker.timers.service import WaitingList
 from rmqha.model.message import TIMER_TOPIC
 from rmqha.port import Disk, Tracer
 from rmqha.store.log.mapped_file import file_name
 from rmqha.store.log.record import BadRecordError, decode
-from rmqha.store.timer import timer_log
+from rmqha.store.timer import timer_log, timer_wheel
 from rmqha.store.timer.timer_log import ROLLED, BadTimerLogError, TimerUnit
 from rmqha.store.timer.timer_wheel import is_wheel
+from rmqha.store.timer.timer_width import wheel_width
 
 MAX_FILE_BYTES = 2**31 - 1
+WHEEL_SLOT_COUNT = 1000
+"""Slots of a wheel that are asked for their width."""
 
 
 class PlacedRecords(Protocol):
     """The log, asked for records by their places; `Store` is one."""
 
+    @property
+    def last_store_timestamp_ms(self) -> int: ...
+
     def record_at(self, phy_offset: int) -> memoryview | None: ...
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
 
 
 def take_over(disk: Disk, log: PlacedRecords, table: DelayOffsetTable, tracer: Tracer) -> None:
     """Make this the store of a broker of ours: what waits is in the queue alone, and config/timercheck says so before
     anything else is removed. Raises OSError."""
     wheels = [name for name in disk.list("") if is_wheel(name)]
+    read_ms = table.timer.read_ms or log.last_store_timestamp_ms
+    found_ms = 0 if table.is_timer_ours else _wheel_width_ms(disk, read_ms, tracer)
+    widths = table.begin_widths(found_ms, log.queue_range(TIMER_TOPIC, TIMER_QUEUE_ID)[1])
+    if widths is not None:
+        tracer.event(
+            "timer_precision_changed",
+            before_ms=widths.before_ms,
+            now_ms=widths.width_ms,
+            before_offset=widths.before_end,
+        )
     if not wheels and not disk.exists(timer_log.DIRECTORY):
+        if widths is not None:
+            table.claim_timer(None)
         return
     waits_from = None if table.is_timer_ours else _first_that_waits(disk, log, table.timer.read_ms, tracer)
     table.claim_timer(waits_from)
     disk.remove_tree(timer_log.DIRECTORY)
     for name in wheels:
         disk.remove(name)
+
+
+def _wheel_width_ms(disk: Disk, read_ms: int, tracer: Tracer) -> int:
+    """Width of the slots of RocketMQ's wheel, by some of them, 0 if none tells it."""
+    path, size_bytes = timer_wheel.PATH, timer_wheel.WHEEL_BYTES
+    if not disk.exists(path) or disk.size_bytes(path) != size_bytes:
+        return 0
+    region = disk.map(path, size_bytes)
+    try:
+        found = wheel_width(islice(timer_wheel.slots(region.view(0, size_bytes)), WHEEL_SLOT_COUNT), read_ms)
+    except BadTimerLogError as error:
+        tracer.event("timer_log_damaged", path=path, reason=str(error))
+        return 0
+    finally:
+        region.close()
+    return 0 if found is None else found.width_ms
 
 
 def give_over(
@@ -79,7 +116,7 @@ def _first_that_waits(disk: Disk, log: PlacedRecords, read_ms: int, tracer: Trac
             continue  # it is told when its entry of the queue is read
         if record is None or record.topic != TIMER_TOPIC:
             continue
-        when = due(record, STEP_MS)
+        when = due(record)
         if when is not None and when.slot_ms < read_ms:
             first = record.queue_offset if first is None else min(first, record.queue_offset)
     return first

@@ -30,6 +30,7 @@ from rmqha.model.message import (
     find_property,
 )
 from rmqha.store.log.record import NewMessage, Record
+from rmqha.store.timer.timer_width import MAX_WIDTH_MS, WIDTHS_MS, slot_width_ms
 
 TIMER_QUEUE_ID = 0
 ROLL_WINDOW_MS = 2 * 86_400_000
@@ -41,7 +42,8 @@ _MAX_MS = 2**63 - 1
 STEP_MS = 2
 """Width of a slot: messages come when the slot is over that holds the last millisecond before their time. RocketMQ's
 wheel has slots of `timerPrecisionMs`."""
-_MAX_PRECISION_MS = 60_000
+_MAX_AHEAD_MS = 60_000
+"""A time further behind the begin of a slot was not the reason for it."""
 _OUT = PROPERTY_TIMER_OUT_MS.encode()
 _WHENS = (
     (PROPERTY_TIMER_DELAY_SEC.encode(), 1000),
@@ -58,11 +60,16 @@ _ENQUEUE_MARK, _DEQUEUE_MARK = (
     name.encode() + b"\x01" for name in (PROPERTY_TIMER_ENQUEUE_MS, PROPERTY_TIMER_DEQUEUE_MS)
 )
 _CRC_MARK = PROPERTY_CRC32.encode() + b"\x01"
+PROPERTY_DUE = "rmqhaDueMs"
+"""The time that was named as a delay, in a copy that waits on: the moment from which it counts is not there. What is
+delivered is without it."""
+_DUE = PROPERTY_DUE.encode()
+_DUE_MARK = _DUE + b"\x01"
 
 
 class Due(NamedTuple):
-    """Time (ms) of the slot at whose end a message that waits comes, and whether it is stored to wait again then. The
-    slot of those that are is odd, of others only if timerPrecisionMs is."""
+    """Time (ms) of the slot at whose end a message that waits comes, and whether it is stored to wait again then: the
+    slot of those that are is odd."""
 
     slot_ms: int
     is_rolled: bool
@@ -107,7 +114,8 @@ def timer_pairs(topic: str, queue_id: int, at_ms: int, precision_ms: int) -> str
 
 
 def _slot_ms(at_ms: int, precision_ms: int) -> int:
-    return (at_ms - 1) // precision_ms * precision_ms
+    width_ms = slot_width_ms(precision_ms)
+    return (at_ms - 1) // width_ms * width_ms
 
 
 class _Placed(NamedTuple):
@@ -144,15 +152,16 @@ def says_when_and_where_to(record: Record) -> bool:
     return is_placed and are_whole(record.properties)
 
 
-def due(record: Record, precision_ms: int) -> Due | None:
-    """The slot in which a record of the timer topic comes; None if it does not say when."""
+def due(record: Record) -> Due | None:
+    """The slot in which a record of the timer topic comes, whatever `timerPrecisionMs` is and was when it was stored;
+    None if it does not say when."""
     wheel_ms = _placed(record.properties).wheel_ms
     if wheel_ms is None:
         return None
-    return _due(wheel_ms, record.store_timestamp_ms, record.properties, precision_ms)
+    return _due(wheel_ms, record.store_timestamp_ms, record.properties)
 
 
-def plain_due(stored_ms: int, properties: bytes, precision_ms: int) -> tuple[Due, bytes] | None:
+def plain_due(stored_ms: int, properties: bytes) -> tuple[Due, bytes] | None:
     """The answer of `due`, and the topic for which it waits, by the store time and the properties of a record that
     takes none back; None if they are not what nearly all are like."""
     if _DELETE_KEY in properties:
@@ -160,7 +169,7 @@ def plain_due(stored_ms: int, properties: bytes, precision_ms: int) -> tuple[Due
     out, topic = _plain(properties, _OUT_MARK), _plain(properties, _REAL_TOPIC_MARK)
     if not topic or not out or not out.isdigit() or len(out) > 18 or _REAL_QUEUE_ID_MARK not in properties:
         return None
-    return _due(int(out), stored_ms, properties, precision_ms), topic
+    return _due(int(out), stored_ms, properties), topic
 
 
 def _plain(properties: bytes, mark: bytes) -> bytes:
@@ -172,39 +181,52 @@ def _plain(properties: bytes, mark: bytes) -> bytes:
     return properties[start:end]
 
 
-def _due(wheel_ms: int, stored_ms: int, properties: bytes, precision_ms: int) -> Due:
+def _due(wheel_ms: int, stored_ms: int, properties: bytes) -> Due:
     ahead_ms = wheel_ms - stored_ms
     if ahead_ms < ROLL_WINDOW_MS:
-        return Due(_slot_of(wheel_ms, stored_ms, properties, precision_ms), False)
+        return Due(_slot_of(wheel_ms, stored_ms, properties), False)
     # what is left behind the window shall be long enough to be worth a round
     step_ms = ROLL_WINDOW_MS // 2 if ahead_ms < ROLL_WINDOW_MS * 4 // 3 else ROLL_WINDOW_MS
     return Due(stored_ms + step_ms | 1, True)
 
 
-def _slot_of(wheel_ms: int, stored_ms: int, properties: bytes, precision_ms: int) -> int:
+def _slot_of(wheel_ms: int, stored_ms: int, properties: bytes) -> int:
     """The last slot of the wheel's slot, or the one before the time that the producer has named, which lies within the
-    wheel's slot too: whoever has delivered that one has delivered this."""
-    last_ms = wheel_ms + precision_ms - STEP_MS
+    wheel's slot too: whoever has delivered that one has delivered this. How wide the wheel's is only its begin says."""
+    last_ms = _last_slot_ms(wheel_ms)
+    before_ms = _before_ms(stored_ms, properties, last_ms)
+    if before_ms is not None and wheel_ms <= before_ms < wheel_ms + _MAX_AHEAD_MS:
+        return max(wheel_ms, before_ms - before_ms % STEP_MS)
+    return last_ms
+
+
+def _last_slot_ms(wheel_ms: int) -> int:
+    """The last slot of the widest of the wheel's slots that may begin then."""
+    for width_ms in WIDTHS_MS:
+        if wheel_ms % width_ms == 0:
+            return wheel_ms + width_ms - STEP_MS
+    return wheel_ms - wheel_ms % MAX_WIDTH_MS + MAX_WIDTH_MS - STEP_MS
+
+
+def _before_ms(stored_ms: int, properties: bytes, last_ms: int) -> int | None:
+    """The last millisecond before the time that the producer has named; None if it has named none. That of a delay is
+    no later than `last_ms`: it counts from a moment not long before the message was stored for the first time."""
+    if _DUE_MARK in properties:
+        at_ms = find_property(properties, _DUE) or b""
+        return int(at_ms) - 1 if at_ms.isdigit() and len(at_ms) <= 18 else None
     for name, unit_ms in _WHENS:
         value = find_property(properties, name)
         if value is None:
             continue
         if not value.isdigit() or len(value) > 18:
-            break
-        if unit_ms:
-            # a delay counts from a moment not long before the message was stored, for the first time
-            before_ms = min(stored_ms + int(value) * unit_ms - 1, last_ms)
-        else:
-            before_ms = int(value) - 1
-        if wheel_ms <= before_ms < wheel_ms + _MAX_PRECISION_MS:
-            return max(wheel_ms, before_ms - before_ms % STEP_MS)
-        break
-    return last_ms
+            return None
+        return min(stored_ms + int(value) * unit_ms - 1, last_ms) if unit_ms else int(value) - 1
+    return None
 
 
 class Recall(NamedTuple):
     """A message that is taken back, by topic and unique key: a producer may take back what it may send. `slot_ms` is
-    the wheel's slot in which it was to be delivered, however often it is stored again before."""
+    the widest of the wheel's slots in which it was to be delivered, however often it is stored again before."""
 
     slot_ms: int
     key: bytes
@@ -231,7 +253,8 @@ def recalled_by(record: Record) -> Recall:
 
 
 def _recalled_ms(record: Record) -> int:
-    return int(find_property(record.properties, _OUT) or 0)
+    slot_ms = int(find_property(record.properties, _OUT) or 0)
+    return slot_ms - slot_ms % MAX_WIDTH_MS
 
 
 def _key(record: Record, unique_key: bytes) -> bytes:
@@ -256,15 +279,21 @@ def from_timer(record: Record, now_ms: int, store_host: tuple[bytes, int]) -> Ne
         return record.anew(topic, int(queue_id), properties, store_host)
     found = decode_properties(properties)
     found.pop(PROPERTY_CRC32, None)
+    if not is_rolled:
+        found.pop(PROPERTY_DUE, None)
     found[PROPERTY_TIMER_ENQUEUE_MS] = str(enqueued_ms)
     found[PROPERTY_TIMER_DEQUEUE_MS] = str(now_ms)
     if is_rolled:
         times = found.get(PROPERTY_TIMER_ROLL_TIMES, "0")
         found[PROPERTY_TIMER_ROLL_TIMES] = str(int(times) + 1 if times.isdigit() and len(times) < 9 else 1)
+        last_ms = _last_slot_ms(wheel_ms)
+        before_ms = _before_ms(record.store_timestamp_ms, properties, last_ms) if times == "0" else None
+        if before_ms is not None and wheel_ms <= before_ms <= last_ms:
+            found[PROPERTY_DUE] = str(before_ms + 1)
         topic, queue_id = TIMER_TOPIC, b"%d" % TIMER_QUEUE_ID
     return record.anew(topic, int(queue_id), encode_properties(found), store_host)
 
 
 def _has_what_changes(properties: bytes) -> bool:
     """True if a delivery would not only add to them."""
-    return _ENQUEUE_MARK in properties or _DEQUEUE_MARK in properties or _CRC_MARK in properties
+    return any(mark in properties for mark in (_ENQUEUE_MARK, _DEQUEUE_MARK, _CRC_MARK, _DUE_MARK))

@@ -37,7 +37,8 @@ class WaitingCounts(Protocol):
 
 
 class TimerRequests:
-    """`version` is that of what was delivered, `may_deliver` true of a master that serves."""
+    """`version` is that of what was delivered, `may_deliver` true of a master that serves; `told` gives what the master
+    that this replica follows has answered to 61, None if it has not."""
 
     def __init__(
         self,
@@ -45,11 +46,13 @@ class TimerRequests:
         clock: Clock,
         version: Callable[[], DataVersion],
         may_deliver: Callable[[], bool],
+        told: Callable[[], dict[str, Any] | None],
     ) -> None:
         self._timers = timers
         self._clock = clock
         self._version = version
         self._may_deliver = may_deliver
+        self._told = told
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -59,13 +62,13 @@ class TimerRequests:
         }
 
     def metrics(self) -> dict[str, Any]:
-        """Content of config/timermetrics and of the answer to 61."""
+        """Content of config/timermetrics, and of the answer to 61 if no other master has told it."""
         now_ms = self._clock.wall_ms()
         counts = {name: {"count": count, "timeStamp": now_ms} for name, count in self._timers.topic_counts().items()}
         return {"dataVersion": self._version().to_json(), "timingCount": counts}
 
     def _metrics(self, channel: Channel, command: Command) -> Command:
-        return command.reply(body=lenient_json.dumps(self.metrics()))
+        return command.reply(body=lenient_json.dumps(self._told() or self.metrics()))
 
     def _engine(self, channel: Channel, command: Command) -> Command:
         """Success is true only of the engine that is in use."""

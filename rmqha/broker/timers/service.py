@@ -44,6 +44,7 @@ from rmqha.port import Clock, Tracer
 from rmqha.store.log.record import NewMessage, Record
 from rmqha.store.reader import Unit
 from rmqha.store.timer.timer_log import DELETES, ROLLED
+from rmqha.store.timer.timer_width import MAX_WIDTH_MS
 
 MAX_DELIVERY_COUNT = 128
 """Messages that are delivered with one append."""
@@ -159,7 +160,7 @@ class TimerService:
     @property
     def front_ms(self) -> int:
         """The wheel's slots before it are delivered, as far as this replica knows."""
-        return max(0, self._front[0] - self.rules.precision_ms)
+        return max(0, self._front[0] - MAX_WIDTH_MS)
 
     def pause_ms(self) -> int:
         """Time until the next message is due, or what is due is to be tried again; `IDLE_MS` at most, for clocks are
@@ -330,23 +331,28 @@ class TimerService:
             if not first <= offset < first + len(units):
                 first, units = offset, self._log.units(TIMER_TOPIC, TIMER_QUEUE_ID, offset, TAKE_COUNT)
             unit = units[offset - first]
+            record = self._recall_or_recalled(slot_ms, offset, unit)
             if not slot_ms & 1:
+                if record is not None:  # RocketMQ looks for what takes a message back in the message's slot only
+                    slot_ms += MAX_WIDTH_MS - 1 - slot_ms % MAX_WIDTH_MS
                 slot_ms -= slot_ms % precision_ms
-            flags = (ROLLED if slot_ms & 1 else 0) | (DELETES if self._takes_back(slot_ms, offset, unit) else 0)
+            takes_back = record is not None and is_recall(record)
+            flags = (ROLLED if slot_ms & 1 else 0) | (DELETES if takes_back else 0)
             yield max(slot_ms, least_ms), flags, unit[0], unit[1]
         if waiting[-1] >> _TIME_BITS != newest >= low:
             # RocketMQ goes on in the queue behind the last unit: this one comes in a slot that has been
             (unit,) = self._log.units(TIMER_TOPIC, TIMER_QUEUE_ID, newest, 1)
             yield max(0, read_ms - precision_ms, wall_ms - 7 * day_ms), 0, unit[0], unit[1]
 
-    def _takes_back(self, slot_ms: int, offset: int, unit: Unit) -> bool:
-        if not self._recalls.has_slot(slot_ms):
-            return False
+    def _recall_or_recalled(self, slot_ms: int, offset: int, unit: Unit) -> Record | None:
+        """The record of an entry that takes another one back or is taken back; None for any other."""
+        if not self._recalls.has_slot(slot_ms - slot_ms % MAX_WIDTH_MS):
+            return None
         try:
             record = self._log.sound_record(TIMER_TOPIC, TIMER_QUEUE_ID, offset, unit, says_when_and_where_to)
         except DamagedError:
-            return False
-        return is_recall(record)
+            return None
+        return record if is_recall(record) or recalled_by(record) in self._recalls else None
 
     # --- what waits ---------------------------------------------------------------------------------------------------
     def _follow(self) -> None:
@@ -375,10 +381,11 @@ class TimerService:
         self._taken_offset = max(self._taken_offset, low)
         if self._taken_offset >= high:
             return False
+        self._table.timers_wait()
         for unit in self._log.units(TIMER_TOPIC, TIMER_QUEUE_ID, self._taken_offset, TAKE_COUNT):
             offset = self._taken_offset
             plain = self._log.plain_properties(TIMER_TOPIC, TIMER_QUEUE_ID, offset, unit)
-            when_and_where = plain_due(*plain, self.rules.precision_ms) if plain is not None else None
+            when_and_where = plain_due(*plain) if plain is not None else None
             if when_and_where is not None:
                 when, topic = when_and_where
                 self._taken_offset += 1
@@ -393,7 +400,7 @@ class TimerService:
         return self._taken_offset < high
 
     def _take_record(self, record: Record, offset: int) -> None:
-        when = due(record, self.rules.precision_ms)
+        when = due(record)
         if when is None:
             self._tracer.event("timer_message_without_time", phy_offset=record.phy_offset)
             return
@@ -412,7 +419,7 @@ class TimerService:
     def _drop_recalls(self) -> None:
         """Forget those of the wheel's slots that are worked off: a recall stands behind what it takes back."""
         if not self._late:
-            last_ms = self._waiting.first_slot_ms() - self.rules.precision_ms
+            last_ms = self._waiting.first_slot_ms() - MAX_WIDTH_MS
             self._recalls.drop_below(min(self._front[0], last_ms) + 1)
 
     # --- deliver ------------------------------------------------------------------------------------------------------
@@ -439,7 +446,7 @@ class TimerService:
 
     def _all_delivered(self, slot_ms: int) -> None:
         """Up to that slot: of which time it is the last one is not sure where only the wheel's slot is known."""
-        self.delivered_ms = max(self.delivered_ms, slot_ms - self.rules.precision_ms)
+        self.delivered_ms = max(self.delivered_ms, slot_ms - MAX_WIDTH_MS)
 
     def _messages(self, entries: list[TimerEntry], now_ms: int) -> list[NewMessage]:
         low = self._log.queue_range(TIMER_TOPIC, TIMER_QUEUE_ID)[0]

@@ -28,8 +28,8 @@ SHARE = 32
 time, and no more often than tables are saved."""
 LULL_MS = 5000
 """And once nothing has come for so long."""
-_VERSION = 2
-"""Slots have other widths than in version 1, which is not read: the queue is."""
+_VERSION = 3
+"""Slots are not those of versions 1 and 2, which are not read: the queue is."""
 
 
 class TimerSnapshot(NamedTuple):

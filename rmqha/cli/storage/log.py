@@ -191,6 +191,7 @@ def stat_command(directory: Path, output: str, **options: Any) -> None:
             "timers": None if timers is None else {
                 "readTimeMs": timers.read_ms, "queueOffset": timers.queue_offset, "logUnits": timers.unit_count,
                 "logWaiting": timers.waiting_count, "wheelSlots": timers.slot_count, "problem": timers.problem or None,
+                "change": timers.change or None,
             },
         })  # fmt: skip
         return
@@ -224,6 +225,8 @@ def _timer_lines(timers: TimerLook) -> Iterator[str]:
             f"timerlog/ names {timers.unit_count}, {timers.waiting_count} of them due later; timerwheel has"
             f" {timers.slot_count} used slots"
         )
+    if timers.change:
+        yield timers.change
     if timers.problem:
         yield f"{timers.problem}; see rmqha fsck"
 

@@ -421,9 +421,10 @@ class BrokerConfig(ServerConfig):
     timer_wheel_enable: bool = knob(True)
     """Take messages that name their time (TIMER_DELAY_MS and the like). What waits already is delivered in any case."""
     timer_precision_ms: int = knob(1000, 10, 60_000, drawn=(100, 1000))
-    """Width of a slot of RocketMQ's wheel, which brokers of both kinds go by; the same on all replicas of a group. Ours
-    delivers each message of a slot at its own time. Make it smaller only while none waits: one that names a delay may
-    else come early, by the old width at most."""
+    """Width of a slot of RocketMQ's wheel: 100, 200, 500 or 1000; of another value the next lower one (100 at least),
+    as with RocketMQ. Ours delivers each message at its own time, whatever it is or was when the message was stored;
+    Apache's brokers go by their own, so it should be the same on all replicas of a group. A change while messages wait
+    is told (the event timer_precision_changed, `doctor`, `fsck`; docs/use/compatibility.md)."""
     timer_max_delay_sec: int = knob(259_200, 1, 2**31 - 1)
     """A time further ahead is refused."""
     recall_message_enable: bool = knob(False)

@@ -33,6 +33,11 @@ class WheelSlot(NamedTuple):
     def encode(self) -> bytes:
         return _SLOT.pack(*self)
 
+    @property
+    def byte(self) -> int:
+        """Its place in the file."""
+        return self.time % SLOT_COUNT * SLOT_BYTES
+
 
 def is_wheel(name: str) -> bool:
     """True for the name of the wheel's file and of one of its snapshots."""

@@ -20,6 +20,7 @@ from rmqha.broker.tables.offsets import OffsetChange
 from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
 from rmqha.broker.tables.timer_check import TimerProgress
 from rmqha.broker.tables.topics import TopicConfig
+from rmqha.broker.timers.told_counts import MAX_TOPICS, ToldCounts
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.authorization.policy import from_json
 from rmqha.model.authorization.users import UserChange
@@ -32,7 +33,8 @@ from tests.broker.support import Broker, FakeChannel, pull_command, send_command
 from tests.support.patience import HANG_S
 
 MASTER = FollowedMaster("127.0.0.1:1", Epoch(1), BrokerId(2))
-WHOLE = {21, 60, 28, 43, 45, 201, 402}
+COUNT = {"count": 1, "timeStamp": 2}
+WHOLE = {21, 60, 61, 28, 43, 45, 201, 402}
 
 
 class Line:
@@ -44,12 +46,15 @@ class Line:
         self.knows_polls = knows_polls
         self.before: Callable[[Command], None] = lambda command: None
         self.codes: list[int] = []
+        self.refused: set[int] = set()
 
     async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
         assert address == MASTER.address
         self.before(command)
         self.codes.append(command.code)
         await trio.lowlevel.checkpoint()
+        if command.code in self.refused:
+            return command.reply(ResponseCode.SYSTEM_ERROR)
         if command.code == RequestCode.RMQHA_FOLLOW_TABLES and not self.knows_polls:
             return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
         channel = FakeChannel()
@@ -77,6 +82,7 @@ class Slave:
             self.core.delay_offsets,
             self.core.users,
             self.core.modes,
+            self.core.told_counts,
             cast("RemotingClient", line),
             lambda: self.master,
             lambda: self.is_aligned,
@@ -164,7 +170,7 @@ async def test_all_tables_of_a_master_that_does_not_know_polls(slave: Slave, lin
     slave.copy_log()
     async with slave.following():
         with trio.fail_after(HANG_S):
-            while not slave.core.delay_offsets.levels():  # noqa: ASYNC110  (the last table that is pulled)
+            while slave.core.told_counts.of(MASTER) is None:  # noqa: ASYNC110  (the last table that is pulled)
                 await trio.sleep(0.001)
     check_all_tables(slave)
     assert line.codes[0] == RequestCode.RMQHA_FOLLOW_TABLES and set(line.codes[1:]) == WHOLE
@@ -303,6 +309,51 @@ async def test_what_apaches_master_says_of_timers_is_true_of_a_log_with_its_copi
     told = slave.core.delay_offsets.to_follower()
     assert told["timer"] == [95_000, 0, 5, 0]
     assert told["logEnd"] == line.broker.store.max_phy_offset
+
+
+def told_counts(slave: Slave) -> Any:
+    reply = slave.broker.ask(Command(RequestCode.GET_TIMER_METRICS))
+    return lenient_json.loads(reply.body)["timingCount"]
+
+
+async def test_a_slave_of_apaches_master_answers_with_the_counts_of_waiting_messages_that_it_has_asked_for(
+    slave: Slave, line: Line
+) -> None:
+    """As long as it follows that one: what it knows of its own queue is seconds behind."""
+    for body in (b"1", b"2", b"0"):
+        line.broker.ask(send_command(body=body, i="TIMER_DELAY_SEC\x0160\x02"))
+    line.broker.run()
+    assert slave.core.followed_master == MASTER and told_counts(slave) == {}
+    assert await slave.sync.follower.pull(MASTER)
+    assert told_counts(slave) == {"T": {"count": 3, "timeStamp": line.broker.clock.wall_ms()}}
+    slave.promote(2)
+    assert told_counts(slave) == {}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *({}, {"timingCount": 5}, {"timingCount": {"T": 5}}, {"timingCount": {"T": {"count": 1}}}),
+        *({"timingCount": {"T": {"count": 2**63, "timeStamp": 1}}}, {"timingCount": {"T" * 256: COUNT}}),
+        {"timingCount": {f"T{number}": COUNT for number in range(MAX_TOPICS + 1)}},
+    ],
+    ids=["nothing", "no object", "no count", "no time", "huge", "long name", "many"],
+)
+def test_counts_of_a_master_that_cannot_be_are_not_held(body: dict[str, Any]) -> None:
+    held = ToldCounts()
+    held.hold(MASTER, {"dataVersion": {}, "timingCount": {"T": COUNT}})
+    assert held.of(MASTER) == {"dataVersion": {}, "timingCount": {"T": COUNT}} and held.of(None) is None
+    with pytest.raises(ValueError, match="timingCount"):
+        held.hold(MASTER, body)
+    assert held.of(MASTER) is None
+
+
+async def test_a_slave_of_a_master_without_the_wheel_answers_with_its_own_counts(slave: Slave, line: Line) -> None:
+    held = slave.core.told_counts
+    held.hold(MASTER, {"dataVersion": {}, "timingCount": {"T": COUNT}})
+    line.refused = {RequestCode.GET_TIMER_METRICS}
+    assert await slave.sync.follower.pull(MASTER)
+    assert held.of(MASTER) is None and told_counts(slave) == {}
 
 
 async def test_an_answer_of_a_master_of_yesterday_is_dropped(slave: Slave, line: Line) -> None:

@@ -52,10 +52,10 @@ def test_rocketmq_is_told_the_beginning_of_a_slot_of_its_wheel() -> None:
     assert decode(encode_file(progress, DataVersion())) == progress
 
 
-@pytest.mark.parametrize("slot_ms, read_ms", [(1000, 9000), (100, 9700)])
-def test_a_slot_in_which_rocketmqs_read_time_lies_is_not_delivered(slot_ms: int, read_ms: int) -> None:
+def test_a_slot_in_which_rocketmqs_read_time_lies_is_not_delivered() -> None:
+    """How wide its slots are is not known: 100 to 1000 ms."""
     theirs = struct.pack(">4q", 9738, 0, 20, 20).ljust(4096, b"\0")
-    assert decode(theirs, slot_ms) == TimerProgress(read_ms, 0, 20, 0)
+    assert decode(theirs) == TimerProgress(9000, 0, 20, 0)
 
 
 @given(st.integers(1, 2**30), st.integers(1, 2**30))

@@ -176,7 +176,7 @@ def test_a_stop_that_cannot_wait_longer_tells_that_some_may_come_twice(make_brok
     assert told(broker.directory)[2] == 0 and not (broker.directory / LOG).exists()
 
 
-@pytest.mark.parametrize("precision_ms", [10, 1000])
+@pytest.mark.parametrize("precision_ms", [100, 1000])
 @pytest.mark.parametrize("clock_days", [-30, 0, 30])
 def test_every_time_has_its_own_slot_in_rocketmqs_wheel(
     make_broker: Callable[..., Broker], precision_ms: int, clock_days: int

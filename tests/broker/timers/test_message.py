@@ -88,8 +88,8 @@ def test_it_comes_at_its_own_time_within_the_wheels_slot(
     record = replace(
         records(golden, TIMER_TOPIC)[0], store_timestamp_ms=2000, properties=encode_properties({"A": "b", **given})
     )
-    assert due(record, 1000) == (slot_ms, False)
-    assert plain_due(2000, record.properties, 1000) in (None, ((slot_ms, False), b"T"))
+    assert due(record) == (slot_ms, False)
+    assert plain_due(2000, record.properties) in (None, ((slot_ms, False), b"T"))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_when_and_where_to_is_the_last_of_the_properties_of_that_name(golden: St
     record = replace(records(golden, TIMER_TOPIC)[0], store_timestamp_ms=2000, properties=properties)
     message = from_timer(record, NOW_MS, HOST)
     assert message is not None and (message.topic, message.queue_id) == ("T", 2)
-    assert due(record, 1000) == (4998, False) and says_when_and_where_to(record)
+    assert due(record) == (4998, False) and says_when_and_where_to(record)
     assert not says_when_and_where_to(replace(record, properties=properties.replace(b"REAL_QID", b"REAL_QUE")))
 
 
@@ -155,11 +155,11 @@ def test_what_waits_longer_than_the_log_keeps_files_waits_again(golden: Store) -
         return replace(record, properties=encode_properties(properties))
 
     for ahead_ms, slot_ms, is_rolled in (
-        (ROLL_WINDOW_MS - 1, stored_ms + ROLL_WINDOW_MS - 1 + 998, False),
+        (ROLL_WINDOW_MS - 1, (stored_ms + ROLL_WINDOW_MS - 1) // 1000 * 1000 + 998, False),
         (ROLL_WINDOW_MS, stored_ms + ROLL_WINDOW_MS // 2 | 1, True),
         (2 * ROLL_WINDOW_MS, stored_ms + ROLL_WINDOW_MS | 1, True),
     ):
-        assert due(due_in(ahead_ms), 1000) == (slot_ms, is_rolled)
+        assert due(due_in(ahead_ms)) == (slot_ms, is_rolled)
     again = from_timer(due_in(ROLL_WINDOW_MS), NOW_MS, HOST)
     assert again is not None and again.topic == TIMER_TOPIC
     assert decode_properties(again.properties)["TIMER_ROLL_TIMES"] == "1"

@@ -123,8 +123,8 @@ def test_a_damaged_one_is_told_and_the_queue_is_read(make_broker: Callable[..., 
 def test_one_of_a_newer_release_is_refused(make_broker: Callable[..., Broker]) -> None:
     dead = killed(make_broker)
     fields = sidecar.decode((dead.directory / timer_log.SNAPSHOT_PATH).read_bytes(), "x")
-    (dead.directory / timer_log.SNAPSHOT_PATH).write_bytes(sidecar.encode({**fields, "version": 3}))
-    with pytest.raises(StoreError, match="version 3"):
+    (dead.directory / timer_log.SNAPSHOT_PATH).write_bytes(sidecar.encode({**fields, "version": 4}))
+    with pytest.raises(StoreError, match="version 4"):
         again(make_broker, dead)
 
 
@@ -141,7 +141,7 @@ def test_it_is_read_as_it_was_written() -> None:
     "wrong",
     [
         *({"progress": [1, 2, 3]}, {"spans": [[0, 8, 1, 2]]}, {"late": [[1]]}, {"topics": "T"}, {"takenOffset": -1}),
-        *({"version": 1}, {"byteOrder": "none"}, {"recalls": 5}, {"crc": "x"}),
+        *({"version": 2}, {"byteOrder": "none"}, {"recalls": 5}, {"crc": "x"}),
     ],
 )
 def test_what_is_no_snapshot(wrong: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from rmqha.model.code import RequestCode
 from rmqha.model.epoch import EpochEntry
 from rmqha.store.meta.epoch_file import PATH, parse
+from rmqha.wire import lenient_json
 from tests.interop.groups.test_timers_swapped import TOPIC, Timed
 from tests.interop.lab.group import TIMEOUT_S, elect, is_master, whole_set
 from tests.interop.lab.lab import Lab, Node
@@ -86,6 +87,8 @@ def test_timers_go_on_whoever_becomes_master(lab: Lab) -> None:
         timed.send(old)
         timed.wait_for_soon(old)
         follows(old, new)
+        if old is apaches:
+            tells_counts_of(old, new)
         master = Master(new is ours, _read_ms(new))
         if end == "kill":
             old.running.kill()
@@ -131,6 +134,25 @@ def copies_of(node: Node) -> dict[int, list[Copy]]:
 def follows(old: Node, new: Node) -> None:
     """The slave knows how far its master is."""
     until("the slave knows it", lambda: _read_ms(new) >= _read_ms(old) - 10_000, TIMEOUT_S, new.running)
+
+
+def tells_counts_of(master: Node, slave: Node) -> None:
+    """The slave of ours answers with what its master has told it: the same count, of the same time."""
+    seen = []
+
+    def is_told() -> bool:
+        seen.append(_counts(master))
+        return TOPIC in seen[-1] and _counts(slave) in seen
+
+    until("the slave tells its master's counts", is_told, TIMEOUT_S, slave.running)
+
+
+def _counts(node: Node) -> dict[str, dict[str, int]]:
+    """Number of messages that wait by topic, each with a time, in a broker's answer to request 61."""
+    reply = call(node.address, RequestCode.GET_TIMER_METRICS, {})
+    assert reply is not None and reply.code == 0, reply
+    found: dict[str, dict[str, int]] = lenient_json.loads(reply.body)["timingCount"]
+    return found
 
 
 def _read_ms(node: Node) -> int:

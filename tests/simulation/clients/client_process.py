@@ -166,7 +166,7 @@ class ClientProcess(GroupClient):
         if not handle or self._prng.below(3):
             return
         found = RecallHandle.decode(handle)
-        taken = TakenBack(send.key, found.at_ms - 1)
+        taken = TakenBack(send.key, found.at_ms - found.at_ms % 1000)
         self._history.taken_back.append(taken)
         left_ms = int(self._more_properties(send)[PROPERTY_TIMER_DELAY_MS])
         wait_ms = max(0, left_ms - self._prng.below(1000)) if self._prng.chance(1, 2) else self._prng.below(left_ms)

@@ -68,6 +68,11 @@ def _take_all_but_old_recalls(self: TimerService) -> bool:
     return has_more
 
 
+def _take_by_the_precision_of_now(self: TimerService) -> bool:
+    with patch.object(message, "WIDTHS_MS", (self.rules.precision_ms,)):
+        return _take(self)
+
+
 def _known_at_once(self: KnownTime, taken_offset: int, now_ms: int) -> None:
     _look(self, taken_offset, now_ms)
     self.ms = now_ms
@@ -131,6 +136,9 @@ DELAY_MUTATIONS: dict[str, Callable[[], Any]] = {
     "timers whose slot was worked off are left out": lambda: patch.object(TimerService, "_add", _add_in_order),
     "a new master begins behind what waits": lambda: patch.object(TimerService, "_begin", _begin_at_end),
     "copies that are acknowledged late are stored again": lambda: patch.object(TimerService, "finished", _late_is_lost),
+    "timers come by the precision that is set now": lambda: patch.object(
+        TimerService, "_take", _take_by_the_precision_of_now
+    ),
     "timers come before their time": lambda: patch.object(message, "_slot_of", lambda wheel_ms, *others: wheel_ms),
     "timers count as delivered before the group holds the copies": lambda: patch.object(
         TimerService, "_append", _append_and_move

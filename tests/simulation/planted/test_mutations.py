@@ -101,6 +101,7 @@ FOUND_BY = {
     "a new master begins behind what waits": "timers:2",
     "the last timer of a delivery comes twice": "timers:1",
     "copies that are acknowledged late are stored again": "timers:6",
+    "timers come by the precision that is set now": "timers:5",
     "timers come before their time": "timers:1",
     "timers count as delivered before the group holds the copies": "timers:9",
     "nobody is told of a cut": "timers:8",

@@ -107,7 +107,7 @@ class Following:
     """What MetadataSync does on the host: follow whoever is master, anew at each change."""
 
     def __init__(self, process: Process, rpc: Rpc, core: BrokerCore, tracer: Tracer, draws: SimPrng) -> None:
-        tables = core.topics, core.groups, core.offsets, core.delay_offsets, core.users, core.modes
+        tables = core.topics, core.groups, core.offsets, core.delay_offsets, core.users, core.modes, core.told_counts
         self._process = process
         self._core = core
         self._follower = MetadataFollower(

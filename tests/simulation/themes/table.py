@@ -486,11 +486,13 @@ def delays(options: Options) -> Options:
 def timers(options: Options) -> Options:
     """Many messages name their time, others wait for their level, under what strikes `delays`; processes also die
     between two writes of their tables, and while copies are on their way: the log stands still then, the tables go on.
-    In some runs disks are full, or fail, for a while. At the end the wall clocks show the next day."""
+    In some runs disks are full, or fail, for a while, in others each replica has its own `timerPrecisionMs`. At the end
+    the wall clocks show the next day."""
     return replace(
         delays(options),
         delayed_per_mille=100,
         timed_per_mille=400,
+        timer_precisions=options.controller_count == 1,
         timer_moment_per_mille=60 if options.broker_count == 5 else 0,
         kill_broker_per_mille=60,
         stop_per_mille=20 if options.client_count == 2 else 0,

@@ -107,7 +107,7 @@ def _check_taken_back(broker: BrokerProcess, taken_back: dict[tuple[str, int], i
 
 def _check_times(broker: BrokerProcess) -> None:
     """None is stored before its delay is over since it was put into the log, or the slot of RocketMQ's wheel is that
-    holds its time."""
+    holds its time, the widest that begins when that one does: replicas have other precisions."""
     stored_ms: dict[tuple[str, int], int] = {}
     for key, record in _records(broker, TIMER_TOPIC):
         place = key, _wheel_ms(record)
@@ -116,7 +116,7 @@ def _check_times(broker: BrokerProcess) -> None:
         if find_property(record.properties, PROPERTY_TIMER_OUT_MS.encode()) is None:
             continue
         wheel_ms = _wheel_ms(record)
-        due_ms = wheel_ms + broker.config.timer_precision_ms
+        due_ms = wheel_ms + next(width_ms for width_ms in (1000, 500, 200, 100) if wheel_ms % width_ms == 0)
         delay_ms = find_property(record.properties, PROPERTY_TIMER_DELAY_MS.encode())
         if delay_ms is not None and (key, wheel_ms) in stored_ms:
             due_ms = min(due_ms, stored_ms[key, wheel_ms] + int(delay_ms))
