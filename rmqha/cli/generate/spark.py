@@ -1,7 +1,7 @@
 """The script that submits a job over logs to a cluster of Spark's, and a job to begin with. Pure.
 
-Tests run the scripts with a `spark-submit` of their own and the job with a local Spark; no YARN and no Kubernetes has
-run them. docs/use/spark-clusters.md says more.
+A test submits the job to a standalone cluster; of YARN and Kubernetes only the arguments of `spark-submit` are tested.
+docs/use/spark-clusters.md says more.
 """
 
 from __future__ import annotations
