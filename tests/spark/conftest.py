@@ -12,6 +12,7 @@ from rmqha.spark import session
 
 @pytest.fixture(scope="package")
 def spark() -> Iterator[SparkSession]:
-    started = session("tests", cores="2", settings={"spark.sql.shuffle.partitions": "2"})
+    settings = {"spark.sql.shuffle.partitions": "2", "spark.hadoop.fs.s3a.endpoint.region": "nowhere"}
+    started = session("tests", cores="2", settings=settings)
     yield started
     started.stop()

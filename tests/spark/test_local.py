@@ -7,7 +7,10 @@ import tempfile
 from pathlib import Path
 from uuid import uuid4
 
-from rmqha.spark.local import MAX_SOCKET_DIRECTORY_BYTES, worker_sockets
+import pytest
+from pyspark.sql import SparkSession
+
+from rmqha.spark.local import MAX_SOCKET_DIRECTORY_BYTES, s3a_settings, worker_sockets
 
 ENABLED = "spark.python.unix.domain.socket.enabled"
 
@@ -26,3 +29,9 @@ def test_the_longest_one_has() -> None:
         assert worker_sockets(directory)[ENABLED] == "true"
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(f"{directory}/.{uuid4()}.sock")
+
+
+@pytest.mark.spark
+def test_of_a_sessions_settings_those_of_s3a_are_taken(spark: SparkSession) -> None:
+    assert s3a_settings(spark.sparkContext) == {"fs.s3a.endpoint.region": "nowhere"}
+    assert s3a_settings(None) == {}
