@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from rmqha.host.process import raise_file_limit
 from tests.support import failures
 
 # a law is not broken by a machine that is busy
@@ -61,6 +62,9 @@ class Modules(LoadFileScheduling):  # type: ignore[misc]
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    raise_file_limit()  # as our servers do: tests run them in this process
+    for name in ("no_proxy", "NO_PROXY"):  # what tests start listens on loopback
+        os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1,localhost")))
     path = os.environ.get(failures.VARIABLE)
     if path and not hasattr(config, "workerinput"):
         config.pluginmanager.register(failures.FailureLog(path))

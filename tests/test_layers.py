@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from functools import cache
@@ -34,6 +35,7 @@ def lint(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", LINT_IMPORTS, "--no-cache", "--config", str(folder / "pyproject.toml")],
         cwd=folder,
+        env=os.environ | {"COLUMNS": "200"},
         capture_output=True,
         text=True,
         timeout=HANG_S,
