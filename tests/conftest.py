@@ -9,6 +9,7 @@ import signal
 from collections.abc import Generator
 from itertools import zip_longest
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,6 +18,9 @@ from xdist.scheduler import LoadFileScheduling
 
 from rmqha.host.process import raise_file_limit
 from tests.support import failures
+
+if TYPE_CHECKING:
+    from _typeshed import HasFileno
 
 # a law is not broken by a machine that is busy
 settings.register_profile("fresh", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -61,10 +65,30 @@ class Modules(LoadFileScheduling):  # type: ignore[misc]
         return str(super()._split_scope(nodeid))
 
 
+SYNCS = {"fsync": os.fsync, "fdatasync": os.fdatasync}
+
+
+def _left_to_the_system(file: int | HasFileno) -> None:
+    """In place of a sync: no test's files have to outlive a loss of power, and a busy disk takes milliseconds for each.
+    Servers in processes of their own sync as ever."""
+    os.fstat(file if isinstance(file, int) else file.fileno())
+
+
+@pytest.fixture
+def real_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, sync in SYNCS.items():
+        monkeypatch.setattr(os, name, sync)
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    for name in SYNCS:
+        setattr(os, name, _left_to_the_system)
     raise_file_limit()  # as our servers do: tests run them in this process
     for name in ("no_proxy", "NO_PROXY"):  # what tests start listens on loopback
         os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1,localhost")))
+    os.environ["TERM"] = "xterm"
+    for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
+        os.environ.pop(name, None)
     path = os.environ.get(failures.VARIABLE)
     if path and not hasattr(config, "workerinput"):
         config.pluginmanager.register(failures.FailureLog(path))

@@ -61,7 +61,7 @@ def spec(tmp_path: Path) -> ClusterSpec:
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch: pytest.MonkeyPatch, real_syncs: None) -> None:
     """Few syncs, and a disk that is well, whatever the one of the tests is."""
     monkeypatch.setattr(check_machine, "SYNC_COUNT", 5)
     monkeypatch.setattr(check_machine, "mount_of", lambda path: Mount("/", "ext4", read_only=False))

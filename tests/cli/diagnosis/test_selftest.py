@@ -23,6 +23,8 @@ from rmqha.model.error import UnreachableError, UsageError
 from tests.client.test_admin import peers
 from tests.support.patience import HANG_S
 
+pytestmark = pytest.mark.usefixtures("real_syncs")
+
 ON_DISK = Mount("/", "ext4", read_only=False)
 
 
