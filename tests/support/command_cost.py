@@ -230,6 +230,9 @@ def small_cluster(scratch: Path, keys: Keys | None = None) -> Iterator[tuple[dic
             "RMQHA_DIRECTORY": str(cluster.state.directory),
             "XDG_CONFIG_HOME": str(scratch / "config"),
             "COLUMNS": "200",
+            # as where it is installed: no command compiles the modules that it loads
+            "PYTHONDONTWRITEBYTECODE": "",
+            "PYTHONPYCACHEPREFIX": str(scratch / "compiled"),
             **security,
         }
         acknowledged = scratch / "acknowledged.jsonl"

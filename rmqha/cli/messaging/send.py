@@ -123,7 +123,12 @@ def send(
                 raise UsageError(f"--acked {acked}: cannot be written: {error.strerror}") from None
         report.started_ms = time.monotonic() * 1000
         waiting, unsent = iter(messages), Unsent([])
-        if report.total <= FEW and rate is None:
+        if report.total > FEW or rate is not None:
+            # a producer takes a moment to load
+            what = f"{report.total} message{'' if report.total == 1 else 's'}"
+            told = f"connecting to {namesrv} to send {what} to topic {topic}"
+            click.echo(printable(told, lines=False), err=True)
+        else:
             few = list(waiting)
             noted = partial(report.note_next, few)
             outgoing = [item.message for item in few]
@@ -146,12 +151,7 @@ def send(
 
 
 def _send_the_rest(settings: SendSettings, waiting: Iterator[InputMessage], unsent: Unsent, report: SendReport) -> None:
-    """Send by a producer, which takes a moment to load: say first what is being done."""
     before = report.handed_over
-    count = report.total - before
-    what = f"{count} message{'' if count == 1 else 's'}"
-    told = f"connecting to {settings.namesrv} to send {what} to topic {settings.topic}"
-    click.echo(printable(told, lines=False), err=True)
     import trio
 
     from rmqha.cli.messaging.sending import send_all
