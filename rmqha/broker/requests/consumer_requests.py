@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from rmqha.broker.requests.group_requests import subscription_json
@@ -93,18 +93,18 @@ class ConsumerRequests:
         }
 
     # --- membership -------------------------------------------------------------------------------------------------
-    def _heartbeat(self, channel: Channel, command: Command) -> Command:
+    def _heartbeat(self, channel: Channel, command: Command) -> Work:
         body = lenient_json.loads(command.body, is_strict=True)
         try:
             if not isinstance(body, dict):
                 raise TypeError
-            if fault := names_fault(body):
+            if fault := (yield from names_fault(body)):
                 raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
             complete = not body.get("withoutSub") or self._clients.knows_subscriptions(body)
             if self._standing.is_serving:
-                self._provide(body)
+                yield from self._provide(body)
             client = command.language, command.version, command.principal, self._clock.wall_ms()
-            changed = self._clients.heartbeat(channel, body, *client)
+            changed = yield from self._clients.heartbeat(channel, body, *client)
         except (KeyError, TypeError, ValueError):
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the heartbeat's body is not one") from None
         for group in changed:
@@ -116,7 +116,7 @@ class ConsumerRequests:
         }
         return command.reply(ResponseCode.SUCCESS, ext)
 
-    def _provide(self, body: Mapping[str, Any]) -> None:
+    def _provide(self, body: Mapping[str, Any]) -> Iterator[None]:
         """A group that shows itself gets its settings and its retry topic."""
         for item in list(body.get("consumerDataSet") or [])[:MAX_GROUPS_PER_CHANNEL]:
             name = str(item["groupName"])
@@ -124,6 +124,7 @@ class ConsumerRequests:
             retry = RETRY_PREFIX + name
             if settings is not None and self._topics.get(retry) is None:
                 self._topics.create_internal(retry, max(1, int(settings["retryQueueNums"])))
+                yield
 
     def _unregister(self, channel: Channel, command: Command) -> Command:
         consumer, producer = command.ext.get("consumerGroup"), command.ext.get("producerGroup")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
 from rmqha.broker.requests.request import Channel, RequestError
@@ -21,6 +22,10 @@ MAX_GROUPS_PER_CHANNEL = 256
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 """Names of groups and topics, as RocketMQ's clients check them."""
 MAX_SUBSCRIPTIONS = 1024
+NAMES_A_STEP = 1024
+"""Names of a heartbeat that are looked at in one step."""
+SUBSCRIPTIONS_A_STEP = 128
+"""Subscriptions of a heartbeat that are read in one step: half a millisecond."""
 MAX_NAME_LENGTH = 255
 """Longest name of a group or a client, as in RocketMQ."""
 MAX_SUBSCRIPTION_LENGTH = 256 * 1024
@@ -171,8 +176,8 @@ class ClientTable:
         version: int = 0,
         principal: Principal = UNRESTRICTED,
         heard_at_ms: int = 0,
-    ) -> list[str]:
-        """Take one heartbeat; the consumer groups that changed. A producer group that is another
+    ) -> Generator[None, None, list[str]]:
+        """Take one heartbeat, in steps; the consumer groups that changed. A producer group that is another
         account's is passed over. Raises ValueError, KeyError or TypeError if the body is not a heartbeat, RequestError
         where there is no room."""
         member = ClientChannelInfo(_name(body["clientID"]), language, version, principal, heard_at_ms)
@@ -187,10 +192,14 @@ class ClientTable:
                 self._producer(channel, member, name)
         for item in body.get("consumerDataSet") or []:
             name = _name(item["groupName"])
-            if self._may_join(groups, (name, True)) and self._consumer(
-                channel, member, name, item, without_subscriptions
-            ):
+            if not self._may_join(groups, (name, True)):
+                continue
+            found = (
+                None if without_subscriptions else (yield from _subscriptions(item.get("subscriptionDataSet") or []))
+            )
+            if self._consumer(channel, member, name, item, found):
                 changed.append(name)
+            yield
         return changed
 
     def knows_subscriptions(self, body: Mapping[str, Any]) -> bool:
@@ -257,10 +266,10 @@ class ClientTable:
         member: ClientChannelInfo,
         name: str,
         item: Mapping[str, Any],
-        without_subscriptions: bool,
+        found: dict[str, Subscription] | None,
     ) -> bool:
+        """`found`: its subscriptions, None if the heartbeat leaves them out."""
         group = self._consumers.get(name)
-        found = None if without_subscriptions else _subscriptions(list(item.get("subscriptionDataSet") or []))
         if group is None:
             group = self._consumers[name] = ConsumerGroupInfo("", "", "")
         group.consume_type = _word(item, "consumeType", "CONSUME_PASSIVELY")
@@ -308,11 +317,13 @@ def _word(item: Mapping[str, Any], name: str, default: str) -> str:
     return str(item.get(name, default))[:MAX_WORD_LENGTH]
 
 
-def _subscriptions(items: list[Mapping[str, Any]]) -> dict[str, Subscription]:
-    """By topic. Raises ValueError, KeyError or TypeError for what is none, RequestError for too much."""
+def _subscriptions(items: list[Mapping[str, Any]]) -> Generator[None, None, dict[str, Subscription]]:
+    """By topic, in steps. Raises ValueError, KeyError or TypeError for what is none, RequestError for too much."""
     found: dict[str, Subscription] = {}
     length = 0
-    for item in items[:MAX_SUBSCRIPTIONS]:
+    for number, item in enumerate(items[:MAX_SUBSCRIPTIONS], start=1):
+        if number % SUBSCRIPTIONS_A_STEP == 0:
+            yield
         expression, topic = str(item.get("subString") or "*"), str(item["topic"])
         length += len(expression) + len(topic)
         if length > MAX_SUBSCRIPTION_LENGTH:
@@ -332,15 +343,18 @@ def _size_bytes(subscription: Subscription) -> int:
     return 256 + len(subscription.topic) + per_char * len(subscription.expression)
 
 
-def names_fault(body: Mapping[str, Any]) -> str:
+def names_fault(body: Mapping[str, Any]) -> Generator[None, None, str]:
     """The reason why a heartbeat with these names is refused, by the rules of RocketMQ's clients for groups and topics,
-    "" if it is taken. Raises KeyError or TypeError if the body is no heartbeat."""
+    "" if it is taken; in steps. Raises KeyError or TypeError if the body is no heartbeat."""
     if fault := name_fault("clientID", str(body["clientID"])):
         return fault
     consumers = body.get("consumerDataSet") or []
-    groups = [str(item["groupName"]) for item in (*(body.get("producerDataSet") or []), *consumers)]
-    topics = [str(row["topic"]) for item in consumers for row in item.get("subscriptionDataSet") or []]
-    for what, name in (*(("group", group) for group in groups), *(("topic", topic) for topic in topics)):
+    groups = (("group", item["groupName"]) for item in chain(body.get("producerDataSet") or [], consumers))
+    topics = (("topic", row["topic"]) for item in consumers for row in item.get("subscriptionDataSet") or [])
+    for number, (what, value) in enumerate(chain(groups, topics), start=1):
+        name = str(value)
         if not _NAME.fullmatch(name) or len(name) > MAX_NAME_CHARS:
             return f"the {what} {printable(name[:MAX_NAME_CHARS], lines=False)} is not ^[%|a-zA-Z0-9_-]+$ or too long"
+        if number % NAMES_A_STEP == 0:
+            yield
     return ""

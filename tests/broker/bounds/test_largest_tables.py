@@ -31,6 +31,7 @@ from rmqha.wire.lenient_json import dumps
 from tests.broker.bounds.slices import turns_of
 from tests.broker.support import Broker, FakeChannel, send_command
 from tests.support.machine_speed import TRY_COUNT, reference_ms
+from tests.support.steps import done
 
 _C = RequestCode
 LIMIT_MS = 150
@@ -177,12 +178,12 @@ def fill(broker: Broker) -> None:
     member = {"groupName": "G", "subscriptionDataSet": subscriptions}
     for number in range(CONNECTION_COUNT):
         body = {"clientID": f"c{number}", "producerDataSet": [{"groupName": "P"}], "consumerDataSet": [member]}
-        core.clients.heartbeat(FakeChannel(), body)
+        done(core.clients.heartbeat(FakeChannel(), body))
     left = core.config.max_client_count - 2 * CONNECTION_COUNT - CLIENT_GROUP_COUNT
     for first in range(0, left, CLIENT_GROUP_COUNT):
         names = (f"group-{n:06d}" for n in range(first, first + CLIENT_GROUP_COUNT))
         items = [{"groupName": name, "subscriptionDataSet": subscriptions} for name in names]
-        core.clients.heartbeat(FakeChannel(), {"clientID": "d", "consumerDataSet": items})
+        done(core.clients.heartbeat(FakeChannel(), {"clientID": "d", "consumerDataSet": items}))
     core.locks.lock("G", [QueueKey("T", "b", number) for number in range(MAX_LOCK_COUNT)], "c")
 
 

@@ -15,6 +15,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps, loads
 from tests.broker.support import Broker, FakeChannel, pull_command, send_command
+from tests.support.steps import done
 
 HEADER_CHARS = 200_000
 """Nearly all that a header may have."""
@@ -148,12 +149,12 @@ def tagged(number: int, group_count: int) -> Command:
 def test_subscriptions_take_what_they_are_reckoned_to(broker: Broker, make: Callable[[int, int], Command]) -> None:
     table = broker.core.clients
     groups = make(1, 2), make(2, 2)
-    table.heartbeat(FakeChannel(), loads(groups[0].body))
+    done(table.heartbeat(FakeChannel(), loads(groups[0].body)))
     before, body = table.subscriptions_bytes, bytes(groups[1].body)
 
     def say(number: int) -> None:
         if number:
-            table.heartbeat(FakeChannel(), loads(body))
+            done(table.heartbeat(FakeChannel(), loads(body)))
 
     grown = grown_bytes(say, 2)
     assert 0 < grown < table.subscriptions_bytes - before

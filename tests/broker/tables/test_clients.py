@@ -14,6 +14,7 @@ from rmqha.model.message import java_string_hash, tags_code
 from rmqha.wire import lenient_json
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from tests.broker.support import Broker, FakeChannel, send_command
+from tests.support.steps import done
 
 
 def body(*groups: str, producers: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
@@ -45,9 +46,9 @@ def test_parse_tags_of_everything_and_nothing() -> None:
 
 def test_members_come_and_go() -> None:
     table, first, second = ClientTable(), FakeChannel(), FakeChannel()
-    assert table.heartbeat(first, body("G", producers=("P",))) == ["G"]
-    assert table.heartbeat(first, body("G")) == []
-    assert table.heartbeat(second, {**body("G"), "clientID": "d"}) == ["G"]
+    assert done(table.heartbeat(first, body("G", producers=("P",)))) == ["G"]
+    assert done(table.heartbeat(first, body("G"))) == []
+    assert done(table.heartbeat(second, {**body("G"), "clientID": "d"})) == ["G"]
     group = table.consumer_group("G")
     assert group is not None and group.client_ids() == ["c", "d"]
     assert table.producer_groups() == ["P"]
@@ -65,7 +66,7 @@ def test_subscriptions_follow_the_newest_version() -> None:
         content["consumerDataSet"][0]["subscriptionDataSet"] = [
             {"topic": topic, "subString": expression, "subVersion": version}
         ]
-        return table.heartbeat(channel, content)
+        return done(table.heartbeat(channel, content))
 
     subscribe("T", "a", 5)
     assert subscribe("T", "old", 4) == []
@@ -77,7 +78,7 @@ def test_subscriptions_follow_the_newest_version() -> None:
 
 def test_one_channel_cannot_fill_the_table() -> None:
     table, channel = ClientTable(), FakeChannel()
-    table.heartbeat(channel, body(*(f"G{number}" for number in range(MAX_GROUPS_PER_CHANNEL + 50))))
+    done(table.heartbeat(channel, body(*(f"G{number}" for number in range(MAX_GROUPS_PER_CHANNEL + 50)))))
     known = [number for number in range(MAX_GROUPS_PER_CHANNEL + 50) if table.consumer_group(f"G{number}")]
     assert len(known) == MAX_GROUPS_PER_CHANNEL
 
@@ -200,13 +201,13 @@ def test_who_consumes_a_topic(broker: Broker) -> None:
     ],
 )
 def test_names_that_no_client_of_rocketmq_could_have_are_refused(content: dict[str, Any], words: str) -> None:
-    fault = names_fault(content)
+    fault = done(names_fault(content))
     assert words in fault and fault.isprintable()
 
 
 def test_names_of_rocketmq_are_taken() -> None:
     names = body("%RETRY%G-1_x|y", producers=("CLIENT_INNER_PRODUCER",), clientID="10.0.0.1@1#7@Zürich")
-    assert names_fault(names) == "" == names_fault({"clientID": "c"})
+    assert done(names_fault(names)) == "" == done(names_fault({"clientID": "c"}))
 
 
 def test_entries_of_a_queue(broker: Broker) -> None:
