@@ -12,6 +12,8 @@ from rmqha.broker.requests.request import (
     Channel,
     Feed,
     Handler,
+    OneAtATime,
+    PausingWork,
     RequestError,
     ServingState,
     Work,
@@ -37,6 +39,10 @@ from rmqha.wire.steps import sorted_in_steps
 
 MAX_UNIT_COUNT = 1024
 """Entries of a queue that one answer shows at most."""
+
+
+LARGE_HEARTBEAT_BYTES = 32 * 1024
+"""Its JSON takes up to twenty times as much memory."""
 
 
 class ConsumerLog(Protocol):
@@ -76,6 +82,7 @@ class ConsumerRequests:
         self._clients = clients
         self._feed = feed
         self._clock = clock
+        self._large_heartbeats = OneAtATime()
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -93,7 +100,16 @@ class ConsumerRequests:
         }
 
     # --- membership -------------------------------------------------------------------------------------------------
-    def _heartbeat(self, channel: Channel, command: Command) -> Work:
+    def _heartbeat(self, channel: Channel, command: Command) -> PausingWork:
+        if len(command.body) < LARGE_HEARTBEAT_BYTES:
+            return (yield from self._take_heartbeat(channel, command))
+        yield from self._large_heartbeats.enter(channel, len(command.body))
+        try:
+            return (yield from self._take_heartbeat(channel, command))
+        finally:
+            self._large_heartbeats.leave(channel)
+
+    def _take_heartbeat(self, channel: Channel, command: Command) -> Work:
         body = lenient_json.loads(command.body, is_strict=True)
         try:
             if not isinstance(body, dict):
@@ -144,6 +160,7 @@ class ConsumerRequests:
             self._notices.changed(group)
 
     def closed(self, channel: Channel) -> None:
+        self._large_heartbeats.leave(channel)
         for group in self._clients.closed(channel):
             self.notify(group)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from rmqha.broker.replication.tail_room import NOMINAL_BYTES, TailRoom
 from rmqha.broker.replication.waiter import Turns
 from rmqha.broker.requests.consumer_requests import ConsumerRequests
 from rmqha.broker.requests.pull import PullProcessor
-from rmqha.broker.requests.request import Channel, Handler, RequestError, Steps, Work, not_admitted
+from rmqha.broker.requests.request import Channel, Handler, PausingWork, RequestError, Steps, not_admitted
 from rmqha.broker.requests.retry import SendBackProcessor
 from rmqha.broker.requests.send import SendHolder, SendProcessor
 from rmqha.broker.services.replies import ReplyProcessor
@@ -183,7 +183,7 @@ class BrokerProcessor:
             channel.send(not_admitted(command, ResponseCode.SERVICE_NOT_AVAILABLE, WAITS))
 
     def _one(self, channel: Channel, command: Command) -> None:
-        reply: Command | Work | None
+        reply: Command | PausingWork | None
         try:
             if fault := body_fault(command):
                 raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
@@ -218,7 +218,7 @@ class BrokerProcessor:
                 channel.send(_refused(command, error))
         self._room.took(turn)
 
-    def _in_steps(self, channel: Channel, command: Command, work: Work) -> Iterator[None]:
+    def _in_steps(self, channel: Channel, command: Command, work: PausingWork) -> Steps:
         try:
             reply = yield from work
         except (RequestError, RemoteProtocolError, DamagedError) as error:

@@ -48,7 +48,9 @@ class Channel(Protocol):
 Work = Generator[None, None, Command | None]
 """A costly request in steps of a millisecond at most; what it returns is the answer. The state may change between two
 steps."""
-Handler = Callable[[Channel, Command], Command | Work | None]
+PausingWork = Generator[Pause | None, None, Command | None]
+"""The same, with steps that yield a pause."""
+Handler = Callable[[Channel, Command], Command | PausingWork | None]
 """Answers one request, None: by `channel.send`, perhaps later; raises RequestError to refuse it."""
 
 
@@ -127,3 +129,46 @@ class AdmittingState(ServingState, Protocol):
     """A `ServingState` that also tells if it takes a message now: the code and sentence of a refusal, or SUCCESS."""
 
     def admission(self) -> tuple[ResponseCode, str]: ...
+
+
+class _Turn:
+    """A wait in line; `rmqha.port.Pause`."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.resume: Callable[[], None] | None = None
+
+    def when_over(self, resume: Callable[[], None]) -> None:
+        self.resume = resume
+
+
+class OneAtATime:
+    """The line of requests that take much memory while they are worked on: the one of one connection is, the others
+    wait."""
+
+    def __init__(self) -> None:
+        self._working: Channel | None = None
+        self._waiting: dict[Channel, _Turn] = {}
+        """In the order of their coming."""
+
+    def enter(self, channel: Channel, size_bytes: int) -> Iterator[Pause]:
+        """Wait for the turn of a request, which holds `size_bytes` meanwhile; `leave` must follow."""
+        assert channel is not self._working and channel not in self._waiting, "a connection has one request at a time"
+        if self._working is None:
+            self._working = channel
+            return
+        turn = self._waiting[channel] = _Turn(size_bytes)
+        yield turn
+        assert self._working is channel, "it was called"
+
+    def leave(self, channel: Channel) -> None:
+        """Its request is done, or the connection is closed. Nothing happens to one that has left."""
+        self._waiting.pop(channel, None)
+        if self._working is not channel:
+            return
+        self._working = None
+        if self._waiting:
+            self._working = next(iter(self._waiting))
+            resume = self._waiting.pop(self._working).resume
+            assert resume is not None, "who stands in line has begun to wait"
+            resume()

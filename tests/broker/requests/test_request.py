@@ -1,0 +1,96 @@
+"""Requests that take much memory are worked on one at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqha.broker.requests.consumer_requests import LARGE_HEARTBEAT_BYTES
+from rmqha.broker.requests.request import Steps
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import dumps
+from tests.broker.support import Broker, FakeChannel
+
+
+class SteppedChannel(FakeChannel):
+    """Does a step of its request when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_held = False
+        self._steps: Steps = iter(())
+
+    def work(self, steps: Steps) -> None:
+        self._steps = steps
+
+    def step(self) -> bool:
+        """One step, unless it waits; True if there may be more."""
+        if self.is_held:
+            return True
+        try:
+            pause = next(self._steps)
+        except StopIteration:
+            return False
+        if pause is not None:
+            assert pause.size_bytes >= LARGE_HEARTBEAT_BYTES
+            self.is_held = True
+            pause.when_over(self._resume)
+        return True
+
+    def _resume(self) -> None:
+        self.is_held = False
+
+    def finish(self) -> Command:
+        while self.step():
+            assert not self.is_held
+        return self.take()[-1]
+
+
+def heartbeat(name: str, subscription_count: int) -> Command:
+    rows = [{"topic": f"topic-{number:06d}", "subString": "*"} for number in range(subscription_count)]
+    groups = [{"groupName": f"{name}{number}", "subscriptionDataSet": rows} for number in range(3)]
+    return Command(RequestCode.HEART_BEAT, {}, dumps({"clientID": name, "consumerDataSet": groups}))
+
+
+def begin(broker: Broker, command: Command) -> SteppedChannel:
+    channel = SteppedChannel()
+    broker.core.processor.received(channel, [command])
+    channel.step()
+    return channel
+
+
+def test_one_large_heartbeat_is_taken_at_a_time(broker: Broker) -> None:
+    first, second, third = (begin(broker, heartbeat(name, 900)) for name in "abc")
+    assert (first.is_held, second.is_held, third.is_held) == (False, True, True)
+    assert begin(broker, heartbeat("d", 2)).finish().code == ResponseCode.SUCCESS, "a small one does not wait"
+    assert first.finish().code == ResponseCode.SUCCESS
+    assert (second.is_held, third.is_held) == (False, True), "in the order of their coming"
+    assert second.finish().code == ResponseCode.SUCCESS and third.finish().code == ResponseCode.SUCCESS
+    group = broker.core.clients.consumer_group("c2")
+    assert group is not None and len(group.subscriptions) == 900
+
+
+def test_one_that_closes_makes_room_for_the_next(broker: Broker) -> None:
+    first, second, third = (begin(broker, heartbeat(name, 900)) for name in "abc")
+    broker.core.processor.closed(second)
+    broker.core.processor.closed(first)
+    assert not third.is_held and third.finish().code == ResponseCode.SUCCESS
+    assert broker.core.clients.consumer_group("a2") is None
+
+
+def test_a_refused_one_makes_room_for_the_next(broker: Broker) -> None:
+    bad = heartbeat("a", 900)
+    head, _, tail = bytes(bad.body).rpartition(b"topic-000899")
+    bad.body = head + b"topic 000899" + tail
+    first, second = begin(broker, bad), begin(broker, heartbeat("b", 900))
+    assert second.is_held
+    assert first.finish().code == ResponseCode.SYSTEM_ERROR
+    assert second.finish().code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("subscription_count", [2, 900])
+def test_a_connection_goes_on_after_its_heartbeat(broker: Broker, subscription_count: int) -> None:
+    channel = begin(broker, heartbeat("a", subscription_count))
+    assert channel.finish().code == ResponseCode.SUCCESS
+    broker.core.processor.received(channel, [heartbeat("a", subscription_count)])
+    assert channel.finish().code == ResponseCode.SUCCESS
