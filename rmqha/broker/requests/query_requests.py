@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from rmqha.broker.requests.request import Channel, Handler, RequestError, number, text, truth
+from rmqha.broker.requests.request import Channel, Handler, RequestError, Work, number, text, truth
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import StoreError, UsageError
@@ -53,7 +53,7 @@ class QueryRequests:
             channel.send(reply)
         return bool(self._searches)
 
-    def _query(self, channel: Channel, command: Command) -> Command | None:
+    def _query(self, channel: Channel, command: Command) -> Work:
         topic, key = text(command, "topic"), text(command, "key")
         begin_ms, end_ms = number(command, "beginTimestamp"), number(command, "endTimestamp")
         index_type = command.ext.get("indexType") or INDEX_KEY_TYPE
@@ -62,6 +62,8 @@ class QueryRequests:
             index_type, max_count = INDEX_UNIQUE_TYPE, DEFAULT_QUERY_MAX_COUNT
         try:
             search = self._index.search(topic, key, max_count, begin_ms, end_ms, index_type)
+            while search.enter():
+                yield
         except (StoreError, UsageError) as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
         reply = self._walked(command, search)

@@ -70,7 +70,12 @@ class Poller:
         """Number in this turn."""
         self.waited_ms = 0
         """Time (ms) for which the session that is being served has stood in line."""
-        self._looked_at_s = 0.0
+        self._looked_at_s = self._turn_ends_s = 0.0
+
+    @property
+    def is_turn_over(self) -> bool:
+        """The turn has taken all its time: what can stand in line should."""
+        return time.monotonic() >= self._turn_ends_s
 
     def add(self, handle: int, place: Place) -> None:
         """Serve `place` whenever the socket is readable, at its end or broken, until `remove`."""
@@ -136,6 +141,7 @@ class Poller:
 
     def _turn(self) -> None:
         began_s = now_s = time.monotonic()
+        self._turn_ends_s = began_s + TURN_S
         line, urgent_line = self._line, self._urgent_line
         self._gather(now_s)
         self._ended_count = 0
@@ -147,7 +153,7 @@ class Poller:
         if line:
             now_s = self._serve_some(line.least, line, now_s, (now_s + began_s + TURN_S) / 2)
         if line:
-            self._serve_some(line.oldest, line, now_s, began_s + TURN_S)
+            self._serve_some(line.oldest, line, now_s, self._turn_ends_s)
         self.is_busy = False
         if self._at_end:
             works, self._at_end = self._at_end, []

@@ -30,7 +30,12 @@ WALK_STEP_COUNT = 2_000
 """Number of entries that a walk sees in one step: two milliseconds."""
 HIT_COST_COUNT = 50
 """Entries that a record costs as much as: it is read and all its keys are hashed."""
-QUERY_STEP_BYTES = 64 * 1024
+KEY_COST_BYTES = 4
+"""So many bytes of its properties cost as much as one entry more."""
+QUERY_BUILD_BYTES = 64 * 1024
+"""Dispatched log that a query enters before it looks."""
+QUERY_STEP_BYTES = 4 * 1024
+"""Of these in one step: a record may have sixty keys."""
 CLOSE_LIMIT_BYTES = 64 * 1024 * 1024
 """Log that a clean stop still indexes; what is behind that is made after the next start."""
 
@@ -58,11 +63,20 @@ class IndexSearch:
         self._max_count, self._begin_ms, self._end_ms = max_count, begin_ms, end_ms
         self._wanted = key_hash(topic, key, index_type)
         self._entries = index.files.search(self._wanted, begin_ms, end_ms)
+        self._left_bytes = QUERY_BUILD_BYTES
         self._cut_count = index.files.cut_count
         self._passed = 0
         self._hits: set[int] = set()
         self._found: list[tuple[int, int]] = []
         """Offset and size of what is given."""
+
+    def enter(self) -> bool:
+        """Before the first step: enter some of what was dispatched; True if the query should wait for more. Raises
+        StoreError if nothing can be entered."""
+        more = self._index.build(QUERY_STEP_BYTES)
+        self._index.require_sound()
+        self._left_bytes -= QUERY_STEP_BYTES
+        return more and self._left_bytes > 0
 
     def step(self) -> QueryResult | None:
         """Walk on; the result, None if there is more to walk. Raises StoreError, also if the index was cut since."""
@@ -77,8 +91,7 @@ class IndexSearch:
                     break
                 if hit is not None and hit not in self._hits:
                     self._hits.add(hit)
-                    stop -= HIT_COST_COUNT
-                    self._take(hit)
+                    stop -= HIT_COST_COUNT + self._take(hit) // KEY_COST_BYTES
                 if self._passed >= stop:
                     return None
         except StoreError:
@@ -87,15 +100,18 @@ class IndexSearch:
         records = [self._index.view(hit, size_bytes) for hit, size_bytes in self._found]
         return QueryResult(records, self._passed <= WALK_COUNT, files.end_timestamp_ms, files.end_offset)
 
-    def _take(self, hit: int) -> None:
+    def _take(self, hit: int) -> int:
+        """Size (bytes) of the properties that were looked through."""
         record = self._index.record_of(hit, self._wanted)
+        if record is None:
+            return 0
         if (
-            record is not None
-            and record.topic == self._topic
+            record.topic == self._topic
             and self._begin_ms <= record.store_timestamp_ms <= self._end_ms
             and has_key(record.properties, self._key, self._index_type)
         ):
             self._found.append((hit, record.size_bytes))
+        return len(record.properties)
 
 
 class IndexService:
@@ -183,6 +199,8 @@ class IndexService:
         `index_type` U looks at UNIQ_KEY, T at TAGS, all else at UNIQ_KEY and KEYS. Raises UsageError if there shall be
         no index, StoreError if it is damaged (it is made anew then) or cannot be written."""
         search = self.search(topic, key, max_count, begin_ms, end_ms, index_type)
+        while search.enter():
+            pass
         while (result := search.step()) is None:
             pass
         return result
@@ -191,10 +209,12 @@ class IndexService:
         """Search as `query` does, for a caller that does something else between its steps."""
         if not self.is_enabled:
             raise UsageError("this broker keeps no index of keys (messageIndexEnable=false); set the key to true")
-        self.build(QUERY_STEP_BYTES)
+        return IndexSearch(self, topic, key, min(max_count, MAX_QUERY_COUNT), begin_ms, end_ms, index_type)
+
+    def require_sound(self) -> None:
+        """Raises StoreError if nothing more can be entered."""
         if self._failed:
             raise StoreError(f"the index of keys ends at {self.position}: {self._failed}")
-        return IndexSearch(self, topic, key, min(max_count, MAX_QUERY_COUNT), begin_ms, end_ms, index_type)
 
     def record_of(self, hit: int, wanted_hash: int) -> DispatchedRecord | None:
         """The record of an entry, None if it is gone or not dispatched."""
