@@ -250,7 +250,7 @@ def held_tags(scene: Scene, number: int) -> Iterator[bytes]:
     """The same, with thousands of tags."""
     yield scene.frame(send_request(scene, scene.own_topic, b"x"), "guest")
     for turn in range(64):
-        tags = "||".join(f"{turn:x}{number:x}{tag:x}" for tag in range(6_000))
+        tags = "||".join(f"{turn:x}{number:x}{tag:x}" for tag in range(3_000))
         yield scene.frame(pull(scene, tags, 30_000, 0, queue_id=turn % 4), "guest")
 
 

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+from collections.abc import Generator
+from functools import partial
+from typing import cast
+
 import pytest
 
 from rmqha.broker.requests.query_requests import FRAME_SPARE_BYTES, MAX_SEARCH_COUNT_OF_ONE, QueryRequests
@@ -11,6 +15,7 @@ from rmqha.store.log.record import decode
 from rmqha.wire.command import Command
 from tests.broker.requests.test_pull import bodies
 from tests.broker.support import Broker, FakeChannel, golden_frames, send_command
+from tests.support.steps import done
 
 
 def query(key: str, index_type: str = "K", **ext: str) -> Command:
@@ -44,6 +49,24 @@ def test_what_is_not_found(broker: Broker) -> None:
         assert reply.remark == "can not find message, maybe time range not correct"
 
 
+def asked(requests: QueryRequests, channel: FakeChannel, command: Command) -> Command | None:
+    """The answer of this turn, None if the search waits in line."""
+    steps = requests.handlers()[RequestCode.QUERY_MESSAGE](channel, command)
+    assert isinstance(steps, Generator)
+    return done(cast("Generator[None, None, Command | None]", steps))
+
+
+def test_what_lags_is_entered_in_steps_before_a_search(broker: Broker) -> None:
+    """A query entered 64 KiB of messages with many keys at once."""
+    for number in range(100):
+        put(broker, b"%d" % number * 100, KEYS=" ".join(f"k{key}" for key in range(60)))
+    steps = broker.core.queries.handlers()[RequestCode.QUERY_MESSAGE](FakeChannel(), query("k1"))
+    assert isinstance(steps, Generator)
+    positions = [broker.store.index.position for _ in steps]
+    assert len(positions) > 5 and positions == sorted(set(positions))
+    assert broker.store.index.behind_bytes == 0
+
+
 def test_what_is_refused(broker: Broker) -> None:
     for name in ("topic", "key", "maxNum", "beginTimestamp", "endTimestamp"):
         command = query("a")
@@ -64,7 +87,7 @@ def test_an_answer_fits_into_a_frame(broker: Broker) -> None:
     requests = QueryRequests(broker.config, broker.store.index, lambda: None)
     for limit, expected in ((3 * size, 3), (3 * size - 1, 2), (1, 1)):
         requests._body_limit_bytes = limit
-        reply = requests.handlers()[RequestCode.QUERY_MESSAGE](FakeChannel(), query("k"))
+        reply = asked(requests, FakeChannel(), query("k"))
         assert isinstance(reply, Command)
         assert bytes(reply.body) == bytes(whole.body)[-expected * size :]
     assert broker.config.max_frame_bytes > FRAME_SPARE_BYTES
@@ -76,7 +99,7 @@ def test_a_long_search_waits_in_line(broker: Broker, monkeypatch: pytest.MonkeyP
         put(broker, b"%d" % number, KEYS="k")
     monkeypatch.setattr(index_service, "WALK_STEP_COUNT", 2)
     broker.shell.searches = False
-    ask = broker.core.queries.handlers()[RequestCode.QUERY_MESSAGE]
+    ask = partial(asked, broker.core.queries)
     first, second = FakeChannel(), FakeChannel()
     for channel, count in ((first, MAX_SEARCH_COUNT_OF_ONE), (second, 1)):
         for _ in range(count):
@@ -98,7 +121,7 @@ def test_a_search_that_the_log_was_cut_under_says_so(broker: Broker, monkeypatch
     monkeypatch.setattr(index_service, "WALK_STEP_COUNT", 2)
     broker.shell.searches = False
     channel = FakeChannel()
-    assert broker.core.queries.handlers()[RequestCode.QUERY_MESSAGE](channel, query("k")) is None
+    assert asked(broker.core.queries, channel, query("k")) is None
     broker.store.index.files.truncate(broker.store.index.files.end_offset)
     assert not broker.core.queries.step()
     reply = channel.one()
