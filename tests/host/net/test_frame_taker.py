@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -167,6 +168,36 @@ async def test_what_several_send_in_a_turn_is_taken_in_one_call(seed: int, monke
         assert counts.received_count - before[0] == COUNT * number
         assert counts.received_bytes - before[1] == sum(places)
         assert (counts.queued_bytes, counts.half_frames.total_bytes) == (0, 0)
+
+
+async def test_what_the_call_leaves_waits_when_the_turn_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the slices of all that sent together were one turn, whatever they took."""
+    service, counts, number, passes, seen = Taking(), Statistics(), 6, 0, list[int]()
+
+    async def count_passes() -> None:
+        nonlocal passes
+        while True:
+            passes += 1
+            await trio.lowlevel.checkpoint()
+
+    received = service.received
+
+    def costly(session: Session, commands: list[Command]) -> None:
+        if commands[0].code == LEFT:
+            seen.append(passes)
+            time.sleep(2 * poller.TURN_S)
+        received(session, commands)
+
+    monkeypatch.setattr(service, "received", costly)
+    async with all_asked(service, counts, number) as streams, trio.open_nursery() as nursery:
+        nursery.start_soon(count_passes)
+        frames = encode_frame(Command(TAKEN)) + encode_frame(Command(LEFT))
+        for stream in streams:
+            assert os.write(stream.socket.fileno(), frames) == len(frames)
+        for stream in streams:
+            await answers(stream, 2)
+        nursery.cancel_scope.cancel()
+    assert len(seen) == number and len(set(seen)) >= number // 2, "not all in one pass of the event loop"
 
 
 async def test_what_does_not_end_the_process_closes_those_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
