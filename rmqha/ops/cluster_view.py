@@ -98,6 +98,8 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
+    """A cluster's nodes and groups at one moment, by name."""
+
     state: ClusterState
     nodes: dict[str, NodeView]
     groups: dict[str, GroupView]

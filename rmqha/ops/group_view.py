@@ -24,6 +24,8 @@ LOOK_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class GroupLook:
+    """One look at a broker group: who answered for it."""
+
     name: str
     cluster: str
     brokers: tuple[NodeReport, ...]

@@ -41,6 +41,8 @@ class SecurityFile(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncedReplica(JsonRecord):
+    """A member of the SyncStateSet, as Apache's controller tells it."""
+
     broker_id: int
 
 
@@ -56,6 +58,8 @@ class ApacheGroup(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApacheEpoch(JsonRecord):
+    """An epoch of Apache's broker and the offset where it begins."""
+
     epoch: int
     start_offset: int
 

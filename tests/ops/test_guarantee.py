@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from rmqha.ops.guarantee import Promise, conditions, effective_keys, promise
+from rmqha.model.config.servers import BrokerConfig
+from rmqha.ops.guarantee import ACK_DEFAULTS, Promise, conditions, effective_keys, promise
 
 
 def of(keys: dict[str, str], **facts: Any) -> Promise:
@@ -186,3 +187,8 @@ def test_unclean_elections_are_shown() -> None:
     assert "contradicts haMode=cp" in cp[0]
     ap = conditions(controllers_ours=True, master_ours=True, unclean=True, is_cp=False, is_static=False)
     assert "one that lacks messages is elected" in ap[0]
+
+
+def test_the_defaults_are_those_of_the_broker() -> None:
+    defaults = BrokerConfig().to_properties()
+    assert {key: defaults[key] for key in ACK_DEFAULTS} == ACK_DEFAULTS

@@ -24,6 +24,8 @@ UNCLEAN_CAUSES = ("UNCLEAN_BY_OPERATOR", "UNCLEAN_AUTOMATIC")
 
 @dataclass(frozen=True, slots=True)
 class Health:
+    """The judgement on a cluster at one moment, the gravest finding first."""
+
     findings: list[Finding]
     views: list[View]
     answered: int

@@ -26,6 +26,8 @@ class QuorumMember(JsonRecord):
 
 @dataclass(slots=True, kw_only=True)
 class FollowerProgress(JsonRecord):
+    """The leading controller's view of another controller: the end of the log that both share."""
+
     match_index: int = 0
     state: str = ""
     silent_ms: int | None = None
@@ -55,6 +57,8 @@ class RaftState(JsonRecord):
 
 @dataclass(slots=True, kw_only=True)
 class ElectionState(JsonRecord):
+    """One election of a group that the controllers remember."""
+
     master_epoch: int
     broker_id: int | None = None
     cause: str = ""
@@ -111,6 +115,8 @@ class RegisteredReplica(JsonRecord):
 
 @dataclass(slots=True, kw_only=True)
 class GroupState(JsonRecord):
+    """A broker group as the controllers have it."""
+
     cluster_name: str = ""
     master_broker_id: int | None
     master_address: str | None = ""
@@ -137,6 +143,8 @@ class GroupState(JsonRecord):
 
 @dataclass(slots=True, kw_only=True)
 class ControllerState(JsonRecord):
+    """A controller as it tells of itself and of the groups."""
+
     version: int = VERSION
     leading: bool
     raft: RaftState
@@ -146,6 +154,8 @@ class ControllerState(JsonRecord):
 
 @dataclass(slots=True, kw_only=True)
 class ExplainedElection(ElectionState):
+    """An election with its cause as a sentence."""
+
     cause_text: str = ""
 
 

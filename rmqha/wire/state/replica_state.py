@@ -100,6 +100,8 @@ class CopyState(JsonRecord):
 
 @dataclass(slots=True, kw_only=True)
 class MetadataVersions(JsonRecord):
+    """The versions of a broker's tables that a slave follows."""
+
     topics: str
     groups: str
     offsets: str
@@ -148,6 +150,8 @@ class ScrubState(JsonRecord):
 
 @dataclass(slots=True, kw_only=True)
 class ReplicaState(JsonRecord):
+    """A broker as it tells of itself, its log and its part of the group; defaults stand for what it does not know."""
+
     cluster_name: str = ""
     broker_name: str = ""
     broker_id: int | None = None
