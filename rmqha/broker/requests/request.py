@@ -49,7 +49,7 @@ Work = Generator[None, None, Command | None]
 """A costly request in steps of a millisecond at most; what it returns is the answer. The state may change between two
 steps."""
 PausingWork = Generator[Pause | None, None, Command | None]
-"""The same, with steps that yield a pause."""
+"""A costly request whose steps may also yield a pause."""
 Handler = Callable[[Channel, Command], Command | PausingWork | None]
 """Answers one request, None: by `channel.send`, perhaps later; raises RequestError to refuse it."""
 

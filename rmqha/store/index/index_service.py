@@ -31,11 +31,11 @@ WALK_STEP_COUNT = 2_000
 HIT_COST_COUNT = 50
 """Entries that a record costs as much as: it is read and all its keys are hashed."""
 KEY_COST_BYTES = 4
-"""So many bytes of its properties cost as much as one entry more."""
+"""Bytes of its properties that cost as much as one entry more."""
 QUERY_BUILD_BYTES = 64 * 1024
 """Dispatched log that a query enters before it looks."""
 QUERY_STEP_BYTES = 4 * 1024
-"""Of these in one step: a record may have sixty keys."""
+"""Part of it that is entered in one step: a record may have sixty keys."""
 CLOSE_LIMIT_BYTES = 64 * 1024 * 1024
 """Log that a clean stop still indexes; what is behind that is made after the next start."""
 
