@@ -102,7 +102,6 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.enable()
-        gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -6,6 +6,7 @@ import hashlib
 import io
 import ipaddress
 import json
+import os
 import struct
 import tarfile
 import zlib
@@ -519,10 +520,10 @@ class TestNotAStore:
         with pytest.raises(UsageError, match=f"did you mean {root}"):
             open_store(str(tmp_path))
 
-        def refuse(path: Path) -> Any:
-            raise PermissionError(13, "Permission denied", str(path))
+        def refuse(path: str) -> Any:
+            raise PermissionError(13, "Permission denied", path)
 
-        monkeypatch.setattr(Path, "iterdir", refuse)
+        monkeypatch.setattr(os, "scandir", refuse)
         with pytest.raises(UsageError, match="commitlog cannot be read: permission denied"):
             open_store(str(root))
 
