@@ -91,7 +91,7 @@ class Machines:
             (home / ".exports").write_text(f"{command}\n")
         done = self._hosts.run(name, lambda: self._shell(home, command))
         self._remember(home)
-        lines = [line.rstrip() for line in (done.stdout + done.stderr).splitlines()]
+        lines = [line.rstrip() for line in done.stdout.splitlines()]
         if command.startswith("rmqha doctor"):
             lines = only_wrong(lines)
         if " receive " in command:
@@ -112,7 +112,7 @@ class Machines:
             ["bash", "-c", PRELUDE + command],
             cwd=home,
             env=environment,
-            capture_output=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True,
             timeout=2 * HANG_S,
             check=False,
