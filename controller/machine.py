@@ -34,7 +34,7 @@ from controller.state.replicas_info import BrokerGroup, ReplicasInfo
 from controller.state.state_view import controller_state
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import parse_properties
-from rmqha.model.error import ConfigError, RemoteProtocolError, whole
+from rmqha.model.error import ConfigError, whole
 from rmqha.model.offset import BrokerId, RaftIndex, Term
 from rmqha.port import Tracer
 from rmqha.raft.node import RaftNode, Ready
@@ -162,15 +162,6 @@ class ControllerMachine:
     def may_have_peer_at(self, host: str) -> bool:
         """True if another controller of the group may connect from there."""
         return self._addresses.may_be_at(host)
-
-    @whole
-    def raft_received(self, now_ms: int, peer: str, data: bytes) -> None:
-        """A message from controller `peer`. Raises RemoteProtocolError if it is none, or not from that peer."""
-        message = decode_message(data)
-        if id_of(message.sender) != peer:
-            raise RemoteProtocolError(f"Raft message of {message.sender} came from {peer}")
-        self._step(now_ms, message)
-        self._settle(now_ms)
 
     @whole
     def session_closed(self, now_ms: int, session_id: int) -> None:

@@ -32,7 +32,7 @@ from controller.state.event import (
 from controller.state.image import decode_image, encode_image
 from controller.state.replicas_info import ReplicasInfo
 from rmqha.host.prng import HostPrng
-from rmqha.host.process import anonymous_rss_bytes, spare_loaded_state
+from rmqha.host.process import spare_loaded_state
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.offset import BrokerId, Epoch, RaftIndex, Term
 from rmqha.raft.config import RaftConfig
@@ -41,6 +41,7 @@ from rmqha.raft.node import RaftNode
 from rmqha.raft.quorum import Configuration
 from rmqha.wire.command import Command
 from rmqha.wire.raft_message import Snapshot
+from tests.support.memory import anonymous_rss_bytes
 from tests.support.tracer import SilentTracer
 
 NODES = ("n0", "n1", "n2")
@@ -69,7 +70,7 @@ def make_state(replicas: int) -> ReplicasInfo:
 @dataclass
 class Node:
     machine: ControllerMachine
-    inbox: deque[tuple[str, bytes]] = field(default_factory=deque)
+    inbox: deque[Command] = field(default_factory=deque)
     cut: bool = False
     replies: list[Command] = field(default_factory=list)
 
@@ -109,7 +110,8 @@ class Quorum:
     def perform(self, name: str, node: Node) -> None:
         for action in node.machine.actions():
             if isinstance(action, SendRaft) and not node.cut and not self.nodes[action.peer].cut:
-                self.nodes[action.peer].inbox.append((name, action.data))
+                message = Command(RequestCode.RMQHA_RAFT_MESSAGE, {"address": action.sender_address}, action.data)
+                self.nodes[action.peer].inbox.append(message)
             elif isinstance(action, Reply):
                 node.replies.append(action.command)
             elif isinstance(action, WriteSnapshot):
@@ -123,8 +125,7 @@ class Quorum:
             if deadline_ms is not None and self.now_ms >= deadline_ms:
                 self.timed("timeout", machine.timeout, self.now_ms)
             while node.inbox:
-                sender, data = node.inbox.popleft()
-                self.timed("message", machine.raft_received, self.now_ms, sender, data)
+                self.timed("message", machine.request, self.now_ms, 0, None, node.inbox.popleft())
             self.perform(name, node)
             while (ready := self.timed("ready", machine.ready, self.now_ms)) is not None:
                 self.timed("advance", machine.advance, self.now_ms, ready)

@@ -64,7 +64,6 @@ class BrokerLive:
     alive: bool = True
     suspect: bool = False
     probe_id: int | None = None
-    probe_at_ms: int = 0
     session_lost: bool = False
     """The probe under way was caused by a closed session: silence is then an answer too."""
     unclean: bool = False

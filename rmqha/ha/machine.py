@@ -88,12 +88,10 @@ class RoleHolder:
     """`role`, `is_master`, `epoch` and `master_address` follow from the role's state; each send reads them."""
 
     def __init__(self, epoch: Epoch) -> None:
-        self.transition_count = 0
         self._show(Starting(epoch))
 
     def _enter(self, after: RoleState) -> None:
         check_transition(self._in, after)
-        self.transition_count += 1
         self._show(after)
 
     def _show(self, state: RoleState) -> None:

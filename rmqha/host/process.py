@@ -28,7 +28,6 @@ LARGE_BYTES = 256 * 1024
 _M_MMAP_THRESHOLD = -3
 WANTED_SESSIONS = 10_000
 FEW_FILES_ADVICE = "raise the limit of open files: LimitNOFILE=65536 in the systemd unit, or ulimit -Hn 65536"
-_CLOCK_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def raise_file_limit() -> int:
@@ -150,24 +149,3 @@ def started_at_ticks(pid: int) -> int | None:
     # the command's name, in parentheses, may hold anything, also ") "
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else int(fields[19])
-
-
-def uptime_ms(pid: int) -> int | None:
-    """Time (ms) for which a process has been running; None if there is no such process."""
-    ticks = started_at_ticks(pid)
-    if ticks is None:
-        return None
-    since_boot = float(Path("/proc/uptime").read_text().split()[0])
-    return max(0, round((since_boot - ticks / _CLOCK_TICKS_PER_SECOND) * 1000))
-
-
-def anonymous_rss_bytes(pid: int) -> int | None:
-    """RssAnon: resident memory without mapped files, "idle memory" in our figures. None without such a process."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    for line in status.splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    return None

@@ -273,9 +273,7 @@ class Queues:
         """Queues without a directory: where the records are that want one."""
         self._gone: dict[bytes, int] = {}
         self.file_sizes = {UNIT_BYTES: 0, BATCH_UNIT_BYTES: 0}
-        self._has_any = False
         for directory, topic, queue_id, unit_bytes in queue_directories(look.disk):
-            self._has_any = True
             name = topic.encode("utf-8", "surrogateescape")
             if (unit_bytes == BATCH_UNIT_BYTES) != (name in self.batch):
                 judge.findings.note(directory, "not used: the topic's queues have another form")

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import mul
 from typing import NamedTuple
 
-NAME_SEPARATOR = 1
 PROPERTY_SEPARATOR = 2
 MAX_PROPERTIES_BYTES = 32767
 """The record's length field is a signed int16."""
@@ -39,7 +38,6 @@ CHECK_MAX_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 """Topic of messages whose producer never said how the transaction ended."""
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 """Under this name consumer offsets say how far both queues are worked off."""
-MAX_BATCH_MESSAGE_COUNT = 1 << 15
 
 PROPERTY_KEYS = "KEYS"
 PROPERTY_TAGS = "TAGS"

@@ -41,7 +41,6 @@ class NetworkStatistics:
     delivered_count: int = 0
     lost_count: int = 0
     blocked_count: int = 0
-    duplicated_count: int = 0
 
 
 class SimNetwork:
@@ -85,10 +84,6 @@ class SimNetwork:
             self._scheduler.after(0, partial(self._arrive, source, host, data))
 
     # --- links ------------------------------------------------------------------------------------------------------
-
-    def set_options(self, options: LinkOptions) -> None:
-        """For every link without options of its own."""
-        self._options = options
 
     def set_link(self, source: str, target: str, options: LinkOptions | None) -> None:
         """For one direction, e.g. a slow link; None returns it to the common options."""
@@ -139,7 +134,6 @@ class SimNetwork:
             return
         self._schedule(link, data, options, draws)
         if draws.chance(options.duplicated_per_mille, 1000):
-            self.statistics.duplicated_count += 1
             self._schedule(link, data, options, draws)
 
     def _schedule(self, link: tuple[str, str], data: bytes, options: LinkOptions, draws: SimPrng) -> None:

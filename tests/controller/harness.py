@@ -186,9 +186,10 @@ class Node:
                     cluster.brokers[address].notices.append(command)
                 case Probe():
                     cluster.later(1, partial(self._probe, action))
-                case SendRaft(peer, _, _, data):
+                case SendRaft(peer, _, sender_address, data):
                     if cluster.linked(self.node_id, peer):
-                        cluster.later(1, partial(cluster.deliver, self.node_id, peer, data))
+                        message = Command(RequestCode.RMQHA_RAFT_MESSAGE, {"address": sender_address}, data)
+                        cluster.later(1, partial(cluster.deliver, self.node_id, peer, message))
                 case WriteSnapshot(snapshot):
                     self.machine.snapshot_written(cluster.now_ms, snapshot)
                 case SaveConfig(properties, token, reply):
@@ -279,10 +280,10 @@ class Cluster:
     def linked(self, *node_ids: str) -> bool:
         return not any(node_id in self.cut for node_id in node_ids)
 
-    def deliver(self, sender: str, to: str, data: bytes) -> None:
+    def deliver(self, sender: str, to: str, message: Command) -> None:
         node = self.nodes[to]
         if node.up and self.linked(sender, to):
-            node.machine.raft_received(self.now_ms, sender, data)
+            node.machine.request(self.now_ms, 0, None, message)
             node.pump()
 
     def add_spare(self, number: int, incarnation: str) -> Node:

@@ -641,8 +641,8 @@ ATTACK = """
 from nameserver.route_info import RouteTable
 from nameserver.server import give_back
 import os
-from rmqha.host.process import anonymous_rss_bytes
 from rmqha.wire.bodies import QueueData, Registration, TopicTableVersion
+from tests.support.memory import anonymous_rss_bytes
 from tests.support.steps import done
 from tests.support.tracer import RecordingTracer
 

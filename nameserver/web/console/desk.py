@@ -27,7 +27,6 @@ from rmqha.model.error import RmqhaError, UsageError
 
 AT_ONCE = 2
 MAX_WAITING = 16
-TIMEOUT_S = 10.0
 TOKEN_HEADER = "x-rmqha-token"
 
 

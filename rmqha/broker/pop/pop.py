@@ -104,7 +104,6 @@ class GetCounts(Protocol):
     """Counter of what consumers get; `PullProcessor` is one."""
 
     get_count: int
-    get_bytes: int
     miss_count: int
     traffic: Traffic | None
 
@@ -208,7 +207,6 @@ class PopProcessor:
         self._counts = counts
         self._turn = 0
         self._blocked_until: dict[PopQueue, int] = {}
-        self.popped_count = 0
         self.polls = Polls(clock, _sources)
         self.configure(config)
 
@@ -624,9 +622,7 @@ class PopProcessor:
             self._gets.miss_count += 1
             return command.reply(code, ext, remark="NO_MESSAGE_IN_QUEUE")
         count = len(found.records)
-        self.popped_count += count
         self._gets.get_count += count
-        self._gets.get_bytes += found.size_bytes
         self._statistics.given(pop.group, pop.topic, count, found.size_bytes)
         if self._gets.traffic is not None:
             self._gets.traffic.note_pulled(pop.group, pop.topic, count, found.size_bytes)

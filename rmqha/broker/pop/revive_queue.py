@@ -54,10 +54,6 @@ class ReviveQueue:
         they do not."""
 
     @property
-    def point_count(self) -> int:
-        return len(self._points)
-
-    @property
     def message_count(self) -> int:
         """Messages that are not acknowledged."""
         return sum(len(point.open_offsets) for point in self._points.values())

@@ -72,8 +72,6 @@ class TailRoom:
         self._had: dict[object, int] = {}
         self._share_bytes = self._number = 0
         """Bytes that each has had who was in line since it began."""
-        self.waited_count = 0
-        """Since the start."""
 
     @property
     def is_waited_for(self) -> bool:
@@ -102,7 +100,6 @@ class TailRoom:
         self._had[owner] = end = max(self._share_bytes, self._had.get(owner, 0)) + size_bytes
         self._number += 1
         heapq.heappush(self._line, (end, self._number, turn))
-        self.waited_count += 1
         return turn
 
     def took(self, turn: Turn) -> None:

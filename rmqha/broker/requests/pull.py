@@ -172,7 +172,6 @@ class PullProcessor:
         self._held_filters = HeldFilters()
         self.hold_count = 0
         self.get_count = 0
-        self.get_bytes = 0
         self.miss_count = 0
 
     def configure(self, config: BrokerConfig) -> None:
@@ -345,7 +344,6 @@ class PullProcessor:
         body = b"".join(result.records)
         if status is ResponseCode.SUCCESS:
             self.get_count += len(result.records)
-            self.get_bytes += len(body)
             self._statistics.given(pull.group, pull.topic, len(result.records), len(body))
             if self.traffic is not None:
                 self.traffic.note_pulled(pull.group, pull.topic, len(result.records), len(body))

@@ -28,17 +28,6 @@ MAX_BYTES = (1 << 31) - 1
 """Most bytes of a column, whose offsets are int32."""
 
 
-class ColumnSizes(Protocol):
-    """Bytes of texts, and numbers of them; and the buffers to be filled."""
-
-    body_bytes: int
-    topic_bytes: int
-    keys_bytes: int
-    key_count: int
-    tags_bytes: int
-    tag_count: int
-
-
 class ColumnDecoder(Protocol):
     """A `rmqha.kernel.native_columns.NativeColumns` is one."""
 
@@ -54,8 +43,8 @@ class ColumnDecoder(Protocol):
     def measure(
         self, window: tuple[int, int], starts: int, count: int, parts: int, wanted: tuple[int, int, bool]
     ) -> tuple[int, Any]:
-        """Find the parts of `count` records: how many are plain in front of the first that is not, and a `ColumnSizes`
-        for `write`. `window`, `starts` and `parts` are addresses, the first with its bytes."""
+        """Find the parts of `count` records: how many are plain in front of the first that is not, and the sizes
+        of what is wanted, for `write`. `window`, `starts` and `parts` are addresses, the first with its bytes."""
         ...
 
     def write(self, window: tuple[int, int], starts: int, count: int, parts: int, call: Any) -> None:

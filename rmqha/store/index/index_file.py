@@ -105,9 +105,6 @@ class IndexFile:
     def entry_position(self, number: int) -> int:
         return self._entries_at + ENTRY.size * number
 
-    def slot_position(self, key_hash: int) -> int:
-        return HEADER.size + SLOT.size * (key_hash % self.layout.slot_count)
-
     def newest_count(self) -> int:
         """Number of the last entries that entries belong to the newest record."""
         count, end = self.header.index_count, self.header.end_phy_offset
