@@ -41,7 +41,7 @@ from controller.state.answers import (
     sync_state_data,
     text,
 )
-from controller.state.event import Cause
+from controller.state.event import Cause, Event
 from controller.state.proposal import PendingRequest, Proposal
 from controller.state.replicas_info import BrokerGroup, ReplicasInfo
 from controller.state.state_view import group_state
@@ -140,6 +140,22 @@ class Requests:
 
     def _refuse(self, asked: PendingRequest, refusal: Refusal) -> None:
         self._leadership.answer(asked, refuse(asked.command, refusal))
+
+    def _decided(
+        self,
+        asked: PendingRequest,
+        broker_name: str,
+        result: Event | Refusal | None,
+        answer: Callable[[Command], Command] = Command.reply,
+    ) -> None:
+        """A refusal is answered as one, nothing to change by `answer` at once, an event by `answer` once it is
+        applied."""
+        if isinstance(result, Refusal):
+            self._refuse(asked, result)
+        elif result is None:
+            self._leadership.answer(asked, answer(asked.command))
+        else:
+            self._leadership.propose(Proposal(broker_name, (result,), (asked,), answer))
 
     # --- liveness ---------------------------------------------------------------------------------------------------
 
@@ -330,12 +346,7 @@ class Requests:
             lambda broker_id: self._leadership.table.log_end(BrokerKey(name, broker_id)),
             now_ms + self._wall_offset_ms,
         )
-        if isinstance(result, Refusal):
-            self._refuse(asked, result)
-        elif result is None:
-            self._leadership.answer(asked, asked.command.reply())
-        else:
-            self._leadership.propose(Proposal(name, (result,), (asked,)))
+        self._decided(asked, name, result)
 
     def _resize_group(self, now_ms: int, asked: PendingRequest) -> None:
         name = text(asked.command.ext, "brokerName")
@@ -343,12 +354,7 @@ class Requests:
         if self._leadership.must_wait(name, asked):
             return
         result = resize(self._info.group(name), name, total_replicas)
-        if isinstance(result, Refusal):
-            self._refuse(asked, result)
-        elif result is None:
-            self._leadership.answer(asked, self._resized_answer(asked.command))
-        else:
-            self._leadership.propose(Proposal(name, (result,), (asked,), self._resized_answer))
+        self._decided(asked, name, result, self._resized_answer)
 
     def _resized_answer(self, command: Command) -> Command:
         group = self._info.groups[command.ext["brokerName"]]
@@ -364,12 +370,7 @@ class Requests:
         result = drain(
             self._info.group(name), name, broker_id, drained, lambda item: table.is_eligible(BrokerKey(name, item))
         )
-        if isinstance(result, Refusal):
-            self._refuse(asked, result)
-        elif result is None:
-            self._leadership.answer(asked, asked.command.reply())
-        else:
-            self._leadership.propose(Proposal(name, (result,), (asked,)))
+        self._decided(asked, name, result)
 
     def _set_maintenance(self, now_ms: int, asked: PendingRequest) -> None:
         ext, name = asked.command.ext, text(asked.command.ext, "brokerName")
@@ -377,12 +378,7 @@ class Requests:
         if self._leadership.must_wait(name, asked):
             return
         result = set_maintenance(self._info.group(name), name, broker_id, on)
-        if isinstance(result, Refusal):
-            self._refuse(asked, result)
-        elif result is None:
-            self._leadership.answer(asked, asked.command.reply())
-        else:
-            self._leadership.propose(Proposal(name, (result,), (asked,)))
+        self._decided(asked, name, result)
 
     # --- look -------------------------------------------------------------------------------------------------------
 

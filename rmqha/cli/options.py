@@ -170,6 +170,14 @@ def place_options(command: Any) -> Any:
     return click.option("--namesrv", metavar="HOST:PORT", help=text)(made)
 
 
+def bootstrap_options(command: Any) -> Any:
+    """`--namesrv`, `--controller`, `--directory`, as they are given: who is asked first who else there is."""
+    made: Any = directory_option(command)
+    for name, servers in (("--controller", "Controllers"), ("--namesrv", "Name servers")):
+        made = click.option(name, metavar="HOST:PORT", help=f"{servers} to begin with, joined by ';'.")(made)
+    return made
+
+
 def output_option(command: F) -> F:
     """`-o table|json`: the command gets `output: str`."""
     return click.option(

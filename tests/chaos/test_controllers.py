@@ -9,26 +9,16 @@ from typing import Any
 import pytest
 import trio
 
-from rmqha.drill.audit import audit, check_same_bytes
-from rmqha.drill.cluster import BROKERS, Cluster, Failover, quickstart, until, wall_ms
+from rmqha.drill.cluster import Cluster, Failover, quickstart, until, wall_ms
 from rmqha.drill.traffic import DrillTraffic
 from rmqha.ops.local.preflight import free_ports
+from tests.chaos.auditing import assert_nothing_lost
 from tests.chaos.conftest import Tell
 from tests.support.patience import HANG_S, NOISE_MS
 
 pytestmark = pytest.mark.chaos
 AWAY_S = 8.0
 THREE_CONTROLLERS = Path(__file__).parents[2] / "conf" / "three-controllers.toml"
-
-
-async def assert_nothing_lost(cluster: Cluster, traffic: DrillTraffic, tell: Tell) -> None:
-    await cluster.wait_well()
-    end = await cluster.wait_level()
-    found = audit(cluster.store(BROKERS[0]), end, traffic.acked)
-    tell(f"{len(traffic.acked)} acknowledged, {found.line}")
-    assert not traffic.failures
-    assert (found.lost, found.misplaced, found.swapped) == ([], [], 0)
-    check_same_bytes([cluster.store(name) for name in BROKERS], end)
 
 
 async def kill_master(cluster: Cluster, traffic: DrillTraffic, victim: str) -> Failover:
@@ -57,6 +47,7 @@ async def test_a_group_goes_on_without_name_server_and_controller(tmp_path: Path
             failover = await kill_master(cluster, traffic, master)
             tell(failover.line(await cluster.phases(failover, traffic.stamps)))
             await cluster.start(master)
+        await cluster.wait_well()
         await assert_nothing_lost(cluster, traffic, tell)
 
 
@@ -92,4 +83,5 @@ async def test_the_leading_controller_and_the_master_die_together(tmp_path: Path
             assert await until(leader, "another leading controller") != controller
             await cluster.start(controller, master)
             await traffic.goes_on()
+        await cluster.wait_well()
         await assert_nothing_lost(cluster, traffic, tell)

@@ -11,6 +11,7 @@ from rmqha.drill.audit import STAMP_SLACK_MS, audit, check_same_bytes, records
 from rmqha.drill.cluster import BROKERS, Cluster, Failover, quickstart, until, wall_ms
 from rmqha.drill.traffic import DirectAnswers, DirectSender, DrillTraffic
 from rmqha.model.message import PROPERTY_UNIQUE_KEY, decode_properties
+from tests.chaos.auditing import assert_nothing_lost
 from tests.chaos.conftest import Tell
 from tests.support.patience import HANG_S, NOISE_MS
 
@@ -103,9 +104,4 @@ async def test_a_frozen_slave_holds_up_sends_for_the_stall_bound_at_most(tmp_pat
         assert len(members) == 2
         assert stall_ms <= STALL_BOUND_MS + NOISE_MS
         assert await cluster.master() == master
-        end = await cluster.wait_level()
-        found = audit(cluster.store(frozen), end, traffic.acked)
-        tell(f"{len(traffic.acked)} acknowledged, {found.line}")
-        assert not traffic.failures
-        assert (found.lost, found.misplaced, found.swapped) == ([], [], 0)
-        check_same_bytes([cluster.store(name) for name in BROKERS], end)
+        await assert_nothing_lost(cluster, traffic, tell, replica=frozen)

@@ -10,6 +10,7 @@ import trio
 from rmqha.drill.audit import audit, check_same_bytes
 from rmqha.drill.cluster import BROKERS, Cluster, Failover, quickstart, wall_ms
 from rmqha.drill.traffic import DrillTraffic
+from tests.chaos.auditing import assert_nothing_lost
 from tests.chaos.conftest import Tell
 from tests.support.patience import HANG_S
 
@@ -39,13 +40,8 @@ async def test_masters_killed_in_a_row_take_no_acknowledged_message_in_cp(tmp_pa
         async with traffic.running(cluster.spec.namesrv_addresses):
             cut = await kill_masters(cluster, traffic, tell)
         await cluster.wait_well()
-        end = await cluster.wait_level()
-        found = audit(cluster.store(BROKERS[0]), end, traffic.acked)
-        tell(f"{len(traffic.acked)} acknowledged, {found.line}, {cut} bytes of forks cut")
-        assert not traffic.failures
-        assert (found.lost, found.misplaced, found.swapped) == ([], [], 0)
+        found = await assert_nothing_lost(cluster, traffic, tell, more=f", {cut} bytes of forks cut")
         assert found.copies <= traffic.duplicates_possible
-        check_same_bytes([cluster.store(name) for name in BROKERS], end)
 
 
 async def test_masters_killed_in_a_row_leave_equal_logs_in_ap(tmp_path: Path, tell: Tell) -> None:
@@ -79,9 +75,4 @@ async def test_a_whole_group_killed_at_once_comes_back_with_all_that_was_acknowl
                 await cluster.start(*BROKERS)
                 tell(f"all well again {wall_ms() - killed_at_ms} ms after the kill")
         await cluster.wait_well()
-        end = await cluster.wait_level()
-        found = audit(cluster.store(BROKERS[0]), end, traffic.acked)
-        tell(f"{len(traffic.acked)} acknowledged, {found.line}")
-        assert not traffic.failures
-        assert (found.lost, found.misplaced, found.swapped) == ([], [], 0)
-        check_same_bytes([cluster.store(name) for name in BROKERS], end)
+        await assert_nothing_lost(cluster, traffic, tell)

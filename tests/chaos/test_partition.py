@@ -6,19 +6,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import trio
 
-from rmqha.cli.local.launch import launch
 from rmqha.drill.audit import AuditResult, audit, check_same_bytes
-from rmqha.drill.cluster import BROKERS, Cluster, Failover, quickstart, until, wall_ms
+from rmqha.drill.cluster import BROKERS, Failover, quickstart, until, wall_ms
 from rmqha.drill.hosts.namespaces import HUB, Namespaces
+from rmqha.drill.hosts.places import cluster_of_hosts
 from rmqha.drill.traffic import DirectAnswers, DrillTraffic
-from rmqha.ops.local.cluster_file import parse
-from rmqha.ops.local.cluster_state import ClusterState
 from tests.chaos.conftest import Tell
 from tests.support.patience import HANG_S
 
@@ -28,22 +26,6 @@ ON_ITS_WAY_MS = 2000
 """An answer from before the cut may reach the client process that much later on a busy machine, and a slave may lack
 what the master has had for so long."""
 ROOT = Path(__file__).parents[2]
-
-
-def cluster_of_hosts(hosts: Namespaces, scratch: Path, mode: str) -> Cluster:
-    """The quick start with every node on a host of its own."""
-    document = quickstart(mode)
-    document["cluster"]["listenAddress"] = hosts.address("ns-1")
-    spec = parse("drill.toml", document, directory=scratch / "cluster")
-    moved = []
-    for node in spec.nodes:
-        ip, port = hosts.address(node.name), node.address.rpartition(":")[2]
-        moved.append(replace(node, address=f"{ip}:{port}", properties={**node.properties, "listenAddress": ip}))
-
-    def launch_there(state: ClusterState, name: str) -> None:
-        hosts.run(name, lambda: launch(state, name))
-
-    return Cluster(replace(spec, nodes=tuple(moved)), launch_there)
 
 
 @contextmanager
@@ -74,7 +56,7 @@ class Told:
 
 async def cut_the_master_off(hosts: Namespaces, scratch: Path, mode: str, tell: Tell) -> Told:
     """Cut, wait for the rival, heal, audit. In the end all logs are equal, whatever the mode."""
-    with trio.fail_after(HANG_S), cluster_of_hosts(hosts, scratch, mode) as cluster:
+    with trio.fail_after(HANG_S), cluster_of_hosts(hosts, quickstart(mode), scratch) as cluster:
         await cluster.up()
         traffic, heard = DrillTraffic(), scratch / "heard"
 

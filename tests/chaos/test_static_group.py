@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from rmqha.drill.audit import audit, check_same_bytes
 from rmqha.drill.cluster import BROKERS, Cluster, quickstart
 from rmqha.drill.traffic import DrillTraffic
+from tests.chaos.auditing import assert_nothing_lost
 from tests.chaos.conftest import Tell
 from tests.support.patience import HANG_S
 
@@ -38,10 +38,5 @@ async def test_killed_and_frozen_members_take_no_acknowledged_message(tmp_path: 
                 await trio.sleep(FROZEN_S)
                 cluster.resume(slave)
             await traffic.goes_on()
-        end = await cluster.wait_level()
-        found = audit(cluster.store(MASTER), end, traffic.acked)
-        tell(f"{len(traffic.acked)} acknowledged, {found.line}")
-        assert not traffic.failures
-        assert (found.lost, found.misplaced, found.swapped) == ([], [], 0)
+        found = await assert_nothing_lost(cluster, traffic, tell, replica=MASTER)
         assert found.copies <= traffic.duplicates_possible
-        check_same_bytes([cluster.store(name) for name in BROKERS], end)

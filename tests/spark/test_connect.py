@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import pytest
 from rmqha.scan.api import open_store, read_store
 from rmqha.spark.java import java_home
 from tests.scan.test_api import unpack
-from tests.support.patience import HANG_S
+from tests.support.command import output_of
 
 CLIENT = """
 import json, sys
@@ -58,17 +56,9 @@ def test_a_client_reads_asks_and_writes(tmp_path: Path) -> None:
     content = bytearray(file.read_bytes())
     content[95] ^= 1
     file.write_bytes(content)
-    done = subprocess.run(
-        [sys.executable, "-c", CLIENT, str(golden), str(tmp_path / "new"), str(damaged)],
-        env={**os.environ, "JAVA_HOME": str(java_home()), "SPARK_LOCAL_IP": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        timeout=HANG_S,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    told = json.loads(done.stdout.splitlines()[-1])
+    command = [sys.executable, "-c", CLIENT, str(golden), str(tmp_path / "new"), str(damaged)]
+    lines = output_of(command, tmp_path, {"JAVA_HOME": str(java_home()), "SPARK_LOCAL_IP": "127.0.0.1"})
+    told = json.loads(lines[-1])
     rows = [row for batch in read_store(open_store(str(golden))) for row in batch.to_pylist()]
     assert told["module"].startswith("pyspark.sql.connect")
     assert told["plain"] == sorted(row["msgId"] for row in rows)

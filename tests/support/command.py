@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
@@ -64,6 +65,25 @@ def _standard_input(content: bytes) -> Iterator[None]:
         yield
     finally:
         sys.stdin = before
+
+
+def output_of(
+    command: Sequence[str], directory: Path, environment: Mapping[str, str], *, stdin: str | None = None
+) -> list[str]:
+    """Lines of what a command prints that runs in a process of its own, in `directory`, and has to succeed.
+    `environment` comes on top of ours."""
+    done = subprocess.run(
+        command,
+        input=stdin,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+        cwd=directory,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout.splitlines()
 
 
 def loaded_by(arguments: Sequence[str]) -> tuple[set[str], str]:

@@ -17,8 +17,8 @@ from rmqha.cli import contexts
 from rmqha.cli.main import nearest
 from rmqha.cli.options import (
     DEFAULT_NAMESRV,
+    bootstrap_options,
     complete_group,
-    directory_option,
     echo_json,
     output_option,
     resolve_controllers,
@@ -44,9 +44,7 @@ INTERVAL_S = 1.0
 @click.option(
     "--timeout", type=click.FloatRange(min=0.2), default=5.0, show_default=True, help="Seconds for one look at all."
 )
-@click.option("--namesrv", metavar="HOST:PORT", help="Name servers to begin with, joined by ';'.")
-@click.option("--controller", metavar="HOST:PORT", help="Controllers to begin with, joined by ';'.")
-@directory_option
+@bootstrap_options
 @output_option
 def health(
     group: str | None,

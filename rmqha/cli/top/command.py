@@ -12,7 +12,7 @@ import click
 
 from rmqha.cli.acting import acting_directory
 from rmqha.cli.health.command import seeds_of, state_word
-from rmqha.cli.options import complete_group, directory_option, echo_json, output_option
+from rmqha.cli.options import bootstrap_options, complete_group, echo_json, output_option
 from rmqha.cli.render import console
 from rmqha.cli.top.look import Look, look_at
 from rmqha.cli.top.screen import Screen
@@ -29,9 +29,7 @@ from rmqha.ops.survey import BootstrapAddresses
 @click.option(
     "--timeout", type=click.FloatRange(min=0.2), default=3.0, show_default=True, help="Seconds for one look at all."
 )
-@click.option("--namesrv", metavar="HOST:PORT", help="Name servers to begin with, joined by ';'.")
-@click.option("--controller", metavar="HOST:PORT", help="Controllers to begin with, joined by ';'.")
-@directory_option
+@bootstrap_options
 @output_option
 def top(
     group: str | None,

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from rmqha.drill.audit import audit, check_same_bytes
 from rmqha.drill.cluster import BROKERS, Cluster, Failover, quickstart, until, wall_ms
 from rmqha.drill.traffic import DrillTraffic
 from rmqha.ha.log_writes import WAITS
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.ops.local.supervisor import spawn
+from tests.chaos.auditing import assert_nothing_lost
 from tests.chaos.conftest import Tell
 from tests.support.patience import HANG_S, NOISE_MS
 
@@ -57,12 +57,7 @@ async def test_a_master_whose_disk_makes_nothing_durable_any_more_hands_over(tmp
         tell(failover.line(await cluster.phases(failover, traffic.stamps)))
         tell(f"no acknowledgement for {gap_ms} ms at most")
         assert taken_ms <= PROBE_TIMEOUT_MS + PROBE_INTERVAL_MS + NOISE_MS
-        assert not traffic.failures
-        end = await cluster.wait_level()
-        found = audit(cluster.store(BROKERS[0]), end, traffic.acked)
-        tell(f"{len(traffic.acked)} acknowledged, {found.line}")
-        assert (found.lost, found.misplaced, found.swapped) == ([], [], 0)
-        check_same_bytes([cluster.store(name) for name in BROKERS], end)
+        await assert_nothing_lost(cluster, traffic, tell)
 
 
 async def test_a_slave_whose_disk_makes_nothing_durable_any_more_is_known_and_holds_nobody_up(

@@ -23,6 +23,7 @@ from rmqha.ops.local.preflight import free_ports
 from rmqha.spark import session
 from rmqha.spark.java import java_home
 from tests.store.log_writer import LogWriter, Message
+from tests.support.command import output_of
 from tests.support.patience import HANG_S
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark]
@@ -46,7 +47,6 @@ def environment() -> dict[str, str]:
     home = Path(pyspark.__file__).parent
     scala = next((home / "jars").glob("scala-library-*.jar")).stem.removeprefix("scala-library-")
     return {
-        **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "JAVA_HOME": str(java_home()),
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -83,7 +83,9 @@ class Cluster:
         java = [str(java_home() / "bin" / "java"), "-Xmx256m", "-Dspark.master.rest.enabled=false"]
         command = [*java, "-cp", str(home / "jars" / "*"), f"org.apache.spark.deploy.{main}"]
         with (self.directory / f"{name}.log").open("wb") as log:
-            self._started[name] = subprocess.Popen([*command, *arguments], env=environment(), stdout=log, stderr=log)
+            self._started[name] = subprocess.Popen(
+                [*command, *arguments], env={**os.environ, **environment()}, stdout=log, stderr=log
+            )
 
     def _wait(self, name: str, words: str) -> None:
         log, end = self.directory / f"{name}.log", time.monotonic() + START_S
@@ -143,18 +145,9 @@ def test_the_script_that_is_generated_submits_its_job(cluster: Cluster, store: s
     """Before there is a session, which takes all cores."""
     (tmp_path / "job.py").write_text(JOB)
     script = submit_script("standalone", str(tmp_path / "job.py"), "", "")
-    done = subprocess.run(
-        ["sh", "-s", store],
-        input=script.replace(":7077", f":{cluster.address.rpartition(':')[2]}"),
-        env={**environment(), "SPARK_MASTER": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        timeout=HANG_S,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    rows = [line.replace("|", " ").split() for line in done.stdout.splitlines() if line.startswith("|t")]
+    script = script.replace(":7077", f":{cluster.address.rpartition(':')[2]}")
+    lines = output_of(["sh", "-s", store], tmp_path, {**environment(), "SPARK_MASTER": "127.0.0.1"}, stdin=script)
+    rows = [line.replace("|", " ").split() for line in lines if line.startswith("|t")]
     assert [(topic, int(messages)) for topic, day, messages, size in rows if day == "2023-11-14"] == [
         ("t0", COUNT // 2),
         ("t1", COUNT // 2),
