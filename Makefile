@@ -54,7 +54,7 @@ browser: .venv/stamp ## the name server's page in headless Chromium; SHOTS=docs/
 spec: .venv/stamp ## docs/internals/spec, every run within its bounds, by Debian's Spin; CASE=name shows a counter-example
 	tools/install_spin.sh
 	$(BIN)/python tools/check_spec.py $(if $(CASE),"$(CASE)")
-	$(if $(CASE),,$(BIN)/pytest -q tests/simulation/spec/test_specified.py)
+	$(if $(CASE),,$(BIN)/pytest tests/simulation/spec/test_specified.py -n $(WORKERS) --dist worksteal)
 
 drills: .venv/stamp ## every drill ten times, twenty kills: ten minutes
 	RMQHA_DRILLS=full $(BIN)/pytest tests/chaos/test_drills.py
