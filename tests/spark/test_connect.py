@@ -57,7 +57,9 @@ def test_a_client_reads_asks_and_writes(tmp_path: Path) -> None:
     content[95] ^= 1
     file.write_bytes(content)
     command = [sys.executable, "-c", CLIENT, str(golden), str(tmp_path / "new"), str(damaged)]
-    lines = output_of(command, tmp_path, {"JAVA_HOME": str(java_home()), "SPARK_LOCAL_IP": "127.0.0.1"})
+    # its server's workers have to find rmqha: a client cannot tell them which Python does
+    found = {"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(java_home()), "SPARK_LOCAL_IP": "127.0.0.1"}
+    lines = output_of(command, tmp_path, found)
     told = json.loads(lines[-1])
     rows = [row for batch in read_store(open_store(str(golden))) for row in batch.to_pylist()]
     assert told["module"].startswith("pyspark.sql.connect")

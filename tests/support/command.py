@@ -82,7 +82,7 @@ def output_of(
         check=False,
         cwd=directory,
     )
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.returncode == 0, f"{done.stderr[:2000]}\n…\n{done.stderr[-2000:]}"
     return done.stdout.splitlines()
 
 
