@@ -119,6 +119,11 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
+def host_of(address: str) -> str:
+    """Host of "host:port", an IPv6 one without brackets."""
+    return address.rpartition(":")[0].strip("[]")
+
+
 def _is_ipv6(text: str) -> bool:
     try:
         return text.isascii() and text.isprintable() and ip_address(text).version == 6

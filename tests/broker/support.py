@@ -60,6 +60,9 @@ class FakeChannel:
     def known(self) -> None:
         """As of a session."""
 
+    def serves(self, owner: str) -> None:
+        """As of a session."""
+
     send_at_once = send
 
     def send_frames(self, frames: bytes, count: int) -> None:

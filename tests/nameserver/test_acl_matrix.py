@@ -58,6 +58,9 @@ class FakeSession:
     def known(self) -> None:
         """As of a session."""
 
+    def serves(self, owner: str) -> None:
+        """As of a session."""
+
 
 class World:
     def __init__(self) -> None:

@@ -23,7 +23,8 @@ from typing import NamedTuple
 
 import trio
 
-from rmqha.host.access.security import NO_SECURITY, Security, accept, connect
+from rmqha.host.access.security import NO_SECURITY, AnyStream, Security, accept, connect
+from rmqha.host.access.tls_link import TlsStream
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteProtocolError, UnreachableError
 from rmqha.model.offset import BrokerId
@@ -42,7 +43,7 @@ class AcceptedConnection(NamedTuple):
     """`first`: bytes of the HA stream that have been read. `refused`: why the connection must go, "" if it may stay.
     `claim`: what the peer has proved of itself."""
 
-    stream: trio.abc.Stream
+    stream: AnyStream
     first: bytes = b""
     refused: str = ""
     claim: HaClaim | None = None
@@ -66,7 +67,7 @@ class HaGuard:
         self._own = own
 
     # --- slave ------------------------------------------------------------------------------------------------------
-    async def dial(self, stream: trio.SocketStream, address: str) -> trio.abc.Stream:
+    async def dial(self, stream: trio.SocketStream, address: str) -> AnyStream:
         """A slave's end, ready for the HA handshake. Raises UnreachableError; the connection is closed then."""
         if not self._enforcing:
             return stream
@@ -91,7 +92,7 @@ class HaGuard:
         await trio.aclose_forcefully(secured)
         raise UnreachableError(f"{address} takes no HA connection from here: {reason}")
 
-    async def _greet(self, stream: trio.abc.Stream, key: bytes, ext: dict[str, str]) -> str:
+    async def _greet(self, stream: AnyStream, key: bytes, ext: dict[str, str]) -> str:
         """ "" if both have proved themselves, else why not. Raises trio.BrokenResourceError, RemoteProtocolError."""
         claim, nonce = self._own(), secrets.token_hex(NONCE_BYTES)
         hello = {**ext, **claim.to_ext(), "version": VERSION, "nonce": nonce}
@@ -133,13 +134,13 @@ class HaGuard:
             if greeting is None or greeting.code != RequestCode.RMQHA_HA_GREETING:
                 return AcceptedConnection(secured, refused="no greeting")
             if greeting.ext.get("version") == VERSION:
-                binding = tls.certificate_digest if tls is not None and isinstance(secured, trio.SSLStream) else b""
+                binding = tls.certificate_digest if tls is not None and isinstance(secured, TlsStream) else b""
                 return await self._examine(secured, greeting, binding)
             return await self._old_greeting(secured, greeting, host)
         except RemoteProtocolError as error:
             return AcceptedConnection(secured, refused=str(error))
 
-    async def _examine(self, stream: trio.abc.Stream, hello: Command, binding: bytes) -> AcceptedConnection:
+    async def _examine(self, stream: AnyStream, hello: Command, binding: bytes) -> AcceptedConnection:
         key, refused = self._key_of(hello)
         if refused:
             return await _refuse(stream, hello, refused)
@@ -171,7 +172,7 @@ class HaGuard:
             return b"", f"there is no account {name!r}"
         return account.credentials.secret_key.encode(), account.refusal(needs(hello))
 
-    async def _old_greeting(self, stream: trio.abc.Stream, greeting: Command, host: str) -> AcceptedConnection:
+    async def _old_greeting(self, stream: AnyStream, greeting: Command, host: str) -> AcceptedConnection:
         if not self._takes_version_1 or self._security.accounts is None:
             return await _refuse(
                 stream, greeting, "a greeting of an earlier release, which only haSecurity=permissive takes"
@@ -185,7 +186,7 @@ class HaGuard:
         return AcceptedConnection(stream)
 
 
-async def _refuse(stream: trio.abc.Stream, asked: Command, reason: str) -> AcceptedConnection:
+async def _refuse(stream: AnyStream, asked: Command, reason: str) -> AcceptedConnection:
     await stream.send_all(encode_frame(asked.reply(ResponseCode.NO_PERMISSION, {"version": VERSION}, remark=reason)))
     return AcceptedConnection(stream, refused=reason)
 
@@ -199,11 +200,9 @@ async def _asked(stream: trio.abc.Stream, ext: dict[str, str], before: bytes = b
     return answer
 
 
-def _binding_of_master(stream: trio.abc.Stream) -> bytes:
+def _binding_of_master(stream: AnyStream) -> bytes:
     """Digest of the certificate that the other end has shown."""
-    if not isinstance(stream, trio.SSLStream):
-        return b""
-    shown: bytes | None = stream.getpeercert(binary_form=True)
+    shown = stream.link.peer_certificate() if isinstance(stream, TlsStream) else None
     return sha256(shown).digest() if shown else b""
 
 

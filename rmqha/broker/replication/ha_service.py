@@ -20,10 +20,12 @@ from rmqha.broker.replication.ha_guard import AcceptedConnection, HaGuard
 from rmqha.broker.replication.replica_driver import ReplicaDriver
 from rmqha.ha.stream.legacy_connection import FIRST_REPORT_TIMEOUT_MS
 from rmqha.host.access import security
-from rmqha.host.access.security import NO_SECURITY
+from rmqha.host.access.security import NO_SECURITY, AnyStream
+from rmqha.host.access.tls_link import TlsLink, TlsStream
 from rmqha.host.net import network
 from rmqha.host.net.boundary import Boundary
 from rmqha.model.error import UnreachableError
+from rmqha.model.identity import host_of
 from rmqha.model.offset import PhyOffset
 from rmqha.port import Tracer
 from rmqha.wire import legacy_ha as plain_ha
@@ -53,15 +55,23 @@ class _Log(NamedTuple):
     size_bytes: int
 
 
+class _Encrypted(NamedTuple):
+    """The rest of what the socket did not take; `is_log`: bytes of the log end with it."""
+
+    data: bytes
+    is_log: bool
+
+
 class _Connection:
-    __slots__ = ("handle", "is_writing", "queue", "scope", "wake")
+    __slots__ = ("handle", "is_writing", "queue", "scope", "tls", "wake")
 
     def __init__(self) -> None:
         self.handle: int | None = None
-        """File descriptor of a plain socket that is connected: what is written goes there directly."""
+        """File descriptor of a socket that is connected: what is written goes there directly."""
+        self.tls: TlsLink | None = None
         self.is_writing = False
         """The writer is in the midst of an item: nothing may come in between."""
-        self.queue: deque[bytes | _Log] = deque()
+        self.queue: deque[bytes | _Log | _Encrypted] = deque()
         self.wake = trio.Event()
         self.scope = trio.CancelScope()
 
@@ -72,23 +82,26 @@ class _Connection:
 
     def send(self, data: bytes) -> None:
         """At once if nothing is on its way: an ack waits for no other task. What the kernel does not take is queued."""
-        if self.handle is not None and self.is_free:
+        if self.handle is None or not self.is_free:
+            self.put(data)
+        elif self.tls is not None:
+            self._write_encrypted(self.handle, self.tls.encrypt(data), is_log=False)
+        else:
             try:
-                data = data[os.write(self.handle, data) :]
-            except BlockingIOError:
-                self.put(data)
-                return
+                data = data[network.write_now(self.handle, data) :]
             except OSError:
                 self.scope.cancel()
                 return
-        if data:
-            self.put(data)
+            if data:
+                self.put(data)
 
     def write_log(self, item: _Log, view: memoryview) -> bool:
         """Write while nothing is on its way, `view` being the front of the log's bytes; what the kernel does not take
         is queued. True if it took all."""
         assert self.handle is not None and self.is_free
         header, phy_offset, size_bytes = item
+        if self.tls is not None:
+            return self._write_encrypted(self.handle, self.tls.encrypt(b"".join((header, view))), is_log=True)
         try:
             sent = os.writev(self.handle, [header, view])
         except BlockingIOError:
@@ -102,7 +115,17 @@ class _Connection:
         self.put(_Log(header[sent:], PhyOffset(phy_offset + of_log), size_bytes - of_log))
         return False
 
-    def put(self, item: bytes | _Log) -> None:
+    def _write_encrypted(self, handle: int, data: bytes, *, is_log: bool) -> bool:
+        try:
+            rest = data[network.write_now(handle, data) :]
+        except OSError:
+            self.scope.cancel()
+            return False
+        if rest:
+            self.put(_Encrypted(rest, is_log))
+        return not rest
+
+    def put(self, item: bytes | _Log | _Encrypted) -> None:
         self.queue.append(item)
         if len(self.queue) > MAX_QUEUED_COUNT:
             self.scope.cancel()
@@ -207,7 +230,7 @@ class HaService:
 
     async def _handshake(self, stream: trio.SocketStream, peer: str) -> AcceptedConnection | None:
         """The stream and its first bytes if they begin a handshake; None: not worth the machine's time."""
-        host = peer.rpartition(":")[0].strip("[]")
+        host = host_of(peer)
         size_bytes = plain_ha.REPORT_BYTES if self._plain else HANDSHAKE_BYTES
         welcome, data = None, b""
         try:
@@ -261,9 +284,9 @@ class HaService:
                 self._driver.ha_opened(conn_id)
                 await self._run(conn_id, connection, stream, b"")
 
-    async def _run(self, conn_id: int, connection: _Connection, stream: trio.abc.Stream, first: bytes) -> None:
-        if isinstance(stream, trio.SocketStream):
-            connection.handle = stream.socket.fileno()
+    async def _run(self, conn_id: int, connection: _Connection, stream: AnyStream, first: bytes) -> None:
+        connection.handle = stream.socket.fileno()
+        connection.tls = stream.link if isinstance(stream, TlsStream) else None
         try:
             with connection.scope:
                 async with trio.open_nursery() as nursery:
@@ -279,18 +302,16 @@ class HaService:
         if self._connections.pop(conn_id, None) is not None:
             self._driver.ha_closed(conn_id)
 
-    async def _read(self, conn_id: int, stream: trio.abc.Stream, first: bytes) -> None:
+    async def _read(self, conn_id: int, stream: AnyStream, first: bytes) -> None:
         if first:
             self._driver.ha_received(conn_id, first)
-        read_bytes = READ_BYTES if conn_id < 0 else ACK_READ_BYTES
-        plain = stream.socket if isinstance(stream, trio.SocketStream) else None
-        buffer = memoryview(bytearray(read_bytes if plain is not None else 0))
+        buffer = memoryview(bytearray(READ_BYTES if conn_id < 0 else ACK_READ_BYTES))
         while conn_id in self._connections:
             try:
-                if plain is not None:
-                    data = buffer[: await plain.recv_into(buffer)]
+                if isinstance(stream, TlsStream):
+                    data = memoryview(await stream.receive_into(buffer))
                 else:
-                    data = memoryview(await stream.receive_some(read_bytes))
+                    data = buffer[: await stream.socket.recv_into(buffer)]
             except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 self._tracer.event("ha_broken", conn_id=conn_id, reason=str(error))
                 return
@@ -298,7 +319,7 @@ class HaService:
                 return
             self._driver.ha_received(conn_id, data)
 
-    async def _write(self, conn_id: int, connection: _Connection, stream: trio.abc.Stream) -> None:
+    async def _write(self, conn_id: int, connection: _Connection, stream: AnyStream) -> None:
         try:
             while True:
                 await connection.wake.wait()
@@ -310,18 +331,24 @@ class HaService:
                     if isinstance(item, bytes):
                         await stream.send_all(item)
                         connection.is_writing = False
+                    elif isinstance(item, _Encrypted):
+                        assert isinstance(stream, TlsStream)
+                        await stream.send_encrypted(item.data)
+                        connection.is_writing = False
+                        if item.is_log:
+                            self._driver.ha_sent(conn_id)
                     elif await self._sent_log(conn_id, item, stream):
                         connection.is_writing = False
                         self._driver.ha_sent(conn_id)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             connection.scope.cancel()
 
-    async def _sent_log(self, conn_id: int, item: _Log, stream: trio.abc.Stream) -> bool:
+    async def _sent_log(self, conn_id: int, item: _Log, stream: AnyStream) -> bool:
         if isinstance(stream, trio.SocketStream):
             return await self._write_log(conn_id, item, stream)
         return await self._write_log_encrypted(conn_id, item, stream)
 
-    async def _write_log_encrypted(self, conn_id: int, item: _Log, stream: trio.abc.Stream) -> bool:
+    async def _write_log_encrypted(self, conn_id: int, item: _Log, stream: TlsStream) -> bool:
         """Write as `_write_log` does, by way of a copy, which is what gets encrypted."""
         data, offset, left = item.header, item.phy_offset, item.size_bytes
         while data or left:

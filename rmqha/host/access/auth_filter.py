@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rmqha.host.access.urgent import hurry
 from rmqha.model.access import address_matches
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.identity import host_of
 from rmqha.model.principal import Accounts, Principal
 from rmqha.wire.auth.accesses import request_refusal
 from rmqha.wire.auth.acl import ACCESS_KEY, authenticate
@@ -54,7 +55,7 @@ class AuthFilter:
         self._service.closed(session)
 
     def received(self, session: Session, commands: list[Command]) -> None:
-        host = _host(session.peer)
+        host = host_of(session.peer)
         allowed = []
         for command in commands:
             if command.code == RequestCode.RMQHA_OPEN_SESSION:
@@ -88,7 +89,7 @@ class AuthFilter:
 
     def is_plausible(self, peer: str, command: Command) -> bool:
         """True if a request of which only the header is here may turn out to be allowed."""
-        access, host = self._accounts.access, _host(peer)
+        access, host = self._accounts.access, host_of(peer)
         return (
             command.ext.get(ACCESS_KEY) in access.accounts
             or access.takes_unsigned(command.code)
@@ -113,6 +114,7 @@ class AuthFilter:
             if principal is None:
                 principal = known[key] = Principal(self._accounts, key, partial(self._denied, session.peer), host)
             command.principal = principal
+            session.serves(key)
             if account.admin:
                 hurry(session, command)
         return reason
@@ -135,7 +137,3 @@ class Audited:
         for command in commands:
             self._audit.request(session.peer, command, "")
         self._service.received(session, commands)
-
-
-def _host(peer: str) -> str:
-    return peer.rpartition(":")[0].strip("[]")

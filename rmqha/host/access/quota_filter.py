@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rmqha.model.code import ResponseCode
+from rmqha.model.identity import host_of
 from rmqha.model.principal import PEER_SERVER
 from rmqha.model.quota import Quotas
 from rmqha.port import Clock
@@ -40,7 +41,7 @@ class QuotaFilter:
             self._service.received(session, commands)
 
     def _admitted(self, session: Session, commands: list[Command]) -> list[Command]:
-        now_ms, host = self._clock.now_ms(), session.peer.rpartition(":")[0].strip("[]")
+        now_ms, host = self._clock.now_ms(), host_of(session.peer)
         admitted = []
         for command in commands:
             principal = command.principal

@@ -28,7 +28,7 @@ from rmqha.host.access.process_security import Security as Security
 from rmqha.host.access.process_security import ServerTls as ServerTls
 from rmqha.host.access.process_security import ambient as ambient
 from rmqha.host.access.shared_secret import secret_file
-from rmqha.host.access.tls_link import TlsLink
+from rmqha.host.access.tls_link import TlsLink, TlsStream
 from rmqha.model.error import UnreachableError, UsageError
 from rmqha.model.identity import PEER as PEER
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from rmqha.model.principal import Accounts
 
 T = TypeVar("T")
+AnyStream = trio.SocketStream | TlsStream
 
 _TLS_RECORD = b"\x16"
 """First byte of a client's hello; a remoting frame begins with the high byte of a length far below that."""
@@ -118,20 +119,12 @@ def _first_certificate(text: str) -> bytes:
 
 
 # --- connections --------------------------------------------------------------------------------------------------
-async def accept(stream: trio.SocketStream, tls: ServerTls | None) -> trio.abc.Stream | None:
+async def accept(stream: trio.SocketStream, tls: ServerTls | None) -> AnyStream | None:
     """The stream to serve, after a handshake if the peer begins one; None if it must be dropped."""
-    if tls is None:
-        return stream
-    with trio.move_on_after(TLS_HANDSHAKE_TIMEOUT_MS / 1000):
-        try:
-            if not await _begins_tls(stream):
-                return None if tls.only else stream
-            secure = trio.SSLStream(stream, tls.context, server_side=True, https_compatible=True)
-            await secure.do_handshake()
-            return secure
-        except (OSError, trio.BrokenResourceError):
-            return None
-    return None
+    is_served, link = await accept_link(stream, tls, TLS_HANDSHAKE_TIMEOUT_MS)
+    if not is_served:
+        return None
+    return stream if link is None else TlsStream(stream, link)
 
 
 async def accept_link(stream: trio.SocketStream, tls: ServerTls | None, timeout_ms: int) -> tuple[bool, TlsLink | None]:
@@ -142,7 +135,7 @@ async def accept_link(stream: trio.SocketStream, tls: ServerTls | None, timeout_
         try:
             if not await _begins_tls(stream):
                 return not tls.only, None
-            link = TlsLink(tls.context)
+            link = TlsLink(tls.context, server_side=True)
             await link.shake_hands(stream)
             return True, link
         except (OSError, trio.BrokenResourceError):
@@ -155,16 +148,16 @@ async def _begins_tls(stream: trio.SocketStream) -> bool:
     return await stream.socket.recv(1, trio.socket.MSG_PEEK) == _TLS_RECORD
 
 
-async def connect(stream: trio.SocketStream, context: ssl.SSLContext | None, address: str) -> trio.abc.Stream:
+async def connect(stream: trio.SocketStream, context: ssl.SSLContext | None, address: str) -> AnyStream:
     """The stream to use towards `address`. Raises UnreachableError; the connection is closed then."""
     if context is None:
         return stream
-    secure = trio.SSLStream(stream, context, server_hostname=None, https_compatible=True)
+    link = TlsLink(context, server_side=False)
     try:
         with trio.fail_after(TLS_HANDSHAKE_TIMEOUT_MS / 1000):
-            await secure.do_handshake()
-    except (trio.BrokenResourceError, trio.TooSlowError) as error:
+            await link.shake_hands(stream)
+    except (OSError, trio.BrokenResourceError, trio.TooSlowError) as error:
         await trio.aclose_forcefully(stream)
-        cause = TimeoutError() if isinstance(error, trio.TooSlowError) else error.__cause__
+        cause = error.__cause__ if isinstance(error, trio.BrokenResourceError) else error
         raise UnreachableError(handshake_trouble(address, cause)) from None
-    return secure
+    return TlsStream(stream, link)

@@ -9,7 +9,7 @@ import socket
 import trio
 
 from rmqha.model.error import UnreachableError, UsageError
-from rmqha.model.identity import is_loopback, join_address, parse_address
+from rmqha.model.identity import host_of, is_loopback, join_address, parse_address
 
 DIAL_TIMEOUT_MS = 3_000
 BACKLOG_COUNT = 1024
@@ -61,7 +61,7 @@ class FarPeer:
         """True if `peer`, "host:port", is the first of them."""
         if self.peer:
             return False
-        host = peer.rpartition(":")[0].strip("[]")
+        host = host_of(peer)
         if host in self._near or host == "unknown":
             return False
         if is_loopback(host) or is_own_address(host) is not False:

@@ -26,11 +26,11 @@ from rmqha.host.net.calls import Calls
 from rmqha.host.net.deadlines import Deadline, Deadlines
 from rmqha.host.net.fair_queue import Place
 from rmqha.host.net.newcomers import FIRST_BYTES, Newcomer, has_known_code
-from rmqha.host.net.poller import SLICE_COUNT as SLICE_COUNT
-from rmqha.host.net.poller import SLICE_S, TOGETHER, Poller
+from rmqha.host.net.poller import SLICE_COUNT, SLICE_S, TOGETHER, Poller
 from rmqha.host.net.slow_readers import NOTED_BYTES
 from rmqha.host.net.statistics import Statistics
 from rmqha.model.error import RemoteProtocolError, UnreachableError
+from rmqha.model.identity import host_of
 from rmqha.port import Pause
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
@@ -82,7 +82,7 @@ class Session:
         self._stream = stream
         self._handle = stream.socket.fileno() if isinstance(stream, trio.SocketStream) else None
         """File descriptor of a socket: reading and writing it directly takes half of what its stream takes."""
-        self._poller, self._newcomer, self._place = poller, newcomer, Place(self._serve)
+        self._poller, self._newcomer, self._place = poller, newcomer, Place(self._serve, host_of(peer))
         self._half_bytes, self._is_all_read = 0, False
         """Bytes of a frame that is not complete, as counted in the statistics; the last read has left nothing in the
         socket."""
@@ -151,6 +151,10 @@ class Session:
         if self._newcomer is not None:
             self._newcomer.came()
             self._newcomer = None
+
+    def serves(self, owner: str) -> None:
+        """Its turns are those of this account."""
+        self._place.owner = owner
 
     def shed(self) -> None:
         """Close: half frames take too much memory, and it holds most."""
@@ -295,7 +299,7 @@ class Session:
                 self._deadlines.remove(self._deadline)
             self._big.end()
             # nothing of it shall wait for the garbage collector: thousands leave together
-            self._deadline, self._place.serve = None, _is_gone
+            self._deadline, self._place.serve = None, lambda: False
             self._calls.give_up()
             with trio.CancelScope(shield=True):
                 await self._last_words()
@@ -761,11 +765,6 @@ class Session:
                     await self._flush()
                 except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
                     self._queue.clear()
-
-
-def _is_gone() -> bool:
-    """Stand for the turns of a session that has ended."""
-    return False
 
 
 class FrameTaker(Protocol):

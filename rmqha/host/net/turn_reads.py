@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 
-from rmqha.host.net.poller import Poller
-from rmqha.host.net.session import SLICE_COUNT, FrameTaker, Session
+from rmqha.host.net.poller import SLICE_COUNT, Poller
+from rmqha.host.net.session import FrameTaker, Session
 
 GATHERED_BYTES = 256 * 1024
 """Bytes of one call at most, but for one that alone is larger: who comes behind goes by himself."""

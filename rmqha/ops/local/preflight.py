@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rmqha.model.error import UsageError
+from rmqha.model.identity import host_of
 from rmqha.ops.local.cluster_file import ClusterSpec, NodeSpec, properties_text
 from rmqha.ops.local.cluster_state import FILE, ClusterState
 
@@ -98,7 +99,7 @@ def _check_identity(spec: ClusterSpec, node: NodeSpec) -> None:
 def check_ports(nodes: Iterable[NodeSpec], source: str, other_ports: str = "") -> None:
     """Raise UsageError for the first port that a node needs and somebody else has."""
     for node in nodes:
-        host = node.address.rpartition(":")[0].strip("[]")
+        host = host_of(node.address)
         for port in node.ports:
             reason = cannot_bind(host, port.number)
             if reason:

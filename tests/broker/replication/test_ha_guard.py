@@ -18,6 +18,7 @@ import trio.testing
 from rmqha.broker.replication.ha_guard import MAGIC, AcceptedConnection, HaGuard
 from rmqha.host.access.audit import AuditLog
 from rmqha.host.access.security import Security, ambient, from_config
+from rmqha.host.access.tls_link import TlsStream
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig, ServerConfig
@@ -236,7 +237,7 @@ async def test_both_ends_prove_the_secret(files: Path, tmp_path: Path, tls: bool
     ours = sharing(tmp_path, **(with_tls(files) if tls else {}))
     async with meeting(guard(ours)) as here:
         stream = await here.dialled(guard(ours))
-        assert isinstance(stream, trio.SSLStream) is tls
+        assert isinstance(stream, TlsStream) is tls
         await trio.testing.wait_all_tasks_blocked()
         assert here.welcomes[0].claim == CLAIM and not here.welcomes[0].refused
         await trio.aclose_forcefully(stream)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import struct
 from typing import cast
 
 import pytest
 import trio
 import trio.testing
+import trustme
 
+from rmqha.broker.replication.ha_guard import HaGuard
 from rmqha.broker.replication.ha_service import AT_ONCE_BYTES, HaService
 from rmqha.broker.replication.replica_driver import ReplicaDriver
+from rmqha.host.access.security import Security, ServerTls
+from rmqha.host.access.tls_link import TlsStream
+from rmqha.host.net import network
 from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.statistics import Statistics
 from rmqha.model.error import BrokenInvariantError
@@ -82,7 +88,7 @@ async def test_a_connection_closed_before_its_dial_began_is_only_forgotten() -> 
         await item.aclose()
 
 
-async def held_open(stream: trio.SocketStream) -> None:
+async def held_open(stream: trio.SocketStream | TlsStream) -> None:
     """Close it when the nursery ends."""
     async with stream:
         await trio.sleep_forever()
@@ -90,11 +96,23 @@ async def held_open(stream: trio.SocketStream) -> None:
 
 async def connected(nursery: trio.Nursery, driver: Driver) -> tuple[HaService, trio.SocketStream]:
     """A service that has accepted a slave as connection 1, and the slave's end."""
-    service = HaService(cast(ReplicaDriver, driver), SilentTracer(), nursery)
+    service, slave = await met(nursery, driver, None)
+    assert isinstance(slave, trio.SocketStream)
+    return service, slave
+
+
+async def met(
+    nursery: trio.Nursery, driver: Driver, keys: Security | None
+) -> tuple[HaService, trio.SocketStream | TlsStream]:
+    """The same, by TLS if there are keys."""
+    guard = None if keys is None else HaGuard("enforcing", keys)
+    service = HaService(cast(ReplicaDriver, driver), SilentTracer(), nursery, guard)
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    slave = await trio.open_tcp_stream("127.0.0.1", listeners[0].socket.getsockname()[1])
+    address = f"127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+    plain = await network.dial(address, 1000)
     nursery.start_soon(service.accept, await listeners[0].accept())
     await listeners[0].aclose()
+    slave = plain if guard is None else await guard.dial(plain, address)
     await slave.send_all(SlaveHandshake(BrokerId(2)).encode())
     with trio.fail_after(HANG_S):
         while ("accepted", 1) not in driver.told:
@@ -102,15 +120,35 @@ async def connected(nursery: trio.Nursery, driver: Driver) -> tuple[HaService, t
     return service, slave
 
 
+def read_now(slave: trio.SocketStream | TlsStream) -> bytes:
+    """All that has come, without giving another task a turn. Raises BlockingIOError."""
+    data = os.read(slave.socket.fileno(), 1 << 20)
+    return slave.link.decrypt(data) if isinstance(slave, TlsStream) else data
+
+
+@pytest.fixture(params=["plain", "TLS"])
+def keys(request: pytest.FixtureRequest) -> Security | None:
+    return None if request.param == "plain" else tls_keys()
+
+
+def tls_keys() -> Security:
+    authority = trustme.CA()
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    authority.issue_cert("127.0.0.1").configure_cert(server)
+    authority.configure_trust(client)
+    client.check_hostname = False
+    return Security(ServerTls(server, only=True, certificate_digest=b""), client)
+
+
 HEADER = b"H" * 36
 LOG_BYTES = 16 * 1024 * 1024
 """More than the kernel takes at once."""
 
 
-async def test_a_transfer_is_sent_whole_and_answered() -> None:
+async def test_a_transfer_is_sent_whole_and_answered(keys: Security | None) -> None:
     driver = Driver(Bytes(LOG_BYTES))
     async with trio.open_nursery() as nursery:
-        service, slave = await connected(nursery, driver)
+        service, slave = await met(nursery, driver, keys)
         nursery.start_soon(held_open, slave)
         service.send_log(1, HEADER, PhyOffset(100), LOG_BYTES - 100)
         service.send(1, b"next")
@@ -148,10 +186,10 @@ async def test_bytes_that_are_cut_while_the_kernel_takes_them_are_not_sent() -> 
             nursery.cancel_scope.cancel()
 
 
-async def test_a_transfer_whose_bytes_were_removed_ends_the_connection() -> None:
+async def test_a_transfer_whose_bytes_were_removed_ends_the_connection(keys: Security | None) -> None:
     driver = Driver(Bytes(LOG_BYTES))
     async with trio.open_nursery() as nursery:
-        service, slave = await connected(nursery, driver)
+        service, slave = await met(nursery, driver, keys)
         nursery.start_soon(held_open, slave)
         service.send_log(1, HEADER, PhyOffset(0), LOG_BYTES)
         await slave.receive_some(1 << 20)
@@ -165,14 +203,14 @@ async def test_a_transfer_whose_bytes_were_removed_ends_the_connection() -> None
         nursery.cancel_scope.cancel()
 
 
-async def test_an_ack_leaves_at_once_and_what_the_kernel_does_not_take_follows_in_order() -> None:
+async def test_an_ack_leaves_at_once_and_what_the_kernel_does_not_take_follows_in_order(keys: Security | None) -> None:
     driver = Driver()
     async with trio.open_nursery() as nursery:
-        service, slave = await connected(nursery, driver)
+        service, slave = await met(nursery, driver, keys)
         nursery.start_soon(held_open, slave)
         await trio.testing.wait_all_tasks_blocked()
         service.send(1, b"ack")
-        assert os.read(slave.socket.fileno(), 10) == b"ack", "no other task has run"
+        assert read_now(slave) == b"ack", "no other task has run"
         much = b"".join(number.to_bytes(4, "big") for number in range(LOG_BYTES // 4))
         service.send(1, much)
         service.send(1, b"end")
@@ -184,22 +222,38 @@ async def test_an_ack_leaves_at_once_and_what_the_kernel_does_not_take_follows_i
         nursery.cancel_scope.cancel()
 
 
-async def test_the_newest_bytes_of_the_log_leave_at_once_and_in_order() -> None:
+async def test_records_of_tls_that_have_gathered_are_one_read() -> None:
+    """A slave that is busy is told of all at once: each read costs a turn of the event loop."""
+    driver = Driver()
+    async with trio.open_nursery() as nursery:
+        _, slave = await met(nursery, driver, tls_keys())
+        assert isinstance(slave, TlsStream)
+        nursery.start_soon(held_open, slave)
+        await trio.testing.wait_all_tasks_blocked()
+        driver.told.clear()
+        for _ in range(100):
+            os.write(slave.socket.fileno(), slave.link.encrypt(b"ack"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert 1 <= len(driver.told) <= 3, "of 4 KiB each"
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_newest_bytes_of_the_log_leave_at_once_and_in_order(keys: Security | None) -> None:
     """No writer is woken for them; what the kernel does not take follows, and so does what comes behind it."""
     piece_bytes = AT_ONCE_BYTES - 100
     driver = Driver(Bytes(LOG_BYTES))
     driver.store.content[-piece_bytes:] = os.urandom(piece_bytes)
     piece = bytes(driver.store.content[-piece_bytes:])
     async with trio.open_nursery() as nursery:
-        service, slave = await connected(nursery, driver)
+        service, slave = await met(nursery, driver, keys)
         nursery.start_soon(held_open, slave)
         await trio.testing.wait_all_tasks_blocked()
         service.send_log(1, HEADER, PhyOffset(LOG_BYTES - 100), 100)
-        assert os.read(slave.socket.fileno(), 1000) == HEADER + piece[-100:], "no other task has run"
+        assert read_now(slave) == HEADER + piece[-100:], "no other task has run"
         assert driver.told[-1] == ("sent", 1)
         service.send_log(1, HEADER, PhyOffset(0), 100)
         with pytest.raises(BlockingIOError):
-            os.read(slave.socket.fileno(), 1000)  # what is a copy waits for its turn
+            read_now(slave)  # what is a copy waits for its turn
         count = 0
         await trio.testing.wait_all_tasks_blocked()
         while driver.told[-1] == ("sent", 1):

@@ -53,6 +53,9 @@ class FakeSession:
     def known(self) -> None:
         self.is_known = True
 
+    def serves(self, owner: str) -> None:
+        self.owner = owner
+
 
 @pytest.mark.parametrize(
     ("code", "admin", "urgent"),

@@ -91,16 +91,16 @@ def test_nobody_is_left_out_however_many_ask_for_little() -> None:
 
 def test_what_a_slice_takes_counts_by_doublings() -> None:
     place = Place(lambda: True)
-    assert place.length == (int(NEW_COST_US) // GRAIN_US).bit_length()
+    assert place.length() == (int(NEW_COST_US) // GRAIN_US).bit_length()
     for _ in range(100):
         place.charge(2000)
-    assert 2000 / 2**place.length < GRAIN_US <= 2000 / 2 ** (place.length - 1)
-    long = place.length
+    assert 2000 / 2 ** place.length() < GRAIN_US <= 2000 / 2 ** (place.length() - 1)
+    long = place.length()
     place.charge(100)
-    assert long - 1 <= place.length <= long, "one short slice makes nobody short"
+    assert long - 1 <= place.length() <= long, "one short slice makes nobody short"
     for _ in range(100):
         place.charge(50)
-    assert place.length == 0
+    assert place.length() == 0
 
 
 @pytest.mark.parametrize("cost_us", [500, 2000, 20_000])
@@ -187,4 +187,39 @@ def test_who_is_drained_by_costly_requests_is_no_better_than_others() -> None:
     costly.is_drained = True
     costly.charge(50_000)
     cheap.charge(SLICE_S * 1e6)
-    assert costly.length > cheap.length
+    assert costly.length() > cheap.length()
+
+
+def test_a_hundred_connections_of_one_do_not_stand_before_the_only_one_of_another() -> None:
+    """Its slices are as long as theirs: what it has been asked for has gathered while it waited."""
+    server = Server()
+    for place in server.places(100, waiting=False):
+        place.owner = "guest"
+        server.queue.join(place)
+    (honest,) = server.places(1, waiting=False)
+    honest.owner = "honest"
+    for _ in range(300):
+        server.serve(lambda place: SLICE_S)
+    waits_s = list[float]()
+    while len(waits_s) < 100:
+        if not honest.is_waiting:
+            came_at_s = server.now_s
+            server.queue.join(honest)
+        if server.serve(lambda place: SLICE_S, lambda place: place is not honest) is honest:
+            waits_s.append(server.now_s - came_at_s)
+    assert max(waits_s) <= 3 * SLICE_S
+
+
+def test_those_who_have_gone_count_for_nobody() -> None:
+    queue = FairQueue()
+    gone, mine, other = Place(lambda: True, "a"), Place(lambda: True, "a"), Place(lambda: True, "b")
+    for _ in range(100):
+        queue.join(gone)
+        gone.is_waiting = False  # its socket was closed
+    queue.join(mine)
+    assert queue.oldest() is mine and queue.oldest() is None
+    for place in (mine, other):
+        place.charge(8 * GRAIN_US)
+    queue.join(other)
+    queue.join(mine)
+    assert queue.least() is mine, "each has half of it, but the first came to an empty queue"

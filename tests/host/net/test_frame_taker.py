@@ -21,8 +21,9 @@ from rmqha.host.access.peer_filter import PeerRules
 from rmqha.host.access.security import Security
 from rmqha.host.net import poller
 from rmqha.host.net.boundary import Boundary
+from rmqha.host.net.poller import SLICE_COUNT
 from rmqha.host.net.remoting import serve
-from rmqha.host.net.session import SLICE_COUNT, Session
+from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
 from rmqha.model.code import RequestCode
 from rmqha.model.quota import Limit, QuotaLimits, Quotas

@@ -10,7 +10,7 @@ from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
 
 from rmqha.host.net import remoting
 from rmqha.host.net import session as session_module
-from rmqha.host.net.poller import POPS_TOGETHER
+from rmqha.host.net.poller import POPS_TOGETHER, SLICE_COUNT
 from rmqha.host.net.remoting import RemotingClient, serve
 from rmqha.host.net.slow_readers import SlowReaders
 from rmqha.host.net.statistics import Statistics
@@ -249,18 +249,18 @@ async def _exchange(service: Recorder, codes: list[int]) -> tuple[list[Command],
 
 async def test_sends_of_one_read_are_handled_together_and_answered_by_one_write() -> None:
     service = Recorder()
-    replies, writes, statistics = await _exchange(service, [SEND] * session_module.SLICE_COUNT)
-    assert [reply.opaque for reply in replies] == list(range(session_module.SLICE_COUNT))
-    assert [len(batch) for batch in service.batches] == [session_module.SLICE_COUNT]
+    replies, writes, statistics = await _exchange(service, [SEND] * SLICE_COUNT)
+    assert [reply.opaque for reply in replies] == list(range(SLICE_COUNT))
+    assert [len(batch) for batch in service.batches] == [SLICE_COUNT]
     assert len(writes) == 1
-    assert (statistics.sent_count, statistics.sent_bytes) == (session_module.SLICE_COUNT, writes[0])
+    assert (statistics.sent_count, statistics.sent_bytes) == (SLICE_COUNT, writes[0])
 
 
 async def test_a_slice_is_bounded_in_number() -> None:
     service = Recorder()
-    replies, writes, _ = await _exchange(service, [SEND] * (2 * session_module.SLICE_COUNT + 10))
-    assert [reply.opaque for reply in replies] == list(range(2 * session_module.SLICE_COUNT + 10))
-    assert [len(batch) for batch in service.batches] == [session_module.SLICE_COUNT] * 2 + [10]
+    replies, writes, _ = await _exchange(service, [SEND] * (2 * SLICE_COUNT + 10))
+    assert [reply.opaque for reply in replies] == list(range(2 * SLICE_COUNT + 10))
+    assert [len(batch) for batch in service.batches] == [SLICE_COUNT] * 2 + [10]
     assert len(writes) == 3
 
 
