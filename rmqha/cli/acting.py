@@ -15,7 +15,7 @@ import click
 from rmqha.cli import contexts
 from rmqha.cli.options import (
     DEFAULT_NAMESRV,
-    controllers_parameter,
+    controllers_parameters,
     elsewhere,
     find_cluster,
     namesrv_parameter,
@@ -93,20 +93,21 @@ def acting_namesrv_option(acts: Acts = _always) -> Callable[[F], F]:
 
 
 def acting_controllers_option(command: F) -> F:
-    """`--controller HOST:PORT` of a command that changes what controllers keep: it gets `controllers: list[str]`,
-    resolved, and `state: ClusterState | None`, the cluster of this machine that they belong to."""
+    """`--controller HOST:PORT`, `--namesrv HOST:PORT` of a command that changes what controllers keep: it gets
+    `controllers: list[str]`, resolved, and `state: ClusterState | None`, the cluster of this machine that they belong
+    to."""
 
     @wraps(command)
-    def found(*args: Any, controllers: str | None, **others: Any) -> Any:
-        if controllers is not None or contexts.elsewhere() is not None:
-            resolved, state = resolve_controllers(controllers), None
-            _announce_servers("controllers", ";".join(resolved), is_given=controllers is not None)
+    def found(*args: Any, controllers: str | None, namesrv: str | None, **others: Any) -> Any:
+        if controllers is not None or namesrv is not None or contexts.elsewhere() is not None:
+            resolved, state = resolve_controllers(controllers, namesrv), None
+            _announce_servers("controllers", ";".join(resolved), is_given=bool(controllers or namesrv))
         else:
             state = acting_cluster(None, "--controller")
             resolved = state.controller_addresses
         return command(*args, controllers=resolved, state=state, **others)
 
-    return cast(F, controllers_parameter(found))
+    return cast(F, controllers_parameters(found))
 
 
 # --- the cluster ------------------------------------------------------------------------------------------------------

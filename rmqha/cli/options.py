@@ -61,13 +61,13 @@ def namesrv_parameter(command: Any, callback: Callback | None = None) -> Any:
     )(command)
 
 
-def resolve_controllers(given: str | None) -> list[str]:
-    """The controllers to ask: as given, joined by ";", else those of the cluster directory. Raises UsageError if there
-    are none, or for text that is no address list."""
+def resolve_controllers(given: str | None, namesrv: str | None = None) -> list[str]:
+    """The controllers to ask: as given, joined by ";", else those of the cluster that `namesrv` leads to, else those of
+    the cluster directory. Raises UsageError if there are none, or for text that is no address list."""
     if given is None:
-        context = contexts.elsewhere()
+        context = elsewhere(namesrv, None, None)
         if context is None or not context.controller:
-            return find_cluster(None, None, None).controller_addresses
+            return find_cluster(namesrv, None, None).controller_addresses
         given = context.controller
     for address in given.split(";"):
         try:
@@ -77,31 +77,36 @@ def resolve_controllers(given: str | None) -> list[str]:
     return given.split(";")
 
 
-def _controllers(context: click.Context, parameter: click.Parameter, value: str | None) -> list[str]:
-    return resolve_controllers(value)
-
-
 def controllers_option(command: F) -> F:
-    """`--controller HOST:PORT`: the command gets `controllers: list[str]`, resolved."""
-    return cast(F, controllers_parameter(command, _controllers))
+    """`--controller HOST:PORT`, `--namesrv HOST:PORT`: the command gets `controllers: list[str]`, resolved."""
+
+    @wraps(command)
+    def found(*args: Any, controllers: str | None, namesrv: str | None, **others: Any) -> Any:
+        return command(*args, controllers=resolve_controllers(controllers, namesrv), **others)
+
+    return cast(F, controllers_parameters(found))
 
 
-def controllers_parameter(command: Any, callback: Callback | None = None) -> Any:
-    """`--controller HOST:PORT` as it is given, or as the callback makes it, in the parameter `controllers`."""
-    return click.option(
+def controllers_parameters(command: Any) -> Any:
+    """`--controller HOST:PORT` and `--namesrv HOST:PORT` as they are given, in the parameters `controllers` and
+    `namesrv`."""
+    made = click.option(
         "--controller",
         "controllers",
         metavar="HOST:PORT",
-        callback=callback,
         help="Controllers, joined by ';'; default: those of the cluster directory.",
     )(command)
+    text = "Name servers of a cluster elsewhere, whose controllers are asked; default: $RMQHA_NAMESRV."
+    return click.option("--namesrv", metavar="HOST:PORT", help=text)(made)
 
 
 def refuse_static_group(group: str) -> None:
-    """UsageError for a static group of the cluster here, unless `--controller` names another place to ask."""
+    """UsageError for a static group of the cluster here, unless `--controller` or `--namesrv` names another place to
+    ask."""
     from rmqha.ops.local.cluster_state import ClusterState
 
-    given = click.get_current_context().get_parameter_source("controllers") is ParameterSource.COMMANDLINE
+    source = click.get_current_context().get_parameter_source
+    given = ParameterSource.COMMANDLINE in (source("controllers"), source("namesrv"))
     state = None if given else ClusterState.find(None)
     if state is not None:
         state.refuse_static(group)
@@ -151,13 +156,17 @@ def cluster_or_none_options(command: F) -> F:
 
     @wraps(command)
     def found(*args: Any, namesrv: str | None, controller: str | None, directory: Path | None, **others: Any) -> Any:
-        from rmqha.ops.local.cluster_state import ClusterState
-
-        is_elsewhere = namesrv or controller or (directory is None and contexts.elsewhere() is not None)
-        state = find_cluster(namesrv, controller, directory) if is_elsewhere else ClusterState.find(directory)
-        return command(*args, state=state, **others)
+        return command(*args, state=cluster_or_none(namesrv, controller, directory), **others)
 
     return cast(F, place_options(found))
+
+
+def cluster_or_none(namesrv: str | None, controller: str | None, directory: Path | None) -> ClusterState | None:
+    """The cluster to ask as of `find_cluster`, None where none is known."""
+    from rmqha.ops.local.cluster_state import ClusterState
+
+    is_elsewhere = namesrv or controller or (directory is None and contexts.elsewhere() is not None)
+    return find_cluster(namesrv, controller, directory) if is_elsewhere else ClusterState.find(directory)
 
 
 def place_options(command: Any) -> Any:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 
 from rmqha.cli.admin.describe_topic import topic_command
 from rmqha.cli.main import nearest
-from rmqha.cli.options import echo_json, namesrv_option, output_option
+from rmqha.cli.options import (
+    cluster_or_none,
+    complete_node,
+    echo_json,
+    namesrv_option,
+    output_option,
+    place_options,
+)
 from rmqha.cli.render import Text, console, table
 from rmqha.host.asking.shell import Caller, ask_by, open_client
 from rmqha.model.error import UnreachableError, UsageError
@@ -26,7 +34,6 @@ from rmqha.ops.group_view import (
     promise_of,
 )
 from rmqha.ops.guarantee import conditions
-from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.ops.snapshot import NodeReport
 
 REPLICA_COLUMNS = [
@@ -214,14 +221,15 @@ def cluster_command(name: str | None, namesrv: str, output: str) -> None:
 
 
 @describe.command("broker", epilog="Example: rmqha describe broker broker-a-1")
-@click.argument("name", metavar="BROKER")
+@click.argument("name", metavar="BROKER", shell_complete=complete_node)
+@place_options
 @output_option
-def broker_command(name: str, output: str) -> None:
-    """Tell what BROKER is, a node of the local cluster or HOST:PORT: its role, its log, its keys with their source.
+def broker_command(name: str, namesrv: str | None, controller: str | None, directory: Path | None, output: str) -> None:
+    """Tell what BROKER is, a node of the cluster or HOST:PORT: its role, its log, its keys with their source.
 
     Exit code: 0 it is well, 1 something is not, 2 nobody to ask.
     """
-    view = ask_by(_ask_one, _address_of(name))
+    view = ask_by(_ask_one, _address_of(name, namesrv, controller, directory))
     if view.error:
         raise UnreachableError(view.error)
     keys, found = promise_of(view)
@@ -249,15 +257,13 @@ async def _ask_one(address: str) -> NodeReport:
         return await look_at_broker(client, address)
 
 
-def _address_of(name: str) -> str:
+def _address_of(name: str, namesrv: str | None, controller: str | None, directory: Path | None) -> str:
     try:
         parse_address(name)
     except ValueError:
-        state = ClusterState.find(None)
+        state = cluster_or_none(namesrv, controller, directory)
         if state is None:
-            raise UsageError(
-                f"{name} is no HOST:PORT, and no local cluster is known here that has such a node"
-            ) from None
+            raise UsageError(f"{name} is no HOST:PORT, and no cluster is known here that has such a node") from None
         node = state.node(name)
         if not node.is_broker:
             raise UsageError(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmqha import __version__
-from rmqha.cli.options import directory_option, echo_json, output_option
+from rmqha.cli import contexts
+from rmqha.cli.options import directory_option, echo_json, output_option, resolve_namesrv
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.local.cluster_state import ClusterState
 
@@ -43,7 +44,8 @@ def bundle(
     timeout: float,
     output: str,
 ) -> None:
-    """Write what support needs of the local cluster, or of the one behind --namesrv, into one archive.
+    """Write what support needs of the cluster into one archive: of the local one, or the one behind --namesrv,
+    $RMQHA_NAMESRV or the context in use.
 
     Configurations, versions, status, describe, explain, history, epochs, the ends of logs, identity, epoch and
     checkpoint files, the doctor's findings. No messages, no accounts, no keys: what is called like a secret, and what
@@ -56,12 +58,16 @@ def bundle(
         raise UsageError(f"{out} is there already; name another --out")
     if not out.absolute().parent.is_dir():
         raise UsageError(f"{out.absolute().parent} is no directory; name another --out")
-    state = ClusterState.find(directory) if directory is None else ClusterState.require(directory)
+    used = contexts.elsewhere() if directory is None and namesrv is None else None
+    if used is not None:
+        state, namesrv = None, resolve_namesrv(None)
+    else:
+        state = ClusterState.find(directory) if directory is None else ClusterState.require(directory)
     if state is None and namesrv is None:
         raise UsageError("no cluster is known here; name its --directory, or its --namesrv")
     click.echo(f"collecting what {namesrv if state is None else state.name} tells and keeps", err=True)
     configs = [state.config_path(name) for name in state.nodes] if state else []
-    security = context.find_root().params.get("security_file")
+    security = context.find_root().params.get("security_file") or (used.security if used is not None else "")
     if security:
         configs.append(Path(security))
     if state is not None:

@@ -11,6 +11,7 @@ import click
 
 from rmqha.cli.acting import acting_or_none_options
 from rmqha.cli.options import (
+    cluster_or_none,
     cluster_or_none_options,
     complete_node,
     complete_node_or_group,
@@ -19,7 +20,7 @@ from rmqha.cli.options import (
 )
 from rmqha.cli.render import Text, console, table
 from rmqha.cli.settings.node import Key, Server, change, find_key, key_table, plan_changes, read_servers
-from rmqha.host.asking.shell import Caller, ask_by, open_client
+from rmqha.host.asking.shell import Caller, ask_by, open_client, within
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.local.cluster_state import ClusterState
 
@@ -46,6 +47,8 @@ OF_ONE_NODE = frozenset(
 )
 """Keys that differ between any two nodes."""
 
+COMPLETION_LIMIT_S = 0.5
+
 node_argument = click.argument("node", metavar="NODE|HOST:PORT", shell_complete=complete_node)
 
 
@@ -59,6 +62,34 @@ def timeout_option(command: F) -> F:
 @click.group("config")
 def config() -> None:
     """The keys of running nodes: brokers, controllers and name servers, ours and Apache RocketMQ's."""
+
+
+def complete_key(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the keys of the node that stands before them; for a change those that apply at once, with "=" behind.
+    None if it does not tell them soon."""
+    try:
+        state = cluster_or_none(*map(context.params.get, ("namesrv", "controller", "directory")))
+        target = context.params.get("node") or context.params.get("target")
+        names = [target]
+        if state is not None and target in state.groups:
+            names = [node.name for node in state.brokers if node.group == target and node.alive]
+        servers = ask_by(_read_soon, names[:1], state)
+    except RmqhaError:
+        return []  # the command itself says why
+    keys = [key for server in servers for key in key_table(server)]
+    if parameter.name == "changes":
+        found = [f"{key.key}=" for key in keys if key.is_live is not False]
+    else:
+        found = [key.key for key in keys]
+    return [name for name in dict.fromkeys(found) if name.startswith(incomplete)]
+
+
+async def _read_soon(names: list[str], state: ClusterState | None) -> list[Server]:
+    with within(COMPLETION_LIMIT_S):
+        async with open_client() as client:
+            told = [await read_servers(client, name, state, round(COMPLETION_LIMIT_S * 1000)) for name in names]
+        return [server for servers in told for server in servers]
+    return []
 
 
 async def _read(names: list[str], state: ClusterState | None, timeout_s: float) -> list[list[Server]]:
@@ -118,7 +149,7 @@ def _facts(key: Key) -> str:
 
 @config.command(epilog="Example: rmqha config get broker-a-1 slaveReadEnable")
 @node_argument
-@click.argument("keys", nargs=-1, required=True, metavar="KEY…")
+@click.argument("keys", nargs=-1, required=True, metavar="KEY…", shell_complete=complete_key)
 @cluster_or_none_options
 @timeout_option
 @output_option
@@ -173,7 +204,7 @@ def _flat(servers: list[Server]) -> dict[str, str]:
 # --- change -----------------------------------------------------------------------------------------------------------
 @config.command("set", epilog="Example: rmqha config set broker-a flushIntervalCommitLog=200")
 @click.argument("target", metavar="NODE|GROUP|HOST:PORT", shell_complete=complete_node_or_group)
-@click.argument("changes", nargs=-1, required=True, metavar="KEY=VALUE…")
+@click.argument("changes", nargs=-1, required=True, metavar="KEY=VALUE…", shell_complete=complete_key)
 @acting_or_none_options(lambda given: ":" not in given["target"])
 @timeout_option
 @output_option

@@ -212,11 +212,13 @@ async def test_live_nodes_are_asked_and_silent_ones_told(tmp_path: Path) -> None
 def test_a_name_server_without_a_broker_gives_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When all brokers are gone a bundle is wanted most; it once was a traceback."""
     monkeypatch.setattr(collection, "_commands", lambda *a: {})
-    out = tmp_path / "b.tar.gz"
     with hostile("says something else") as address:
-        done = run("--namesrv", address, "--out", str(out), "--timeout", "1")
-    assert done.exit_code == 0, done.output
-    assert any("127.0.0.1" in name for name in opened(out)[1])
+        for out, given in ((tmp_path / "a.gz", ["--namesrv", address]), (tmp_path / "b.gz", [])):
+            if not given:
+                monkeypatch.setenv("RMQHA_NAMESRV", address)
+            done = run(*given, "--out", str(out), "--timeout", "1")
+            assert done.exit_code == 0, done.output
+            assert any("127.0.0.1" in name for name in opened(out)[1])
 
 
 def test_a_store_that_may_not_be_looked_at(state: ClusterState, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any
 
 import pytest
 import trio
+from click.shell_completion import ShellComplete
 
 from controller.config import ControllerConfig
 from nameserver.config import NamesrvConfig
 from nameserver.server import run_name_server
+from rmqha.cli.main import cli
 from rmqha.cli.settings.command import _set, properties_lines
 from rmqha.cli.settings.node import ConfigCodes, Server, find_key, key_table, plan_changes
 from rmqha.host.tracer import HostTracer
@@ -21,6 +24,8 @@ from rmqha.model.code import RequestCode as Code
 from rmqha.model.config.base import parse_properties
 from rmqha.model.config.servers import BrokerConfig, Config
 from rmqha.model.error import RmqhaError, UsageError
+from rmqha.ops.local.cluster_state import DIRECTORY_VARIABLE
+from rmqha.ops.local.supervisor import start_stamp
 from rmqha.wire.command import Command
 from rmqha.wire.config_answer import config_body, config_ext, parse_keys
 from tests.client.test_admin import peers
@@ -115,6 +120,32 @@ async def test_a_key_of_many_nodes_is_changed_at_all_or_at_none(tmp_path: Path) 
             await _set([one, "127.0.0.1:9"], {"orderMessageEnable": "false"}, None, 3.0)
         (again,) = (await _set([one], {"orderMessageEnable": "true"}, None, 3.0)).values()
         assert again[0]["before"] == "true"
+
+
+async def test_keys_are_completed_by_asking_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By address, by name, and by group, whose dead replicas are passed over."""
+
+    async def offered(*words: str) -> set[str]:
+        complete = ShellComplete(cli, {}, "rmqha", "_RMQHA_COMPLETE")
+        found = await trio.to_thread.run_sync(complete.get_completions, ["config", *words[:-1]], words[-1])
+        return {item.value for item in found}
+
+    async with peers(1) as (broker,):
+        broker.replies[Code.GET_BROKER_CONFIG] = (0, config_ext(CP, ()), config_body(CP.to_properties()))
+        place = {"address": broker.address, "kind": "broker", "group": "broker-a"}
+        nodes = [
+            {"name": "broker-a-1", **place, "pid": 0},
+            {"name": "broker-a-2", **place, "pid": os.getpid(), "process_start": start_stamp(os.getpid())},
+        ]
+        document = {"version": 1, "name": "c", "haMode": "cp", "clusterFile": "c.toml", "nodes": nodes}
+        (tmp_path / "cluster.json").write_text(json.dumps(document))
+        monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+        for node in (broker.address, "broker-a-2"):
+            assert await offered("get", node, "listen") == {"listenAddress", "listenPort"}
+            assert await offered("get", node, "listenPort", "flushIntervalC") == {"flushIntervalCommitLog"}
+        assert await offered("set", "broker-a", "flushIntervalC") == {"flushIntervalCommitLog="}
+        assert await offered("set", "broker-a", "listenP") == set(), "a key that needs a restart is not changed so"
+        assert await offered("get", "127.0.0.1:9", "") == await offered("get", "nobody", "") == set()
 
 
 async def test_apaches_broker_and_ours_are_compared() -> None:

@@ -184,8 +184,12 @@ def test_a_replica_that_its_machine_has_started_joins_from_anywhere(tmp_path: Pa
             assert joined.returncode == 0, joined.stderr
             told = json.loads(joined.stdout)
             assert (told["node"], told["totalReplicas"], told["pid"]) == ("broker-a-3", 3, None)
-            view = json.loads(cluster.rmqha("explain", "broker-a", "-o", "json").stdout)
+            view = json.loads(cluster.rmqha("explain", "broker-a", *elsewhere, "-o", "json").stdout)
             assert [item["inSyncStateSet"] for item in view["replicas"]] == [True] * 3
+            told = json.loads(cluster.rmqha("describe", "broker", "broker-a-3", *elsewhere, "-o", "json").stdout)
+            assert (told["broker"], told["address"]) == ("broker-a-3", f"127.0.0.1:{port}")
+            shown = cluster.rmqha("quorum", "show", *elsewhere)
+            assert (shown.returncode, "leader" in shown.stdout) == (0, True), shown.stderr
     finally:
         cluster.down()
 
