@@ -9,13 +9,8 @@ from dataclasses import fields
 from typing import Any
 
 from controller.state.event import Cause
-from rmqha.wire.state.controller_state import (
-    ExplainedElection,
-    ExplainedGroup,
-    ExplainedReplica,
-    GroupState,
-    RegisteredReplica,
-)
+from rmqha.wire.state.controller_state import GroupState, RegisteredReplica
+from rmqha.wire.state.explained_state import ExplainedElection, ExplainedGroup, ExplainedReplica
 from rmqha.wire.state.json_record import JsonRecord
 
 CAUSES = {

@@ -23,7 +23,8 @@ from rmqha.ops.health.agreement import Agreement, View
 from rmqha.ops.health.findings import judge
 from rmqha.ops.snapshot import ApacheEpochs, ClusterSnapshot, NodeReport, ServerKind
 from rmqha.ops.wait_explanation import view_of
-from rmqha.wire.state.controller_state import ExplainedElection, ExplainedGroup, GroupState, RegisteredReplica
+from rmqha.wire.state.controller_state import GroupState, RegisteredReplica
+from rmqha.wire.state.explained_state import ExplainedElection, ExplainedGroup
 from rmqha.wire.state.replica_state import SlaveState
 
 VERSION = 1

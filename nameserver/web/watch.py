@@ -25,7 +25,7 @@ from rmqha.ops.survey import BootstrapAddresses, Survey
 from rmqha.port import Clock, Tracer
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
-from rmqha.wire.state.controller_state import ExplainedGroup
+from rmqha.wire.state.explained_state import ExplainedGroup
 from rmqha.wire.state.replica_state import ReplicaState
 
 PERIOD_S = 1.0

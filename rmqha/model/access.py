@@ -15,6 +15,7 @@ from typing import Any
 
 from rmqha.model.config.delay_level import SCHEDULE_TOPIC
 from rmqha.model.error import ConfigError
+from rmqha.model.identity import Credentials
 from rmqha.model.message import (
     CHECK_MAX_TOPIC,
     DLQ_PREFIX,
@@ -66,14 +67,6 @@ class Needs:
     admin: bool = False
     topics: tuple[tuple[str, Permission], ...] = ()
     groups: tuple[tuple[str, Permission], ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Credentials:
-    """The keys that a client signs with. The secret key never leaves the process."""
-
-    access_key: str
-    secret_key: str = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,10 @@
-"""Identity of a replica: names, id, addresses. An address is an attribute, never the identity."""
+"""Identity of a replica: names, id, addresses, of which an address is an attribute, never the identity; and that of who
+asks: an account's keys."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from ipaddress import ip_address
 
@@ -23,6 +24,14 @@ class Identity:
     cluster_name: str
     broker_name: str
     broker_id: BrokerId
+
+
+@dataclass(frozen=True, kw_only=True)
+class Credentials:
+    """The keys that a client signs with. The secret key never leaves the process."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
 
 
 class Role(IntEnum):

@@ -28,7 +28,7 @@ class ServerKind(Enum):
     BROKER = "broker"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SecurityFile(JsonRecord):
     """A file of certificates, accounts or credentials that a process reads. `problem`: why it is not in force, ""
     if it is; `expires_in_ms`: None if nothing in it ends."""
@@ -39,14 +39,14 @@ class SecurityFile(JsonRecord):
     expires_in_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SyncedReplica(JsonRecord):
     """A member of the SyncStateSet, as Apache's controller tells it."""
 
     broker_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ApacheGroup(JsonRecord):
     """A group as Apache's leading controller tells it (request 1006)."""
 
@@ -56,7 +56,7 @@ class ApacheGroup(JsonRecord):
     in_sync_replicas: tuple[SyncedReplica, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ApacheEpoch(JsonRecord):
     """An epoch of Apache's broker and the offset where it begins."""
 
@@ -64,7 +64,7 @@ class ApacheEpoch(JsonRecord):
     start_offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ApacheEpochs(JsonRecord):
     """The history of one of Apache's brokers (request 1007)."""
 
@@ -72,7 +72,7 @@ class ApacheEpochs(JsonRecord):
     max_offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class NodeReport(JsonRecord):
     """Answers of one server. `error` is one sentence if it says nothing; what it says is then empty."""
 
@@ -163,7 +163,7 @@ class NodeReport(JsonRecord):
         return replace(self, routes=own, controller=replace(self.controller, groups=told))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ClusterSnapshot(JsonRecord):
     """The reports of all servers that were asked, by kind, name and address."""
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rmqha.model.access import Credentials
-from rmqha.wire.auth.acl import sign
+from rmqha.model.identity import Credentials
+from rmqha.wire.auth.signature import sign
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
 

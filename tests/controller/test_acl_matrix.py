@@ -11,9 +11,9 @@ from rmqha.host.access.accounts import AccessFile
 from rmqha.host.access.security import Security, ambient
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.host.tracer import HostTracer
-from rmqha.model.access import Credentials
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import UnreachableError
+from rmqha.model.identity import Credentials
 from rmqha.wire.command import Command
 from tests.controller.test_server import running, sole
 from tests.support.patience import HANG_MS

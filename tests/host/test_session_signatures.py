@@ -12,12 +12,12 @@ from rmqha.host.access.security import Security, from_config
 from rmqha.host.asking import blocking
 from rmqha.host.net.remoting import RemotingClient, serve
 from rmqha.host.net.session import Session
-from rmqha.model.access import Credentials
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import ServerConfig
 from rmqha.model.error import NotSentError, UnreachableError
-from rmqha.wire.auth.acl import sign
+from rmqha.model.identity import Credentials
 from rmqha.wire.auth.session_signature import FORM
+from rmqha.wire.auth.signature import sign
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
 from tests.host.access.test_security import secret_file

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from rmqha.model.access import AccessList, Account, Credentials, Needs, Permission, address_matches, parse_access_list
+from rmqha.model.access import AccessList, Account, Needs, Permission, address_matches, parse_access_list
 from rmqha.model.error import ConfigError
+from rmqha.model.identity import Credentials
 
 PUB, SUB, DENY = Permission.PUB, Permission.SUB, Permission.DENY
 

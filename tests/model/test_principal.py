@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rmqha.model.access import AccessList, Account, Credentials, Needs, Permission
+from rmqha.model.access import AccessList, Account, Needs, Permission
+from rmqha.model.identity import Credentials
 from rmqha.model.principal import UNRESTRICTED, Principal
 
 SUB = Permission.SUB

@@ -19,9 +19,10 @@ from rmqha.host.access.auth_filter import AuthFilter
 from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
 from rmqha.host.tracer import HostTracer
-from rmqha.model.access import AccessList, Account, Credentials, Permission
+from rmqha.model.access import AccessList, Account, Permission
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.wire.auth.acl import sign
+from rmqha.model.identity import Credentials
+from rmqha.wire.auth.signature import sign
 from rmqha.wire.bodies import register_broker_request
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads

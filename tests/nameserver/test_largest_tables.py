@@ -18,8 +18,9 @@ from nameserver.config import NamesrvConfig
 from nameserver.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
 from nameserver.server import NameServer
 from rmqha.host.net.session import Session
-from rmqha.model.access import AccessList, Account, Credentials, Permission
+from rmqha.model.access import AccessList, Account, Permission
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.identity import Credentials
 from rmqha.model.principal import UNRESTRICTED, Principal
 from rmqha.wire.bodies import register_broker_request
 from rmqha.wire.body_bound import DEFAULT_BOUND

@@ -8,10 +8,11 @@ import pytest
 
 from controller.config import ControllerConfig
 from nameserver.config import NamesrvConfig
-from rmqha.model.access import AccessList, Account, Credentials
+from rmqha.model.access import AccessList, Account
 from rmqha.model.code import RequestCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import RmqhaError
+from rmqha.model.identity import Credentials
 from rmqha.model.principal import UNRESTRICTED, Principal
 from rmqha.wire.command import Command, Language
 from rmqha.wire.config_answer import FIELD, FOR_ADMINS, ConfigAnswer, config_body, config_ext, parse_keys

@@ -11,15 +11,17 @@ from typing import Any
 import pytest
 
 from rmqha.wire.lenient_json import dumps
-from rmqha.wire.state.controller_state import ControllerState, ExplainedGroup
+from rmqha.wire.state.controller_state import ControllerState
+from rmqha.wire.state.explained_state import ExplainedGroup
 from rmqha.wire.state.json_record import JsonRecord
-from rmqha.wire.state.replica_state import ReplicaState
+from rmqha.wire.state.replica_state import DoorState, ReplicaState, StallState
 from tests.broker.conftest import make_broker
 from tests.broker.support import Broker
 from tests.wire.node_state_scenarios import broker_answer, golden, scenarios
 
 __all__ = ["make_broker"]
 
+STALL: dict[str, Any] = {"ended_ms_ago": 1, "lasted_ms": 2, "longest_ms": 3, "count": 4, "ended_with": "OK"}
 ODD: tuple[object, ...] = (None, "x", -1, [], {}, [{}], {"a": 1})
 
 
@@ -39,6 +41,14 @@ def test_servers_answer_byte_for_byte_as_recorded() -> None:
 def test_a_broker_adds_its_own_part_byte_for_byte(make_broker: Callable[..., Broker], tmp_path: Path) -> None:
     found = broker_answer(make_broker).decode()
     assert re.sub(r'"dataDirectory":"[^"]*"', '"dataDirectory":"/store"', found) == golden()["broker"]
+
+
+def test_a_record_compares_and_shows_itself_by_its_fields() -> None:
+    one, other = StallState(**STALL), StallState(**STALL)
+    assert one == other and repr(one) == repr(other)
+    assert repr(one).startswith("StallState(ended_ms_ago=1, lasted_ms=2, ")
+    other.count = 9
+    assert one != other and one != STALL and one != DoorState()
 
 
 @pytest.mark.parametrize("name", sorted(golden()))

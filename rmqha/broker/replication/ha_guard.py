@@ -28,9 +28,10 @@ from rmqha.host.access.tls_link import TlsStream
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteProtocolError, UnreachableError
 from rmqha.model.offset import BrokerId
-from rmqha.wire.auth.acl import ACCESS_KEY, authenticate
+from rmqha.wire.auth.acl import authenticate
 from rmqha.wire.auth.acl_needs import needs
 from rmqha.wire.auth.ha_proof import NONCE_BYTES, VERSION, Greeting, HaClaim
+from rmqha.wire.auth.signature import ACCESS_KEY
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
 

@@ -16,7 +16,7 @@ from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError
 from rmqha.ops.asking import ask_state
 from rmqha.ops.local.cluster_state import ClusterState
-from rmqha.wire.state.controller_state import ExplainedElection, ExplainedGroup
+from rmqha.wire.state.explained_state import ExplainedElection, ExplainedGroup
 from rmqha.wire.state.replica_state import ReplicaState
 
 COLUMNS = [

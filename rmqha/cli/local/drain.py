@@ -20,7 +20,7 @@ from rmqha.host.asking.shell import ask_by, open_client
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.local.cluster_state import ClusterState
-from rmqha.wire.state.controller_state import ExplainedGroup
+from rmqha.wire.state.explained_state import ExplainedGroup
 
 SETTLE_S = 5.0
 

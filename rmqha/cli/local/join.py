@@ -23,7 +23,7 @@ from rmqha.ops.asking import state_of
 from rmqha.ops.local.cluster_file import SECRET_FILE, NodeSpec, load, properties_text
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord, last_line, write_atomic
 from rmqha.ops.local.preflight import check_ports
-from rmqha.wire.state.controller_state import ExplainedGroup, ExplainedReplica
+from rmqha.wire.state.explained_state import ExplainedGroup, ExplainedReplica
 from rmqha.wire.state.replica_state import ReplicaState
 
 RESIZE_TIMEOUT_S = 15.0

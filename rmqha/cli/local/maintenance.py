@@ -13,7 +13,7 @@ from rmqha.host.asking.shell import ask_by, open_client
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.local.cluster_state import ClusterState
-from rmqha.wire.state.controller_state import ExplainedGroup, ExplainedReplica
+from rmqha.wire.state.explained_state import ExplainedGroup, ExplainedReplica
 
 timeout_option = click.option(
     "--timeout", type=click.FloatRange(min=0.1), default=15.0, show_default=True, help="Seconds to the hand-over."

@@ -16,7 +16,7 @@ from rmqha.ops.answer import reading
 from rmqha.ops.asking import ask_leader
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord, write_atomic
 from rmqha.wire.command import Command
-from rmqha.wire.state.controller_state import ExplainedGroup, ExplainedReplica
+from rmqha.wire.state.explained_state import ExplainedGroup, ExplainedReplica
 
 POLL_S = 0.1
 

@@ -24,7 +24,7 @@ from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 from rmqha.ops.local.supervisor import stop_all
-from rmqha.wire.state.controller_state import ExplainedGroup, ExplainedReplica
+from rmqha.wire.state.explained_state import ExplainedGroup, ExplainedReplica
 
 
 @click.command(epilog="Example: rmqha drain broker-a-3 && rmqha remove broker-a-3")

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rmqha.host.access.live_files import LiveFiles, refuse_if_open_to_others
 from rmqha.host.text_file import read_text
-from rmqha.model.access import AccessList, Credentials, parse_access_list
 from rmqha.model.config.base import parse_properties
 from rmqha.model.error import UsageError
+from rmqha.model.identity import Credentials
+
+if TYPE_CHECKING:
+    from rmqha.model.access import AccessList
 
 
-class AccessFile(LiveFiles[AccessList]):
+class AccessFile(LiveFiles["AccessList"]):
     """The accounts of a file, read again when the file has changed."""
 
     def __init__(self, path: Path) -> None:
@@ -29,6 +33,9 @@ class AccessFile(LiveFiles[AccessList]):
 
 def _read_access_list(path: Path) -> AccessList:
     import yaml
+
+    # whoever only signs has no use for it
+    from rmqha.model.access import parse_access_list
 
     try:
         refuse_if_open_to_others(str(path), "secret keys")

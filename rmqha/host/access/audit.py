@@ -22,7 +22,7 @@ from rmqha.model.code import RequestCode
 from rmqha.model.config.servers import ServerConfig
 from rmqha.model.error import UsageError
 from rmqha.port import Clock, Tracer
-from rmqha.wire.auth.acl import ACCESS_KEY
+from rmqha.wire.auth.signature import ACCESS_KEY
 from rmqha.wire.command import Command
 
 QUEUE_COUNT = 10_000

@@ -13,8 +13,9 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.identity import host_of
 from rmqha.model.principal import Accounts, Principal
 from rmqha.wire.auth.accesses import request_refusal
-from rmqha.wire.auth.acl import ACCESS_KEY, authenticate
+from rmqha.wire.auth.acl import authenticate
 from rmqha.wire.auth.session_signature import NONCE_BYTES, VERSION, SessionSignatures
+from rmqha.wire.auth.signature import ACCESS_KEY
 from rmqha.wire.command import Command
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from rmqha.host.access.security import PEER
 from rmqha.host.access.urgent import hurry
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.principal import PEER_SERVER, UNPROVEN
-from rmqha.wire.auth.acl import ACCESS_KEY
 from rmqha.wire.auth.session_signature import NONCE_BYTES, VERSION, SessionSignatures
+from rmqha.wire.auth.signature import ACCESS_KEY
 from rmqha.wire.command import Command
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import ssl
 
     from rmqha.host.access.audit import AuditLog
-    from rmqha.model.access import Credentials
+    from rmqha.model.identity import Credentials
     from rmqha.model.principal import Accounts
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class Security:
             return None
         if self.accounts is not None and isinstance(self._credentials, LiveFiles):
             return None
-        from rmqha.model.access import Credentials
+        from rmqha.model.identity import Credentials
 
         credentials = Credentials(access_key=PEER, secret_key=self.secret.current.decode())
         return Security(client_tls=self._client_tls, credentials=credentials, own_form_only=True)

@@ -33,8 +33,8 @@ from rmqha.model.error import UnreachableError, UsageError
 from rmqha.model.identity import PEER as PEER
 
 if TYPE_CHECKING:
-    from rmqha.model.access import Credentials
     from rmqha.model.config.servers import ServerConfig
+    from rmqha.model.identity import Credentials
     from rmqha.model.principal import Accounts
 
 T = TypeVar("T")
@@ -53,8 +53,8 @@ def use(config: ServerConfig) -> None:
 
 def from_config(config: ServerConfig) -> Security:
     """Raises UsageError, one sentence naming the key, if a file cannot be used."""
-    from rmqha.model.access import Credentials
     from rmqha.model.config.servers import BrokerConfig
+    from rmqha.model.identity import Credentials
 
     credentials: Credentials | LiveFiles[Credentials] | None = None
     accounts: Accounts | None = None

@@ -29,7 +29,7 @@ from rmqha.wire.frame import FrameParser, encode_frame
 if TYPE_CHECKING:
     from ssl import SSLContext, SSLSocket
 
-    from rmqha.model.access import Credentials
+    from rmqha.model.identity import Credentials
     from rmqha.wire.auth.session_signature import SessionSigner
 
 T = TypeVar("T")
@@ -330,8 +330,8 @@ class BlockingClient:
 
     def _agree_on_form(self, connection: _Connection, address: str, credentials: Credentials, end_s: float) -> None:
         """Ask the server if it takes our own signatures. Raises NotSentError."""
-        from rmqha.wire.auth.acl import ACCESS_KEY
         from rmqha.wire.auth.session_signature import VERSION, SessionSigner
+        from rmqha.wire.auth.signature import ACCESS_KEY
 
         hello = Command(RequestCode.RMQHA_OPEN_SESSION, {"version": VERSION, ACCESS_KEY: credentials.access_key})
         try:
@@ -353,7 +353,7 @@ class BlockingClient:
         if connection.signer is not None:
             connection.signer.sign(command, credentials)
         elif not self._security.own_form_only:
-            from rmqha.wire.auth.acl import sign
+            from rmqha.wire.auth.signature import sign
 
             sign(command, credentials)
 

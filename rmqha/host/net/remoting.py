@@ -31,7 +31,7 @@ from rmqha.wire.command import FLAG_ONEWAY, Command
 if TYPE_CHECKING:
     from rmqha.host.access.auth_filter import AuthFilter
     from rmqha.host.access.peer_filter import PeerRules
-    from rmqha.model.access import Credentials
+    from rmqha.model.identity import Credentials
     from rmqha.model.quota import Quotas
 
 FIRST_REQUEST_TIMEOUT_MS = 2_000
@@ -322,8 +322,8 @@ class RemotingClient:
         credentials = self._security.credentials
         if credentials is None:
             return
-        from rmqha.wire.auth.acl import sign
         from rmqha.wire.auth.session_signature import SessionSigner
+        from rmqha.wire.auth.signature import sign
 
         if isinstance(session.attachment, SessionSigner):
             session.attachment.sign(command, credentials)
@@ -408,8 +408,8 @@ class RemotingClient:
 
     async def _open(self, address: str, peer: _Peer, session: Session, credentials: Credentials) -> None:
         """Agree on the form of signatures; then the connection is ready."""
-        from rmqha.wire.auth.acl import ACCESS_KEY
         from rmqha.wire.auth.session_signature import VERSION, SessionSigner
+        from rmqha.wire.auth.signature import ACCESS_KEY
 
         hello = Command(RequestCode.RMQHA_OPEN_SESSION, {"version": VERSION, ACCESS_KEY: credentials.access_key})
         try:

@@ -6,18 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rmqha.model.access import (
-    AccessList,
-    Account,
-    Credentials,
-    Needs,
-    Permission,
-    group_of_topic,
-    popped_again_of,
-)
+from rmqha.model.access import AccessList, Account, Needs, Permission, group_of_topic, popped_again_of
 from rmqha.model.authorization.policy import Access, Action, Policies, ResourceType, decide
 from rmqha.model.error import ConfigError
-from rmqha.model.identity import PEER
+from rmqha.model.identity import PEER, Credentials
 from rmqha.model.message import RETRY_PREFIX
 
 MAX_USERNAME_CHARS = 128

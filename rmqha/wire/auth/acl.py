@@ -1,50 +1,20 @@
-"""Signed requests, as RocketMQ's AclClientRPCHook makes them. `acl_needs` says what each request needs.
-
-A signature is the HMAC-SHA1, in Base64, of the values of all header fields but the signature itself, in the order of
-their names, and of the body. It proves who asks; it does not hide anything and does not keep a request from being
-repeated by somebody who saw it: that takes TLS.
+"""The account that a request is signed with, and if it may what it asks. `acl_needs` says what each request needs,
+`signature` how one is signed.
 """
 
 from __future__ import annotations
 
 import hmac
-from base64 import b64encode
 from typing import Protocol
 
-from rmqha.model.access import AccessList, Account, Credentials, address_matches
+from rmqha.model.access import AccessList, Account, address_matches
 from rmqha.wire.auth.acl_needs import needs
+from rmqha.wire.auth.signature import ACCESS_KEY, OWN_FORM_FIELDS, SIGNATURE, signature
 from rmqha.wire.command import Command
 
-ACCESS_KEY = "AccessKey"
-SIGNATURE = "Signature"
 ON_BEHALF_OF = "onBehalfOf"
 """The account whose request one of our brokers passes on: the request may no more than that account. Whoever may
 everything may say it."""
-_UNIQUE_QUERY_FLAG = "_UNIQUE_KEY_QUERY"
-_LAST_VERSION_THAT_FLAGS_LATER = 399
-"""MQVersion ordinal of 4.9.3: up to it clients added the flag of a query after they had signed it."""
-
-
-def signature(command: Command, secret_key: str) -> str:
-    """Signature of a command whose AccessKey field is set."""
-    fields = command.ext
-    names = sorted(
-        (
-            name
-            for name in fields
-            if name != SIGNATURE
-            and not (name == _UNIQUE_QUERY_FLAG and command.version <= _LAST_VERSION_THAT_FLAGS_LATER)
-        ),
-        key=_java_order,
-    )
-    mac = hmac.new(secret_key.encode(), "".join([fields[name] for name in names]).encode(), "sha1")
-    mac.update(command.body)
-    return b64encode(mac.digest()).decode()
-
-
-def _java_order(name: str) -> bytes:
-    """Java sorts by UTF-16 code units."""
-    return name.encode("utf-16-be", "surrogatepass")
 
 
 class OwnForm(Protocol):
@@ -52,18 +22,6 @@ class OwnForm(Protocol):
 
     def is_good(self, command: Command, secret_key: str) -> bool:
         """True if the command is signed with this key."""
-
-
-OWN_FORM_FIELDS = ("SignatureForm", "SignatureCount")
-
-
-def sign(command: Command, credentials: Credentials) -> None:
-    """Sign a command in Apache's form, in place of what it was signed with."""
-    for name in OWN_FORM_FIELDS:
-        command.ext.pop(name, None)
-    command.ext[ACCESS_KEY] = credentials.access_key
-    command.ext.pop(SIGNATURE, None)
-    command.ext[SIGNATURE] = signature(command, credentials.secret_key)
 
 
 def authenticate(

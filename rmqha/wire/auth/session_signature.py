@@ -3,7 +3,7 @@
 A server gives each connection a random number when it is asked (request 52033); the client counts its requests. What is
 signed, by HMAC-SHA256, is that number, the count, code, flag, version, language, remark, every field's name and value
 and the body, each with its length. So nothing of a request can be changed or moved, and none counts twice, on this
-connection or on another; no clock is needed. Apache's form (`rmqha.wire.auth.acl`) covers values and body only.
+connection or on another; no clock is needed. Apache's form (`rmqha.wire.auth.signature`) covers values and body only.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import hmac
 from base64 import b64encode
 
-from rmqha.model.access import Credentials
-from rmqha.wire.auth.acl import ACCESS_KEY, SIGNATURE
+from rmqha.model.identity import Credentials
+from rmqha.wire.auth.signature import ACCESS_KEY, SIGNATURE
 from rmqha.wire.command import Command
 
 VERSION = "2"

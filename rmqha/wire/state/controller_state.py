@@ -1,4 +1,4 @@
-"""A controller's state, and that of the groups it knows: the bodies of answers to requests 52003 and 52010.
+"""A controller's state, and that of the groups it knows: the body of an answer to request 52003.
 
 Durable facts come from every controller; liveness, offsets and reasons from the leading one only. Times in ms.
 """
@@ -14,7 +14,7 @@ from rmqha.wire.state.json_record import JsonRecord, part
 VERSION = 1
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class QuorumMember(JsonRecord):
     """`kind`: VOTER, LEARNER, or JOINING until it has caught up."""
 
@@ -24,7 +24,7 @@ class QuorumMember(JsonRecord):
     kind: str
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class FollowerProgress(JsonRecord):
     """The leading controller's view of another controller: the end of the log that both share."""
 
@@ -33,7 +33,7 @@ class FollowerProgress(JsonRecord):
     silent_ms: int | None = None
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class RaftState(JsonRecord):
     """A controller's part of their Raft group. Ids are bare; `members` has the incarnations."""
 
@@ -55,7 +55,7 @@ class RaftState(JsonRecord):
     followers: dict[str, FollowerProgress] | None = part()
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ElectionState(JsonRecord):
     """One election of a group that the controllers remember."""
 
@@ -66,7 +66,7 @@ class ElectionState(JsonRecord):
     reason: str = ""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ReportedSlave(JsonRecord):
     """A slave as its master's heartbeats tell of it."""
 
@@ -76,7 +76,7 @@ class ReportedSlave(JsonRecord):
     bytes_per_second: int
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class RegisteredReplica(JsonRecord):
     """`alive` and all that follows come from the leader, which has had a heartbeat of this replica."""
 
@@ -113,7 +113,7 @@ class RegisteredReplica(JsonRecord):
         return node_label(self.node_name or "", self.broker_id, self.address)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class GroupState(JsonRecord):
     """A broker group as the controllers have it."""
 
@@ -141,7 +141,7 @@ class GroupState(JsonRecord):
         return next((item.label for item in self.replicas if item.broker_id == broker_id), f"replica {broker_id}")
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ControllerState(JsonRecord):
     """A controller as it tells of itself and of the groups."""
 
@@ -150,27 +150,3 @@ class ControllerState(JsonRecord):
     raft: RaftState
     release: str | None = part()
     groups: dict[str, GroupState] = field(default_factory=dict)
-
-
-@dataclass(slots=True, kw_only=True)
-class ExplainedElection(ElectionState):
-    """An election with its cause as a sentence."""
-
-    cause_text: str = ""
-
-
-@dataclass(slots=True, kw_only=True)
-class ExplainedReplica(RegisteredReplica):
-    """`not_electable`: why it could not become master now; None if it could, or is it."""
-
-    not_electable: str | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class ExplainedGroup(GroupState):
-    """A group with the sentences that say why it has the master it has."""
-
-    elections: Sequence[ExplainedElection] = ()
-    replicas: Sequence[ExplainedReplica]
-    version: int = VERSION
-    answer: str = ""

@@ -9,15 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from enum import Enum
+from functools import cache
+from importlib import import_module
+from inspect import get_annotations
 from types import UnionType
-from typing import Any, ClassVar, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, NamedTuple, Self, Union, get_args, get_origin
 
 
 class JsonRecord:
-    """Base of such a dataclass, frozen or not."""
+    """Base of such a dataclass, frozen or not, made with `eq=False, repr=False`: it compares and shows itself by its
+    fields, without code that is made for each class, of which a command that only asks would pay half of its import."""
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def __eq__(self, other: object) -> bool:
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__dataclass_fields__)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__dataclass_fields__)
+        return f"{type(self).__qualname__}({shown})"
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready values by member; a None is left out if its anchor, the member that it belongs to, is None too."""
@@ -65,18 +78,24 @@ _plans: dict[type[Any], tuple[_Item, ...]] = {}
 def _plan(cls: type[JsonRecord]) -> tuple[_Item, ...]:
     found = _plans.get(cls)
     if found is None:
-        hints = get_type_hints(cls)
+        places = {name: base.__module__ for base in reversed(cls.__mro__) for name in get_annotations(base)}
         found = _plans[cls] = tuple(
             _Item(
                 item.name,
                 camel(item.name),
                 item.metadata["anchor"] or item.name if item.metadata else "",
                 item.default is MISSING and item.default_factory is MISSING,
-                _parser(hints[item.name]),
+                _parser_of(places[item.name], str(item.type)),
             )
             for item in fields(cls)
         )
     return found
+
+
+@cache
+def _parser_of(module: str, hint: str) -> Callable[[object], object]:
+    """Parser of a type as it is written in a module: hundreds of fields have a dozen types between them."""
+    return _parser(eval(hint, vars(import_module(module))))
 
 
 def camel(name: str) -> str:

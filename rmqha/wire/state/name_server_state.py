@@ -9,7 +9,7 @@ from rmqha.wire.state.json_record import JsonRecord, part
 VERSION = 1
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class NameServerState(JsonRecord):
     """`follows` and `event_index`: the controller whose elections it follows, and the version reached; None if it
     follows none."""

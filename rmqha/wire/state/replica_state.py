@@ -14,7 +14,7 @@ from rmqha.wire.state.json_record import JsonRecord, part
 LEADING_ROLES = ("MASTER", "PROMOTING")
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DoorState(JsonRecord):
     """HA connections that the master has turned away."""
 
@@ -22,7 +22,7 @@ class DoorState(JsonRecord):
     last_reason: str = ""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AckRule(JsonRecord):
     """Replicas that must have a message before its producer is answered. `majority`: None unless haMode=cp."""
 
@@ -36,7 +36,7 @@ class AckRule(JsonRecord):
     synced: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Waits(JsonRecord):
     """Sends that wait for acknowledgement, and how long those took that are over (counts by power of two)."""
 
@@ -49,7 +49,7 @@ class Waits(JsonRecord):
     latency_total_ms: int = 0
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class StallState(JsonRecord):
     """The last time that sends waited for longer than half a second. `ended_with`: OK, or the worst answer of one."""
 
@@ -60,7 +60,7 @@ class StallState(JsonRecord):
     ended_with: str
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class SetMember(JsonRecord):
     """Another member of the SyncStateSet, as the master sees it."""
 
@@ -73,7 +73,7 @@ class SetMember(JsonRecord):
     confirmed: bool = True
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class SlaveState(JsonRecord):
     """A slave that is connected to the master. `broker_id`: None in a static group."""
 
@@ -86,7 +86,7 @@ class SlaveState(JsonRecord):
     in_set: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class CopyState(JsonRecord):
     """A slave's copying of its master's log. `eta_ms`: None while nothing comes."""
 
@@ -98,7 +98,7 @@ class CopyState(JsonRecord):
     eta_ms: int | None = None
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class MetadataVersions(JsonRecord):
     """The versions of a broker's tables that a slave follows."""
 
@@ -108,7 +108,7 @@ class MetadataVersions(JsonRecord):
     delays: str
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class RefusedRecord(JsonRecord):
     """The damage at which a slave's log ends: its master has the same."""
 
@@ -116,7 +116,7 @@ class RefusedRecord(JsonRecord):
     reason: str
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DamagedRecordState(JsonRecord):
     """`lacked`: why no replica can give it back, "" while one may."""
 
@@ -125,7 +125,7 @@ class DamagedRecordState(JsonRecord):
     lacked: str = ""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DamageState(JsonRecord):
     """Damaged records of a log. `records`: the first of those that wait for repair."""
 
@@ -138,7 +138,7 @@ class DamageState(JsonRecord):
     records: Sequence[DamagedRecordState] = ()
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ScrubState(JsonRecord):
     """Progress of the search for damage. `unreadable`: why it cannot go on."""
 
@@ -148,7 +148,7 @@ class ScrubState(JsonRecord):
     unreadable: str = ""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ReplicaState(JsonRecord):
     """A broker as it tells of itself, its log and its part of the group; defaults stand for what it does not know."""
 

@@ -8,8 +8,8 @@ from itertools import count
 
 from controller.peer_words import REPLICA_CODES
 from rmqha.broker.replication.ha_guard import MAGIC
-from rmqha.model.access import Credentials
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.identity import Credentials
 from rmqha.model.message import HALF_TOPIC
 from rmqha.model.offset import BrokerId, PhyOffset, RaftIndex, Term
 from rmqha.wire.auth.session_signature import VERSION, SessionSigner

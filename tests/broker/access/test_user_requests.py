@@ -15,11 +15,11 @@ from rmqha.host.access.user_accounts import UserAccounts
 from rmqha.host.disk import HostDisk
 from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
-from rmqha.model.access import Credentials
 from rmqha.model.authorization.users import AuthorizationRules, User, UserChange
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import ConfigError
-from rmqha.wire.auth.acl import sign
+from rmqha.model.identity import Credentials
+from rmqha.wire.auth.signature import sign
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps, loads
 from tests.broker.support import Broker, FakeChannel, send_command

@@ -21,10 +21,11 @@ from rmqha.broker.tables.locks import MAX_LOCK_COUNT, QueueKey
 from rmqha.broker.tables.offsets import OffsetChange
 from rmqha.broker.tables.table_version import TableVersion
 from rmqha.broker.tables.topics import MAX_QUEUE_COUNT, TopicConfig
-from rmqha.model.access import AccessList, Account, Credentials, Permission
+from rmqha.model.access import AccessList, Account, Permission
 from rmqha.model.authorization.policy import from_json
 from rmqha.model.authorization.users import UserChange
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.identity import Credentials
 from rmqha.model.principal import UNRESTRICTED, Principal
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps

@@ -24,8 +24,8 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig, ServerConfig
 from rmqha.model.error import ConfigError, UnreachableError
 from rmqha.model.offset import BrokerId
-from rmqha.wire.auth.acl import sign
 from rmqha.wire.auth.ha_proof import Greeting, HaClaim
+from rmqha.wire.auth.signature import sign
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
 from rmqha.wire.ha_stream import SlaveHandshake

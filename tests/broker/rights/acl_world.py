@@ -10,11 +10,12 @@ from rmqha.host.access.accounts import AccessFile
 from rmqha.host.access.auth_filter import AuthFilter
 from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
-from rmqha.model.access import AccessList, Account, Credentials, Permission
+from rmqha.model.access import AccessList, Account, Permission
 from rmqha.model.code import RequestCode
+from rmqha.model.identity import Credentials
 from rmqha.model.message import encode_properties
 from rmqha.store.log.record import decode
-from rmqha.wire.auth.acl import sign
+from rmqha.wire.auth.signature import sign
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps
 from tests.broker.support import Broker, FakeChannel, pull_command, send_command

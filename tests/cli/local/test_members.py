@@ -11,7 +11,7 @@ from rmqha.cli.local.remove import check_removable
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.local.cluster_file import load
 from rmqha.ops.local.cluster_state import ClusterState
-from rmqha.wire.state.controller_state import ExplainedGroup, ExplainedReplica
+from rmqha.wire.state.explained_state import ExplainedGroup, ExplainedReplica
 
 TEXT = """\
 [cluster]

@@ -11,11 +11,12 @@ from rmqha.host.access.accounts import AccessFile
 from rmqha.host.access.auth_filter import AuthFilter
 from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
-from rmqha.model.access import Credentials, Needs, Permission
+from rmqha.model.access import Needs, Permission
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.identity import Credentials
 from rmqha.model.principal import UNRESTRICTED
 from rmqha.wire.auth import accesses, acl_needs
-from rmqha.wire.auth.acl import sign
+from rmqha.wire.auth.signature import sign
 from rmqha.wire.body_bound import BOUNDS
 from rmqha.wire.command import Command
 

@@ -11,12 +11,12 @@ from rmqha.host.access.peer_filter import PeerFilter, PeerRules
 from rmqha.host.access.security import NO_SECURITY, PEER, Security, from_config
 from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
-from rmqha.model.access import Credentials
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import ServerConfig
+from rmqha.model.identity import Credentials
 from rmqha.model.principal import PEER_SERVER, UNPROVEN, UNRESTRICTED
-from rmqha.wire.auth.acl import sign
 from rmqha.wire.auth.session_signature import SessionSigner
+from rmqha.wire.auth.signature import sign
 from rmqha.wire.command import Command
 from tests.host.access.test_auth_filter import FakeSession, Taken
 from tests.host.access.test_security import secret_file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmqha.model.access import Credentials, Needs, Permission
+from rmqha.model.access import Needs, Permission
 from rmqha.model.authorization import users
 from rmqha.model.authorization.policy import (
     Access,
@@ -19,6 +19,7 @@ from rmqha.model.authorization.policy import (
     decide,
 )
 from rmqha.model.authorization.users import MAX_REMEMBERED_CHARS, AuthorizationRules, UserAccount
+from rmqha.model.identity import Credentials
 
 ORDERS = Resource(ResourceType.TOPIC, ResourcePattern.LITERAL, "orders")
 POLICY = Policy(PolicyType.CUSTOM, (PolicyEntry(ORDERS, (Action.PUB,), ("10.0.0.1",), True),))

@@ -20,7 +20,7 @@ from nameserver.web.picture import (
     seen_of,
 )
 from rmqha.ops.snapshot import ApacheEpochs, NodeReport, ServerKind
-from rmqha.wire.state.controller_state import ExplainedGroup
+from rmqha.wire.state.explained_state import ExplainedGroup
 from rmqha.wire.state.replica_state import ReplicaState
 from tests.cli.health.words import (
     broker,

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from rmqha.model.access import Account, Credentials, Needs, Permission
+from rmqha.model.access import Account, Needs, Permission
 from rmqha.model.authorization.policy import Access, Action, ResourceType, from_json
 from rmqha.model.authorization.users import AuthorizationRules, User, UserDirectory
 from rmqha.model.code import RequestCode
-from rmqha.model.identity import PEER
+from rmqha.model.identity import PEER, Credentials
 from rmqha.wire.auth.accesses import accesses, request_refusal
 from rmqha.wire.auth.acl_needs import ANY_ACCOUNT
 from rmqha.wire.command import Command

@@ -5,9 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqha.model.access import AccessList, Account, Credentials, Permission
+from rmqha.model.access import AccessList, Account, Permission
 from rmqha.model.code import RequestCode
-from rmqha.wire.auth.acl import ACCESS_KEY, ON_BEHALF_OF, SIGNATURE, authenticate, refusal, sign, signature
+from rmqha.model.identity import Credentials
+from rmqha.wire.auth.acl import ON_BEHALF_OF, authenticate, refusal
+from rmqha.wire.auth.signature import ACCESS_KEY, SIGNATURE, sign, signature
 from rmqha.wire.command import Command
 
 PUB, SUB = Permission.PUB, Permission.SUB

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from rmqha.model.access import Credentials
 from rmqha.model.code import RequestCode
-from rmqha.wire.auth.acl import SIGNATURE, sign, signature
+from rmqha.model.identity import Credentials
 from rmqha.wire.auth.session_signature import COUNT, FORM, SessionSignatures, SessionSigner
+from rmqha.wire.auth.signature import SIGNATURE, sign, signature
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
 SECRET = "12345678"

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from rmqha.model.access import AccessList, Account, Credentials, Permission
+from rmqha.model.access import AccessList, Account, Permission
+from rmqha.model.identity import Credentials
 from rmqha.model.principal import UNRESTRICTED, Principal
 from rmqha.wire.auth.shown import ADMINS_EVENTS, NAMING_FIELDS, events_shown, groups_shown, topics_shown
 
