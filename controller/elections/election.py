@@ -220,7 +220,7 @@ class Elections:
         # disk that keeps its master from answering is left all the same.
         goes_on = code in (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
         if not goes_on and not (election_request.cause is Cause.DISK_FAILED and group.is_cp):
-            told = "it did not answer in time" if reply is None else reply.remark or f"code {code}"
+            told = "it did not answer in time" if reply is None else group.named(reply.remark or f"code {code}")
             self._give_up(now_ms, candidate_probe, f"hand-over: {told}")
             return
         who = self.electorate(group, election_request)

@@ -7,6 +7,7 @@ own term always fits.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -147,6 +148,10 @@ class BrokerGroup:
         """The name of a replica in sentences."""
         replica = self.replicas.get(BrokerId(broker_id))
         return f"replica {broker_id}" if replica is None else node_label(replica.node_name, broker_id, replica.address)
+
+    def named(self, sentence: str) -> str:
+        """A broker's sentence with the names of its replicas: a broker knows their ids alone."""
+        return re.sub(r"\breplica (\d{1,18})\b", lambda found: self.label(int(found[1])), sentence)
 
     def labels(self, broker_ids: Iterable[int]) -> str:
         """Names of several replicas, by their ids."""

@@ -203,7 +203,7 @@ class Node:
             assert broker is not None
             broker.hand_overs.append(dict(probe.command.ext))
             code, machine = broker.hand_over, self.machine
-            answer = None if code is None else Command(code, flag=FLAG_RESPONSE, remark="told by the test")
+            answer = None if code is None else Command(code, flag=FLAG_RESPONSE, remark="replica 3 lacks 7 bytes")
             delay_ms = probe.timeout_ms if answer is None else 1
             cluster.later(delay_ms, lambda: self._probed(machine, probe.probe_id, answer, False))
             return

@@ -27,7 +27,7 @@ def test_a_hand_over_that_fails_changes_nothing_and_tells_why() -> None:
     cluster, brokers = group_of(3)
     brokers[0].hand_over = ResponseCode.SYSTEM_ERROR
     answer = cluster.elect(3)
-    assert (answer.code, answer.remark) == (FAILED, "hand-over: told by the test")
+    assert (answer.code, answer.remark) == (FAILED, "hand-over: broker-a-3 lacks 7 bytes")
     assert (cluster.group().master_id, cluster.group().master_epoch) == (1, 1)
     assert cluster.alter([1, 2]).code == 0, "the group is free again"
 
