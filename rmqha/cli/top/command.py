@@ -14,7 +14,7 @@ from rmqha.cli.acting import acting_directory
 from rmqha.cli.health.command import seeds_of, state_word
 from rmqha.cli.options import bootstrap_options, complete_group, echo_json, output_option
 from rmqha.cli.render import console
-from rmqha.cli.top.look import Look, look_at
+from rmqha.cli.top.look import Look, first_look, look_at
 from rmqha.cli.top.screen import Screen
 from rmqha.host.asking.shell import ask_by, open_client, sleep
 from rmqha.ops.survey import BootstrapAddresses
@@ -68,8 +68,8 @@ async def _once(
 ) -> Look:
     """Two looks, for the rates."""
     async with open_client() as client:
-        first = await look_at(client, seeds(), group, timeout_s, Look())
-        if not first.health.answered:
+        first = await first_look(client, seeds(), group, timeout_s)
+        if not first.snapshot.answered:
             return first
         await sleep(interval_s)
         return await look_at(client, seeds(), group, timeout_s, first)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from rmqha.host.asking.shell import Caller, now_s
@@ -10,7 +10,7 @@ from rmqha.model.error import UsageError
 from rmqha.ops.health.findings import Health, judge
 from rmqha.ops.replica_rows import Row, rows
 from rmqha.ops.snapshot import ClusterSnapshot
-from rmqha.ops.survey import BootstrapAddresses, Survey
+from rmqha.ops.survey import BootstrapAddresses, Extent, Survey
 
 
 @dataclass(slots=True)
@@ -25,14 +25,28 @@ class Look:
     health: Health = field(default_factory=lambda: judge(ClusterSnapshot(), []))
 
 
+async def first_look(client: Caller, seeds: BootstrapAddresses, group: str | None, timeout_s: float) -> Look:
+    """A look from which the rates of the next one count; it is judged only if nobody answers. Raises UsageError for a
+    group that nobody knows."""
+    at = f"{datetime.now():%H:%M:%S}"
+    found = await Survey(client, seeds, timeout_s, group, Extent.NAMED).run()
+    chosen = _chosen(found, group)
+    look = Look(found, now_s(), at)
+    return look if found.answered else replace(look, health=judge(found, chosen))
+
+
 async def look_at(client: Caller, seeds: BootstrapAddresses, group: str | None, timeout_s: float, before: Look) -> Look:
     """Raises UsageError for a group that nobody knows."""
     at = f"{datetime.now():%H:%M:%S}"
     found = (await Survey(client, seeds, timeout_s, group).run()).after(before.snapshot.replicas)
-    known = found.groups
-    if group is not None and group not in known and found.answered:
-        raise UsageError(f"nobody knows a group {group!r}; see rmqha describe cluster")
-    chosen = known if group is None else [name for name in known if name == group]
+    chosen = _chosen(found, group)
     at_s = now_s()
     told = [row for row in rows(found, before.snapshot, at_s - before.at_s) if row.group in chosen]
     return Look(found, at_s, at, told, judge(found, chosen))
+
+
+def _chosen(found: ClusterSnapshot, group: str | None) -> list[str]:
+    known = found.groups
+    if group is not None and group not in known and found.answered:
+        raise UsageError(f"nobody knows a group {group!r}; see rmqha describe cluster")
+    return known if group is None else [name for name in known if name == group]
