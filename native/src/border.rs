@@ -7,7 +7,10 @@
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
-use crate::columns::{measure, walk, write, Columns, Parts, Sizes, Texts, Wanted};
+use crate::columns::{
+    bytes_of, decode, walk, Columns, Texts, Wanted, BODY, BORN, FLAG, KEY_LIST, PHY_OFFSET, QUEUE_ID, QUEUE_OFFSET,
+    STORED, SYS_FLAG, TAG, TOPIC,
+};
 use crate::input::Cursor;
 use crate::keys::{place, put_keys, IndexFile, Placed, Prefix, ENTRY_BYTES, NEW_ENTRY_BYTES};
 use crate::output::Writer;
@@ -17,7 +20,7 @@ use crate::sends::{build, parse, Ground, Made, Part, Queue, Row, UNIT_BYTES};
 use crate::sound::{collect, skip, Pull};
 
 /// Raised with each change of what stands in this file.
-pub const ABI_VERSION: i64 = 6;
+pub const ABI_VERSION: i64 = 7;
 const LISTS: usize = 6;
 /// Nothing was done: the memory for records or answers is too small.
 pub const FULL: i64 = -1;
@@ -361,20 +364,20 @@ pub unsafe extern "C" fn rmqha_index_place(
     })
 }
 
-/// What calls of `rmqha_columns_measure` and the following `rmqha_columns_write` work on.
+/// What a call of `rmqha_columns_decode` works on.
 #[repr(C)]
 pub struct ColumnCall {
     pub columns: i64,
     pub refused_flags: i64,
     pub verifies_crc: i64,
-    // found by measure: bytes of texts, and how many there are
+    // bytes that there is memory for, and keys; then what was written
     pub body_bytes: usize,
     pub topic_bytes: usize,
     pub keys_bytes: usize,
     pub key_count: usize,
     pub tags_bytes: usize,
     pub tag_count: usize,
-    // given to write, each with a place more than there are texts
+    // memory of what is wanted; the offsets have a place more than there are texts
     pub body_offsets: *mut i32,
     pub body: *mut u8,
     pub topic_offsets: *mut i32,
@@ -390,13 +393,15 @@ pub struct ColumnCall {
     pub phy_offsets: *mut i64,
     pub born_us: *mut i64,
     pub stored_us: *mut i64,
+    pub sys_flags: *mut i32,
+    pub flags: *mut i32,
 }
 
 /// Follows the records of a window whose index 0 is at `base`; none ends behind `stop` or has more than `max_bytes`. Returns
-/// how many begin in `starts`; `end` gets where the last one ends.
+/// how many begin in `starts`; `found` gets where the last one ends, and all flags that one of them has.
 ///
 /// # Safety
-/// `data` has `size` bytes, `starts` `count` places, `end` points to a number.
+/// `data` has `size` bytes, `starts` `count` places, `found` points to two numbers.
 #[no_mangle]
 pub unsafe extern "C" fn rmqha_columns_walk(
     data: *const u8,
@@ -406,105 +411,85 @@ pub unsafe extern "C" fn rmqha_columns_walk(
     max_bytes: i64,
     starts: *mut i64,
     count: usize,
-    end: *mut i64,
+    found: *mut [i64; 2],
 ) -> i64 {
     guarded(|| {
         let data = unsafe { from_raw_parts(data, size) };
         let starts = unsafe { from_raw_parts_mut(starts, count) };
-        let (found, stopped_at) = walk(data, base, stop, max_bytes, starts);
-        unsafe { *end = stopped_at };
-        i64::try_from(found).unwrap_or(REFUSED)
+        let walked = walk(data, base, stop, max_bytes, starts);
+        unsafe { *found = [walked.end, i64::from(walked.flags)] };
+        i64::try_from(walked.count).unwrap_or(REFUSED)
     })
 }
 
-/// Bytes of a record's parts, which the caller does not look into.
-#[no_mangle]
-pub extern "C" fn rmqha_columns_part_bytes() -> usize {
-    std::mem::size_of::<Parts>()
-}
-
-/// Finds the parts of `count` records that begin at `starts` in a window of the log; returns how many are plain in front
-/// of the first that is not.
+/// Bytes of the records that begin at `starts` together.
 ///
 /// # Safety
-/// `data` has `size` bytes, `starts` and `parts` `count` places.
+/// `data` has `size` bytes, `starts` `count` places.
 #[no_mangle]
-pub unsafe extern "C" fn rmqha_columns_measure(
+pub unsafe extern "C" fn rmqha_columns_bytes(data: *const u8, size: usize, starts: *const i64, count: usize) -> i64 {
+    guarded(|| bytes_of(unsafe { from_raw_parts(data, size) }, unsafe { from_raw_parts(starts, count) }))
+}
+
+/// Writes the columns of `count` records that begin at `starts` in a window of the log; returns how many are plain in
+/// front of the first that is not, or FULL.
+///
+/// # Safety
+/// `data` has `size` bytes, `starts` `count` places. What is wanted has memory: a place for each record, one more in
+/// offsets, a bit in `tag_bits`, and what `call` says of texts and keys.
+#[no_mangle]
+pub unsafe extern "C" fn rmqha_columns_decode(
     data: *const u8,
     size: usize,
     starts: *const i64,
     count: usize,
-    parts: *mut Parts,
     call: *mut ColumnCall,
 ) -> i64 {
     guarded(|| {
         let call = unsafe { &mut *call };
         let data = unsafe { from_raw_parts(data, size) };
         let starts = unsafe { from_raw_parts(starts, count) };
-        let parts = unsafe { from_raw_parts_mut(parts, count) };
         let (columns, refused_flags) = (call.columns, call.refused_flags);
         let wanted = Wanted { columns, refused_flags, verifies_crc: call.verifies_crc != 0 };
-        let mut sizes = Sizes::default();
-        let plain_count = measure(data, starts, &wanted, parts, &mut sizes);
-        let places = [
-            (&mut call.body_bytes, sizes.body),
-            (&mut call.topic_bytes, sizes.topic),
-            (&mut call.keys_bytes, sizes.keys),
-            (&mut call.key_count, sizes.key_count),
-            (&mut call.tags_bytes, sizes.tags),
-            (&mut call.tag_count, sizes.tag_count),
-        ];
-        for (place, size) in places {
-            let Ok(size) = usize::try_from(size) else { return REFUSED };
-            *place = size;
-        }
+        let size_if = |part: i64, size: usize| if columns & part != 0 { size } else { 0 };
+        let texts = |part, offsets, count, bytes, byte_count| {
+            let offsets = unsafe { memory(offsets, size_if(part, count + 1)) };
+            Texts::new(offsets, unsafe { memory(bytes, size_if(part, byte_count)) })
+        };
+        let mut into = Columns {
+            body: texts(BODY, call.body_offsets, count, call.body, call.body_bytes),
+            topic: texts(TOPIC, call.topic_offsets, count, call.topic, call.topic_bytes),
+            keys: texts(KEY_LIST, call.keys_offsets, call.key_count, call.keys, call.keys_bytes),
+            key_offsets: unsafe { memory(call.key_offsets, size_if(KEY_LIST, count + 1)) },
+            tags: texts(TAG, call.tags_offsets, count, call.tags, call.tags_bytes),
+            tag_bits: unsafe { memory(call.tag_bits, size_if(TAG, (count + 7) / 8)) },
+            tag_count: 0,
+            queue_ids: unsafe { memory(call.queue_ids, size_if(QUEUE_ID, count)) },
+            queue_offsets: unsafe { memory(call.queue_offsets, size_if(QUEUE_OFFSET, count)) },
+            phy_offsets: unsafe { memory(call.phy_offsets, size_if(PHY_OFFSET, count)) },
+            born_us: unsafe { memory(call.born_us, size_if(BORN, count)) },
+            stored_us: unsafe { memory(call.stored_us, size_if(STORED, count)) },
+            sys_flags: unsafe { memory(call.sys_flags, size_if(SYS_FLAG, count)) },
+            flags: unsafe { memory(call.flags, size_if(FLAG, count)) },
+        };
+        let Ok(plain_count) = decode(data, starts, &wanted, &mut into) else { return FULL };
+        call.body_bytes = into.body.data.size();
+        call.topic_bytes = into.topic.data.size();
+        call.keys_bytes = into.keys.data.size();
+        call.key_count = into.keys.count;
+        call.tags_bytes = into.tags.data.size();
+        call.tag_count = into.tag_count;
         i64::try_from(plain_count).unwrap_or(REFUSED)
     })
 }
 
-/// Writes the columns of records whose parts measure has found in the same `data`. Returns their number.
-///
-/// # Safety
-/// As for measure. What is wanted has memory: a place for each record in `queue_ids` to `stored_us`, one more in all
-/// offsets, a bit in `tag_bits`, which are zeros, and the bytes that measure has told in the texts.
-#[no_mangle]
-pub unsafe extern "C" fn rmqha_columns_write(
-    data: *const u8,
-    size: usize,
-    starts: *const i64,
-    count: usize,
-    parts: *const Parts,
-    call: *const ColumnCall,
-) -> i64 {
-    guarded(|| {
-        let call = unsafe { &*call };
-        let data = unsafe { from_raw_parts(data, size) };
-        let starts = unsafe { from_raw_parts(starts, count) };
-        let parts = unsafe { from_raw_parts(parts, count) };
-        let texts = |offsets, size: usize, bytes, byte_count| {
-            let offsets = unsafe { from_raw_parts_mut(offsets, size + 1) };
-            offsets.iter_mut().take(1).for_each(|first| *first = 0);
-            Texts { offsets, data: Writer::new(unsafe { from_raw_parts_mut(bytes, byte_count) }), count: 0 }
-        };
-        let mut into = Columns {
-            body: texts(call.body_offsets, count, call.body, call.body_bytes),
-            topic: texts(call.topic_offsets, count, call.topic, call.topic_bytes),
-            keys: texts(call.keys_offsets, call.key_count, call.keys, call.keys_bytes),
-            key_offsets: unsafe { from_raw_parts_mut(call.key_offsets, count + 1) },
-            tags: texts(call.tags_offsets, count, call.tags, call.tags_bytes),
-            tag_bits: unsafe { from_raw_parts_mut(call.tag_bits, (count + 7) / 8) },
-            queue_ids: unsafe { from_raw_parts_mut(call.queue_ids, count) },
-            queue_offsets: unsafe { from_raw_parts_mut(call.queue_offsets, count) },
-            phy_offsets: unsafe { from_raw_parts_mut(call.phy_offsets, count) },
-            born_us: unsafe { from_raw_parts_mut(call.born_us, count) },
-            stored_us: unsafe { from_raw_parts_mut(call.stored_us, count) },
-        };
-        into.key_offsets.iter_mut().take(1).for_each(|first| *first = 0);
-        match write(data, starts, parts, call.columns, &mut into) {
-            Ok(()) => i64::try_from(count).unwrap_or(REFUSED),
-            Err(_) => REFUSED,
-        }
-    })
+/// The caller's memory; none where `size` is 0, wherever the pointer points.
+unsafe fn memory<'a, T>(pointer: *mut T, size: usize) -> &'a mut [T] {
+    if size == 0 {
+        &mut []
+    } else {
+        unsafe { from_raw_parts_mut(pointer, size) }
+    }
 }
 
 /// The lists in one piece of memory, `limit` long each.

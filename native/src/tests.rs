@@ -3,6 +3,7 @@
 
 #![allow(clippy::indexing_slicing, clippy::unwrap_used)]
 
+use crate::columns::{self, bytes_of, decode, walk, Columns, Texts, Wanted, KEY_LIST, TAG, TOPIC};
 use crate::header::{json_send, rocketmq_send};
 use crate::input::{number, Class, Cursor, Span};
 use crate::output::{hexadecimal, Decimal, Writer};
@@ -226,4 +227,83 @@ fn a_cursor_stays_in_its_bytes() {
     assert_eq!(cursor.take(usize::MAX), None);
     assert_eq!(cursor.run(Class::TEXT), Span { start: 9, end: 9 });
     assert_eq!(Span { start: 3, end: 1 }.of(b"abc"), None);
+}
+
+fn log_record(offset: i64, properties: &[u8]) -> Vec<u8> {
+    let mut record = vec![0; 88];
+    record[4..8].copy_from_slice(&0xDAA3_20A7u32.to_be_bytes());
+    record[28..36].copy_from_slice(&offset.to_be_bytes());
+    record[84..88].copy_from_slice(&4u32.to_be_bytes());
+    record.extend(b"body\x01T");
+    record.extend((properties.len() as u16).to_be_bytes());
+    record.extend(properties);
+    let size = record.len() as u32;
+    record[..4].copy_from_slice(&size.to_be_bytes());
+    record
+}
+
+/// Two records decoded into so many bytes of bodies, topics, keys and tags, and so many keys.
+fn decoded(data: &[u8], starts: &[i64], limits: [usize; 5]) -> Option<usize> {
+    let [body, topic, keys, tags, key_count] = limits;
+    let (mut bodies, mut topics, mut key_bytes, mut tag_bytes) =
+        (vec![0; body], vec![0; topic], vec![0; keys], vec![0; tags]);
+    let (mut body_offsets, mut topic_offsets, mut tag_offsets, mut list_offsets) = ([9; 3], [9; 3], [9; 3], [9; 3]);
+    let (mut key_offsets, mut tag_bits) = (vec![9; key_count + 1], [255]);
+    let mut into = Columns {
+        body: Texts::new(&mut body_offsets, &mut bodies),
+        topic: Texts::new(&mut topic_offsets, &mut topics),
+        keys: Texts::new(&mut key_offsets, &mut key_bytes),
+        key_offsets: &mut list_offsets,
+        tags: Texts::new(&mut tag_offsets, &mut tag_bytes),
+        tag_bits: &mut tag_bits,
+        tag_count: 0,
+        queue_ids: &mut [],
+        queue_offsets: &mut [],
+        phy_offsets: &mut [],
+        born_us: &mut [],
+        stored_us: &mut [],
+        sys_flags: &mut [],
+        flags: &mut [],
+    };
+    let wanted = Wanted { columns: columns::BODY | TOPIC | KEY_LIST | TAG, refused_flags: 0, verifies_crc: false };
+    let count = decode(data, starts, &wanted, &mut into).ok()?;
+    if count == starts.len() {
+        assert_eq!(into.tag_count, 1);
+        assert_eq!(
+            (body_offsets, topic_offsets, tag_offsets, list_offsets),
+            ([0, 4, 8], [0, 1, 2], [0, 2, 2], [0, 2, 3])
+        );
+        assert_eq!(
+            (key_offsets, key_bytes, tag_bytes, tag_bits),
+            (vec![0, 1, 2, 5], b"abkey".to_vec(), b"tt".to_vec(), [1])
+        );
+    }
+    Some(count)
+}
+
+#[test]
+fn columns_that_have_too_little_memory_are_told() {
+    let first = log_record(0, b"KEYS\x01a b\x02TAGS\x01tt");
+    let starts = [0, first.len() as i64];
+    let data = [first.clone(), log_record(starts[1], b"KEYS\x01key\x02")].concat();
+    let mut places = [0; 3];
+    let walked = walk(&data, 0, data.len() as i64, 1000, &mut places);
+    assert_eq!((walked.count, walked.end, walked.flags, places), (2, data.len() as i64, 0, [0, starts[1], 0]));
+    assert_eq!(bytes_of(&data, &[0, starts[1], -1, i64::MAX]), data.len() as i64);
+    let needed = [8, 2, 5, 2, 3];
+    assert_eq!(decoded(&data, &starts, needed), Some(2));
+    for place in 0..needed.len() {
+        for limit in 0..needed[place] {
+            let mut limits = needed;
+            limits[place] = limit;
+            assert_eq!(decoded(&data, &starts, limits), None, "{} {}", place, limit);
+        }
+    }
+    for end in 0..data.len() {
+        let count = decoded(&data[..end], &starts, needed);
+        assert_eq!(count, Some(usize::from(end >= first.len())));
+        let found = walk(&data[..end], 0, data.len() as i64, 1000, &mut [0; 3]);
+        assert_eq!(found.count, usize::from(end >= first.len()));
+    }
+    assert_eq!(decoded(&data, &[-1, 0], needed), Some(0));
 }

@@ -33,7 +33,7 @@ from rmqha.kernel.batch_kernel import (
 )
 from rmqha.kernel.send_answer import json_literals, rocketmq_literals, store_host
 
-ABI_VERSION: Final = 6
+ABI_VERSION: Final = 7
 _FULL: Final = -1
 _FAULTS = {-2: "refuses what it was given", -3: "has a bug and has printed where"}
 _NUMBERS = struct.Struct(">qqqi")

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from rmqha.model.error import StoreError
 from rmqha.scan.native import columns as native_columns
 from rmqha.scan.properties import Properties, parse, spans, split_keys, text
-from rmqha.scan.walk import MAGIC_V2, Window, gather, where_bytes
+from rmqha.scan.walk import ANY_FLAGS, MAGIC_V2, Window, gather, where_bytes
 
 try:
     from isal.isal_zlib import crc32
@@ -152,10 +152,15 @@ class Decoding:
     @property
     def schema(self) -> Any:
         """Arrow schema of the columns."""
-        types = TYPES | {CORRUPT: pa.string(), STORE_PATH: pa.string()}
-        if self.properties_as == "map":
-            types["properties"] = STRING_MAP
-        return pa.schema([(name, types[name]) for name in self.columns])
+        return _schema(self.columns, self.properties_as)
+
+
+@lru_cache(maxsize=64)
+def _schema(columns: tuple[str, ...], properties_as: str) -> Any:
+    types = TYPES | {CORRUPT: pa.string(), STORE_PATH: pa.string()}
+    if properties_as == "map":
+        types["properties"] = STRING_MAP
+    return pa.schema([(name, types[name]) for name in columns])
 
 
 class _TooLargeError(Exception):
@@ -169,12 +174,20 @@ class Records:
     """
 
     def __init__(
-        self, window: Window, starts: I64, source: Source = Source(), fixed: NDArray[Any] | None = None
+        self,
+        window: Window,
+        starts: I64,
+        source: Source = Source(),
+        fixed: NDArray[Any] | None = None,
+        seen_flags: int = ANY_FLAGS,
     ) -> None:
         self.window = window
         self.starts = starts
         self.source = source
-        self.fixed: NDArray[Any] = gather(window.data, FIXED, starts) if fixed is None else fixed
+        self.seen_flags = seen_flags
+        """All sysFlags that one of the records has, or more."""
+        if fixed is not None:
+            self.__dict__["fixed"] = fixed
         self.faults: dict[int, str] = {}
         """By row: why its body cannot be delivered, where that is not raised."""
         self.members: NDArray[np.bool_] | None = None
@@ -184,13 +197,18 @@ class Records:
     def __len__(self) -> int:
         return len(self.starts)
 
+    @cached_property
+    def fixed(self) -> NDArray[Any]:
+        """The first bytes of each record."""
+        return gather(self.window.data, FIXED, self.starts)
+
     def select(self, chosen: NDArray[np.bool_]) -> Records:
         """The records at which `chosen` (a mask) is True."""
         if chosen.all():
             return self
         places = np.flatnonzero(chosen)
         fixed = self.fixed.view(f"V{FIXED.itemsize}")[places].view(FIXED)
-        picked = Records(self.window, self.starts[places], self.source, fixed)
+        picked = Records(self.window, self.starts[places], self.source, fixed, self.seen_flags)
         if "_layout" in self.__dict__:
             parts, fits = self._layout
             picked.__dict__["_layout"] = tuple(part[places] for part in parts), fits[places]
@@ -279,6 +297,8 @@ class Records:
 
     def _native(self, decoding: Decoding) -> dict[str, Any]:
         """Arrow arrays of the columns that a native decoder makes, if there is one and all records are plain."""
+        if self.faults:
+            return {}
         refused = COMPRESSED if decoding.decompress and "body" in decoding.columns else 0
         return native_columns.arrays(
             self.window.data, self.starts, decoding.columns, TYPES, refused, decoding.verify_crc

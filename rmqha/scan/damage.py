@@ -64,7 +64,7 @@ def pieces(
         return
     for at, window, chain in file.windows(start, stop, window_bytes):
         if len(chain.starts):
-            yield Records(window, chain.starts, source)
+            yield Records(window, chain.starts, source, seen_flags=chain.seen_flags)
         if chain.broken:
             raise StoreError(file.describe_break(at + chain.end, stop))
 

@@ -612,7 +612,7 @@ def _record_bytes(view: StoreView, offset: int) -> bytes | None:
 
 def check_same(records: Records, peers: Sequence[StoreView]) -> None:
     """StoreError if a peer's log holds other bytes where it has these records; names the first that differs."""
-    if not len(records):
+    if not peers or not len(records):
         return
     window, starts = records.window, records.starts
     ends = starts + records.fixed["storeSize"]

@@ -60,12 +60,13 @@ def taken_apart(records: Records, decoding: Decoding) -> Iterator[Records]:
     """The records, with members where inner batches were, some 32 MiB at a time; as they are if there are none, or if
     `decoding` leaves them whole. StoreError for a batch that is damaged, unless `decoding` passes it: then it stays one
     row that says so."""
-    flags = records.fixed["sysFlag"]
-    batches = (flags & INNER_BATCH != 0) & (flags & NEED_UNWRAP != 0)
-    if decoding.explode_batches and batches.any():
-        yield from _Apart(records, decoding).pieces(np.flatnonzero(batches).tolist())
-    else:
-        yield records
+    if decoding.explode_batches and records.seen_flags & INNER_BATCH and records.seen_flags & NEED_UNWRAP:
+        flags = records.fixed["sysFlag"]
+        batches = (flags & INNER_BATCH != 0) & (flags & NEED_UNWRAP != 0)
+        if batches.any():
+            yield from _Apart(records, decoding).pieces(np.flatnonzero(batches).tolist())
+            return
+    yield records
 
 
 class _Apart:

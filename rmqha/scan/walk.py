@@ -29,6 +29,8 @@ RECORD_MIN_BYTES = 91
 RECORD_MAX_BYTES = 64 * 1024 * 1024
 """No frame that could carry a longer one is taken by any broker: a longer size is damage."""
 BLANK_HEADER_BYTES = 8
+ANY_FLAGS = -1
+"""All bits of a sysFlag: which ones a chain's records have is not known."""
 
 LANE_SPACING_BYTES = 32 * 1024
 LANE_SEARCH_BYTES = 2 * 1024
@@ -105,6 +107,8 @@ class Chain:
     starts: I64
     end: int
     broken: bool
+    seen_flags: int = ANY_FLAGS
+    """All sysFlags that one of the records has, or more."""
 
 
 def walk(window: Window, stop: int) -> Chain:
@@ -112,8 +116,10 @@ def walk(window: Window, stop: int) -> Chain:
     native decoder, where there is one, hops as far as all is right."""
     native = native_columns.walked(window.data, window.base_offset, stop, RECORD_MIN_BYTES, RECORD_MAX_BYTES)
     if native is not None:
-        starts, end = native
+        starts, end, seen_flags = native
         rest = _hop(window, end, stop)
+        if not len(rest.starts):
+            return Chain(starts, rest.end, rest.broken, seen_flags)
         return Chain(np.concatenate((starts, rest.starts)), rest.end, rest.broken)
     lanes = _lane_starts(window, stop)
     chain = _advance_lanes(window, lanes) if len(lanes) > FEW_LANES else None

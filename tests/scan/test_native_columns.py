@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rmqha.host import kernel_choice
 from rmqha.model.error import StoreError
 from rmqha.scan.columns import TYPES, Decoding, Records
+from rmqha.scan.inner_batches import taken_apart
 from rmqha.scan.native import columns as native_columns
 from rmqha.scan.walk import Window, walk
 from rmqha.store.log.record import NewMessage
@@ -22,7 +23,9 @@ from tests.kernel.support import kernel_named
 from tests.kernel.test_scan import V6, log_of
 from tests.store.support import HOST, message
 
-NAMES = ("body", "topic", "keys", "tags", "queueId", "queueOffset", "physicalOffset", "bornTimestamp", "storeTimestamp")
+TEXTS = ("body", "topic", "keys", "tags")
+NUMBERS = ("queueId", "queueOffset", "physicalOffset", "bornTimestamp", "storeTimestamp", "sysFlag", "flag")
+NAMES = (*TEXTS, *NUMBERS)
 PROPERTIES = st.sampled_from(
     [
         b"UNIQ_KEY\x01U\x02KEYS\x01a b\x02TAGS\x01x\x02WAIT\x01true\x02",
@@ -32,6 +35,9 @@ PROPERTIES = st.sampled_from(
         b"xTAGS\x01no\x02KEYSx\x01no\x02TAG\x01no",
         b"\x02\x02TAGS\x02KEYS\x01\x01k\x02",
         b"TAGS",
+        b"".join(b"name%d\x01%s\x02" % (size, b"v" * size) for size in range(40))
+        + b"TAGS\x01behind\x02KEYS\x01k"
+        + b" k" * 9,
         b"",
     ]
 )
@@ -81,8 +87,7 @@ def native(records: Records, names: tuple[str, ...] = NAMES, *, crc: bool = True
 def test_both_make_the_same(items: list[NewMessage], names: set[str], crc: bool) -> None:
     records, wanted = records_of(log_of(items)), tuple(sorted(names))
     found = native(records, wanted, crc=crc)
-    has_text = bool(names & {"body", "topic", "keys", "tags"})
-    assert set(found) == (names if has_text else set())
+    assert set(found) == names
     decoding = Decoding(wanted, verify_crc=crc)
     for name, array in found.items():
         array.validate(full=True)
@@ -127,7 +132,58 @@ def test_a_compressed_body_and_a_late_time_are_left_to_numpy() -> None:
     compressed = records_of(log_of([message(1), message(2, sys_flag=1)]))
     assert native(compressed) == {} and native(compressed, ("topic",)) == {}
     late = records_of(log_of([message(1, born_at_ms=(1 << 63) // 1000 + 1)]))
-    assert native(late) == {} and set(native(late, ("body",))) == {"body"}
+    assert native(late) == {} and set(native(late, ("body", "storeTimestamp"))) == {"body", "storeTimestamp"}
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [b"TAGS\x01" + b"t" * 500, b"KEYS\x01" + b"k" * 500, b"KEYS\x01" + b"k " * 50, b"\x02" * 500],
+    ids=["a long tag", "a long key", "many keys", "separators alone"],
+)
+def test_longer_texts_than_usual_have_room(properties: bytes) -> None:
+    items = [message(number, topic="T" * 127, properties=properties, body=b"x" * number) for number in range(20)]
+    found = native(records_of(log_of(items)))
+    for name, array in found.items():
+        array.validate(full=True)
+        assert array.equals(records_of(log_of(items)).column(name, Decoding())), name
+    assert set(found) == set(NAMES)
+
+
+@given(
+    st.lists(st.sampled_from([b"\x02", b"\x01", b"TAGS\x01", b"KEYS\x01", b"TAGS", b"a", b" ", b"v" * 61]), max_size=99)
+)
+def test_separators_anywhere(parts: list[bytes]) -> None:
+    log = log_of([message(1, properties=b"".join(parts))])
+    found = native(records_of(log))
+    for name in ("keys", "tags"):
+        assert found[name].equals(records_of(log).column(name, Decoding())), name
+
+
+def test_a_row_with_a_fault_has_no_body() -> None:
+    """An inner batch whose CRC is right and whose messages do not fill it is one row that says so, without a body."""
+    items = [message(1, body=b"no message"), message(2)]
+    log = bytearray(log_of(items))
+    log[36:40] = (0x80 | 0x40).to_bytes(4, "big")
+    decoding = Decoding(("body", "_corrupt", "sysFlag"), on_corrupt="row")
+
+    def rows() -> Any:
+        (piece,) = taken_apart(records_of(bytes(log)), decoding)
+        (batch,) = piece.batches(decoding)
+        return batch.to_pylist()
+
+    found = rows()
+    assert [row["body"] for row in found] == [None, items[1].body] and "inner batch" in found[0]["_corrupt"]
+    native_columns.use(None)
+    assert rows() == found
+
+
+def test_flags_of_a_walk_are_those_of_its_records() -> None:
+    flags = [0x10, 0x1, 0, 0x100]
+    items = [message(number, sys_flag=flag, born_host=V6 if flag & 0x10 else HOST) for number, flag in enumerate(flags)]
+    for count in range(1, 5):
+        log = log_of(items[:count])
+        window = Window("commitlog/0", 0, bytearray(log), np.frombuffer(log, np.uint8))
+        assert walk(window, len(log)).seen_flags == sum(flags[:count])
 
 
 @fuzz

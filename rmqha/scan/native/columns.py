@@ -13,42 +13,50 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 I64 = NDArray[np.int64]
-_PARTS = {
-    "body": 1,
-    "topic": 2,
-    "keys": 4,
-    "tags": 8,
-    **dict.fromkeys(("queueId", "queueOffset", "physicalOffset", "bornTimestamp", "storeTimestamp"), 16),
+_NUMBERS = {
+    "queueId": 4,
+    "queueOffset": 8,
+    "physicalOffset": 8,
+    "bornTimestamp": 8,
+    "storeTimestamp": 8,
+    "sysFlag": 4,
+    "flag": 4,
 }
-"""The columns that it makes, and which part of a record each needs."""
-_TEXTS = 1 | 2 | 4 | 8
+"""Columns of numbers that it makes, and the bytes of each."""
+_TEXTS = {"body": 1, "topic": 2, "keys": 4, "tags": 8}
+_PARTS = _TEXTS | {name: 16 << number for number, name in enumerate(_NUMBERS)}
+"""All columns that it makes, and the bit of each."""
 LEAST_COUNT = 16
 """Fewer records are not worth the calls."""
 MAX_BYTES = (1 << 31) - 1
 """Most bytes of a column, whose offsets are int32."""
+USUAL_TEXT_BYTES, USUAL_KEYS = 64, 4
+"""More of a record's topic, keys or tags, in the mean, take a second try with more memory."""
+ALIGNMENT = 64
 
 
 class ColumnDecoder(Protocol):
     """A `rmqha.kernel.native_columns.NativeColumns` is one."""
 
-    part_bytes: int
-
     def walk(
         self, window: tuple[int, int], base_offset: int, stop: int, max_bytes: int, starts: int, count: int
-    ) -> tuple[int, int]:
+    ) -> tuple[int, int, int]:
         """Follow the records of a window, `count` at most, as long as they are whole and right: how many begin at what
-        stands at the address `starts` then, and the index behind the last one."""
+        stands at the address `starts` then, the index behind the last one, and all flags that one of them has."""
         ...
 
-    def measure(
-        self, window: tuple[int, int], starts: int, count: int, parts: int, wanted: tuple[int, int, bool]
-    ) -> tuple[int, Any]:
-        """Find the parts of `count` records: how many are plain in front of the first that is not, and the sizes
-        of what is wanted, for `write`. `window`, `starts` and `parts` are addresses, the first with its bytes."""
+    def record_bytes(self, window: tuple[int, int], starts: int, count: int) -> int:
+        """Bytes of `count` records that begin at what stands at the address `starts`."""
         ...
 
-    def write(self, window: tuple[int, int], starts: int, count: int, parts: int, call: Any) -> None:
-        """Fill the buffers whose addresses stand in `call`."""
+    def call(self, columns: int, refused_flags: int, verifies_crc: bool) -> Any:
+        """A call for these parts, which has no memory yet: it has sizes of it, then of what was written there, and, by
+        the names of `_Memory`, addresses."""
+        ...
+
+    def decode(self, window: tuple[int, int], starts: int, count: int, call: Any) -> int | None:
+        """Fill the memory of `call`: how many records are plain in front of the first that is not; None if there is
+        too little of it. `window` and `starts` are addresses, the first with its bytes."""
         ...
 
 
@@ -61,15 +69,15 @@ def use(decoder: ColumnDecoder | None) -> None:
     _decoder = decoder
 
 
-def walked(data: NDArray[np.uint8], base_offset: int, stop: int, least: int, most: int) -> tuple[I64, int] | None:
+def walked(data: NDArray[np.uint8], base_offset: int, stop: int, least: int, most: int) -> tuple[I64, int, int] | None:
     """Starts of the records at the front of `data`, of `least` to `most` bytes each, none of which ends behind `stop`,
-    and where the last one ends; None without a decoder."""
+    where the last one ends, and all flags that one of them has; None without a decoder."""
     if _decoder is None:
         return None
     starts = np.empty(len(data) // least + 1, np.int64)
     window = data.ctypes.data, len(data)
-    count, end = _decoder.walk(window, base_offset, stop, most, starts.ctypes.data, len(starts))
-    return starts[:count].copy(), end
+    count, end, flags = _decoder.walk(window, base_offset, stop, most, starts.ctypes.data, len(starts))
+    return starts[:count].copy(), end, flags
 
 
 def arrays(
@@ -80,57 +88,83 @@ def arrays(
     timestamp holds, lengths that do not add up, or a body that with `crc` has not its CRC."""
     decoder, count = _decoder, len(starts)
     made = [name for name in names if name in _PARTS]
-    columns = 0
-    for name in made:
-        columns |= _PARTS[name]
-    if decoder is None or not columns & _TEXTS or count < LEAST_COUNT or len(data) > MAX_BYTES:
+    if decoder is None or not made or count < LEAST_COUNT or len(data) > MAX_BYTES:
         return {}
     starts = np.ascontiguousarray(starts, np.int64)
-    parts = np.empty(count * decoder.part_bytes // 8, np.int64)
-    place = (data.ctypes.data, len(data)), starts.ctypes.data, count, parts.ctypes.data
-    plain_count, call = decoder.measure(*place, (columns, refused_flags, crc))
-    if plain_count < count:
-        return {}
-    buffers = _Buffers(call, count, columns)
-    decoder.write(*place, call)
-    return {name: buffers.array(name, types[name]) for name in made}
+    place = (data.ctypes.data, len(data)), starts.ctypes.data, count
+    log_bytes = decoder.record_bytes(*place) if any(name in _TEXTS for name in made) else 0
+    usual = min(log_bytes, count * USUAL_TEXT_BYTES), min(log_bytes, count * USUAL_KEYS)
+    for text_bytes, key_count in (usual, (log_bytes, log_bytes)):
+        call = decoder.call(sum(_PARTS[name] for name in made), refused_flags, crc)
+        memory = _Memory(call, count, made, log_bytes, text_bytes, key_count)
+        plain_count = decoder.decode(*place, call)
+        if plain_count is not None:
+            return {name: memory.array(name, types[name]) for name in made} if plain_count == count else {}
+    raise AssertionError("all bytes of the records are room for each of their texts")
 
 
-class _Buffers:
-    """Memory of Arrow's for what the decoder writes; of what is not wanted there is as good as none."""
+class _Memory:
+    """Memory of Arrow's for what the decoder writes, in two pieces: bodies, and all else."""
 
-    def __init__(self, call: Any, count: int, columns: int) -> None:
+    def __init__(
+        self, call: Any, count: int, made: list[str], body_bytes: int, text_bytes: int, key_count: int
+    ) -> None:
         self._count, self._call = count, call
-        self._made: dict[str, Any] = {}
-        for name, part, texts, size_bytes in (
-            ("body", 1, count, call.body_bytes),
-            ("topic", 2, count, call.topic_bytes),
-            ("keys", 4, call.key_count, call.keys_bytes),
-            ("tags", 8, count, call.tags_bytes),
-        ):
-            # the library makes slices of all: what is not wanted has the places, which nobody touches
-            self._add(f"{name}_offsets", 4 * (texts + 1))
-            self._add(name, size_bytes if columns & part else 0)
-        self._add("key_offsets", 4 * (count + 1))
-        self._add("tag_bits", -(-count // 8), zero=True)
-        for name, size in (("queueId", 4), *((name, 8) for name in _PARTS if _PARTS[name] == 16 and name != "queueId")):
-            self._add(name, size * count)
+        sizes: dict[str, int] = {}
+        for name in made:
+            if name in _NUMBERS:
+                sizes[name] = _NUMBERS[name] * count
+                continue
+            sizes[f"{name}_offsets"] = 4 * ((key_count if name == "keys" else count) + 1)
+            if name == "body":
+                call.body_bytes = body_bytes
+                continue
+            sizes[name] = text_bytes
+            setattr(call, f"{name}_bytes", text_bytes)
+        if "keys" in made:
+            call.key_count, sizes["key_offsets"] = key_count, 4 * (count + 1)
+        if "tags" in made:
+            sizes["tag_bits"] = -(-count // 8)
+        self._places: dict[str, int] = {}
+        end = 0
+        for name, size in sizes.items():
+            self._places[name] = end
+            end += -(-size // ALIGNMENT) * ALIGNMENT
+        self._rest = pa.allocate_buffer(end)
+        for name, at in self._places.items():
+            setattr(call, name, self._rest.address + at)
+        if "body" in made:
+            self._bodies = pa.allocate_buffer(body_bytes)
+            call.body = self._bodies.address
 
-    def _add(self, name: str, size_bytes: int, *, zero: bool = False) -> None:
-        buffer = self._made[name] = pa.allocate_buffer(max(size_bytes, 8))
-        if zero:
-            np.frombuffer(buffer, np.uint8)[:] = 0
-        setattr(self._call, name, buffer.address)
+    def _buffer(self, name: str, size_bytes: int) -> Any:
+        return self._rest.slice(self._places[name], size_bytes)
+
+    def _texts(self, name: str, kind: Any, bits: Any = None) -> Any:
+        offsets = self._buffer(f"{name}_offsets", 4 * (self._count + 1))
+        return pa.Array.from_buffers(
+            kind, self._count, [bits, offsets, self._buffer(name, getattr(self._call, f"{name}_bytes"))]
+        )
 
     def array(self, name: str, kind: Any) -> Any:
-        count, made = self._count, self._made
-        if name == "keys":
-            texts = pa.Array.from_buffers(pa.string(), self._call.key_count, [None, made["keys_offsets"], made["keys"]])
-            offsets = pa.Array.from_buffers(pa.int32(), count + 1, [None, made["key_offsets"]])
-            return pa.ListArray.from_arrays(offsets, texts, type=kind)
-        if name == "tags":
-            bits = made["tag_bits"] if self._call.tag_count < count else None
-            return pa.Array.from_buffers(kind, count, [bits, made["tags_offsets"], made["tags"]])
-        if name in ("body", "topic"):
-            return pa.Array.from_buffers(kind, count, [None, made[f"{name}_offsets"], made[name]])
-        return pa.Array.from_buffers(kind, count, [None, made[name]])
+        """The column that was written."""
+        count, call = self._count, self._call
+        match name:
+            case "body":
+                offsets = self._buffer("body_offsets", 4 * (count + 1))
+                return pa.Array.from_buffers(kind, count, [None, offsets, self._bodies.slice(0, call.body_bytes)])
+            case "topic":
+                return self._texts(name, kind)
+            case "tags":
+                bits = self._buffer("tag_bits", -(-count // 8)) if call.tag_count < count else None
+                return self._texts(name, kind, bits)
+            case "keys":
+                offsets = self._buffer("keys_offsets", 4 * (call.key_count + 1))
+                texts = pa.Array.from_buffers(
+                    pa.string(), call.key_count, [None, offsets, self._buffer("keys", call.keys_bytes)]
+                )
+                ends = pa.Array.from_buffers(
+                    pa.int32(), count + 1, [None, self._buffer("key_offsets", 4 * (count + 1))]
+                )
+                return pa.ListArray.from_arrays(ends, texts, type=kind)
+        return pa.Array.from_buffers(kind, count, [None, self._buffer(name, _NUMBERS[name] * count)])
