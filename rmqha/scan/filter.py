@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqha.model.pattern import compiled
@@ -136,8 +135,7 @@ class RowFilter:
         if self.names_topics and len(records):
             records = records.select(self.topic_mask(records))
         if self.tags is not None and len(records):
-            wanted = pc.is_in(records.property(b"TAGS"), value_set=pa.array(sorted(self.tags), pa.string()))
-            records = records.select(np.asarray(wanted))
+            records = records.select(_is_in(records.property(b"TAGS"), self.tags))
         if self.keys is not None and len(records):
             records = records.select(_any_in(records.keys, self.keys))
         return records
@@ -186,10 +184,16 @@ class RowFilter:
         )
 
 
+def _is_in(texts: Any, wanted: frozenset[str]) -> NDArray[np.bool_]:
+    """Mask of the texts that are one of these."""
+    import pyarrow.compute as pc  # takes as long to load as all of this package
+
+    return np.asarray(pc.is_in(texts, value_set=pa.array(sorted(wanted), pa.string())))
+
+
 def _any_in(lists: Any, wanted: frozenset[str]) -> NDArray[np.bool_]:
     """Mask of the lists of strings that hold one of these."""
-    flat = pc.is_in(lists.flatten(), value_set=pa.array(sorted(wanted), pa.string()))
-    hits_before = np.r_[0, np.cumsum(np.asarray(flat))]
+    hits_before = np.r_[0, np.cumsum(_is_in(lists.flatten(), wanted))]
     offsets = np.asarray(lists.offsets)
     found: NDArray[np.bool_] = hits_before[offsets[1:] - offsets[0]] > hits_before[offsets[:-1] - offsets[0]]
     return found

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -40,9 +40,10 @@ from rmqha.scan.api import Interval, RowFilter, by_group, prune, told_of
 from rmqha.spark.errors import sentences
 from rmqha.spark.options import ReadOptions, column_type, is_table, known_column, without_table_properties
 from rmqha.spark.partition import UNKNOWN, LogPartition, Sizing, partitions, read
-from rmqha.spark.stream import CommitLogStreamReader
-from rmqha.spark.write_rows import check_schema, parse_write_options
-from rmqha.spark.writer import CommitLogWriter
+
+if TYPE_CHECKING:
+    from rmqha.spark.stream import CommitLogStreamReader
+    from rmqha.spark.writer import CommitLogWriter
 
 TABLE_OPTIONS = "rmqha.options"
 """Key of a column's metadata."""
@@ -83,6 +84,8 @@ class CommitLogSource(DataSource):
     @sentences()
     def streamReader(self, schema: StructType) -> CommitLogStreamReader:  # noqa: N802 - the base class's name
         """Reader of a streaming query. Raises UsageError for wrong options or columns."""
+        from rmqha.spark.stream import CommitLogStreamReader  # a batch query's processes go without
+
         options, properties_as = self._checked(schema)
         if options.has_ending_offsets:
             raise UsageError("endingOffsets is not for a streaming query, which has no end: leave it out")
@@ -91,6 +94,9 @@ class CommitLogSource(DataSource):
     @sentences()
     def writer(self, schema: StructType, overwrite: bool) -> CommitLogWriter:
         """Writer of a new or an existing store. Raises UsageError for wrong options or columns."""
+        from rmqha.spark.write_rows import check_schema, parse_write_options
+        from rmqha.spark.writer import CommitLogWriter  # with the store; those that only read go without
+
         path, config = parse_write_options(self.options)
         check_schema({field.name: field.dataType.simpleString() for field in schema.fields})
         return CommitLogWriter(path, config, overwrite=overwrite)

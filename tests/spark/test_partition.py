@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkAttributeError
 
@@ -16,7 +18,16 @@ from rmqha.scan.api import ALL_ROWS, RowFilter, open_store
 from rmqha.scan.storage import LocalStorage, StorageFile
 from rmqha.spark.local import _is_local, register
 from rmqha.spark.options import ReadOptions
-from rmqha.spark.partition import CUT_TASKS, REMOTE_CUT_TASKS, UNKNOWN, Sizing, partitions
+from rmqha.spark.partition import (
+    CUT_TASKS,
+    JOINED_BYTES,
+    JOINED_COUNT,
+    REMOTE_CUT_TASKS,
+    UNKNOWN,
+    Sizing,
+    joined,
+    partitions,
+)
 from rmqha.spark.source import CommitLogReader, CommitLogSource
 from tests.store.log_writer import LogWriter, Message
 
@@ -151,3 +162,21 @@ def test_a_queue_that_may_not_be_read_is_one_sentence(store: Path, monkeypatch: 
     options = ReadOptions.parse({"path": str(store), "minPartitions": "9"})
     with pytest.raises(UsageError, match=r"consumequeue/t\d/0/0{20} cannot be read: permission denied"):
         CommitLogReader(options, list(options.columns), options.properties_as).partitions()
+
+
+def test_small_batches_are_sent_together() -> None:
+    small, large = pa.record_batch({"n": [1, 2]}), pa.record_batch({"n": list(range(JOINED_BYTES // 8))})
+    taken: list[int] = []
+
+    def given(*batches: Any) -> Iterator[Any]:
+        for number, batch in enumerate(batches):
+            taken.append(number)
+            yield batch
+
+    found = list(joined(given(small, small, large, large, *[small] * (JOINED_COUNT + 1))))
+    sizes = [batch.num_rows for batch in found]
+    assert sizes == [4 + large.num_rows, large.num_rows, 2 * JOINED_COUNT, 2]
+    assert found[0]["n"].to_pylist()[:5] == [1, 2, 1, 2, 0] and found[3].equals(small)
+    taken.clear()
+    next(joined(given(*[small] * 99)))
+    assert len(taken) == JOINED_COUNT
