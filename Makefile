@@ -74,7 +74,7 @@ types: .venv/stamp ## mypy --strict
 sim: .venv/stamp ## whole clusters from SEEDS=200 seeds, then each planted bug; SEED=n replays one, THEME=name, FAULT_SECONDS=60 of faults, SHRINK=1
 	status=0; \
 	$(SIM_PYTHON) -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(THEME),--theme $(THEME)) $(if $(FAULT_SECONDS),--seconds $(FAULT_SECONDS)) $(if $(SHRINK),--shrink) || status=1; \
-	$(if $(SEED)$(THEME)$(FAULT_SECONDS),,$(BIN)/pytest tests/raft tests/simulation tests/store/damage/test_crash.py -n $(WORKERS) --dist worksteal -m sim || status=1;) \
+	$(if $(SEED)$(THEME)$(FAULT_SECONDS),,$(BIN)/pytest tests/raft tests/simulation tests/store/damage/test_crash.py tests/scan/test_proof.py -n $(WORKERS) --dist worksteal -m sim || status=1;) \
 	exit $$status
 
 sim-kernels: .venv/stamp ## every kept seed on the kernel in Python and on the native one: the same traces

@@ -54,7 +54,7 @@ FOLDERS = {
     ),
     "abuse": ("abuse",),
     "browser": ("nameserver/web",),
-    "sim": ("raft", "simulation", "store/damage/test_crash.py"),
+    "sim": ("raft", "simulation", "store/damage/test_crash.py", "scan/test_proof.py"),
     "spec": ("simulation/spec/test_specified.py",),
 }
 

@@ -31,7 +31,9 @@ from rmqha.scan.api import (
 )
 from tests.store.log_writer import LogWriter, Message, slow_rows
 
-STORES, FILTERS, DAMAGES = 40, 18, 3
+FILTERS, DAMAGES = 18, 3
+SEEDS = [*range(12), *(pytest.param(seed, marks=pytest.mark.sim) for seed in range(12, 40))]
+"""Of the stores: `make test` takes the first, `make sim` the others."""
 AT_MS = 1_700_000_000_000
 Row = dict[str, Any]
 
@@ -135,7 +137,7 @@ def found_rows(root: Path, rows: RowFilter | None = None, **how: Any) -> list[Ro
     return found
 
 
-@pytest.mark.parametrize("seed", range(STORES))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_store_and_its_filters(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmqha.scan.index.QUEUE_COST_BYTES", 1)
     made = Made(tmp_path, seed)
@@ -149,7 +151,7 @@ def test_a_random_store_and_its_filters(tmp_path: Path, seed: int, monkeypatch: 
             assert found_rows(made.root, rows, **how) == expected, (rows, how)
 
 
-@pytest.mark.parametrize("seed", range(STORES))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_damaged_store_gives_no_wrong_row_and_loses_no_sound_one(tmp_path: Path, seed: int) -> None:
     for number in range(DAMAGES):
         made = Made(tmp_path / str(number), 1000 * (number + 1) + seed)
