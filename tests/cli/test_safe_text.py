@@ -10,6 +10,8 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -81,16 +83,21 @@ class Liar:
         self._listener.close()
 
     def _serve(self) -> None:
-        while True:
-            try:
-                peer, _ = self._listener.accept()
-            except OSError:
-                return
-            parser = FrameParser(1 << 20)
-            with peer:
-                while data := peer.recv(65536):
-                    for request in parser.feed(data):
-                        peer.sendall(encode_frame(self._answer(request)))
+        """Connections side by side: else one would wait for the end of another."""
+        with ThreadPoolExecutor(8) as pool:
+            while True:
+                try:
+                    peer, _ = self._listener.accept()
+                except OSError:
+                    return
+                pool.submit(self._talk, peer)
+
+    def _talk(self, peer: socket.socket) -> None:
+        parser = FrameParser(1 << 20)
+        with peer, suppress(ConnectionError):  # who has seen enough goes
+            while data := peer.recv(65536):
+                for request in parser.feed(data):
+                    peer.sendall(encode_frame(self._answer(request)))
 
     def _answer(self, request: Command) -> Command:
         if self._fails:
