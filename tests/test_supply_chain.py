@@ -163,6 +163,8 @@ def test_the_image_is_given_all_that_its_build_names() -> None:
     assert [name for name in copied if not (ROOT / name).exists()] == []
     project = PROJECT["project"]
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    given = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    assert {line.removeprefix("!") for line in given} == set(copied), "an engine is given what it copies, and no more"
     needed = {"pyproject.toml", project["readme"], *project["license-files"], *wheel}
     assert needed <= set(copied)
     locks = re.findall(r"-r (\S+)", stage)
