@@ -230,7 +230,7 @@ class BrokerCore:
             config, store, changes, topics, groups, offsets, delays, puts, feed, self._shell.when_routed
         )
         gets = self.statistics.group_gets
-        told = self.pull, clock, feed, gets, self.pops.in_flight_of
+        told = self.pull, clock, feed, gets, self.pops
         group = GroupRequests(config, store, changes, topics, groups, offsets, clients, *told)
         self.queries = QueryRequests(config, store.index, self._shell.wake_searches)
         queries, locks = self.queries, LockRequests(self.locks, driver)

@@ -137,6 +137,10 @@ class PopServices:
         in_order = sum(info.open_count for place in places if (info := self.orders.get(place)) is not None)
         return self.counts.in_flight.get((topic, group), 0) + in_order
 
+    def set_back(self, topic: str, group: str) -> None:
+        """The group goes on elsewhere: pops of it that wait may get something."""
+        self.pop.polls.wake_group(topic, group)
+
     @property
     def poll_count(self) -> int:
         return self.pop.polls.count

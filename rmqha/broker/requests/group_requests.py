@@ -6,7 +6,7 @@ group that it is set back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from rmqha.broker.requests.change_gate import ChangeGate
@@ -60,6 +60,18 @@ class GroupLog(Protocol):
     ) -> PullResult: ...
 
 
+class PoppedMessages(Protocol):
+    """The part that knows what groups pop; `PopServices` is one."""
+
+    def in_flight_of(self, topic: str, group: str) -> int:
+        """Number of messages of a topic that a group was given and that are not done."""
+        ...
+
+    def set_back(self, topic: str, group: str) -> None:
+        """The group goes on elsewhere."""
+        ...
+
+
 class GroupRequests:
     def __init__(
         self,
@@ -74,9 +86,8 @@ class GroupRequests:
         clock: Clock,
         feed: Feed,
         group_gets: StatsItemSet,
-        popped_in_flight: Callable[[str, str], int],
+        pops: PoppedMessages,
     ) -> None:
-        """`popped_in_flight`: number of messages of a topic that a group has popped and that are not done."""
         self._config = config
         self._log = log
         self._changes = changes
@@ -88,7 +99,7 @@ class GroupRequests:
         self._clock = clock
         self._feed = feed
         self._gets = group_gets
-        self._popped_in_flight = popped_in_flight
+        self._pops = pops
 
     def configure(self, config: BrokerConfig) -> None:
         self._config = config
@@ -238,7 +249,7 @@ class GroupRequests:
             if self._topics.get(name):
                 shown.append(name)
                 per_second += self._gets.per_second((group, name))
-                if count := self._popped_in_flight(name, group):
+                if count := self._pops.in_flight_of(name, group):
                     popped[name] = count
             if place % RUN_COUNT == RUN_COUNT - 1:
                 yield
@@ -406,6 +417,7 @@ class GroupRequests:
         for item, target in targets.items():
             self._offsets.reset(group, topic_name, item, target)
         self._pull.offsets_reset(group, topic_name)
+        self._pops.set_back(topic_name, group)
         answer_when(self._feed.wait_reset, channel, command.reply(body=self._offset_body(topic_name, targets)))
         return None
 

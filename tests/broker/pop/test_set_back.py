@@ -12,7 +12,19 @@ from rmqha.model.code import RequestCode
 from rmqha.wire.command import Command
 from tests.broker.pop.test_order import ordered
 from tests.broker.pop.test_pop import bodies
-from tests.broker.pop.world import INVISIBLE_MS, Popped, ack_all, ack_command, later, named, pop, pop_command, send
+from tests.broker.pop.world import (
+    INVISIBLE_MS,
+    Popped,
+    ack_all,
+    ack_command,
+    later,
+    messages,
+    named,
+    polled,
+    pop,
+    pop_command,
+    send,
+)
 from tests.broker.support import Broker, FakeChannel
 
 MakeBroker = Callable[..., Broker]
@@ -56,6 +68,15 @@ def test_what_was_set_back_comes_again_under_the_next_master(
     broker = next_master(make_broker, broker)
     given = pop(broker)
     assert bodies(given) == [b"c", b"d"]
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+def test_a_pop_that_waits_is_given_what_comes_again(broker: Broker, is_ordered: bool) -> None:
+    send(broker, b"a", b"b")
+    ack_all(broker, ordered(broker) if is_ordered else pop(broker))
+    waiting = polled(broker, order=str(is_ordered).lower())
+    reset(broker, 1)
+    assert bodies(messages(waiting.one())) == [b"b"]
 
 
 def test_what_was_popped_after_the_set_back_is_not_given_again(make_broker: MakeBroker) -> None:
