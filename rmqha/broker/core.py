@@ -343,7 +343,7 @@ class BrokerCore:
 
     def dispatched(self, grown: Collection[tuple[str, int]]) -> None:
         if TIMER_ENTRIES in grown:
-            self._shell.wake_schedule()
+            self._shell.wake_schedule_soon()
         self.pull.dispatched(grown)
         self.pops.dispatched(grown)
 

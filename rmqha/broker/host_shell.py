@@ -70,6 +70,9 @@ class HostShell:
     def wake_schedule(self) -> None:
         self._loops.wake_schedule()
 
+    def wake_schedule_soon(self) -> None:
+        self._loops.wake_schedule_soon()
+
     def wake_transactions(self) -> None:
         self._loops.wake_transactions()
 

@@ -20,6 +20,8 @@ move. A sleep of its own would cost a broker that rests more than the look."""
 DISPATCH_DELAY_MS = 2
 """Longest time (ms) for which a record stays out of its queue while nobody waits for it: a lone sender's next send is
 here sooner than a dispatch is done, and would wait for it each time."""
+SCHEDULE_DELAY_MS = 5
+"""Longest time (ms) until an entry of the timer topic that follows others is looked at: each pop stores one."""
 INDEX_DELAY_MS = 20
 """Time (ms) for which dispatched records gather before they are indexed together."""
 INDEX_STEP_BYTES = 64 * 1024
@@ -59,7 +61,8 @@ class BrokerLoops:
         self._flush = trio.Event()
         self._allocate = trio.Event()
         self._step = trio.Event()
-        self._delivered = trio.Event()
+        self._delivered, self._deliver_wait = trio.Event(), trio.CancelScope()
+        self._delivered_at_s, self._deliver_by_s = -math.inf, math.inf
         self._copied = trio.Event()
         self._save_wanted = trio.Event()
         self._tables_wanted = trio.Event()
@@ -76,7 +79,8 @@ class BrokerLoops:
         without this."""
         now_s, before_s = trio.current_time(), self._dispatch_woken_at_s
         self._dispatch_woken_at_s = now_s
-        if now_s - before_s > DISPATCH_DELAY_MS / 1000 or self._is_waited_for or not self._driver.is_serving:
+        is_waited_for = self._is_waited_for and self._driver.is_looked_for
+        if now_s - before_s > DISPATCH_DELAY_MS / 1000 or is_waited_for or not self._driver.is_serving:
             self._dispatch.set()
         elif self._dispatch_wait.deadline == math.inf:
             self._dispatch_wait.deadline = now_s + DISPATCH_DELAY_MS / 1000
@@ -90,6 +94,15 @@ class BrokerLoops:
 
     def wake_schedule(self) -> None:
         self._delivered.set()
+
+    def wake_schedule_soon(self) -> None:
+        """At once after a pause."""
+        soon_s = self._delivered_at_s + SCHEDULE_DELAY_MS / 1000
+        if trio.current_time() >= soon_s:
+            self._delivered.set()
+        else:
+            self._deliver_by_s = soon_s
+            self._deliver_wait.deadline = min(self._deliver_wait.deadline, soon_s)
 
     def wake_transactions(self) -> None:
         self._copied.set()
@@ -271,9 +284,11 @@ class BrokerLoops:
 
     async def _run_schedule(self) -> None:
         while True:
-            with trio.move_on_after(self._core.pause_ms() / 1000):
+            until_s = min(trio.current_time() + self._core.pause_ms() / 1000, self._deliver_by_s)
+            with trio.move_on_at(until_s) as self._deliver_wait:
                 await self._delivered.wait()
             self._delivered = trio.Event()
+            self._delivered_at_s, self._deliver_by_s = trio.current_time(), math.inf
             self._core.deliver()
 
     async def _run_transactions(self) -> None:

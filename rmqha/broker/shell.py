@@ -55,6 +55,9 @@ class BrokerShell(Protocol):
 
     def wake_schedule(self) -> None: ...
 
+    def wake_schedule_soon(self) -> None:
+        """Within some milliseconds: what waits for its time has come."""
+
     def wake_transactions(self) -> None: ...
 
     def wake_retention(self) -> None: ...

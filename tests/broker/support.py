@@ -178,6 +178,13 @@ class FakeShell:
 
     def wake_schedule(self) -> None:
         self.woken["schedule"] += 1
+        if self.loops is not None:
+            self.loops.wake_schedule()
+
+    def wake_schedule_soon(self) -> None:
+        self.woken["schedule"] += 1
+        if self.loops is not None:
+            self.loops.wake_schedule_soon()
 
     def wake_transactions(self) -> None:
         self.woken["transactions"] += 1

@@ -10,12 +10,14 @@ import pytest
 import trio
 import trio.testing
 
-from rmqha.broker.loops import DISPATCH_DELAY_MS, BrokerLoops
+from rmqha.broker.loops import DISPATCH_DELAY_MS, SCHEDULE_DELAY_MS, BrokerLoops
 from rmqha.broker.replication import replica_driver
 from rmqha.broker.tables.topics import TopicConfig
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.wire.command import Command
-from rmqha.wire.lenient_json import loads
+from rmqha.model.message import TIMER_TOPIC
+from rmqha.wire.command import FLAG_ONEWAY, Command
+from rmqha.wire.lenient_json import dumps, loads
+from tests.broker.pop.world import Popped, ack_command, messages, pop_command
 from tests.broker.support import Broker, FakeChannel, pull_command, send_command
 
 
@@ -147,6 +149,65 @@ def test_sends_and_commits_of_offsets_dispatch_nothing(broker: Broker) -> None:
     broker.core.processor.received(FakeChannel(), [Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields)])
     send(broker)
     assert queued_count(broker) == 0
+
+
+def popped(broker: Broker, count: int = 1) -> list[Popped]:
+    channel = FakeChannel()
+    broker.core.processor.received(channel, [pop_command(maxMsgNums=count)])
+    return messages(channel.one())
+
+
+def looks(broker: Broker) -> tuple[bool, bool]:
+    """Is something to be dispatched, and may it be looked for?"""
+    return broker.core.driver.dispatch_due, broker.core.driver.is_looked_for
+
+
+def test_what_pops_store_is_not_dispatched_for_who_looks(broker: Broker) -> None:
+    """It comes by itself; what was sent meanwhile is there."""
+    send(broker)
+    send(broker)
+    given = popped(broker)
+    dispatched_offset, driver = broker.store.dispatched_offset, broker.core.driver
+    broker.core.processor.received(FakeChannel(), [ack_command(given[0])])
+    assert len(popped(broker)) == 1 and broker.store.dispatched_offset == dispatched_offset
+    assert looks(broker) == (True, False)
+    send(broker)
+    assert len(popped(broker)) == 1 and broker.store.dispatched_offset > dispatched_offset
+    assert looks(broker) == (True, False)
+    driver.dispatch()
+    assert not driver.dispatch_due and broker.store.queue_range(TIMER_TOPIC, 0)[1] == 4
+
+
+def test_in_the_log_of_another_master_everything_may_be_looked_for(broker: Broker) -> None:
+    send(broker)
+    popped(broker)
+    assert looks(broker) == (True, False)
+    fields = {"masterBrokerId": "2", "masterAddress": "127.0.0.1:20921", "masterEpoch": "3", "syncStateSetEpoch": "5"}
+    body = dumps({"syncStateSet": [2], "syncStateSetEpoch": 5})
+    notice = Command(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, fields, body, flag=FLAG_ONEWAY)
+    broker.core.processor.received(FakeChannel(), [notice])
+    assert not broker.core.driver.is_serving and broker.core.driver.is_looked_for
+
+
+async def test_entries_of_timers_that_follow_each_other_are_looked_at_together(
+    broker: Broker, mock_clock: trio.testing.MockClock
+) -> None:
+    async with running(broker):
+        for _ in range(4):
+            send(broker)
+        for pause_ms in (1000, 2 * SCHEDULE_DELAY_MS):
+            mock_clock.jump(pause_ms / 1000)
+            await trio.testing.wait_all_tasks_blocked()
+        counts = []
+        for _ in range(3):
+            popped(broker)
+            broker.core.driver.dispatch()
+            await trio.testing.wait_all_tasks_blocked()
+            counts.append(broker.core.timers.taken_count)
+        assert counts == [1, 1, 1]
+        mock_clock.jump(SCHEDULE_DELAY_MS / 1000)
+        await trio.testing.wait_all_tasks_blocked()
+        assert broker.core.timers.taken_count == 3
 
 
 def test_a_look_does_not_dispatch_a_backlog(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ from rmqha.port import Clock
 from rmqha.store.log.record import Host, NewMessage
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
-from rmqha.wire.state.receipt import Receipt, real_topic
+from rmqha.wire.state.receipt import ORDERED_QUEUE_ID, Receipt, real_topic
 
 MAX_ACKS = 1024
 """Checkpoints that one request acknowledges messages of, and messages of all of them: each is some bytes of the log."""
@@ -227,7 +227,7 @@ class AckProcessor:
         """Raises RequestError for what no pop of this broker can have been."""
         now_ms = self._clock.wall_ms()
         longest_ms = self._config.timer_max_delay_sec * 1000
-        is_ordered = Receipt(0, 0, 0, revive_queue_id, "0", "", 0).is_ordered
+        is_ordered = revive_queue_id == ORDERED_QUEUE_ID
         fault = ""
         if broker_name != self._config.broker_name:
             fault = f"it is of broker {broker_name[:127]}"
@@ -287,7 +287,7 @@ class AckProcessor:
             return []
         low, high = self._log.queue_range(*_queue(place))
         offsets = [offset for offset in bits_to_offsets(start, item.bits, MAX_ACKS) if low <= offset <= high]
-        if Receipt(0, 0, 0, revive_id, "0", "", 0).is_ordered:
+        if revive_id == ORDERED_QUEUE_ID:
             for offset in offsets:
                 self._ack_in_order(place, offset, pop_ms, peer, done)
             return []
@@ -368,7 +368,7 @@ class AckProcessor:
             for ack, revive_id, due_ms in acks:
                 messages.append(ack.message(self._revive.revive_topic, revive_id, due_ms, *when))
             messages += [item.message(self._revive.revive_topic, now_ms, self._store_host) for item in done]
-            stored = self._appends.append(messages) if messages else None
+            stored = self._appends.append_waiting(messages) if messages else None
         except (UsageError, ValueError) as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the acknowledgement cannot be stored: {error}") from None
         self.acked_count += sum(len(due.ack.queue_offsets) for due in acks)

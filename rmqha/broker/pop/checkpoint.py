@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
@@ -42,8 +41,7 @@ Key: TypeAlias = "tuple[str, str, int, int, int, str]"
 """The checkpoint that an acknowledgement is for: topic, group, queue id, start offset, pop time, broker."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckPoint:
+class CheckPoint(NamedTuple):
     topic: str
     group: str
     queue_id: int

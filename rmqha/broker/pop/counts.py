@@ -28,6 +28,8 @@ class PopCounts:
         """Messages that were given, not acknowledged and not stored again. Some are counted as acknowledged twice if
         their clients say so twice."""
         self._known: set[Pair] = set()
+        self._pairs: dict[Pair, Pair] = {}
+        """The pair of each topic, retry topics included, and group."""
 
     def role_changed(self) -> None:
         self.in_flight.clear()
@@ -63,9 +65,11 @@ class PopCounts:
             del self.in_flight[pair]
 
     def _pair(self, topic: str, group: str) -> Pair:
-        pair = normal_topic(topic, group), group
-        if pair not in self._known:
-            if len(self._known) >= MAX_PAIRS:
+        pair = self._pairs.get((topic, group))
+        if pair is None:
+            pair = normal_topic(topic, group), group
+            if pair not in self._known and len(self._known) >= MAX_PAIRS:
                 return OTHER
             self._known.add(pair)
+            self._pairs[topic, group] = pair
         return pair

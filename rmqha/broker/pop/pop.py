@@ -9,9 +9,9 @@ Codes and remarks are those of RocketMQ's PopMessageProcessor and its neighbours
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from rmqha.broker.pop.checkpoint import MAX_COUNT, CheckPoint
 from rmqha.broker.pop.counts import PopCounts
@@ -72,10 +72,19 @@ MAX_ATTEMPT_ID_CHARS = 256
 """It is kept as long as the messages that it got."""
 KEPT_FIELDS = ("topic", "consumerGroup")
 """Fields of a pop that are kept while it waits: a header may have 256 KiB."""
+ASKED_FIELDS = (
+    *("topic", "consumerGroup", "queueId", "maxMsgNums", "invisibleTime", "initMode", "order"),
+    *("exp", "expType", "attemptId"),
+)
+"""Fields of a pop that say what it wants: a client's next one mostly wants the same."""
+MAX_KNOWN_COUNT, MAX_KNOWN_CHARS = 512, 1024
+"""Bounds on what is known of such fields."""
 _QUEUE_OFFSET = struct.Struct(">q")
 _QUEUE_OFFSET_AT = 20
 _ORIGIN_GROUP = PROPERTY_ORIGIN_GROUP.encode()
 _KINDS = (RETRY_V1, RETRY_V2)
+_Run: TypeAlias = "tuple[str, Sequence[int]]"
+"""Queues of one topic: its name, their ids."""
 
 
 class PopLog(Protocol):
@@ -122,6 +131,15 @@ class _Pop(NamedTuple):
     queue_count: int
     filter_chars: int = 0
     """Length of its filter's expression."""
+
+
+class _Known(NamedTuple):
+    """A pop's fields as they were read, and what they were checked against."""
+
+    pop: _Pop
+    topic: TopicConfig
+    group: Mapping[str, Any]
+    config: BrokerConfig
 
 
 class _Part(NamedTuple):
@@ -207,6 +225,7 @@ class PopProcessor:
         self._counts = counts
         self._turn = 0
         self._blocked_until: dict[PopQueue, int] = {}
+        self._known: dict[tuple[str | None, ...], _Known] = {}
         self.polls = Polls(clock, _sources)
         self.configure(config)
 
@@ -326,6 +345,27 @@ class PopProcessor:
             )
 
     def _parse(self, command: Command, peer: str) -> _Pop:
+        asked = tuple(map(command.ext.get, ASKED_FIELDS))
+        known = self._known.get(asked)
+        if known is not None:
+            pop, topic, group, config = known
+            if config is self._config and topic is self._topics.get(pop.topic) and group is self._groups.get(pop.group):
+                return pop
+        pop = self._read(command, peer)
+        found_topic, found_group = self._topics.get(pop.topic), self._groups.get(pop.group)
+        if (
+            found_topic is not None
+            and found_group is not None
+            and pop.matches is None  # a filter counts what it has looked at
+            and pop.attempt_id is None
+            and sum(len(value) for value in asked if value) <= MAX_KNOWN_CHARS
+        ):
+            if len(self._known) >= MAX_KNOWN_COUNT:
+                self._known.clear()
+            self._known[asked] = _Known(pop, found_topic, found_group, self._config)
+        return pop
+
+    def _read(self, command: Command, peer: str) -> _Pop:
         max_count, invisible_ms = number(command, "maxMsgNums"), number(command, "invisibleTime")
         self._require_reads("pop")
         if max_count > MAX_COUNT:
@@ -413,53 +453,48 @@ class PopProcessor:
             return found
         if pop.matches is not None:
             pop.matches.begin()
-        full = list[PopQueue]()
-        for place in self._places(pop):
-            if len(found.records) >= pop.max_count:
-                full.append(place)
-            else:
-                self._look(pop, place, found)
-        found.rest_count += self._rest_of(full)
+        for topic, queue_ids in self._runs(pop):
+            for step, queue_id in enumerate(queue_ids):
+                if len(found.records) >= pop.max_count:
+                    found.rest_count += self._rest_of(topic, pop.group, queue_ids[step:])
+                    break
+                self._look(pop, PopQueue(topic, pop.group, queue_id), found)
         return found
 
-    def _rest_of(self, places: list[PopQueue]) -> int:
-        """Messages that the group has not taken, in all of these, those of one topic together."""
-        count, topic, queue_range = 0, "", self._log.queue_range
-        for place in places:
-            if place.topic != topic:
-                topic = place.topic
-                next_offset = self._positions.next_offsets(topic, place.group)
-            low, high = queue_range(topic, place.queue_id)
-            offset = next_offset(place.queue_id)
-            count += max(0, high - (low if offset is None else offset))
+    def _rest_of(self, topic: str, group: str, queue_ids: Iterable[int]) -> int:
+        """Messages that the group has not taken, in all of these queues."""
+        count, queue_range, next_offset = 0, self._log.queue_range, self._positions.next_offsets(topic, group)
+        for queue_id in queue_ids:
+            low, high = queue_range(topic, queue_id)
+            offset = next_offset(queue_id)
+            if offset is None:
+                offset = low
+            if offset < high:
+                count += high - offset
         return count
 
-    def _places(self, pop: _Pop) -> Iterator[PopQueue]:
+    def _runs(self, pop: _Pop) -> list[_Run]:
         """Queues in the order in which they are looked at; the retry topic's first now and then. Both of its kinds
         cannot be told apart in an answer, so that each has its turn."""
-        first = () if pop.is_ordered else tuple(self._retry_places(pop))
-        if self._turn % RETRY_SHARE == 0:
-            yield from first
+        count, turn = pop.queue_count, self._turn
         if pop.queue_id >= 0:
-            yield PopQueue(pop.topic, pop.group, pop.queue_id)
+            own: _Run = pop.topic, (pop.queue_id,)
         else:
-            for step in range(pop.queue_count):
-                yield PopQueue(pop.topic, pop.group, (self._turn + step) % pop.queue_count)
-        if self._turn % RETRY_SHARE:
-            yield from first
+            first = turn % count if count else 0
+            own = pop.topic, (*range(first, count), *range(first))
+        retry = None if pop.is_ordered else self._retry_run(pop)
+        if retry is None:
+            return [own]
+        return [own, retry] if turn % RETRY_SHARE else [retry, own]
 
-    def _retry_places(self, pop: _Pop) -> list[PopQueue]:
+    def _retry_run(self, pop: _Pop) -> _Run | None:
         kinds = _KINDS if self._turn % 2 else _KINDS[::-1]
         for kind in kinds:
             name = retry_topic(pop.topic, pop.group, kind)
             topic = self._topics.get(name)
-            places = [PopQueue(name, pop.group, item) for item in range(topic.read_queue_count)] if topic else []
-            if any(self._rest(place) for place in places):
-                return places
-        return []
-
-    def _rest(self, place: PopQueue) -> int:
-        return self._rest_of([place])
+            if topic is not None and self._rest_of(name, pop.group, queue_ids := range(topic.read_queue_count)):
+                return name, queue_ids
+        return None
 
     def _look(self, pop: _Pop, place: PopQueue, found: _Found) -> None:
         self._take_reset(place)
@@ -567,7 +602,7 @@ class PopProcessor:
         timer_end = self._log.queue_range(TIMER_TOPIC, 0)[1]
         self._topics.create_internal(self._revive_topic, REVIVE_QUEUE_COUNT)
         try:
-            stored = self._appends.append([self._checkpoint(pop, part, found) for part in found.parts])
+            stored = self._appends.append_waiting([self._checkpoint(pop, part, found) for part in found.parts])
         except (UsageError, ValueError) as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the checkpoint cannot be stored: {error}") from None
         for part in found.parts:
@@ -662,14 +697,12 @@ class PopProcessor:
             place = PopQueue(line.topic, line.group, queue_id)
             if is_ordered and (info := self._orders.get(place)) and info.blocks(attempt_id, now_ms):
                 self._blocked_until[place] = info.free_ms()
-            elif self._rest(place):
+            elif self._rest_of(line.topic, line.group, (queue_id,)):
                 return True
         for kind in _KINDS:
             name = retry_topic(line.topic, line.group, kind)
             topic = self._topics.get(name)
-            if topic is not None and any(
-                self._rest(PopQueue(name, line.group, queue_id)) for queue_id in range(topic.read_queue_count)
-            ):
+            if topic is not None and self._rest_of(name, line.group, range(topic.read_queue_count)):
                 return True
         return False
 
@@ -687,8 +720,8 @@ class PopProcessor:
         self._turn += 1
         records: list[bytes] = []
         size_bytes = rest = 0
-        for place in self._places(everything):
-            rest += self._rest(place)
+        for place in [PopQueue(name, group, item) for name, ids in self._runs(everything) for item in ids]:
+            rest += self._rest_of(place.topic, group, (place.queue_id,))
             if len(records) >= max_count:
                 continue
             low = self._log.queue_range(place.topic, place.queue_id)[0]

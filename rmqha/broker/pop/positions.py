@@ -41,8 +41,8 @@ class Took:
 class PopPositions:
     def __init__(self, offsets: OffsetTable) -> None:
         self._offsets = offsets
-        self._taken: dict[PopQueue, deque[Took]] = {}
-        """Takes on their way, in the log's order."""
+        self._taken: dict[tuple[str, str, int], deque[Took]] = {}
+        """Takes on their way by `PopQueue`, in the log's order."""
         self._under_way: deque[Took] = deque()
         """Takes of all places."""
         self._set_back_count = offsets.set_back_count
@@ -68,8 +68,9 @@ class PopPositions:
 
     def _forget_void(self) -> None:
         self._set_back_count = self._offsets.set_back_count
-        for place in [place for place, taken in self._taken.items() if self.is_void(place, taken[-1].pop_ms)]:
-            self.forget(place)
+        for place in [taken[-1].place for taken in self._taken.values()]:
+            if self.is_void(place, self._taken[place][-1].pop_ms):
+                self.forget(place)
 
     def next_offsets(self, topic: str, group: str) -> Callable[[int], int | None]:
         """The answers of `next_offset` for the topic's queues, for who asks for many of them at once."""
@@ -80,7 +81,7 @@ class PopPositions:
             self._forget_void()
 
         def next_offset(queue_id: int) -> int | None:
-            found, takes = committed(queue_id), taken.get(PopQueue(topic, group, queue_id))
+            found, takes = committed(queue_id), taken.get((topic, group, queue_id))
             return max(takes[-1].next_offset, found or 0) if takes else found
 
         return next_offset

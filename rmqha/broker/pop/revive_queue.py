@@ -68,8 +68,11 @@ class ReviveQueue:
     @property
     def worked_off_offset(self) -> int:
         """Entries below it need not be read again."""
-        firsts = (item.first_offset for items in (self._points, self._orphans) for item in items.values())
-        found = min(firsts, default=self.read_offset)
+        found = self.read_offset
+        for items in (self._points, self._orphans):  # each in the order of its entries
+            for item in items.values():
+                found = min(found, item.first_offset)
+                break
         for first, last in reversed(self._spans):
             if first < found <= last:
                 found = first

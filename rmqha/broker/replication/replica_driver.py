@@ -129,6 +129,8 @@ class ReplicaDriver:
         self._events = events
         self._shell = shell
         self._statistics = statistics
+        self._by_itself = (0, 0)
+        """Start and end of the log's part that `append_waiting` has written last."""
         self._waiting_for_flush = False
         self._is_turn_open = False
         """Sends of this turn wait for its end to be settled."""
@@ -167,6 +169,14 @@ class ReplicaDriver:
             return batch
         except Exception as error:  # noqa: BLE001  (it goes on, as what it means)
             interrupted(error)
+
+    def append_waiting(self, messages: list[NewMessage]) -> AppendedBatch:
+        """Append as `append` does what comes by itself when its time has come: nobody looks for it in a queue before,
+        so `catch_up` leaves it to the loops."""
+        batch = self.append(messages)
+        first, (start, end) = batch.phy_offsets[0], self._by_itself
+        self._by_itself = (start if first == end else first), batch.end_offset
+        return batch
 
     def _append(self, messages: list[NewMessage] | NewBatch, wall_ms: int) -> AppendedBatch:
         if isinstance(messages, NewBatch):
@@ -380,9 +390,15 @@ class ReplicaDriver:
             self.store.grown.clear()
         return more and self.store.dispatched_offset > before
 
+    @property
+    def is_looked_for(self) -> bool:
+        """Something that is to be dispatched may be looked for, or waited for, in a queue."""
+        start, end = self._by_itself
+        return self.store.dispatched_offset < start or self.store.confirm_offset > end
+
     def catch_up(self) -> None:
         """Dispatch for somebody who looks now, if a slice is enough."""
-        if self.dispatch_due and self.store.dispatch_behind_bytes <= DISPATCH_BYTES:
+        if self.dispatch_due and self.is_looked_for and self.store.dispatch_behind_bytes <= DISPATCH_BYTES:
             self.dispatch()
 
     @property
@@ -441,6 +457,7 @@ class ReplicaDriver:
                 self.ha.close(conn_id)
             case RoleChanged(role, epoch, master_id, master_address):
                 self._writable = False
+                self._by_itself = (0, 0)  # the log may be cut
                 if role is not Role.MASTER:
                     self.store.discard_uncommitted()
                 self._tracer.event(

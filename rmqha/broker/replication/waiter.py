@@ -136,6 +136,8 @@ class MessageAppender(AdmittingState, Protocol):
 class GatheringAppender(MessageAppender, Protocol):
     """One that waits for the records of several requests together; `ReplicaDriver` is one."""
 
+    def append_waiting(self, messages: list[NewMessage]) -> AppendedBatch: ...
+
     def appended_in_turn(self, end_offset: PhyOffset, waiter: Waiting) -> None: ...
 
 

@@ -7,6 +7,7 @@ adds a ninth, the message's place in the log, which is none of the broker's busi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,7 +18,10 @@ ORDERED_QUEUE_ID = 999
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 """Kinds of topics."""
 _KINDS = (NORMAL, RETRY_V1, RETRY_V2)
-_MAX_DIGITS = 18
+_NUMBER = "([0-9]{1,18})"
+_RECEIPT = re.compile(
+    f"{_NUMBER} {_NUMBER} {_NUMBER} {_NUMBER} ([{''.join(_KINDS)}]) ([^ ]+) {_NUMBER}(?: {_NUMBER}(?: [^ ]*)?)?"
+)
 POPPED_IN_FLIGHT = "rmqhaPoppedInFlight"
 """Member of our own in the answer to request 208, where it is not empty: by topic, messages that the group has popped
 and that are not done. RocketMQ's tools pass over it."""
@@ -79,19 +83,22 @@ class Receipt(NamedTuple):
     @classmethod
     def decode(cls, text: str) -> Receipt:
         """Raises ValueError for what no broker has made."""
-        words = text.split(" ")
-        if not 7 <= len(words) <= 9 or words[4] not in _KINDS or not words[5]:
-            raise ValueError(f"{text[:80]!r} is no receipt: it must have seven to nine words")
-        start, pop_ms, invisible_ms, revive_id, queue_id, *more = (
-            _number(word) for place, word in enumerate(words[:8]) if place not in (4, 5)
+        found = _RECEIPT.fullmatch(text)
+        if found is None:
+            raise ValueError(
+                f"{text[:80]!r} is no receipt: it must have seven to nine words, numbers of 18 digits at most"
+            )
+        start, pop_ms, invisible_ms, revive_id, kind, name, queue_id, offset = found.groups()
+        return cls(
+            int(start),
+            int(pop_ms),
+            int(invisible_ms),
+            int(revive_id),
+            kind,
+            name,
+            int(queue_id),
+            None if offset is None else int(offset),
         )
-        return cls(start, pop_ms, invisible_ms, revive_id, words[4], words[5], queue_id, more[0] if more else None)
-
-
-def _number(word: str) -> int:
-    if not (word.isascii() and word.isdigit() and len(word) <= _MAX_DIGITS):
-        raise ValueError(f"{word[:40]!r} is no number of a receipt")
-    return int(word)
 
 
 def start_offset_info(topic: str, queue_id: int, start_offset: int) -> str:

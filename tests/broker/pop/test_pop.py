@@ -5,10 +5,13 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from rmqha.broker.core import BrokerCore
+from rmqha.broker.pop import pop as pop_module
 from rmqha.broker.pop.checkpoint import REVIVE_GROUP, CheckPoint, offsets_to_bits
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import decode_properties
@@ -370,6 +373,37 @@ def test_a_receipt_that_cannot_be_changes_nothing(
     }
     assert broker.ask(named(code_of, given, **{"invisibleTime": 5, **ext})).code == code
     assert broker.store.max_phy_offset == end
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda core: core.topics.put(replace(core.topics.get("T"), perm=2)), ResponseCode.NO_PERMISSION),
+        (lambda core: core.topics.remove("T"), ResponseCode.TOPIC_NOT_EXIST),
+        (lambda core: core.groups.put({"groupName": "G", "consumeEnable": False}), ResponseCode.NO_PERMISSION),
+        (lambda core: core.pops.configure(replace(core.config, broker_permission=2)), ResponseCode.NO_PERMISSION),
+    ],
+)
+def test_a_pop_like_the_one_before_is_refused_once_something_forbids_it(
+    broker: Broker, change: Callable[[BrokerCore], None], code: ResponseCode
+) -> None:
+    send(broker, b"a", b"b", b"c")
+    assert bodies(pop(broker, maxMsgNums=1) + pop(broker, maxMsgNums=1)) == [b"a", b"b"]
+    change(broker.core)
+    assert broker.ask(pop_command(maxMsgNums=1)).code == code
+
+
+def test_pops_of_any_number_of_wishes_are_known_within_bounds(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pop_module, "MAX_KNOWN_COUNT", 3)
+    send(broker, b"a", TAGS="x")
+    for number in range(10):
+        assert pop(broker, exp=f"tag{number}", group=f"G{number}") == []
+    assert bodies(pop(broker, exp="x", group="G10")) == [b"a"]
+    processor = broker.core.pops.pop
+    assert len(processor._known) <= 3
+    known = dict(processor._known)
+    pop(broker, exp=" || ".join(["longer"] * 200))
+    assert processor._known == known
 
 
 def test_an_acknowledgement_of_what_has_come_again_changes_nothing(broker: Broker) -> None:

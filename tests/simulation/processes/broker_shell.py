@@ -33,6 +33,9 @@ class SimShell:
         if self._process.is_delivering:
             self._process.deliver_soon()
 
+    def wake_schedule_soon(self) -> None:
+        self.wake_schedule()
+
     def wake_transactions(self) -> None:
         if self._process.transacting is not None:
             self._process.transacting.wake()
