@@ -10,7 +10,9 @@ have the same. Then of ours alone: the memory of pops that wait and of groups wi
 from __future__ import annotations
 
 import base64
+import select
 import shutil
+import socket
 import statistics
 import time
 from collections.abc import Callable, Coroutine
@@ -27,7 +29,9 @@ from rmqha.broker.pop.checkpoint import offsets_to_bits
 from rmqha.client.consumers.message import MessageBatch
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.identity import parse_address
 from rmqha.wire.command import Command
+from rmqha.wire.frame import FrameParser, encode_frame
 from rmqha.wire.lenient_json import dumps
 from rmqha.wire.state.receipt import NORMAL, Receipt
 from tests.broker.pop.world import pop_command
@@ -52,14 +56,17 @@ async def _ask(client: RemotingClient, node: Node, command: Command) -> Command:
     return await client.call(node.address, command, TIMEOUT_MS)
 
 
+def _send_command(topic: str, queue_id: int) -> Command:
+    ext = {"a": "P", "b": topic, "c": "TBW102", "d": "8", "f": "0", "g": "1", "h": "0", "i": "", "j": "0"}
+    return Command(RequestCode.SEND_MESSAGE_V2, {**ext, "e": str(queue_id), "k": "false", "m": "false"}, BODY)
+
+
 async def _send(client: RemotingClient, node: Node, topic: str, count: int) -> None:
     """Plain sends, SENT_AT_ONCE on their way."""
-    ext = {"a": "P", "b": topic, "c": "TBW102", "d": "8", "e": "0", "f": "0", "g": "1", "h": "0", "i": "", "j": "0"}
-    ext |= {"k": "false", "m": "false"}
 
     async def one(number: int) -> None:
         while True:
-            reply = await _ask(client, node, Command(RequestCode.SEND_MESSAGE_V2, {**ext, "e": str(number % 8)}, BODY))
+            reply = await _ask(client, node, _send_command(topic, number % 8))
             if reply.code != ResponseCode.SYSTEM_BUSY:  # RocketMQ's, while its file is new
                 break
             await trio.sleep(0.01)
@@ -71,8 +78,8 @@ async def _send(client: RemotingClient, node: Node, topic: str, count: int) -> N
                 nursery.start_soon(one, number)
 
 
-async def _acknowledge(client: RemotingClient, node: Node, topic: str, group: str, reply: Command) -> int:
-    """All of a pop's messages, which are of `topic` itself: nothing comes again here."""
+def _acknowledgement(topic: str, group: str, reply: Command) -> tuple[Command, int]:
+    """A request for all of a pop's messages, which are of `topic` itself: nothing comes again here. And how many."""
     starts = {
         int(words[1]): int(words[2]) for item in reply.ext["startOffsetInfo"].split(";") if (words := item.split())
     }
@@ -98,6 +105,11 @@ async def _acknowledge(client: RemotingClient, node: Node, topic: str, group: st
             for queue_id, found in offsets.items()
         ]  # fmt: skip
         command = Command(RequestCode.BATCH_ACK_MESSAGE, {}, dumps({"brokerName": BROKER_NAME, "acks": acks}))
+    return command, count
+
+
+async def _acknowledge(client: RemotingClient, node: Node, topic: str, group: str, reply: Command) -> int:
+    command, count = _acknowledgement(topic, group, reply)
     answer = await _ask(client, node, command)
     assert answer.code == ResponseCode.SUCCESS, answer
     return count
@@ -127,31 +139,67 @@ async def _rate(node: Node, topic: str, count: int, seconds: float) -> dict[str,
     return {"rate": done / taken, "cpu us": (cpu_seconds(node) - cpu_before) / max(done, 1) * 1e6}
 
 
+class _Line:
+    """A connection that is written and read in the thread that measures: a client with tasks takes a millisecond
+    itself."""
+
+    def __init__(self, node: Node) -> None:
+        self._socket = socket.create_connection(parse_address(node.address), timeout=TIMEOUT_MS / 1000)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._parser = FrameParser(1 << 24)
+
+    def write(self, frame: bytes) -> None:
+        self._socket.sendall(frame)
+
+    @property
+    def is_answered(self) -> bool:
+        return bool(select.select([self._socket], [], [], 0)[0])
+
+    def read(self) -> Command:
+        while True:
+            data = self._socket.recv(64 * 1024)
+            assert data, "the broker has closed the connection"
+            if found := self._parser.feed(data):
+                return found[0]
+
+    def ask(self, command: Command) -> Command:
+        self.write(encode_frame(command))
+        return self.read()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
 async def _delay(node: Node, topic: str) -> dict[str, float]:
     """Median time (us) from the start of a send until a pop that waits has its message."""
-    found = []
     async with RemotingClient() as client:
         await _send(client, node, topic, 1)
-        for _ in range(LATENCY_COUNT):
-            at = dict[str, float]()
+    return {"delay": statistics.median(_delays(node, topic))}
 
-            async def wait(at: dict[str, float] = at) -> None:
-                while True:
-                    command = pop_command(topic, "L", maxMsgNums=1, invisibleTime=INVISIBLE_MS, pollTime=10_000)
-                    reply = await _ask(client, node, command)
-                    if reply.code == ResponseCode.SUCCESS:
-                        at["popped"] = time.perf_counter()
-                        await _acknowledge(client, node, topic, "L", reply)
-                        if "sent" in at:
-                            return
 
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(wait)
-                await trio.sleep(0.05)  # it waits by now; a message that was left is gone
-                at["sent"] = time.perf_counter()
-                await _send(client, node, topic, 1)
-            found.append((at["popped"] - at["sent"]) * 1e6)
-    return {"delay": statistics.median(found)}
+def _delays(node: Node, topic: str) -> list[float]:
+    popper, sender, found = _Line(node), _Line(node), list[float]()
+    pop = encode_frame(pop_command(topic, "L", maxMsgNums=1, invisibleTime=INVISIBLE_MS, pollTime=10_000))
+    send = encode_frame(_send_command(topic, 0))
+    while len(found) < LATENCY_COUNT:
+        popper.write(pop)
+        time.sleep(0.05)  # it waits by now, or has been given a message that was left
+        began = time.perf_counter()
+        is_left = popper.is_answered
+        if not is_left:
+            sender.write(send)
+        reply = popper.read()
+        ended = time.perf_counter()
+        if not is_left:
+            assert sender.read().code == ResponseCode.SUCCESS
+        if reply.code == ResponseCode.SUCCESS:
+            command, _ = _acknowledgement(topic, "L", reply)
+            assert sender.ask(command).code == ResponseCode.SUCCESS
+            if not is_left:
+                found.append((ended - began) * 1e6)
+    popper.close()
+    sender.close()
+    return found
 
 
 async def _waiting(node: Node) -> dict[str, float]:
