@@ -1,7 +1,7 @@
 //! The messages in the body of a batch (formats.md §12.4).
 
 use crate::input::{Cursor, Span};
-use crate::properties::{has_crc, tags};
+use crate::properties::{has_crc, text, Values};
 use crate::rules::Rules;
 
 /// As `MAX_BATCH_COUNT` of `rmqha/kernel/batch_kernel.py`.
@@ -76,8 +76,8 @@ pub fn count(data: &[u8], body: Span, rules: &Rules) -> usize {
     for part in parts.by_ref() {
         let properties = part.properties().of(data).unwrap_or_default();
         let fits = i64::try_from(properties.len()).map_or(false, |size| size <= rules.max_properties_bytes);
-        if count == MAX_COUNT || !fits || properties.contains(&0) || has_crc(properties) || !tags(properties).is_ascii()
-        {
+        let has_plain_tags = || properties.is_ascii() || text(Values::of(properties).tags, properties).is_ascii();
+        if count == MAX_COUNT || !fits || properties.contains(&0) || has_crc(properties) || !has_plain_tags() {
             return 0;
         }
         count += 1;

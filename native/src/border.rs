@@ -14,15 +14,16 @@ use crate::columns::{
 use crate::input::Cursor;
 use crate::keys::{place, put_keys, IndexFile, Placed, Prefix, ENTRY_BYTES, NEW_ENTRY_BYTES};
 use crate::output::Writer;
+use crate::properties::Values;
 use crate::rules::Rules;
 use crate::scan::{scan, Found};
-use crate::sends::{build, parse, Ground, Made, Part, Queue, Row, UNIT_BYTES};
+use crate::sends::{build, parse, Ground, Made, MadeSends, Part, Queue, Row, UNIT_BYTES};
 use crate::sound::{collect, skip, Pull};
 
 /// Raised with each change of what stands in this file.
-pub const ABI_VERSION: i64 = 7;
-const LISTS: usize = 6;
-/// Nothing was done: the memory for records or answers is too small.
+pub const ABI_VERSION: i64 = 8;
+const LISTS: usize = 9;
+/// Nothing was done: the memory for records, answers or entries of the index is too small.
 pub const FULL: i64 = -1;
 /// Nothing was done: what the caller gave is not what the kernel knows.
 pub const REFUSED: i64 = -2;
@@ -36,9 +37,10 @@ pub struct Sends {
     pub rules_bytes: usize,
     pub rows: *mut Row,
     pub queues: *mut Queue,
-    /// `record_limit` each: tail starts, ends, places, tags, store timestamps, records of each send.
+    /// `record_limit` each. Of sends: where the tail of its first record starts and ends, ends, places, numbers of records.
+    /// Of records: ends, places, tags, store timestamps.
     pub lists: *mut i64,
-    /// `record_limit` entries.
+    /// `record_limit` entries of queues.
     pub units: *mut u8,
     /// Rows, and queues, that there is memory for.
     pub row_limit: usize,
@@ -46,11 +48,15 @@ pub struct Sends {
     pub record_limit: usize,
     pub records: *mut u8,
     pub answers: *mut u8,
-    /// Bytes that there is memory for, in each of the two.
+    /// Entries of the index.
+    pub entries: *mut u8,
+    /// Bytes that there is memory for, in each of the three.
     pub byte_limit: usize,
     pub phy_offset: i64,
     pub room_end: i64,
     pub stored_ms: i64,
+    /// 0: nobody asks for entries of the index.
+    pub is_keyed: i64,
     /// The connections whose frames `data` has.
     pub parts: *mut Part,
     pub part_count: usize,
@@ -63,6 +69,8 @@ pub struct Sends {
     pub made_count: usize,
     pub records_bytes: usize,
     pub answers_bytes: usize,
+    /// By scan too.
+    pub entries_bytes: usize,
 }
 
 /// Version of this interface.
@@ -122,15 +130,19 @@ pub unsafe extern "C" fn rmqha_sends_build(
         let rows = unsafe { from_raw_parts(call.rows, call.row_count) };
         let queues = unsafe { from_raw_parts_mut(call.queues, call.queue_count) };
         let lists = unsafe { from_raw_parts_mut(call.lists, limit * LISTS) };
-        let Some([tail_starts, ends, places, tags, _, counts]) = split(lists, limit) else { return REFUSED };
+        let Some([tail_starts, tail_ends, send_ends, send_places, counts, ends, places, tags, _]) = split(lists, limit)
+        else {
+            return REFUSED;
+        };
+        let entries = unsafe { from_raw_parts_mut(call.entries, call.byte_limit) };
         let mut made = Made {
             records: Writer::new(unsafe { from_raw_parts_mut(call.records, call.byte_limit) }),
             answers: Writer::new(unsafe { from_raw_parts_mut(call.answers, call.byte_limit) }),
-            tail_starts,
+            keyed: (call.is_keyed != 0).then(|| Writer::new(entries)),
+            sends: MadeSends { tail_starts, tail_ends, ends: send_ends, places: send_places, counts },
             ends,
             places,
             tags,
-            counts,
             units: unsafe { from_raw_parts_mut(call.units, limit * UNIT_BYTES) },
         };
         let Some(rules) = Rules::read(unsafe { from_raw_parts(call.rules, call.rules_bytes) }) else { return REFUSED };
@@ -144,12 +156,14 @@ pub unsafe extern "C" fn rmqha_sends_build(
         call.made_count = built.record_count;
         call.records_bytes = made.records.size();
         call.answers_bytes = made.answers.size();
+        call.entries_bytes = made.keyed.as_ref().map_or(0, Writer::size);
         i64::try_from(built.row_count).unwrap_or(REFUSED)
     })
 }
 
 /// Finds the plain records at the front of `data`, which begins at `phy_offset` of the log; at most `max_count`, of at
-/// most `max_queues` queues. Returns the number of records; of the queues `call` has it.
+/// most `max_queues` queues, with entries of the index if `is_keyed` is not 0. Returns the number of records; of the queues
+/// and of bytes of entries `call` has it.
 ///
 /// # Safety
 /// As for parse.
@@ -160,6 +174,7 @@ pub unsafe extern "C" fn rmqha_scan(
     phy_offset: i64,
     max_count: usize,
     max_queues: usize,
+    is_keyed: i64,
     call: *mut Sends,
 ) -> i64 {
     guarded(|| {
@@ -168,12 +183,15 @@ pub unsafe extern "C" fn rmqha_scan(
         let limit = call.record_limit;
         let queues = unsafe { from_raw_parts_mut(call.queues, call.row_limit.min(max_queues)) };
         let lists = unsafe { from_raw_parts_mut(call.lists, limit * LISTS) };
-        let Some([tail_starts, ends, places, tags, stored_ms, _]) = split(lists, limit) else { return REFUSED };
+        let Some([_, _, _, _, _, ends, places, tags, stored_ms]) = split(lists, limit) else { return REFUSED };
         let Some(ends) = ends.get_mut(..limit.min(max_count)) else { return REFUSED };
         let units = unsafe { from_raw_parts_mut(call.units, limit * UNIT_BYTES) };
-        let mut found = Found { tail_starts, ends, places, tags, stored_ms, units };
-        let Ok((count, queue_count)) = scan(data, phy_offset, queues, &mut found) else { return REFUSED };
+        let entries = unsafe { from_raw_parts_mut(call.entries, call.byte_limit) };
+        let keyed = (is_keyed != 0).then(|| Writer::new(entries));
+        let mut found = Found { ends, places, tags, stored_ms, units, keyed };
+        let Ok((count, queue_count)) = scan(data, phy_offset, queues, &mut found) else { return FULL };
         call.queue_count = queue_count;
+        call.entries_bytes = found.keyed.as_ref().map_or(0, Writer::size);
         i64::try_from(count).unwrap_or(REFUSED)
     })
 }
@@ -306,7 +324,7 @@ pub unsafe extern "C" fn rmqha_index_entries(
             }
             let size = tails.take(2).map_or(0, |size| size.iter().fold(0, |size, &byte| size << 8 | usize::from(byte)));
             let Some(properties) = tails.take(size) else { return REFUSED };
-            if put_keys(prefix, properties, phy_offset, stored, &mut into).is_err() {
+            if put_keys(prefix, properties, Values::of(properties), phy_offset, stored, &mut into).is_err() {
                 return FULL;
             }
         }
@@ -495,7 +513,8 @@ unsafe fn memory<'a, T>(pointer: *mut T, size: usize) -> &'a mut [T] {
 /// The lists in one piece of memory, `limit` long each.
 fn split(lists: &mut [i64], limit: usize) -> Option<[&mut [i64]; LISTS]> {
     let mut parts = lists.chunks_exact_mut(limit.max(1));
-    Some([parts.next()?, parts.next()?, parts.next()?, parts.next()?, parts.next()?, parts.next()?])
+    let mut next = || parts.next();
+    Some([next()?, next()?, next()?, next()?, next()?, next()?, next()?, next()?, next()?])
 }
 
 /// A panic must not reach the caller's stack.

@@ -11,38 +11,45 @@ const CRC: &[u8] = b"__CRC32#";
 
 /// True if a record's own checksum might be among them.
 pub fn has_crc(properties: &[u8]) -> bool {
-    properties.windows(CRC.len()).any(|text| text == CRC)
+    properties.contains(&b'#') && properties.windows(CRC.len()).any(|text| text == CRC)
 }
 
-/// Where the value of UNIQ_KEY is.
-pub fn unique_key(properties: &[u8]) -> Option<Span> {
-    value(properties, UNIQUE_KEY)
+/// Where the values are that queues and the index ask for. A repeated name keeps its last one.
+#[derive(Clone, Copy, Default)]
+pub struct Values {
+    pub unique_key: Option<Span>,
+    pub keys: Option<Span>,
+    pub tags: Option<Span>,
 }
 
-/// The value of KEYS, empty without any.
-pub fn keys(properties: &[u8]) -> &[u8] {
-    value(properties, KEYS).and_then(|span| span.of(properties)).unwrap_or_default()
+impl Values {
+    pub fn of(properties: &[u8]) -> Self {
+        let (mut found, mut at) = (Values::default(), 0);
+        for piece in properties.split(|&byte| byte == SEPARATOR) {
+            let (name, place) = match piece.first() {
+                Some(b'U') => (UNIQUE_KEY, Some(&mut found.unique_key)),
+                Some(b'K') => (KEYS, Some(&mut found.keys)),
+                Some(b'T') => (TAGS, Some(&mut found.tags)),
+                _ => (TAGS, None),
+            };
+            let end = at + piece.len();
+            if let Some(place) = place.filter(|_| piece.starts_with(name)) {
+                *place = Some(Span { start: at + name.len(), end });
+            }
+            at = end + 1;
+        }
+        found
+    }
 }
 
-/// The value of TAGS, empty without any.
-pub fn tags(properties: &[u8]) -> &[u8] {
-    value(properties, TAGS).and_then(|span| span.of(properties)).unwrap_or_default()
+/// One of the values of `properties`, empty without any.
+pub fn text(value: Option<Span>, properties: &[u8]) -> &[u8] {
+    value.and_then(|span| span.of(properties)).unwrap_or_default()
 }
 
 /// The hash of TAGS as a queue's entry has it, 0 without any. They must be ASCII.
-pub fn tags_code(properties: &[u8]) -> i64 {
-    i64::from(tags(properties).iter().fold(0i32, |hash, &byte| hash.wrapping_mul(31).wrapping_add(i32::from(byte))))
-}
-
-/// Where a property's value is: a repeated name keeps its last one.
-fn value(properties: &[u8], name: &[u8]) -> Option<Span> {
-    let begins_at = |&at: &usize| properties.get(at..).map_or(false, |rest| rest.starts_with(name));
-    let inside = properties.iter().enumerate().rev().filter(|(_, &byte)| byte == SEPARATOR);
-    let name_at = inside.map(|(at, _)| at + 1).find(begins_at).or_else(|| Some(0).filter(begins_at))?;
-    let start = name_at + name.len();
-    let rest = properties.get(start..)?;
-    let size = rest.iter().position(|&byte| byte == SEPARATOR).unwrap_or(rest.len());
-    Some(Span { start, end: start + size })
+pub fn tags_code(tags: &[u8]) -> i64 {
+    i64::from(tags.iter().fold(0i32, |hash, &byte| hash.wrapping_mul(31).wrapping_add(i32::from(byte))))
 }
 
 /// Writes properties from a JSON header, where separators are escaped. False if there is any other escape.

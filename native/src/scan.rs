@@ -1,8 +1,9 @@
-//! A block of the log to what is derived from it: entries of queues, and where each record's properties are.
+//! A block of the log to what is derived from it: entries of queues and of the index.
 
 use crate::input::{Class, Cursor, Span};
-use crate::output::Full;
-use crate::properties::{tags, tags_code};
+use crate::keys::{put_keys, Prefix};
+use crate::output::{Full, Writer};
+use crate::properties::{tags_code, text, Values};
 use crate::sends::{entries, Queue};
 
 const MAGIC_V1: u32 = 0xDAA3_20A7;
@@ -18,8 +19,6 @@ const SCHEDULE_TOPIC: &[u8] = b"SCHEDULE_TOPIC_XXXX";
 
 /// The caller's memory for what is found: of the lists a place for each record that it wants at most.
 pub struct Found<'a> {
-    /// Index at which each one's properties begin, with their length in front.
-    pub tail_starts: &'a mut [i64],
     /// Index behind each one.
     pub ends: &'a mut [i64],
     /// Each one's queue.
@@ -27,6 +26,8 @@ pub struct Found<'a> {
     pub tags: &'a mut [i64],
     pub stored_ms: &'a mut [i64],
     pub units: &'a mut [u8],
+    /// Entries of the index; None: nobody asks for them.
+    pub keyed: Option<Writer<'a>>,
 }
 
 struct Record {
@@ -45,14 +46,20 @@ pub fn scan(data: &[u8], phy_offset: i64, queues: &mut [Queue], found: &mut Foun
     while count < found.ends.len() {
         let Some(record) = locate(data, at, phy_offset) else { break };
         let Some(properties) = data.get(record.tail_start + 2..record.end) else { break };
-        if !tags(properties).is_ascii() {
+        let values = Values::of(properties);
+        let tags = text(values.tags, properties);
+        if !tags.is_ascii() {
             break;
         }
         let Some(place) = queue_of(data, &record, queues, &mut queue_count) else { break };
-        *found.tail_starts.get_mut(count).ok_or(Full)? = index(record.tail_start)?;
+        if let Some(keyed) = &mut found.keyed {
+            let prefix = queues.get(place).ok_or(Full)?.prefix;
+            let start = phy_offset.checked_add(index(at)?).ok_or(Full)?;
+            put_keys(prefix, properties, values, start, record.stored_ms, keyed)?;
+        }
         *found.ends.get_mut(count).ok_or(Full)? = index(record.end)?;
         *found.places.get_mut(count).ok_or(Full)? = index(place)?;
-        *found.tags.get_mut(count).ok_or(Full)? = tags_code(properties);
+        *found.tags.get_mut(count).ok_or(Full)? = tags_code(tags);
         *found.stored_ms.get_mut(count).ok_or(Full)? = record.stored_ms;
         count += 1;
         at = record.end;
@@ -125,6 +132,7 @@ fn queue_of(data: &[u8], record: &Record, queues: &mut [Queue], count: &mut usiz
             topic_end: u64::try_from(record.topic.end).ok()?,
             queue_id,
             next_offset: record.queue_offset,
+            prefix: Prefix::new(topic),
             ..Queue::default()
         };
         *count += 1;

@@ -6,8 +6,9 @@ use crate::answer::{json_answer, rocketmq_answer, Stored};
 use crate::batch::{self, Parts};
 use crate::header::{json_send, rocketmq_send, Send, JSON, ROCKETMQ};
 use crate::input::{Cursor, Span};
+use crate::keys::{put_keys, Prefix};
 use crate::output::{Decimal, Full, Writer};
-use crate::properties::{tags_code, unescape, unique_key, SEPARATOR};
+use crate::properties::{tags_code, text, unescape, Values, SEPARATOR};
 use crate::rules::Rules;
 
 const MAX_HEADER_BYTES: u32 = 256 * 1024;
@@ -49,6 +50,8 @@ pub struct Queue {
     pub field_end: u64,
     /// Index of its next entry, while they are written.
     pub next_unit: usize,
+    /// What the hashes of its keys begin with.
+    pub prefix: Prefix,
 }
 
 pub struct Parsed {
@@ -168,22 +171,46 @@ pub struct Ground<'a> {
     pub fields: &'a [u8],
 }
 
-/// The caller's memory for what is made. Of the lists each has a place for every record, `ends` too.
+/// The caller's memory for what is made. Of the lists each has a place for every record.
 pub struct Made<'a> {
     pub records: Writer<'a>,
     pub answers: Writer<'a>,
-    /// Index among the records at which each one's properties begin, with their length in front.
-    pub tail_starts: &'a mut [i64],
+    /// Entries of the index; None: nobody asks for them.
+    pub keyed: Option<Writer<'a>>,
+    pub sends: MadeSends<'a>,
     /// Index among the records behind each one.
     pub ends: &'a mut [i64],
     /// Each one's queue.
     pub places: &'a mut [i64],
     /// Each one's tagsCode.
     pub tags: &'a mut [i64],
-    /// Records of each send.
-    pub counts: &'a mut [i64],
     /// Entries, those of one queue together.
     pub units: &'a mut [u8],
+}
+
+/// Lists with a place for each send.
+pub struct MadeSends<'a> {
+    /// Index among the records at which the properties of its first one begin, with their length in front.
+    pub tail_starts: &'a mut [i64],
+    /// Index behind them.
+    pub tail_ends: &'a mut [i64],
+    /// Index behind its last record.
+    pub ends: &'a mut [i64],
+    /// Its queue.
+    pub places: &'a mut [i64],
+    /// Its records.
+    pub counts: &'a mut [i64],
+}
+
+impl MadeSends<'_> {
+    fn set(&mut self, number: usize, tail: Span, end: usize, place: u32, record_count: usize) -> Result<(), Full> {
+        *self.tail_starts.get_mut(number).ok_or(Full)? = index(tail.start)?;
+        *self.tail_ends.get_mut(number).ok_or(Full)? = index(tail.end)?;
+        *self.ends.get_mut(number).ok_or(Full)? = index(end)?;
+        *self.places.get_mut(number).ok_or(Full)? = i64::from(place);
+        *self.counts.get_mut(number).ok_or(Full)? = index(record_count)?;
+        Ok(())
+    }
 }
 
 /// What all records of a part have in common.
@@ -247,7 +274,10 @@ pub fn build(
     queues: &mut [Queue],
     made: &mut Made,
 ) -> Result<Built, Full> {
-    queues.iter_mut().for_each(|queue| queue.unit_count = 0);
+    for queue in queues.iter_mut() {
+        queue.unit_count = 0;
+        queue.prefix = Prefix::new(text(queue.topic(), data));
+    }
     let mut built = Built { row_count: 0, record_count: 0 };
     let mut rest = rows;
     for part in parts.iter_mut() {
@@ -257,18 +287,19 @@ pub fn build(
         (part.taken_count, part.taken_end) = (0, part.start);
         for row in own {
             let Some(queue) = usize::try_from(row.queue).ok().and_then(|place| queues.get_mut(place)) else { break };
-            let sizes = (made.records.size(), made.answers.size());
+            let sizes = (made.records.size(), made.answers.size(), made.keyed.as_ref().map_or(0, Writer::size));
             let add = if row.send.is_batch { add_batch } else { add_single };
-            if !add(data, &common, row, queue, built.record_count, made)? {
+            let Some(tail) = add(data, &common, row, queue, built.record_count, made)? else {
                 made.records.cut(sizes.0);
                 made.answers.cut(sizes.1);
+                made.keyed.iter_mut().for_each(|keyed| keyed.cut(sizes.2));
                 break;
-            }
+            };
             let record_count = row.record_count;
             let added = built.record_count..built.record_count + record_count;
             queue.unit_count += u64::try_from(record_count).map_err(|_| Full)?;
             made.places.get_mut(added).ok_or(Full)?.fill(i64::from(row.queue));
-            *made.counts.get_mut(built.row_count).ok_or(Full)? = index(record_count)?;
+            made.sends.set(built.row_count, tail, made.records.size(), row.queue, record_count)?;
             built.row_count += 1;
             built.record_count += record_count;
             part.taken_count += 1;
@@ -293,8 +324,8 @@ impl Queue {
     }
 }
 
-/// Makes one send's record, the `number`th of all, and its answer. False if the send is not plain: what has been
-/// written of it must be cut then.
+/// Makes one send's record, the `number`th of all, and its answer; returns where among the records its properties are.
+/// None if the send is not plain: what has been written of it must be cut then.
 fn add_single(
     data: &[u8],
     common: &Common,
@@ -302,39 +333,42 @@ fn add_single(
     queue: &Queue,
     number: usize,
     made: &mut Made,
-) -> Result<bool, Full> {
+) -> Result<Option<Span>, Full> {
     let send = &row.send;
-    let Some(inputs) = Inputs::new(data, common, row, queue) else { return Ok(false) };
+    let Some(inputs) = Inputs::new(data, common, row, queue) else { return Ok(None) };
     let records = &mut made.records;
     let start = records.size();
     let tail_start = begin(common, inputs.body, inputs.field, records)?;
     records.skip(2)?;
-    let Some(key) = put_properties(common.rules, row.codec, inputs.properties, records)? else { return Ok(false) };
+    let Some(values) = put_properties(common.rules, row.codec, inputs.properties, records)? else { return Ok(None) };
     let sent = records.since(tail_start + 2);
-    let tags = tags_code(sent);
+    let tags = tags_code(text(values.tags, sent));
     if !matches!(sent.last(), None | Some(&SEPARATOR)) {
         records.put(&[SEPARATOR])?;
     }
     records.put(common.rules.own_properties)?;
     let properties_bytes = records.size() - tail_start - 2;
-    let Ok(tail_bytes) = u16::try_from(properties_bytes) else { return Ok(false) };
+    let Ok(tail_bytes) = u16::try_from(properties_bytes) else { return Ok(None) };
     records.set(tail_start, &tail_bytes.to_be_bytes())?;
     let phy_offset = common.ground.phy_offset.checked_add(index(start)?).ok_or(Full)?;
-    let Some(queue_offset) = queue.offset(0) else { return Ok(false) };
+    let Some(queue_offset) = queue.offset(0) else { return Ok(None) };
     let place = Place { start, phy_offset, queue_offset };
     if i64::from(tail_bytes) > common.rules.max_properties_bytes
         || !fits(common, records.size())
         || !finish(common, send, send.flag, queue, inputs.body, &place, records)?
     {
-        return Ok(false);
+        return Ok(None);
     }
-    *made.tail_starts.get_mut(number).ok_or(Full)? = index(tail_start)?;
     *made.ends.get_mut(number).ok_or(Full)? = index(records.size())?;
     *made.tags.get_mut(number).ok_or(Full)? = tags;
-    let unique_key = key.of(records.since(tail_start + 2)).unwrap_or_default();
+    let properties = records.since(tail_start + 2);
+    if let Some(keyed) = &mut made.keyed {
+        put_keys(queue.prefix, properties, Values::of(properties), phy_offset, common.ground.stored_ms, keyed)?;
+    }
+    let unique_key = text(values.unique_key, properties);
     let stored = Stored { opaque: send.opaque, queue_text: inputs.queue_text, queue_offset, unique_key };
     answer(common.rules, row.codec, &stored, std::iter::once(phy_offset), &mut made.answers)?;
-    Ok(true)
+    Ok(Some(Span { start: tail_start, end: made.records.size() }))
 }
 
 /// Makes the records of a batch, the first of them the `number`th of all, and its answer; as `add_single`.
@@ -345,23 +379,23 @@ fn add_batch(
     queue: &Queue,
     number: usize,
     made: &mut Made,
-) -> Result<bool, Full> {
+) -> Result<Option<Span>, Full> {
     let send = &row.send;
     let (Some(inputs), Some(parts)) = (Inputs::new(data, common, row, queue), Parts::new(data, row.body)) else {
-        return Ok(false);
+        return Ok(None);
     };
-    let Some(first_offset) = queue.offset(0) else { return Ok(false) };
+    let Some(first_offset) = queue.offset(0) else { return Ok(None) };
     let start = made.records.size();
     let overhead = FRONT_BYTES + common.hosts.size + BACK_BYTES + inputs.field.len() + 2;
     let record_bytes = |part: &batch::Part| overhead + part.size() - batch::FIXED_BYTES;
     // the batch's own properties are no part of a record: they stand where the first will stand
-    let Some(key) = put_properties(common.rules, row.codec, inputs.properties, &mut made.records)? else {
-        return Ok(false);
+    let Some(values) = put_properties(common.rules, row.codec, inputs.properties, &mut made.records)? else {
+        return Ok(None);
     };
     let properties = made.records.since(start);
     let properties_bytes = index(properties.len() + common.rules.own_properties.len())?;
     if properties_bytes > common.rules.max_properties_bytes {
-        return Ok(false);
+        return Ok(None);
     }
     let mut next = common.ground.phy_offset.checked_add(index(start)?).ok_or(Full)?;
     let phy_offsets = parts.clone().map(|part| {
@@ -369,16 +403,17 @@ fn add_batch(
         next = next.saturating_add(i64::try_from(record_bytes(&part)).unwrap_or(i64::MAX));
         phy_offset
     });
-    let unique_key = key.of(properties).unwrap_or_default();
+    let unique_key = text(values.unique_key, properties);
     let stored = Stored { opaque: send.opaque, queue_text: inputs.queue_text, queue_offset: first_offset, unique_key };
     answer(common.rules, row.codec, &stored, phy_offsets, &mut made.answers)?;
     let records = &mut made.records;
     records.cut(start);
+    let mut first_tail = None;
     for (ahead, part) in parts.enumerate() {
         let (Some(body), Some(tail), Some(queue_offset)) =
             (part.body.of(data), part.tail.of(data), queue.offset(ahead))
         else {
-            return Ok(false);
+            return Ok(None);
         };
         let start = records.size();
         let phy_offset = common.ground.phy_offset.checked_add(index(start)?).ok_or(Full)?;
@@ -386,13 +421,18 @@ fn add_batch(
         records.put(tail)?;
         let place = Place { start, phy_offset, queue_offset };
         if !fits(common, records.size()) || !finish(common, send, part.flag, queue, body, &place, records)? {
-            return Ok(false);
+            return Ok(None);
         }
-        *made.tail_starts.get_mut(number + ahead).ok_or(Full)? = index(tail_start)?;
+        let properties = tail.get(2..).unwrap_or_default();
+        let values = Values::of(properties);
+        if let Some(keyed) = &mut made.keyed {
+            put_keys(queue.prefix, properties, values, phy_offset, common.ground.stored_ms, keyed)?;
+        }
         *made.ends.get_mut(number + ahead).ok_or(Full)? = index(records.size())?;
-        *made.tags.get_mut(number + ahead).ok_or(Full)? = tags_code(part.properties().of(data).unwrap_or_default());
+        *made.tags.get_mut(number + ahead).ok_or(Full)? = tags_code(text(values.tags, properties));
+        first_tail = first_tail.or(Some(Span { start: tail_start, end: records.size() }));
     }
-    Ok(true)
+    Ok(first_tail)
 }
 
 /// What a row refers to.
@@ -418,8 +458,8 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// Writes a header's properties; returns where the unique key is among them, None if they are not plain.
-fn put_properties(rules: &Rules, codec: u32, properties: &[u8], into: &mut Writer) -> Result<Option<Span>, Full> {
+/// Writes a header's properties; returns where the values are among them, None if they are not plain.
+fn put_properties(rules: &Rules, codec: u32, properties: &[u8], into: &mut Writer) -> Result<Option<Values>, Full> {
     let start = into.size();
     if codec != JSON {
         into.put(properties)?;
@@ -427,10 +467,10 @@ fn put_properties(rules: &Rules, codec: u32, properties: &[u8], into: &mut Write
         return Ok(None);
     }
     let sent = into.since(start);
-    let Some(key) = unique_key(sent) else { return Ok(None) };
-    let key_text = key.of(sent).unwrap_or_default();
-    let is_plain = !rules.special.is_in(sent) && !key_text.is_empty() && !key_text.contains(&1);
-    Ok(is_plain.then_some(key))
+    let values = Values::of(sent);
+    let key = text(values.unique_key, sent);
+    let is_plain = !rules.special.is_in(sent) && !key.is_empty() && !key.contains(&1);
+    Ok(is_plain.then_some(values))
 }
 
 fn answer(

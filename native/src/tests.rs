@@ -6,10 +6,11 @@
 use crate::columns::{self, bytes_of, decode, walk, Columns, Texts, Wanted, KEY_LIST, TAG, TOPIC};
 use crate::header::{json_send, rocketmq_send};
 use crate::input::{number, Class, Cursor, Span};
+use crate::keys::NEW_ENTRY_BYTES;
 use crate::output::{hexadecimal, Decimal, Writer};
-use crate::properties::{tags_code, unescape, unique_key};
+use crate::properties::{tags_code, text as value, unescape, Values};
 use crate::rules::Rules;
-use crate::sends::{build, parse, Ground, Made, Part, Queue, Row, UNIT_BYTES};
+use crate::sends::{build, parse, Ground, Made, MadeSends, Part, Queue, Row, UNIT_BYTES};
 
 const HEADER: &[u8] = concat!(
     r#"{"code":310,"extFields":{"a":"P","b":"T","c":"TBW102","d":"4","e":"1","f":"0","g":"1795227462186","h":"0","#,
@@ -51,6 +52,7 @@ fn rules() -> Vec<u8> {
 
 struct Outcome {
     count: Option<usize>,
+    keyed: Vec<u8>,
     records: Vec<u8>,
     answers: Vec<u8>,
     units: Vec<u8>,
@@ -75,27 +77,31 @@ fn made_of_parts(data: &[u8], parts: &mut [Part], byte_limit: usize, room_bytes:
     for queue in &mut queues[..parsed.queue_count] {
         (queue.is_known, queue.next_offset, queue.field_end) = (1, 41, 2);
     }
-    let (mut records, mut answers) = (vec![0; byte_limit], vec![0; byte_limit]);
-    let (mut tail_starts, mut ends, mut places, mut tags, mut counts) = ([0; 4], [0; 4], [0; 4], [0; 4], [0; 4]);
+    let (mut records, mut answers, mut entries) = (vec![0; byte_limit], vec![0; byte_limit], vec![0; byte_limit]);
+    let (mut ends, mut places, mut tags) = ([0; 4], [0; 4], [0; 4]);
+    let mut of_sends = [[0; 4]; 5];
+    let [tail_starts, tail_ends, send_ends, send_places, counts] = &mut of_sends;
     let mut units = [0; 4 * UNIT_BYTES];
     let mut made = Made {
         records: Writer::new(&mut records),
         answers: Writer::new(&mut answers),
-        tail_starts: &mut tail_starts,
+        keyed: Some(Writer::new(&mut entries)),
+        sends: MadeSends { tail_starts, tail_ends, ends: send_ends, places: send_places, counts },
         ends: &mut ends,
         places: &mut places,
         tags: &mut tags,
-        counts: &mut counts,
         units: &mut units,
     };
     let ground = Ground { phy_offset: 100, room_end: 100 + room_bytes, stored_ms: 5, fields: b"\x01T" };
     let rows = &rows[..parsed.row_count];
     let built = build(data, parts, &rules, &ground, rows, &mut queues[..parsed.queue_count], &mut made);
     let (records_bytes, answers_bytes) = (made.records.size(), made.answers.size());
+    let keyed_bytes = made.keyed.as_ref().map_or(0, Writer::size);
     let count = built.ok().map(|built| built.record_count);
     let unit_bytes = count.unwrap_or(0) * UNIT_BYTES;
     Outcome {
         count,
+        keyed: entries[..keyed_bytes].to_vec(),
         records: records[..records_bytes].to_vec(),
         answers: answers[..answers_bytes].to_vec(),
         units: units[..unit_bytes].to_vec(),
@@ -113,6 +119,9 @@ fn a_record_and_its_entry() {
     assert_eq!(made.units[8..12], size.to_be_bytes());
     assert_eq!(made.units[12..], (31 * u64::from(b'A') + u64::from(b'a')).to_be_bytes());
     assert_eq!(made.answers[8..], *b"-HOST0000000000000064-1-41-K-7-");
+    assert_eq!(made.keyed.len(), 2 * NEW_ENTRY_BYTES);
+    assert_eq!(made.keyed[4..12], 100u64.to_ne_bytes());
+    assert_eq!(made.keyed[12..20], 5u64.to_ne_bytes());
 }
 
 #[test]
@@ -205,12 +214,13 @@ fn numbers() {
 
 #[test]
 fn properties() {
-    let key = |text: &[u8]| unique_key(text).map(|span| text[span.start..span.end].to_vec());
+    let key = |text: &[u8]| Values::of(text).unique_key.map(|span| text[span.start..span.end].to_vec());
     assert_eq!(key(b"UNIQ_KEY\x01a\x02UNIQ_KEY\x01b"), Some(b"b".to_vec()));
     assert_eq!(key(b"xUNIQ_KEY\x01a\x02"), None);
     assert_eq!(key(b"UNIQ_KEY\x01"), Some(Vec::new()));
     assert_eq!(tags_code(b""), 0);
-    assert_eq!(tags_code(b"TAGS\x01polygenelubricants\x02"), i64::from(i32::MIN));
+    let tagged = b"TAGS\x01polygenelubricants\x02";
+    assert_eq!(tags_code(value(Values::of(tagged).tags, tagged)), i64::from(i32::MIN));
     let mut memory = [0; 16];
     let mut into = Writer::new(&mut memory);
     assert!(unescape(br"a\u0001b\u0002", &mut into).unwrap());

@@ -70,6 +70,8 @@ class SendGround(NamedTuple):
     store_timestamp_ms: int
     slot: Callable[[bytes, int], QueueSlot | None]
     """Asked once in a call for each topic and queue id that occurs; None: a send to it is not plain."""
+    is_keyed: bool = True
+    """False: nobody asks for entries of the index."""
 
 
 class QueueRun(NamedTuple):
@@ -101,12 +103,14 @@ class SendsTaken(NamedTuple):
     records: bytes
     """To be appended at `phy_offset` as one piece."""
     bounds: list[int]
-    """Offset at which each record begins in the log, and the end of the last one."""
+    """Offset at which the first record of each frame begins in the log, and the end of the last one."""
     runs: list[QueueRun]
+    entries: bytes
+    """Entries of the index, a `NEW_ENTRY` for each key of each record."""
     topics: list[str]
-    """Topic of each record."""
+    """Topic of each frame."""
     tails: list[bytes]
-    """Encoded properties of each with their length in front, two bytes: the keys of the index are in them."""
+    """Encoded properties of the first record of each frame, with their length in front, two bytes."""
     message_counts: list[int]
     """Records of each frame: one, or those of a batch."""
 
@@ -115,13 +119,15 @@ class SendsTaken(NamedTuple):
         """Frames of all parts."""
         return len(self.message_counts)
 
-    def frames(self) -> Iterator[tuple[str, int, int, int]]:
-        """Topic, number of its first record, number of its records and their bytes, of each frame."""
-        first, bounds = 0, self.bounds
-        for count in self.message_counts:
-            stop = first + count
-            yield self.topics[first], first, count, bounds[stop] - bounds[first]
-            first = stop
+    @property
+    def record_count(self) -> int:
+        """Records of all frames."""
+        return sum(self.message_counts)
+
+    def frames(self) -> Iterator[tuple[str, bytes, int, int]]:
+        """Topic, properties of its first record, number of its records and their bytes, of each frame."""
+        for number, (topic, tail, count) in enumerate(zip(self.topics, self.tails, self.message_counts, strict=True)):
+            yield topic, tail, count, self.bounds[number + 1] - self.bounds[number]
 
 
 class LogBlock(NamedTuple):
@@ -134,7 +140,7 @@ class LogBlock(NamedTuple):
     max_run_count: int
     """Queues that they may belong to at most."""
     is_keyed: bool = True
-    """False: nobody asks for the topic and the tail of each record."""
+    """False: nobody asks for entries of the index."""
 
 
 class Scanned(NamedTuple):
@@ -144,10 +150,10 @@ class Scanned(NamedTuple):
     bounds: list[int]
     """Offset at which each begins in the log, and the end of the last one."""
     runs: list[QueueRun]
-    topics: list[str]
-    tails: list[bytes]
-    """Both as in `SendsTaken`; empty if the block is not keyed."""
+    entries: bytes
+    """Entries of the index, as in `SendsTaken`; empty if the block is not keyed."""
     store_timestamps_ms: list[int]
+    """Each record's."""
 
 
 NEW_ENTRY: Final = struct.Struct("=iqq")
@@ -159,9 +165,17 @@ class KeyedRecords(NamedTuple):
 
     topics: list[str]
     tails: list[bytes]
+    """Encoded properties of each with their length in front, two bytes."""
     phy_offsets: list[int]
     """One for each record; more may follow."""
     store_timestamps_ms: list[int]
+
+    def add(self, topic: str, tail: bytes, phy_offset: int, store_timestamp_ms: int) -> None:
+        """Put a record behind the others."""
+        self.topics.append(topic)
+        self.tails.append(tail)
+        self.phy_offsets.append(phy_offset)
+        self.store_timestamps_ms.append(store_timestamp_ms)
 
 
 class IndexFront(NamedTuple):

@@ -6,7 +6,7 @@ import re
 import struct
 from collections.abc import Callable
 
-from rmqha.kernel.batch_kernel import LogBlock, QueueRun, Scanned
+from rmqha.kernel.batch_kernel import KeyedRecords, LogBlock, QueueRun, Scanned
 from rmqha.model.config.delay_level import SCHEDULE_TOPIC
 from rmqha.model.message import (
     MAX_TOPIC_BYTES,
@@ -32,10 +32,10 @@ _TOPIC = re.compile(rb"[%%|a-zA-Z0-9_-]{1,%d}" % MAX_TOPIC_BYTES)
 _SCHEDULE_TOPIC, _TAGS = SCHEDULE_TOPIC.encode(), PROPERTY_TAGS.encode()
 
 
-def scan(block: LogBlock, tags_code: Callable[[bytes], int]) -> Scanned:
+def scan(block: LogBlock, tags_code: Callable[[bytes], int], make_entries: Callable[[KeyedRecords], bytes]) -> Scanned:
     """Find the plain records at the front of `block`. `tags_code` is asked for TAGS that are ASCII, and some."""
     data, phy_offset, max_count, max_run_count, is_keyed = block
-    found = Scanned([phy_offset], [], [], [], [])
+    found, keyed = Scanned([phy_offset], [], b"", []), KeyedRecords([], [], [], [])
     runs: dict[tuple[bytes, int], tuple[int, list[bytes]]] = {}
     at = 0
     while len(found.store_timestamps_ms) < max_count:
@@ -51,13 +51,12 @@ def scan(block: LogBlock, tags_code: Callable[[bytes], int]) -> Scanned:
         units.append(_unit(phy_offset + at, end - at, tags_code(tags) if tags else 0))
         found.bounds.append(phy_offset + end)
         if is_keyed:
-            found.topics.append(topic.decode())
-            found.tails.append(data[tail_at:end])
+            keyed.add(topic.decode(), data[tail_at:end], phy_offset + at, stored_ms)
         found.store_timestamps_ms.append(stored_ms)
         at = end
     for (topic, queue_id), (first, units) in runs.items():
         found.runs.append(QueueRun(topic.decode(), queue_id, first, len(units), b"".join(units)))
-    return found
+    return found._replace(entries=make_entries(keyed))
 
 
 def _place(data: bytes, at: int, phy_offset: int) -> tuple[int, bytes, int, int, int, int] | None:

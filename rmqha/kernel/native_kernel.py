@@ -2,7 +2,7 @@
 
 All memory is Python's and kept from call to call, no state is. Reads take two calls: the first finds the sends and
 their queues, the second makes records of them, with what `SendGround.slot` says of the queues. All steps here are per
-read or per queue but for the few lists of `SendsTaken`.
+read or per queue but for the few lists of `SendsTaken`, per frame.
 """
 
 from __future__ import annotations
@@ -33,24 +33,25 @@ from rmqha.kernel.batch_kernel import (
 )
 from rmqha.kernel.send_answer import json_literals, rocketmq_literals, store_host
 
-ABI_VERSION: Final = 7
+ABI_VERSION: Final = 8
 _FULL: Final = -1
 _FAULTS = {-2: "refuses what it was given", -3: "has a bug and has printed where"}
 _NUMBERS = struct.Struct(">qqqi")
 _SIZE = struct.Struct(">I")
-_GROUND = struct.Struct("=qqqQQ")
-"""Physical offset, end of the room, store timestamp, address of the parts, number of parts."""
+_GROUND = struct.Struct("=qqqqQQ")
+"""Physical offset, end of the room, store timestamp, 1 for entries of the index, address of the parts, number of
+parts."""
 _PART = struct.Struct("=QQQqQ16s")
 """Front of a `Part`: where it begins and ends, frames at most, born port, bytes of the born address, it."""
 _PART_TAKEN = struct.Struct("=QQQ")
 """The end of a `Part`: number of frames, index behind the last, and behind its last answer."""
 _PART_TAKEN_AT = _PART.size + 8
 _PART_BYTES = _PART_TAKEN_AT + _PART_TAKEN.size
-_FOUND = struct.Struct("=QQQ")
-"""Number of records, bytes of the records, bytes of the answers."""
+_FOUND = struct.Struct("=QQQQ")
+"""Number of records, bytes of the records, of the answers, of entries of the index."""
 _TOPIC = struct.Struct("=QQqQ")
 """Front of a `Queue`: where its topic is in the read, queue id, number of entries."""
-_SLOT = struct.Struct("=qqqQQ8x")
+_SLOT = struct.Struct("=qqqQQ16x")
 """The rest: 1 if it is known, magic, next offset, where its field is among all fields."""
 _QUEUE_BYTES = _TOPIC.size + _SLOT.size
 _UNIT_BYTES = 20
@@ -61,10 +62,10 @@ _KEPT_BYTES, _KEPT_COUNT = 1 << 20, 1 << 14
 _LEAST_FRAME_BYTES = 100
 _LEAST_RECORD_BYTES = 91
 _LITERAL_COUNT = 7
-_LIST_COUNT = 6
-_STARTS, _ENDS, _PLACES, _, _STORED, _COUNTS = range(_LIST_COUNT)
-"""Lists of a call, each with a place for every record: where its tail starts, its end, queue, tagsCode and store
-timestamp; number of records of each send."""
+_LIST_COUNT = 9
+_TAIL_STARTS, _TAIL_ENDS, _SEND_ENDS, _SEND_PLACES, _COUNTS, _ENDS, _, _, _STORED = range(_LIST_COUNT)
+"""Lists of a call, with a place for each send: where the tail of its first record starts and ends, its end, queue and
+number of records; with one for each record: its end, queue, tagsCode and store timestamp."""
 
 
 class _Sends(ctypes.Structure):
@@ -81,6 +82,7 @@ class _Sends(ctypes.Structure):
         ("record_limit", ctypes.c_size_t),
         ("records", ctypes.c_void_p),
         ("answers", ctypes.c_void_p),
+        ("entries", ctypes.c_void_p),
         ("byte_limit", ctypes.c_size_t),
         ("ground", ctypes.c_char * _GROUND.size),
         ("row_count", ctypes.c_size_t),
@@ -150,7 +152,7 @@ class NativeKernel:
         self._parse.argtypes = ctypes.c_char_p, size, address
         self._build.argtypes = ctypes.c_char_p, size, ctypes.c_char_p, size, address
         self._scan = library.rmqha_scan
-        self._scan.argtypes = ctypes.c_char_p, size, ctypes.c_int64, size, size, address
+        self._scan.argtypes = ctypes.c_char_p, size, ctypes.c_int64, size, size, ctypes.c_int64, address
         self._parse.restype = self._build.restype = self._scan.restype = ctypes.c_int64
         self._skip, self._collect = library.rmqha_skip_sound, library.rmqha_collect
         self._skip.argtypes = address, size, size, ctypes.c_int64, address
@@ -189,8 +191,9 @@ class NativeKernel:
 
     def _make_bytes(self, size_bytes: int) -> None:
         self._byte_limit = self._call.byte_limit = size_bytes
-        self._records, self._answers = _Memory(size_bytes), _Memory(size_bytes)
+        self._records, self._answers, self._entries_made = (_Memory(size_bytes) for _ in range(3))
         self._call.records, self._call.answers = self._records.address, self._answers.address
+        self._call.entries = self._entries_made.address
 
     def _make_index(self, count: int) -> None:
         """Memory for so many entries of the index, and for the places of as many records."""
@@ -205,10 +208,11 @@ class NativeKernel:
             self._rules, encoded = rules, _encoded(rules)
             self._call.rules, self._call.rules_bytes = encoded, len(encoded)
         data, parts = read
-        phy_offset, room_end, stored_ms, find_slot = ground
+        phy_offset, room_end, stored_ms, find_slot, is_keyed = ground
         self._give_parts(parts)
         _GROUND.pack_into(
-            *(self._call_view, _Sends.ground.offset, phy_offset, room_end, stored_ms, self._parts.address, len(parts))
+            *(self._call_view, _Sends.ground.offset, phy_offset, room_end, stored_ms),
+            *(is_keyed, self._parts.address, len(parts)),
         )
         data_bytes = len(data)
         queue_count = self._parse(data, data_bytes, self._address)
@@ -229,14 +233,25 @@ class NativeKernel:
             topics.append(topic)
             _SLOT.pack_into(queues, queue_at + _TOPIC.size, 1, magic, next_offset, field_at, len(fields))
         if not is_any_known:
-            return SendsTaken([PartTaken(0, part.start, b"") for part in parts], b"", [phy_offset], [], [], [], [])
+            none = [PartTaken(0, part.start, b"") for part in parts]
+            return SendsTaken(none, b"", [phy_offset], [], b"", [], [], [])
         if self._call.record_count > self._record_limit:
             self._make_lists(self._call.record_count)
         while (count := self._build(data, data_bytes, fields, len(fields), self._address)) == _FULL:
-            self._make_bytes(max(self._byte_limit * 2, data_bytes * 2, _BYTE_COUNT))
+            self._more_bytes(data_bytes)
         if count < 0:
             raise _fault(count)
         return self._taken(count, topics, phy_offset, len(parts))
+
+    def _more_bytes(self, data_bytes: int) -> None:
+        self._make_bytes(max(self._byte_limit * 2, data_bytes * 2, _BYTE_COUNT))
+
+    def _entries_of(self, size_bytes: int) -> bytes:
+        """Entries of the index that a call has made, and the memory of usual calls for the next one."""
+        entries = bytes(self._entries_made.view[:size_bytes])
+        if self._byte_limit > _KEPT_BYTES:
+            self._make_bytes(_BYTE_COUNT)
+        return entries
 
     def _give_parts(self, parts: Sequence[SendPart]) -> None:
         if len(parts) * _PART_BYTES > len(self._parts.view):
@@ -251,9 +266,9 @@ class NativeKernel:
             self._make_rows(row_count)
 
     def _taken(self, count: int, topics: list[str], phy_offset: int, part_count: int) -> SendsTaken:
-        made_count, records_bytes, answers_bytes = _FOUND.unpack_from(self._call_view, _Sends.found.offset)
+        _, records_bytes, answers_bytes, entries_bytes = _FOUND.unpack_from(self._call_view, _Sends.found.offset)
         records = bytes(self._records.view[:records_bytes])
-        starts, ends = self._list(_STARTS, made_count), self._list(_ENDS, made_count)
+        tails = zip(self._list(_TAIL_STARTS, count), self._list(_TAIL_ENDS, count), strict=True)
         parts, answers, answers_at = [], self._answers.view, 0
         for at in range(_PART_TAKEN_AT, part_count * _PART_BYTES, _PART_BYTES):
             taken_count, end, answers_end = _PART_TAKEN.unpack_from(self._parts.view, at)
@@ -263,14 +278,13 @@ class NativeKernel:
         taken = SendsTaken(
             parts,
             records,
-            [phy_offset, *[phy_offset + record_end for record_end in ends]],
+            [phy_offset, *[phy_offset + send_end for send_end in self._list(_SEND_ENDS, count)]],
             self._runs(topics),
-            self._topics(topics, made_count),
-            [records[start:record_end] for start, record_end in zip(starts, ends, strict=True)],
+            self._entries_of(entries_bytes),
+            topics * count if len(topics) == 1 else [topics[place] for place in self._list(_SEND_PLACES, count)],
+            [records[start:tail_end] for start, tail_end in tails],
             self._list(_COUNTS, count),
         )
-        if self._byte_limit > _KEPT_BYTES:
-            self._make_bytes(_BYTE_COUNT)
         if self._record_limit > _KEPT_COUNT:
             self._make_lists(_ROW_COUNT)
         return taken
@@ -278,12 +292,6 @@ class NativeKernel:
     def _list(self, number: int, count: int) -> list[int]:
         start = number * self._record_limit
         return self._lists.view.cast("q")[start : start + count].tolist()
-
-    def _topics(self, topics: list[str], count: int) -> list[str]:
-        """The topic of each record."""
-        if len(topics) == 1:
-            return topics * count
-        return [topics[place] for place in self._list(_PLACES, count)]
 
     def _runs(self, topics: list[str]) -> list[QueueRun]:
         """The entries of each queue; its topic is one of `topics`."""
@@ -306,20 +314,20 @@ class NativeKernel:
             self._make_rows(limit)
         if limit > self._record_limit:
             self._make_lists(limit)
-        count = self._scan(data, len(data), phy_offset, max(limit, 0), max_run_count, self._address)
+        given = data, len(data), phy_offset, max(limit, 0), max_run_count, is_keyed, self._address
+        while (count := self._scan(*given)) == _FULL:
+            self._more_bytes(len(data))
         if count < 0:
             raise _fault(count)
         topics, queues = [], self._queues.view
         for place in range(self._call.queue_count):
             start, end, _, _ = _TOPIC.unpack_from(queues, place * _QUEUE_BYTES)
             topics.append(data[start:end].decode())
-        ends = self._list(_ENDS, count)
-        starts = self._list(_STARTS, count) if is_keyed else []
+        *_, entries_bytes = _FOUND.unpack_from(self._call_view, _Sends.found.offset)
         return Scanned(
-            [phy_offset, *[phy_offset + end for end in ends]],
+            [phy_offset, *[phy_offset + end for end in self._list(_ENDS, count)]],
             self._runs(topics),
-            self._topics(topics, count) if is_keyed else [],
-            [data[start:end] for start, end in zip(starts, ends, strict=False)],
+            self._entries_of(entries_bytes),
             self._list(_STORED, count),
         )
 

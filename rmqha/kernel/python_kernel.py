@@ -16,6 +16,7 @@ from rmqha.kernel.batch_kernel import (
     MAX_BATCH_COUNT,
     Checked,
     Collected,
+    KeyedRecords,
     LogBlock,
     PartTaken,
     PulledUnits,
@@ -93,6 +94,8 @@ class _Batch:
         "_find_special",
         "_fixed_bytes",
         "_id_form",
+        "_keyed",
+        "_make_entries",
         "_pack",
         "_phy_offset",
         "_pieces",
@@ -108,10 +111,15 @@ class _Batch:
         "topics",
     )
 
-    def __init__(self, rules: SendRules, find_special: Find, ground: SendGround) -> None:
+    def __init__(
+        self, rules: SendRules, find_special: Find, ground: SendGround, make_entries: Callable[[KeyedRecords], bytes]
+    ) -> None:
         self._rules = rules
         self._find_special = find_special
-        self._phy_offset, self._room_end, self._stored_ms, self._find_slot = ground
+        self._phy_offset, self._room_end, self._stored_ms, self._find_slot, is_keyed = ground
+        self._make_entries = make_entries
+        self._keyed = KeyedRecords([], [], [], []) if is_keyed else None
+        """All records, for the index."""
         self._id_form = store_host(rules) + b"%016X"
         self._runs: dict[tuple[bytes, bytes], _Run] = {}
         self._pieces: list[bytes] = []
@@ -190,11 +198,17 @@ class _Batch:
         self.message_counts.append(1)
         run.units.append(_unit(phy_offset, size, _tags_code(tags) if tags else 0))
         run.next_offset = queue_offset + 1
+        self._end_frame(slot.topic, tail, end_offset)
+        if self._keyed is not None:
+            self._keyed.add(slot.topic, tail, phy_offset, self._stored_ms)
+        return True
+
+    def _end_frame(self, topic: str, tail: bytes, end_offset: int) -> None:
+        """All records of a frame are added; `tail` is that of the first."""
+        self.topics.append(topic)
         self.tails.append(tail)
-        self.topics.append(slot.topic)
         self.bounds.append(end_offset)
         self._phy_offset = end_offset
-        return True
 
     def _add_parts(self, run: _Run, body: bytes, sys_flag: int, born_ms: int, reconsumed: int) -> list[int]:
         """Make a record of each message of a batch (formats.md §12.4); where they begin, none if it is not plain."""
@@ -203,7 +217,7 @@ class _Batch:
         fixed_bytes = self._fixed_bytes + len(slot.field) - _LEAST_PART_BYTES
         if phy_offset + len(body) + len(parts) * fixed_bytes > self._room_end:
             return []
-        starts, sys_flag = [], sys_flag | self._v6_flags
+        starts, sys_flag, keyed = [], sys_flag | self._v6_flags, self._keyed
         for start, body_end, end, flag, tags in parts:
             content, tail = body[start:body_end], body[body_end:end]
             size = fixed_bytes + end - start + _PART_HEAD_BYTES
@@ -225,12 +239,13 @@ class _Batch:
             self._pieces += (head, content, slot.field, tail)
             run.units.append(_unit(phy_offset, size, _tags_code(tags) if tags else 0))
             run.next_offset += 1
-            self.tails.append(tail)
-            self.topics.append(slot.topic)
+            if keyed is not None:
+                keyed.add(slot.topic, tail, phy_offset, self._stored_ms)
             starts.append(phy_offset)
             phy_offset += size
-            self.bounds.append(phy_offset)
-        self._phy_offset = phy_offset
+        if parts:
+            _, first_end, end, _, _ = parts[0]
+            self._end_frame(slot.topic, body[first_end:end], phy_offset)
         return starts
 
     def _new_run(self, topic: bytes, queue_text: bytes) -> _Run | None:
@@ -251,7 +266,8 @@ class _Batch:
             if run.units
         ]
         records = b"".join(self._pieces)
-        return SendsTaken(self.parts, records, self.bounds, runs, self.topics, self.tails, self.message_counts)
+        entries = b"" if self._keyed is None else self._make_entries(self._keyed)
+        return SendsTaken(self.parts, records, self.bounds, runs, entries, self.topics, self.tails, self.message_counts)
 
 
 class _Prepared(NamedTuple):
@@ -310,7 +326,7 @@ class PythonKernel(PythonIndexKernel):
         prepared = self._prepared
         if prepared is None or prepared.rules is not rules:
             prepared = self._prepared = _prepared(rules)
-        batch = _Batch(rules, prepared.find_special, ground)
+        batch = _Batch(rules, prepared.find_special, ground, self.index_entries)
         for part in read.parts:
             batch.begin(part)
             batch.end(_take(read.data, part, batch, prepared))
@@ -318,7 +334,7 @@ class PythonKernel(PythonIndexKernel):
 
     def scan(self, block: LogBlock) -> Scanned:
         """Find the plain records at the front of `block`."""
-        return scan(block, _tags_code)
+        return scan(block, _tags_code, self.index_entries)
 
     def skip_sound(self, view: memoryview, at: int, phy_offset: int, newest_ms: int) -> Checked:
         """Go past the records of the commonest form whose CRC holds."""

@@ -107,7 +107,10 @@ class Appender:
         batch_topics: Set[str],
         *,
         enabled_append_prop_crc: bool = False,
+        is_keyed: bool = True,
     ) -> None:
+        """`is_keyed`: the index takes entries."""
+        self._is_keyed = is_keyed
         self._log = log
         self._offsets = offsets
         self._max_message_size = max_message_size
@@ -235,7 +238,8 @@ class Appender:
             field, version = self._fields.get(topic) or self._field(topic)
             return QueueSlot(topic, field, MAGIC_V1 if version == 1 else MAGIC_V2, offsets.next_for((topic, queue_id)))
 
-        taken = source.kernel.sends(source.read, rules, SendGround(position, log.room_end, stored, slot))
+        ground = SendGround(position, log.room_end, stored, slot, self._is_keyed)
+        taken = source.kernel.sends(source.read, rules, ground)
         if not taken.taken_count:
             return None
         assert taken.bounds[-1] - position == len(taken.records), "records fill their places in the log"
@@ -251,10 +255,9 @@ class Appender:
             offsets.covered = log.write_offset
         for run in taken.runs:
             offsets.next[run.topic, run.queue_id] = run.first_offset + run.unit_count
-        runs, topics, bounds, tails = taken.runs, taken.topics, taken.bounds, taken.tails
-        stamps = [stored] * len(tails)
+        size_bytes, count = len(taken.records), taken.record_count
         offsets.fresh.add_block(
-            DispatchedBlock(position, len(taken.records), runs, topics, bounds, tails, stored, stamps)
+            DispatchedBlock(position, size_bytes, taken.runs, taken.entries, count, [position], stored, [stored])
         )
         return taken
 

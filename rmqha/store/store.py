@@ -108,6 +108,7 @@ class Store:
             config.max_message_size,
             self._batch_queues.topics,
             enabled_append_prop_crc=config.enabled_append_prop_crc,
+            is_keyed=config.message_index_enable,
         )
         self.damage = DamageTable(tracer)
         self._reader = Reader(self._log, self._queues, self._batch_queues, self.damage, kernel)

@@ -16,6 +16,7 @@ from rmqha.host import kernel_choice
 from rmqha.host.kernel_choice import VARIABLE, choose_kernel, load_kernel
 from rmqha.kernel.batch_kernel import (
     MAX_BATCH_COUNT,
+    NEW_ENTRY,
     BatchKernel,
     QueueSlot,
     SendGround,
@@ -229,6 +230,10 @@ def test_a_read_that_is_larger_than_the_kept_memory(both: Both) -> None:
     many = b"".join([encode_frame(send_command("T", number, b"", i=PLAIN)) for number in range(500)])
     assert both.sends(one_read(many, 0, 1000, V4, 5)).taken_count == 500
     assert both.sends(one_read(many, 0, 64, V4, 5)).taken_count == 64
+    keys = " ".join(map(str, range(5_000)))
+    keyed = send_command("T", 0, b"", i=f"{PLAIN}KEYS\x01{keys}\x02")
+    found = both.sends(one_read(encode_frame(keyed) * 10, 0, 64, V4, 5))
+    assert len(found.entries) > 10 * 5_000 * NEW_ENTRY.size, "more than the records take"
 
 
 @pytest.mark.parametrize("codec", list(HeaderCodec))
@@ -243,11 +248,15 @@ def test_batches(both: Both, codec: HeaderCodec) -> None:
     found = both.sends(one_read(data, 0, 64, V4, 5))
     assert (found.taken_count, found.parts[0].end) == (41, len(data))
     assert found.message_counts == [1] + [1 + number % 5 for number in range(40)]
-    assert len(found.tails) == 121 and sum(run.unit_count for run in found.runs) == 121
+    assert found.record_count == 121 and sum(run.unit_count for run in found.runs) == 121
+    entries = [entry[1] for entry in NEW_ENTRY.iter_unpack(found.entries)]
+    assert len(set(entries)) == 121, "each record has keys"
+    assert entries == sorted(entries) and entries[0] == found.bounds[0]
+    assert both.sends(one_read(data, 0, 64, V4, 5), at=ground()._replace(is_keyed=False)) == found._replace(entries=b"")
     for room_bytes in range(0, 4000, 7):
         taken = both.sends(one_read(data, 0, 64, V6, 5), at=ground(room_bytes=room_bytes))
         assert taken.message_counts == found.message_counts[: taken.taken_count]
-        assert len(taken.tails) == sum(taken.message_counts)
+        assert len(taken.tails) == len(taken.topics) == len(taken.bounds) - 1 == taken.taken_count
 
 
 @pytest.mark.parametrize(("body", "is_taken"), [

@@ -209,7 +209,7 @@ class ReplicaDriver:
     def _count_sends(self, taken: SendsTaken) -> None:
         bounds = taken.bounds
         if len({run.topic for run in taken.runs}) == 1:
-            self._statistics.stored(taken.topics[0], len(taken.tails), bounds[-1] - bounds[0], taken.taken_count)
+            self._statistics.stored(taken.topics[0], taken.record_count, bounds[-1] - bounds[0], taken.taken_count)
         else:
             for topic, _, message_count, size_bytes in taken.frames():
                 self._statistics.stored(topic, message_count, size_bytes)

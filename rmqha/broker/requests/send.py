@@ -244,11 +244,11 @@ class SendProcessor:
         if taken is None:
             return found
         bounds = taken.bounds
-        self.put_count += len(taken.tails)
+        self.put_count += taken.record_count
         self.put_bytes += bounds[-1] - bounds[0]
         if self.traffic is not None:
-            for topic, first, message_count, size_bytes in taken.frames():
-                kind = "fifo" if _SHARDING_KEY in taken.tails[first] else "normal"
+            for topic, tail, message_count, size_bytes in taken.frames():
+                kind = "fifo" if _SHARDING_KEY in tail else "normal"
                 self.traffic.note_sent(topic, kind, message_count, size_bytes)
         answers = list[tuple[Channel, bytes, int]]()
         for place, part, (count, end, frames) in zip(places, parts, taken.parts, strict=True):

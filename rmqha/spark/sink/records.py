@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmqha.kernel.batch_kernel import QueueRun
+from rmqha.kernel.batch_kernel import KeyedRecords, QueueRun
+from rmqha.kernel.index_entries import PythonIndexKernel
 from rmqha.model.config.delay_level import SCHEDULE_TOPIC
 from rmqha.model.error import UsageError
 from rmqha.model.message import (
@@ -322,4 +323,6 @@ class _Block:
         names = [topic for topic, _ in self._keys]
         topics = [names[number] for number in self._group[low:high].tolist()]
         limits = [*starts.tolist(), int(ends[-1])]
-        return DispatchedBlock(limits[0], limits[-1] - limits[0], runs, topics, limits, tails, stamps[-1], stamps)
+        entries = PythonIndexKernel().index_entries(KeyedRecords(topics, tails, limits, stamps))
+        size_bytes = limits[-1] - limits[0]
+        return DispatchedBlock(limits[0], size_bytes, runs, entries, len(tails), limits, stamps[-1], stamps)

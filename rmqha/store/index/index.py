@@ -313,27 +313,20 @@ class Index:
             for record in run.records():
                 self.collect(record)
             return
-        count = len(run.tails)
-        self._wait([run.topic] * count, run.tails, run.bounds, [run.store_timestamp_ms] * count)
+        # runs may have few records each: a call for all of them costs little more than one for those of a run
+        waiting, count = self._waiting, len(run.tails)
+        waiting.topics.extend([run.topic] * count)
+        waiting.tails.extend(run.tails)
+        waiting.phy_offsets.extend(run.bounds[:count])
+        waiting.store_timestamps_ms.extend([run.store_timestamp_ms] * count)
 
     def missing_count(self, block: DispatchedBlock) -> int:
         return 0
 
     def collect_block(self, block: DispatchedBlock) -> None:
-        records = block.topics, block.tails, block.bounds, block.store_timestamps_ms
-        if block.phy_offset <= self._newest:
-            self._make_entries()
-            self._pending += self._without_known(self._kernel.index_entries(KeyedRecords(*records)))
-        else:
-            self._wait(*records)
-
-    def _wait(self, topics: list[str], tails: list[bytes], bounds: list[int], stamps: list[int]) -> None:
-        """Reads bring few records each: a call for all of them costs little more than one for those of a read."""
-        waiting = self._waiting
-        waiting.topics.extend(topics)
-        waiting.tails.extend(tails)
-        waiting.phy_offsets.extend(bounds[: len(tails)])
-        waiting.store_timestamps_ms.extend(stamps)
+        self._make_entries()
+        known = block.phy_offset <= self._newest
+        self._pending += self._without_known(block.entries) if known else block.entries
 
     def _make_entries(self) -> None:
         if self._waiting.tails:

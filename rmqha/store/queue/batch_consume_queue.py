@@ -7,6 +7,7 @@ in the order of the log without holes, and queue offsets are found by binary sea
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from threading import Lock
 from typing import NamedTuple
@@ -349,10 +350,10 @@ class BatchConsumeQueues(QueueTable[BatchConsumeQueue]):
     def collect_block(self, block: DispatchedBlock) -> None:
         for run in block.runs:
             if run.topic in self.topics:
-                stored = dict(zip(block.bounds, block.store_timestamps_ms, strict=False))
+                bounds, stored = block.bounds, block.store_timestamps_ms
                 entries = enumerate(UNIT.iter_unpack(run.units), run.first_offset)
                 units = [
-                    BatchUnit(phy_offset, size, code, stored[phy_offset], queue_offset, 1)
+                    BatchUnit(phy_offset, size, code, stored[bisect_right(bounds, phy_offset) - 1], queue_offset, 1)
                     for queue_offset, (phy_offset, size, code) in entries
                 ]
                 self._collected.setdefault((run.topic, run.queue_id), []).extend(units)

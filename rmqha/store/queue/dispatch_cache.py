@@ -31,7 +31,10 @@ class PendingDispatch(deque[DispatchedRecord | DispatchedRun | DispatchedBlock])
     def take(self) -> None:
         """The first is done with."""
         item = self.popleft()
-        self.record_count -= 1 if isinstance(item, DispatchedRecord) else len(item.tails)
+        if isinstance(item, DispatchedRecord):
+            self.record_count -= 1
+        else:
+            self.record_count -= item.record_count if isinstance(item, DispatchedBlock) else len(item.tails)
 
     def forget_below(self, phy_offset: int) -> None:
         """Drop those that begin below it: they were read from the log meanwhile."""
@@ -74,7 +77,7 @@ class FreshRecords:
 
     def add_block(self, block: DispatchedBlock) -> None:
         for follower in self._followers:
-            follower.add((block,), len(block.tails))
+            follower.add((block,), block.record_count)
 
     def clear(self) -> None:
         for follower in self._followers:

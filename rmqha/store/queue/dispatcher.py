@@ -86,14 +86,14 @@ class DispatchedBlock(NamedTuple):
     phy_offset: int
     size_bytes: int
     runs: list[QueueRun]
-    topics: list[str]
-    """Topic of each record."""
+    entries: bytes
+    """Entries of the index, a `NEW_ENTRY` for each key of each record."""
+    record_count: int
     bounds: list[int]
-    tails: list[bytes]
-    """Both as in `DispatchedRun`."""
+    """Offsets at which stretches of records with one store timestamp begin in the log; the end may follow."""
     store_timestamp_ms: int
     store_timestamps_ms: list[int]
-    """Each record's."""
+    """Each stretch's."""
 
 
 class Recovered(NamedTuple):

@@ -249,9 +249,8 @@ class Reput:
         found = kernel.scan(LogBlock(bytes(view[at:end]), position, _BLOCK_COUNT, queue_count, self._is_keyed))
         if not found.store_timestamps_ms:
             return None
-        bounds, stamps = found.bounds, found.store_timestamps_ms
-        size_bytes = bounds[-1] - position
-        return DispatchedBlock(position, size_bytes, found.runs, found.topics, bounds, found.tails, max(stamps), stamps)
+        bounds, runs, entries, stamps = found
+        return DispatchedBlock(position, bounds[-1] - position, runs, entries, len(stamps), bounds, max(stamps), stamps)
 
     def _collect_records(self, position: int, stop: int, end_offset: int) -> tuple[int, bool, bool]:
         """Collect records one by one: where the last one ends; True if whole records remain for a later batch; True if
