@@ -19,7 +19,8 @@ TRANSACTION_TICKS = 2
 move. A sleep of its own would cost a broker that rests more than the look."""
 DISPATCH_DELAY_MS = 2
 """Longest time (ms) for which a record stays out of its queue while nobody waits for it: a lone sender's next send is
-here sooner than a dispatch is done, and would wait for it each time."""
+here sooner than a dispatch is done, and would wait for it each time. So would a slave's next piece of the log, and with
+that its acknowledgement."""
 SCHEDULE_DELAY_MS = 5
 """Longest time (ms) until an entry of the timer topic that follows others is looked at: each pop stores one."""
 INDEX_DELAY_MS = 20
@@ -75,12 +76,12 @@ class BrokerLoops:
 
     # --- what a shell is told -----------------------------------------------------------------------------------------
     def wake_dispatch(self) -> None:
-        """At once for held pulls, for who does not serve yet, and for what comes by itself; requests that look catch up
-        without this."""
+        """At once for held pulls, for a new master that does not serve yet, and for what comes by itself; requests that
+        look catch up without this."""
         now_s, before_s = trio.current_time(), self._dispatch_woken_at_s
         self._dispatch_woken_at_s = now_s
         is_waited_for = self._is_waited_for and self._driver.is_looked_for
-        if now_s - before_s > DISPATCH_DELAY_MS / 1000 or is_waited_for or not self._driver.is_serving:
+        if now_s - before_s > DISPATCH_DELAY_MS / 1000 or is_waited_for or self._driver.is_opening:
             self._dispatch.set()
         elif self._dispatch_wait.deadline == math.inf:
             self._dispatch_wait.deadline = now_s + DISPATCH_DELAY_MS / 1000

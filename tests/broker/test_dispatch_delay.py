@@ -71,6 +71,36 @@ async def test_sends_that_follow_each_other_enter_their_queue_together(
         assert queued_count(broker) == 5
 
 
+async def test_pieces_of_a_masters_log_enter_a_slaves_queues_together(
+    broker: Broker, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(broker):
+        monkeypatch.setattr(type(broker.core.driver), "is_serving", property(lambda driver: False))
+        for _ in range(3):
+            send(broker)
+            await trio.testing.wait_all_tasks_blocked()
+        assert queued_count(broker) == 1
+        mock_clock.jump(DISPATCH_DELAY_MS / 1000)
+        await trio.testing.wait_all_tasks_blocked()
+        assert queued_count(broker) == 3
+
+
+async def test_a_new_master_that_does_not_serve_yet_does_not_wait(
+    broker: Broker, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(broker):
+        send(broker)
+        await trio.testing.wait_all_tasks_blocked()
+        send(broker)
+        monkeypatch.setattr(type(broker.core.driver), "is_opening", property(lambda driver: True))
+        assert queued_count(broker) == 1
+        loops = broker.shell.loops
+        assert loops is not None
+        loops.wake_dispatch()
+        await trio.testing.wait_all_tasks_blocked()
+        assert queued_count(broker) == 2
+
+
 async def test_a_held_pull_gets_its_message_without_delay(broker: Broker, mock_clock: trio.testing.MockClock) -> None:
     async with running(broker):
         for count in range(1, 4):

@@ -382,7 +382,7 @@ class ReplicaDriver:
         done_bytes, taken_ms = self.store.dispatched_offset - before, self._clock.now_ms() - started_ms
         self._dispatch_slice.took(taken_ms, done_bytes, COPY_DISPATCH_MS if in_bulk else DISPATCH_MS)
         if self.store.dispatched_offset > before:
-            if self.replica.role is Role.PROMOTING:
+            if self.is_opening:
                 # Only the way to serving waits for the queues; a master that serves is spared the call per batch.
                 self.replica.dispatched(self._clock.now_ms())
                 self._perform()
@@ -419,6 +419,11 @@ class ReplicaDriver:
     def is_serving(self) -> bool:
         """Master, and open: everything before its epoch is committed and dispatched."""
         return self.replica.role is Role.MASTER
+
+    @property
+    def is_opening(self) -> bool:
+        """A new master, which serves once everything before its epoch is committed and dispatched."""
+        return self.replica.role is Role.PROMOTING
 
     def state(self) -> ReplicaState:
         state = self.replica.state(self._clock.now_ms())
