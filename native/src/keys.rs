@@ -119,29 +119,42 @@ pub struct Placed<'a> {
 /// Places new entries behind those that a file has; returns the number of slots to write, and of those among them that
 /// no entry had used. None if the file is none, or the memory too small.
 pub fn place(index: &IndexFile, new: &[u8], placed: &mut Placed) -> Option<(usize, usize)> {
-    let (mut begin_ms, mut number) = (index.begin_ms, index.first);
-    let (mut head_count, mut new_slots) = (0, 0);
     placed.table.fill(0);
+    // first all slots are read, in no order that a cache could know: one need not wait for the one before
+    let (mut begin_ms, mut number) = (index.begin_ms, index.first);
     let mut into = Writer::new(placed.entries);
     for entry in new.chunks_exact(NEW_ENTRY_BYTES) {
         let key_hash = i32::from_ne_bytes(entry.get(..4)?.try_into().ok()?);
         let phy_offset = i64::from_ne_bytes(entry.get(4..12)?.try_into().ok()?);
         let stored_ms = i64::from_ne_bytes(entry.get(12..20)?.try_into().ok()?);
-        let slot = i64::from(key_hash).checked_rem(index.slot_count).filter(|&slot| slot >= 0)?;
-        let position = HEADER_BYTES + SLOT_BYTES * usize::try_from(slot).ok()?;
-        let found = find(placed.table, placed.positions, position)?;
-        let previous = match found {
+        let position = index.position(key_hash)?;
+        into.put(&key_hash.to_be_bytes()).ok()?;
+        into.put(&phy_offset.to_be_bytes()).ok()?;
+        into.put(&seconds(stored_ms, begin_ms).to_be_bytes()).ok()?;
+        into.put(index.file.get(position..position + SLOT_BYTES)?).ok()?;
+        if number == 1 {
+            begin_ms = stored_ms;
+        }
+        number = number.checked_add(1)?;
+    }
+    let size = into.size();
+    let (mut head_count, mut new_slots) = (0, 0);
+    number = index.first;
+    for entry in placed.entries.get_mut(..size)?.chunks_exact_mut(ENTRY_BYTES) {
+        let key_hash = i32::from_be_bytes(entry.get(..4)?.try_into().ok()?);
+        let word = entry.get_mut(ENTRY_BYTES - SLOT_BYTES..)?;
+        let position = index.position(key_hash)?;
+        let previous = match find(placed.table, placed.positions, position)? {
             Found::Known(head) => {
                 let head = placed.heads.get_mut(head)?;
                 std::mem::replace(head, number)
             }
             Found::Free(bucket) => {
-                let word = index.file.get(position..position + SLOT_BYTES)?;
-                let before = i64::from(i32::from_be_bytes(word.try_into().ok()?));
                 *placed.table.get_mut(bucket)? = u32::try_from(head_count + 1).ok()?;
                 *placed.positions.get_mut(head_count)? = i64::try_from(position).ok()?;
                 *placed.heads.get_mut(head_count)? = number;
                 head_count += 1;
+                let before = i64::from(i32::from_be_bytes((&*word).try_into().ok()?));
                 if before > 0 && before < index.first {
                     before
                 } else {
@@ -150,16 +163,18 @@ pub fn place(index: &IndexFile, new: &[u8], placed: &mut Placed) -> Option<(usiz
                 }
             }
         };
-        into.put(&key_hash.to_be_bytes()).ok()?;
-        into.put(&phy_offset.to_be_bytes()).ok()?;
-        into.put(&seconds(stored_ms, begin_ms).to_be_bytes()).ok()?;
-        into.put(&i32::try_from(previous).ok()?.to_be_bytes()).ok()?;
-        if number == 1 {
-            begin_ms = stored_ms;
-        }
-        number = number.checked_add(1)?;
+        word.copy_from_slice(&i32::try_from(previous).ok()?.to_be_bytes());
+        number += 1;
     }
     Some((head_count, new_slots))
+}
+
+impl IndexFile<'_> {
+    /// Where the slot of a hash is in the file; None for what is no hash.
+    fn position(&self, key_hash: i32) -> Option<usize> {
+        let slot = u32::try_from(key_hash).ok()?.checked_rem(u32::try_from(self.slot_count).ok()?)?;
+        Some(HEADER_BYTES + SLOT_BYTES * usize::try_from(slot).ok()?)
+    }
 }
 
 /// Whole seconds since the file's begin, within what an entry can hold.

@@ -186,6 +186,7 @@ class NativeKernel:
     def _make_lists(self, count: int) -> None:
         self._record_limit = self._call.record_limit = count
         self._lists = _Memory(_LIST_COUNT * count * 8)
+        self._numbers = self._lists.view.cast("q")
         self._units = _Memory(count * _UNIT_BYTES)
         self._call.lists, self._call.units = self._lists.address, self._units.address
 
@@ -291,7 +292,7 @@ class NativeKernel:
 
     def _list(self, number: int, count: int) -> list[int]:
         start = number * self._record_limit
-        return self._lists.view.cast("q")[start : start + count].tolist()
+        return self._numbers[start : start + count].tolist()
 
     def _runs(self, topics: list[str]) -> list[QueueRun]:
         """The entries of each queue; its topic is one of `topics`."""
