@@ -311,7 +311,11 @@ class HaService:
                 if isinstance(stream, TlsStream):
                     data = memoryview(await stream.receive_into(buffer))
                 else:
-                    data = buffer[: await stream.socket.recv_into(buffer)]
+                    # a stream would try to read first, though what comes is an answer to what has just been sent
+                    await trio.lowlevel.wait_readable(stream.socket)
+                    data = buffer[: os.readv(stream.socket.fileno(), [buffer])]
+            except BlockingIOError:
+                continue
             except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 self._tracer.event("ha_broken", conn_id=conn_id, reason=str(error))
                 return
