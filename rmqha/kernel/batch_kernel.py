@@ -109,8 +109,11 @@ class SendsTaken(NamedTuple):
     """Entries of the index, a `NEW_ENTRY` for each key of each record."""
     topics: list[str]
     """Topic of each frame."""
-    tails: list[bytes]
-    """Encoded properties of the first record of each frame, with their length in front, two bytes."""
+    tail_starts: list[int]
+    """Index among the records where the properties of the first record of each frame begin, with their length in
+    front, two bytes."""
+    tail_ends: list[int]
+    """Index behind them."""
     message_counts: list[int]
     """Records of each frame: one, or those of a batch."""
 
@@ -124,10 +127,15 @@ class SendsTaken(NamedTuple):
         """Records of all frames."""
         return sum(self.message_counts)
 
-    def frames(self) -> Iterator[tuple[str, bytes, int, int]]:
-        """Topic, properties of its first record, number of its records and their bytes, of each frame."""
-        for number, (topic, tail, count) in enumerate(zip(self.topics, self.tails, self.message_counts, strict=True)):
-            yield topic, tail, count, self.bounds[number + 1] - self.bounds[number]
+    def frames(self) -> Iterator[tuple[str, int, int]]:
+        """Topic, number of its records and their bytes, of each frame."""
+        for number, (topic, count) in enumerate(zip(self.topics, self.message_counts, strict=True)):
+            yield topic, count, self.bounds[number + 1] - self.bounds[number]
+
+    def tails(self) -> Iterator[bytes]:
+        """Properties of the first record of each frame."""
+        for start, end in zip(self.tail_starts, self.tail_ends, strict=True):
+            yield self.records[start:end]
 
 
 class LogBlock(NamedTuple):

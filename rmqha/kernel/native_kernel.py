@@ -235,7 +235,7 @@ class NativeKernel:
             _SLOT.pack_into(queues, queue_at + _TOPIC.size, 1, magic, next_offset, field_at, len(fields))
         if not is_any_known:
             none = [PartTaken(0, part.start, b"") for part in parts]
-            return SendsTaken(none, b"", [phy_offset], [], b"", [], [], [])
+            return SendsTaken(none, b"", [phy_offset], [], b"", [], [], [], [])
         if self._call.record_count > self._record_limit:
             self._make_lists(self._call.record_count)
         while (count := self._build(data, data_bytes, fields, len(fields), self._address)) == _FULL:
@@ -269,7 +269,6 @@ class NativeKernel:
     def _taken(self, count: int, topics: list[str], phy_offset: int, part_count: int) -> SendsTaken:
         _, records_bytes, answers_bytes, entries_bytes = _FOUND.unpack_from(self._call_view, _Sends.found.offset)
         records = bytes(self._records.view[:records_bytes])
-        tails = zip(self._list(_TAIL_STARTS, count), self._list(_TAIL_ENDS, count), strict=True)
         parts, answers, answers_at = [], self._answers.view, 0
         for at in range(_PART_TAKEN_AT, part_count * _PART_BYTES, _PART_BYTES):
             taken_count, end, answers_end = _PART_TAKEN.unpack_from(self._parts.view, at)
@@ -283,7 +282,8 @@ class NativeKernel:
             self._runs(topics),
             self._entries_of(entries_bytes),
             topics * count if len(topics) == 1 else [topics[place] for place in self._list(_SEND_PLACES, count)],
-            [records[start:tail_end] for start, tail_end in tails],
+            self._list(_TAIL_STARTS, count),
+            self._list(_TAIL_ENDS, count),
             self._list(_COUNTS, count),
         )
         if self._record_limit > _KEPT_COUNT:

@@ -107,7 +107,8 @@ class _Batch:
         "bounds",
         "message_counts",
         "parts",
-        "tails",
+        "tail_ends",
+        "tail_starts",
         "topics",
     )
 
@@ -124,7 +125,8 @@ class _Batch:
         self._runs: dict[tuple[bytes, bytes], _Run] = {}
         self._pieces: list[bytes] = []
         self.parts: list[PartTaken] = []
-        self.tails: list[bytes] = []
+        self.tail_starts: list[int] = []
+        self.tail_ends: list[int] = []
         self.topics: list[str] = []
         self.message_counts: list[int] = []
         self.bounds = [self._phy_offset]
@@ -198,15 +200,17 @@ class _Batch:
         self.message_counts.append(1)
         run.units.append(_unit(phy_offset, size, _tags_code(tags) if tags else 0))
         run.next_offset = queue_offset + 1
-        self._end_frame(slot.topic, tail, end_offset)
+        self._end_frame(slot.topic, end_offset, len(tail), end_offset)
         if self._keyed is not None:
             self._keyed.add(slot.topic, tail, phy_offset, self._stored_ms)
         return True
 
-    def _end_frame(self, topic: str, tail: bytes, end_offset: int) -> None:
-        """All records of a frame are added; `tail` is that of the first."""
+    def _end_frame(self, topic: str, first_end: int, tail_bytes: int, end_offset: int) -> None:
+        """All records of a frame are added; the first ends at `first_end`, with its tail."""
+        tail_end = first_end - self.bounds[0]
         self.topics.append(topic)
-        self.tails.append(tail)
+        self.tail_starts.append(tail_end - tail_bytes)
+        self.tail_ends.append(tail_end)
         self.bounds.append(end_offset)
         self._phy_offset = end_offset
 
@@ -243,9 +247,9 @@ class _Batch:
                 keyed.add(slot.topic, tail, phy_offset, self._stored_ms)
             starts.append(phy_offset)
             phy_offset += size
-        if parts:
-            _, first_end, end, _, _ = parts[0]
-            self._end_frame(slot.topic, body[first_end:end], phy_offset)
+        if starts:
+            _, body_end, end, _, _ = parts[0]
+            self._end_frame(slot.topic, [*starts, phy_offset][1], end - body_end, phy_offset)
         return starts
 
     def _new_run(self, topic: bytes, queue_text: bytes) -> _Run | None:
@@ -267,7 +271,17 @@ class _Batch:
         ]
         records = b"".join(self._pieces)
         entries = b"" if self._keyed is None else self._make_entries(self._keyed)
-        return SendsTaken(self.parts, records, self.bounds, runs, entries, self.topics, self.tails, self.message_counts)
+        return SendsTaken(
+            self.parts,
+            records,
+            self.bounds,
+            runs,
+            entries,
+            self.topics,
+            self.tail_starts,
+            self.tail_ends,
+            self.message_counts,
+        )
 
 
 class _Prepared(NamedTuple):

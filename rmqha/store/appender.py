@@ -72,6 +72,14 @@ class SendSource(NamedTuple):
     """Number of queues of a topic that plain sends may go to, as it is now; 0 if none may."""
 
 
+class _PlainTopic(NamedTuple):
+    topic: str
+    queue_count: int
+    """Queues that plain sends may go to."""
+    field: bytes
+    magic: int
+
+
 class AppendGround(NamedTuple):
     """The place where the next records will stand, and what they must go on from."""
 
@@ -229,14 +237,16 @@ class Appender:
             rules = rules._replace(max_body_bytes=self._max_message_size)
         stored = max(offsets.last_store_timestamp_ms, wall_ms)
 
+        topics: dict[bytes, _PlainTopic] = {}
+
         def slot(topic_bytes: bytes, queue_id: int) -> QueueSlot | None:
-            topic = topic_bytes.decode()
-            if queue_id >= source.queue_count(topic) or topic in self._batch_topics:
-                return None
-            if topic not in self._fields and not valid_topic(topic):
-                return None
-            field, version = self._fields.get(topic) or self._field(topic)
-            return QueueSlot(topic, field, MAGIC_V1 if version == 1 else MAGIC_V2, offsets.next_for((topic, queue_id)))
+            found = topics.get(topic_bytes)
+            if found is None:
+                found = topics[topic_bytes] = self._plain_topic(topic_bytes.decode(), source.queue_count)
+            topic, queue_count, field, magic = found
+            return (
+                QueueSlot(topic, field, magic, offsets.next_for((topic, queue_id))) if queue_id < queue_count else None
+            )
 
         ground = SendGround(position, log.room_end, stored, slot, self._is_keyed)
         taken = source.kernel.sends(source.read, rules, ground)
@@ -260,6 +270,13 @@ class Appender:
             DispatchedBlock(position, size_bytes, taken.runs, taken.entries, count, [position], stored, [stored])
         )
         return taken
+
+    def _plain_topic(self, topic: str, queue_count: Callable[[str], int]) -> _PlainTopic:
+        count = 0 if topic in self._batch_topics else queue_count(topic)
+        if not count or (topic not in self._fields and not valid_topic(topic)):
+            return _PlainTopic(topic, 0, b"", 0)
+        field, version = self._fields.get(topic) or self._field(topic)
+        return _PlainTopic(topic, count, field, MAGIC_V1 if version == 1 else MAGIC_V2)
 
     def append_made(self, first_size_bytes: int, make: Callable[[AppendGround], MadeRecords]) -> None:
         """Append with one write the records that `make` gives for their place, the first of which has so many bytes.

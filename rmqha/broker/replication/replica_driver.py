@@ -211,7 +211,7 @@ class ReplicaDriver:
         if len({run.topic for run in taken.runs}) == 1:
             self._statistics.stored(taken.topics[0], taken.record_count, bounds[-1] - bounds[0], taken.taken_count)
         else:
-            for topic, _, message_count, size_bytes in taken.frames():
+            for topic, message_count, size_bytes in taken.frames():
                 self._statistics.stored(topic, message_count, size_bytes)
 
     def appended(self, end_offset: PhyOffset, waiter: Waiting | None) -> None:

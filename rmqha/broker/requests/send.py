@@ -247,7 +247,7 @@ class SendProcessor:
         self.put_count += taken.record_count
         self.put_bytes += bounds[-1] - bounds[0]
         if self.traffic is not None:
-            for topic, tail, message_count, size_bytes in taken.frames():
+            for (topic, message_count, size_bytes), tail in zip(taken.frames(), taken.tails(), strict=True):
                 kind = "fifo" if _SHARDING_KEY in tail else "normal"
                 self.traffic.note_sent(topic, kind, message_count, size_bytes)
         answers = list[tuple[Channel, bytes, int]]()
