@@ -53,6 +53,7 @@ derived files need."""
 UNIT = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
 PIECE_ROWS, PIECE_BYTES = 16384, 8 * 1024 * 1024
 DISPATCH_BYTES = 16 * 1024 * 1024
+MAX_COUNTED = 1 << 16
 _QUEUE_OFFSET_AT, _PHYSICAL_OFFSET_AT, _STORE_TIMESTAMP_AT = 20, 28, 56
 _HOST = LOOPBACK[0] + LOOPBACK[1].to_bytes(4, "big")
 _INT32 = (-(2**31), 2**31 - 1)
@@ -251,6 +252,16 @@ def append(store: Store, batch: Any, queue_counts: dict[str, int]) -> None:
                 pass
 
 
+def _groups(values: I64, limit: int) -> tuple[I64, NDArray[Any]]:
+    """The values that occur, all below `limit`, in order, and the place of each among them."""
+    if limit > MAX_COUNTED:
+        return np.unique(values, return_inverse=True)
+    found = np.flatnonzero(np.bincount(values, minlength=limit))
+    places = np.zeros(limit, np.uint16)  # NumPy sorts numbers of two bytes by their digits, ten times as fast
+    places[found] = np.arange(len(found))
+    return found, places[values]
+
+
 class _Block:
     """Records of one batch, placed from `low` on."""
 
@@ -263,7 +274,7 @@ class _Block:
         topics = batch["topic"].dictionary_encode()
         names, queue_ids = topics.dictionary.to_pylist(), np.asarray(batch["queueId"])
         width = int(queue_ids.max()) + 1
-        groups, self._group = np.unique(np.asarray(topics.indices) * np.int64(width) + queue_ids, return_inverse=True)
+        groups, self._group = _groups(np.asarray(topics.indices) * np.int64(width) + queue_ids, len(names) * width)
         self._keys = [(names[group // width], group % width) for group in groups.tolist()]
         for topic, queue_id in self._keys:
             queue_counts[topic] = max(queue_counts.get(topic, 0), queue_id + 1)

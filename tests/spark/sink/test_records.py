@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -185,3 +186,10 @@ def test_keys_whose_elements_cannot_be_null_are_joined_too() -> None:
     (found,) = made(rows, NOW_MS, 1000)
     ends = [record[-9:] for record in found["record"].to_pylist()]
     assert ends[0] == b"KEYS\x01a b\x02"[-9:] and ends[2] == b"\x00\x07KEYS\x01c\x02"[-9:]
+
+
+@given(st.lists(st.integers(0, 99), max_size=50), st.sampled_from([100, records.MAX_COUNTED + 1]))
+def test_the_queues_that_occur_are_in_order(values: list[int], limit: int) -> None:
+    found, places = records._groups(np.array(values, np.int64), limit)
+    assert found.tolist() == sorted(set(values))
+    assert [int(found[place]) for place in places] == values
