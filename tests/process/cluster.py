@@ -8,10 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from rmqha.ops.local.preflight import free_ports
 from tests.support.command import rmqha_in
-from tests.support.patience import HANG_S, until
+from tests.support.patience import until
 
 TEXT = """\
 [cluster]
@@ -55,15 +56,9 @@ class LocalCluster:
         return os.environ | {"RMQHA_DIRECTORY": str(self.directory)}
 
     def rmqha(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(*arguments),
-            cwd=self.scratch,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=HANG_S,
-            check=False,
-        )
+        """In the test's own process: what it starts are processes of their own."""
+        with patch.dict(os.environ, self.environment):
+            return rmqha_in(self.scratch, *arguments)
 
     def up(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return self.rmqha("up", str(self.path), "--directory", str(self.directory), *arguments)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
+from contextvars import copy_context
 from functools import partial
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def _run(directory: Path, arguments: tuple[str, ...], stdin: bytes) -> subproces
     code: object = None
     with chdir(directory), redirect_stdout(next(streams)), redirect_stderr(next(streams)), _standard_input(stdin):
         try:
-            main(arguments)
+            copy_context().run(main, arguments)  # whom it trusts and signs as ends with it
         except SystemExit as ended:
             code = ended.code
         told = (out.getvalue(), err.getvalue())

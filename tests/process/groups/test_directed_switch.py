@@ -42,6 +42,7 @@ def test_switches_lose_nothing_and_store_nothing_twice(cluster: LocalCluster, tm
     ) as sender:
         for turn in range(SWITCHES):
             target = f"broker-a-{1 + turn % 2}"
+            cluster.master()  # the one of the turn before has heard of its election
             done = cluster.rmqha("elect", "broker-a", "--to", target, "-o", "json")
             if "is master" not in done.stderr and done.returncode:
                 # refused while the target is the master already, not in the set again yet, or too slow

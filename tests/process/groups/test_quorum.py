@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from rmqha.ops.local.preflight import free_ports
+from tests.support.command import rmqha_in
 from tests.support.patience import HANG_S
 
 pytestmark = pytest.mark.chaos
@@ -59,13 +60,7 @@ class Controllers:
 
     def rmqha(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         asked = ";".join(self.address(number) for number in sorted(self.processes))
-        return subprocess.run(
-            [sys.executable, "-P", "-m", "rmqha.cli.main", "quorum", *arguments, "--controller", asked],
-            capture_output=True,
-            text=True,
-            timeout=HANG_S,
-            check=False,
-        )
+        return rmqha_in(self.directory, "quorum", *arguments, "--controller", asked)
 
     def quorum(self, *arguments: str) -> Any:
         done = self.rmqha(*arguments, "-o", "json")
