@@ -203,6 +203,22 @@ def test_the_epoch_history_loses_what_only_spoke_of_removed_bytes() -> None:
     assert list(store.epochs) == [*left, known[-1]]
 
 
+def test_a_file_that_could_not_be_ended_goes_on() -> None:
+    """Else what is appended next stands before the file that would be active, or nowhere."""
+    disk = sim_disk()
+    store = filled(disk, 3)
+    end = store.max_phy_offset
+    disk.failing = frozenset(("write",))
+    with pytest.raises(OSError):
+        store.roll()
+    disk.failing = frozenset()
+    assert store.max_phy_offset == end
+    assert store.append(message(4), 5000).phy_offset == end
+    store.roll()
+    assert store.max_phy_offset == (end // FILE + 1) * FILE
+    store.close()
+
+
 def test_an_expired_active_file_is_ended_and_goes() -> None:
     disk = sim_disk()
     store = filled(disk, 4)

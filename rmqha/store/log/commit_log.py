@@ -103,11 +103,14 @@ class CommitLog:
     def is_active_empty(self) -> bool:
         return self.write_offset == self._active_start
 
-    def _next_file(self) -> None:
-        """Make the file that starts at the end of the active one the active one."""
+    def _following_file(self) -> MappedFile:
+        """The file that starts at the end of the active one."""
         with self._grow:
-            self._active = self.files.find(self._active_end) or self.files.add(self._active_end)
-        self._active_start, self._active_end = self._active.start_offset, self._active.end_offset
+            return self.files.find(self._active_end) or self.files.add(self._active_end)
+
+    def _go_on_in(self, file: MappedFile) -> None:
+        self._active = file
+        self._active_start, self._active_end = file.start_offset, file.end_offset
 
     @property
     def is_file_due(self) -> bool:
@@ -144,15 +147,15 @@ class CommitLog:
 
     def roll(self) -> None:
         """Go on in the next file, after a blank record that takes the rest of the active one. Raises StoreError when
-        the disk is full; nothing has changed then."""
+        the disk is full, OSError when it fails; the log ends where it did then."""
         self.commit()
-        old, old_start, old_end = self._active, self._active_start, self._active_end
-        left = old_end - self.end_offset
-        self._next_file()
-        if left and old is not None:
-            old.region.write(self.end_offset - old_start, blank(left))
-            self.mark.raise_to(old_end)
-            self.end_offset = self.write_offset = old_end
+        active, end = self._active, self._active_end
+        following, left = self._following_file(), end - self.end_offset
+        if left and active is not None:
+            active.region.write(self.end_offset - self._active_start, blank(left))
+            self.mark.raise_to(end)
+            self.end_offset = self.write_offset = end
+        self._go_on_in(following)
 
     def append(self, data: Buffer) -> None:
         """Write at the end, inside the active file (`room_for` made sure), or have it wait there. After an error
@@ -203,7 +206,7 @@ class CommitLog:
         rest = memoryview(data)
         while rest:
             if self.end_offset == self._active_end:
-                self._next_file()
+                self._go_on_in(self._following_file())
             size = min(len(rest), self._active_end - self.end_offset)
             self._write(rest[:size])
             rest = rest[size:]
