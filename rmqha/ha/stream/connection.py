@@ -20,6 +20,9 @@ from rmqha.port import ReplicaLog
 from rmqha.wire.ha_stream import MasterHandshake, SlaveAck, SlaveHandshake, SlaveStreamParser, TransferHeader
 
 HANDSHAKE_TIMEOUT_MS = 3000
+CONFIRM_DELAY_MS = 5
+"""Longest time (ms) after a transfer until the slave is told that its bytes are confirmed. Under load the next transfer
+tells it sooner; a frame of its own would cost the slave as much as the data."""
 
 
 class ConnectionState(Enum):
@@ -130,11 +133,15 @@ class HaConnection:
         """Nothing is due: `pump` would only look. `end` and `confirm` are the log's."""
         if self.state is not ConnectionState.TRANSFER or self._in_flight:
             return True
-        return (
-            self.next_offset == end
-            and self._told_confirm == confirm
-            and now_ms < self._spoke_at_ms + self._config.ha_send_heartbeat_interval
-        )
+        return self.next_offset == end and now_ms < self._speaks_at_ms(confirm)
+
+    def _speaks_at_ms(self, confirm: PhyOffset) -> int:
+        """Time at which the slave is to hear something though there is no data for it: at once where the log begins,
+        soon that all that was sent is confirmed. Of the steps before that the next frame tells."""
+        interval_ms = self._config.ha_send_heartbeat_interval
+        if confirm != self._told_confirm and confirm >= self.next_offset:
+            interval_ms = min(interval_ms, CONFIRM_DELAY_MS if self._told_confirm >= 0 else 0)
+        return self._spoke_at_ms + interval_ms
 
     def pump(self, now_ms: int) -> list[Action]:
         """The next transfer, heartbeat or confirm-offset push, if one is due and the shell is free."""
@@ -150,8 +157,8 @@ class HaConnection:
         size_bytes = len(log.view(offset, limit)) if offset < log.max_phy_offset else 0
         confirm = log.confirm_offset
         if size_bytes == 0:
-            # An advance of the confirm offset is pushed without waiting for data.
-            if confirm == self._told_confirm and now_ms < self._spoke_at_ms + self._config.ha_send_heartbeat_interval:
+            # An advance of the confirm offset to all that was sent is pushed without waiting for data.
+            if now_ms < self._speaks_at_ms(confirm):
                 return []
             return [SendHa(self.conn_id, self._header(now_ms, 0, confirm))]
         acked = self.acked_offset
@@ -192,7 +199,7 @@ class HaConnection:
         if self.state is ConnectionState.WAIT_HANDSHAKE:
             return min(due, self.opened_at_ms + HANDSHAKE_TIMEOUT_MS)
         if self.state is ConnectionState.TRANSFER and not self._in_flight:
-            beat = self._spoke_at_ms + self._config.ha_send_heartbeat_interval
+            beat = self._speaks_at_ms(self._log.confirm_offset)
             due = beat if beat < due else due
             if self._limit.bytes_per_second and self._is_held_back():
                 due = min(due, self._rate.free_at_ms())
