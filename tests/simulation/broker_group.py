@@ -34,8 +34,9 @@ from tests.simulation.checkers.logs.wholeness import Wholeness
 from tests.simulation.clients.batching_client import BatchingClient, InnerBatchClient
 from tests.simulation.clients.client_process import TOPIC, ClientProcess
 from tests.simulation.clients.consumer_process import ConsumerProcess
-from tests.simulation.clients.group_client import ClientPlace
+from tests.simulation.clients.group_client import ClientPlace, GroupClient
 from tests.simulation.clients.pop_client import OrderedPopClient, PopClient, Popper
+from tests.simulation.clients.pop_operator import PopOperator
 from tests.simulation.clients.routed_client import RoutedClient
 from tests.simulation.clients.table_client import TableClient
 from tests.simulation.clients.transaction_client import TransactionClient
@@ -99,6 +100,7 @@ class BrokerGroup:
         self.deciders = [self._decider(number) for number in range(1, DECIDER_COUNT + 1) if options.transactions]
         """Producers of transactions."""
         self.poppers = self._poppers() if options.pop_count else []
+        self.pop_operators = self._pop_operators() if options.pop_set_backs else []
 
     def _begin_checks(self, learners: Sequence[BrokerProcess]) -> None:
         options, ground = self.options, self._ground
@@ -273,6 +275,9 @@ class BrokerGroup:
             client.unanswered = self.answers.missing
         return made
 
+    def _pop_operators(self) -> list[PopOperator]:
+        return [PopOperator(self._place(self._host("s", 1)), self.popping)]
+
     def _host(self, kind: str, number: int) -> str:
         """Of a client, by its number in this group."""
         return f"{kind}{number}" if self.name == FIRST else f"{kind}{number}-{self.name}"
@@ -351,9 +356,10 @@ class BrokerGroup:
         self.learners.applied(controller)
 
     @property
-    def all_clients(self) -> list[ClientProcess | TableClient | ConsumerProcess | TransactionClient | Popper]:
+    def all_clients(self) -> list[GroupClient]:
         """Once they are stopped consumers still read their queues to the end."""
-        return [*self.clients, *self.operators, *self.consumers, *self.deciders, *self.poppers]
+        others = *self.deciders, *self.poppers, *self.pop_operators
+        return [*self.clients, *self.operators, *self.consumers, *others]
 
     def begin_sending(self) -> None:
         for client in self.all_clients:

@@ -138,6 +138,8 @@ class Options:
     """Of all messages, those that name their time, up to five seconds ahead."""
     pop_count: int = 0
     """Clients that pop the topic in any order; one more pops it in order, as another group."""
+    pop_set_backs: bool = False
+    """An operator sets the offsets of the group back that pops in any order."""
     stop_per_mille: int = 0
     """A process stops, or loses its power, between two changes of its disk, in the midst of a handler."""
     moment_per_mille: int = 0

@@ -11,6 +11,7 @@ from rmqha.broker.pop.acks import AckProcessor
 from rmqha.broker.pop.checkpoint import REVIVE_GROUP, CheckPoint
 from rmqha.broker.pop.order_info import OrderInfo
 from rmqha.broker.pop.pop import PopProcessor
+from rmqha.broker.pop.positions import PopPositions
 from rmqha.broker.pop.recovery import PopRecovery
 from rmqha.broker.pop.revive import ReviveService
 from rmqha.broker.pop.revive_queue import ReviveQueue
@@ -260,4 +261,7 @@ POP_MUTATIONS: dict[str, Callable[[], Any]] = {
     ),
     "of one checkpoint one message comes again": lambda: patch.object(ReviveService, "_copies_of", _first_copy_alone),
     "a checkpoint that timers deliver twice is two": lambda: patch.object(ReviveQueue, "_add", _forget_what_is_over),
+    "what was popped before a set-back moves the group": lambda: patch.object(
+        PopPositions, "is_void", lambda *args: False
+    ),
 }

@@ -223,6 +223,7 @@ FOUND_BY = {
     "acknowledgements in front of their checkpoints are dropped": "pop:13",
     "of one checkpoint one message comes again": "pop:4",
     "a checkpoint that timers deliver twice is two": "pop:16",
+    "what was popped before a set-back moves the group": "set-backs:5",
     "a master that has handed over takes sends again at once": "moments:1",
     "tables change while too few replicas are in the set (ruling 16)": "tables:7",
     "a follower commits what it has (Raft)": "snapshots:5",

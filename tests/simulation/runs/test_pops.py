@@ -17,3 +17,13 @@ def test_none_is_forgotten_and_none_comes_early(seed: int) -> None:
     found = group.popping.verify(group.brokers[0])
     assert found.given_count > found.acked_count > 20 and found.again_count > 5
     assert group.popping_in_order.given_count > 20
+
+
+@pytest.mark.parametrize("seed", few([5], [2]))
+def test_a_group_that_is_set_back_is_given_everything_from_there_on(seed: int) -> None:
+    world = Run(seed, "set-backs").world()
+    report = world.run()
+    assert not report.failure, report.failure
+    (group,) = world.groups
+    found = group.popping.verify(group.brokers[0])
+    assert found.given_count > found.acked_count > 20 and found.set_back_count > 5

@@ -526,6 +526,17 @@ def pops(options: Options) -> Options:
     )
 
 
+def set_backs(options: Options) -> Options:
+    """`pop` in CP, and offsets of a group are set back while its messages are in flight."""
+    return replace(
+        pops(replace(options, cp=True, client_count=3)),
+        pop_count=1,
+        pop_set_backs=True,
+        kill_broker_per_mille=200,
+        kill_elected_per_mille=200,
+    )
+
+
 def rotting(options: Options) -> Options:
     """Records rot under running brokers, on one replica at a time: those that delay levels, timers and consumers read
     next, and any others. Masters die and are switched, replicas lose their disks and copy a log that is rotten in
@@ -615,6 +626,7 @@ THEMES: dict[str, Callable[[Options], Options]] = {
     "delays": delays,
     "timers": timers,
     "pop": pops,
+    "set-backs": set_backs,
     "rotting": rotting,
     "blackouts": blackouts,
     **DISK_THEMES,

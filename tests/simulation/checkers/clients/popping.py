@@ -1,12 +1,13 @@
 """Messages that groups pop. Of a group that pops in any order: a message that is not acknowledged comes again after its
 invisible time and not before, one whose acknowledgement was answered does not, none is passed over; in CP no place of a
-queue is given twice. In order: nothing is given before what stands in front of it is done, whichever master gives.
+queue is given twice, unless an operator has set the group back behind it: then all from there on is given again. In
+order: nothing is given before what stands in front of it is done, whichever master gives.
 
 Times are those of the brokers' wall clocks: what lies before the time that each of them shows lies before it at all."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -58,11 +59,29 @@ class Copy(NamedTuple):
     stored_ms: int
 
 
+@dataclass(slots=True, eq=False)
+class SetBack:
+    """An order that GROUP goes on at an offset of a queue of TOPIC."""
+
+    queue_id: int
+    offset: int
+    given_count: int
+    """Deliveries before it was asked for."""
+    is_answered: bool = False
+    """By SUCCESS; else it may be carried out or not, and late."""
+
+    def is_of(self, place: Place) -> bool:
+        """True if that place is given again by it."""
+        return place.topic == TOPIC and place.queue_id == self.queue_id and place.queue_offset >= self.offset
+
+
 class Found(NamedTuple):
     given_count: int
     again_count: int
     """Of these, such as had come before."""
     acked_count: int
+    set_back_count: int = 0
+    """Messages that had to be given again since the group was set back."""
 
 
 class Popping:
@@ -73,6 +92,23 @@ class Popping:
         self._cp = cp
         self.given: dict[str, list[Delivery]] = defaultdict(list)
         self._places: dict[Place, Delivery] = {}
+        self.ends: dict[int, int] = {}
+        """For each queue of TOPIC the offset behind the last message that was given."""
+        self._set_backs: list[SetBack] = []
+        self._times: Counter[Place] = Counter()
+        self._count = 0
+        self._last: dict[str, int] = {}
+        """By key, which delivery was its last one."""
+
+    def set_back_begins(self, queue_id: int, offset: int) -> SetBack:
+        """An operator asks for it."""
+        found = SetBack(queue_id, offset, self._count)
+        self._set_backs.append(found)
+        return found
+
+    def set_back_refused(self, asked: SetBack) -> None:
+        """Nothing of it was carried out."""
+        self._set_backs.remove(asked)
 
     def deliver(self, message: Popped, address: str) -> Delivery:
         record = message.record
@@ -82,14 +118,22 @@ class Popping:
         place = Place(message.topic, record.queue_id, record.queue_offset)
         found = Delivery(key, place, record.reconsume_times, message.receipt)
         before = self._places.get(place)
-        if before is not None and self._cp:
+        self._times[place] += 1
+        if before is not None and self._cp and self._times[place] > 1 + self._set_back_count(place):
             raise InvariantError(
                 f"{address} gives {key} of {place} at {found.receipt.pop_ms}; {before.key} was given from there at"
                 f" {before.receipt.pop_ms}"
             )
         self._places[place] = found
         self.given[key].append(found)
+        self._count += 1
+        self._last[key] = self._count
+        if place.topic == TOPIC:
+            self.ends[place.queue_id] = max(self.ends.get(place.queue_id, 0), place.queue_offset + 1)
         return found
+
+    def _set_back_count(self, place: Place) -> int:
+        return sum(item.is_of(place) for item in self._set_backs)
 
     def acknowledged(self, delivery: Delivery) -> None:
         delivery.acked_wall_ms = max(self._walls())
@@ -118,11 +162,32 @@ class Popping:
             (delivery.level > 0 for delivery in every),
             (delivery.acked_wall_ms is not None for delivery in every),
         )
-        return Found(len(every), sum(again), sum(acked))
+        return Found(len(every), sum(again), sum(acked), self._verify_set_backs(broker) if self._cp else 0)
+
+    def _verify_set_backs(self, broker: BrokerProcess) -> int:
+        """All from the last one on that was answered was given since. One that was not answered may have been carried
+        out behind it: what lies before that place may be left out. Returns how many messages that was true of."""
+        count = 0
+        for queue_id in broker.store.queues().get(TOPIC, ()):
+            asked = [item for item in self._set_backs if item.queue_id == queue_id]
+            last = next((item for item in reversed(asked) if item.is_answered), None)
+            if last is None:
+                continue
+            start = max(item.offset for item in asked if item is last or not item.is_answered)
+            for entry in entries(broker, TOPIC, queue_id):
+                if entry.queue_offset < start:
+                    continue
+                if self._last[entry.key] <= last.given_count:
+                    raise InvariantError(
+                        f"{GROUP} was set back to {last.offset} of queue {queue_id} and not given {entry.key} of"
+                        f" {entry.queue_offset} again"
+                    )
+                count += 1
+        return count
 
     def _check(self, delivery: Delivery, copies: dict[int, list[Copy]]) -> None:
-        if len(copies[delivery.level]) != 1:
-            return  # its producer has sent it twice, or two masters stored it again: the next may be the other one's
+        if len(copies[delivery.level]) != 1 or self._set_back_count(delivery.place):
+            return  # it was sent, stored again or given twice: the next may be the other one's
         following = copies[delivery.level + 1]
         if delivery.acked_wall_ms is not None:
             if delivery.acked_wall_ms < delivery.due_ms and following:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rmqha.broker.pop.pop import MAX_KNOWN_COUNT
 from rmqha.broker.services.transaction import MAX_REMEMBERED_COUNT
 from rmqha.broker.tables.delay_offsets import MAX_STATES
 from rmqha.broker.tables.table_version import MAX_REMEMBERED
@@ -39,6 +40,7 @@ BOUNDS = {
     ".transactions._state._copies": MAX_REMEMBERED_COUNT,
     ".transactions._state._ended": MAX_REMEMBERED_COUNT,
     ".delay_offsets._states": MAX_STATES,
+    ".pops.pop._known": MAX_KNOWN_COUNT,
 }
 """Ends of paths that have a bound of their own."""
 ENTRY_BYTES = 20
