@@ -23,6 +23,8 @@ HANDSHAKE_TIMEOUT_MS = 3000
 CONFIRM_DELAY_MS = 5
 """Longest time (ms) after a transfer until the slave is told that its bytes are confirmed. Under load the next transfer
 tells it sooner; a frame of its own would cost the slave as much as the data."""
+PART_CONFIRM_DELAY_MS = 100
+"""Longest time (ms) until it hears of a part of them, which others hold up."""
 
 
 class ConnectionState(Enum):
@@ -137,10 +139,11 @@ class HaConnection:
 
     def _speaks_at_ms(self, confirm: PhyOffset) -> int:
         """Time at which the slave is to hear something though there is no data for it: at once where the log begins,
-        soon that all that was sent is confirmed. Of the steps before that the next frame tells."""
+        soon that what was sent is confirmed, sooner if it is all."""
         interval_ms = self._config.ha_send_heartbeat_interval
-        if confirm != self._told_confirm and confirm >= self.next_offset:
-            interval_ms = min(interval_ms, CONFIRM_DELAY_MS if self._told_confirm >= 0 else 0)
+        if confirm != self._told_confirm:
+            delay_ms = CONFIRM_DELAY_MS if confirm >= self.next_offset else PART_CONFIRM_DELAY_MS
+            interval_ms = min(interval_ms, delay_ms if self._told_confirm >= 0 else 0)
         return self._spoke_at_ms + interval_ms
 
     def pump(self, now_ms: int) -> list[Action]:
@@ -157,7 +160,7 @@ class HaConnection:
         size_bytes = len(log.view(offset, limit)) if offset < log.max_phy_offset else 0
         confirm = log.confirm_offset
         if size_bytes == 0:
-            # An advance of the confirm offset to all that was sent is pushed without waiting for data.
+            # An advance of the confirm offset is pushed without waiting for data.
             if now_ms < self._speaks_at_ms(confirm):
                 return []
             return [SendHa(self.conn_id, self._header(now_ms, 0, confirm))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rmqha.ha.action import SendHa, SendLog
-from rmqha.ha.stream.connection import CONFIRM_DELAY_MS, HaConnection
+from rmqha.ha.stream.connection import CONFIRM_DELAY_MS, PART_CONFIRM_DELAY_MS, HaConnection
 from rmqha.ha.stream.copy_progress import CopyLimit
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
@@ -11,6 +11,7 @@ from rmqha.wire.ha_stream import SlaveAck, SlaveHandshake
 from tests.ha.memory_log import MemoryLog
 
 CONFIG = BrokerConfig()
+assert CONFIG.ha_send_heartbeat_interval > PART_CONFIRM_DELAY_MS
 NOW_MS = 1000
 
 
@@ -61,7 +62,7 @@ def test_the_next_transfer_tells_it_sooner() -> None:
 
 
 def test_steps_before_it_are_not() -> None:
-    """Each would wake the slave, as the data does."""
+    """A push for each would wake the slave as the data does; what follows tells of it."""
     link, later_ms = Link(), NOW_MS + CONFIRM_DELAY_MS
     for _ in range(3):
         link.append()
@@ -72,13 +73,16 @@ def test_steps_before_it_are_not() -> None:
     assert [type(action) for action in link.pumped(later_ms)] == [SendHa]
 
 
-def test_the_next_transfer_or_heartbeat_tells_of_such_a_step() -> None:
+def test_a_step_that_nothing_follows_is_pushed_later() -> None:
+    """Another slave holds up the rest; who reads here waits for no heartbeat."""
     link = Link()
     link.append()
     link.append()
     link.log.confirm = 100
-    (beat,) = link.pumped(NOW_MS + CONFIG.ha_send_heartbeat_interval)
-    assert isinstance(beat, SendHa) and beat.data.endswith((100).to_bytes(8, "big"))
+    assert link.pumped(NOW_MS + PART_CONFIRM_DELAY_MS - 1) == []
+    assert link.connection.deadline_ms() == NOW_MS + PART_CONFIRM_DELAY_MS
+    (push,) = link.pumped(NOW_MS + PART_CONFIRM_DELAY_MS)
+    assert isinstance(push, SendHa) and push.data.endswith((100).to_bytes(8, "big"))
     link.log.confirm = 150
     link.log.data += b"x" * 100
     (transfer,) = link.pumped()
