@@ -113,7 +113,7 @@ FOUND_BY = {
     "an epoch's entry stays in memory": "rough:1",
     "an epoch is durable with the next one": "told:2",
     "a start after a loss of power forgets it at once": "plain:9",
-    "a delayed message is made of a rotten one (ruling 30)": "rotting:2",
+    "a delayed message is made of a rotten one (ruling 30)": "rotting:7",
     "slaves append what is rotten (ruling 30)": "rotting:1",
     "whatever a replica offers is written over rot (ruling 30)": "rotting:2",
     "a record's own checksum is not compared (ruling 30)": "noise:4",
