@@ -20,11 +20,6 @@ from rmqha.port import ReplicaLog
 from rmqha.wire.ha_stream import MasterHandshake, SlaveAck, SlaveHandshake, SlaveStreamParser, TransferHeader
 
 HANDSHAKE_TIMEOUT_MS = 3000
-CONFIRM_DELAY_MS = 5
-"""Longest time (ms) after a transfer until the slave is told that its bytes are confirmed. Under load the next transfer
-tells it sooner; a frame of its own would cost the slave as much as the data."""
-PART_CONFIRM_DELAY_MS = 100
-"""Longest time (ms) until it hears of a part of them, which others hold up."""
 
 
 class ConnectionState(Enum):
@@ -135,16 +130,11 @@ class HaConnection:
         """Nothing is due: `pump` would only look. `end` and `confirm` are the log's."""
         if self.state is not ConnectionState.TRANSFER or self._in_flight:
             return True
-        return self.next_offset == end and now_ms < self._speaks_at_ms(confirm)
-
-    def _speaks_at_ms(self, confirm: PhyOffset) -> int:
-        """Time at which the slave is to hear something though there is no data for it: at once where the log begins,
-        soon that what was sent is confirmed, sooner if it is all."""
-        interval_ms = self._config.ha_send_heartbeat_interval
-        if confirm != self._told_confirm:
-            delay_ms = CONFIRM_DELAY_MS if confirm >= self.next_offset else PART_CONFIRM_DELAY_MS
-            interval_ms = min(interval_ms, delay_ms if self._told_confirm >= 0 else 0)
-        return self._spoke_at_ms + interval_ms
+        return (
+            self.next_offset == end
+            and self._told_confirm == confirm
+            and now_ms < self._spoke_at_ms + self._config.ha_send_heartbeat_interval
+        )
 
     def pump(self, now_ms: int) -> list[Action]:
         """The next transfer, heartbeat or confirm-offset push, if one is due and the shell is free."""
@@ -161,7 +151,7 @@ class HaConnection:
         confirm = log.confirm_offset
         if size_bytes == 0:
             # An advance of the confirm offset is pushed without waiting for data.
-            if now_ms < self._speaks_at_ms(confirm):
+            if confirm == self._told_confirm and now_ms < self._spoke_at_ms + self._config.ha_send_heartbeat_interval:
                 return []
             return [SendHa(self.conn_id, self._header(now_ms, 0, confirm))]
         acked = self.acked_offset
@@ -202,7 +192,7 @@ class HaConnection:
         if self.state is ConnectionState.WAIT_HANDSHAKE:
             return min(due, self.opened_at_ms + HANDSHAKE_TIMEOUT_MS)
         if self.state is ConnectionState.TRANSFER and not self._in_flight:
-            beat = self._speaks_at_ms(self._log.confirm_offset)
+            beat = self._spoke_at_ms + self._config.ha_send_heartbeat_interval
             due = beat if beat < due else due
             if self._limit.bytes_per_second and self._is_held_back():
                 due = min(due, self._rate.free_at_ms())
