@@ -242,9 +242,12 @@ class AckProcessor:
         """Add to `done`, what one request says, how far the group is then, if that is news. Raises RequestError."""
         if self._positions.is_void(place, pop_ms):
             return
-        of_place = (item.next_offset for item in done if item[:3] == place_key(place))
-        known = max(self._positions.next_offset(place) or 0, *of_place, 0)
+        of_request = [item.next_offset for item in done if item[:3] == place_key(place)]
+        known = max(self._positions.next_offset(place) or 0, *of_request, 0)
         if offset < known:
+            if not of_request and not self._positions.is_settled(place, offset):
+                # the word that it is done may still be lost: the answer waits for a second one
+                done.append(InOrder(*place_key(place), known, pop_ms))
             return
         info = self._orders.get(place)
         if info is None:

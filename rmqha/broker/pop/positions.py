@@ -57,6 +57,10 @@ class PopPositions:
             return committed
         return max(taken[-1].next_offset, committed or 0)
 
+    def is_settled(self, place: PopQueue, offset: int) -> bool:
+        """True if no replica that may be elected gives that offset again."""
+        return offset < (self._offsets.query(*_of(place)) or 0)
+
     def pop_ms(self, wall_ms: int) -> int:
         """Time (ms) of a pop."""
         return self._offsets.pop_ms(wall_ms)

@@ -7,9 +7,22 @@ from typing import Any
 
 from rmqha.broker.pop.positions import PopQueue
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.wire.command import Command
 from tests.broker.pop.test_pop import bodies
-from tests.broker.pop.world import INVISIBLE_MS, Popped, ack_all, ack_command, later, messages, named, polled, pop, send
-from tests.broker.support import Broker
+from tests.broker.pop.world import (
+    INVISIBLE_MS,
+    Popped,
+    ack_all,
+    ack_command,
+    later,
+    messages,
+    named,
+    polled,
+    pop,
+    pop_command,
+    send,
+)
+from tests.broker.support import Broker, FakeChannel, ack, send_command
 
 
 def ordered(broker: Broker, **ext: Any) -> list[Popped]:
@@ -108,3 +121,27 @@ def test_what_was_acknowledged_is_done_after_a_kill(make_broker: Callable[..., B
     broker.store.close()
     broker = make_broker().start()
     assert bodies(ordered(broker, attemptId="two")) == [b"c"]
+
+
+def test_a_repeated_acknowledgement_waits_for_what_it_repeats(pair: Broker) -> None:
+    """A master that was cut off answered the second one at once, and the next master gave the message again."""
+    channel, place = FakeChannel(), PopQueue("T", "G", 0)
+
+    def told(command: Command) -> Command:
+        pair.core.processor.received(channel, [command])
+        pair.run()
+        assert channel.take() == [], "before the slave has it"
+        ack(pair)
+        return channel.one()
+
+    assert told(send_command("T", 0, b"a", d="1")).code == 0
+    (given,) = messages(pair.ask(pop_command(order="true")), broker_name=pair.config.broker_name)
+    pair.core.processor.received(channel, [ack_command(given)])
+    pair.run(pair.config.slave_timeout + 1)
+    assert channel.one().code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    assert told(ack_command(given)).code == 0
+    pair.store.sync()
+    pair.core.pops.advance()
+    assert pair.core.pops.positions.is_settled(place, 0)
+    end = pair.store.max_phy_offset
+    assert pair.ask(ack_command(given)).code == 0 and pair.store.max_phy_offset == end
