@@ -91,7 +91,8 @@ class Session:
         self._left: list[Command] = []
         """Requests that wait for the next slice."""
         self._works: deque[Iterator[Pause | None]] = deque()
-        """Work that requests have begun and that goes on before the next ones."""
+        self._worked_on = list[Command]()
+        """Work that requests have begun and that goes on before the next ones; those requests."""
         self._is_paused = False
         """The peer does not take its replies: it is not read either."""
         self._big = BigTurn(statistics.big_frames, self._go_on_reading, self._stop_reading)
@@ -591,18 +592,19 @@ class Session:
                     while end < last and TOGETHER.get(requests[end].code) == most:
                         end += 1
                 self._received(self, requests if end - start == count else requests[start:end])
-                if self._works and not self._work_on(began_s):
-                    break
+                if self._works:
+                    self._worked_on = requests[start:end]
+                    if not self._work_on(began_s):
+                        break
                 if end < count and (self._queued_bytes > SLICE_QUEUED_BYTES or time.monotonic() - began_s > SLICE_S):
                     break
         except RemoteProtocolError:
             raise
         except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
-            self.fail(error, requests[start:end])
+            self.fail(error, requests[start:end] or self._worked_on)
             self._works.clear()
             end = len(requests)
-        self._left = requests[end:]
-        self._corked = False
+        self._left, self._corked = requests[end:], False
 
     def _work_on(self, began_s: float) -> bool:
         """Work on; True if all is done that requests have begun."""

@@ -21,6 +21,7 @@ from nameserver.kv_config import KvConfig
 from nameserver.server import NameServer
 from rmqha.host.access import security_watch
 from rmqha.host.log_files import LogFiles
+from rmqha.host.net import session
 from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.remoting import RemotingClient, serve
 from rmqha.host.net.session import Session
@@ -163,7 +164,8 @@ async def test_of_a_controller(tmp_path: Path) -> None:
         await try_all(address, sorted(ANY_ACCOUNT | ADMIN), plant, trace)
 
 
-async def test_in_a_later_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("slice_s", [10.0, -1.0], ids=["same slice", "next slice"])
+async def test_in_a_later_step(tmp_path: Path, slice_s: float) -> None:
     """What is answered in steps may fail at each of them."""
     trace = Trace()
 
@@ -174,5 +176,6 @@ async def test_in_a_later_step(tmp_path: Path) -> None:
 
         return patch.object(ControllerMachine, "state", steps)
 
-    async with running(sole(tmp_path / "store"), trace.tracer) as address:
-        await try_all(address, [RequestCode.RMQHA_GET_CONTROLLER_STATE], plant, trace)
+    with patch.object(session, "SLICE_S", slice_s):
+        async with running(sole(tmp_path / "store"), trace.tracer) as address:
+            await try_all(address, [RequestCode.RMQHA_GET_CONTROLLER_STATE], plant, trace)
