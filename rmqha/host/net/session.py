@@ -90,8 +90,7 @@ class Session:
         """Bytes that were received, but have not been fed to the parser."""
         self._left: list[Command] = []
         """Requests that wait for the next slice."""
-        self._works: deque[Iterator[Pause | None]] = deque()
-        self._worked_on = list[Command]()
+        self._works, self._worked_on = deque[Iterator[Pause | None]](), list[Command]()
         """Work that requests have begun and that goes on before the next ones; those requests."""
         self._is_paused = False
         """The peer does not take its replies: it is not read either."""
@@ -601,7 +600,7 @@ class Session:
         except RemoteProtocolError:
             raise
         except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
-            self.fail(error, requests[start:end] or self._worked_on)
+            self.fail(error, requests[start:end] or (self._worked_on if self._works else []))
             self._works.clear()
             end = len(requests)
         self._left, self._corked = requests[end:], False
