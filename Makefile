@@ -13,7 +13,7 @@ CASES ?= 1000000
 WORKERS ?= 2
 # a module's tests stay with one worker, in their order, but for those that share nothing; tests/conftest.py says which
 # go first
-PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 NATIVE_SOURCES := tools/native.py native/Cargo.toml native/Cargo.lock $(wildcard native/src/*.rs)
 NATIVE_STAMP := native/target/stamp
@@ -31,7 +31,8 @@ env: $(if $(FULL),.venv/stamp,.venv/light) ## only the environment, .venv, with 
 demo: .venv/stamp ## a group of three, two killed masters, nothing lost: MODE=cp|ap, INPUT=my.jsonl
 	$(BIN)/python examples/demo.py --mode $(MODE) $(if $(INPUT),--input "$(INPUT)")
 
-test: .venv/stamp ## everything but what needs the real RocketMQ or minutes of faults; WORKERS=2 at once
+test: WORKERS = 3
+test: .venv/stamp ## everything but what needs the real RocketMQ or minutes of faults; WORKERS=3 at once, for many of its tests wait
 	$(BIN)/pytest tests $(PARALLEL) -m "not interop and not chaos and not browser and not abuse and not sim and not spec"
 	@echo "left to others: make interop (the real RocketMQ), make chaos (minutes of real processes), make abuse (minutes of attacks), make browser (Chromium), make sim (200 seeds, each planted bug), make spec (every run of the model), make fuzz"
 
