@@ -126,7 +126,7 @@ def _number(pattern: str, text: str) -> int:
 
 
 def verdict(case: Case, outcome: Outcome) -> str:
-    """What is wrong with the outcome, "" if it is as it should be."""
+    """One sentence on what is wrong with the outcome, "" if it is as it should be."""
     if not case.violation:
         return "" if outcome.complete else "a counter-example was found, or the search did not end"
     if not outcome.trace:

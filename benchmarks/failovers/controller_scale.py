@@ -138,7 +138,7 @@ class Quorum:
             time.sleep(0.0005)
 
     def ask(self, node: Node) -> bool:
-        """Whether it answers as a leader does."""
+        """Ask one; True if it answers as a leader does."""
         node.replies.clear()
         command = Command(RequestCode.CONTROLLER_GET_REPLICA_INFO, {"brokerName": "broker-0000000"})
         self.timed("request", node.machine.request, self.now_ms, 1, "token", command)

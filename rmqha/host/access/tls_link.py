@@ -1,7 +1,7 @@
 """TLS of one connection as a codec between a socket's bytes and clear ones, so that its reading and writing have their
 place in the turns of `rmqha.host.net.poller` as those of a plain socket, and as a stream for who reads in a task of its
-own. (trio's SSLStream reads one TLS record for each call, and takes several turns of the loop for it: of clients that
-write each request by itself a busy server read 50 a second, and a busy slave took 50 messages a second.)
+own. (trio's SSLStream reads one TLS record for each call, and takes several turns of the loop for it: of a client that
+writes each request by itself a busy server got one request into some turns, and a busy slave one message.)
 """
 
 from __future__ import annotations
