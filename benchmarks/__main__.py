@@ -24,7 +24,6 @@ from benchmarks.failovers.bench_failover import failovers, pauses, syncs_on_the_
 from benchmarks.failovers.bench_failover_topics import failovers_by_topics
 from benchmarks.figures import RESULTS, compile_packages, measured
 from benchmarks.page import page
-from benchmarks.peers.bench_acks import acks, levels
 from benchmarks.peers.bench_java_clients import java_clients
 from benchmarks.peers.bench_load import WARM_S, load
 from benchmarks.peers.bench_peer import peer
@@ -89,13 +88,25 @@ def works_of(*, quick: bool, failover_count: int, warm_s: int = WARM_S) -> dict[
             scratch, 1 << 28 if quick else 1 << 30, 2.0 if quick else 8.0, 1 if quick else 3
         ),
         "peercontrollers": lambda scratch: peer_controllers(scratch, 2 if quick else 5, 1 if quick else 2),
-        "acks": lambda scratch: acks(scratch, 3.0 if quick else 10.0, 1 if quick else 3),
-        "levels": lambda scratch: levels(scratch, 3.0 if quick else 10.0, 1 if quick else 3),
         "load": lambda scratch: load(scratch, 3 if quick else 8, 1 if quick else 3, 2 if quick else warm_s),
         "abuse": lambda scratch: abuse(scratch, quick),
         "simulation": lambda scratch: simulation(quick),
-        "spark": lambda scratch: program("bench_spark.py", scratch, "--mib", "128" if quick else "512"),
+        "spark": lambda scratch: spark(scratch, quick),
     }
+
+
+SPARK_LOGS = ((1024, 4096), (128, 2048))
+"""Bytes of each body, MiB of log."""
+
+
+def spark(scratch: Path, quick: bool) -> dict[str, Any]:
+    """The figures of each log, by the size of its bodies."""
+    found: dict[str, Any] = {}
+    for body_bytes, mib in SPARK_LOGS:
+        size = str(mib // 32 if quick else mib)
+        figures = program("bench_spark.py", scratch, "--body", str(body_bytes), "--mib", size, "--cores", "2")
+        found |= {f"{name}, bodies of {body_bytes}": value for name, value in figures.items()}
+    return found
 
 
 def main() -> None:

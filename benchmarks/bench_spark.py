@@ -33,11 +33,11 @@ from rmqha.model.message import tags_code
 from rmqha.scan.api import (
     Decoding,
     Interval,
-    Known,
-    Looking,
     ReadCounts,
     RowFilter,
     StoreView,
+    ViewCache,
+    ViewOptions,
     open_store,
     plan_ranges,
     prune,
@@ -279,6 +279,37 @@ print(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
     return int(done.stdout) / 1024
 
 
+READY, READY_TOPIC = "ready_commitlog", "ready_topic"
+
+
+def ready_source(source: str, rows_per_byte: float, cores: int) -> Any:
+    """A data source that plans as ours, reads one batch a task, and gives that again and again, as many rows as the log
+    has: no source in Python can be faster than what Spark makes of ready Arrow batches."""
+    from rmqha.spark.partition import Sizing
+    from rmqha.spark.source import CommitLogReader, CommitLogSource
+
+    class ReadyReader(CommitLogReader):
+        def read(self, partition: Any) -> Iterator[Any]:
+            left = round(rows_per_byte * sum(item.size_bytes for item in partition.value))
+            batch = next(super().read(partition), None)
+            while batch is not None and left > 0:
+                yield batch.slice(0, left)
+                left -= batch.num_rows
+
+    class Ready(CommitLogSource):
+        sizing = Sizing(cores, may_grow=False)
+
+        @classmethod
+        def name(cls) -> str:
+            return source
+
+        def reader(self, schema: Any) -> ReadyReader:
+            options, properties_as = self._checked(schema)
+            return ReadyReader(options, schema.fieldNames(), properties_as, self.sizing)
+
+    return Ready
+
+
 def bench_spark(
     root: Path, log_bytes: int, rounds: int, cores: str, written_rows: int, *, is_naive: bool
 ) -> list[dict[str, Any]]:
@@ -314,24 +345,33 @@ def bench_spark(
 
     spark.dataSource.register(Naive)
 
-    def ours(columns: tuple[str, ...], where: str = "true", **options: str) -> Callable[[], object]:
+    def of(source: str, columns: tuple[str, ...], **options: str) -> Callable[[], object]:
         def run() -> None:
             given = {"columns": ",".join(columns), **options}
-            frame = spark.read.format("commitlog").options(**given).load(str(root))
-            frame.where(where).write.format("noop").mode("overwrite").save()
+            frame = spark.read.format(source).options(**given).load(str(root))
+            frame.write.format("noop").mode("overwrite").save()
 
         return run
+
+    ours, ready = partial(of, "commitlog"), partial(of, READY)
 
     def naive() -> None:
         spark.read.format("naive_commitlog").load(str(root)).write.format("noop").mode("overwrite").save()
 
+    count = spark.read.format("commitlog").option("columns", "queueId").load(str(root)).count()
+    for name, share in ((READY, 1), (READY_TOPIC, TOPICS)):
+        made = ready_source(name, count / share / log_bytes, spark.sparkContext.defaultParallelism)
+        spark.dataSource.register(made)
     ours(HEADERS)()  # the first query starts the Python workers
     queries: dict[str, tuple[Callable[[], object], int]] = {
         "naive source, nine columns": (naive, 1),
         "nine columns": (ours(NINE), rounds),
+        "nine columns, ready batches": (ready(NINE), rounds),
         "nine columns, CRC unchecked": (ours(NINE, verifyCrc="false"), rounds),
         "topic + body": (ours(TOPIC_AND_BODY), rounds),
+        "topic + body, ready batches": (ready(TOPIC_AND_BODY), rounds),
         "header columns only": (ours(HEADERS), rounds),
+        "header columns only, ready batches": (ready(HEADERS), rounds),
         "one topic of eight, nine columns": (ours(NINE, topic="bench-3"), rounds),
     }
     if not is_naive:
@@ -346,6 +386,17 @@ def bench_spark(
         bench_writer(results, spark, root.parent, written_rows)
     spark.stop()
     return results
+
+
+def beside_limit(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Our rates, and those of ready batches of the same columns in the same run, which no Python source can pass."""
+    rates = {row["what"]: row["mb_per_s"] for row in rows}
+    pairs = {what: (rate, rates.get(f"{what}, ready batches")) for what, rate in rates.items()}
+    return [
+        {"what": what, "MB/s": rate, "ready batches, MB/s": limit, "ours ÷ ready": rate / limit}
+        for what, (rate, limit) in pairs.items()
+        if limit is not None
+    ]
 
 
 def told(results: list[dict[str, Any]], row: dict[str, Any]) -> None:
@@ -375,8 +426,8 @@ def bench_questions(results: list[dict[str, Any]], spark: Any, root: Path, log_b
     parquet.mkdir()
     write_parquet(root, parquet)
 
-    def by_hand(text: str, options: dict[str, str]) -> None:
-        spark.read.format("commitlog").options(**options).load(str(root)).createOrReplaceTempView("log")
+    def by_hand(text: str, options: dict[str, str], source: str = "commitlog") -> None:
+        spark.read.format(source).options(**options).load(str(root)).createOrReplaceTempView("log")
         spark.sql(text).collect()
 
     def of_parquet(text: str) -> None:
@@ -387,6 +438,7 @@ def bench_questions(results: list[dict[str, Any]], spark: Any, root: Path, log_b
         ways: dict[str, Callable[[], object]] = {
             "natural": lambda text=text: rmqha.spark.sql(spark, text, root).collect(),  # type: ignore[misc]
             "options by hand": partial(by_hand, text, options),
+            "ready batches": partial(by_hand, text, options, READY_TOPIC if "topic" in options else READY),
             "Spark on Parquet": partial(of_parquet, text),
         }
         if find_spec("duckdb") is not None:
@@ -399,8 +451,9 @@ def bench_questions(results: list[dict[str, Any]], spark: Any, root: Path, log_b
 
 
 def bench_writer(results: list[dict[str, Any]], spark: Any, directory: Path, rows: int) -> None:
-    """Rows a second of a write to a new store, and of the same rows to uncompressed Parquet."""
-    for body_bytes in (128, 1024):
+    """Rows a second of a write to a new store, and of the same rows to uncompressed Parquet: each twice, for the first
+    finds a JVM that has not compiled what it needs."""
+    for body_bytes, turn in ((128, "first"), (128, "again"), (1024, "first"), (1024, "again")):
         made = spark.range(0, rows, 1, 4).selectExpr(
             "concat('bench-', id % 8) topic",
             f"rpad(cast(id as string), {body_bytes}, 'x') body",
@@ -418,7 +471,7 @@ def bench_writer(results: list[dict[str, Any]], spark: Any, directory: Path, row
             took = time.perf_counter() - start
             size = sum(path.stat().st_blocks * 512 for path in target.rglob("*") if path.is_file())
             rate = {"rows_per_s": rows / took, "mb_per_s": size / took / 1e6}
-            told(results, {"what": f"write {body_bytes} B: {what}", "best_s": took, **rate})
+            told(results, {"what": f"write {body_bytes} B, {turn}: {what}", "best_s": took, **rate})
             shutil.rmtree(target)
 
 
@@ -443,10 +496,10 @@ def write_parquet(root: Path, target: Path) -> None:
 
 def bench_looks(root: Path) -> dict[str, float]:
     """Milliseconds of a first look at the store, and of a second one that finds it unchanged."""
-    known = Known()
+    known = ViewCache()
     first = timed(lambda: open_store(str(root)), 3)
-    open_store(str(root), Looking(), known)
-    again = timed(lambda: open_store(str(root), Looking(), known), 50)
+    open_store(str(root), ViewOptions(), known)
+    again = timed(lambda: open_store(str(root), ViewOptions(), known), 50)
     return {"first_ms": first["median_s"] * 1000, "unchanged_ms": again["median_s"] * 1000}
 
 
@@ -532,6 +585,10 @@ def main() -> None:
             written_rows, is_naive = given.written_rows, not given.no_naive
             results["spark"] = bench_spark(root, log_bytes, given.rounds, given.cores, written_rows, is_naive=is_naive)
             show(f"Spark, local[{given.cores}]", results["spark"], "against_naive")
+            results["limit"] = beside_limit(results["spark"])
+            print("\nbeside what Spark makes of ready batches, MB/s")
+            for row in results["limit"]:
+                print("{what:<38} {MB/s:8.0f} {ready batches, MB/s:8.0f} {ours ÷ ready:6.2f}×".format(**row))
     if given.json:
         given.json.write_text(json.dumps(results, indent=2) + "\n")
 

@@ -11,11 +11,11 @@ from controller.decisions.elect_master import ElectionPolicy, parse_policy
 from rmqha.model.config.servers import (
     HA_SECURITY_MODES,
     ServerConfig,
+    accepts_unproven_peers,
     bounded,
     key_field,
     knob,
-    stranger_warnings,
-    takes_strangers,
+    unproven_peer_warnings,
 )
 from rmqha.model.error import ConfigError
 from rmqha.model.identity import join_address, parse_address
@@ -124,12 +124,12 @@ class ControllerConfig(ServerConfig):
         return parse_policy(self.election_policy, self.election_zones)
 
     @property
-    def takes_strangers(self) -> bool:
+    def accepts_unproven_peers(self) -> bool:
         """True if whoever reaches this controller may speak as a broker."""
-        return takes_strangers(self, self.ha_security)
+        return accepts_unproven_peers(self, self.ha_security)
 
     def warnings(self) -> list[str]:
-        return [*super().warnings(), *stranger_warnings(self, self.ha_security)]
+        return [*super().warnings(), *unproven_peer_warnings(self, self.ha_security)]
 
     @property
     def data_directory(self) -> str:
@@ -165,7 +165,7 @@ class ControllerConfig(ServerConfig):
             raise ConfigError(
                 f"{source}: haSecurity = {self.ha_security!r} must be auto, open, permissive or enforcing"
             )
-        if self.ha_security == "enforcing" and self.takes_strangers:
+        if self.ha_security == "enforcing" and self.accepts_unproven_peers:
             raise ConfigError(f"{source}: haSecurity = enforcing needs haSecretFile or aclEnable=true")
         if self.controller_dleger_self_id not in peers:
             raise ConfigError(

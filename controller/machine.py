@@ -21,9 +21,9 @@ from itertools import count
 from controller.config import ControllerConfig
 from controller.elections.leadership import Leadership
 from controller.operations import EntryWatch, NoEntryWatch, OperationResult
-from controller.quorum.observers import Observers, RoleFeed
 from controller.quorum.peer_addresses import PeerAddresses
 from controller.quorum.quorum_requests import QUORUM_CODES, QuorumRequests
+from controller.quorum.role_long_polls import RoleFeed, RoleLongPolls
 from controller.requests import LEADER_CODES, Requests
 from controller.state.action import Action, Reply, SaveConfig, SendRaft, Token, WriteSnapshot
 from controller.state.answers import MasterViews
@@ -92,7 +92,7 @@ class ControllerMachine:
         self._backlog: deque[Entry] = deque()
         self._outdated: dict[str, BrokerGroup] = {}
         """Groups that a leader's snapshot has replaced, being let go of."""
-        self._observers = Observers(self._feed)
+        self._long_polls = RoleLongPolls(self._feed)
         self._actions: list[Action] = []
         self._addresses = PeerAddresses(config, raft)
         self._quorum = QuorumRequests(
@@ -124,14 +124,14 @@ class ControllerMachine:
         if self._leadership is not None:
             self._leadership.timeout(now_ms)
             self._settle(now_ms)
-        self._observers.timeout(now_ms)
+        self._long_polls.timeout(now_ms)
 
     def deadline_ms(self) -> int | None:
         """Time (ms) at which to call timeout next."""
         own_ms = self._leadership.deadline_ms() if self._leadership is not None else None
         writing = self._image is not None and not self._image.is_done
         image_ms = self._image_at_ms if writing or self._restoring is not None or self._outdated else None
-        deadlines = (self._raft.deadline_ms(), own_ms, self._observers.deadline_ms(), image_ms)
+        deadlines = (self._raft.deadline_ms(), own_ms, self._long_polls.deadline_ms(), image_ms)
         return min((item for item in deadlines if item is not None), default=None)
 
     def request(self, now_ms: int, session_id: int, token: Token, command: Command) -> None:
@@ -354,8 +354,8 @@ class ControllerMachine:
             self._wall_offset_ms,
         )
         self._leadership = leadership
-        self._observers = Observers(self._feed)
-        self._requests = Requests(self._info, self._views, leadership, self._observers, self._wall_offset_ms)
+        self._long_polls = RoleLongPolls(self._feed)
+        self._requests = Requests(self._info, self._views, leadership, self._long_polls, self._wall_offset_ms)
         self._tracer.event("controller_leads", node=id_of(self._raft.node_id), term=self._led_term)
 
     def _actions_append(self, action: Action) -> None:
@@ -370,7 +370,7 @@ class ControllerMachine:
         assert leadership is not None
         for asked in leadership.resign():
             leadership.answer(asked, self._not_leader(asked.command))
-        self._observers.resign(self._not_leader)
+        self._long_polls.resign(self._not_leader)
         self._tracer.event("controller_resigned", node=id_of(self._raft.node_id), term=self._led_term)
 
     def _propose(self, now_ms: int, leadership: Leadership) -> None:
@@ -442,7 +442,7 @@ class ControllerMachine:
             events = decode_events(entry.data) if entry.kind is EntryKind.DATA else []
             self._apply(now_ms, entry.index, entry.term, events)
             self._quorum.applied(entry.index, entry.term)
-        self._observers.news()
+        self._long_polls.news()
 
     def _begin_restore(self, now_ms: int, snapshot: Snapshot) -> None:
         """A leader's snapshot replaces everything; this node follows. Whether proposals below it took effect is

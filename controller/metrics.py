@@ -1,4 +1,4 @@
-"""A controller's metrics and its standing, read from the machine when somebody asks. RocketMQ 5's names where it has
+"""A controller's metrics and its readiness, read from the machine when somebody asks. RocketMQ 5's names where it has
 them. Pure.
 
 Every controller shows its own part of Raft; what the groups are like only the leader shows, so each is counted once.
@@ -84,7 +84,7 @@ GROUPS_LEFT_OUT = Series(
 )
 
 
-def standing(machine: ControllerMachine, now_ms: int) -> Readiness:
+def readiness(machine: ControllerMachine, now_ms: int) -> Readiness:
     """Ready: it is one of those who have a leader."""
     raft = machine.raft_state(now_ms)
     reason = "" if raft.leader else "the controllers have no leader: a majority of them must be reachable"

@@ -32,9 +32,9 @@ def is_replicas(command: Command) -> bool:
 
 def peer_words(config: ControllerConfig) -> Callable[[Command], bool]:
     """Requests that this controller takes of servers with the secret alone."""
-    takes_strangers = config.takes_strangers
+    accepts_unproven_peers = config.accepts_unproven_peers
 
     def refuses(command: Command) -> bool:
-        return command.code == RequestCode.RMQHA_RAFT_MESSAGE or (not takes_strangers and is_replicas(command))
+        return command.code == RequestCode.RMQHA_RAFT_MESSAGE or (not accepts_unproven_peers and is_replicas(command))
 
     return refuses

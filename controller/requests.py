@@ -24,9 +24,9 @@ from controller.decisions.membership import (
 from controller.decisions.refusal import Refusal
 from controller.decisions.sync_state_set import alter_sync_state_set
 from controller.elections.explain import explain
-from controller.elections.heartbeat import MAX_TIMEOUT_MS, Beat, BrokerKey
+from controller.elections.heartbeat import MAX_TIMEOUT_MS, BrokerHeartbeat, BrokerKey
 from controller.elections.leadership import Leadership
-from controller.quorum.observers import Observers
+from controller.quorum.role_long_polls import RoleLongPolls
 from controller.state.answers import (
     MAX_EPOCH,
     MAX_OFFSET,
@@ -60,10 +60,10 @@ def refuse(command: Command, refusal: Refusal, ext: dict[str, str] | None = None
     return command.reply(refusal.code, ext, remark=refusal.remark)
 
 
-def parse_beat(ext: dict[str, str]) -> Beat:
+def parse_beat(ext: dict[str, str]) -> BrokerHeartbeat:
     """InvalidRequestError unless every number is there and in range."""
     try:
-        beat = Beat(
+        beat = BrokerHeartbeat(
             Epoch(int(ext["epoch"])),
             PhyOffset(int(ext["maxOffset"])),
             PhyOffset(int(ext["confirmOffset"])),
@@ -99,11 +99,11 @@ class Requests:
         info: ReplicasInfo,
         views: MasterViews,
         leadership: Leadership,
-        observers: Observers,
+        long_polls: RoleLongPolls,
         wall_offset_ms: int,
     ) -> None:
         self._info = info
-        self._observers = observers
+        self._long_polls = long_polls
         self._wall_offset_ms = wall_offset_ms
         self._views = views
         self._leadership = leadership
@@ -393,7 +393,7 @@ class Requests:
         self._leadership.answer(asked, asked.command.reply(body=lenient_json.dumps(view.to_json())))
 
     def _follow_groups(self, now_ms: int, asked: PendingRequest) -> None:
-        self._observers.ask(now_ms, asked.command, partial(self._leadership.answer, asked))
+        self._long_polls.ask(now_ms, asked.command, partial(self._leadership.answer, asked))
 
     def _get_replica_info(self, now_ms: int, asked: PendingRequest) -> None:
         name = text(asked.command.ext, "brokerName")

@@ -18,7 +18,7 @@ import trio
 
 from controller.config import ControllerConfig
 from controller.machine import ControllerMachine
-from controller.metrics import collect, standing
+from controller.metrics import collect, readiness
 from controller.operations import OperationCounts
 from controller.peer_words import peer_words
 from controller.quorum.raft_guard import RaftGuard
@@ -28,7 +28,7 @@ from controller.state.event import Cause
 from rmqha import __version__
 from rmqha.host.access import security, security_watch
 from rmqha.host.access.peer_filter import PeerRules
-from rmqha.host.access.urgent import hurry
+from rmqha.host.access.urgent import prioritize
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
 from rmqha.host.event_counts import CONTROLLER_PHASES
@@ -205,10 +205,10 @@ class ControllerServer:
 
     # --- look -------------------------------------------------------------------------------------------------------
 
-    def standing(self) -> Readiness:
+    def readiness(self) -> Readiness:
         """For /readyz and /role (`rmqha.host.http.endpoint.HealthSource`)."""
         assert self._machine is not None
-        return standing(self._machine, self._clock.now_ms())
+        return readiness(self._machine, self._clock.now_ms())
 
     def collect(self) -> Collecting:
         """For /metrics."""
@@ -285,7 +285,7 @@ class ControllerServer:
             if command.code == RequestCode.RMQHA_RAFT_MESSAGE and not session.is_urgent:
                 session.is_urgent = machine.may_have_peer_at(session.peer.rpartition(":")[0].strip("[]"))
             elif command.principal is UNRESTRICTED:
-                hurry(session, command)  # it has no guard that knows servers
+                prioritize(session, command)  # it has no guard that knows servers
             machine.request(now_ms, session.id, session, command)
 
     def _refuses(self, machine: ControllerMachine, session: Session) -> bool:

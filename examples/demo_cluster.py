@@ -69,7 +69,7 @@ class Cluster:
 
     # --- commands ---------------------------------------------------------------------------------------------------
     def _start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
-        command = [sys.executable, "-P", "-m", "rmqha.cli.main", *arguments]
+        command = [sys.executable, "-P", "-m", "rmqha", *arguments]
         return subprocess.Popen(command, cwd=self.scratch, env=self._environment, text=True, **options)
 
     def rmqha(self, *arguments: str, check: bool = True, shown: bool = True) -> str:
@@ -86,11 +86,11 @@ class Cluster:
         print(self.rmqha("up", "demo.toml", "--directory", str(self.directory)))
 
     def send(self, topic: str, file: Path, acked: Path, rate: float) -> None:
-        """Start a `rmqha send` that goes on beside the story."""
+        """Start a `rmqha send` that goes on beside the story, as a job of its own: Ctrl-C is for the demo."""
         arguments = ["send", "--topic", topic, "--file", file.name, "--format", "jsonl"]
         arguments += ["--key-field", "id", "--order-by", "lane", "--rate", f"{rate:.0f}/s", "--acked", acked.name]
         print(f"$ rmqha {' '.join(arguments)} &", flush=True)
-        self.senders.append(self._start(*arguments, "-o", "json", stdout=subprocess.PIPE))
+        self.senders.append(self._start(*arguments, "-o", "json", stdout=subprocess.PIPE, process_group=0))
 
     def finish_sends(self) -> list[dict[str, Any]]:
         """Wait until all sends have ended; their reports."""

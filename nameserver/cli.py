@@ -31,7 +31,7 @@ def namesrv(config_file: str | None, check: bool) -> None:
     from rmqha.host.access import security
     from rmqha.host.http.endpoint import expose
     from rmqha.host.process import spare_loaded_state
-    from rmqha.host.surroundings import Surroundings
+    from rmqha.host.process_environment import ProcessEnvironment
 
     config, controller_config = read_config(config_file)
     security.use(config)
@@ -39,7 +39,7 @@ def namesrv(config_file: str | None, check: bool) -> None:
         for line in config.lines_without_effect():
             click.echo(line)
         return
-    around = Surroundings(config, "namesrv")
+    around = ProcessEnvironment(config, "namesrv")
     tracer = around.tracer
 
     async def serve(stopping: trio.Event) -> None:

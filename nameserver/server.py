@@ -27,7 +27,7 @@ from rmqha.host.disk import HostDisk, make_directories
 from rmqha.host.http.endpoint import HttpEndpoint
 from rmqha.host.log_files import LogFiles
 from rmqha.host.net.boundary import Boundary
-from rmqha.host.net.network import FarPeer
+from rmqha.host.net.network import RemotePeer
 from rmqha.host.net.remoting import RemotingClient, serve
 from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
@@ -95,7 +95,7 @@ class NameServer:
         self._config_answer = ConfigAnswer()
         self.quotas = Quotas(config.quotas)
         kv_config.max_count = config.max_kv_count
-        self._far = FarPeer()
+        self._far = RemotePeer()
         self._told_of_loopback = False
         self._handlers: dict[int, Callable[[Command], Command | Work]] = {
             RequestCode.UNREGISTER_BROKER: self._unregister,
@@ -142,7 +142,7 @@ class NameServer:
 
     # exposure.Part
 
-    def standing(self) -> Readiness:
+    def readiness(self) -> Readiness:
         """Ready, also when most brokers are silent: its routes are then the best that there are."""
         suspicion = {"suspectsItself": self.routes.suspects_itself}
         return Readiness("namesrv", True, facts={"brokers": self.routes.broker_count, **suspicion})
@@ -379,7 +379,7 @@ class NameServer:
                     )
         return ""
 
-    def look_at_addresses(self) -> None:
+    def check_addresses(self) -> None:
         """Traces such a problem once; call now and then."""
         if not self._told_of_loopback and (problem := self.address_problem()):
             self._told_of_loopback = True
@@ -469,7 +469,7 @@ async def run_name_server(
             while server.routes.forget_some():
                 await trio.lowlevel.checkpoint()
             give_back(server.routes)
-            server.look_at_addresses()
+            server.check_addresses()
             await trio.sleep(server.live.current.scan_ms / 1000)
 
 

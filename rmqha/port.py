@@ -65,8 +65,11 @@ class MappedRegion(Protocol):
         """Copy `data` to `position`. The caller keeps inside the region: leaving it is a programming error."""
         ...
 
-    def write_words(self, positions: Sequence[int], words: bytes) -> None:
-        """Write four bytes at each of many positions, all multiples of four, in this order."""
+    def write_words(
+        self, positions: Sequence[int], words: bytes, put: Callable[[memoryview, Sequence[int], bytes], None]
+    ) -> None:
+        """Write four bytes at each of many positions, all multiples of four, in this order. `put` does so where the
+        file is memory (`IndexKernel.put_words`)."""
         ...
 
     def view(self, position: int, size_bytes: int) -> memoryview:

@@ -39,6 +39,7 @@ WAITING = (
     "interop/groups/test_timers_swapped.py",
     "interop/proxy",
     "interop/groups",
+    "interop/pair",
     "interop/clients/test_consumers.py",
     "interop/tools/test_mqadmin_same.py",
     "interop/tools/test_every_command.py",
@@ -47,8 +48,10 @@ COMPUTING = ("broker/bounds", "spark/lake", "inspect", "test_tidy.py", "raft", "
 """Where the longest modules are: those that wait for servers and for Spark, and those that keep a core busy. That of
 Spark, which one worker takes, is the longest of all."""
 
-TOGETHER, APART = "tests/spark/", "tests/spark/lake/"
-"""A folder whose modules go to one worker, which starts Spark once for all of them; and those in it that need none."""
+TOGETHER = ("tests/spark/", "tests/interop/pair/")
+"""Folders whose modules go to one worker, which starts once what all of them use: Spark, two clusters."""
+APART = "tests/spark/lake/"
+"""Those that need no Spark."""
 
 SINGLY = ("tests/interop/groups/", "tests/chaos/test_", "tests/chaos/disks/")
 """Where each test starts all that it needs, and takes long."""
@@ -61,7 +64,7 @@ class Modules(LoadFileScheduling):  # type: ignore[misc]
         if nodeid.startswith(SINGLY):
             return nodeid
         if nodeid.startswith(TOGETHER) and not nodeid.startswith(APART):
-            return TOGETHER
+            return next(folder for folder in TOGETHER if nodeid.startswith(folder))
         return str(super()._split_scope(nodeid))
 
 
@@ -89,9 +92,20 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["TERM"] = "xterm"
     for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
         os.environ.pop(name, None)
+    _in_turn(config)
     path = os.environ.get(failures.VARIABLE)
     if path and not hasattr(config, "workerinput"):
         config.pluginmanager.register(failures.FailureLog(path))
+
+
+def _in_turn(config: pytest.Config) -> None:
+    """Let each worker begin to collect at another folder: a module that nobody has imported yet is rewritten and
+    compiled, which is three quarters of the work on a new machine, and only the first to come has to do it."""
+    worker = getattr(config, "workerinput", None)
+    if worker is not None and [Path(name).resolve() for name in config.args] == [TESTS]:
+        parts = sorted({path.relative_to(TESTS).parts[0] for path in TESTS.rglob("test_*.py")})
+        first = len(parts) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+        config.args[:] = [str(TESTS / part) for part in (*parts[first:], *parts[:first])]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -122,7 +136,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if real_time:
         raise pytest.UsageError(f"pytest-trio takes a clock only as an argument of the test itself: {real_time}")
     if hasattr(config, "workerinput"):
-        modules = dict.fromkeys(item.path for item in items)
+        modules = dict.fromkeys(sorted({item.path for item in items}))  # in one order, wherever a worker began
         computing = [path for place in COMPUTING for path in modules if path.is_relative_to(TESTS / place)]
         waiting = [path for place in WAITING for path in modules if path.is_relative_to(TESTS / place)]
         waiting = [path for path in waiting if path not in computing]

@@ -83,6 +83,7 @@ README: dict[str, tuple[str, ...]] = {
     "`rmqha drill` injects faults": (DRILLS,),
     "**The log is a table.**": (TUTORIAL_RUN, "spark/test_source.py"),
     "Stay with RocketMQ if you need": (LINKS,),
+    "A lone sender, batches and pops": (LINKS,),
     "Groups can [move both ways]": ("interop/groups/test_rolling_migration.py", STORE),
     "[docs/README.md](docs/README.md): all pages": ("test_pages.py::test_every_page_stands_in_the_index",),
     "[Python client](docs/use/python-client.md)": (LINKS,),

@@ -1,4 +1,5 @@
-"""`.ci/run` runs every lane whatever fails, and tells; a test that a lane marks lies where the lane looks for it."""
+"""`.ci/run` runs every lane whatever fails, and tells; a test that a lane marks lies where the lane looks for it; the
+benchmarks are one command, which loads all of them."""
 
 from __future__ import annotations
 
@@ -94,8 +95,9 @@ def test_all_lanes_run_and_are_told(tmp_path: Path) -> None:
     assert run.failed == []
 
 
-@pytest.mark.parametrize("failing", [*sorted(LANES), "types fuzz interop"])
+@pytest.mark.parametrize("failing", ["lint", "sim", "chaos", "types fuzz interop", " ".join(sorted(LANES))])
 def test_a_failing_lane_fails_the_run_and_lets_the_others_run(tmp_path: Path, failing: str) -> None:
+    """The first, one beside others, the last, some, all."""
     run = Run(tmp_path, FAILING=failing)
     assert run.done.returncode == 1
     assert sorted(run.targets[1:]) == sorted(LANES)
@@ -207,3 +209,9 @@ def test_what_a_worker_measured_is_printed(tmp_path: Path) -> None:
         check=False,
     )
     assert "\ntest_fault: done in 12 ms\n" in done.stdout, done
+
+
+def test_all_benchmarks_load() -> None:
+    command = [sys.executable, "-m", "benchmarks", "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert done.returncode == 0 and "--only" in done.stdout, done.stderr

@@ -14,6 +14,9 @@ ROOT = Path(__file__).parents[1]
 INDEX = ROOT / "docs" / "README.md"
 FOLDERS = ("start", "use", "operate", "internals")
 LINK = re.compile(r"(?<!`)\[[^\]]*\]\(([^)\s]+)\)")
+SENTENCE_WORDS = 60
+FIGURES = ("docs/operate/measurements.md", "docs/operate/performance.md")
+"""Pages of figures: a sentence there is a row of numbers."""
 NAMED = re.compile(r"(?<![\w/.-])docs/[\w/.-]*[\w]")
 FOREIGN = ("tests/golden/", "tests/fuzz/corpus/")
 """Bytes of other programs: a path in them is none of ours."""
@@ -86,3 +89,28 @@ def test_every_page_that_code_or_a_page_names_exists() -> None:
             if not (ROOT / name).exists():
                 missing.append(f"{path.relative_to(ROOT)}: {name}")
     assert missing == []
+
+
+def long_sentences(text: str) -> list[str]:
+    """Sentences of a page's prose that nobody takes in at first read; tables, code and lists of names are none."""
+    prose = re.sub(r"^```.*?^```|^ *\|.*?$|^#.*?$", "\n", text, flags=re.M | re.S)
+    found = []
+    for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", prose):
+        for sentence in re.split(r"(?<=[.!?:])\)?\s+(?=[A-Z0-9`*(\[])", " ".join(paragraph.split())):
+            words = sentence.split()
+            if len(words) > SENTENCE_WORDS and max(map(len, re.split(r"[,;:(]", sentence))) > 40:
+                found.append(" ".join(words[:8]))
+    return found
+
+
+@pytest.mark.parametrize("folder", FOLDERS[:3])
+def test_sentences_for_users_are_short(folder: str) -> None:
+    pages = [page for page in tracked(f"docs/{folder}/*.md") if str(page.relative_to(ROOT)) not in FIGURES]
+    assert len(pages) > 2
+    assert [f"{page.name}: {start} …" for page in pages for start in long_sentences(page.read_text())] == []
+
+
+def test_a_long_sentence_is_seen() -> None:
+    long = "This goes on " + "and on with many words that follow each other " * 8
+    assert len(long_sentences(f"Short.\n\n- {long}.\n- Short.\n")) == 1
+    assert long_sentences(f"Short. {long[:200]}. {long[:200]}.\n\n| {long} |\n\n```\n{long}\n```\n") == []

@@ -47,7 +47,7 @@ __all__ = ["broker", "make_broker"]
 
 PAGE = Path(__file__).parents[1] / "docs" / "internals" / "rules.md"
 
-REAL_VITALS = Replica._vitals
+REAL_HEARTBEAT_VALUES = Replica._heartbeat_values
 REAL_START = Replica.start
 REAL_APPEND = Appender.append
 REAL_BECOME_MASTER = Replica._become_master
@@ -56,7 +56,7 @@ FAILURES = (AssertionError, pytest.fail.Exception, KeyError, StopIteration)
 
 
 def _always_clean(self: Replica) -> Any:
-    return REAL_VITALS(self)._replace(unclean=False)
+    return REAL_HEARTBEAT_VALUES(self)._replace(unclean=False)
 
 
 def _cuts_what_was_confirmed(*args: Any, **kwargs: Any) -> Alignment:
@@ -163,7 +163,7 @@ RULES: list[tuple[str, str, Callable[[], Any], Callable[..., None], dict[str, An
     (
         "3",
         "an unclean replica beats like any other",
-        lambda: patch.object(Replica, "_vitals", _always_clean),
+        lambda: patch.object(Replica, "_heartbeat_values", _always_clean),
         test_replica.test_an_unclean_replica_neither_beats_nor_asks_for_election_until_it_has_followed,
         {},
     ),

@@ -59,6 +59,7 @@ def sizes(tree: ast.Module) -> Iterator[Finding]:
     return tidy.sizes(tree, max((getattr(node, "end_lineno", 0) for node in tree.body), default=0))
 
 
+OTHER_CHECKS = (tidy.swallowed_errors, tidy.late_callbacks, tidy.docstrings_without_subject, tidy.retired_words)
 PURE_CHECKS = (tidy.system_imports, tidy.unstable_identities, tidy.unsorted_sets, tidy.float_times)
 
 
@@ -74,13 +75,14 @@ LAWS = {
     ),
     "packages neither print nor swallow": Law(is_product, (tidy.prints, tidy.swallowed_errors)),
     "constructors take the callbacks that they need": Law(is_product, (tidy.late_callbacks,)),
+    "names have the field's words": Law(is_product, (tidy.retired_words,)),
     "docstrings begin with their subject": Law(is_product, (tidy.docstrings_without_subject,)),
     "public functions of the libraries have a docstring": Law(is_library, (tidy.public_functions_without_docstring,)),
     "modules and functions are short": Law(lambda path: True, (sizes,)),
 }
 
 
-class Kept:
+class TreeFindings:
     """What all files are, and what breaks the laws. A file is parsed once."""
 
     def __init__(self) -> None:
@@ -89,7 +91,7 @@ class Kept:
         self.classes: dict[str, list[str]] = {}
         """Places of each public class of the product."""
 
-    def look(self, path: Path) -> None:
+    def check(self, path: Path) -> None:
         place, tree = path.relative_to(ROOT), ast.parse(path.read_text())
         for name in [name for name, law in LAWS.items() if law.holds_for(path)]:
             self.file_counts[name] += 1
@@ -102,17 +104,17 @@ class Kept:
 
 
 @pytest.fixture(scope="module")
-def kept() -> Kept:
-    found = Kept()
+def tree() -> TreeFindings:
+    found = TreeFindings()
     for path in modules(*PACKAGES, *OTHERS):
-        found.look(path)
+        found.check(path)
     return found
 
 
 @pytest.mark.parametrize("name", LAWS)
-def test_the_tree_keeps_the_law(kept: Kept, name: str) -> None:
-    assert kept.file_counts[name] > 40, "the list of its modules has shrunk"
-    assert not kept.findings[name], "\n".join(kept.findings[name])
+def test_the_tree_keeps_the_law(tree: TreeFindings, name: str) -> None:
+    assert tree.file_counts[name] > 40, "the list of its modules has shrunk"
+    assert not tree.findings[name], "\n".join(tree.findings[name])
 
 
 def test_every_pure_module_of_the_contract_exists() -> None:
@@ -126,10 +128,10 @@ def test_a_folder_has_at_most_14_modules() -> None:
     assert [f"{folder}: {count}" for folder, count in sorted(folders.items()) if count > 14] == []
 
 
-def test_no_two_public_classes_of_the_product_have_one_name(kept: Kept) -> None:
+def test_no_two_public_classes_of_the_product_have_one_name(tree: TreeFindings) -> None:
     """A reader who searches for a class finds one."""
-    assert len(kept.classes) > 500
-    assert [f"{name}: {', '.join(found)}" for name, found in sorted(kept.classes.items()) if len(found) > 1] == []
+    assert len(tree.classes) > 500
+    assert [f"{name}: {', '.join(found)}" for name, found in sorted(tree.classes.items()) if len(found) > 1] == []
 
 
 def test_every_tests_folder_is_a_package() -> None:
@@ -175,6 +177,10 @@ def test_every_tests_folder_is_a_package() -> None:
         (tidy.swallowed_errors, "try:\n    f()\nexcept OSError:\n    pass"),
         (tidy.late_callbacks, "class C:\n    def f(self):\n        self.a: Callable[[int], None] = lambda x: None"),
         (tidy.late_callbacks, "class C:\n    def f(self):\n        self.a: Callable[[], dict[str, int]] = dict"),
+        (tidy.retired_words, "class StoreLook: pass"),
+        (tidy.retired_words, "async def look_at(): pass"),
+        (tidy.retired_words, "def f(strangers): pass"),
+        (tidy.retired_words, "class C:\n    def f(self):\n        self._looked_to = 1"),
     ],
 )
 def test_a_check_sees_what_it_is_for(check: Callable[[ast.Module], Iterator[Finding]], bad: str) -> None:
@@ -196,16 +202,13 @@ def test_a_check_sees_what_it_is_for(check: Callable[[ast.Module], Iterator[Find
         "x = delay_ms // 2\ny = size_bytes / 2\nratio = 0.5",
         "try:\n    f()\nexcept OSError as error:\n    log(error)",
         '"""Offsets of a thing, as it has them."""\nx = "What"',
+        "def look_up(lookup, outlook):\n    x = 1",
         "class C:\n    def f(self, a: Callable[[], None]):\n        self.a: Callable[[], None] = a",
     ],
 )
 def test_a_check_lets_good_code_pass(good: str) -> None:
     tree = ast.parse(good)
-    assert [
-        finding
-        for check in (*PURE_CHECKS, tidy.swallowed_errors, tidy.late_callbacks, tidy.docstrings_without_subject)
-        for finding in check(tree)
-    ] == []
+    assert [finding for check in (*PURE_CHECKS, *OTHER_CHECKS) for finding in check(tree)] == []
 
 
 def test_sizes_are_seen() -> None:
@@ -213,3 +216,33 @@ def test_sizes_are_seen() -> None:
     assert [finding.line for finding in tidy.sizes(ast.parse(long_function), 81)] == [1]
     assert list(tidy.sizes(ast.parse(""), tidy.MODULE_LINE_COUNT + 1))
     assert not list(tidy.sizes(ast.parse("def f():\n    return 1"), tidy.MODULE_LINE_COUNT))
+
+
+def test_the_changelog_is_read_line_by_line() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert text.count("\n- ") > 100
+    assert [f"CHANGELOG.md:{finding.line}: {finding.sentence}" for finding in tidy.changelog(text)] == []
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "- One under no kind.",
+        "### Added\n- A line of which\n  the end stands on the next one.",
+        f"### Added\n- {'Long ' * 40}.",
+        "### Added\n- No full stop",
+        "### Added\n- One thing. Another thing.",
+        "### Added\n- The same.\n\n## 0.1.0\n\n### Fixed\n- The same.",
+        "### Fixed\n- One.\n\n### Added\n- Another.",
+        "### Added\n- One.\n\n### Added\n- Another.",
+        "### News\n- One.",
+        "### Added\nProse that is no change.",
+    ],
+)
+def test_a_change_that_is_hard_to_read_is_seen(bad: str) -> None:
+    assert list(tidy.changelog(bad))
+
+
+def test_a_plain_changelog_passes() -> None:
+    text = "# Changes\n\nProse. More.\n\n## 1.0\n\n### Added\n\nAn area\n- One thing.\n\n### Fixed\n- Another.\n"
+    assert list(tidy.changelog(text)) == []

@@ -14,6 +14,9 @@ from functools import lru_cache
 
 MODULE_LINE_COUNT = 800
 FUNCTION_LINE_COUNT = 80
+CHANGE_CHARS = 160
+CHANGE_KINDS = ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security")
+"""Kinds of changes and their order, from Keep a Changelog 1.1.0."""
 
 _SYSTEM_MODULES = """
     asyncio click concurrent datetime fcntl getpass glob io locale logging mmap multiprocessing os pathlib
@@ -25,6 +28,27 @@ _ORDER_BLIND = frozenset(("all", "any", "frozenset", "len", "max", "min", "set",
 """Calls whose outcome does not depend on the order of what they are given."""
 _ORDER_KEEPING = frozenset(("dict", "enumerate", "iter", "list", "map", "filter", "tuple", "zip", "reversed"))
 _SET_METHODS = frozenset(("union", "intersection", "difference", "symmetric_difference"))
+
+
+RETIRED_WORDS = {
+    "buried": "pending deletion",
+    "bury": "unlink",
+    "deed": "action",
+    "grave": "pending unlink",
+    "hurry": "prioritize",
+    "lineage": "table changes",
+    "look": "check, inspect, ask or read",
+    "looked": "checked, scanned, asked",
+    "looking": "checking, options",
+    "patience": "timeout",
+    "reput": "dispatch",
+    "standing": "readiness, serving state",
+    "stranger": "non-member, foreign file, unproven peer",
+    "visitor": "pending connection",
+    "vitals": "heartbeat values",
+    "wish": "election request, preferred id",
+}
+"""Words of our own that names had, and the terms that stand for them now (docs/start/glossary.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,3 +316,46 @@ def sizes(tree: ast.Module, line_count: int) -> Iterator[Finding]:
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > FUNCTION_LINE_COUNT:
                 yield Finding(node.lineno, f"{node.name} has {lines} lines, more than {FUNCTION_LINE_COUNT}")
+
+
+def retired_words(tree: ast.Module) -> Iterator[Finding]:
+    """Names with a word that has a standard term; `look_up` is one itself."""
+    for node in nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            name = node.name
+        elif isinstance(node, ast.arg):
+            name = node.arg
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            name = node.attr
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            name = node.id
+        else:
+            continue
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.replace("look_up", "")).lower().split("_")
+        for word in words:
+            term = RETIRED_WORDS.get(word) or RETIRED_WORDS.get(word.removesuffix("s"))
+            if term is not None:
+                yield Finding(getattr(node, "lineno", 0), f"{name}: for {word} say {term}")
+
+
+def changelog(text: str) -> Iterator[Finding]:
+    """Lines of a changelog that a reader cannot take in one by one: a bullet is one line, one sentence, of one kind."""
+    kinds: list[str] = []
+    seen: set[str] = set()
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("## "):
+            kinds = []
+        elif line.startswith("### "):
+            kinds.append(line.removeprefix("### "))
+            if kinds != [kind for kind in CHANGE_KINDS if kind in kinds]:
+                yield Finding(number, f"the kinds are {', '.join(CHANGE_KINDS)}, each once, in this order")
+        elif line.startswith("- "):
+            if len(line) > CHANGE_CHARS or not line.endswith("."):
+                yield Finding(number, f"a change is a sentence on one line of {CHANGE_CHARS} characters at most")
+            if re.search(r"[.!?] [A-Z`]", line):
+                yield Finding(number, "a change is one sentence")
+            if not kinds or line in seen:
+                yield Finding(number, "a change stands once, under its kind")
+            seen.add(line)
+        elif kinds and (line.startswith(" ") or line.endswith(".")):
+            yield Finding(number, "below a kind stand changes, and names of areas between them")

@@ -67,6 +67,8 @@ def _number(value: int) -> str:
 def _range(field: dataclasses.Field[object]) -> str:
     if isinstance(field.default, bool):
         return "true, false"
+    if isinstance(field.default, str):
+        return "text"
     low, high = field.metadata["range"]
     return f"{_number(low)} to {_number(high)}"
 

@@ -302,6 +302,8 @@ def said(value: Any) -> Any:
         return found | ({"raft": said(decode_message(bytes(value.body)))} if is_raft else {})
     if is_dataclass(value):
         return {type(value).__name__: {item.name: said(getattr(value, item.name)) for item in fields(value)}}
+    if hasattr(value, "_asdict"):
+        return {type(value).__name__: {name: said(item) for name, item in value._asdict().items()}}
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, bytes | memoryview):

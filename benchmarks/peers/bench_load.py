@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.figures import measured, show
-from benchmarks.peers.bench_acks import brokers_of, java_if_there
-from benchmarks.starts.bench_catchup import cpu_seconds
+from benchmarks.starts.bench_catchup import APACHES_DEFAULTS, KEYS, cpu_seconds, without_c1_only
 from rmqha.host.kernel_choice import VARIABLE, choose_kernel
+from tests.interop.lab.group import whole_set
 from tests.interop.lab.java import Java, MissingError
 from tests.interop.lab.lab import Lab, Node
 from tests.interop.lab.processes import Process, until
@@ -34,6 +34,7 @@ QUEUE_COUNT = 4
 WARM_S = 20
 RAMP_S = 2
 COMPILE_TIMEOUT_S = 120
+START_S = 60
 SLACK_S = 60
 
 
@@ -82,6 +83,32 @@ LEVELS = {
         _SINGLES,
     ),
 }
+
+
+def brokers_of(lab: Lab, kind: str, ours: dict[str, str], theirs: dict[str, str], count: int = 3) -> list[Node]:
+    """Brokers of one kind, all in the SyncStateSet, one of them master; `ours` and `theirs` are their keys."""
+    names = [f"{kind}-{number}" for number in range(count)]
+    if kind == "ours":
+        brokers = [lab.our_broker(name, **KEYS, **ours) for name in names]
+    else:
+        brokers = [lab.java_broker(name, **KEYS, **APACHES_DEFAULTS, **theirs) for name in names]
+    for node in brokers:
+        node.command = without_c1_only(node.command)
+        lab.run(node)
+    whole_set(lab, *brokers)
+    until("there is a master", lambda: bool(lab.master()), START_S)
+    return brokers
+
+
+def java_if_there(scratch: Path) -> Java | None:
+    """Says so where the real RocketMQ cannot be had."""
+    home = scratch / "java"
+    home.mkdir()
+    try:
+        return Java(home)
+    except MissingError as error:
+        print(f"without the real RocketMQ: {error}")
+        return None
 
 
 def compiled(scratch: Path) -> Path:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import show, summary
-from benchmarks.peers.bench_acks import java_if_there
+from benchmarks.peers.bench_load import java_if_there
 from benchmarks.peers.bench_peer_start import PATIENCE_S, POLL_S, leads, milliseconds
 from benchmarks.starts.bench_catchup import without_c1_only
 from rmqha.ops.local.preflight import free_ports

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import trio
 
 from benchmarks.figures import show, summary
-from benchmarks.peers.bench_acks import brokers_of, java_if_there
+from benchmarks.peers.bench_load import brokers_of, java_if_there
 from rmqha.drill.cluster import wall_ms
 from rmqha.drill.traffic import DrillTraffic
 from tests.interop.lab.group import whole_set

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.figures import show
-from benchmarks.peers.bench_acks import rate, send_frame
 from benchmarks.peers.bench_peer import BROKER_HEAP, KINDS, as_a_server
-from benchmarks.starts.bench_catchup import KEYS, cpu_seconds, fill
+from benchmarks.peers.pipelined import rate, send_frame
+from benchmarks.starts.bench_catchup import APACHES_DEFAULTS, KEYS, cpu_seconds, fill
 from benchmarks.starts.bench_start import ANSWER_S, MAX_FRAME_BYTES, answer, answers, memory
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.identity import parse_address
@@ -78,7 +78,7 @@ def make(java: Java, kind: str, scratch: Path) -> Group:
     lab = Lab(java, scratch)
     if kind == "ours":
         return Group(lab, lab.our_name_server(), lab.our_broker("broker", **KEYS, haMode="cp", totalReplicas="1"))
-    broker = lab.java_broker("broker", **KEYS)
+    broker = lab.java_broker("broker", **KEYS, **APACHES_DEFAULTS)
     broker.command = as_a_server(broker.command, BROKER_HEAP)
     return Group(lab, as_a_server(lab.java_name_server(), NAME_SERVER_HEAP), broker)
 

@@ -10,6 +10,7 @@ have the same. Then of ours alone: the memory of pops that wait and of groups wi
 from __future__ import annotations
 
 import base64
+import itertools
 import select
 import shutil
 import socket
@@ -30,6 +31,7 @@ from rmqha.client.consumers.message import MessageBatch
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.identity import parse_address
+from rmqha.model.message import PROPERTY_UNIQUE_KEY, encode_properties
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
 from rmqha.wire.lenient_json import dumps
@@ -50,6 +52,7 @@ WAITING = 10_000
 POLLS_OF_GROUP = 1000
 GROUPS_IN_FLIGHT = 1000
 GROUPS_AT_ONCE = 250
+_KEYS = itertools.count()
 
 
 async def _ask(client: RemotingClient, node: Node, command: Command) -> Command:
@@ -57,8 +60,10 @@ async def _ask(client: RemotingClient, node: Node, command: Command) -> Command:
 
 
 def _send_command(topic: str, queue_id: int) -> Command:
-    ext = {"a": "P", "b": topic, "c": "TBW102", "d": "8", "f": "0", "g": "1", "h": "0", "i": "", "j": "0"}
-    return Command(RequestCode.SEND_MESSAGE_V2, {**ext, "e": str(queue_id), "k": "false", "m": "false"}, BODY)
+    """A send as Apache's Java client writes it: with a unique key, the fields in this order."""
+    properties = encode_properties({PROPERTY_UNIQUE_KEY: f"{next(_KEYS):032X}", "WAIT": "true"}).decode()
+    ext = {"a": "P", "b": topic, "c": "TBW102", "d": "8", "e": str(queue_id), "f": "0", "g": "1", "h": "0"}
+    return Command(RequestCode.SEND_MESSAGE_V2, {**ext, "i": properties, "j": "0", "k": "false", "m": "false"}, BODY)
 
 
 async def _send(client: RemotingClient, node: Node, topic: str, count: int) -> None:

@@ -48,6 +48,8 @@ KEYS = {
     "maxIndexNum": "20000000",
 }
 """RocketMQ's defaults; the laboratory has smaller ones."""
+APACHES_DEFAULTS = {"waitTimeMillsInSendQueue": "200"}
+"""Values of Apache's own that its laboratory in tests/interop changes for busy machines."""
 
 
 def fill(directory: Path, size_bytes: int) -> int:

@@ -37,7 +37,7 @@ from rmqha.wire.command import FLAG_ONEWAY, Command
 MAX_REASON_CHARS = 255
 HANDED_OVER = frozenset({Cause.DESIGNATED, Cause.DISK_FAILED, Cause.DRAINED, Cause.MAINTENANCE, Cause.PREFERRED})
 """Elections ahead of which a live master of ours hands over."""
-SWITCH_PATIENCE = 10
+SWITCH_TIMEOUT_FACTOR = 10
 """Factor of probeTimeoutMs that the target of a switch may take: on a busy machine a Java broker needs over 50 ms."""
 SILENT_WITH_MORE_MS = 1000
 """Time (ms) for which an election waits for a candidate that has reported more than any that answers (ruling 8)."""
@@ -237,7 +237,7 @@ class Elections:
             self._count(now_ms, candidate_probe)
             return
         candidate_probe.timeout_ms, candidate_probe.patient_until_ms = (
-            self._patience_ms(now_ms, candidate_probe),
+            self._answer_timeout_ms(now_ms, candidate_probe),
             now_ms + SILENT_WITH_MORE_MS,
         )
         self._ask(now_ms, candidate_probe, who.ids, candidate_probe.timeout_ms)
@@ -251,13 +251,13 @@ class Elections:
             self._probe_requests[probe_id] = candidate_probe
             candidate_probe.waiting[probe_id] = broker_id
 
-    def _patience_ms(self, now_ms: int, candidate_probe: CandidateProbe) -> int:
+    def _answer_timeout_ms(self, now_ms: int, candidate_probe: CandidateProbe) -> int:
         """Time (ms) that candidates may take to answer: longer where a live master is there meanwhile."""
         group, timeout_ms = candidate_probe.group, self._config().probe_timeout_ms
         if candidate_probe.election_request.cause not in HANDED_OVER or group.master_id is None:
             return timeout_ms
         is_led = self._table.is_alive(now_ms, BrokerKey(group.broker_name, group.master_id))
-        return timeout_ms * SWITCH_PATIENCE if is_led else timeout_ms
+        return timeout_ms * SWITCH_TIMEOUT_FACTOR if is_led else timeout_ms
 
     def _reported_end(self, group: BrokerGroup, broker_id: BrokerId) -> LogEnd:
         return self._table.log_end(BrokerKey(group.broker_name, broker_id))

@@ -36,7 +36,7 @@ class BrokerKey(NamedTuple):
     broker_id: BrokerId
 
 
-class Beat(NamedTuple):
+class BrokerHeartbeat(NamedTuple):
     """Contents of a heartbeat (904). `timeout_ms` and `total_replicas` 0: not said. `slaves` is a master's report as it
     came (`rmqha.ha.stream.copy_speed`), `disk_problem` a sentence."""
 
@@ -98,7 +98,7 @@ class HeartbeatTable:
         self._brokers: dict[BrokerKey, BrokerLive] = {}
         self._sessions: dict[int, dict[BrokerKey, None]] = {}
         self._checks: list[tuple[int, BrokerKey]] = []
-        self._looked_ms = now_ms
+        self._checked_ms = now_ms
         self._paused_ms = 0
         """All pauses together. Times inside the table are what callers give less this."""
         self.grace_until_ms = now_ms + default_timeout_ms
@@ -118,7 +118,7 @@ class HeartbeatTable:
         broker.unclean, broker.stopping = unclean, False
         broker.accepted_epoch = max(broker.accepted_epoch, accepted_epoch)
 
-    def beat(self, now_ms: int, key: BrokerKey, session_id: int, beat: Beat) -> bool:
+    def beat(self, now_ms: int, key: BrokerKey, session_id: int, beat: BrokerHeartbeat) -> bool:
         """904. True if the broker has become fit by it, or has begun to stop, or its disk has failed, or it goes by
         another number of replicas, or has another priority or zone: its group needs a look."""
         now_ms -= self._paused_ms
@@ -177,8 +177,8 @@ class HeartbeatTable:
 
     def forgive_pause(self, now_ms: int) -> int:
         """Call ahead of `due`: how long this process was away, 0 if it was not."""
-        due_ms, looked_ms, self._looked_ms = self.deadline_ms(), self._looked_ms, now_ms
-        late_ms = 0 if due_ms is None else now_ms - max(due_ms, looked_ms)
+        due_ms, checked_ms, self._checked_ms = self.deadline_ms(), self._checked_ms, now_ms
+        late_ms = 0 if due_ms is None else now_ms - max(due_ms, checked_ms)
         if late_ms < PAUSE_MS:
             return 0
         self._paused_ms += late_ms
@@ -248,8 +248,8 @@ class HeartbeatTable:
 
     def _next_check_ms(self, broker: BrokerLive) -> int:
         # a burst of heartbeats must not make the next ordinary pause look long
-        patience_ms = max(broker.interval_ms, broker.timeout_ms // 8) * self._suspect_heartbeats
-        return broker.last_ms + min(patience_ms, broker.timeout_ms)
+        suspect_after_ms = max(broker.interval_ms, broker.timeout_ms // 8) * self._suspect_heartbeats
+        return broker.last_ms + min(suspect_after_ms, broker.timeout_ms)
 
     def _schedule(self, broker: BrokerLive, check_ms: int) -> None:
         """Replaces the check that was planned: its heap entry no longer matches and is dropped when it comes up."""

@@ -23,7 +23,7 @@ MAX_CUTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class LogCut:
     """Bytes that a replica took off its end, to follow another history."""
 
     at_ms: int
@@ -33,7 +33,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class ForkedLog:
     """One replica's log. `is_master`: it says that it leads; then its last epoch is open."""
 
     name: str
@@ -41,20 +41,20 @@ class Log:
     min_offset: int
     end_offset: int
     is_master: bool = False
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[LogCut, ...] = ()
 
     @property
     def seniority(self) -> tuple[int, int]:
         return (self.history.last.epoch if self.history.last else -1, self.end_offset)
 
 
-def reference(logs: Sequence[Log]) -> Log | None:
+def reference(logs: Sequence[ForkedLog]) -> ForkedLog | None:
     """The log that the others are compared with: the newest master's, else the one that an election would take."""
     masters = [log for log in logs if log.is_master]
     return max(masters or logs, key=lambda log: log.seniority, default=None)
 
 
-def parting(log: Log, other: Log) -> int | None:
+def parting(log: ForkedLog, other: ForkedLog) -> int | None:
     """Up to where `log` agrees with `other`, by their epochs; None if they share nothing."""
     if log.end_offset == log.min_offset:
         return log.end_offset
@@ -62,7 +62,7 @@ def parting(log: Log, other: Log) -> int | None:
     return None if point is None else min(point, log.end_offset)
 
 
-def draw(logs: Sequence[Log]) -> dict[str, Any]:
+def draw(logs: Sequence[ForkedLog]) -> dict[str, Any]:
     """JSON-ready: `marks` (offset and place), `lanes` in the order of `logs`, `omittedEpochs`."""
     against = reference(logs)
     lanes = [_lane(log, against) for log in logs]
@@ -83,7 +83,7 @@ def draw(logs: Sequence[Log]) -> dict[str, Any]:
 
 
 # --- lanes ------------------------------------------------------------------------------------------------------------
-def _lane(log: Log, against: Log | None) -> dict[str, Any]:
+def _lane(log: ForkedLog, against: ForkedLog | None) -> dict[str, Any]:
     point = None if against is None or against is log else parting(log, against)
     is_apart = against is not None and against is not log and point is None and log.end_offset > log.min_offset
     limit = log.min_offset if is_apart else log.end_offset if point is None else point
@@ -99,7 +99,7 @@ def _lane(log: Log, against: Log | None) -> dict[str, Any]:
     }
 
 
-def _epoch_parts(log: Log, limit: int) -> list[dict[str, Any]]:
+def _epoch_parts(log: ForkedLog, limit: int) -> list[dict[str, Any]]:
     """Each entry once, or twice if the logs part within it."""
     parts = []
     for place, entry in enumerate(log.history):
@@ -114,7 +114,7 @@ def _epoch_parts(log: Log, limit: int) -> list[dict[str, Any]]:
     return parts
 
 
-def _cut_parts(log: Log) -> list[dict[str, Any]]:
+def _cut_parts(log: ForkedLog) -> list[dict[str, Any]]:
     newest = sorted(log.cuts, key=lambda cut: cut.at_ms)[-MAX_CUTS:]
     return [
         _part(None, "cut", cut.start_offset, cut.end_offset) | {"atMs": cut.at_ms, "reason": cut.reason}
@@ -127,7 +127,7 @@ def _part(epoch: int | None, kind: str, start: int, end: int) -> dict[str, Any]:
     return {"epoch": epoch, "kind": kind, "start": start, "end": end, "bytes": end - start}
 
 
-def _words(log: Log, against: Log | None, point: int | None, is_apart: bool) -> str:
+def _words(log: ForkedLog, against: ForkedLog | None, point: int | None, is_apart: bool) -> str:
     if not len(log.history):
         return "no epoch entry yet" if log.end_offset == log.min_offset else "bytes of no known epoch"
     if against is None or against is log:
@@ -165,17 +165,17 @@ def _placed(part: dict[str, Any], places: dict[int, float], first: int) -> dict[
     return part | {"x1": places[max(part["start"], first)], "x2": places[part["end"]]}
 
 
-def cuts_of(events: Sequence[dict[str, Any]]) -> tuple[Cut, ...]:
+def cuts_of(events: Sequence[dict[str, Any]]) -> tuple[LogCut, ...]:
     """Cuts of a replica's log, from its own events (request 52001): `log_truncated`, with the reason that `ha_aligned`
     gives right after it. Events that are not as they should be are passed over: they come from another process."""
-    found: list[Cut] = []
+    found: list[LogCut] = []
     for event in events:
         name, end, size, at = (event.get(key) for key in ("event", "end_offset", "cut_bytes", "at_ms"))
         if not (isinstance(end, int) and isinstance(size, int) and isinstance(at, int)):
             continue
         if name == "log_truncated" and 0 < size <= OPEN_END - max(end, 0):
-            found.append(Cut(at, end, end + size))
+            found.append(LogCut(at, end, end + size))
         elif name == "ha_aligned" and found and (found[-1].start_offset, found[-1].end_offset) == (end, end + size):
             last = found[-1]
-            found[-1] = Cut(last.at_ms, last.start_offset, last.end_offset, str(event.get("reason") or ""))
+            found[-1] = LogCut(last.at_ms, last.start_offset, last.end_offset, str(event.get("reason") or ""))
     return tuple(found)

@@ -20,7 +20,7 @@ import trio
 from nameserver.config import NamesrvConfig
 from nameserver.route_info import RouteTable
 from nameserver.web.message_view import message_view, share_bytes, short
-from nameserver.web.records import Peek, peeks
+from nameserver.web.records import MessagePreview, peeks
 from rmqha.host.access.security import Security
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
@@ -66,7 +66,7 @@ class BusyError(RmqhaError):
 class LookupResult:
     """`notes`: sentences about groups that could not be asked, or what was not found where."""
 
-    messages: list[Peek] = field(default_factory=list)
+    messages: list[MessagePreview] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -105,13 +105,13 @@ class Lookup:
         if self._limit.statistics().tasks_waiting >= MAX_WAITING:
             raise BusyError(f"{MAX_WAITING} lookups wait already; try again in a moment")
         by = query.get("by", "")
-        looks = {"id": self._by_id, "key": self._by_key, "place": self._by_place, "time": self._by_time}
-        if by not in looks:
+        finders = {"id": self._by_id, "key": self._by_key, "place": self._by_place, "time": self._by_time}
+        if by not in finders:
             raise UsageError("by must be id, key, place or time")
         async with self._limit, RemotingClient(security=self._security) as client:
             found = LookupResult()
             with trio.move_on_after(LOOKUP_TIMEOUT_S) as bound:
-                await looks[by](client, query, found)
+                await finders[by](client, query, found)
             if bound.cancelled_caught:
                 found.notes.append(f"not everybody was asked: that takes longer than {LOOKUP_TIMEOUT_S:g} s")
         return await self._aside(lambda: _document(found))

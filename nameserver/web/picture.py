@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nameserver.web.forks import Log, cuts_of, draw
+from nameserver.web.forks import ForkedLog, cuts_of, draw
 from nameserver.web.message_view import short, visible
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import RmqhaError
@@ -18,7 +18,7 @@ from rmqha.model.identity import node_label
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.ops.cluster_view import copy_words
 from rmqha.ops.finding import Finding, fault
-from rmqha.ops.group_view import GroupLook, promise_of
+from rmqha.ops.group_view import GroupReport, promise_of
 from rmqha.ops.health.agreement import Agreement, View
 from rmqha.ops.health.findings import judge
 from rmqha.ops.snapshot import ApacheEpochs, ClusterSnapshot, NodeReport, ServerKind
@@ -60,7 +60,7 @@ TOLD_EVENTS = frozenset(
 
 
 @dataclass(slots=True)
-class Closer:
+class GroupDetails:
     """Answers that are asked for only while somebody looks at a group."""
 
     explained: ExplainedGroup | None = None
@@ -72,7 +72,7 @@ class Closer:
 
 
 @dataclass(slots=True)
-class GroupSeen:
+class GroupPicture:
     """A group: its replicas' answers, what the controllers say (`told`), where clients go."""
 
     name: str
@@ -80,49 +80,49 @@ class GroupSeen:
     brokers: dict[str, NodeReport] = field(default_factory=dict)
     told: GroupState | None = None
     routes: dict[int, str] = field(default_factory=dict)
-    closer: Closer = field(default_factory=Closer)
+    details: GroupDetails = field(default_factory=GroupDetails)
 
     @property
-    def look(self) -> GroupLook:
-        return GroupLook(self.name, self.cluster, tuple(self.brokers[address] for address in sorted(self.brokers)))
+    def report(self) -> GroupReport:
+        return GroupReport(self.name, self.cluster, tuple(self.brokers[address] for address in sorted(self.brokers)))
 
     @property
     def master(self) -> NodeReport | None:
-        return next((view for view in self.look.masters if not view.error), None)
+        return next((view for view in self.report.masters if not view.error), None)
 
 
 @dataclass(slots=True)
-class Seen:
+class ClusterPicture:
     """All answers of one round."""
 
     name_server: dict[str, Any]
     snapshot: ClusterSnapshot
-    groups: dict[str, GroupSeen]
+    groups: dict[str, GroupPicture]
 
 
 def seen_of(
-    snapshot: ClusterSnapshot, name_server: dict[str, Any], own_address: str, closer: Mapping[str, Closer]
-) -> Seen:
+    snapshot: ClusterSnapshot, name_server: dict[str, Any], own_address: str, details: Mapping[str, GroupDetails]
+) -> ClusterPicture:
     """`own_address`: this name server's; its routes are shown, other name servers' where it has none."""
-    groups: dict[str, GroupSeen] = {}
+    groups: dict[str, GroupPicture] = {}
     for word in sorted(snapshot.nodes, key=lambda item: item.address == own_address):
         for name, addresses in word.routes.items():
-            groups.setdefault(name, GroupSeen(name)).routes = dict(addresses)
+            groups.setdefault(name, GroupPicture(name)).routes = dict(addresses)
     for word in snapshot.of_kind(ServerKind.BROKER):
         if word.group:
-            group = groups.setdefault(word.group, GroupSeen(word.group))
+            group = groups.setdefault(word.group, GroupPicture(word.group))
             routed = {where: broker_id for broker_id, where in group.routes.items()}
             group.brokers[word.address] = replace(word, routed_id=routed.get(word.address))
             group.cluster = group.cluster or str(word.keys.get("brokerClusterName") or "")
     for name, group in groups.items():
         group.told = snapshot.told_group(name)
         group.cluster = group.cluster or (group.told.cluster_name if group.told is not None else "")
-        group.closer = closer.get(name, group.closer)
-    return Seen(name_server, snapshot, groups)
+        group.details = details.get(name, group.details)
+    return ClusterPicture(name_server, snapshot, groups)
 
 
 # --- the cluster ------------------------------------------------------------------------------------------------------
-def cluster_document(seen: Seen) -> dict[str, Any]:
+def cluster_document(seen: ClusterPicture) -> dict[str, Any]:
     """JSON-ready: `health`, `controllers`, and `groups` with their replicas, those that take no messages first."""
     rows = [(group, _group(group)) for _, group in sorted(seen.groups.items())]
     rows.sort(key=lambda row: row[1]["writable"] is True)
@@ -163,7 +163,7 @@ def _controller(word: NodeReport, embedded: bool) -> dict[str, Any]:
     }
 
 
-def _group(group: GroupSeen) -> dict[str, Any]:
+def _group(group: GroupPicture) -> dict[str, Any]:
     """Its master's word counts, else the controllers'."""
     master, told = group.master, group.told
     state = master.replica if master is not None else None
@@ -193,7 +193,7 @@ def _group(group: GroupSeen) -> dict[str, Any]:
     return row
 
 
-def _in_order(group: GroupSeen) -> list[str]:
+def _in_order(group: GroupPicture) -> list[str]:
     """By broker id where it is known, as the controllers have it or the broker says."""
     ids: dict[str, int] = {item.address: item.broker_id for item in (group.told.replicas if group.told else ())}
     for address, view in group.brokers.items():
@@ -202,9 +202,9 @@ def _in_order(group: GroupSeen) -> list[str]:
     return sorted(group.brokers, key=lambda address: (ids.get(address, 1 << 62), address))
 
 
-def _kind(group: GroupSeen) -> str | None:
+def _kind(group: GroupPicture) -> str | None:
     """CP, AP or static, as its brokers are configured."""
-    for view in group.look.answering:
+    for view in group.report.answering:
         if view.keys:
             try:
                 return promise_of(view)[1].kind
@@ -213,7 +213,7 @@ def _kind(group: GroupSeen) -> str | None:
     return None
 
 
-def _replica(group: GroupSeen, view: NodeReport) -> dict[str, Any]:
+def _replica(group: GroupPicture, view: NodeReport) -> dict[str, Any]:
     state = view.replica
     leading = group.master.replica if group.master is not None else None
     told = next((item for item in group.told.replicas if item.address == view.address), None) if group.told else None
@@ -243,7 +243,7 @@ def _replica(group: GroupSeen, view: NodeReport) -> dict[str, Any]:
     }
 
 
-def _notes(group: GroupSeen, view: NodeReport, told: RegisteredReplica | None) -> list[str]:
+def _notes(group: GroupPicture, view: NodeReport, told: RegisteredReplica | None) -> list[str]:
     """Notes on what else is special about a replica, in words."""
     state = view.replica
     found = []
@@ -260,7 +260,7 @@ def _notes(group: GroupSeen, view: NodeReport, told: RegisteredReplica | None) -
             "the controllers are away" if state.controller == "away" else "",
             f"hands over to replica {state.hands_over_to}" if state.hands_over_to else "",
         ]
-    explained = group.closer.explained
+    explained = group.details.explained
     replicas = () if explained is None else explained.replicas
     why_not = next((item.not_electable for item in replicas if item.address == view.address), None)
     return [note for note in found if note] + (
@@ -269,7 +269,7 @@ def _notes(group: GroupSeen, view: NodeReport, told: RegisteredReplica | None) -
 
 
 # --- one group --------------------------------------------------------------------------------------------------------
-def group_document(seen: Seen, name: str) -> dict[str, Any]:
+def group_document(seen: ClusterPicture, name: str) -> dict[str, Any]:
     """The document of one group, with its logs drawn, elections, waits, promise and events. `error` for an unknown
     one."""
     group = seen.groups.get(name)
@@ -277,7 +277,7 @@ def group_document(seen: Seen, name: str) -> dict[str, Any]:
         known = ", ".join(sorted(seen.groups)[:20]) or "none"
         words = f"no name server route and no controller knows a group {short(name, 100)!r}; known: {known}"
         return {"version": VERSION, "error": words}
-    row, explained = _group(group) | {"kind": _kind(group)}, group.closer.explained
+    row, explained = _group(group) | {"kind": _kind(group)}, group.details.explained
     logs = [log for address in _in_order(group) if (log := _log(group, group.brokers[address])) is not None]
     return {
         "version": VERSION,
@@ -287,7 +287,7 @@ def group_document(seen: Seen, name: str) -> dict[str, Any]:
         "answer": visible(explained.answer) or None if explained is not None else None,
         "elections": [_election(item) for item in reversed(explained.elections)] if explained is not None else [],
         "logs": draw(logs),
-        "silent": [view.address for view in group.look.brokers if view.error],
+        "silent": [view.address for view in group.report.brokers if view.error],
         "waits": _waits(group),
         "promise": _promise(group),
         "events": _events(group),
@@ -300,11 +300,11 @@ def _about(snapshot: ClusterSnapshot, name: str) -> ClusterSnapshot:
     )
 
 
-def _waits(group: GroupSeen) -> list[str]:
+def _waits(group: GroupPicture) -> list[str]:
     if group.master is None:
         return []
     try:
-        return [visible(words) for words in view_of(group.look)["sentences"]]
+        return [visible(words) for words in view_of(group.report)["sentences"]]
     except ODD:
         return []
 
@@ -319,9 +319,9 @@ def _election(item: ExplainedElection) -> dict[str, Any]:
     }
 
 
-def _log(group: GroupSeen, view: NodeReport) -> Log | None:
+def _log(group: GroupPicture, view: NodeReport) -> ForkedLog | None:
     """None for a replica that tells no history."""
-    state, java = view.replica, group.closer.epochs.get(view.address)
+    state, java = view.replica, group.details.epochs.get(view.address)
     try:
         if state is not None:
             entries = [(epoch, start) for epoch, start in state.epochs]
@@ -334,14 +334,14 @@ def _log(group: GroupSeen, view: NodeReport) -> Log | None:
         history = EpochHistory(EpochEntry(Epoch(epoch), PhyOffset(start)) for epoch, start in entries)
     except ODD:
         return None
-    cuts = cuts_of(group.closer.events.get(view.address, ()))
+    cuts = cuts_of(group.details.events.get(view.address, ()))
     broker_id = view.routed_id if state is None else state.broker_id
     name = node_label(view.node_name, broker_id) if broker_id is not None else view.address
-    return Log(name, history, low, end, view.leads_group, cuts)
+    return ForkedLog(name, history, low, end, view.leads_group, cuts)
 
 
-def _promise(group: GroupSeen) -> dict[str, Any] | None:
-    speaker = group.master or next((view for view in group.look.answering if view.keys), None)
+def _promise(group: GroupPicture) -> dict[str, Any] | None:
+    speaker = group.master or next((view for view in group.report.answering if view.keys), None)
     if speaker is None or not speaker.keys:
         return None
     try:
@@ -356,11 +356,11 @@ def _promise(group: GroupSeen) -> dict[str, Any] | None:
     }
 
 
-def _events(group: GroupSeen) -> list[dict[str, Any]]:
+def _events(group: GroupPicture) -> list[dict[str, Any]]:
     """The newest first, with the address of the replica that tells."""
     found = [
         {"atMs": event["at_ms"], "address": address, "event": event["event"], "words": _fields(event)}
-        for address, events in sorted(group.closer.events.items())
+        for address, events in sorted(group.details.events.items())
         for event in events
         if isinstance(event, dict) and event.get("event") in TOLD_EVENTS and isinstance(event.get("at_ms"), int)
     ]

@@ -21,7 +21,7 @@ from rmqha.model.identity import node_label
 from rmqha.ops.asking import ask
 from rmqha.ops.replica_rows import rows
 from rmqha.ops.snapshot import ClusterSnapshot, NodeReport
-from rmqha.ops.survey import BootstrapAddresses, Extent, Survey
+from rmqha.ops.survey import BootstrapAddresses, Survey, SurveyScope
 from rmqha.port import Clock, Tracer
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
@@ -74,9 +74,9 @@ class Recorder:
             started = trio.current_time()
             count = 0
             try:
-                count = await self.look()
+                count = await self.record_round()
                 if place % LAG_EVERY == 0 and self._clock.now_ms() < self._lag_wanted_until_ms:
-                    await self.look_at_lags()
+                    await self.record_lags()
             except Exception as error:  # noqa: BLE001
                 # told, not swallowed: what a foreign node answers must not end the name server behind its page
                 self._tracer.event("page_record_failed", error=repr(error))
@@ -84,7 +84,7 @@ class Recorder:
             pause_s = max(PERIOD_S, count / NODES_PER_SECOND)
             await trio.sleep(max(1.0, started + pause_s - trio.current_time()))
 
-    async def look(self) -> int:
+    async def record_round(self) -> int:
         """One look at all replicas; the number of them."""
         seeds = BootstrapAddresses(
             brokers=tuple(
@@ -93,7 +93,7 @@ class Recorder:
         )
         # a name stands in the keys, which are long and seldom change
         has_new = any(address not in self._labels for address, _ in seeds.brokers)
-        extent = Extent.KEYS if has_new else Extent.STATES
+        extent = SurveyScope.KEYS if has_new else SurveyScope.STATES
         async with RemotingClient(max_frame_bytes=MAX_ANSWER_BYTES) as client:
             now_ms = self._clock.now_ms()
             snapshot = await Survey(client, seeds, ROUND_S, extent=extent).run()
@@ -105,7 +105,7 @@ class Recorder:
         self._before = (snapshot, now_ms)
         return len(seeds.brokers)
 
-    async def look_at_lags(self) -> None:
+    async def record_lags(self) -> None:
         """One look at the consumer groups."""
         found = await self._lags()
         self.consumers.put(self._clock.wall_ms(), {name: [float(lag)] for name, lag in found.items()})
@@ -121,7 +121,7 @@ class Recorder:
         """JSON-ready: messages that wait for each consumer group. From now on they are looked at."""
         self.want_lags()
         if not self.consumers.times():
-            await self.look_at_lags()
+            await self.record_lags()
         return {
             "times": self.consumers.times(),
             "groups": {name: self.consumers.series(name, "lag") for name in self.consumers.names},

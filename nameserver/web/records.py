@@ -32,7 +32,7 @@ _UINT16 = struct.Struct(">H")
 
 
 @dataclass(frozen=True, slots=True)
-class Peek:
+class MessagePreview:
     """A message with the beginning of its body. `packed_bytes` and `problem` as `body_view` takes them."""
 
     message: Message
@@ -40,9 +40,9 @@ class Peek:
     problem: str = ""
 
 
-def peeks(broker_name: str, answer: bytes | memoryview, limit_count: int) -> list[Peek]:
+def peeks(broker_name: str, answer: bytes | memoryview, limit_count: int) -> list[MessagePreview]:
     """Peeks at the first `limit_count` messages. Raises RemoteProtocolError if the bytes are no records."""
-    found: list[Peek] = []
+    found: list[MessagePreview] = []
     try:
         for record in _records(memoryview(answer)):
             for peek in _of_record(broker_name, record):
@@ -64,7 +64,7 @@ def _records(buffer: memoryview) -> Iterator[bytes]:
         at += size
 
 
-def _of_record(broker_name: str, record: bytes) -> Iterator[Peek]:
+def _of_record(broker_name: str, record: bytes) -> Iterator[MessagePreview]:
     (sys_flag,) = _INT32.unpack_from(record, _SYS_FLAG_AT)
     # read as one message with a plain body, whatever that body is
     flags = _INT32.pack(sys_flag & ~(SYS_FLAG_COMPRESSED | SYS_FLAG_INNER_BATCH))
@@ -76,17 +76,17 @@ def _of_record(broker_name: str, record: bytes) -> Iterator[Peek]:
         try:
             body, is_whole = decompress_start(stored, sys_flag, limit_bytes)
         except (RemoteProtocolError, UsageError) as error:
-            yield Peek(replace(message, body=stored[:BODY_START_BYTES]), len(stored), str(error))
+            yield MessagePreview(replace(message, body=stored[:BODY_START_BYTES]), len(stored), str(error))
             return
     else:
         body = stored
     if sys_flag & SYS_FLAG_INNER_BATCH:
         yield from _members(message, body, is_whole)
     else:
-        yield Peek(replace(message, body=body), 0 if is_whole else len(stored))
+        yield MessagePreview(replace(message, body=body), 0 if is_whole else len(stored))
 
 
-def _members(record: Message, data: bytes, is_whole: bool) -> Iterator[Peek]:
+def _members(record: Message, data: bytes, is_whole: bool) -> Iterator[MessagePreview]:
     """Messages of one record that holds a batch, as in request 320, as far as its beginning has them whole."""
     base = record.properties.get(PROPERTY_INNER_BASE, "")
     first = int(base) if base.isascii() and base.isdigit() and len(base) < 19 else record.queue_offset
@@ -108,5 +108,7 @@ def _members(record: Message, data: bytes, is_whole: bool) -> Iterator[Peek]:
             return
         body = data[body_at : body_at + body_bytes]
         properties = decode_properties(data[properties_at:end])
-        yield Peek(replace(record, body=body, properties=properties, queue_offset=QueueOffset(first + number)))
+        yield MessagePreview(
+            replace(record, body=body, properties=properties, queue_offset=QueueOffset(first + number))
+        )
         at, number = end, number + 1

@@ -94,7 +94,7 @@ class Site:
             "/lookup": self._look_up,
             "/hour": self._hour,
             "/ask": self._ask,
-            "/standing": self._standing,
+            "/standing": self._rights,
             "/act": Post(self._act),
         }
 
@@ -170,10 +170,10 @@ class Site:
         except RmqhaError as error:
             return _failed(error)
 
-    async def _standing(self, request: Request) -> Response:
+    async def _rights(self, request: Request) -> Response:
         if not _is_own(request):
             return Response.text("this is for this page only\n", 403)
-        return _with_headers(Response.json((await self._loaded_desk()).standing))
+        return _with_headers(Response.json((await self._loaded_desk()).rights))
 
     async def _act(self, request: Request) -> Response:
         desk = await self._loaded_desk()

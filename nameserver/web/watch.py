@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from nameserver.web.picture import Closer, cluster_document, group_document, seen_of
+from nameserver.web.picture import GroupDetails, cluster_document, group_document, seen_of
 from rmqha.host.http.server import Send, event
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
@@ -75,10 +75,10 @@ class ClusterWatch:
         self._answered: dict[tuple[ServerKind, str], tuple[str, int]] = {}
         """Group and time of the last answer."""
         self._states: dict[str, ReplicaState] = {}
-        self._closer: dict[str, Closer] = {}
+        self._closer: dict[str, GroupDetails] = {}
         self._events_at_ms: dict[str, int] = {}
         self.round_count = 0
-        self._looked_at = b""
+        self._time_event = b""
         """Event that tells when the last round began, and when the next one is due to end."""
 
     @property
@@ -96,13 +96,13 @@ class ClusterWatch:
         with self._viewer(name):
             last, told = b"", b""
             while True:
-                document, looked_at = self._documents.get(name), self._looked_at
+                document, time_event = self._documents.get(name), self._time_event
                 if document is not None and document != last:
                     await send(document)
                     last = document
-                if document is not None and looked_at != told:
-                    await send(looked_at)
-                    told = looked_at
+                if document is not None and time_event != told:
+                    await send(time_event)
+                    told = time_event
                 else:
                     await send(_BEAT)
                 with trio.move_on_after(BEAT_S):
@@ -133,7 +133,7 @@ class ClusterWatch:
                     node_count = await self._guarded_round(client)
                     self.round_count += 1
                     period_s = max(PERIOD_S, node_count / NODES_PER_SECOND)
-                    self._looked_at = event({"at": at_ms, "nextMs": round((period_s + ROUND_S) * 1000)}, "at")
+                    self._time_event = event({"at": at_ms, "nextMs": round((period_s + ROUND_S) * 1000)}, "at")
                     self._changed.set()
                     self._changed = trio.Event()
                     await self._pause(max(0.1, started + period_s - trio.current_time()))
@@ -167,11 +167,11 @@ class ClusterWatch:
         groups = [name for name in self._viewers if name != CLUSTER]
         async with trio.open_nursery() as nursery:
             for name in groups:
-                nursery.start_soon(self._look_closer, client, snapshot, name, now_ms)
-        facts, closer, names = self._name_server(), dict(self._closer), list(self._viewers)
+                nursery.start_soon(self._ask_details, client, snapshot, name, now_ms)
+        facts, details, names = self._name_server(), dict(self._closer), list(self._viewers)
 
         def documents() -> dict[str, bytes]:
-            seen = seen_of(snapshot, facts, self._own_address, closer)
+            seen = seen_of(snapshot, facts, self._own_address, details)
             return {
                 name: event(cluster_document(seen) if name == CLUSTER else group_document(seen, name)) for name in names
             }
@@ -204,12 +204,12 @@ class ClusterWatch:
         return beside
 
     # --- one group --------------------------------------------------------------------------------------------------
-    async def _look_closer(self, client: RemotingClient, snapshot: ClusterSnapshot, name: str, now_ms: int) -> None:
+    async def _ask_details(self, client: RemotingClient, snapshot: ClusterSnapshot, name: str, now_ms: int) -> None:
         """Ask for what only the group's own page shows. Who does not answer has said so in the survey already."""
         brokers = [word for word in snapshot.of_kind(ServerKind.BROKER) if word.group == name and word.answers]
         leader = next((word for word in snapshot.nodes if word.controller is not None and word.leads), None)
-        known = self._closer.get(name, Closer())
-        fresh = Closer(events=known.events)
+        known = self._closer.get(name, GroupDetails())
+        fresh = GroupDetails(events=known.events)
         with_events = now_ms - self._events_at_ms.get(name, -EVENTS_PERIOD_MS) >= EVENTS_PERIOD_MS
 
         async def explained(address: str) -> None:

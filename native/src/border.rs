@@ -18,10 +18,11 @@ use crate::properties::Values;
 use crate::rules::Rules;
 use crate::scan::{scan, Found};
 use crate::sends::{build, parse, Ground, Made, MadeSends, Part, Queue, Row, UNIT_BYTES};
+use crate::signed::{signed, Signed};
 use crate::sound::{collect, skip, Pull};
 
 /// Raised with each change of what stands in this file.
-pub const ABI_VERSION: i64 = 8;
+pub const ABI_VERSION: i64 = 12;
 const LISTS: usize = 9;
 /// Nothing was done: the memory for records, answers or entries of the index is too small.
 pub const FULL: i64 = -1;
@@ -161,6 +162,34 @@ pub unsafe extern "C" fn rmqha_sends_build(
     })
 }
 
+/// Finds the signed sends at the front of `data`, at most `count`, and writes what each signature is of; returns their
+/// number, or FULL. `front`: what a message of our own form begins with on this connection; none: no such one is wanted.
+/// `is_proven`: not 0 if sends without a signature are wanted too.
+///
+/// # Safety
+/// `data`, `front` and `messages` have so many bytes, `rows` memory for `count` rows.
+#[no_mangle]
+pub unsafe extern "C" fn rmqha_signed(
+    data: *const u8,
+    size: usize,
+    front: *const u8,
+    front_bytes: usize,
+    is_proven: i64,
+    rows: *mut Signed,
+    count: usize,
+    messages: *mut u8,
+    messages_bytes: usize,
+) -> i64 {
+    guarded(|| {
+        let data = unsafe { from_raw_parts(data, size) };
+        let front = unsafe { from_raw_parts(front, front_bytes) };
+        let rows = unsafe { from_raw_parts_mut(rows, count) };
+        let mut messages = Writer::new(unsafe { from_raw_parts_mut(messages, messages_bytes) });
+        let Ok(found) = signed(data, front, is_proven != 0, rows, &mut messages) else { return FULL };
+        i64::try_from(found).unwrap_or(REFUSED)
+    })
+}
+
 /// Finds the plain records at the front of `data`, which begins at `phy_offset` of the log; at most `max_count`, of at
 /// most `max_queues` queues, with entries of the index if `is_keyed` is not 0. Returns the number of records; of the queues
 /// and of bytes of entries `call` has it.
@@ -234,10 +263,11 @@ pub struct Collect {
     pub unit_count: usize,
     pub bytes: i64,
     pub is_full: i64,
+    pub record_count: usize,
 }
 
-/// Finds the sound records that entries of a queue lead to, in a file of the log; writes where each begins in it, then,
-/// `max_count` numbers behind, its size. Returns their number.
+/// Finds the sound records that entries of a queue lead to, in a file of the log; writes where each run of records that
+/// follow each other begins in it, then, `max_count` numbers behind, its size. Returns the number of runs.
 ///
 /// # Safety
 /// `file`, `units`, `topic` and `codes` have so many bytes or numbers, `records` has `2 * max_count` numbers.
@@ -278,7 +308,8 @@ pub unsafe extern "C" fn rmqha_collect(
         call.unit_count = found.unit_count;
         call.bytes = found.bytes;
         call.is_full = i64::from(found.is_full);
-        i64::try_from(found.record_count).unwrap_or(REFUSED)
+        call.record_count = found.record_count;
+        i64::try_from(found.run_count).unwrap_or(REFUSED)
     })
 }
 
@@ -345,10 +376,10 @@ pub struct Place {
 }
 
 /// Places `count` entries in an index file of which `file` is the front, its slots too. Writes them as the file holds them,
-/// and in `slots` where slots are to be written, then, `count` numbers behind, with what. Returns the number of slots.
+/// and in `slots` where slots are to be written, in `words` with what. Returns the number of slots.
 ///
 /// # Safety
-/// `entries` and `into` have `count` entries, `slots` `2 * count` numbers, `table` `table_count`.
+/// `entries` and `into` have `count` entries, `slots` `2 * count` numbers, `words` `count` words, `table` `table_count`.
 #[no_mangle]
 pub unsafe extern "C" fn rmqha_index_place(
     file: *const u8,
@@ -357,6 +388,7 @@ pub unsafe extern "C" fn rmqha_index_place(
     count: usize,
     into: *mut u8,
     slots: *mut i64,
+    words: *mut [u8; 4],
     table: *mut u32,
     call: *mut Place,
 ) -> i64 {
@@ -378,7 +410,38 @@ pub unsafe extern "C" fn rmqha_index_place(
         };
         let Some((head_count, new_slots)) = place(&index, entries, &mut placed) else { return REFUSED };
         call.new_slots = new_slots;
+        let words = unsafe { from_raw_parts_mut(words, count) };
+        for (word, &head) in words.iter_mut().zip(placed.heads.iter()).take(head_count) {
+            *word = (head as i32).to_be_bytes();
+        }
         i64::try_from(head_count).unwrap_or(REFUSED)
+    })
+}
+
+/// Copies four bytes to each of `positions`, which are all multiples of four.
+///
+/// # Safety
+/// `memory` has `size` bytes and nobody else writes them, `positions` and `words` have `count` places.
+#[no_mangle]
+pub unsafe extern "C" fn rmqha_put_words(
+    memory: *mut u8,
+    size: usize,
+    positions: *const i64,
+    words: *const [u8; 4],
+    count: usize,
+) -> i64 {
+    guarded(|| {
+        let (positions, words) = unsafe { (from_raw_parts(positions, count), from_raw_parts(words, count)) };
+        for (&position, &word) in positions.iter().zip(words) {
+            // the memory is a mapped file that others may look at: no slice of it, one store each
+            match usize::try_from(position) {
+                Ok(at) if at % 4 == 0 && at.checked_add(4).map_or(false, |end| end <= size) => unsafe {
+                    memory.add(at).cast::<[u8; 4]>().write(word);
+                },
+                _ => return REFUSED,
+            }
+        }
+        0
     })
 }
 

@@ -5,6 +5,7 @@ const TOPIC: u8 = 2;
 const DIGIT: u8 = 4;
 const JSON_PROPERTIES: u8 = 8;
 const PROPERTIES: u8 = 16;
+const LETTER: u8 = 32;
 
 /// A set of bytes.
 #[derive(Clone, Copy)]
@@ -15,6 +16,7 @@ impl Class {
     pub const TEXT: Class = Class(TEXT);
     pub const TOPIC: Class = Class(TOPIC);
     pub const DIGIT: Class = Class(DIGIT);
+    pub const LETTER: Class = Class(LETTER);
     /// Printable ASCII without quotation mark.
     pub const JSON_PROPERTIES: Class = Class(JSON_PROPERTIES);
     /// Printable ASCII and the separators of properties.
@@ -49,6 +51,9 @@ const fn classes() -> [u8; 256] {
         }
         if is_digit {
             classes |= DIGIT;
+        }
+        if is_letter {
+            classes |= LETTER;
         }
         if is_printable && value != b'"' {
             classes |= JSON_PROPERTIES;

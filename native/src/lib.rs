@@ -18,6 +18,7 @@ mod properties;
 mod rules;
 mod scan;
 mod sends;
+mod signed;
 mod sound;
 
 #[cfg(test)]

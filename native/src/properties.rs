@@ -57,13 +57,23 @@ pub fn unescape(text: &[u8], into: &mut Writer) -> Result<bool, Full> {
     let mut parts = text.split(|&byte| byte == b'\\');
     into.put(parts.next().unwrap_or_default())?;
     for part in parts {
-        let (separator, rest) = match (part.strip_prefix(b"u0001"), part.strip_prefix(b"u0002")) {
-            (Some(rest), _) => (1, rest),
-            (_, Some(rest)) => (SEPARATOR, rest),
-            _ => return Ok(false),
-        };
+        let Some((separator, rest)) = escaped(part) else { return Ok(false) };
         into.put(&[separator])?;
         into.put(rest)?;
     }
     Ok(true)
+}
+
+/// True if `unescape` says so.
+pub fn has_no_other_escape(text: &[u8]) -> bool {
+    text.split(|&byte| byte == b'\\').skip(1).all(|part| escaped(part).is_some())
+}
+
+/// The separator that stands behind a backslash, and what follows it.
+fn escaped(part: &[u8]) -> Option<(u8, &[u8])> {
+    match (part.strip_prefix(b"u0001"), part.strip_prefix(b"u0002")) {
+        (Some(rest), _) => Some((1, rest)),
+        (_, Some(rest)) => Some((SEPARATOR, rest)),
+        _ => None,
+    }
 }

@@ -11,7 +11,7 @@ use crate::output::{Decimal, Full, Writer};
 use crate::properties::{tags_code, text, unescape, Values, SEPARATOR};
 use crate::rules::Rules;
 
-const MAX_HEADER_BYTES: u32 = 256 * 1024;
+pub const MAX_HEADER_BYTES: u32 = 256 * 1024;
 /// Compressed, multi-tags, kind of compression.
 const PLAIN_FLAGS: i64 = 0x703;
 const BORN_V6: i64 = 0x10;

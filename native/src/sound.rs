@@ -106,6 +106,7 @@ pub struct Pull<'a> {
 }
 
 pub struct Pulled {
+    pub run_count: usize,
     pub record_count: usize,
     /// Entries that were looked at.
     pub unit_count: usize,
@@ -114,10 +115,11 @@ pub struct Pulled {
     pub is_full: bool,
 }
 
-/// Finds the sound records that the entries lead to, writes where each begins in the file and its size; stops at the first
-/// one that is not in the file or not sound.
+/// Finds the sound records that the entries lead to, writes where each run of records that follow each other begins in
+/// the file and its size; stops at the first one that is not in the file or not sound.
 pub fn collect(pull: &Pull, starts: &mut [i64], sizes: &mut [i64]) -> Pulled {
-    let mut found = Pulled { record_count: 0, unit_count: 0, bytes: 0, is_full: false };
+    let mut found = Pulled { run_count: 0, record_count: 0, unit_count: 0, bytes: 0, is_full: false };
+    let mut end = -1;
     for unit in pull.units.chunks_exact(UNIT_BYTES) {
         if found.record_count >= pull.max_count {
             found.is_full = true;
@@ -136,12 +138,17 @@ pub fn collect(pull: &Pull, starts: &mut [i64], sizes: &mut [i64]) -> Pulled {
                 break;
             }
             let Some(start) = sound_at(pull, position, size, found.unit_count) else { break };
-            let (Some(into_start), Some(into_size)) =
-                (starts.get_mut(found.record_count), sizes.get_mut(found.record_count))
-            else {
+            let place = if start == end { found.run_count - 1 } else { found.run_count };
+            let (Some(into_start), Some(into_size)) = (starts.get_mut(place), sizes.get_mut(place)) else {
                 break;
             };
-            (*into_start, *into_size) = (start, i64::from(size));
+            if start == end {
+                *into_size += i64::from(size);
+            } else {
+                (*into_start, *into_size) = (start, i64::from(size));
+                found.run_count += 1;
+            }
+            end = start + i64::from(size);
             found.record_count += 1;
             found.bytes = bytes;
         }

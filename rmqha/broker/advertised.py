@@ -13,7 +13,7 @@ from ipaddress import ip_address
 
 import trio
 
-from rmqha.host.net.network import FarPeer
+from rmqha.host.net.network import RemotePeer
 from rmqha.host.tracer import HostTracer
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import ConfigError
@@ -87,13 +87,13 @@ def _is_elsewhere(host: str, places: Places) -> bool:
         return any(not is_loopback(place) for place in places.get(host, ()))
 
 
-class Advertised:
+class AdvertisedAddressCheck:
     """A check of those who connect against the address that they are told. `problem` is "" or a sentence."""
 
     def __init__(self, config: BrokerConfig, places: Places, tracer: HostTracer) -> None:
         self._tracer = tracer
         self._local = {key: host for key, host in told_hosts(config).items() if _leads_here_only(host, places)}
-        self._far = {key: FarPeer() for key in self._local}
+        self._far = {key: RemotePeer() for key in self._local}
         self.problem = ""
 
     def came(self, key: str, peer: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from zlib import crc32
@@ -61,11 +61,12 @@ from rmqha.model.config.delay_level import parse_delay_levels
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import Role
 from rmqha.model.message import TIMER_TOPIC, UniqueKeys
-from rmqha.model.offset import BrokerId, Epoch, QueueOffset
+from rmqha.model.offset import BrokerId, Epoch, PhyOffset, QueueOffset
 from rmqha.model.quota import QuotaLimits, Quotas
 from rmqha.port import Clock, Disk, IdentityStore, Tracer
+from rmqha.store.appender import AppendedBatch
 from rmqha.store.integrity.scrubber import Scrubber
-from rmqha.store.log.record import decode
+from rmqha.store.log.record import NewMessage, decode
 from rmqha.store.meta.boot_file import LastStop
 from rmqha.store.store import Store
 from rmqha.store.timer.timer_width import slot_width_ms
@@ -91,6 +92,12 @@ class _GroupView:
     @property
     def epoch(self) -> Epoch:
         return self._replica.epoch
+
+    @property
+    def log_end(self) -> PhyOffset:
+        """The end of all that it held when it was elected, and has committed since."""
+        last = self._store.epochs.last
+        return max(self._store.dispatched_offset, last.start_offset if last is not None else PhyOffset(0))
 
     def end_of(self, topic: str, queue_id: int, epoch: int) -> int:
         """End of the queue as it counts for what a consumer has told a master of `epoch`: if that was another master,
@@ -129,7 +136,7 @@ class BrokerCore:
     ) -> None:
         self.live = LiveConfig(disk, config, tracer)
         config = self.live.current
-        self.quotas = quotas or Quotas(QuotaLimits())
+        self.kernel, self.quotas = kernel, quotas or Quotas(QuotaLimits())
         self.quotas.configure(config.quotas)
         self.store = store
         self._tracer, self._clock, self._shell, self._disk = tracer, clock, shell, disk
@@ -208,6 +215,7 @@ class BrokerCore:
         pops = PopServices(self.config, self._disk, self.store, self.driver, tables, self.timers, *places)
         for line in pops.findings:
             self._tracer.event("recovery", finding=line)
+        self.store.before_cut(self._pops_cut)
         return pops
 
     def tell(self, state: ReplicaState) -> None:
@@ -280,7 +288,7 @@ class BrokerCore:
     def _repair_settled(self) -> None:
         """A damaged record is whole again, or nobody has it: whatever waits for one looks again."""
         self.pull.repaired()
-        self.pops.pop.polls.wake_all()
+        self.pops.polls.wake_all()
         self._shell.wake_schedule()
         self._shell.wake_transactions()
 
@@ -296,6 +304,10 @@ class BrokerCore:
         if replica.role is not Role.SLAVE or not replica.master_address or replica.broker_id is None:
             return None
         return FollowedMaster(replica.master_address, replica.epoch, replica.broker_id)
+
+    def holds_log(self, end_offset: int) -> bool:
+        """True if this replica's log is a part of its master's, and reaches that far."""
+        return self.replica.is_following and self.store.max_phy_offset >= end_offset
 
     def _asked_master(self) -> FollowedMaster | None:
         """The master whose ends of queues this replica may take now."""
@@ -341,6 +353,12 @@ class BrokerCore:
             self._tracer.event("topics_restored", topics=restored)
         self._shell.wake_schedule()
 
+    def appended(self, topics: Collection[str], start_offset: PhyOffset) -> None:
+        self.pops.appended(topics, start_offset)
+
+    def appended_waiting(self, messages: Sequence[NewMessage], batch: AppendedBatch) -> None:
+        self.timers.appended(messages, batch)
+
     def dispatched(self, grown: Collection[tuple[str, int]]) -> None:
         if TIMER_ENTRIES in grown:
             self._shell.wake_schedule_soon()
@@ -378,6 +396,11 @@ class BrokerCore:
         if not self.driver.is_log_free or self.schedule.is_waiting or self.pops.is_stepping:
             return TICK_MS
         return self.timers.pause_ms()
+
+    def _pops_cut(self, end_offset: int) -> None:
+        """The log is about to be cut: offsets that count on what goes are set back, on the disk too. Raises OSError."""
+        if self.pops.cut.cut(end_offset) and (unsaved := self.offsets.unsaved()) is not None:
+            self.offsets.write(unsaved)
 
     def _deliveries_cut(self, end_offset: int) -> None:
         self.delay_offsets.log_cut(end_offset, self.schedule.end_of, self.timers.end_offset)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import trio
 
-from rmqha.broker.advertised import Advertised
+from rmqha.broker.advertised import AdvertisedAddressCheck
 from rmqha.broker.loops import BrokerLoops
 from rmqha.broker.replication.forward import SendForwarder
 from rmqha.broker.replication.log_thread import LogThread
@@ -34,7 +34,7 @@ class HostShell:
     _log: LogThread
     _nursery: trio.Nursery
 
-    def __init__(self, advertised: Advertised, poller: Poller) -> None:
+    def __init__(self, advertised: AdvertisedAddressCheck, poller: Poller) -> None:
         """`poller` serves those who send."""
         self._advertised = advertised
         self.at_turn_end = poller.at_end

@@ -19,8 +19,11 @@ TRANSACTION_TICKS = 2
 move. A sleep of its own would cost a broker that rests more than the look."""
 DISPATCH_DELAY_MS = 2
 """Longest time (ms) for which a record stays out of its queue while nobody waits for it: a lone sender's next send is
-here sooner than a dispatch is done, and would wait for it each time. So would a slave's next piece of the log, and with
-that its acknowledgement."""
+here sooner than a dispatch is done, and would wait for it each time."""
+ITSELF_DISPATCH_DELAY_MS = 20
+"""Longest such time of what comes by itself when its time has come, and is looked for in no queue before."""
+SLAVE_DISPATCH_DELAY_MS = 10
+"""Longest such time of a slave, for whose acknowledgements all senders wait."""
 SCHEDULE_DELAY_MS = 5
 """Longest time (ms) until an entry of the timer topic that follows others is looked at: each pop stores one."""
 INDEX_DELAY_MS = 20
@@ -76,15 +79,19 @@ class BrokerLoops:
 
     # --- what a shell is told -----------------------------------------------------------------------------------------
     def wake_dispatch(self) -> None:
-        """At once for held pulls, for a new master that does not serve yet, and for what comes by itself; requests that
-        look catch up without this."""
+        """At once for held pulls, for a new master that does not serve yet, and for what comes after a pause; requests
+        that look catch up without this."""
         now_s, before_s = trio.current_time(), self._dispatch_woken_at_s
         self._dispatch_woken_at_s = now_s
-        is_waited_for = self._is_waited_for and self._driver.is_looked_for
-        if now_s - before_s > DISPATCH_DELAY_MS / 1000 or is_waited_for or self._driver.is_opening:
+        has_readers = self._driver.has_readers
+        if not self._driver.is_serving:
+            delay_s = SLAVE_DISPATCH_DELAY_MS / 1000
+        else:
+            delay_s = (DISPATCH_DELAY_MS if has_readers else ITSELF_DISPATCH_DELAY_MS) / 1000
+        if now_s - before_s > delay_s or (has_readers and self._is_waited_for) or self._driver.is_opening:
             self._dispatch.set()
-        elif self._dispatch_wait.deadline == math.inf:
-            self._dispatch_wait.deadline = now_s + DISPATCH_DELAY_MS / 1000
+        elif now_s + delay_s < self._dispatch_wait.deadline:
+            self._dispatch_wait.deadline = now_s + delay_s
 
     @property
     def _is_waited_for(self) -> bool:

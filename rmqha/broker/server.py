@@ -16,7 +16,7 @@ from typing import NamedTuple
 import trio
 
 from rmqha import __version__
-from rmqha.broker.advertised import HA, LISTEN, Advertised, Places, check_advertised, resolved, told_hosts
+from rmqha.broker.advertised import HA, LISTEN, AdvertisedAddressCheck, Places, check_advertised, resolved, told_hosts
 from rmqha.broker.core import BrokerCore
 from rmqha.broker.host_shell import HostShell
 from rmqha.broker.identity import BrokerIdentity
@@ -50,6 +50,7 @@ from rmqha.host.net.poller import Poller
 from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
 from rmqha.host.tracer import HostTracer
+from rmqha.kernel.batch_kernel import SignedSend
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.delay_level import parse_delay_levels
 from rmqha.model.config.servers import CLOSED, BrokerConfig
@@ -87,7 +88,7 @@ class _Gate:
     """The handler that the listeners call. Ports are bound before the store is opened, so that a port in use leaves no
     file behind; a peer that comes in between is turned away."""
 
-    def __init__(self, advertised: Advertised, quotas: Quotas, tracer: HostTracer) -> None:
+    def __init__(self, advertised: AdvertisedAddressCheck, quotas: Quotas, tracer: HostTracer) -> None:
         self.advertised = advertised
         self.quotas = quotas
         self.core: BrokerCore | None = None
@@ -104,8 +105,15 @@ class _Gate:
         if self.core is None:
             session.close()
 
+    @property
+    def takes_any(self) -> bool:
+        return self.core is not None and self.core.processor.takes_any
+
     def take(self, reads: Sequence[tuple[Session, bytes]], max_count: int) -> list[tuple[int, int]]:
         return [(0, 0)] * len(reads) if self.core is None else self.core.processor.take(reads, max_count)
+
+    def signed(self, data: bytes, max_count: int, nonce: str, proven: str = "") -> list[SignedSend]:
+        return [] if self.core is None else self.core.kernel.signed(data, max_count, nonce, proven)
 
     def received(self, session: Session, commands: list[Command]) -> None:
         if self.core is not None:
@@ -143,7 +151,7 @@ async def run_broker(
     in_order = True
     try:
         async with trio.open_nursery() as nursery:
-            gate = _Gate(Advertised(config, places, tracer), Quotas(config.quotas), tracer)
+            gate = _Gate(AdvertisedAddressCheck(config, places, tracer), Quotas(config.quotas), tracer)
             config, ports = await _listen(config, gate, nursery)
             shell = HostShell(gate.advertised, gate.poller)
             core = _open(config, tracer, await _store_host(config), gate.quotas, shell)
@@ -299,9 +307,11 @@ async def _serve(
     to_peers = remoting.RemotingClient(max_frame_bytes=max_frame_bytes, security=secured.signing_with_secret())
     async with client, to_peers, trio.open_nursery() as nursery:
         static = not core.config.enable_controller_mode
+        asked: Callable[[], list[str]] = list
         guard = HaGuard(core.config.ha_security, secured, partial(_claim, core))
         if not static:
             driver.controller = to_leader = ControllerLink(driver, to_peers, controllers, nursery, tracer)
+            asked = to_leader.addresses
             watch = _address_watch(core, "controllerAddr", partial(_controllers, core), to_leader.follow, tracer)
             nursery.start_soon(watch.run)
         driver.ha = gate.ha = HaService(driver, tracer, nursery, guard, gate.boundary, plain=static)
@@ -312,7 +322,7 @@ async def _serve(
         shell.begin(loops, link, sync, retention, forwarder, LogThread(nursery, driver.log_written), nursery)
         ends = QueueMaxOffsetsSync(core.queue_ends, core.store.queue_starts, client)
         repair = RepairLoop(core.read_repair, core.store.damage, client)
-        probe = _probe(core, to_peers, controllers)
+        probe = _probe(core, to_peers, asked)
         nursery.start_soon(_address_watch(core, "namesrvAddr", partial(_name_servers, core), link.follow, tracer).run)
         for task in (loops.run, partial(link.run, client), sync.run, ends.run, repair.run, probe.run):
             nursery.start_soon(task)
@@ -320,7 +330,7 @@ async def _serve(
         nursery.start_soon(ScrubLoop(core).run)
         if core.config.disk_probe_interval_millis:
             disk = HostDisk(core.config.store_path_root_dir)
-            disk_probe = DiskProbe(core.config, disk, clock, driver.disk_looked_at)
+            disk_probe = DiskProbe(core.config, disk, clock, driver.disk_probed)
             nursery.start_soon(disk_probe.run)
         gate.core = core
         driver.start()
@@ -339,7 +349,7 @@ def _address_watch(
     tracer: HostTracer,
 ) -> AddressWatch:
     watch = AddressWatch(key, given, follow, core.config.update_name_server_addr_period, tracer)
-    core.live.hear(lambda config: watch.look_again())
+    core.live.hear(lambda config: watch.resolve_again())
     return watch
 
 
@@ -374,7 +384,7 @@ def _claim(core: BrokerCore) -> HaClaim:
 def _metadata_sync(core: BrokerCore, client: remoting.RemotingClient, tracer: HostTracer) -> MetadataSync:
     tables = core.topics, core.groups, core.offsets, core.delay_offsets, core.users, core.modes, core.told_counts
     strict = core.config.offset_sync == "strict"
-    place = (lambda: core.followed_master, lambda: core.replica.is_following)
+    place = (lambda: core.followed_master, core.holds_log)
     made = MetadataSync(*tables, client, *place, tracer, saves_offsets=strict)
     core.store.on_truncate(lambda end_offset: made.follower.log_cut())
     return made
@@ -400,7 +410,7 @@ def _forwarder(
     )
 
 
-def _probe(core: BrokerCore, client: remoting.RemotingClient, controllers: list[str]) -> ForeignProbe:
+def _probe(core: BrokerCore, client: remoting.RemotingClient, controllers: Callable[[], list[str]]) -> ForeignProbe:
     replica = core.replica
 
     def slaves() -> list[BrokerId]:

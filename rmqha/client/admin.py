@@ -9,7 +9,7 @@ from typing import Any
 
 from rmqha.client.consumers.expression import parse_tags
 from rmqha.client.consumers.message import Message, MessageBatch, decode_messages
-from rmqha.client.producers.outgoing import check_topic
+from rmqha.client.names import check_topic
 from rmqha.client.route import NameServers, name_servers, parse_route
 from rmqha.host.access.process_security import Security
 from rmqha.host.asking.shell import Caller, open_client

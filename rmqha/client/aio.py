@@ -21,9 +21,9 @@ from rmqha.client.compression import MAX_BODY_BYTES
 from rmqha.client.consumers.consumer import Consumer as TrioConsumer
 from rmqha.client.consumers.consumer import Start
 from rmqha.client.consumers.message import Message, MessageBatch, MessageView
-from rmqha.client.consumers.part import Part
 from rmqha.client.consumers.pop_consumer import INVISIBLE_MS, POP_COUNT, PoppedMessage
 from rmqha.client.consumers.pop_consumer import PopConsumer as TrioPopConsumer
+from rmqha.client.consumers.read_range import ReadRange
 from rmqha.client.portal import ConsumerReading, MessageFeed, Portal
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import SEND_TIMEOUT_MS
@@ -107,15 +107,15 @@ def awaited(
     return call
 
 
-def looked_up(method: Callable[[ClientT], T]) -> Callable[[Awaited[ClientT]], Coroutine[Any, Any, T]]:
+def immediate(method: Callable[[ClientT], T]) -> Callable[[Awaited[ClientT]], Coroutine[Any, Any, T]]:
     """The method that waits for nothing, called where the client runs: its state does not change meanwhile."""
 
     @functools.wraps(method)
     async def call(self: Awaited[ClientT]) -> T:
-        async def look() -> T:
+        async def read() -> T:
             return method(self._client)
 
-        return await self._wait(self._portal.submit(look))
+        return await self._wait(self._portal.submit(read))
 
     return call
 
@@ -140,7 +140,7 @@ class AwaitedProducer(Awaited[TrioProducer]):
     send_batch = awaited(TrioProducer.send_batch)
     send_oneway = awaited(TrioProducer.send_oneway)
     recall = awaited(TrioProducer.recall)
-    statistics = looked_up(TrioProducer.statistics)
+    statistics = immediate(TrioProducer.statistics)
 
     async def send_many(
         self,
@@ -196,7 +196,7 @@ class AwaitedConsumer(Awaited[TrioConsumer]):
         selector: str = "",
         start: Start = "committed",
         standalone: bool = False,
-        part: Part | None = None,
+        read_range: ReadRange | None = None,
         offset_file: str | os.PathLike[str] | None = None,
         security: Security | None = None,
         max_body_bytes: int = MAX_BODY_BYTES,
@@ -211,7 +211,7 @@ class AwaitedConsumer(Awaited[TrioConsumer]):
                 selector=selector,
                 start=start,
                 standalone=standalone,
-                part=part,
+                read_range=read_range,
                 offset_file=offset_file,
                 security=security,
                 max_body_bytes=max_body_bytes,
@@ -222,8 +222,8 @@ class AwaitedConsumer(Awaited[TrioConsumer]):
     commit = awaited(TrioConsumer.commit)
     retry = awaited(TrioConsumer.retry)
     refused = awaited(TrioConsumer.refused)
-    assignment = looked_up(TrioConsumer.assignment)
-    statistics = looked_up(TrioConsumer.statistics)
+    assignment = immediate(TrioConsumer.assignment)
+    statistics = immediate(TrioConsumer.statistics)
 
     async def receive(self) -> Message:
         """The next message; bound it with `asyncio.wait_for`. Raises as `rmqha.client.Consumer.receive`."""
@@ -291,7 +291,7 @@ class AwaitedPopConsumer(Awaited[TrioPopConsumer]):
     nack = awaited(TrioPopConsumer.nack)
     dead_letter = awaited(TrioPopConsumer.dead_letter)
     extend = awaited(TrioPopConsumer.extend)
-    statistics = looked_up(TrioPopConsumer.statistics)
+    statistics = immediate(TrioPopConsumer.statistics)
 
     async def receive(self) -> PoppedMessage:
         """The next message; bound it with `asyncio.wait_for`. Raises as `rmqha.client.PopConsumer.receive`."""
@@ -331,7 +331,7 @@ class AwaitedAdmin(Awaited[TrioAdmin]):
     sync_state = awaited(TrioAdmin.sync_state)
     elect_master = awaited(TrioAdmin.elect_master)
     ask = awaited(TrioAdmin.ask)
-    statistics = looked_up(TrioAdmin.statistics)
+    statistics = immediate(TrioAdmin.statistics)
 
 
 Producer, Consumer, PopConsumer, Admin = AwaitedProducer, AwaitedConsumer, AwaitedPopConsumer, AwaitedAdmin

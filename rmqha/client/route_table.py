@@ -21,9 +21,9 @@ AUTO_CREATE_TOPIC = "TBW102"
 AUTO_CREATE_QUEUE_COUNT = 4
 FIRST_BACKOFF_MS = 20
 BACKOFF_MS = 50
-PATIENCE_MS = 5_000
-"""After this time without a usable master the table asks each PATIENT_BACKOFF_MS only."""
-PATIENT_BACKOFF_MS = 200
+SLOW_AFTER_MS = 5_000
+"""After this time without a usable master the table asks each SLOW_BACKOFF_MS only."""
+SLOW_BACKOFF_MS = 200
 REFRESH_MS = 30_000
 GROUP_MEMORY_MS = 600_000
 
@@ -50,8 +50,8 @@ class Backoff:
         if self.failures == 1:
             self.since = trio.current_time()
             return 0
-        if (trio.current_time() - self.since) * 1000 > PATIENCE_MS:
-            return PATIENT_BACKOFF_MS
+        if (trio.current_time() - self.since) * 1000 > SLOW_AFTER_MS:
+            return SLOW_BACKOFF_MS
         return FIRST_BACKOFF_MS if self.failures == 2 else BACKOFF_MS
 
     def reset(self) -> None:

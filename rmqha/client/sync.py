@@ -22,9 +22,9 @@ from rmqha.client.compression import MAX_BODY_BYTES
 from rmqha.client.consumers.consumer import Consumer as TrioConsumer
 from rmqha.client.consumers.consumer import Start
 from rmqha.client.consumers.message import Message, MessageBatch, MessageView
-from rmqha.client.consumers.part import Part
 from rmqha.client.consumers.pop_consumer import INVISIBLE_MS, POP_COUNT, PoppedMessage
 from rmqha.client.consumers.pop_consumer import PopConsumer as TrioPopConsumer
+from rmqha.client.consumers.read_range import ReadRange
 from rmqha.client.portal import ConsumerReading, MessageFeed, Portal
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import SEND_TIMEOUT_MS
@@ -111,15 +111,15 @@ def blocking(
     return call
 
 
-def looked_up(method: Callable[[ClientT], T]) -> Callable[[Blocking[ClientT]], T]:
+def immediate(method: Callable[[ClientT], T]) -> Callable[[Blocking[ClientT]], T]:
     """The method that waits for nothing, called where the client runs: its state does not change meanwhile."""
 
     @functools.wraps(method)
     def call(self: Blocking[ClientT]) -> T:
-        async def look() -> T:
+        async def read() -> T:
             return method(self._client)
 
-        return self._wait(self._portal.submit(look))
+        return self._wait(self._portal.submit(read))
 
     return call
 
@@ -144,7 +144,7 @@ class BlockingProducer(Blocking[TrioProducer]):
     send_batch = blocking(TrioProducer.send_batch)
     send_oneway = blocking(TrioProducer.send_oneway)
     recall = blocking(TrioProducer.recall)
-    statistics = looked_up(TrioProducer.statistics)
+    statistics = immediate(TrioProducer.statistics)
 
     def send_many(
         self,
@@ -219,7 +219,7 @@ class BlockingConsumer(Blocking[TrioConsumer]):
         selector: str = "",
         start: Start = "committed",
         standalone: bool = False,
-        part: Part | None = None,
+        read_range: ReadRange | None = None,
         offset_file: str | os.PathLike[str] | None = None,
         security: Security | None = None,
         max_body_bytes: int = MAX_BODY_BYTES,
@@ -234,7 +234,7 @@ class BlockingConsumer(Blocking[TrioConsumer]):
                 selector=selector,
                 start=start,
                 standalone=standalone,
-                part=part,
+                read_range=read_range,
                 offset_file=offset_file,
                 security=security,
                 max_body_bytes=max_body_bytes,
@@ -245,8 +245,8 @@ class BlockingConsumer(Blocking[TrioConsumer]):
     commit = blocking(TrioConsumer.commit)
     retry = blocking(TrioConsumer.retry)
     refused = blocking(TrioConsumer.refused)
-    assignment = looked_up(TrioConsumer.assignment)
-    statistics = looked_up(TrioConsumer.statistics)
+    assignment = immediate(TrioConsumer.assignment)
+    statistics = immediate(TrioConsumer.statistics)
 
     def receive(self, *, timeout_ms: int | None = None) -> Message | None:
         """The next message; None after `timeout_ms` without one. Raises as `rmqha.client.Consumer.receive`."""
@@ -316,7 +316,7 @@ class BlockingPopConsumer(Blocking[TrioPopConsumer]):
     nack = blocking(TrioPopConsumer.nack)
     dead_letter = blocking(TrioPopConsumer.dead_letter)
     extend = blocking(TrioPopConsumer.extend)
-    statistics = looked_up(TrioPopConsumer.statistics)
+    statistics = immediate(TrioPopConsumer.statistics)
 
     def receive(self, *, timeout_ms: int | None = None) -> PoppedMessage | None:
         """The next message; None after `timeout_ms` without one. Raises as `rmqha.client.PopConsumer.receive`."""
@@ -354,7 +354,7 @@ class BlockingAdmin(Blocking[TrioAdmin]):
     sync_state = blocking(TrioAdmin.sync_state)
     elect_master = blocking(TrioAdmin.elect_master)
     ask = blocking(TrioAdmin.ask)
-    statistics = looked_up(TrioAdmin.statistics)
+    statistics = immediate(TrioAdmin.statistics)
 
 
 Producer, Consumer, PopConsumer, Admin = BlockingProducer, BlockingConsumer, BlockingPopConsumer, BlockingAdmin

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rmqha.drill.error import DrillError
 from rmqha.drill.history import Attempt, AttemptOutcome, check
-from rmqha.drill.traffic import TOPIC, Acked, Failed
+from rmqha.drill.traffic import TOPIC, AckedMessage, FailedSend
 from rmqha.model.message import PROPERTY_UNIQUE_KEY, decode_properties
 from rmqha.store.log.record import BLANK, MAGIC_BLANK, Record, decode
 
@@ -77,7 +77,11 @@ def check_same_bytes(stores: Collection[Path], end: int) -> None:
 
 
 def audit(
-    store: Path, end: int, acked: Collection[Acked], direct: Collection[str] = (), failed: Collection[Failed] = ()
+    store: Path,
+    end: int,
+    acked: Collection[AckedMessage],
+    direct: Collection[str] = (),
+    failed: Collection[FailedSend] = (),
 ) -> AuditResult:
     """Hold one replica's log against the acknowledgements; `direct`: UNIQ_KEYs that must be there as well. Raises
     DrillError also for a history that cannot be (`rmqha.drill.history`), `failed` being the sends without a good
@@ -113,8 +117,8 @@ def audit(
 def _check_history(
     store: Path,
     queues: Mapping[str, Sequence[tuple[int, str]]],
-    acked: Collection[Acked],
-    failed: Collection[Failed],
+    acked: Collection[AckedMessage],
+    failed: Collection[FailedSend],
 ) -> None:
     """Check what holds in AP too: no order that real time forbids. The producer tries again by itself, so how many
     copies there may be is for its own count to say."""
@@ -136,8 +140,8 @@ def _check_history(
         raise DrillError(f"{store}: {[*verdict.unexplained, *verdict.disordered][0]}")
 
 
-def _swapped(acked: Collection[Acked]) -> int:
-    lanes: dict[int, list[Acked]] = defaultdict(list)
+def _swapped(acked: Collection[AckedMessage]) -> int:
+    lanes: dict[int, list[AckedMessage]] = defaultdict(list)
     for item in acked:
         lanes[item.lane].append(item)
     return sum(

@@ -23,7 +23,7 @@ from rmqha.drill.error import DrillError
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.error import RmqhaError
 from rmqha.ops.asking import state_of
-from rmqha.ops.cluster_view import ClusterView, look
+from rmqha.ops.cluster_view import ClusterView, ask_cluster
 from rmqha.ops.local.cluster_file import ClusterSpec, parse
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 from rmqha.ops.local.node_history import collect
@@ -156,16 +156,16 @@ class Cluster:
         if process is None or not send_signal(process, number):
             raise DrillError(f"{name} has ended: {last_words(self.state, name)}")
 
-    # --- look -------------------------------------------------------------------------------------------------------
+    # --- view -------------------------------------------------------------------------------------------------------
     def store(self, name: str) -> Path:
         return self.state.data_path(self.state.node(name))
 
     def last_words(self, name: str) -> str:
         return last_words(self.state, name)
 
-    async def look(self) -> ClusterView:
+    async def view(self) -> ClusterView:
         async with RemotingClient() as client:
-            return await look(client, self.state)
+            return await ask_cluster(client, self.state)
 
     @property
     def brokers(self) -> list[str]:

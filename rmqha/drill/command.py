@@ -15,7 +15,7 @@ import click
 from rmqha.cli.main import nearest
 from rmqha.cli.options import echo_json, output_option
 from rmqha.cli.render import console, table
-from rmqha.drill.error import NotHereError
+from rmqha.drill.error import FaultUnavailableError
 from rmqha.drill.scenarios import PER_SECOND, SCENARIOS, TARGETS
 from rmqha.model.error import UsageError
 
@@ -83,7 +83,7 @@ def drill(
     try:
         with _Progress(scenario, count) as progress:
             result = run(fault, count, rate, place, progress.tell)
-    except NotHereError as error:
+    except FaultUnavailableError as error:
         if output == "json":
             echo_json({"scenario": scenario, "mode": mode, "n": count, "skipped": str(error)})
         raise

@@ -9,5 +9,5 @@ class DrillError(RmqhaError):
     """The cluster did not do what it must: something stays away, or a log is wrong."""
 
 
-class NotHereError(UsageError):
+class FaultUnavailableError(UsageError):
     """The fault cannot be made on this machine: its text is the reason."""

@@ -61,7 +61,7 @@ class Fault(ABC):
 
     @contextmanager
     def cluster(self, scratch: Path) -> Iterator[Cluster]:
-        """The cluster, not yet started. Raises NotHereError if this machine cannot have it."""
+        """The cluster, not yet started. Raises FaultUnavailableError if this machine cannot have it."""
         with Cluster.of(self.document(), scratch, quiet=True) as cluster:
             yield cluster
 
@@ -76,7 +76,7 @@ class Fault(ABC):
         }[self.target]
 
     @abstractmethod
-    def struck(self, cluster: Cluster, found: Round) -> AbstractAsyncContextManager[None]:
+    def injected(self, cluster: Cluster, found: Round) -> AbstractAsyncContextManager[None]:
         """The fault lasts for as long as the block; sets `found.fault_at_ms`."""
 
     async def effect(self, cluster: Cluster, found: Round) -> None:
@@ -118,7 +118,7 @@ class KillMaster(Fault):
             self.hold_s = DOWN_S
 
     @asynccontextmanager
-    async def struck(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
+    async def injected(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
         found.fault_at_ms = await cluster.kill(*found.hit)
         yield
         cluster.launch(*found.hit)
@@ -129,7 +129,7 @@ class Freeze(Fault):
     hold_s = 4.0
 
     @asynccontextmanager
-    async def struck(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
+    async def injected(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
         found.fault_at_ms = min([cluster.pause(name) for name in found.hit])
         try:
             yield
@@ -174,7 +174,7 @@ class BadNetwork(NetworkFault):
         return True
 
     @asynccontextmanager
-    async def struck(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
+    async def injected(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
         assert self._hosts is not None
         with ExitStack() as stack:
             found.fault_at_ms = wall_ms()
@@ -211,7 +211,7 @@ class Isolate(NetworkFault):
     name = "isolate"
 
     @asynccontextmanager
-    async def struck(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
+    async def injected(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
         assert self._hosts is not None
         heard = self._scratch / f"heard-{wall_ms()}"
         address = cluster.state.node(found.old_master).address
@@ -241,7 +241,7 @@ class SlowSlave(Fault):
     hold_s = 6.0
 
     @asynccontextmanager
-    async def struck(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
+    async def injected(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
         found.fault_at_ms = wall_ms()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._slow, cluster, found.hit[0])
@@ -260,7 +260,7 @@ class SlowSlave(Fault):
 
 class DiskFault(Fault):
     """Every broker has a small disk of its own. `freezable`: one that `sandbox.set_frozen` can stop. `there_when_made`:
-    there is no trouble before `spoil` has ended."""
+    there is no trouble before `break_disk` has ended."""
 
     hold_s = 3.0
     freezable = False
@@ -276,27 +276,27 @@ class DiskFault(Fault):
             yield cluster
 
     @abstractmethod
-    def spoil(self, store: Path) -> None:
+    def break_disk(self, store: Path) -> None:
         """Make the disk at `store` what the drill is about."""
 
     @abstractmethod
-    def mend(self, store: Path) -> None:
+    def mend_disk(self, store: Path) -> None:
         """And well again."""
 
     @asynccontextmanager
-    async def struck(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
+    async def injected(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
         (hit,) = found.hit
         store = cluster.store(hit)
         found.fault_at_ms = wall_ms()
         # in a thread: the producer lives in this one
-        await trio.to_thread.run_sync(self.spoil, store)
+        await trio.to_thread.run_sync(self.break_disk, store)
         if self.there_when_made:
             found.fault_at_ms = wall_ms()
         try:
             yield
         finally:
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(self.mend, store)
+                await trio.to_thread.run_sync(self.mend_disk, store)
         if not cluster.state.node(hit).alive:
             found.notes.append(f"{hit} ended: {cluster.last_words(hit)}")
             cluster.launch(hit)
@@ -318,20 +318,20 @@ class DiskFull(DiskFault):
     name = "disk-full"
     there_when_made = True
 
-    def spoil(self, store: Path) -> None:
+    def break_disk(self, store: Path) -> None:
         fill(store)
 
-    def mend(self, store: Path) -> None:
+    def mend_disk(self, store: Path) -> None:
         drain(store)
 
 
 class DiskReadOnly(DiskFault):
     name = "disk-read-only"
 
-    def spoil(self, store: Path) -> None:
+    def break_disk(self, store: Path) -> None:
         sandbox.cover_read_only(store)
 
-    def mend(self, store: Path) -> None:
+    def mend_disk(self, store: Path) -> None:
         sandbox.uncover(store)
 
 
@@ -339,10 +339,10 @@ class DiskHang(DiskFault):
     name = "disk-hang"
     freezable = True
 
-    def spoil(self, store: Path) -> None:
+    def break_disk(self, store: Path) -> None:
         sandbox.set_frozen(store, True)
 
-    def mend(self, store: Path) -> None:
+    def mend_disk(self, store: Path) -> None:
         sandbox.set_frozen(store, False)
 
 
@@ -365,14 +365,14 @@ class KillController(Fault):
         return [await until(lambda: self._leader(cluster), "a leading controller")]
 
     async def _leader(self, cluster: Cluster, without: str = "") -> str:
-        nodes = (await cluster.look()).nodes.values()
+        nodes = (await cluster.view()).nodes.values()
         names = [
             node.node.name for node in nodes if node.alive and node.controller is not None and node.controller.leading
         ]
         return next((name for name in names if name != without), "")
 
     @asynccontextmanager
-    async def struck(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
+    async def injected(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
         found.fault_at_ms = await cluster.kill(*found.hit)
         yield
         cluster.launch(*found.hit)

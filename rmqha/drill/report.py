@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from rmqha.drill.audit import AuditResult
-from rmqha.drill.traffic import Acked, DrillTraffic
+from rmqha.drill.traffic import AckedMessage, DrillTraffic
 from rmqha.ops.local.phases import PHASES
 
 LATENCY_BUCKETS_MS = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
@@ -91,7 +91,7 @@ def normal_gap_ms(traffic: DrillTraffic, rounds: Sequence[Round]) -> int:
     return max(gaps, default=0)
 
 
-def buckets(acked: Sequence[Acked]) -> list[dict[str, int | None]]:
+def buckets(acked: Sequence[AckedMessage]) -> list[dict[str, int | None]]:
     """Number of acknowledgements that took longer than the bound before and not longer than `le_ms`; None: no bound."""
     bounds: list[int | None] = [*LATENCY_BUCKETS_MS, None]
     rows: list[dict[str, int | None]] = []

@@ -71,7 +71,7 @@ async def _round(cluster: Cluster, fault: Fault, traffic: DrillTraffic, result: 
     await trio.sleep(SETTLE_S)
     found = Round(await fault.victims(cluster), await cluster.master(), wall_ms())
     result.rounds.append(found)
-    async with fault.struck(cluster, found):
+    async with fault.injected(cluster, found):
         await fault.effect(cluster, found)
         if fault.sends_go_on:
             await traffic.goes_on()

@@ -28,7 +28,7 @@ SEND_OK = str(int(ResponseCode.SUCCESS))
 
 
 @dataclass(frozen=True, slots=True)
-class Acked:
+class AckedMessage:
     """One acknowledged message and where the answer said that it lies."""
 
     lane: int
@@ -42,7 +42,7 @@ class Acked:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedSend:
     """One message whose send ended with an error: it may be stored or not."""
 
     body: str
@@ -54,9 +54,9 @@ class DrillTraffic:
     """Sixteen lanes, each one message at a time and in order, `per_second` in all; a lane keeps its queue."""
 
     per_second: int = PER_SECOND
-    acked: list[Acked] = field(default_factory=list)
+    acked: list[AckedMessage] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    failed: list[Failed] = field(default_factory=list)
+    failed: list[FailedSend] = field(default_factory=list)
     duplicates_possible: int = 0
     stopping: bool = False
 
@@ -84,12 +84,12 @@ class DrillTraffic:
                 )
             except RmqhaError as error:
                 self.failures.append(f"lane {lane} number {number}: {error}")
-                self.failed.append(Failed(body, called_at_ms))
+                self.failed.append(FailedSend(body, called_at_ms))
             else:
                 stamp = wall_ms()
                 taken_ms = round((trio.current_time() - started) * 1000)
                 self.acked.append(
-                    Acked(lane, number, result.msg_id, result.queue_id, result.queue_offset, stamp, taken_ms)
+                    AckedMessage(lane, number, result.msg_id, result.queue_id, result.queue_offset, stamp, taken_ms)
                 )
             await trio.sleep_until(started + period_s)
 

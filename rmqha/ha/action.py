@@ -45,8 +45,11 @@ class OpenHa:
 
 @dataclass(frozen=True, slots=True)
 class SendHa:
+    """`may_wait`: whatever is sent next by this connection tells all that this tells."""
+
     conn_id: int
     data: bytes
+    may_wait: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import HaMode
 from rmqha.model.offset import PhyOffset
 from rmqha.port import ReplicaLog, Tracer
-from rmqha.wire.state.replica_state import AckRule, ReplicaState, SlaveState, StallState, Waits
+from rmqha.wire.state.replica_state import AckRule, ReplicaState, SlaveState, StallState, WaitingSends
 
 Acks = list[PhyOffset | None]
 STALL_SHOWN_MS = 600_000
@@ -197,7 +197,7 @@ class CommitTracker:
             min_in_sync_replicas=config.min_in_sync_replicas,
             synced=self.sync_required(is_master=True),
         )
-        state.waits = Waits(
+        state.waits = WaitingSends(
             count=len(self.waits),
             oldest_end_offset=self.waits.oldest_end_offset(),
             oldest_age_ms=None if added_at_ms is None else now_ms - added_at_ms,

@@ -44,8 +44,8 @@ class LinkState(Enum):
     REGISTERED = "registered"
 
 
-class Vitals(NamedTuple):
-    """Values that heartbeats tell, read afresh at each: at every step of a replica, so it is made cheaply."""
+class HeartbeatValues(NamedTuple):
+    """Values that heartbeats tell, read afresh at each."""
 
     epoch: Epoch
     """Epoch of the log's last byte; −1 without any."""
@@ -60,15 +60,17 @@ class Vitals(NamedTuple):
 
 
 class ControllerClient:
-    """`vitals` is called whenever a message is built, `report` for the further fields of a heartbeat; `now_ms +
-    wall_offset_ms` stamps the invokeTime of requests."""
+    """`heartbeat_values` is called whenever a message is built, `report` for the further fields of a heartbeat,
+    `candidacy` at every step of a replica: is it unclean, and does it want no election, since there is a master or it
+    stops? `now_ms + wall_offset_ms` stamps the invokeTime of requests."""
 
     def __init__(
         self,
         config: BrokerConfig,
         identity: IdentityStore,
         tracer: Tracer,
-        vitals: Callable[[], Vitals],
+        heartbeat_values: Callable[[], HeartbeatValues],
+        candidacy: Callable[[], tuple[bool, bool]],
         wall_offset_ms: int,
         report: Callable[[int], dict[str, str]] = lambda now_ms: {},
     ) -> None:
@@ -77,14 +79,15 @@ class ControllerClient:
         self.answered_at_ms: int | None = None
         self.refusal = ""
         """The reason why the controllers refuse this replica, in their words; empty when they do not."""
-        self._wish = None if self.broker_id is not None or config.broker_id <= 0 else BrokerId(config.broker_id)
+        self._preferred_id = None if self.broker_id is not None or config.broker_id <= 0 else BrokerId(config.broker_id)
         """The id of the file, until the controllers have refused it."""
         self._told_unclean = False
         self._must_read_config = config.mode is HaMode.CP
         self._config = config
         self._identity = identity
         self._tracer = tracer
-        self._vitals = vitals
+        self._heartbeat_values = heartbeat_values
+        self._candidacy = candidacy
         self._report = report
         self._wall_offset_ms = wall_offset_ms
         self._calls: dict[int, RequestCode] = {}
@@ -108,6 +111,11 @@ class ControllerClient:
         self._calls[call_id] = code
         self._actions.append(CallController(call_id, Command(code, ext, body), CALL_TIMEOUT_MS))
         return call_id
+
+    @property
+    def last_call_id(self) -> int:
+        """0 before the first call."""
+        return self._next_call_id - 1
 
     def _waits_for(self, *codes: RequestCode) -> bool:
         return any(code in codes for code in self._calls.values())
@@ -137,37 +145,37 @@ class ControllerClient:
 
     def _apply_id(self, now_ms: int) -> None:
         pending = self._identity.pending()
-        if pending is None and self._wish is not None:
-            self._identity.begin(self._wish, self._check_code(now_ms, self._wish))
+        if pending is None and self._preferred_id is not None:
+            self._identity.begin(self._preferred_id, self._check_code(now_ms, self._preferred_id))
             pending = self._identity.pending()
         if pending is None:
             self._call(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, self._group_ext())
             return
         broker_id, check_code = pending
-        wished = {"wished": "true"} if broker_id == self._wish else {}
+        wished = {"wished": "true"} if broker_id == self._preferred_id else {}
         ext = {**self._group_ext(), "appliedBrokerId": str(broker_id), "registerCheckCode": check_code, **wished}
         self._call(RequestCode.CONTROLLER_APPLY_BROKER_ID, ext)
 
     def _register(self, now_ms: int) -> None:
-        config, vitals = self._config, self._vitals()
+        config, heartbeat_values = self._config, self._heartbeat_values()
         ext = {
             **self._group_ext(),
             "brokerId": str(self.broker_id),
             "brokerAddress": config.address,
             "invokeTime": str(now_ms + self._wall_offset_ms),
-            "totalReplicas": str(vitals.total_replicas),
+            "totalReplicas": str(heartbeat_values.total_replicas),
             "haMode": config.mode.name.lower(),
             "haAddress": config.ha_address,
             "asyncLearner": "true" if config.async_learner else "false",
-            "unclean": "true" if vitals.unclean else "false",
-            "acceptedEpoch": str(vitals.accepted_epoch),
+            "unclean": "true" if heartbeat_values.unclean else "false",
+            "acceptedEpoch": str(heartbeat_values.accepted_epoch),
         }
-        self._told_unclean = vitals.unclean
+        self._told_unclean = heartbeat_values.unclean
         self._call(RequestCode.CONTROLLER_REGISTER_BROKER, ext)
 
     def _keep_in_touch(self, now_ms: int) -> None:
-        config, vitals = self._config, self._vitals()
-        if vitals.unclean:
+        config, heartbeat_values = self._config, self._heartbeat_values()
+        if heartbeat_values.unclean:
             # Registering again also takes this replica out of the set if an election has put it there unknowingly.
             if now_ms >= self._info_at_ms:
                 self._info_at_ms = now_ms + UNCLEAN_INTERVAL_MS
@@ -176,7 +184,7 @@ class ControllerClient:
             return
         if now_ms >= self._heartbeat_at_ms:
             self.heartbeat(now_ms)
-        may_ask = not vitals.has_master and not vitals.stopping and not config.async_learner
+        may_ask = not heartbeat_values.has_master and not heartbeat_values.stopping and not config.async_learner
         if may_ask and now_ms >= self._elect_at_ms:
             self._elect_at_ms = now_ms + ELECT_INTERVAL_MS
             ext = {
@@ -189,22 +197,22 @@ class ControllerClient:
 
     def heartbeat(self, now_ms: int) -> None:
         """Send one now; the next follows an interval later."""
-        if self.state is not LinkState.REGISTERED or self._vitals().unclean:
+        if self.state is not LinkState.REGISTERED or self._heartbeat_values().unclean:
             return
-        config, vitals = self._config, self._vitals()
+        config, heartbeat_values = self._config, self._heartbeat_values()
         self._heartbeat_at_ms = now_ms + config.controller_heartbeat_interval_millis
         ext = {
             **self._group_ext(),
             "brokerAddr": config.address,
             "brokerId": str(self.broker_id),
-            "epoch": str(vitals.epoch),
-            "maxOffset": str(vitals.max_phy_offset),
-            "confirmOffset": str(vitals.confirm_offset),
+            "epoch": str(heartbeat_values.epoch),
+            "maxOffset": str(heartbeat_values.max_phy_offset),
+            "confirmOffset": str(heartbeat_values.confirm_offset),
             "heartbeatTimeoutMills": str(config.controller_heart_beat_timeout_mills),
             "electionPriority": str(config.broker_election_priority),
             "totalReplicas": str(config.total_replicas),
             "haMode": config.mode.name.lower(),
-            "stopping": "true" if vitals.stopping else "false",
+            "stopping": "true" if heartbeat_values.stopping else "false",
             **self._report(now_ms),
         }
         self._call(RequestCode.BROKER_HEARTBEAT, ext)
@@ -215,7 +223,7 @@ class ControllerClient:
             ext = {**self._group_ext(), "brokerId": str(self.broker_id)}
             self._call(RequestCode.CONTROLLER_GET_REPLICA_INFO, ext)
 
-    def look_again(self) -> None:
+    def group_changed(self) -> None:
         """Somebody says that the group has changed, and may lie: ask 1004. However often it is said, one question is
         under way and one more follows it."""
         self._info_again = self._waits_for(RequestCode.CONTROLLER_GET_REPLICA_INFO)
@@ -248,10 +256,10 @@ class ControllerClient:
                 RequestCode.CONTROLLER_REGISTER_BROKER,
             )
             return None if waits else self._step_at_ms
-        vitals = self._vitals()
-        if vitals.unclean:
+        unclean, is_content = self._candidacy()
+        if unclean:
             return self._info_at_ms
-        if vitals.has_master or vitals.stopping or self._config.async_learner:
+        if is_content or self._config.async_learner:
             return self._heartbeat_at_ms
         return min(self._heartbeat_at_ms, self._elect_at_ms)
 
@@ -266,7 +274,7 @@ class ControllerClient:
         """Take an answer; returns the code of the request it answers, None if that is not known (any more)."""
         code = self._calls.pop(call_id, None)
         if code is RequestCode.CONTROLLER_GET_REPLICA_INFO and self._info_again:
-            self.look_again()
+            self.group_changed()
         if code is None or reply is None:
             self._step_at_ms = now_ms + RETRY_MS
             return code
@@ -305,7 +313,7 @@ class ControllerClient:
             self._tracer.event("id_applied", broker_id=self.broker_id)
             return
         if reply.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
-            self._wish = None
+            self._preferred_id = None
             self._identity.abandon()
             if self.broker_id is not None:
                 self.state = LinkState.REGISTERING  # somebody else has this id: `refusal` says so until that changes
@@ -334,7 +342,7 @@ class ControllerClient:
         if self.state is not LinkState.REGISTERED:
             self._tracer.event("registered", broker_id=self.broker_id)
         self.state = LinkState.REGISTERED
-        if self._vitals().unclean != self._told_unclean:
+        if self._heartbeat_values().unclean != self._told_unclean:
             self.register_anew(now_ms)  # that changed while the request was under way
         self._heartbeat_at_ms = self._elect_at_ms = now_ms
         self._info_at_ms = now_ms + UNCLEAN_INTERVAL_MS

@@ -26,7 +26,7 @@ class _Waiting:
     until_ms: int
     token: Token
     told: bool = False
-    looked_late: bool = False
+    was_late: bool = False
     """It has been looked at after `impatient_ms`."""
 
     @property
@@ -58,7 +58,7 @@ class HandOver:
         waiting, self._waiting = self._waiting, None
         return [] if waiting is None or waiting.told else [HandedOver(waiting.token, why)]
 
-    def look(
+    def advance(
         self, now_ms: int, own_max: PhyOffset, target_ack: PhyOffset | None, waiting_count: int
     ) -> list[HandedOver]:
         """`target_ack`: what the target has acknowledged under this epoch, None if it is not connected.
@@ -69,9 +69,9 @@ class HandOver:
             return []
         if waiting.told:
             return self.end("") if now_ms >= waiting.until_ms else []
-        waiting.looked_late = now_ms >= waiting.impatient_ms
+        waiting.was_late = now_ms >= waiting.impatient_ms
         level = target_ack is not None and target_ack >= own_max
-        if level and (not waiting_count or waiting.looked_late):
+        if level and (not waiting_count or waiting.was_late):
             waiting.told, waiting.until_ms = True, now_ms + RESUME_AFTER_MS
             return [HandedOver(waiting.token, "", own_max)]
         if now_ms < waiting.until_ms:
@@ -86,4 +86,4 @@ class HandOver:
         waiting = self._waiting
         if waiting is None:
             return None
-        return waiting.until_ms if waiting.told or waiting.looked_late else waiting.impatient_ms
+        return waiting.until_ms if waiting.told or waiting.was_late else waiting.impatient_ms

@@ -17,7 +17,7 @@ Then = Callable[[int], list[Action]]
 WAITS = "a change of the log waits for this disk"
 
 
-class MadeAtOnce:
+class SynchronousLogWrites:
     """A `LogWriter` that makes each change within the call, however long the disk takes."""
 
     def write(self, work: Callable[[], None]) -> bool:
@@ -32,11 +32,8 @@ class LogWrites:
         self._writer = writer
         self._then: Then | None = None
         self._since_ms = 0
-
-    @property
-    def is_waiting(self) -> bool:
-        """A change is being made: the log is in between."""
-        return self._then is not None
+        self.is_waiting = False
+        """A change is being made: the log is in between. Each frame of a master asks several times."""
 
     def is_stuck(self, now_ms: int) -> bool:
         return self.is_waiting and now_ms >= self._since_ms + LONG_MS
@@ -44,11 +41,11 @@ class LogWrites:
     def make(self, now_ms: int, work: Callable[[], None], then: Then) -> list[Action]:
         """Actions of `then`, which follows the change `work`; [] if the disk takes its time: they come of `written`."""
         assert self._then is None, "a change of the log begins within another"
-        self._then, self._since_ms = then, now_ms
+        self._then, self._since_ms, self.is_waiting = then, now_ms, True
         return self.written(now_ms) if self._writer.write(work) else []
 
     def written(self, now_ms: int) -> list[Action]:
         """Go on: the change is made."""
-        then, self._then = self._then, None
+        then, self._then, self.is_waiting = self._then, None, False
         assert then is not None, "a change of the log has ended that nobody began"
         return then(now_ms)

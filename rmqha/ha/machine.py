@@ -12,8 +12,10 @@ from typing import ClassVar, Protocol
 from rmqha.ha.ack import AckQueue
 from rmqha.ha.action import Action, Token
 from rmqha.model.code import ResponseCode
+from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import Role
 from rmqha.model.offset import BrokerId, Buffer, Epoch, PhyOffset
+from rmqha.port import ReplicaLog
 from rmqha.wire.auth.ha_proof import HaClaim
 from rmqha.wire.command import Command
 from rmqha.wire.state.replica_state import ReplicaState
@@ -135,7 +137,7 @@ class ReplicaMachine(Protocol):
 
     def master_told(self, now_ms: int, master_address: str, ha_address: str) -> None: ...
 
-    def disk_looked_at(self, now_ms: int, problem: str, *, hangs: bool = False) -> None: ...
+    def disk_probed(self, now_ms: int, problem: str, *, hangs: bool = False) -> None: ...
 
     def hand_over(self, now_ms: int, epoch: Epoch, target: BrokerId | None, timeout_ms: int, token: Token) -> None: ...
 
@@ -228,3 +230,27 @@ class ReplicaMachine(Protocol):
 
     @property
     def copy_left_bytes(self) -> int: ...
+
+
+def common_state(replica: ReplicaMachine, config: BrokerConfig, log: ReplicaLog, now_ms: int) -> ReplicaState:
+    """The part of request 52000's answer that both kinds of replicas tell alike."""
+    admitted, why_not = replica.admission(now_ms)
+    return ReplicaState(
+        cluster_name=config.broker_cluster_name,
+        broker_name=config.broker_name,
+        broker_id=replica.broker_id,
+        address=config.address,
+        ha_address=config.ha_address,
+        role=replica.role.name,
+        epoch=replica.epoch,
+        master_address=replica.master_address,
+        min_phy_offset=log.min_phy_offset,
+        max_phy_offset=log.max_phy_offset,
+        confirm_offset=log.confirm_offset,
+        synced_offset=log.synced_offset,
+        dispatched_offset=log.dispatched_offset,
+        epochs=[(entry.epoch, entry.start_offset) for entry in log.epochs],
+        unclean=log.unclean,
+        writable=admitted is ResponseCode.SUCCESS,
+        why_not_writable=why_not,
+    )

@@ -23,11 +23,11 @@ from functools import partial
 from rmqha.ha.ack import AckQueue
 from rmqha.ha.action import AckStatus, Action, CloseHa, Complete, HandedOver, RoleChanged, Token
 from rmqha.ha.commit_tracker import CommitTracker
-from rmqha.ha.controller_client import ControllerClient, Vitals
+from rmqha.ha.controller_client import ControllerClient, HeartbeatValues
 from rmqha.ha.group_info import GroupInfo, parse_group_info
 from rmqha.ha.hand_over import HandOver
-from rmqha.ha.log_writes import WAITS, LogWrites, MadeAtOnce, Then
-from rmqha.ha.machine import Master, Promoting, RoleHolder, Slave
+from rmqha.ha.log_writes import WAITS, LogWrites, SynchronousLogWrites, Then
+from rmqha.ha.machine import Master, Promoting, RoleHolder, Slave, common_state
 from rmqha.ha.stream.client import HaClient
 from rmqha.ha.stream.copy_progress import CopyLimit
 from rmqha.ha.stream.copy_speed import CopySpeed
@@ -38,7 +38,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import RemoteProtocolError, StoreError
 from rmqha.model.identity import HaMode, Role, join_address, parse_address
-from rmqha.model.offset import BrokerId, Buffer, Epoch, PhyOffset
+from rmqha.model.offset import NO_EPOCH, BrokerId, Buffer, Epoch, PhyOffset
 from rmqha.port import IdentityStore, LogWriter, ReplicaLog, Tracer
 from rmqha.wire.auth.ha_proof import HaClaim
 from rmqha.wire.command import Command
@@ -68,13 +68,17 @@ class Replica(RoleHolder):
         self._config = config
         self._log = log
         self._tracer = tracer
-        self._link = ControllerClient(config, identity, tracer, self._vitals, wall_offset_ms, self._report)
+        self._link = ControllerClient(
+            config, identity, tracer, self._heartbeat_values, self._candidacy, wall_offset_ms, self._report
+        )
         last = log.epochs.last
         super().__init__(Epoch(max(log.highest_epoch, last.epoch if last else 0)))
         self._has_master = False
+        self._sized_epoch, self._sized_call_id = NO_EPOCH, 0
+        """The last news of the number of replicas that counted: its epoch, and the last call that was made before."""
         self._set = SyncStateSetManager(config, log, self._link, tracer, may_join)
         self._commitment = CommitTracker(config, log, self._link, self._set, tracer)
-        self._writes = LogWrites(writer or MadeAtOnce())
+        self._writes = LogWrites(writer or SynchronousLogWrites())
         self._is_stuck = False
         """A change of the log has waited so long that another replica should lead."""
         self._news_missed = False
@@ -138,11 +142,11 @@ class Replica(RoleHolder):
             if code is RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET:
                 self._set.replied(now_ms, call_id, reply)
             elif code is RequestCode.CONTROLLER_GET_SYNC_STATE_DATA:
-                self._slaves.admit(now_ms, self._slaves.door.answered(now_ms, reply), self.epoch)
+                self._slaves.admit(now_ms, self._slaves.admission.answered(now_ms, reply), self.epoch)
             elif code is not None and reply is not None:
                 info = parse_group_info(reply)
                 if info is not None:
-                    self._apply(now_ms, info)
+                    self._apply(now_ms, info, call_id)
         except RemoteProtocolError as error:
             self._tracer.event("controller_nonsense", reason=str(error))
         self._link.timeout(now_ms)
@@ -158,13 +162,13 @@ class Replica(RoleHolder):
     def role_doubted(self, now_ms: int) -> None:
         """Request 1008 arrived from somebody who has not proved to be a controller: no more than a reason to ask."""
         if self._link.broker_id is not None:
-            self._link.look_again()
+            self._link.group_changed()
             self._settle(now_ms)
 
-    def _vitals(self) -> Vitals:
+    def _heartbeat_values(self) -> HeartbeatValues:
         log = self._log
         last = log.epochs.last
-        return Vitals(
+        return HeartbeatValues(
             last.epoch if last else Epoch(-1),
             self.epoch,
             log.max_phy_offset,
@@ -174,6 +178,9 @@ class Replica(RoleHolder):
             self._hand_over_told or self._is_stuck,
             self._set.total_replicas,
         )
+
+    def _candidacy(self) -> tuple[bool, bool]:
+        return self._log.unclean, self._has_master or self._hand_over_told or self._is_stuck
 
     def _report(self, now_ms: int) -> dict[str, str]:
         """Fields of a heartbeat that only our controllers read."""
@@ -188,13 +195,13 @@ class Replica(RoleHolder):
     def master_told(self, now_ms: int, master_address: str, ha_address: str) -> None:
         """Ignore a name server: the controllers know better."""
 
-    def disk_looked_at(self, now_ms: int, problem: str, *, hangs: bool = False) -> None:
+    def disk_probed(self, now_ms: int, problem: str, *, hangs: bool = False) -> None:
         """The disk probe's finding, "" for none. News go to the controllers at once; every heartbeat repeats them."""
         if problem != self._disk_problem:
             self._disk_problem, self._disk_hangs = problem, hangs
             self._tracer.event("disk_problem" if problem else "disk_well", reason=problem)
             self._link.heartbeat(now_ms)
-            self._settle(now_ms, look=False)
+            self._settle(now_ms, check_set=False)
 
     def hand_over(self, now_ms: int, epoch: Epoch, target: BrokerId | None, timeout_ms: int, token: Token) -> None:
         """Request 52012: take no messages until replica `target` holds all; HandedOver(token, …) follows. `target` None
@@ -210,8 +217,9 @@ class Replica(RoleHolder):
             self._actions += self._switch.begin(now_ms, target, timeout_ms, token)
         self._settle(now_ms)
 
-    def _apply(self, now_ms: int, info: GroupInfo) -> None:
-        """Level-triggered: make the role what the controller says, unless that is old news."""
+    def _apply(self, now_ms: int, info: GroupInfo, call_id: int = 0) -> None:
+        """Level-triggered: make the role what the controller says, unless that is old news. `call_id`: the call that it
+        answers, 0 for a notice."""
         own_id = self._link.broker_id
         assert own_id is not None, "a replica without an id asks for nothing about its group"
         if info.epoch < self.epoch:
@@ -220,11 +228,9 @@ class Replica(RoleHolder):
         if self._writes.is_waiting:
             self._news_missed = True
             return
-        if info.total_replicas is not None and info.total_replicas != self._set.total_replicas:
-            self._set.total_replicas = info.total_replicas
-            self._link.register_anew(now_ms)  # the controllers also go by what a master declares
+        self._take_size(now_ms, info, call_id)
         self._set.drained_ids = info.drained_ids
-        self._slaves.admit(now_ms, self._slaves.door.told(now_ms, info.registered), self.epoch)
+        self._slaves.admit(now_ms, self._slaves.admission.told(now_ms, info.registered), self.epoch)
         if info.master_id is None:
             self._has_master = False
             return
@@ -243,6 +249,20 @@ class Replica(RoleHolder):
             self._stale_count += 1  # two masters in one epoch: the older answer lost the race
             return
         self._become_slave(now_ms, info, own_id)
+
+    def _take_size(self, now_ms: int, info: GroupInfo, call_id: int) -> None:
+        """Old news may tell a smaller number of replicas, beside which the controllers count on more members than would
+        acknowledge (ruling 15): one counts that answers a call made since, or is of a later epoch."""
+        total_replicas, known = info.total_replicas, self._set.total_replicas
+        if total_replicas is None:
+            return
+        if total_replicas < known and info.epoch <= self._sized_epoch and call_id <= self._sized_call_id:
+            self._stale_count += 1
+            return
+        self._sized_epoch, self._sized_call_id = info.epoch, self._link.last_call_id
+        if total_replicas != known:
+            self._set.total_replicas = total_replicas
+            self._link.register_anew(now_ms)  # the controllers also go by what a master declares
 
     def _unclean_election(self, info: GroupInfo) -> bool:
         """After an unclean boot an old epoch is never resumed, and only an election that knew of it counts (ruling 3):
@@ -356,7 +376,7 @@ class Replica(RoleHolder):
             self._note_state(now_ms)
         if self._news_missed and not self._writes.is_waiting:
             self._news_missed = False
-            self._link.look_again()
+            self._link.group_changed()
         if self._is_stuck:
             self._is_stuck = False
             self._link.heartbeat(now_ms)
@@ -383,11 +403,11 @@ class Replica(RoleHolder):
         if not self.is_master:
             self._actions.append(CloseHa(conn_id, "not master"))
             return
-        self._slaves.door.knocked(now_ms, conn_id, peer, claim)
+        self._slaves.admission.connected(now_ms, conn_id, peer, claim)
         self._actions += self._slaves.take()
 
     def ha_resolved(self, now_ms: int, numbers: Mapping[str, tuple[str, ...]]) -> None:
-        self._slaves.admit(now_ms, self._slaves.door.resolved(now_ms, numbers), self.epoch)
+        self._slaves.admit(now_ms, self._slaves.admission.resolved(now_ms, numbers), self.epoch)
         self._settle(now_ms)
 
     def ha_opened(self, now_ms: int, conn_id: int) -> None:
@@ -405,19 +425,19 @@ class Replica(RoleHolder):
             connection = self._slaves.get(conn_id)
             known = connection is not None and connection.slave_id in self._set.state.union
             self._slaves.received(now_ms, conn_id, data, self.epoch)
-            self._settle(now_ms, look=not known)
+            self._settle(now_ms, check_set=not known)
             return
         self._settle(now_ms)
 
     def _note_state(self, now_ms: int) -> None:
-        if self._writes.is_waiting:
+        if self._writes.is_waiting or not self._log.unclean:
             return
-        if self._log.unclean and not self._was_unclean:
+        if not self._was_unclean:
             self._was_unclean = True
             self._link.register_anew(now_ms)  # the controller must know before it elects
             self._link.timeout(now_ms)
         # An unclean replica that has reached its master's end as of the handshake is whole again (ruling 3).
-        if self._log.unclean and self._client is not None and self._client.is_caught_up:
+        if self._client is not None and self._client.is_caught_up:
             self._actions += self._writes.make(now_ms, self._log.mark_clean, self._whole_again)
 
     def _whole_again(self, now_ms: int) -> list[Action]:
@@ -440,17 +460,17 @@ class Replica(RoleHolder):
     # --- log ------------------------------------------------------------------------------------------------------
     def appended(self, now_ms: int) -> None:
         """The master's send path has appended to the log."""
-        self._settle(now_ms, look=False)
+        self._settle(now_ms, check_set=False)
 
     def synced(self, now_ms: int) -> None:
         """log.synced_offset has moved."""
         if self._client is not None:
             self._actions += self._client.ack(now_ms)
-        self._settle(now_ms, look=False)
+        self._settle(now_ms, check_set=False)
 
     def dispatched(self, now_ms: int) -> None:
         """log.dispatched_offset has moved. The driver calls log.dispatch while confirm_offset is ahead of it."""
-        self._settle(now_ms, look=False)
+        self._settle(now_ms, check_set=False)
 
     # --- sends ----------------------------------------------------------------------------------------------------
     def admission(self, now_ms: int) -> tuple[ResponseCode, str]:
@@ -480,11 +500,11 @@ class Replica(RoleHolder):
             self._actions += self._commitment.wait(now_ms, end_offset, token)
 
     # --- the one place that draws conclusions ---------------------------------------------------------------------
-    def _settle(self, now_ms: int, *, look: bool = True) -> None:
-        """`look` False on the hot path: nothing has happened that could change who belongs in the set."""
+    def _settle(self, now_ms: int, *, check_set: bool = True) -> None:
+        """`check_set` False on the hot path: nothing has happened that could change who belongs in the set."""
         if self.is_master:
             connections = self._slaves.connections
-            if look:
+            if check_set:
                 self._set.maintain(now_ms, connections)
             acks = self._set.member_acks(connections)
             self._actions += self._commitment.progress(now_ms, acks, connections)
@@ -492,18 +512,18 @@ class Replica(RoleHolder):
                 self._open(self._in)
             self._slaves.pump(now_ms)
             if self._switch.target is not None:
-                self._look_at_switch(now_ms)
+                self._advance_switch(now_ms)
         self._actions += self._slaves.take()
         if self._stopping_at_ms is not None:
             self._hand_over(now_ms)
         self._actions += self._link.take()
 
-    def _look_at_switch(self, now_ms: int) -> None:
+    def _advance_switch(self, now_ms: int) -> None:
         target = self._switch.target
         acks = [item.acked_offset for item in self._slaves.connections if item.slave_id == target]
         ack = acks[0] if acks else None
         waiting_count = len(self._commitment.waits) + self._table_waits()
-        self._actions += self._switch.look(now_ms, self._log.max_phy_offset, ack, waiting_count)
+        self._actions += self._switch.advance(now_ms, self._log.max_phy_offset, ack, waiting_count)
 
     def _open(self, promoting: Promoting) -> None:
         """PROMOTING ends when everything that was there before is committed and in the queues."""
@@ -533,7 +553,7 @@ class Replica(RoleHolder):
         """True once nobody is left to hand over to, or another is master; a stopping shell waits for it, bounded."""
         return not self.is_master or (not len(self._commitment.waits) and len(self._set.state.union) <= 1)
 
-    # --- look -----------------------------------------------------------------------------------------------------
+    # --- view -----------------------------------------------------------------------------------------------------
     def slave_acks(self) -> list[tuple[BrokerId, PhyOffset]]:
         """Offset that each slave that is being sent the log has acknowledged, in the set or not: it still needs the
         rest."""
@@ -554,10 +574,12 @@ class Replica(RoleHolder):
         """Addresses of the replicas that have the record there: of a master its slaves; of a slave its master, and then
         the others, for a master may have removed what is old already."""
         if not self.is_master:
-            addresses = [self.master_address, *self._slaves.door.addresses_beside(self._link.broker_id)]
+            addresses = [self.master_address, *self._slaves.admission.addresses_beside(self._link.broker_id)]
             return list(dict.fromkeys(address for address in addresses if address))
         acks = self._slaves.acks()
-        known = (self._slaves.door.address_of(slave_id) for slave_id, end_offset in acks if end_offset > phy_offset)
+        known = (
+            self._slaves.admission.address_of(slave_id) for slave_id, end_offset in acks if end_offset > phy_offset
+        )
         return [address for address in known if address]
 
     def other_members(self) -> tuple[BrokerId, ...] | None:
@@ -620,45 +642,25 @@ class Replica(RoleHolder):
     def state(self, now_ms: int) -> ReplicaState:
         """Everything, for request 52000 and `rmqha status`."""
         log = self._log
-        admitted, why_not = self.admission(now_ms)
-        state = ReplicaState(
-            cluster_name=self._config.broker_cluster_name,
-            broker_name=self._config.broker_name,
-            broker_id=self._link.broker_id,
-            address=self._config.address,
-            ha_address=self._config.ha_address,
-            role=self.role.name,
-            ha_mode=self._config.mode.name.lower(),
-            total_replicas=self._commitment.total_replicas,
-            epoch=self.epoch,
-            master_id=self._in.master_id,
-            master_address=self.master_address,
-            min_phy_offset=log.min_phy_offset,
-            max_phy_offset=log.max_phy_offset,
-            confirm_offset=log.confirm_offset,
-            synced_offset=log.synced_offset,
-            dispatched_offset=log.dispatched_offset,
-            epochs=[(entry.epoch, entry.start_offset) for entry in log.epochs],
-            unclean=log.unclean,
-            lacks_queue_ends=log.lacks_queue_ends,
-            async_learner=self._config.async_learner,
-            writable=admitted is ResponseCode.SUCCESS,
-            why_not_writable=why_not,
-            controller="away" if self._link.is_away(now_ms) else self._link.state.value,
-            controller_refusal=self._link.refusal,
-            stale_role_count=self._stale_count,
-            disk_problem=self._disk_problem
-            or self._epoch_refusal
-            or self.disk_refusal
-            or (WAITS if self.is_writing else ""),
-            hands_over_to=self._switch.target,
+        state = common_state(self, self._config, log, now_ms)
+        state.ha_mode = self._config.mode.name.lower()
+        state.total_replicas = self._commitment.total_replicas
+        state.master_id = self._in.master_id
+        state.lacks_queue_ends = log.lacks_queue_ends
+        state.async_learner = self._config.async_learner
+        state.controller = "away" if self._link.is_away(now_ms) else self._link.state.value
+        state.controller_refusal = self._link.refusal
+        state.stale_role_count = self._stale_count
+        state.disk_problem = (
+            self._disk_problem or self._epoch_refusal or self.disk_refusal or (WAITS if self.is_writing else "")
         )
+        state.hands_over_to = self._switch.target
         if self.is_master:
             assert isinstance(self._in, Promoting | Master)
             state.epoch_start_offset = self._in.start_offset
             state.releasable_offset = self._commitment.releasable
             state.one_copy_synced = self._commitment.is_one_copy_synced
-            state.door = self._slaves.door.state()
+            state.door = self._slaves.admission.state()
             self._commitment.tell(state, now_ms, self._slaves.connections)
         elif self._client is not None:
             self._client.tell(state, now_ms)

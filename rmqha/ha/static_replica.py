@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from rmqha.ha.ack import AckQueue
 from rmqha.ha.action import AckStatus, Action, CloseHa, Complete, HandedOver, RoleChanged, Token
-from rmqha.ha.machine import Promoting, RoleHolder, Slave
+from rmqha.ha.machine import Promoting, RoleHolder, Slave, common_state
 from rmqha.ha.stream.legacy_client import LegacyHaClient
 from rmqha.ha.stream.legacy_connection import LegacyHaConnection, PlainConnectionState
 from rmqha.ha.stream.replication_client import ClientState
@@ -119,7 +119,7 @@ class StaticReplica(RoleHolder):
     def role_doubted(self, now_ms: int) -> None:
         self._tracer.event("role_notice_ignored", reason=NO_CONTROLLER)
 
-    def disk_looked_at(self, now_ms: int, problem: str, *, hangs: bool = False) -> None:
+    def disk_probed(self, now_ms: int, problem: str, *, hangs: bool = False) -> None:
         """The disk probe's finding, "" for none. There is nobody to hand over to: sends go on as long as they can."""
         if problem != self._disk_problem:
             self._disk_problem = problem
@@ -334,32 +334,10 @@ class StaticReplica(RoleHolder):
 
     def state(self, now_ms: int) -> ReplicaState:
         """Everything, for request 52000 and `rmqha status`."""
-        log = self._log
-        admitted, why_not = self.admission(now_ms)
-        state = ReplicaState(
-            cluster_name=self._config.broker_cluster_name,
-            broker_name=self._config.broker_name,
-            broker_id=self.broker_id,
-            address=self._config.address,
-            ha_address=self._config.ha_address,
-            role=self.role.name,
-            ha_mode="static",
-            broker_role=self._config.broker_role,
-            epoch=self.epoch,
-            master_id=MASTER_ID,
-            master_address=self.master_address,
-            min_phy_offset=log.min_phy_offset,
-            max_phy_offset=log.max_phy_offset,
-            confirm_offset=log.confirm_offset,
-            synced_offset=log.synced_offset,
-            dispatched_offset=log.dispatched_offset,
-            epochs=[(entry.epoch, entry.start_offset) for entry in log.epochs],
-            unclean=log.unclean,
-            writable=admitted is ResponseCode.SUCCESS,
-            why_not_writable=why_not,
-            controller="none",
-            disk_problem=self._disk_problem,
-        )
+        state = common_state(self, self._config, self._log, now_ms)
+        state.ha_mode, state.broker_role = "static", self._config.broker_role
+        state.master_id, state.controller = MASTER_ID, "none"
+        state.disk_problem = self._disk_problem
         if not self.is_master:
             self._client.tell(state, now_ms)
             return state

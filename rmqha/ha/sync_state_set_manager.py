@@ -33,7 +33,7 @@ _CERTAIN_REFUSALS = (
 set has moved, perhaps by an earlier copy of the same request."""
 
 DISCONNECT_GRACE_MS = 500
-LOOK_INTERVAL_MS = 100
+CHECK_INTERVAL_MS = 100
 REFUSED_RETRY_MS = 50
 LOST_RETRY_MS = 500
 
@@ -43,7 +43,7 @@ LeaveCause = Literal["disconnected", "too_far_behind", "not_level", "no_acks", "
 LEAVE_CAUSES: tuple[LeaveCause, ...] = get_args(LeaveCause)
 
 
-class Leave(NamedTuple):
+class PendingRemoval(NamedTuple):
     """Time and reason of a member's leave from the set, unless something changes."""
 
     at_ms: int
@@ -82,7 +82,7 @@ class SyncStateSetManager:
         self._alter_at_ms = 0
         self._refusal_count = 0
         self._seen_at_ms: dict[BrokerId, int] = {}
-        self._looked_at_ms = 0
+        self._checked_at_ms = 0
         self._flaps = FlapGuard()
 
     def begin(
@@ -183,7 +183,7 @@ class SyncStateSetManager:
         for member, item in connected.items():
             self._seen_at_ms[member] = now_ms
             item.note_level(now_ms)
-        self._looked_at_ms = now_ms
+        self._checked_at_ms = now_ms
         if self._alter_call_id is not None or now_ms < self._alter_at_ms:
             return
         wanted = self._wanted(now_ms, connected)
@@ -232,22 +232,24 @@ class SyncStateSetManager:
         fixed = config.broker_role != "ASYNC_MASTER" and not config.all_ack_in_sync_state_set
         return max(config.min_in_sync_replicas, config.in_sync_replicas if fixed else 1)
 
-    def leave_of(self, now_ms: int, member: BrokerId, item: HaConnection | None) -> Leave | None:
+    def leave_of(self, now_ms: int, member: BrokerId, item: HaConnection | None) -> PendingRemoval | None:
         """Time and reason of `member`'s leave if nothing changes; `item` is its connection in transfer, if it has
         one."""
         config = self._config
         if item is None:
-            return Leave(self._seen_at_ms.get(member, 0) + DISCONNECT_GRACE_MS, "disconnected", "it is not connected")
+            return PendingRemoval(
+                self._seen_at_ms.get(member, 0) + DISCONNECT_GRACE_MS, "disconnected", "it is not connected"
+            )
         lag_bytes = self._log.max_phy_offset - (item.acked_offset or 0)
         if lag_bytes <= 0:
             return None
         if lag_bytes > config.ha_max_gap_not_in_sync:
             reason = f"it is more than haMaxGapNotInSync = {config.ha_max_gap_not_in_sync} bytes behind"
-            return Leave(now_ms, "too_far_behind", reason)
+            return PendingRemoval(now_ms, "too_far_behind", reason)
         slow_at_ms = item.caught_up_at_ms + config.ha_max_time_slave_not_catchup
-        slow = Leave(slow_at_ms, "not_level", "it was not level for so long")
+        slow = PendingRemoval(slow_at_ms, "not_level", "it was not level for so long")
         silent_at_ms = item.progress_at_ms + config.ha_ack_stall_bound_ms
-        silent = Leave(silent_at_ms, "no_acks", "it owes bytes and acknowledges none")
+        silent = PendingRemoval(silent_at_ms, "no_acks", "it owes bytes and acknowledges none")
         return min(slow, silent)
 
     def held_back(self, now_ms: int) -> dict[BrokerId, int]:
@@ -334,8 +336,8 @@ class SyncStateSetManager:
                 self._flaps.left(now_ms, member)
 
     def deadline_ms(self) -> int:
-        """The set is looked at again after LOOK_INTERVAL_MS, or when a change may be proposed."""
-        return max(self._looked_at_ms + LOOK_INTERVAL_MS, self._alter_at_ms)
+        """The set is looked at again after CHECK_INTERVAL_MS, or when a change may be proposed."""
+        return max(self._checked_at_ms + CHECK_INTERVAL_MS, self._alter_at_ms)
 
 
 WINDOW_MS = 60_000

@@ -8,10 +8,10 @@ import mmap
 import os
 import shutil
 import stat
-import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rmqha.host.read_disk import FLOCK, HostTree
 from rmqha.model.offset import Buffer
 from rmqha.port import AppendFile, MappedRegion
 
@@ -24,7 +24,6 @@ MAPPED_WRITE_BYTES = 4096
 PROBE_BYTES = 256 * 1024
 FILE_MODE, DIRECTORY_MODE = 0o640, 0o750
 """Messages, tables and logs are the owner's and, for reading, the group's. A umask only takes away more."""
-_FLOCK = struct.Struct("hhqqi")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _GONE = "rmqha.gone"
 """The name of a directory that is being removed."""
@@ -92,14 +91,14 @@ class HostRegion:
                 position += written
                 rest = rest[written:]
 
-    def write_words(self, positions: Sequence[int], words: bytes) -> None:
+    def write_words(
+        self, positions: Sequence[int], words: bytes, put: Callable[[memoryview, Sequence[int], bytes], None]
+    ) -> None:
         steps, shift = self._unreserved, RESERVE_STEP_SHIFT
-        for step in {position >> shift for position in positions} if steps else ():
-            self._reserve_steps(step << shift, (step << shift) + WORD_BYTES)
-        # as numbers of the machine's own: half the cost of slices, and the bytes are the same
-        aligned = self._view[: self.size_bytes // WORD_BYTES * WORD_BYTES].cast("I")
-        for position, word in zip(positions, memoryview(words).cast("I"), strict=True):
-            aligned[position // WORD_BYTES] = word
+        if steps and positions and any(steps[min(positions) >> shift : (max(positions) >> shift) + 1]):
+            for step in {position >> shift for position in positions}:
+                self._reserve_steps(step << shift, (step << shift) + WORD_BYTES)
+        put(self._view, positions, words)
 
     def _reserve_steps(self, position: int, end: int) -> None:
         steps = self._unreserved
@@ -179,18 +178,8 @@ class HostAppendFile:
             self._fd = -1
 
 
-class HostDisk:
+class HostDisk(HostTree):
     """Implements `rmqha.port.Disk`. The root is made by the first write that needs it."""
-
-    def __init__(self, root: str | Path) -> None:
-        self._root = Path(root).absolute()
-
-    @property
-    def label(self) -> str:
-        return str(self._root)
-
-    def _at(self, path: str) -> Path:
-        return self._root / path if path else self._root
 
     def _make_parent(self, path: Path) -> None:
         """Make the directories above `path`; each new one is durable in its own parent."""
@@ -207,15 +196,6 @@ class HostDisk:
         for directory in reversed(missing):
             directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
         return [directory.parent for directory in reversed(missing)]
-
-    def exists(self, path: str) -> bool:
-        return self._at(path).exists()
-
-    def list(self, path: str) -> list[str]:
-        directory = self._at(path)
-        if not directory.exists():
-            return []
-        return sorted(entry.name for entry in directory.iterdir())
 
     def size_bytes(self, path: str) -> int:
         found = self._at(path).stat()
@@ -313,7 +293,7 @@ class HostDisk:
         it also excludes a second opener in this process and survives the closing of other descriptors."""
         fd = os.open(self._at(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
-            wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            wanted = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
             try:
                 fcntl.fcntl(fd, fcntl.F_OFD_SETLK, wanted)
             except OSError as error:

@@ -25,7 +25,10 @@ PRIVATE_UMASK = 0o027
 RESERVED_FILES = 256
 LARGE_BYTES = 256 * 1024
 """Size of memory from which on it is asked of the system by itself, and given back when it is free."""
-_M_MMAP_THRESHOLD = -3
+KEPT_BYTES = 1024 * 1024
+"""Free memory at the end of the heap that stays: turns that read and write some hundred KiB each would ask the system
+for it each time, and a new page costs as much as a message of a batch."""
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 WANTED_SESSIONS = 10_000
 FEW_FILES_ADVICE = "raise the limit of open files: LimitNOFILE=65536 in the systemd unit, or ulimit -Hn 65536"
 
@@ -54,14 +57,16 @@ def spare_loaded_state() -> None:
 
 
 def give_back_large_memory() -> bool:
-    """Pin glibc's border between memory of its heap and of its own mapping; False where there is no glibc.
+    """Pin glibc's border between memory of its heap and of its own mapping, and what its heap keeps; False where there
+    is no glibc.
 
     The border moves up to 32 MiB by itself once something large has been freed; bodies and answers then leave holes in
     the heap, which stays as large as it ever was."""
     import ctypes
 
     try:
-        return bool(ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES))
+        mallopt = ctypes.CDLL(None).mallopt
+        return bool(mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES) and mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES))
     except (AttributeError, OSError):
         return False
 

@@ -7,7 +7,7 @@ import os
 import struct
 from pathlib import Path
 
-_FLOCK = struct.Struct("hhqqi")
+FLOCK = struct.Struct("hhqqi")
 _PIECE_BYTES = 1 << 30
 """Linux reads at most 2 GiB at once."""
 
@@ -38,8 +38,8 @@ class HostReadFile:
             self._fd = -1
 
 
-class HostReadDisk:
-    """The tree below `root`."""
+class HostTree:
+    """The files below `root`."""
 
     def __init__(self, root: str | Path) -> None:
         self._root = Path(root).absolute()
@@ -54,12 +54,16 @@ class HostReadDisk:
     def exists(self, path: str) -> bool:
         return self._at(path).exists()
 
-    def is_directory(self, path: str) -> bool:
-        return self._at(path).is_dir()
-
     def list(self, path: str) -> list[str]:
         directory = self._at(path)
         return sorted(entry.name for entry in directory.iterdir()) if directory.exists() else []
+
+
+class HostReadDisk(HostTree):
+    """A tree that is only read."""
+
+    def is_directory(self, path: str) -> bool:
+        return self._at(path).is_dir()
 
     def open_read(self, path: str) -> HostReadFile:
         # without O_NONBLOCK a named pipe in the place of a file would hold the caller for ever
@@ -84,8 +88,8 @@ class HostReadDisk:
         except (FileNotFoundError, NotADirectoryError):
             return False
         try:
-            asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
             answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked)
         finally:
             os.close(fd)
-        return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+        return bool(FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)

@@ -12,10 +12,10 @@ from enum import Enum
 
 from rmqha.inspect.finding import FindingKind, Findings, Severity, StoreFinding
 from rmqha.inspect.fsck_index import Indexes
-from rmqha.inspect.fsck_marks import Marks
+from rmqha.inspect.fsck_metadata import MetadataCheck
 from rmqha.inspect.fsck_queues import Judge, Queues
-from rmqha.inspect.log_reader import LogReader, Stop, Why
-from rmqha.inspect.look import LOCK_PATH, StoreLook, look
+from rmqha.inspect.log_reader import LogReader, Stop, StopReason
+from rmqha.inspect.store_inspection import LOCK_PATH, StoreInspection, inspect_store
 from rmqha.model.error import UsageError
 from rmqha.port import ReadDisk
 from rmqha.store.log.commit_log import DIRECTORY as LOG_DIRECTORY
@@ -39,7 +39,7 @@ class Report:
     """Report of a check. `findings` are in the order of the check; `end_offset` is where the valid log ends, of a live
     store where the check did."""
 
-    look: StoreLook
+    store: StoreInspection
     findings: list[StoreFinding] = field(default_factory=list)
     end_offset: int = 0
     record_count: int = 0
@@ -64,7 +64,7 @@ def check(
 ) -> Report:
     """UsageError for what is no store or cannot be read."""
     report = _check_once(disk, scope, progress, locked_by_us)
-    if not report.faults or locked_by_us or not (report.look.live or disk.is_locked(LOCK_PATH)):
+    if not report.faults or locked_by_us or not (report.store.live or disk.is_locked(LOCK_PATH)):
         return report
     again = _check_once(disk, scope, progress, False)
     seen = {(finding.path, finding.at, finding.expected) for finding in report.faults}
@@ -78,14 +78,14 @@ def check(
 
 def _check_once(disk: ReadDisk, scope: Scope, progress: Progress | None, locked_by_us: bool) -> Report:
     try:
-        return _Check(look(disk, locked_by_us=locked_by_us), scope, progress).run()
+        return _Check(inspect_store(disk, locked_by_us=locked_by_us), scope, progress).run()
     except OSError as error:
         raise UsageError(f"{disk.label} cannot be read: {error.strerror or error}; check the path and rights") from None
 
 
 class _Check:
-    def __init__(self, store: StoreLook, scope: Scope, progress: Progress | None) -> None:
-        self._look = store
+    def __init__(self, store: StoreInspection, scope: Scope, progress: Progress | None) -> None:
+        self._store = store
         self._scope = scope
         self._progress = progress
         self._reader = store.reader()
@@ -94,7 +94,7 @@ class _Check:
         self.report = Report(store)
 
     def run(self) -> Report:
-        store, findings, report = self._look, self._findings, self.report
+        store, findings, report = self._store, self._findings, self.report
         store.log.judge(findings)
         judge = Judge(store, self._reader, findings, self._limit)
         queues = report.queues = Queues(store, judge)
@@ -109,7 +109,7 @@ class _Check:
         if index is not None:
             index.finish(report.end_offset)
             report.index_damaged = index.damaged
-            Marks(store, findings, report.end_offset, report.last_stored_ms).check()
+            MetadataCheck(store, findings, report.end_offset, report.last_stored_ms).check()
         elif not store.live and store.committed_end > report.end_offset:
             path, at = self._reader.where(report.end_offset)
             expected = f"records up to the committed end {store.committed_end}"
@@ -124,7 +124,7 @@ class _Check:
     def _walk(self, queues: Queues, index: Indexes | None, judge: Judge) -> None:
         """Every record, over damage in the middle. Sets the report's end."""
         reader, report = self._reader, self.report
-        position, told = self._look.min_offset, 0
+        position, told = self._store.min_offset, 0
         total = self._limit - position
         while True:
             for start, view, _, parts in reader.records(position, self._limit):
@@ -139,13 +139,13 @@ class _Check:
                     self._misplaced(start, wrong)
                 if index is not None:
                     index.record(start, view, parts)
-                done = start - self._look.min_offset
+                done = start - self._store.min_offset
                 if self._progress is not None and done - told >= PROGRESS_STEP_BYTES:
                     told = done
                     self._progress(done, total)
             stop = reader.stop
             report.end_offset = stop.position
-            if stop.why is Why.END:
+            if stop.why is StopReason.END:
                 break
             resumed = self._resume(stop)
             if resumed is None:
@@ -161,7 +161,7 @@ class _Check:
 
     def _resume(self, stop: Stop) -> int | None:
         """Offset at which whole records go on behind a bad place; None if they do not."""
-        reader = LogReader(self._look.disk, self._look.log.files)
+        reader = LogReader(self._store.disk, self._store.log.files)
         try:
             behind = stop.position + stop.size_bytes
             if stop.size_bytes and reader.whole_size(behind):
@@ -174,8 +174,8 @@ class _Check:
 
     def _next_file(self, position: int) -> int | None:
         """The next file that begins with a record: a sector of this one cannot be read."""
-        reader = LogReader(self._look.disk, self._look.log.files)
-        for piece in self._look.log.files:
+        reader = LogReader(self._store.disk, self._store.log.files)
+        for piece in self._store.log.files:
             if position < piece.start_offset < self._limit:
                 try:
                     if reader.whole_size(piece.start_offset):
@@ -210,20 +210,22 @@ class _Check:
 
     def _ended(self, stop: Stop) -> None:
         """Nothing whole stands behind: the log ends here."""
-        if stop.why is Why.UNWRITTEN and (not self._look.live or stop.position >= self._limit):
+        if stop.why is StopReason.UNWRITTEN and (not self._store.live or stop.position >= self._limit):
             return
-        lost = stop.position < self._look.committed_end
-        severity = Severity.ERROR if lost or stop.why is Why.UNREADABLE else Severity.WARNING
-        kind = FindingKind.LOG_DAMAGE if self._look.live or stop.why is Why.UNREADABLE else FindingKind.LOG_TAIL
-        advice = "check the disk" if stop.why is Why.UNREADABLE else "--repair drops it, saved first; so does a start"
-        if lost and not self._look.live:
-            advice = f"records up to {self._look.committed_end} were committed; {advice}"
+        lost = stop.position < self._store.committed_end
+        severity = Severity.ERROR if lost or stop.why is StopReason.UNREADABLE else Severity.WARNING
+        kind = FindingKind.LOG_DAMAGE if self._store.live or stop.why is StopReason.UNREADABLE else FindingKind.LOG_TAIL
+        advice = (
+            "check the disk" if stop.why is StopReason.UNREADABLE else "--repair drops it, saved first; so does a start"
+        )
+        if lost and not self._store.live:
+            advice = f"records up to {self._store.committed_end} were committed; {advice}"
         self._findings.add(severity, kind, stop.path, stop.at, stop.expected, stop.found, advice)
 
     def _tail(self) -> None:
         """Behind the end every byte must be zero."""
         end, reader = self.report.end_offset, self._reader
-        for piece in self._look.log.files:
+        for piece in self._store.log.files:
             if piece.end_offset <= end:
                 continue
             at = max(end - piece.start_offset, 0)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rmqha.inspect.finding import FindingKind, Findings, Severity
-from rmqha.inspect.look import StoreLook, size_of
+from rmqha.inspect.store_inspection import StoreInspection, size_of
 from rmqha.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY, find_property, java_string_hash
 from rmqha.port import ReadDisk, ReadFile
 from rmqha.store.log.record import SYS_TRANSACTION, Located
@@ -164,11 +164,11 @@ def _require_zeros(file: ReadFile, at: int) -> None:
 class Indexes:
     """All IndexFiles, claimed by the records of the log in order."""
 
-    def __init__(self, look: StoreLook, findings: Findings) -> None:
+    def __init__(self, store: StoreInspection, findings: Findings) -> None:
         self._findings = findings
-        self._live = look.live
-        self._lenient = look.live or not look.stopped_cleanly
-        self._log_min = look.min_offset
+        self._live = store.live
+        self._lenient = store.live or not store.stopped_cleanly
+        self._log_min = store.min_offset
         self.damaged = False
         self._has_bad_file = False
         self.bad_ranges: list[tuple[int, int]] = []
@@ -177,11 +177,11 @@ class Indexes:
         """Neighbouring records without all their entries, not reported yet."""
         self._lacking_at = ("", 0)
         self._last_path = ""
-        self._entries = self._all(look.disk) if look.disk.is_directory(DIRECTORY) else iter(())
+        self._entries = self._all(store.disk) if store.disk.is_directory(DIRECTORY) else iter(())
         self._next = next(self._entries, None)
         self._required_from = self._next.offset if self._next is not None else None
         """Behind this record all must be indexed: of this one itself entries may have gone with an older file."""
-        self._required_to = look.indexed_end
+        self._required_to = store.indexed_end
 
     def _report(self, path: str, at: int | None, expected: str, found: str) -> None:
         self.damaged = True

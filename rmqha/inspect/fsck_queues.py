@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from rmqha.inspect.finding import FindingKind, Findings, Severity
 from rmqha.inspect.log_reader import LogReader
-from rmqha.inspect.look import (
+from rmqha.inspect.store_inspection import (
     BATCH_DIRECTORY,
     BATCH_UNIT,
     BATCH_UNIT_BYTES,
@@ -23,7 +23,7 @@ from rmqha.inspect.look import (
     UNIT,
     UNIT_BYTES,
     QueueFiles,
-    StoreLook,
+    StoreInspection,
     queue_directories,
 )
 from rmqha.model.config.delay_level import SCHEDULE_TOPIC
@@ -35,7 +35,7 @@ from rmqha.model.message import (
 )
 from rmqha.port import ReadDisk
 from rmqha.store.log.record import SYS_COMMIT, SYS_TRANSACTION, Located
-from rmqha.store.queue.reput import valid_topic
+from rmqha.store.queue.dispatch_service import valid_topic
 from rmqha.store.queue.tags_codes import TagsCodes
 from rmqha.wire import lenient_json
 
@@ -226,10 +226,10 @@ class QueueCursor:
 class Judge:
     """The measure of a queue's entries."""
 
-    def __init__(self, look: StoreLook, reader: LogReader, findings: Findings, end: int) -> None:
+    def __init__(self, store: StoreInspection, reader: LogReader, findings: Findings, end: int) -> None:
         self.findings = findings
-        self.live = look.live
-        self.log_min = look.min_offset
+        self.live = store.live
+        self.log_min = store.min_offset
         self.end = end
         """Offset at which the valid log ends; of a live store, where the check does."""
         self.stored_ms = 0
@@ -240,8 +240,8 @@ class Judge:
         """Position of a record to the entry of another queue that has it."""
         self.bad_ranges: list[tuple[int, int]] = []
         """Parts of the log that hold no record: already reported."""
-        self.has_extension = look.disk.exists(EXTENSION_DIRECTORY)
-        self._required_end = look.dispatched_end
+        self.has_extension = store.disk.exists(EXTENSION_DIRECTORY)
+        self._required_end = store.dispatched_end
         self._reader = reader
 
     def required(self, position: int) -> bool:
@@ -263,22 +263,22 @@ class Judge:
 class Queues:
     """All queues of the store. Raises OSError from the disk."""
 
-    def __init__(self, look: StoreLook, judge: Judge) -> None:
+    def __init__(self, store: StoreInspection, judge: Judge) -> None:
         self._judge = judge
         self._codec = UnitCodec()
-        self._live = look.live
-        self.batch, self._known = batch_topics(look.disk)
+        self._live = store.live
+        self.batch, self._known = batch_topics(store.disk)
         self.cursors: dict[QueueKey, QueueCursor] = {}
         self.missing: dict[QueueKey, list[int]] = {}
         """Queues without a directory: where the records are that want one."""
         self._gone: dict[bytes, int] = {}
         self.file_sizes = {UNIT_BYTES: 0, BATCH_UNIT_BYTES: 0}
-        for directory, topic, queue_id, unit_bytes in queue_directories(look.disk):
+        for directory, topic, queue_id, unit_bytes in queue_directories(store.disk):
             name = topic.encode("utf-8", "surrogateescape")
             if (unit_bytes == BATCH_UNIT_BYTES) != (name in self.batch):
                 judge.findings.note(directory, "not used: the topic's queues have another form")
                 continue
-            self._open(look.disk, directory, name, queue_id, unit_bytes)
+            self._open(store.disk, directory, name, queue_id, unit_bytes)
         self._judge_files()
 
     def _open(self, disk: ReadDisk, directory: str, name: bytes, queue_id: int, unit_bytes: int) -> None:
@@ -289,8 +289,8 @@ class Queues:
             reason = error.strerror or str(error)
             findings.add(Severity.ERROR, FindingKind.QUEUE, directory, None, "files that can be read", reason, ADVICE)
             return
-        for stranger in files.strangers:
-            findings.note(f"{directory}/{stranger}", "not one of the store's files")
+        for foreign in files.foreign_files:
+            findings.note(f"{directory}/{foreign}", "not one of the store's files")
         self.cursors[name, queue_id] = QueueCursor(files, topic, self._judge.log_min, findings)
 
     def _judge_files(self) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rmqha.inspect.fsck_queues import MAX_GAP_COUNT, QueueKey, Queues, UnitCodec
 from rmqha.inspect.fsck_save import Saver
-from rmqha.inspect.log_reader import LogReader, Why
-from rmqha.inspect.look import BATCH_UNIT_BYTES, PREFILL, QueueFiles, StoreLook
+from rmqha.inspect.log_reader import LogReader, StopReason
+from rmqha.inspect.store_inspection import BATCH_UNIT_BYTES, PREFILL, QueueFiles, StoreInspection
 from rmqha.port import Disk
 from rmqha.store.log.mapped_file import file_name
 from rmqha.store.log.record import SYS_COMMIT, SYS_INNER_BATCH, SYS_TRANSACTION
@@ -64,7 +64,7 @@ class QueueWriter:
 
 
 def rebuild_queues(
-    disk: Disk, saver: Saver, store: StoreLook, queues: Queues, end_offset: int, file_size_bytes: int | None
+    disk: Disk, saver: Saver, store: StoreInspection, queues: Queues, end_offset: int, file_size_bytes: int | None
 ) -> list[str]:
     """Make the damaged queues anew for the records below `end_offset`. Returns their directories."""
     writers: dict[QueueKey, QueueWriter] = {}
@@ -89,7 +89,7 @@ def rebuild_queues(
     return done
 
 
-def _keep_expired(store: StoreLook, directory: str, writer: QueueWriter, floor: int) -> None:
+def _keep_expired(store: StoreInspection, directory: str, writer: QueueWriter, floor: int) -> None:
     """Entries of a batch queue whose records are not in the log any more say how far the queue had counted."""
     files = QueueFiles(store.disk, directory, BATCH_UNIT_BYTES)
     try:
@@ -99,7 +99,9 @@ def _keep_expired(store: StoreLook, directory: str, writer: QueueWriter, floor: 
         files.close()
 
 
-def _fill(writers: dict[QueueKey, QueueWriter], store: StoreLook, batch: frozenset[bytes], end_offset: int) -> None:
+def _fill(
+    writers: dict[QueueKey, QueueWriter], store: StoreInspection, batch: frozenset[bytes], end_offset: int
+) -> None:
     """One pass of the log, over what is damaged in it."""
     codec, reader, position = UnitCodec(), LogReader(store.disk, store.log.files), store.min_offset
     while position < end_offset:
@@ -116,7 +118,7 @@ def _fill(writers: dict[QueueKey, QueueWriter], store: StoreLook, batch: frozens
             elif not parts[1] & SYS_INNER_BATCH and _in_order(writer, parts[3]):
                 writer.put(parts[3], codec.unit(start, parts, topic, properties))
         stop = reader.stop
-        if stop.why is Why.END:
+        if stop.why is StopReason.END:
             break
         resumed = reader.next_whole(stop.position + max(stop.size_bytes, 1), end_offset)
         if resumed is None:

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from rmqha.inspect.finding import FindingKind, StoreFinding
 from rmqha.inspect.fsck import Report, check
 from rmqha.inspect.fsck_index import DIRECTORY as INDEX_DIRECTORY
-from rmqha.inspect.fsck_marks import table_error
+from rmqha.inspect.fsck_metadata import table_error
 from rmqha.inspect.fsck_rebuild import rebuild_queues
 from rmqha.inspect.fsck_save import Saver
 from rmqha.inspect.log_reader import LogPiece, LogReader
-from rmqha.inspect.look import EPOCHS_LIMIT_BYTES, LOCK_PATH, StoreLook, size_of
+from rmqha.inspect.store_inspection import EPOCHS_LIMIT_BYTES, LOCK_PATH, StoreInspection, size_of
 from rmqha.model.epoch import EpochHistory
 from rmqha.model.error import StoreError, UsageError
 from rmqha.model.offset import PhyOffset
@@ -58,7 +58,7 @@ def repair(disk: Disk, reader: ReadDisk, choices: Choices) -> RepairOutcome:
     """Lock the store, check it, mend it, check it again. UsageError for a store in use and for a choice that does not
     fit, with nothing changed; StoreError if the disk fails on the way: what was saved stays."""
     before = check(reader)
-    if before.look.live:
+    if before.store.live:
         raise UsageError(f"{reader.label} is in use by a running broker: stop it, then repair")
     with usage_errors(disk, LOCK_PATH, "lock the store"):
         release = disk.lock(LOCK_PATH)
@@ -98,7 +98,7 @@ class _Repair:
         sizes = [finding for finding in report.faults if finding.kind is FindingKind.LOG_SIZE]
         tail = any(finding.kind is FindingKind.LOG_TAIL for finding in report.faults)
         if cut_at is not None or (not report.damage and (tail or sizes)):
-            self._cut(report.look, report.end_offset if cut_at is None else cut_at)
+            self._cut(report.store, report.end_offset if cut_at is None else cut_at)
             report = self._check()
         for finding in report.faults:
             self._mend(finding, report)
@@ -110,7 +110,7 @@ class _Repair:
         return check(self._reader, locked_by_us=True)
 
     # --- the log ----------------------------------------------------------------------------------------------------
-    def _file_size(self, store: StoreLook) -> int:
+    def _file_size(self, store: StoreInspection) -> int:
         """Raises UsageError if nobody can know it."""
         size = self._choices.file_size_bytes
         files = store.log.files
@@ -125,7 +125,7 @@ class _Repair:
     def _complete_blanks(self, report: Report) -> bool:
         """A file that ends within its blank record has lost nothing: it is completed with zeros."""
         changed = False
-        store, wanted = report.look, self._file_size(report.look)
+        store, wanted = report.store, self._file_size(report.store)
         for start, _ in report.damage:
             piece = next((piece for piece in store.log.files if piece.start_offset <= start < piece.end_offset), None)
             if piece is None or store.log.sizes[piece.path] >= wanted:
@@ -143,7 +143,7 @@ class _Repair:
 
     def _require_boundary(self, report: Report, cut_at: int) -> None:
         """UsageError unless the log may be cut there: at the start or end of a record, with damage not before it."""
-        store = report.look
+        store = report.store
         worst = report.damage[0][0] if report.damage else report.end_offset
         if not _may_be_cut(report):
             raise UsageError(f"--cut-at {cut_at}: every record of {self._reader.label} is whole, nothing has to be cut")
@@ -160,7 +160,7 @@ class _Repair:
                 f"--cut-at {cut_at} is no record's start; the one before it starts at {reader.stop.position}"
             )
 
-    def _cut(self, store: StoreLook, end: int) -> None:
+    def _cut(self, store: StoreInspection, end: int) -> None:
         """Make `end` the log's end: what stands behind it is saved, then zeroed or set aside, the last file first."""
         wanted = self._file_size(store)
         reader = store.reader()
@@ -353,7 +353,7 @@ class _Repair:
 
     # --- what follows from the log ----------------------------------------------------------------------------------
     def _mend_derived(self, report: Report) -> None:
-        store, queues = report.look, report.queues
+        store, queues = report.store, report.queues
         assert queues is not None
         if any(finding.kind is FindingKind.QUEUE for finding in report.faults):
             confirmed = store.committed_end

@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from rmqha.inspect.fsck_marks import SAVED_PREFIX
-from rmqha.inspect.look import size_of
+from rmqha.inspect.fsck_metadata import SAVED_PREFIX
+from rmqha.inspect.store_inspection import size_of
 from rmqha.model.error import StoreError
 from rmqha.port import Disk, ReadDisk
 from rmqha.store.meta.problem import disk_errors, place

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rmqha.inspect.log_reader import Check, Entry, LogPiece, LogReader, Stop, Why
-from rmqha.inspect.look import StoreLook
+from rmqha.inspect.log_reader import Check, Entry, LogPiece, LogReader, Stop, StopReason
+from rmqha.inspect.store_inspection import StoreInspection
 from rmqha.model.error import StoreError
 from rmqha.store.log.record import BadRecordError, Located, Record, decode, locate, verify
 
@@ -25,7 +25,7 @@ class RecordChoice:
     """Also whole records behind the committed end."""
 
 
-def entries(store: StoreLook, choice: RecordChoice, check: Check = verify) -> Iterator[tuple[Entry, Located]]:
+def entries(store: StoreInspection, choice: RecordChoice, check: Check = verify) -> Iterator[tuple[Entry, Located]]:
     """The chosen records in log order, blank ones left out. Raises StoreError at the first bytes below the committed
     end that are no whole record, after the records before them."""
     reader = store.reader()
@@ -38,7 +38,7 @@ def entries(store: StoreLook, choice: RecordChoice, check: Check = verify) -> It
 
 
 def _entries(
-    store: StoreLook, reader: LogReader, choice: RecordChoice, check: Check
+    store: StoreInspection, reader: LogReader, choice: RecordChoice, check: Check
 ) -> Iterator[tuple[Entry, Located]]:
     limit = reader.max_offset if choice.uncommitted else store.committed_end
     end = limit if choice.end is None else min(limit, choice.end)
@@ -81,9 +81,9 @@ def _first_stored_ms(reader: LogReader, piece: LogPiece) -> int | None:
     return None if entry is None or entry[3] is None else entry[3][10]
 
 
-def complain(store: StoreLook, stop: Stop) -> None:
+def complain(store: StoreInspection, stop: Stop) -> None:
     """StoreError unless the walk ended where a sound log may end."""
-    if stop.why is Why.END or (stop.why is Why.UNWRITTEN and stop.position >= store.committed_end):
+    if stop.why is StopReason.END or (stop.why is StopReason.UNWRITTEN and stop.position >= store.committed_end):
         return
     committed = f" (committed up to {store.committed_end})" if stop.position < store.committed_end else ""
     raise StoreError(
@@ -136,7 +136,7 @@ class FileSum:
     problem: str = ""
 
 
-def file_sums(store: StoreLook) -> list[FileSum]:
+def file_sums(store: StoreInspection) -> list[FileSum]:
     """Every file by itself, whole records only, CRC not checked: one bad file does not hide the others. Also what is
     behind the committed end, as far as it is records. Raises OSError."""
     sums = []
@@ -151,15 +151,15 @@ def file_sums(store: StoreLook) -> list[FileSum]:
                 made.used_bytes = position + parts[0] - piece.start_offset
         stop = reader.stop
         reader.close()
-        if stop.why not in (Why.END, Why.UNWRITTEN) or (
-            stop.why is Why.UNWRITTEN and stop.position < min(store.committed_end, piece.end_offset)
+        if stop.why not in (StopReason.END, StopReason.UNWRITTEN) or (
+            stop.why is StopReason.UNWRITTEN and stop.position < min(store.committed_end, piece.end_offset)
         ):
             made.problem = f"byte {stop.at}: expected {stop.expected}, found {stop.found}"
         sums.append(made)
     return sums
 
 
-def queue_sums(store: StoreLook, choice: RecordChoice) -> dict[tuple[str, int], Sum]:
+def queue_sums(store: StoreInspection, choice: RecordChoice) -> dict[tuple[str, int], Sum]:
     """By topic and queue, sorted. Raises StoreError as `entries` does."""
     found: dict[tuple[bytes, int], Sum] = {}
     for (_, view, _, _), parts in entries(store, choice, locate):

@@ -49,7 +49,7 @@ class LogPiece:
         return self.start_offset + self.size_bytes
 
 
-class Why(Enum):
+class StopReason(Enum):
     """The reason why a walk ended."""
 
     END = 0
@@ -66,7 +66,7 @@ class Why(Enum):
 class Stop:
     """The place where a walk ended; `at` is the byte in the file `path`."""
 
-    why: Why
+    why: StopReason
     position: int
     path: str
     at: int
@@ -82,7 +82,7 @@ class LogReader:
     def __init__(self, disk: ReadDisk, files: Sequence[LogPiece]) -> None:
         self.disk = disk
         self.files = tuple(files)
-        self.stop = Stop(Why.END, 0, "", 0)
+        self.stop = Stop(StopReason.END, 0, "", 0)
         self._starts = [piece.start_offset for piece in self.files]
         self._open: tuple[LogPiece, ReadFile] | None = None
 
@@ -131,20 +131,20 @@ class LogReader:
             piece = self.find(position)
             if piece is None:
                 path, at = self.where(position)
-                self.stop = Stop(Why.NO_FILE, position, path, at, f"a file that holds offset {position}", "none")
+                self.stop = Stop(StopReason.NO_FILE, position, path, at, f"a file that holds offset {position}", "none")
                 return
             try:
                 stop = yield from self._of_piece(piece, position - piece.start_offset, end - piece.start_offset, check)
             except OSError as error:
                 at = position - piece.start_offset
-                self.stop = Stop(Why.UNREADABLE, position, piece.path, at, "readable bytes", _reason(error))
+                self.stop = Stop(StopReason.UNREADABLE, position, piece.path, at, "readable bytes", _reason(error))
                 return
             if stop is not None:
                 self.stop = stop
                 return
             position = piece.end_offset
         path, at = self.where(position)
-        self.stop = Stop(Why.END, position, path, at)
+        self.stop = Stop(StopReason.END, position, path, at)
 
     def _of_piece(self, piece: LogPiece, at: int, end: int, check: Check) -> Generator[Entry, None, Stop | None]:
         """The records of one file from byte `at` on; returns None at the file's end, else why it ended."""
@@ -153,7 +153,7 @@ class LogReader:
         while at < limit:
             left = limit - at
             if at >= end:
-                return Stop(Why.END, base_offset + at, piece.path, at)
+                return Stop(StopReason.END, base_offset + at, piece.path, at)
             if base + len(view) - at < min(left, MIN_RECORD_BYTES):
                 view, base = memoryview(self.read(piece, at, WINDOW_BYTES)), at
                 if len(view) < min(left, MIN_RECORD_BYTES):
@@ -168,7 +168,7 @@ class LogReader:
                 yield base_offset + at, view, index, None
                 return None
             if size == 0 and magic == 0:
-                return Stop(Why.UNWRITTEN, base_offset + at, piece.path, at, "a record", "unwritten bytes")
+                return Stop(StopReason.UNWRITTEN, base_offset + at, piece.path, at, "a record", "unwritten bytes")
             framed = MIN_RECORD_BYTES <= size <= left
             if framed and index + size > len(view):
                 view, base, index = memoryview(self.read(piece, at, max(size, WINDOW_BYTES))), at, 0
@@ -180,7 +180,7 @@ class LogReader:
                 expected, _, found = str(error).removeprefix("expected ").partition(", found ")
                 return _bad(piece, at, expected, found, size if framed else 0)
             if at + size > end:
-                return Stop(Why.END, base_offset + at, piece.path, at)
+                return Stop(StopReason.END, base_offset + at, piece.path, at)
             yield base_offset + at, view, index, parts
             at += size
         return None
@@ -239,12 +239,12 @@ class LogReader:
 
 
 def _bad(piece: LogPiece, at: int, expected: str, found: str, size_bytes: int = 0) -> Stop:
-    return Stop(Why.BAD, piece.start_offset + at, piece.path, at, expected, found, size_bytes)
+    return Stop(StopReason.BAD, piece.start_offset + at, piece.path, at, expected, found, size_bytes)
 
 
 def _cut_short(piece: LogPiece, at: int, found_bytes: int) -> Stop:
     expected = f"{piece.size_bytes - at} more bytes"
-    return Stop(Why.UNREADABLE, piece.start_offset + at, piece.path, at, expected, f"{found_bytes}")
+    return Stop(StopReason.UNREADABLE, piece.start_offset + at, piece.path, at, expected, f"{found_bytes}")
 
 
 def _reason(error: OSError) -> str:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from rmqha.inspect.epoch_look import EpochLook, compare, look_at_store
-from rmqha.inspect.log_reader import WINDOW_BYTES, LogReader, Why
-from rmqha.inspect.look import StoreLook, look, read_or_empty
+from rmqha.inspect.epoch_comparison import ReplicaHistory, compare, read_history
+from rmqha.inspect.log_reader import WINDOW_BYTES, LogReader, StopReason
+from rmqha.inspect.store_inspection import StoreInspection, inspect_store, read_or_empty
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.port import Disk, ReadDisk
@@ -48,8 +48,8 @@ class Problem:
 class StoreCopy:
     """One store. `same_until` is where its log ends or first differs from the reference's."""
 
-    store: StoreLook
-    epochs: EpochLook
+    store: StoreInspection
+    epochs: ReplicaHistory
     unclean: bool
     same_until: int = 0
     differs: bool = False
@@ -95,10 +95,10 @@ class Migration:
 
 def check(disks: Sequence[ReadDisk], target: MigrationTarget, progress: Progress) -> Migration:
     """UsageError or StoreError for what is no store or cannot be read."""
-    members = tuple(_look(disk) for disk in disks)
+    members = tuple(_inspect(disk) for disk in disks)
     reference = max(members, key=lambda item: (not item.is_empty, item.end_offset, item.epochs.seniority))
     for member in members:
-        member.problems += _standing(member, reference)
+        member.problems += _problems(member, reference)
         if target is MigrationTarget.CONTROLLER:
             member.problems += _elected_short(member, reference)
     filled = [member for member in members if not member.is_empty]
@@ -111,8 +111,8 @@ def check(disks: Sequence[ReadDisk], target: MigrationTarget, progress: Progress
     return Migration(target, members, reference)
 
 
-def _look(disk: ReadDisk) -> StoreCopy:
-    epochs = look_at_store(disk)
+def _inspect(disk: ReadDisk) -> StoreCopy:
+    epochs = read_history(disk)
     unclean = False
     data = read_or_empty(disk, BOOT_PATH, SIDECAR_LIMIT_BYTES)
     if data:
@@ -120,10 +120,10 @@ def _look(disk: ReadDisk) -> StoreCopy:
             unclean = sidecar.decode(data, f"{disk.label}/{BOOT_PATH}").get("unclean") is True
         except sidecar.BadSidecarError:
             unclean = True
-    return StoreCopy(look(disk), epochs, unclean)
+    return StoreCopy(inspect_store(disk), epochs, unclean)
 
 
-def _standing(member: StoreCopy, reference: StoreCopy) -> list[Problem]:
+def _problems(member: StoreCopy, reference: StoreCopy) -> list[Problem]:
     """Findings that need one store alone."""
     label, store = member.label, member.store
     found = []
@@ -178,7 +178,7 @@ def _compare(reference: StoreCopy, others: list[StoreCopy], progress: Progress) 
     for position, *_ in reader.records(start, end, verify):
         progress(position - start, total)
     stop = reader.stop
-    if stop.why is not Why.END and start < end:
+    if stop.why is not StopReason.END and start < end:
         found = f"expected {stop.expected}, found {stop.found}"
         reference.problems.append(Problem(f"{stop.path} at byte {stop.at}: {found}", f"rmqha fsck {reference.label}"))
         end = stop.position

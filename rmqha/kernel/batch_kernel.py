@@ -61,7 +61,7 @@ class QueueSlot(NamedTuple):
     next_offset: int
 
 
-class SendGround(NamedTuple):
+class SendContext(NamedTuple):
     """The log's end and the queues, as they are at the call."""
 
     phy_offset: int
@@ -84,7 +84,7 @@ class QueueRun(NamedTuple):
     units: bytes
 
 
-class PartTaken(NamedTuple):
+class PartResult(NamedTuple):
     """The plain sends at the front of a part."""
 
     frame_count: int
@@ -94,11 +94,11 @@ class PartTaken(NamedTuple):
     """A frame for each that was taken, saying SUCCESS."""
 
 
-class SendsTaken(NamedTuple):
+class SendResults(NamedTuple):
     """Plain sends made to records, answers and what is derived from the log: of each part as many as stand in front of
     its first frame that is not plain."""
 
-    parts: list[PartTaken]
+    parts: list[PartResult]
     """One for each part of the read."""
     records: bytes
     """To be appended at `phy_offset` as one piece."""
@@ -138,6 +138,24 @@ class SendsTaken(NamedTuple):
             yield self.records[start:end]
 
 
+class SignedSend(NamedTuple):
+    """A send that says whose it is; nobody has looked at the signature. Without one (b"") it is of whoever has proved
+    himself on its connection."""
+
+    end: int
+    """Index behind its frame."""
+    code: int
+    topic: str
+    access_key: str
+    number: int
+    """Its SignatureCount in rmqha's own form; 0: it is in Apache's."""
+    signature: bytes
+    message: bytes
+    """Bytes that the signature is to be of."""
+    size_bytes: int
+    """Bytes of its body and of the values of its fields."""
+
+
 class LogBlock(NamedTuple):
     """Bytes of the log from the beginning of a record on; the last record need not be whole."""
 
@@ -159,7 +177,7 @@ class Scanned(NamedTuple):
     """Offset at which each begins in the log, and the end of the last one."""
     runs: list[QueueRun]
     entries: bytes
-    """Entries of the index, as in `SendsTaken`; empty if the block is not keyed."""
+    """Entries of the index, as in `SendResults`; empty if the block is not keyed."""
     store_timestamps_ms: list[int]
     """Each record's."""
 
@@ -240,8 +258,9 @@ class PulledUnits(NamedTuple):
 class Collected(NamedTuple):
     """Sound records that entries lead to, as far as they are plain."""
 
-    places: list[tuple[int, int]]
-    """Index in the file, and size, of each."""
+    runs: list[tuple[int, int]]
+    """Index in the file, and size, of each run of records that follow each other in it."""
+    record_count: int
     unit_count: int
     """Entries that have been looked at; the next one is not plain, if `is_full` is false and there is one."""
     size_bytes: int
@@ -255,8 +274,16 @@ class BatchKernel(Protocol):
     scans_in_bulk: bool
     """Its `scan` is faster than NumPy."""
 
-    def sends(self, read: SendRead, rules: SendRules, ground: SendGround) -> SendsTaken:
+    def sends(self, read: SendRead, rules: SendRules, context: SendContext) -> SendResults:
         """Take the plain sends at the front of `read`. Changes nothing: who appends `records` says so to the queues."""
+        ...
+
+    def signed(self, data: bytes, max_count: int, nonce: str, proven: str = "") -> list[SignedSend]:
+        """Find the signed sends at the front of what a connection has sent, `max_count` at most: whole frames with the
+        JSON header that clients write, JSON's only escapes being those of separators. Stop at the first other one.
+        `nonce`: the random number of the connection; "": it has none, and no send may be in rmqha's own form. `proven`:
+        the access key of the account that the connection has proved to be of, whose sends need no signature; ""
+        if it has proved nothing."""
         ...
 
     def scan(self, block: LogBlock) -> Scanned:
@@ -269,6 +296,10 @@ class BatchKernel(Protocol):
 
     def index_place(self, front: IndexFront, entries: bytes) -> PlacedEntries:
         """Find the place of new entries, for which the file has room, behind those it has. Writes nothing."""
+        ...
+
+    def put_words(self, memory: memoryview, positions: Sequence[int], words: bytes) -> None:
+        """Copy four bytes to each index of `memory`, all multiples of four, in this order."""
         ...
 
     def skip_sound(self, view: memoryview, at: int, phy_offset: int, newest_ms: int) -> Checked:

@@ -1,8 +1,8 @@
 """The kernel in native code: a shared library with a C ABI (`native/src/border.rs`), called through ctypes.
 
 All memory is Python's and kept from call to call, no state is. Reads take two calls: the first finds the sends and
-their queues, the second makes records of them, with what `SendGround.slot` says of the queues. All steps here are per
-read or per queue but for the few lists of `SendsTaken`, per frame.
+their queues, the second makes records of them, with what `SendContext.slot` says of the queues. All steps here are per
+read or per queue but for the few lists of `SendResults`, per frame.
 """
 
 from __future__ import annotations
@@ -20,25 +20,27 @@ from rmqha.kernel.batch_kernel import (
     IndexFront,
     KeyedRecords,
     LogBlock,
-    PartTaken,
+    PartResult,
     PlacedEntries,
     PulledUnits,
     QueueRun,
     Scanned,
-    SendGround,
+    SendContext,
     SendPart,
     SendRead,
+    SendResults,
     SendRules,
-    SendsTaken,
+    SignedSend,
 )
 from rmqha.kernel.send_answer import json_literals, rocketmq_literals, store_host
+from rmqha.wire.auth.session_signature import session_front
 
-ABI_VERSION: Final = 8
+ABI_VERSION: Final = 12
 _FULL: Final = -1
 _FAULTS = {-2: "refuses what it was given", -3: "has a bug and has printed where"}
 _NUMBERS = struct.Struct(">qqqi")
 _SIZE = struct.Struct(">I")
-_GROUND = struct.Struct("=qqqqQQ")
+_CONTEXT = struct.Struct("=qqqqQQ")
 """Physical offset, end of the room, store timestamp, 1 for entries of the index, address of the parts, number of
 parts."""
 _PART = struct.Struct("=QQQqQ16s")
@@ -54,13 +56,16 @@ _TOPIC = struct.Struct("=QQqQ")
 _SLOT = struct.Struct("=qqqQQ16x")
 """The rest: 1 if it is known, magic, next offset, where its field is among all fields."""
 _QUEUE_BYTES = _TOPIC.size + _SLOT.size
-_UNIT_BYTES = 20
+_UNIT_BYTES, _WORD_BYTES = 20, 4
 _ROW_COUNT, _PART_COUNT, _BYTE_COUNT = 64, 8, 1 << 16
 """Least memory: for the frames of a slice, and for the records of a usual read."""
 _KEPT_BYTES, _KEPT_COUNT = 1 << 20, 1 << 14
 """A larger memory, for records or for lists of them, goes with the read that needed it."""
 _LEAST_FRAME_BYTES = 100
 _LEAST_RECORD_BYTES = 91
+_SIGNED = struct.Struct("=QqQQQQQQqQQ")
+"""`Signed` of signed.rs: end, code, where topic, access key and signature are, count, end of the message, bytes of body
+and values."""
 _LITERAL_COUNT = 7
 _LIST_COUNT = 9
 _TAIL_STARTS, _TAIL_ENDS, _SEND_ENDS, _SEND_PLACES, _COUNTS, _ENDS, _, _, _STORED = range(_LIST_COUNT)
@@ -84,7 +89,7 @@ class _Sends(ctypes.Structure):
         ("answers", ctypes.c_void_p),
         ("entries", ctypes.c_void_p),
         ("byte_limit", ctypes.c_size_t),
-        ("ground", ctypes.c_char * _GROUND.size),
+        ("context", ctypes.c_char * _CONTEXT.size),
         ("row_count", ctypes.c_size_t),
         ("queue_count", ctypes.c_size_t),
         ("record_count", ctypes.c_size_t),
@@ -97,12 +102,12 @@ class _Collect(ctypes.Structure):
 
     _fields_ = tuple((name, ctypes.c_int64) for name in (
         *("start", "queue_id", "offset", "max_count", "max_bytes", "disk_end", "disk_max_count", "disk_max_bytes"),
-        *("takes_all", "unit_count", "size_bytes", "is_full"),
+        *("takes_all", "unit_count", "size_bytes", "is_full", "record_count"),
     ))  # fmt: skip
 
 
 _PULL = struct.Struct("=9q")
-_COLLECTED = struct.Struct("=3q")
+_COLLECTED = struct.Struct("=4q")
 
 
 class _Place(ctypes.Structure):
@@ -157,12 +162,17 @@ class NativeKernel:
         self._skip, self._collect = library.rmqha_skip_sound, library.rmqha_collect
         self._skip.argtypes = address, size, size, ctypes.c_int64, address
         self._collect.argtypes = address, size, address, size, ctypes.c_char_p, size, address, size, address, address
+        self._find_signed = library.rmqha_signed
+        given = ctypes.c_char_p, size, ctypes.c_char_p, size, ctypes.c_int64
+        self._find_signed.argtypes = *given, address, size, address, size
         self._entries, self._place = library.rmqha_index_entries, library.rmqha_index_place
         self._entries.argtypes = (
             *(ctypes.c_char_p, size, size, ctypes.c_char_p, address, size, address, address, address, address, size),
         )
-        self._place.argtypes = address, size, ctypes.c_char_p, size, address, address, address, address
-        for function in (self._skip, self._collect, self._entries, self._place):
+        self._place.argtypes = (*(address, size, ctypes.c_char_p, size, address, address, address), address, address)
+        self._put_words = library.rmqha_put_words
+        self._put_words.argtypes = address, size, address, ctypes.c_char_p, size
+        for function in (self._skip, self._collect, self._find_signed, self._entries, self._place, self._put_words):
             function.restype = ctypes.c_int64
         self._newest = ctypes.c_int64()
         self._pull, self._front = _Collect(), _Place()
@@ -176,6 +186,11 @@ class NativeKernel:
         self._make_rows(_ROW_COUNT)
         self._make_lists(_ROW_COUNT)
         self._make_bytes(0)
+        self._make_signed(_ROW_COUNT)
+        self._messages = _Memory(_BYTE_COUNT)
+
+    def _make_signed(self, count: int) -> None:
+        self._signed_limit, self._signed_rows = count, _Memory(count * _SIGNED.size)
 
     def _make_rows(self, count: int) -> None:
         self._row_limit = self._call.row_limit = count
@@ -201,18 +216,19 @@ class NativeKernel:
         self._index_limit = count
         self._table_count = 1 << (2 * count).bit_length()
         self._index_entries, self._slots = _Memory(count * NEW_ENTRY.size), _Memory(2 * count * 8)
+        self._words = _Memory(count * _WORD_BYTES)
         self._table = _Memory(self._table_count * 4)
 
-    def sends(self, read: SendRead, rules: SendRules, ground: SendGround) -> SendsTaken:
+    def sends(self, read: SendRead, rules: SendRules, context: SendContext) -> SendResults:
         """Take the plain sends at the front of each part of `read`."""
         if rules is not self._rules:
             self._rules, encoded = rules, _encoded(rules)
             self._call.rules, self._call.rules_bytes = encoded, len(encoded)
         data, parts = read
-        phy_offset, room_end, stored_ms, find_slot, is_keyed = ground
+        phy_offset, room_end, stored_ms, find_slot, is_keyed = context
         self._give_parts(parts)
-        _GROUND.pack_into(
-            *(self._call_view, _Sends.ground.offset, phy_offset, room_end, stored_ms),
+        _CONTEXT.pack_into(
+            *(self._call_view, _Sends.context.offset, phy_offset, room_end, stored_ms),
             *(is_keyed, self._parts.address, len(parts)),
         )
         data_bytes = len(data)
@@ -234,8 +250,8 @@ class NativeKernel:
             topics.append(topic)
             _SLOT.pack_into(queues, queue_at + _TOPIC.size, 1, magic, next_offset, field_at, len(fields))
         if not is_any_known:
-            none = [PartTaken(0, part.start, b"") for part in parts]
-            return SendsTaken(none, b"", [phy_offset], [], b"", [], [], [], [])
+            none = [PartResult(0, part.start, b"") for part in parts]
+            return SendResults(none, b"", [phy_offset], [], b"", [], [], [], [])
         if self._call.record_count > self._record_limit:
             self._make_lists(self._call.record_count)
         while (count := self._build(data, data_bytes, fields, len(fields), self._address)) == _FULL:
@@ -266,16 +282,16 @@ class NativeKernel:
         if row_count > self._row_limit:
             self._make_rows(row_count)
 
-    def _taken(self, count: int, topics: list[str], phy_offset: int, part_count: int) -> SendsTaken:
+    def _taken(self, count: int, topics: list[str], phy_offset: int, part_count: int) -> SendResults:
         _, records_bytes, answers_bytes, entries_bytes = _FOUND.unpack_from(self._call_view, _Sends.found.offset)
         records = bytes(self._records.view[:records_bytes])
         parts, answers, answers_at = [], self._answers.view, 0
         for at in range(_PART_TAKEN_AT, part_count * _PART_BYTES, _PART_BYTES):
             taken_count, end, answers_end = _PART_TAKEN.unpack_from(self._parts.view, at)
-            parts.append(PartTaken(taken_count, end, bytes(answers[answers_at:answers_end])))
+            parts.append(PartResult(taken_count, end, bytes(answers[answers_at:answers_end])))
             answers_at = answers_end
         assert answers_at == answers_bytes, "each answer is of a part"
-        taken = SendsTaken(
+        taken = SendResults(
             parts,
             records,
             [phy_offset, *[phy_offset + send_end for send_end in self._list(_SEND_ENDS, count)]],
@@ -306,6 +322,41 @@ class NativeKernel:
                 runs.append(QueueRun(topic, queue_id, first_offset, unit_count, bytes(units[units_at:units_end])))
                 units_at = units_end
         return runs
+
+    def signed(self, data: bytes, max_count: int, nonce: str, proven: str = "") -> list[SignedSend]:
+        """Find the signed sends at the front of what a connection has sent."""
+        limit, front = min(max_count, len(data) // _LEAST_FRAME_BYTES), session_front(nonce).encode() if nonce else b""
+        if limit > self._signed_limit:
+            self._make_signed(limit)
+        given = data, len(data), front, len(front), bool(proven), self._signed_rows.address, limit
+        while (count := self._find_signed(*given, self._messages.address, len(self._messages.view))) == _FULL:
+            self._messages = _Memory(2 * max(len(self._messages.view), len(data)))
+        if count < 0:
+            raise _fault(count)
+        found, messages, start = list[SignedSend](), self._messages.view, 0
+        for at in range(0, count * _SIGNED.size, _SIGNED.size):
+            row = _SIGNED.unpack_from(self._signed_rows.view, at)
+            frame_end, code, topic, topic_end, key, key_end, given_at, given_end, number, end, size_bytes = row
+            if key == key_end:
+                name = data[topic:topic_end].decode()
+                found.append(SignedSend(frame_end, code, name, proven, 0, b"", b"", size_bytes))
+                continue
+            found.append(
+                SignedSend(
+                    frame_end,
+                    code,
+                    data[topic:topic_end].decode(),
+                    data[key:key_end].decode(),
+                    number,
+                    data[given_at:given_end],
+                    bytes(messages[start:end]),
+                    size_bytes,
+                )
+            )
+            start = end
+        if len(messages) > _KEPT_BYTES:
+            self._messages = _Memory(_BYTE_COUNT)
+        return found
 
     def scan(self, block: LogBlock) -> Scanned:
         """Find the plain records at the front of `block`."""
@@ -375,21 +426,27 @@ class NativeKernel:
         call, slots, file = self._front, self._slots, _held(view)
         call.slot_count, call.first, call.begin_ms, call.table_count = slot_count, first, begin_ms, self._table_count
         found = self._place(
-            *(file, len(view), entries, count, self._index_entries.address, slots.address, self._table.address),
-            ctypes.addressof(call),
+            *(file, len(view), entries, count, self._index_entries.address, slots.address, self._words.address),
+            *(self._table.address, ctypes.addressof(call)),
         )
         if found < 0:
             raise _fault(found)
-        numbers = slots.view.cast("q")
-        heads = numbers[count : count + found].tolist()
         placed = PlacedEntries(
             bytes(self._index_entries.view[: count * NEW_ENTRY.size]),
-            numbers[:found].tolist(),
-            struct.pack(f">{found}i", *heads),
+            array("q", bytes(slots.view[: found * 8])),
+            bytes(self._words.view[: found * _WORD_BYTES]),
             call.new_slot_count,
         )
         self._keep_index()
         return placed
+
+    def put_words(self, memory: memoryview, positions: Sequence[int], words: bytes) -> None:
+        """Copy four bytes to each position."""
+        numbers = positions if isinstance(positions, array) else _numbers(positions)
+        assert len(words) == len(numbers) * _WORD_BYTES, "a word for each position"
+        done = self._put_words(_held(memory), len(memory), _address(numbers), words, len(numbers))
+        if done < 0:
+            raise _fault(done)
 
     def _keep_index(self) -> None:
         if self._index_limit > _KEPT_COUNT:
@@ -422,10 +479,10 @@ class NativeKernel:
         if count < 0:
             raise _fault(count)
         numbers = self._slots.view.cast("q")
-        places = list(zip(numbers[:count], numbers[limit : limit + count], strict=True))
-        seen_count, size_bytes, is_full = _COLLECTED.unpack_from(self._pull_view, _PULL.size)
+        runs = list(zip(numbers[:count], numbers[limit : limit + count], strict=True))
+        seen_count, size_bytes, is_full, record_count = _COLLECTED.unpack_from(self._pull_view, _PULL.size)
         self._keep_index()
-        return Collected(places, seen_count, size_bytes, bool(is_full))
+        return Collected(runs, record_count, seen_count, size_bytes, bool(is_full))
 
 
 def _numbers(values: Sequence[int]) -> array[int]:

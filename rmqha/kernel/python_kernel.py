@@ -18,22 +18,24 @@ from rmqha.kernel.batch_kernel import (
     Collected,
     KeyedRecords,
     LogBlock,
-    PartTaken,
+    PartResult,
     PulledUnits,
     QueueRun,
     QueueSlot,
     Scanned,
-    SendGround,
+    SendContext,
     SendPart,
     SendRead,
+    SendResults,
     SendRules,
-    SendsTaken,
+    SignedSend,
 )
 from rmqha.kernel.index_entries import PythonIndexKernel
 from rmqha.kernel.key_hash import property_value
 from rmqha.kernel.log_scan import scan
 from rmqha.kernel.send_answer import Answer, json_answer, rocketmq_answer, store_host
 from rmqha.kernel.send_header import Send, json_send, rocketmq_send
+from rmqha.kernel.signed_sends import signed_sends
 from rmqha.kernel.sound_records import collect, skip_sound
 from rmqha.model.message import (
     MAX_REMEMBERED_TAGS_BYTES,
@@ -85,7 +87,7 @@ class _Run:
 
 
 class _Batch:
-    """Records, answers and entries of some reads, as they grow: what `SendsTaken` has at the end."""
+    """Records, answers and entries of some reads, as they grow: what `SendResults` has at the end."""
 
     __slots__ = (
         "_answers",
@@ -113,18 +115,18 @@ class _Batch:
     )
 
     def __init__(
-        self, rules: SendRules, find_special: Find, ground: SendGround, make_entries: Callable[[KeyedRecords], bytes]
+        self, rules: SendRules, find_special: Find, context: SendContext, make_entries: Callable[[KeyedRecords], bytes]
     ) -> None:
         self._rules = rules
         self._find_special = find_special
-        self._phy_offset, self._room_end, self._stored_ms, self._find_slot, is_keyed = ground
+        self._phy_offset, self._room_end, self._stored_ms, self._find_slot, is_keyed = context
         self._make_entries = make_entries
         self._keyed = KeyedRecords([], [], [], []) if is_keyed else None
         """All records, for the index."""
         self._id_form = store_host(rules) + b"%016X"
         self._runs: dict[tuple[bytes, bytes], _Run] = {}
         self._pieces: list[bytes] = []
-        self.parts: list[PartTaken] = []
+        self.parts: list[PartResult] = []
         self.tail_starts: list[int] = []
         self.tail_ends: list[int] = []
         self.topics: list[str] = []
@@ -145,7 +147,7 @@ class _Batch:
 
     def end(self, at: int) -> None:
         """All of the part's plain sends are added; the last of them ends at index `at`."""
-        self.parts.append(PartTaken(len(self._answers), at, b"".join(self._answers)))
+        self.parts.append(PartResult(len(self._answers), at, b"".join(self._answers)))
 
     def add(self, send: Send, body: bytes, answer: Answer) -> bool:
         """Make a record of a send, or those of a batch; False, and nothing has changed, if it is not plain."""
@@ -262,7 +264,7 @@ class _Batch:
         run = self._runs[topic, queue_text] = _Run(slot, queue_id)
         return run
 
-    def taken(self) -> SendsTaken:
+    def taken(self) -> SendResults:
         """All of it."""
         runs = [
             QueueRun(run.slot.topic, run.queue_id, run.slot.next_offset, len(run.units), b"".join(run.units))
@@ -271,7 +273,7 @@ class _Batch:
         ]
         records = b"".join(self._pieces)
         entries = b"" if self._keyed is None else self._make_entries(self._keyed)
-        return SendsTaken(
+        return SendResults(
             self.parts,
             records,
             self.bounds,
@@ -335,16 +337,20 @@ class PythonKernel(PythonIndexKernel):
         self._prepared: _Prepared | None = None
         """Forms of the rules that were given last: to look them up by value would cost as much as a frame."""
 
-    def sends(self, read: SendRead, rules: SendRules, ground: SendGround) -> SendsTaken:
+    def sends(self, read: SendRead, rules: SendRules, context: SendContext) -> SendResults:
         """Take the plain sends at the front of each part of `read`."""
         prepared = self._prepared
         if prepared is None or prepared.rules is not rules:
             prepared = self._prepared = _prepared(rules)
-        batch = _Batch(rules, prepared.find_special, ground, self.index_entries)
+        batch = _Batch(rules, prepared.find_special, context, self.index_entries)
         for part in read.parts:
             batch.begin(part)
             batch.end(_take(read.data, part, batch, prepared))
         return batch.taken()
+
+    def signed(self, data: bytes, max_count: int, nonce: str, proven: str = "") -> list[SignedSend]:
+        """Find the signed sends at the front of what a connection has sent."""
+        return signed_sends(data, max_count, nonce, proven)
 
     def scan(self, block: LogBlock) -> Scanned:
         """Find the plain records at the front of `block`."""

@@ -19,14 +19,20 @@ _OPAQUE = rb"-?(?:0|[1-9][0-9]{0,8}|1[0-9]{9}|20[0-9]{8})"
 _JSON_PROPERTIES = rb"[ !#-~]*"
 _PROPERTIES = rb"[\x01\x02 -~]*"
 
+_JSON_SIGNED = rb'(?:,"(?:AccessKey|Signature|SignatureForm|SignatureCount)":"' + _TEXT + rb'"){0,4}'
+"""The signature: who looks at it has done so."""
+
+JSON_END = rb',"opaque":(' + _OPAQUE + rb'),"serializeTypeCurrentRPC":"JSON","version":((?:0|[1-9][0-9]{0,8}))\}'
+"""The end of a JSON header. Groups: opaque, version."""
+
 JSON_SEND = re.compile(
     rb'\{"code":(310|320),"extFields":\{"a":"' + _TEXT + rb'","b":"(' + _TOPIC + rb')","c":"' + _TEXT
     + rb'","d":"' + _INT + rb'","e":"(' + _COUNT + rb')","f":"(' + _COUNT + rb')","g":"(' + _TIME + rb')","h":"(' + _INT
     + rb')","i":"(' + _JSON_PROPERTIES + rb')","j":"(' + _COUNT + rb')","k":"' + _TEXT
-    + rb'"(?:,"l":"[0-9]{0,9}")?,"m":"(' + _TEXT + rb')"(?:,"n":"' + _TEXT + rb'")?\},"flag":0,"language":"' + _TEXT
-    + rb'","opaque":(' + _OPAQUE + rb'),"serializeTypeCurrentRPC":"JSON","version":(?:0|[1-9][0-9]{0,8})\}'
+    + rb'"(?:,"l":"[0-9]{0,9}")?,"m":"(' + _TEXT + rb')"(?:,"n":"' + _TEXT + rb'")?' + _JSON_SIGNED
+    + rb'\},"flag":0,"language":"' + _TEXT + rb'"' + JSON_END
 )  # fmt: skip
-"""Groups: code, topic, queue id, sysFlag, bornTimestamp, flag, properties, reconsumeTimes, batch, opaque."""
+"""Groups: code, topic, queue id, sysFlag, bornTimestamp, flag, properties, reconsumeTimes, batch, opaque, version."""
 
 
 def _field(name: bytes, value: bytes) -> bytes:
@@ -67,7 +73,7 @@ def json_send(data: bytes, start: int, end: int) -> Send | None:
     match = JSON_SEND.fullmatch(data, start, end)
     if match is None:
         return None
-    code, *fields, batch, opaque = match.groups()
+    code, *fields, batch, opaque, _ = match.groups()
     is_batch = code == b"320"
     if batch == b"true" and not is_batch:
         return None

@@ -112,17 +112,17 @@ def parts_of(
 def collect(view: memoryview, start: int, pulled: PulledUnits) -> Collected:
     """Find the sound records that entries lead to, none with what may be a checksum of its own."""
     units, topic, queue_id, offset, max_count, max_bytes, disk_end, disk_max_count, disk_max_bytes, codes = pulled
-    places: list[tuple[int, int]] = []
-    end, total, count, mark = len(view), 0, 0, UNDERSCORE
+    runs: list[tuple[int, int]] = []
+    end, total, count, mark, record_count, run_end = len(view), 0, 0, UNDERSCORE, 0, -1
     for position, size, code in _UNIT.iter_unpack(units):
-        if len(places) >= max_count:
-            return Collected(places, count, total, True)
+        if record_count >= max_count:
+            return Collected(runs, record_count, count, total, True)
         if size != _PREFILL_SIZE and (codes is None or code in codes):
-            if places and (
+            if record_count and (
                 total + size > max_bytes
-                or (position < disk_end and (total + size > disk_max_bytes or len(places) >= disk_max_count))
+                or (position < disk_end and (total + size > disk_max_bytes or record_count >= disk_max_count))
             ):
-                return Collected(places, count, total, True)
+                return Collected(runs, record_count, count, total, True)
             at = position - start
             if at < 0 or size < MIN_RECORD_BYTES or at + size > end:
                 break
@@ -137,7 +137,12 @@ def collect(view: memoryview, start: int, pulled: PulledUnits) -> Collected:
                 or crc32(record[body_at:body_end]) & 0x7FFFFFFF != crc
             ):
                 break
-            places.append((at, size))
+            if at == run_end:
+                runs[-1] = runs[-1][0], runs[-1][1] + size
+            else:
+                runs.append((at, size))
+            run_end = at + size
+            record_count += 1
             total += size
         count += 1
-    return Collected(places, count, total, False)
+    return Collected(runs, record_count, count, total, False)

@@ -76,6 +76,8 @@ PROPERTY_TIMER_DELETE_UNIQUE_KEY = "TIMER_DEL_UNIQKEY"
 PROPERTY_POP_CK = "POP_CK"
 PROPERTY_FIRST_POP_TIME = "1ST_POP_TIME"
 PROPERTY_ORIGIN_GROUP = "ORIGIN_GROUP"
+PROPERTY_SHARDING_KEY = "__SHARDINGKEY"
+PROPERTY_PRIORITY = "_SYS_MSG_PRIORITY_"
 PROPERTY_CRC32 = "__CRC32#"
 
 SYS_FLAG_COMPRESSED = 0x1
@@ -96,6 +98,8 @@ SYS_FLAG_COMPRESSION_ZLIB = 0x300
 
 _RECALL_VERSION = "v1"
 _PAIRS = re.compile(rb"[^\x01\x02]+\x01[^\x02]*(?:\x02[^\x01\x02]+\x01[^\x02]*)*\x02?")
+_INT32 = re.compile("[+-]?[0-9]{1,10}")
+_NO_PRIORITY = (PROPERTY_DELAY, *TIMER_PROPERTIES, PROPERTY_SHARDING_KEY)
 _PORT = struct.Struct(">i")
 _OFFSET_ID_TAIL = struct.Struct(">iq")
 _UNIQUE_KEY_TAIL = struct.Struct(">HIIH")
@@ -116,6 +120,17 @@ def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:
     missing, a repeated name keeps its last value, bytes that are not UTF-8 become U+FFFD."""
     pairs = str(data, "utf-8", "replace").split("\x02")
     return {name: value for name, separator, value in (pair.partition("\x01") for pair in pairs) if separator and name}
+
+
+def priority_of(properties: Mapping[str, str]) -> int | None:
+    """The priority that a producer gives a message, as RocketMQ reads it; None without one, -1 if the message is one of
+    a transaction, delayed, or one of an ordered sequence: then it has none."""
+    text = properties.get(PROPERTY_PRIORITY, "")
+    if not _INT32.fullmatch(text) or not 0 <= (priority := int(text)) < 1 << 31:
+        return None
+    is_prepared = properties.get(PROPERTY_TRANSACTION_PREPARED, "").lower() == "true"
+    is_other = is_prepared or not properties.keys().isdisjoint(_NO_PRIORITY)
+    return -1 if is_other else priority
 
 
 def are_whole(data: bytes) -> bool:

@@ -3,6 +3,9 @@
 A quota is a token bucket that holds one second's worth. Something larger than that is let through when the bucket is
 full and paid for afterwards, so that no message is too large for its quota for ever: in any time of t seconds at most
 (t + 1) × quota is let through, and one request more.
+
+Who was refused should not be read for its throttle time: else its refused requests take the time of everybody's turns.
+Those of one bucket go on one after another, each when the bucket would have paid for what the one before was refused.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from rmqha.model.error import ConfigError
 
 MAX_BUCKET_COUNT = 10_000
 """Most buckets of accounts or of addresses; the one that was made first is forgotten, and begins anew."""
+MAX_THROTTLE_MS = 1000
 _FORM = "account:NAME=REQUESTS/BYTES or address:HOST=REQUESTS/BYTES, separated by ;"
 
 
@@ -54,12 +58,14 @@ def parse_overrides(text: str, source: str) -> tuple[dict[str, Limit], dict[str,
 class TokenBucket:
     """In thousandths of what is counted, so that a millisecond brings a whole number."""
 
-    __slots__ = ("_at_ms", "_level", "_per_second")
+    __slots__ = ("_at_ms", "_level", "_per_second", "_promised_ms")
 
     def __init__(self, per_second: int, now_ms: int) -> None:
         self._per_second = per_second
         self._level = per_second * 1000
         self._at_ms = now_ms
+        self._promised_ms = 0
+        """Time until which its room is promised to those who were refused."""
 
     def has(self, now_ms: int) -> bool:
         """True if something may be taken, however much it is."""
@@ -71,6 +77,14 @@ class TokenBucket:
 
     def take(self, count: int) -> None:
         self._level -= count * 1000
+
+    def throttle_ms(self, count: int, now_ms: int) -> int:
+        """Time (ms) until there is room, when those that were refused before have had theirs; then it is `count`'s."""
+        room_ms = now_ms - (self._level - 1000) // self._per_second
+        last_ms = now_ms + MAX_THROTTLE_MS
+        ready_ms = min(max(self._promised_ms, room_ms), last_ms)
+        self._promised_ms = min(ready_ms + count * 1000 // self._per_second, last_ms)
+        return ready_ms - now_ms
 
 
 class _Buckets:
@@ -89,11 +103,17 @@ class _Buckets:
             return "bytes"
         return ""
 
-    def take(self, size_bytes: int) -> None:
+    def throttle_ms(self, size_bytes: int, now_ms: int) -> int:
+        asked = (self.requests, 1), (self.size, size_bytes)
+        waits_ms = (bucket.throttle_ms(count, now_ms) for bucket, count in asked if bucket and not bucket.has(now_ms))
+        return max(waits_ms, default=0)
+
+    def take(self, size_bytes: int, count: int = 1) -> None:
+        """`count` -1 gives a request back."""
         if self.requests is not None:
-            self.requests.take(1)
+            self.requests.take(count)
         if self.size is not None:
-            self.size.take(size_bytes)
+            self.size.take(count * size_bytes)
 
 
 class Quotas:
@@ -124,6 +144,18 @@ class Quotas:
             by_account.take(size_bytes)
         by_address.take(size_bytes)
         return ""
+
+    def throttle_ms(self, account: str, address: str, size_bytes: int, now_ms: int) -> int:
+        """Time (ms), MAX_THROTTLE_MS at most, for which not to read the connection of a request that was refused."""
+        found = self._accounts.get(account) if account else None
+        both = found, self._addresses.get(address)
+        return max((buckets.throttle_ms(size_bytes, now_ms) for buckets in both if buckets), default=0)
+
+    def give_back(self, account: str, address: str, size_bytes: int) -> None:
+        """A request that counted is not served now: as if nobody had asked for it."""
+        for table, name in ((self._accounts, account), (self._addresses, address)):
+            if (buckets := table.get(name)) is not None:
+                buckets.take(size_bytes, -1)
 
     @staticmethod
     def _of(table: dict[str, _Buckets], name: str, limit: Limit, now_ms: int) -> _Buckets:

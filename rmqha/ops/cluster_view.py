@@ -1,4 +1,5 @@
-"""The nodes and groups of a cluster directory as a snapshot shows them, and what is not well. Pure, but for `look`.
+"""The nodes and groups of a cluster directory as a snapshot shows them, and what is not well. Pure, but for
+`ask_cluster`.
 
 Each answer is one party's word: the broker's about itself (request 52000), the controllers' about the group (52003),
 the name servers' about where clients go (106). A group is healthy when they agree.
@@ -14,12 +15,12 @@ from rmqha.host.asking.shell import Caller
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 from rmqha.ops.local.node_kind import NodeKind
 from rmqha.ops.snapshot import ClusterSnapshot, NodeReport
-from rmqha.ops.survey import BootstrapAddresses, Extent, Survey
+from rmqha.ops.survey import BootstrapAddresses, Survey, SurveyScope
 from rmqha.wire.state.controller_state import ControllerState, GroupState
 from rmqha.wire.state.name_server_state import NameServerState
 from rmqha.wire.state.replica_state import CopyState, DamageState, ReplicaState
 
-LOOK_S = 2.5
+ASK_TIMEOUT_S = 2.5
 DAMAGE_FIX = 'start a replica that has it, or see "A record that nobody has" in docs/operate/recovery.md'
 
 
@@ -130,9 +131,9 @@ class ClusterView:
         return node.node.is_broker and node.node.address in self.groups[node.node.group].drained
 
 
-async def look(client: Caller, state: ClusterState) -> ClusterView:
+async def ask_cluster(client: Caller, state: ClusterState) -> ClusterView:
     """Ask all nodes that live at once; never raises for a node that does not answer."""
-    survey = Survey(client, BootstrapAddresses.of_living(state), LOOK_S, extent=Extent.STATES)
+    survey = Survey(client, BootstrapAddresses.of_living(state), ASK_TIMEOUT_S, extent=SurveyScope.STATES)
     return ClusterView.of(state, await survey.run())
 
 

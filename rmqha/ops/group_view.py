@@ -13,18 +13,18 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.base import parse_properties
 from rmqha.model.error import RemoteError, RemoteProtocolError, RmqhaError, UnreachableError
 from rmqha.ops.asking import ask
-from rmqha.ops.guarantee import Effective, Promise, effective_keys, promise
+from rmqha.ops.guarantee import EffectiveValue, Guarantee, effective_keys, promise
 from rmqha.ops.snapshot import NodeReport, ServerKind
-from rmqha.ops.survey import BootstrapAddresses, Extent, Survey
+from rmqha.ops.survey import BootstrapAddresses, Survey, SurveyScope
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 
-LOOK_S = 5.0
+ASK_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class GroupLook:
-    """One look at a broker group: who answered for it."""
+class GroupReport:
+    """Reports of a broker group's brokers: who answered for it."""
 
     name: str
     cluster: str
@@ -41,7 +41,7 @@ class GroupLook:
         return [view for view in self.brokers if not view.error]
 
 
-async def find_groups(client: Caller, namesrv: str) -> dict[str, GroupLook]:
+async def find_groups(client: Caller, namesrv: str) -> dict[str, GroupReport]:
     """The groups that the name servers know, not yet asked. Raises UnreachableError if none of `namesrv` answers."""
     trouble = ""
     for address in namesrv.split(";"):
@@ -49,7 +49,7 @@ async def find_groups(client: Caller, namesrv: str) -> dict[str, GroupLook]:
             reply = await ask(client, address, Command(RequestCode.GET_BROKER_CLUSTER_INFO))
             table = loads(bytes(reply.body)).get("brokerAddrTable") or {}
             return {
-                name: GroupLook(
+                name: GroupReport(
                     name,
                     str(row.get("cluster", "")),
                     tuple(
@@ -66,10 +66,10 @@ async def find_groups(client: Caller, namesrv: str) -> dict[str, GroupLook]:
     raise UnreachableError(f"no name server of {namesrv} tells the groups: {trouble}; give another with --namesrv")
 
 
-async def look_at_groups(client: Caller, groups: Sequence[GroupLook]) -> list[GroupLook]:
+async def ask_groups(client: Caller, groups: Sequence[GroupReport]) -> list[GroupReport]:
     """Ask the brokers of all groups at once: the groups with their reports."""
     seeds = BootstrapAddresses(brokers=tuple((item.address, group.name) for group in groups for item in group.brokers))
-    found = await Survey(client, seeds, LOOK_S, extent=Extent.KEYS).run()
+    found = await Survey(client, seeds, ASK_TIMEOUT_S, extent=SurveyScope.KEYS).run()
     told = {report.address: report for report in found.nodes}
 
     def asked(item: NodeReport) -> NodeReport:
@@ -79,10 +79,10 @@ async def look_at_groups(client: Caller, groups: Sequence[GroupLook]) -> list[Gr
     return [replace(group, brokers=tuple(map(asked, group.brokers))) for group in groups]
 
 
-async def look_at_broker(client: Caller, address: str) -> NodeReport:
+async def ask_broker(client: Caller, address: str) -> NodeReport:
     """Its state and keys; `error` for a broker that does not answer."""
-    unasked = GroupLook("", "", (NodeReport(ServerKind.BROKER, address),))
-    (group,) = await look_at_groups(client, [unasked])
+    unasked = GroupReport("", "", (NodeReport(ServerKind.BROKER, address),))
+    (group,) = await ask_groups(client, [unasked])
     return group.brokers[0]
 
 
@@ -113,7 +113,7 @@ async def elects_uncleanly(client: Caller, addresses: list[str]) -> bool | None:
     return None
 
 
-def promise_of(view: NodeReport) -> tuple[dict[str, Effective], Promise]:
+def promise_of(view: NodeReport) -> tuple[dict[str, EffectiveValue], Guarantee]:
     """The keys as they count for this broker, and what they promise in its state."""
     state = view.replica
     keys = effective_keys(view.keys, state.total_replicas if state is not None else None)

@@ -37,7 +37,7 @@ the time until its first output."""
 
 
 @dataclass(frozen=True, slots=True)
-class Effective:
+class EffectiveValue:
     """A key as it counts, and where that comes from."""
 
     key: str
@@ -46,7 +46,7 @@ class Effective:
     """`preset haMode=…`, `file` or `default`."""
 
 
-def effective_keys(given: Mapping[str, str], total_replicas: int | None = None) -> dict[str, Effective]:
+def effective_keys(given: Mapping[str, str], total_replicas: int | None = None) -> dict[str, EffectiveValue]:
     """`given` is what a broker tells of its keys, ours or Apache's. `total_replicas`: as the controllers have it."""
     mode = given.get("haMode", "")
     preset = PRESETS.get(mode, {})
@@ -60,15 +60,15 @@ def effective_keys(given: Mapping[str, str], total_replicas: int | None = None) 
             source = f"preset haMode={mode}"
         if key == "totalReplicas" and total_replicas is not None and str(total_replicas) != value:
             value, source = str(total_replicas), "controllers"
-        found[key] = Effective(key, value, source)
+        found[key] = EffectiveValue(key, value, source)
     if given.get("haMode") == "cp":
         majority = int(found["totalReplicas"].value) // 2 + 1
-        found["minInSyncReplicas"] = Effective("minInSyncReplicas", str(majority), "preset haMode=cp")
+        found["minInSyncReplicas"] = EffectiveValue("minInSyncReplicas", str(majority), "preset haMode=cp")
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class Guarantee:
     """Each a list of sentences. `kind` is CP, AP or static."""
 
     kind: str
@@ -79,13 +79,13 @@ class Promise:
 
 
 def promise(
-    keys: Mapping[str, Effective],
+    keys: Mapping[str, EffectiveValue],
     *,
     set_size: int | None = None,
     one_copy_synced: bool = False,
     needed: int | None = None,
     is_static: bool = False,
-) -> Promise:
+) -> Guarantee:
     """`set_size`, `one_copy_synced` and `needed` (replicas that must hold a record now) are the master's, if known."""
     value = {key: item.value for key, item in keys.items()}
     if is_static:
@@ -115,7 +115,7 @@ def _all_lose_power(value: Mapping[str, str]) -> str:
 UNCOVERED = "not covered: oneway sends, and messages with WAIT=false, which the master answers after its own append"
 
 
-def _cp(value: Mapping[str, str], set_size: int | None, one_copy_synced: bool) -> Promise:
+def _cp(value: Mapping[str, str], set_size: int | None, one_copy_synced: bool) -> Guarantee:
     total = int(value["totalReplicas"])
     majority = total // 2 + 1
     notes = [UNCOVERED]
@@ -126,7 +126,7 @@ def _cp(value: Mapping[str, str], set_size: int | None, one_copy_synced: bool) -
     )
     if total == 1:
         losses = ["one replica is all there is: what its disk loses is lost", _all_lose_power(value)]
-        return Promise("CP", rule, losses, notes)
+        return Guarantee("CP", rule, losses, notes)
     minority = majority - 1
     losses = [
         f"{_copies(minority)} of {total} gone for good, or without power: nothing acknowledged is lost",
@@ -140,10 +140,10 @@ def _cp(value: Mapping[str, str], set_size: int | None, one_copy_synced: bool) -
         notes.insert(0, "one copy, synced: the other replica is out, so each message is on one disk before its answer")
     elif set_size is not None and set_size < majority:
         notes.insert(0, f"the set has {set_size} now: sends are refused before anything is written")
-    return Promise("CP", rule, losses, notes)
+    return Guarantee("CP", rule, losses, notes)
 
 
-def _ap(value: Mapping[str, str], set_size: int | None, needed: int | None) -> Promise:
+def _ap(value: Mapping[str, str], set_size: int | None, needed: int | None) -> Guarantee:
     is_async = value["brokerRole"] == "ASYNC_MASTER"
     whole_set = value["allAckInSyncStateSet"] == "true"
     adaptive = value["enableAutoInSyncReplicas"] == "true" and not is_async and not whole_set
@@ -175,7 +175,7 @@ def _ap(value: Mapping[str, str], set_size: int | None, needed: int | None) -> P
         told = f"with a set below {least} sends are refused before anything is written"
         notes.append(f"{told}; it has {set_size} now" if set_size is not None and set_size < least else told)
     notes += _without_effect(value, is_async, whole_set)
-    return Promise("AP", rule, losses, notes)
+    return Guarantee("AP", rule, losses, notes)
 
 
 def _ap_losses(value: Mapping[str, str], sure: int, whole_set: bool) -> list[str]:
@@ -208,7 +208,7 @@ def _without_effect(value: Mapping[str, str], is_async: bool, whole_set: bool) -
     return [f"{' and '.join(given)} without effect, because of {why}"] if given else []
 
 
-def _static(value: Mapping[str, str]) -> Promise:
+def _static(value: Mapping[str, str]) -> Guarantee:
     where = "on disk" if _synced(value) else "in memory"
     if value["brokerRole"] == "SYNC_MASTER":
         count = max(2, int(value["inSyncReplicas"]))
@@ -220,7 +220,7 @@ def _static(value: Mapping[str, str]) -> Promise:
         "the master gone for good: what no slave has copied is lost",
         _all_lose_power(value),
     ]
-    return Promise("static", rule, losses, [UNCOVERED])
+    return Guarantee("static", rule, losses, [UNCOVERED])
 
 
 def conditions(

@@ -14,7 +14,7 @@ from rmqha.ops.cluster_view import ClusterView
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 from rmqha.ops.local.node_kind import NodeKind
 from rmqha.ops.snapshot import ClusterSnapshot, NodeReport, ServerKind
-from rmqha.ops.survey import BootstrapAddresses, Extent, Survey
+from rmqha.ops.survey import BootstrapAddresses, Survey, SurveyScope
 
 FIND_S = 3.0
 NOWHERE = Path("/dev/null")
@@ -90,4 +90,4 @@ async def find_remote(name_servers: tuple[str, ...], controllers: tuple[str, ...
     """Ask these, and whoever they name."""
     async with open_client() as client:
         seeds = BootstrapAddresses(name_servers, controllers)
-        return cluster_of(await Survey(client, seeds, FIND_S, extent=Extent.NAMED).run())
+        return cluster_of(await Survey(client, seeds, FIND_S, extent=SurveyScope.NAMED).run())

@@ -10,7 +10,7 @@ from typing import Any
 from rmqha.ops.snapshot import ClusterSnapshot, NodeReport
 from rmqha.wire.state.controller_state import RegisteredReplica
 from rmqha.wire.state.json_record import camel
-from rmqha.wire.state.replica_state import LEADING_ROLES, ReplicaState, SlaveState, Waits
+from rmqha.wire.state.replica_state import LEADING_ROLES, ReplicaState, SlaveState, WaitingSends
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def _rate(count: int | None, before: int | None, elapsed_s: float) -> float | No
     return round((count - before) / elapsed_s, 1)
 
 
-def latencies(now: Waits | None, before: Waits | None) -> tuple[int | None, int | None]:
+def latencies(now: WaitingSends | None, before: WaitingSends | None) -> tuple[int | None, int | None]:
     """(p50, p99) of the acknowledgements between two looks; None if there was none."""
     if now is None or before is None or now.latency_counts is None or before.latency_counts is None:
         return None, None

@@ -28,11 +28,11 @@ from rmqha.wire.state.replica_state import ReplicaState
 
 NODE_SHARE = 0.4
 """Part of the whole time that one node may take to answer."""
-SECOND_LOOK_S = 0.4
+SECOND_ROUND_S = 0.4
 """Pause ahead of the second look at whatever may be a moment's difference."""
 
 
-class Extent(Enum):
+class SurveyScope(Enum):
     """Questions of a survey."""
 
     STATES = "states"
@@ -97,7 +97,7 @@ class Survey:
         seeds: BootstrapAddresses,
         time_s: float,
         only: str | None = None,
-        extent: Extent = Extent.ALL,
+        extent: SurveyScope = SurveyScope.ALL,
     ) -> None:
         self._client = client
         self._seeds = seeds
@@ -130,7 +130,7 @@ class Survey:
                     await self._ask_apaches_groups(report.address, groups)
         return self.snapshot
 
-    async def look_again(self) -> ClusterSnapshot:
+    async def run_again(self) -> ClusterSnapshot:
         """The states of those that answered, a second time: `before` keeps the first."""
         with within(self._time_s * NODE_SHARE):
             async with open_tasks() as tasks:
@@ -142,7 +142,7 @@ class Survey:
     # --- who is asked -----------------------------------------------------------------------------------------------
     def _named(self, kind: ServerKind, address: str, group: str = "") -> None:
         """Somebody has named this node."""
-        if self._extent in (Extent.NAMED, Extent.ALL):
+        if self._extent in (SurveyScope.NAMED, SurveyScope.ALL):
             self._meet(kind, address, group)
 
     def _meet(self, kind: ServerKind, address: str, group: str = "") -> None:
@@ -176,7 +176,7 @@ class Survey:
         try:
             with within(self._node_ms / 1000) as scope:
                 await question(address)
-                if self._extent is Extent.ALL:
+                if self._extent is SurveyScope.ALL:
                     files = await self._security(address)
                     self._put(replace(self._reports[kind, address], security=files))
             if scope.cancelled_caught:
@@ -238,7 +238,7 @@ class Survey:
     async def _broker(self, address: str) -> None:
         key = ServerKind.BROKER, address
         keys: dict[str, str] = {}
-        if self._extent is not Extent.STATES:
+        if self._extent is not SurveyScope.STATES:
             reply = await self._call(address, RequestCode.GET_BROKER_CONFIG)
             keys = parse_properties(str(reply.body, "utf-8"), f"the configuration of {address}")
             self._put(replace(self._reports[key], keys=keys))
@@ -256,7 +256,7 @@ class Survey:
             await self._apaches_controller(address)
             return
         self._put(replace(self._reports[key], controller=state, leads=state.leading))
-        if self._extent not in (Extent.NAMED, Extent.ALL):
+        if self._extent not in (SurveyScope.NAMED, SurveyScope.ALL):
             return
         for name, group in state.groups.items():
             for replica in group.replicas:
@@ -309,7 +309,7 @@ class Survey:
             self._named(kind, address.strip())
 
 
-async def look(
+async def run_survey(
     seeds: BootstrapAddresses, time_s: float, only: str | None, unsettled: Callable[[ClusterSnapshot], bool]
 ) -> ClusterSnapshot:
     """Ask everybody; a second time, a moment later, if what they said is `unsettled`. Ends within `time_s`."""
@@ -318,7 +318,7 @@ async def look(
             survey = Survey(client, seeds, time_s * 0.6, only)
             found = await survey.run()
             if unsettled(found):
-                await sleep(min(SECOND_LOOK_S, time_s * 0.1))
-                return await survey.look_again()
+                await sleep(min(SECOND_ROUND_S, time_s * 0.1))
+                return await survey.run_again()
             return found
     return survey.snapshot

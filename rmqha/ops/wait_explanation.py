@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmqha.ops.group_view import GroupLook
+from rmqha.ops.group_view import GroupReport
 from rmqha.ops.node_names import ReplicaNames, replica_names
-from rmqha.wire.state.replica_state import AckRule, ReplicaState, SetMember, Waits
+from rmqha.wire.state.replica_state import AckRule, ReplicaState, SetMember, WaitingSends
 
 LONG_WAIT_MS = 500
 """A send that waits longer is something wrong."""
@@ -24,7 +24,7 @@ _SHOWN = (
 )
 
 
-def view_of(group: GroupLook) -> dict[str, Any]:
+def view_of(group: GroupReport) -> dict[str, Any]:
     """JSON-ready: the master's numbers and what they mean."""
     master = group.masters[0] if group.masters else None
     state = master.replica if master is not None else None
@@ -118,7 +118,7 @@ def _rule_words(state: ReplicaState, rule: AckRule, names: ReplicaNames) -> str:
     )
 
 
-def _waited_for(state: ReplicaState, rule: AckRule, waits: Waits, names: ReplicaNames) -> list[str]:
+def _waited_for(state: ReplicaState, rule: AckRule, waits: WaitingSends, names: ReplicaNames) -> list[str]:
     end_offset = waits.oldest_end_offset or 0
     members = state.set_members or ()
     lines = []
@@ -155,7 +155,7 @@ def _member_words(item: SetMember, end_offset: int, names: ReplicaNames) -> str:
 
 
 def _outcome(
-    state: ReplicaState, rule: AckRule, waits: Waits, lacking: list[SetMember], names: ReplicaNames
+    state: ReplicaState, rule: AckRule, waits: WaitingSends, lacking: list[SetMember], names: ReplicaNames
 ) -> list[str]:
     """A sentence on when those leave the set, and what that changes."""
     leaving = [(item, item.leaves_in_ms) for item in lacking if item.leaves_in_ms is not None]

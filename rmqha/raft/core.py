@@ -137,7 +137,7 @@ class Core:
         self.hard_state_changed = False
         self.outbox: list[AnyMessage] = []
         self.read_states: list[ReadState] = []
-        self.strangers: set[tuple[str, str]] = set()
+        self.non_members: set[tuple[str, str]] = set()
         """(sender, receiver) of dropped messages that have been told of, to tell of each once."""
         # a restarted node may have granted a lease that it no longer remembers; one without a term has not
         fresh = stored.term == ZERO_TERM

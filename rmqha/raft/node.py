@@ -40,7 +40,7 @@ from rmqha.wire.raft_message import (
 )
 from rmqha.wire.state.controller_state import FollowerProgress, QuorumMember, RaftState
 
-MAX_TOLD_STRANGERS = 64
+MAX_TOLD_NON_MEMBERS = 64
 
 _ANSWERS = (PreVoteReply, VoteReply, AppendReply, AppendReject, HeartbeatReply, SnapshotReply)
 _EARLY = (AppendRequest, Heartbeat, SnapshotChunk, HeartbeatReply, SnapshotReply, PreVoteRequest, PreVoteReply)
@@ -120,7 +120,7 @@ class RaftNode:
         raises RemoteProtocolError and leaves the log alone."""
         core = self._core
         if not self._accepts(message):
-            self._tell_stranger(message)
+            self._tell_non_member(message)
             return
         if message.term > core.term and not self._adopt_term(now_ms, message):
             return
@@ -141,11 +141,11 @@ class RaftNode:
         departing = isinstance(core.role, Leader) and message.sender in core.role.progress
         return departing or (SEPARATOR in to and not isinstance(message, _ANSWERS))
 
-    def _tell_stranger(self, message: AnyMessage) -> None:
+    def _tell_non_member(self, message: AnyMessage) -> None:
         core, link = self._core, (message.sender, message.to)
-        if link in core.strangers or len(core.strangers) >= MAX_TOLD_STRANGERS:
+        if link in core.non_members or len(core.non_members) >= MAX_TOLD_NON_MEMBERS:
             return
-        core.strangers.add(link)
+        core.non_members.add(link)
         wiped = core.configuration.formed and core.configuration.find(id_of(message.sender)) is not None
         misled = SEPARATOR in message.to and message.to != core.node_id
         why = "no member of the group sends it"

@@ -24,9 +24,9 @@ from rmqha.scan.access.key_index import places
 from rmqha.scan.columns import CORRUPT, STORE_PATH, TYPES, Decoding, Records, Source
 from rmqha.scan.damage import Damage, pieces
 from rmqha.scan.files import (
-    Known,
-    Looking,
     StoreView,
+    ViewCache,
+    ViewOptions,
     by_group,
     check_no_copies,
     check_same,
@@ -144,14 +144,14 @@ __all__ = [
     "TYPES",
     "Decoding",
     "Interval",
-    "Known",
     "LogRange",
-    "Looking",
     "ReadCounts",
     "Records",
     "RowFilter",
     "Source",
     "StoreView",
+    "ViewCache",
+    "ViewOptions",
     "by_group",
     "check_no_copies",
     "cluster_of",

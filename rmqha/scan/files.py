@@ -45,7 +45,7 @@ WRITE_MARK = re.compile(rb"1 (\d+)\n")
 
 
 @dataclass(frozen=True, slots=True)
-class Looking:
+class ViewOptions:
     """Options of a look at a store."""
 
     uncommitted: bool = False
@@ -60,7 +60,7 @@ class Looking:
     """The directory of the log, where it is not the store's own (storePathCommitLog)."""
 
 
-COMMITTED = Looking()
+COMMITTED = ViewOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class _Tail:
 
 
 @dataclass(slots=True)
-class Known:
+class ViewCache:
     """Proof of earlier looks at one store with the same options: the next look reads what was appended since, and of an
     unchanged store a few KiB. It stays in its process: a pickled one is empty."""
 
@@ -122,25 +122,25 @@ class _ForgottenError(Exception):
     """A look needs records before those that are known. Never leaves this module."""
 
 
-def open_store(root: str, looking: Looking = COMMITTED, known: Known | None = None) -> StoreView:
-    """Look at the store in directory `root` (a broker's storePathRootDir), or at an address that fsspec knows. `known`
+def open_store(root: str, options: ViewOptions = COMMITTED, cache: ViewCache | None = None) -> StoreView:
+    """Look at the store in directory `root` (a broker's storePathRootDir), or at an address that fsspec knows. `cache`
     is what the same look has proven before; it is renewed.
 
     UsageError if it is no store or may not be read; StoreError if the files are damaged.
     """
     with told_of(root):
         try:
-            return _look(root, looking, known).view()
+            return _inspect(root, options, cache).view()
         except _ForgottenError:
-            assert known is not None
-            known.tails.clear()
-            return _look(root, looking, known).view()
+            assert cache is not None
+            cache.tails.clear()
+            return _inspect(root, options, cache).view()
 
 
-def cluster_of(root: str, looking: Looking = COMMITTED) -> str | None:
+def cluster_of(root: str, options: ViewOptions = COMMITTED) -> str | None:
     """The cluster of a store, by names alone: no record is looked at. Errors as of `open_store`."""
     with told_of(root):
-        return _look(root, looking).cluster()
+        return _inspect(root, options).cluster()
 
 
 @contextmanager
@@ -159,13 +159,13 @@ def told_of(root: str) -> Iterator[None]:
         raise StoreError(f"{root} cannot be read: {error}") from None
 
 
-def _look(root: str, looking: Looking, known: Known | None = None) -> _Look:
-    return _Look(root.removeprefix("file://").rstrip("/") or "/", looking, known)
+def _inspect(root: str, options: ViewOptions, cache: ViewCache | None = None) -> _Inspection:
+    return _Inspection(root.removeprefix("file://").rstrip("/") or "/", options, cache)
 
 
 def read_epochs(root: str) -> tuple[tuple[int, int], ...]:
     """(epoch, start offset), rising, as the store has them now; () without."""
-    return _Look(root, Looking(pass_damage=True)).epochs()
+    return _Inspection(root, ViewOptions(pass_damage=True)).epochs()
 
 
 class _Walked:
@@ -326,13 +326,13 @@ def _close(files: Sequence[_Walked]) -> None:
         item.close()
 
 
-class _Look:
-    def __init__(self, root: str, looking: Looking, known: Known | None = None) -> None:
+class _Inspection:
+    def __init__(self, root: str, options: ViewOptions, cache: ViewCache | None = None) -> None:
         self._root = root
-        self._known = Known() if known is None else known
-        self._looking = looking
+        self._cache = ViewCache() if cache is None else cache
+        self._options = options
         self._storage: Storage = storage_of(root)
-        self._log = looking.commit_log or f"{root}/commitlog"
+        self._log = options.commit_log or f"{root}/commitlog"
         self._queues: QueueEntries
         self._write_limit: int | None = None
         self._begin_offset = 0
@@ -344,28 +344,28 @@ class _Look:
 
     def view(self) -> StoreView:
         epochs = self.epochs()
-        known = self._known
+        cache = self._cache
         marks = (*self._commit_log_files(), self._storage.content(f"{self._root}/checkpoint"), epochs, self._identity())
-        if known.view is not None and marks == known.marks and self._is_unchanged(known.view):
-            return known.view
+        if cache.view is not None and marks == cache.marks and self._is_unchanged(cache.view):
+            return cache.view
         self._drop_tails(epochs)
         found = self._view(epochs)
         # a log that was cut and written anew meanwhile is not to be taken for one with these epochs
         if self.epochs() != epochs:
             return self.view()
-        known.view, known.marks = found, marks
+        cache.view, cache.marks = found, marks
         return found
 
     def _drop_tails(self, epochs: tuple[tuple[int, int], ...]) -> None:
         """Forget what was proven, if another epoch wrote it."""
-        view = self._known.view
+        view = self._cache.view
         before = () if view is None else tuple(item for item in view.epochs if item[1] < view.end_offset)
         if view is None or before != tuple(item for item in epochs if item[1] < view.end_offset):
-            self._known.tails.clear()
+            self._cache.tails.clear()
 
     def _is_unchanged(self, view: StoreView) -> bool:
         """Is everything that was written committed, the last record the same, and nothing behind it?"""
-        tail = None if not view.files else self._known.tails.get(view.files[-1].path)
+        tail = None if not view.files else self._cache.tails.get(view.files[-1].path)
         if tail is None or view.end_offset != view.written_end or self._read_write_limit() is not None:
             return False
         name = view.files[-1]
@@ -394,7 +394,7 @@ class _Look:
             starts = tuple(item.first_offset if item is files[0] else item.name.base_offset for item in files)
             written = end if self._write_limit is not None else max(end, files[-1].valid_end) if files else end
             tail = files[-1].tail_at(end) if files else None
-            self._known.tails = {} if tail is None else {files[-1].name.path: tail}
+            self._cache.tails = {} if tail is None else {files[-1].name.path: tail}
         finally:
             _close(everything)
         kept = tuple(item.name for item in files)
@@ -414,7 +414,7 @@ class _Look:
         return 0
 
     def _commit_log(self) -> list[_Walked]:
-        tails, queues = self._known.tails, self._queues
+        tails, queues = self._cache.tails, self._queues
         return [_Walked(name, tails.get(name.path), queues) for name in self._commit_log_files()]
 
     def _readable(
@@ -426,21 +426,21 @@ class _Look:
             files.pop()
         # an empty log with marks that say otherwise is a damaged one; bytes without any marks may be
         written = any(item.first < item.name.size_bytes for item in everything)
-        if written and not confirm and not self._queues.exist and not self._looking.uncommitted:
+        if written and not confirm and not self._queues.exist and not self._options.uncommitted:
             raise UsageError(
                 f"{self._root} has neither a confirm offset nor consume queues: how far its log is committed cannot be "
                 "told; copy checkpoint and consumequeue too, or read all of it with readUncommitted=true"
             )
         committed = self._covered_end(files, confirm)
         valid_end = files[-1].sound_end(self._queues) if files else self._begin_offset
-        if committed > valid_end and (everything or not self._looking.pass_loss):
-            if not self._looking.pass_damage or not everything:
+        if committed > valid_end and (everything or not self._options.pass_loss):
+            if not self._options.pass_damage or not everything:
                 raise StoreError(self._shortfall(everything, valid_end, committed))
             files = [item for item in everything if item.name.base_offset < committed]
             return files, min(committed, files[-1].name.end_offset)
         if not files:
             return [], self._begin_offset
-        end = self._uncommitted_end(files[-1], committed, epochs) if self._looking.uncommitted else committed
+        end = self._uncommitted_end(files[-1], committed, epochs) if self._options.uncommitted else committed
         while files and files[-1].name.base_offset >= end:
             files.pop()
         return files, min(end, files[-1].record_end(end)) if files else end
@@ -466,7 +466,7 @@ class _Look:
     def _uncommitted_end(self, last: _Walked, committed: int, epochs: tuple[tuple[int, int], ...]) -> int:
         """Records above the committed end also need a body that matches its CRC."""
         end = last.valid_end
-        if not self._looking.all_epochs:
+        if not self._options.all_epochs:
             end = min([end, *(start for _, start in epochs if start >= committed)])
         last.need(max(committed, last.first_offset))
         starts, base = last.chain.starts, last.name.base_offset
@@ -505,7 +505,7 @@ class _Look:
     def _commit_log_files(self) -> list[FileName]:
         log, root = self._log, self._root
         entries = storage_of(log).entries(log)
-        if entries is None and self._looking.commit_log is not None:
+        if entries is None and self._options.commit_log is not None:
             raise UsageError(f"{log}: no such directory; give the storePathCommitLog of {root}")
         if entries is None:
             beside = self._storage.entries(root)
@@ -522,7 +522,7 @@ class _Look:
             names.pop()
         for earlier, later in pairwise(names):
             if earlier.end_offset > later.base_offset or (
-                earlier.end_offset < later.base_offset and not self._looking.pass_loss
+                earlier.end_offset < later.base_offset and not self._options.pass_loss
             ):
                 expected = f"expected a file that starts at {earlier.end_offset}, found {later.base_offset}"
                 raise StoreError(f"{log}: {expected}: the log has a gap")
@@ -536,7 +536,7 @@ class _Look:
         parts = content.decode("utf-8", "replace").strip().split("#")
         if len(parts) == 3:
             return parts[0], parts[1], parts[2]
-        if self._looking.pass_damage:
+        if self._options.pass_damage:
             return None, None, None
         raise StoreError(
             f"{self._root}/brokerIdentity: expected cluster#brokerName#brokerId, found {'#'.join(parts)!r}"
@@ -556,7 +556,7 @@ class _Look:
             entries = None if content is None else _parse_epochs(content.decode("ascii", "replace"))
             if entries is not None:
                 return entries
-        if any(content is not None for content in contents) and not self._looking.pass_damage:
+        if any(content is not None for content in contents) and not self._options.pass_damage:
             raise StoreError(f"{path}: expected a count, a CRC and lines epoch-startOffset, found other text")
         return ()
 

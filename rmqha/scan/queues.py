@@ -15,7 +15,7 @@ from rmqha.scan.walk import I64, RECORD_MAX_BYTES
 UNIT_BYTES = 20
 BATCH_UNIT_BYTES = 46
 BATCH_REST = [("tagsCode", ">i8"), ("stored", ">i8"), ("base", ">i8"), ("count", ">i2"), ("reserved", "V8")]
-LOOK_BACK_COUNT = 4096
+STEP_BACK_COUNT = 4096
 FEW_RECORDS = 16
 """Most often one of the last records is in its queue: so many are read first, then ever more."""
 FEW_ENTRIES = 4
@@ -37,7 +37,7 @@ class QueueEntries:
         high, count = len(starts), FEW_RECORDS
         while high > 0:
             records = file.records(starts[max(high - count, 0) : high])
-            high, count = high - count, min(count * 16, LOOK_BACK_COUNT)
+            high, count = high - count, min(count * 16, STEP_BACK_COUNT)
             records = records.select(records.whole)
             columns = (records.number(name)[::-1].tolist() for name in ENTRY_COLUMNS)
             topics = reversed(records.topic.to_pylist())

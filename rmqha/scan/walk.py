@@ -190,10 +190,10 @@ def _lane_starts(window: Window, stop: int) -> I64:
     found = targets + hits.argmax(axis=1)
     head = gather(window.data, _START, found)
     size = head["size"]
-    looks = (head["magic"] == MAGIC_V1) | (head["magic"] == MAGIC_V2)
-    looks &= head["phy_offset"] == found + window.base_offset
-    looks &= (size >= RECORD_MIN_BYTES) & (size <= np.minimum(stop - found, RECORD_MAX_BYTES))
-    return np.concatenate(([0], found[looks]))
+    plausible = (head["magic"] == MAGIC_V1) | (head["magic"] == MAGIC_V2)
+    plausible &= head["phy_offset"] == found + window.base_offset
+    plausible &= (size >= RECORD_MIN_BYTES) & (size <= np.minimum(stop - found, RECORD_MAX_BYTES))
+    return np.concatenate(([0], found[plausible]))
 
 
 def _advance_lanes(window: Window, lanes: I64) -> Chain | None:

@@ -163,7 +163,9 @@ class SimRegion:
         if torn is not None:
             raise DiskStopped
 
-    def write_words(self, positions: Sequence[int], words: bytes) -> None:
+    def write_words(
+        self, positions: Sequence[int], words: bytes, put: Callable[[memoryview, Sequence[int], bytes], None]
+    ) -> None:
         for at, position in enumerate(positions):
             assert not position % 4, f"a word at {position}"
             self.write(position, words[4 * at : 4 * at + 4])

@@ -8,7 +8,7 @@ the host is up again and refuses, or when their own patience ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -207,6 +207,14 @@ class Transport:
                 link[0] in hosts and link[1] in hosts and now_ms < until_ms for until_ms, link in self._held.values()
             )
         )
+
+    def under_way(self, hosts: Container[str]) -> Iterator[tuple[tuple[str, str], bytes]]:
+        """Link and bytes of what has been sent to `hosts` and may still arrive, in whole frames: nothing where what
+        arrives is cut."""
+        for _, target in sorted(self._connections.items()) if not self.split_per_mille else ():
+            source = target.other
+            if target.host in hosts and target.is_open and source is not None and source.queue:
+                yield source.link, b"".join(piece for piece in source.queue if piece is not None)
 
     def is_blocked(self, source: str, target: str) -> bool:
         return (source, target) in self._blocked

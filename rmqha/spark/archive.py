@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from rmqha.host import kernel_choice
 from rmqha.model.error import StoreError, UsageError
-from rmqha.scan.api import Known, StoreView, by_group, prune, read_store
+from rmqha.scan.api import StoreView, ViewCache, by_group, prune, read_store
 from rmqha.scan.native import columns as native_columns
 from rmqha.scan.position import Position, between, end_within, has_reached, position_at
 from rmqha.spark.lake.files import STATE, ArchiveFiles
@@ -92,7 +92,7 @@ class Archive:
         files at its end. UsageError for wrong options, or a target that is archived otherwise."""
         self._target, self._by, self._batch_bytes, self._say = target, tuple(by), batch_bytes, say
         self._options = ReadOptions.parse({**options, "paths": json.dumps(list(paths))})
-        self._known = {path: Known() for path in self._options.paths}
+        self._caches = {path: ViewCache() for path in self._options.paths}
         for name in self._by:
             if name not in BY:
                 raise UsageError(f"an archive is parted by {', '.join(BY)}, not by {name}")
@@ -144,7 +144,7 @@ class Archive:
         """The next batch, None if there is nothing to archive."""
         places = {} if last is None else dict(last.places)
         ranges: list[StoreView] = []
-        groups = by_group(self._options.open(self._known))
+        groups = by_group(self._options.open(self._caches))
         for view, *_ in groups:
             begin = self._begin(view, places.get(_name(view)))
             end = view.end_offset

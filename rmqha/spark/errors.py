@@ -1,7 +1,9 @@
-"""Errors of ours on their way through Spark: without Python's traceback, and back as the one sentence a user needs."""
+"""Calls from Spark in its Python processes: errors of ours come out without Python's traceback, and back as the one
+sentence a user needs; what was loaded is kept."""
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from collections.abc import Iterator
@@ -15,6 +17,8 @@ from rmqha.model.error import RmqhaError, StoreError, UnreachableError, UsageErr
 RUNTIME, HIDDEN = "SPARK_PYTHON_RUNTIME", "SPARK_HIDE_TRACEBACK"
 """Variables of Spark's Python processes: what such a process is, and that errors go to the JVM as one line, as they do
 with spark.sql.execution.pyspark.udf.hideTraceback.enabled."""
+WORKER = "PYTHON_WORKER"
+"""The value of RUNTIME in a process that plans, reads or writes."""
 _OURS = re.compile(r"rmqha\.model\.error\.(\w+): ([^\n]+)")
 _KNOWN = (UsageError, StoreError, UnreachableError)
 _CODE = re.compile(r"^\[[\w.]+\]\s*")
@@ -23,13 +27,30 @@ _CODE = re.compile(r"^\[[\w.]+\]\s*")
 @contextmanager
 def sentences() -> Iterator[None]:
     """In a Python process of Spark's, which ends with its first error: one of ours goes to the JVM as its sentence. All
-    others, an application's among them, keep their traceback."""
+    others, an application's among them, keep their traceback. What the first call has loaded stays loaded."""
+    is_worker = os.environ.get(RUNTIME) == WORKER
     try:
         yield
     except RmqhaError:
-        if os.environ.get(RUNTIME) == "PYTHON_WORKER":
+        if is_worker:
             os.environ[HIDDEN] = "1"
         raise
+    finally:
+        if is_worker:
+            _keep_loaded()
+
+
+_keeps = False
+
+
+def _keep_loaded() -> None:
+    """Spare later collections of garbage the objects that there are now; once, for those of later calls are garbage.
+
+    Spark collects after each task, which took 50 ms of CPU, nearly all of it to look at what modules are made of."""
+    global _keeps
+    if not _keeps:
+        _keeps = True
+        gc.freeze()
 
 
 def translate(error: PySparkException) -> RmqhaError:

@@ -27,10 +27,10 @@ from rmqha.scan.api import (
     TYPES,
     Decoding,
     Interval,
-    Known,
-    Looking,
     RowFilter,
     StoreView,
+    ViewCache,
+    ViewOptions,
     check_no_copies,
     cluster_of,
     open_store,
@@ -121,6 +121,35 @@ SPARK_TYPES = {
 }
 
 
+COMMENTS = {
+    "topic": "name of the topic",
+    "flag": "number that the producer set for applications",
+    "body": "the body, decompressed",
+    "properties": "all properties, those of applications too",
+    "brokerName": "broker group of the store",
+    "queueId": "number of the queue in its topic",
+    "queueOffset": "place of the message in its queue",
+    "bornTimestamp": "time of the producer when it was sent",
+    "storeTimestamp": "time of the broker when it was stored",
+    "keys": "property KEYS, parted",
+    "tags": "property TAGS",
+    "msgId": "the id that clients show: uniqKey, or one of storeHost and physicalOffset where there is none",
+    "uniqKey": "the id that the producer gave it, property UNIQ_KEY",
+    "physicalOffset": "place of the record in the log, in bytes",
+    "storeSize": "bytes of the record",
+    "sysFlag": "bits: 1 body compressed, 4 transaction prepared, 8 committed, 12 rolled back, 128 inner batch",
+    "bornHost": "address of the producer",
+    "storeHost": "address of the broker",
+    "reconsumeTimes": "how often it was given back by a consumer",
+    "preparedTransactionOffset": "place of the half message of a transaction",
+    "bodyCRC": "checksum of the body as it is stored",
+    "epoch": "epoch of the master that wrote it, null where none is known",
+    CORRUPT: "why the record is damaged, null where it is sound",
+    STORE_PATH: "directory or address of the store",
+}
+"""Comments of the columns, as DESCRIBE shows them."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """Options with their values checked."""
@@ -209,17 +238,18 @@ class ReadOptions:
     @property
     def ddl(self) -> str:
         """The schema as Spark writes it."""
-        return ", ".join(f"`{name}` {column_type(name, self.properties_as)}" for name in self.columns)
+        kinds = {name: column_type(name, self.properties_as) for name in self.columns}
+        return ", ".join(f"`{name}` {kind} COMMENT '{COMMENTS[name]}'" for name, kind in kinds.items())
 
     def use_storage(self) -> None:
         """Open the addresses as these options say, in a process that has not parsed them."""
         _use(self.storage)
 
     @property
-    def looking(self) -> Looking:
+    def view_options(self) -> ViewOptions:
         """Options of the look at the stores."""
         passes = self.on_corrupt != "fail", not self.fail_on_data_loss
-        return Looking(self.uncommitted, self.all_epochs, *passes, self.commit_log)
+        return ViewOptions(self.uncommitted, self.all_epochs, *passes, self.commit_log)
 
     def decoding(self, columns: Sequence[str], properties_as: str) -> Decoding:
         """Choices for the columns of this read."""
@@ -228,7 +258,7 @@ class ReadOptions:
 
     def check_paths(self) -> None:
         """UsageError for a path that is no store, or if two are of different clusters. No record is looked at."""
-        clusters = [cluster_of(path, self.looking) for path in self.paths]
+        clusters = [cluster_of(path, self.view_options) for path in self.paths]
         for path, cluster in zip(self.paths, clusters, strict=True):
             if cluster != clusters[0]:
                 raise UsageError(
@@ -236,11 +266,11 @@ class ReadOptions:
                     f"{clusters[0] or '(unnamed)'}: read them apart"
                 )
 
-    def open(self, known: Mapping[str, Known] | None = None) -> list[StoreView]:
-        """Look at every store; `known` is what earlier looks have proven, by path. Errors as of `check_paths`, and
+    def open(self, caches: Mapping[str, ViewCache] | None = None) -> list[StoreView]:
+        """Look at every store; `caches`: what earlier looks have proven, by path. Errors as of `check_paths`, and
         StoreError for damaged files."""
         self.check_paths()
-        views = [open_store(path, self.looking, (known or {}).get(path)) for path in self.paths]
+        views = [open_store(path, self.view_options, (caches or {}).get(path)) for path in self.paths]
         check_no_copies(views)
         return views
 

@@ -25,7 +25,7 @@ from rmqha.spark.options import ReadOptions
 TASK_MAX_BYTES = 1024 * 1024 * 1024
 """A whole file of RocketMQ's default size."""
 TASK_BYTES = 256 * 1024 * 1024
-"""A second of one core's work; a task costs Spark 60 ms of it."""
+"""A second of one core's work; a task costs 8 ms of Python's CPU, and some of the JVM's."""
 TASKS_PER_CORE = 2
 CUT_TASKS, REMOTE_CUT_TASKS = 4096, 128
 """More tasks than these are not made by cutting files: the driver looks for one record for each cut, which takes it a

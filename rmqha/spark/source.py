@@ -38,7 +38,7 @@ from pyspark.sql.types import StructType
 from rmqha.model.error import UsageError
 from rmqha.scan.api import Interval, RowFilter, by_group, prune, told_of
 from rmqha.spark.errors import sentences
-from rmqha.spark.options import ReadOptions, column_type, is_table, known_column, without_table_properties
+from rmqha.spark.options import COMMENTS, ReadOptions, column_type, is_table, known_column, without_table_properties
 from rmqha.spark.partition import UNKNOWN, LogPartition, Sizing, partitions, read
 
 if TYPE_CHECKING:
@@ -70,7 +70,9 @@ class CommitLogSource(DataSource):
             return options.ddl
         # Spark hands the options of a catalog's table to nobody but here: its first column keeps them
         made = from_arrow_schema(options.decoding(options.columns, options.properties_as).schema)
-        made.fields[0].metadata = {TABLE_OPTIONS: without_table_properties(self.options)}
+        for field in made.fields:
+            field.metadata = {"comment": COMMENTS[field.name]}
+        made.fields[0].metadata[TABLE_OPTIONS] = without_table_properties(self.options)
         return made
 
     @sentences()

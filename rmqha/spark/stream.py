@@ -21,10 +21,10 @@ from rmqha.model.error import RmqhaError, StoreError, UsageError
 from rmqha.scan.api import (
     ANY_TIME,
     Interval,
-    Known,
     LogRange,
     RowFilter,
     StoreView,
+    ViewCache,
     by_group,
     check_no_copies,
     open_store,
@@ -115,7 +115,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._options, self._sizing = options, sizing
         self._decoding = options.decoding(columns, properties_as)
         self._target: Offset | None = None
-        self._known = {path: Known() for path in options.paths}
+        self._caches = {path: ViewCache() for path in options.paths}
         self._logs: dict[str, str] = {}
         """By path: the log that was found there."""
         self._waits_since_ms: int | None = None
@@ -255,7 +255,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _check(self, end: End, error: StoreError | None) -> None:
         try:
-            view = open_store(end.root, self._options.looking)
+            view = open_store(end.root, self._options.view_options)
         except StoreError:
             raise error or StoreError(f"{end.root} was cut while it was read: ask again") from None
         try:
@@ -271,7 +271,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             self._options.check_paths()
         for path in self._options.paths:
             try:
-                views.append(open_store(path, self._options.looking, self._known[path]))
+                views.append(open_store(path, self._options.view_options, self._caches[path]))
                 self._logs[path] = log_name(views[-1])
             except (StoreError, UsageError) as error:
                 wrong[path] = error

@@ -25,6 +25,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from rmqha.host.disk import HostDisk
 from rmqha.host.kernel_choice import choose_kernel
+from rmqha.kernel.batch_kernel import BatchKernel
 from rmqha.model.error import UsageError
 from rmqha.spark.errors import sentences
 from rmqha.spark.sink.records import MADE, append, made
@@ -129,17 +130,16 @@ class CommitLogWriter(DataSourceArrowWriter):
         self._root.mkdir(parents=True, exist_ok=True)
         disk = HostDisk(self._root.absolute())
         try:
+            kernel = choose_kernel().kernel
             try:
-                store = Store.open(
-                    disk, self._config, _NoTrace(), process_id=os.getpid(), kernel=choose_kernel().kernel
-                )
+                store = Store.open(disk, self._config, _NoTrace(), process_id=os.getpid(), kernel=kernel)
             except UsageError:
                 is_empty = False  # another write may have come first: what is there now is not this one's
                 raise
             try:
                 _check_no_member(self._root)  # again: now nobody else has it
                 store.begin_write()
-                _add_topics(disk, _append_parts(store, parts))
+                _add_topics(disk, _append_parts(store, parts, kernel))
                 store.end_write()
             except BaseException:
                 store.undo_write()
@@ -172,13 +172,13 @@ def _check_no_member(root: Path) -> None:
             )
 
 
-def _append_parts(store: Store, parts: list[StagedPart]) -> dict[str, int]:
+def _append_parts(store: Store, parts: list[StagedPart], kernel: BatchKernel) -> dict[str, int]:
     """Append the parts; the result is the number of queues of each topic."""
     queue_counts: dict[str, int] = {}
     for part in parts:
         with pa.memory_map(part.path) as file, pa.ipc.open_stream(file) as batches:
             for batch in batches:
-                append(store, batch, queue_counts)
+                append(store, batch, queue_counts, kernel)
     return queue_counts
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple, NoReturn
 
-from rmqha.kernel.batch_kernel import BatchKernel, QueueSlot, SendGround, SendRead, SendRules, SendsTaken
+from rmqha.kernel.batch_kernel import BatchKernel, LogBlock, QueueSlot, SendContext, SendRead, SendResults, SendRules
 from rmqha.model.error import StoreError, UsageError
 from rmqha.model.message import PROPERTY_INNER_BASE, encode_properties
 from rmqha.model.offset import Buffer, PhyOffset, QueueOffset
@@ -30,15 +30,15 @@ from rmqha.store.log.record import (
     EncodedBatch,
     NewMessage,
     encode,
-    looks_lost,
     message_count,
+    seems_lost,
     topic_field,
     with_crc,
     with_crc_room,
 )
 from rmqha.store.meta.problem import os_sentence, place
+from rmqha.store.queue.dispatch_service import QueueOffsets, valid_topic
 from rmqha.store.queue.dispatcher import DispatchedBlock, DispatchedRecord, DispatchedRun
-from rmqha.store.queue.reput import QueueOffsets, valid_topic
 
 _FIXED_BYTES = 82
 """Fixed bytes of each record, beside hosts, body, topic field and properties."""
@@ -80,7 +80,7 @@ class _PlainTopic(NamedTuple):
     magic: int
 
 
-class AppendGround(NamedTuple):
+class AppendContext(NamedTuple):
     """The place where the next records will stand, and what they must go on from."""
 
     phy_offset: int
@@ -92,16 +92,16 @@ class AppendGround(NamedTuple):
     """The next offset of a queue, (topic, queue id)."""
 
 
-class MadeRecords(NamedTuple):
-    """Whole records for an `AppendGround`, of topics that brokers take, none an inner batch or of a transaction."""
+class EncodedRecords(NamedTuple):
+    """Whole records for an `AppendContext`, of topics that brokers take, none an inner batch or of a transaction."""
 
     records: Buffer
     next_offsets: Mapping[tuple[str, int], int]
     """The next offset of each of their queues, behind them."""
     store_timestamp_ms: int
     """The last one's."""
-    block: DispatchedBlock | None = None
-    """Entries that dispatch would read of them in the log."""
+    blocks: Sequence[DispatchedBlock] = ()
+    """Entries that dispatch would read of them in the log, from the first on; of what these leave it reads them."""
 
 
 class Appender:
@@ -116,9 +116,11 @@ class Appender:
         *,
         enabled_append_prop_crc: bool = False,
         is_keyed: bool = True,
+        kernel: BatchKernel | None = None,
     ) -> None:
-        """`is_keyed`: the index takes entries."""
+        """`is_keyed`: the index takes entries. `kernel`: finds what is derived from several records."""
         self._is_keyed = is_keyed
+        self._kernel = kernel if kernel is not None and kernel.scans_in_bulk else None
         self._log = log
         self._offsets = offsets
         self._max_message_size = max_message_size
@@ -146,7 +148,7 @@ class Appender:
             body_size > self._max_message_size
             or properties_size > MAX_PROPERTIES_BYTES
             or queue_id < 0
-            or looks_lost(properties)
+            or seems_lost(properties)
         ):
             self._refuse(message)
         stored = offsets.last_store_timestamp_ms
@@ -207,7 +209,7 @@ class Appender:
             end > log.room_end
             or end - position > self._max_message_size
             or queue_id < 0
-            or any(looks_lost(tail[2:]) for tail in tails)
+            or any(seems_lost(tail[2:]) for tail in tails)
         ):
             return self.append_encoded(self.encode_batch(batch.messages()), wall_ms)
         offsets.last_store_timestamp_ms = stored
@@ -224,7 +226,7 @@ class Appender:
         )
         return AppendedBatch(bounds[:-1], range(first, first + count), PhyOffset(end), stored)
 
-    def append_sends(self, source: SendSource, wall_ms: int) -> SendsTaken | None:
+    def append_sends(self, source: SendSource, wall_ms: int) -> SendResults | None:
         """Append the plain sends at the front of what a connection has sent, with one write; None if there is none.
         Raises StoreError as `append_encoded`."""
         if self._has_crc:
@@ -248,8 +250,8 @@ class Appender:
                 QueueSlot(topic, field, magic, offsets.next_for((topic, queue_id))) if queue_id < queue_count else None
             )
 
-        ground = SendGround(position, log.room_end, stored, slot, self._is_keyed)
-        taken = source.kernel.sends(source.read, rules, ground)
+        context = SendContext(position, log.room_end, stored, slot, self._is_keyed)
+        taken = source.kernel.sends(source.read, rules, context)
         if not taken.taken_count:
             return None
         assert taken.bounds[-1] - position == len(taken.records), "records fill their places in the log"
@@ -278,7 +280,7 @@ class Appender:
         field, version = self._fields.get(topic) or self._field(topic)
         return _PlainTopic(topic, count, field, MAGIC_V1 if version == 1 else MAGIC_V2)
 
-    def append_made(self, first_size_bytes: int, make: Callable[[AppendGround], MadeRecords]) -> None:
+    def append_made(self, first_size_bytes: int, make: Callable[[AppendContext], EncodedRecords]) -> None:
         """Append with one write the records that `make` gives for their place, the first of which has so many bytes.
         Raises what `make` raises, and StoreError when the disk fails."""
         assert not self._has_crc, "a record's own checksum depends on where it stands"
@@ -287,10 +289,11 @@ class Appender:
             self._take_over()
         try:
             position = log.room_for(first_size_bytes)
-            made = make(AppendGround(position, log.room_end, offsets.last_store_timestamp_ms, offsets.next_for))
+            made = make(AppendContext(position, log.room_end, offsets.last_store_timestamp_ms, offsets.next_for))
             assert 0 < len(made.records) <= log.room_end - position, "records fit the file"
             assert made.store_timestamp_ms >= offsets.last_store_timestamp_ms, "store timestamps do not fall"
-            assert made.block is None or made.block.size_bytes == len(made.records), "the block is of the records"
+            known_bytes = sum(block.size_bytes for block in made.blocks)
+            assert known_bytes <= len(made.records), "the blocks are of the records"
             log.append(made.records)
         except OSError as error:
             raise StoreError(os_sentence(log.disk, DIRECTORY, "append", error)) from error
@@ -301,23 +304,37 @@ class Appender:
             assert next_offset >= known, f"{key} goes on at {known}, not {next_offset}"
             offsets.next[key] = next_offset
         offsets.last_store_timestamp_ms = made.store_timestamp_ms
-        if made.block is not None:
-            offsets.fresh.add_block(made.block)
+        for block in made.blocks:
+            offsets.fresh.add_block(block)
 
-    def encode_batch(self, messages: Sequence[NewMessage]) -> EncodedBatch:
-        """Everything of the records that does not depend on where they will stand: for `append_encoded`. Raises
-        UsageError if one message cannot be stored."""
+    def check(self, messages: Sequence[NewMessage]) -> None:
+        """Raises UsageError if one of these, none of which is an inner batch, cannot be stored."""
         if self._has_crc:
-            messages = [replace(message, properties=with_crc_room(message.properties)) for message in messages]
+            self.encode_batch(messages)
+        else:
+            self._check(messages)
+
+    def _check(self, messages: Sequence[NewMessage]) -> None:
+        """Raises UsageError if one cannot be stored in a batch as it is."""
         for message in messages:
             if (
                 len(message.body) > self._max_message_size
                 or len(message.properties) > MAX_PROPERTIES_BYTES
                 or message.queue_id < 0
-                or looks_lost(message.properties)
+                or seems_lost(message.properties)
                 or message.sys_flag & SYS_INNER_BATCH
             ):
                 self._refuse(message)
+            if message.topic not in self._fields:
+                self._field(message.topic)
+
+    def encode_batch(self, messages: Sequence[NewMessage], *, are_checked: bool = False) -> EncodedBatch:
+        """Everything of the records that does not depend on where they will stand: for `append_encoded`. Raises
+        UsageError if one message cannot be stored. `are_checked`: they have passed `check`."""
+        if self._has_crc:
+            messages = [replace(message, properties=with_crc_room(message.properties)) for message in messages]
+        if not are_checked:
+            self._check(messages)
         fields = [self._fields.get(message.topic) or self._field(message.topic) for message in messages]
         try:
             return EncodedBatch(messages, fields, has_crc_room=self._has_crc)
@@ -351,14 +368,36 @@ class Appender:
             # the starts are the ends of the records before: the last one that the active file has room for
             stop = bisect_right(starts, log.room_end - base, first + 1) - 1
             here = [base + start for start in starts[first:stop]]
-            log.append(batch.place(first, stop, here, queue_offsets[first:stop], stored))
+            data = batch.place(first, stop, here, queue_offsets[first:stop], stored)
+            log.append(data)
+            if self._kernel is None or not self._found(self._kernel, data, here, stored):
+                self._remember(batch, first, here, queue_offsets, stored)
             phy_offsets += here
             first = stop
         self._offsets.covered = log.write_offset
+        return AppendedBatch(phy_offsets, queue_offsets, PhyOffset(log.write_offset), stored)
+
+    def _found(self, kernel: BatchKernel, data: memoryview, starts: list[int], stored: int) -> bool:
+        """Remember what is derived from records that have just been appended; False, and nothing is, unless all are
+        plain."""
+        count, size = len(starts), len(data)
+        _, runs, entries, stamps = kernel.scan(LogBlock(bytes(data), starts[0], count, count, self._is_keyed))
+        if len(stamps) != count:
+            return False
+        self._offsets.fresh.add_block(
+            DispatchedBlock(starts[0], size, runs, entries, count, [starts[0]], stored, [stored])
+        )
+        return True
+
+    def _remember(
+        self, batch: EncodedBatch, first: int, starts: list[int], queue_offsets: Sequence[int], stored: int
+    ) -> None:
+        """Remember the records from number `first` on, which have just been appended at `starts`."""
+        ends = [*starts[1:], starts[-1] + batch.starts[first + len(starts)] - batch.starts[first + len(starts) - 1]]
         self._offsets.fresh.add(
             [
                 DispatchedRecord(
-                    phy_offset,
+                    start,
                     end - start,
                     message.topic,
                     message.queue_id,
@@ -367,12 +406,11 @@ class Appender:
                     stored,
                     message.properties,
                 )
-                for message, start, end, phy_offset, queue_offset in zip(
-                    batch.messages, starts, starts[1:], phy_offsets, queue_offsets, strict=False
+                for message, start, end, queue_offset in zip(
+                    batch.messages[first:], starts, ends, queue_offsets[first:], strict=False
                 )
             ]
         )
-        return AppendedBatch(phy_offsets, queue_offsets, PhyOffset(log.write_offset), stored)
 
     def _number(self, batch: EncodedBatch) -> list[int]:
         """Queue offsets for all records. None is given twice: until the records stand the table counts as torn."""
@@ -429,7 +467,7 @@ class Appender:
             )
         if message.queue_id < 0:
             raise UsageError(f"queue {message.queue_id} of topic {message.topic} cannot exist")
-        if looks_lost(message.properties):
+        if seems_lost(message.properties):
             raise UsageError(
                 f"the properties of a message for topic {message.topic} must neither end with a zero byte nor hold"
                 f" {SECTOR_BYTES} of them together"

@@ -6,8 +6,7 @@ Answers follow RocketMQ's getMessage and PullMessageProcessor (formats.md §16).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol, cast
 
 from rmqha.kernel.batch_kernel import BatchKernel, PulledUnits
@@ -33,11 +32,13 @@ from rmqha.store.queue.batch_consume_queue import DIRECTORY as BATCH_DIRECTORY
 from rmqha.store.queue.batch_consume_queue import UNIT_BYTES, BatchConsumeQueue, BatchConsumeQueues
 from rmqha.store.queue.consume_queue import DIRECTORY as QUEUE_DIRECTORY
 from rmqha.store.queue.consume_queue import PREFILL_SIZE, UNIT, ConsumeQueue, ConsumeQueues
-from rmqha.store.queue.reput import bad_record
+from rmqha.store.queue.dispatch_service import bad_record
 
-_SYS_FLAG = struct.Struct(">i")
+_SIZE = _SYS_FLAG = struct.Struct(">i")
 _SYS_FLAG_AT = 36
 _NO_QUEUE = QueueOffset(0), QueueOffset(0)
+FEW_COUNT = 4
+"""Entries that cost no more one by one than a call of the kernel does (12 us)."""
 MAX_FILTERED_COUNT = 2_000
 """Entries that one pull looks at before it answers RETRY_IMMEDIATELY: a millisecond's work. RocketMQ: 800."""
 
@@ -53,9 +54,9 @@ class DiskLimits(NamedTuple):
 NO_DISK_LIMITS: Final = DiskLimits()
 
 
-@dataclass(frozen=True, slots=True)
-class PullResult:
-    """`records` are whole records back to back in the log's own bytes. FOUND is SUCCESS (0)."""
+class PullResult(NamedTuple):
+    """`records` are whole records in the log's own bytes, each by itself or, in a joined pull, those that follow each
+    other in the log as one view. FOUND is SUCCESS (0)."""
 
     status: ResponseCode
     next_begin_offset: QueueOffset
@@ -66,13 +67,14 @@ class PullResult:
     """The reason why nothing can be given, for another status than those of RocketMQ's pull."""
     is_repaired_soon: bool = False
     """Nothing can be given now: the record is damaged, and a replica is asked for it."""
+    record_count: int = 0
 
 
 MAX_MATCHED_COUNT = 1000
 """Most messages where each record itself is looked at."""
 
 
-class Matches(Protocol):
+class RecordPredicate(Protocol):
     """A test that is True if a record is wanted. `is_spent`: one pull asks it no more."""
 
     @property
@@ -91,6 +93,15 @@ Unit = tuple[int, int, int]
 
 def any_record(record: Record) -> bool:
     return True
+
+
+def _apart(run: memoryview) -> Iterator[memoryview]:
+    """Records that follow each other, each of which has been found sound."""
+    at = 0
+    while at < len(run):
+        (size,) = _SIZE.unpack_from(run, at)
+        yield run[at : at + size]
+        at += size
 
 
 class Reader:
@@ -123,6 +134,13 @@ class Reader:
             return _NO_QUEUE
         return cast("tuple[QueueOffset, QueueOffset]", (queue.min_offset(self._log.min_offset), queue.max_offset))
 
+    def queue_ends(self, topic: str, queue_ids: Iterable[int]) -> list[int]:
+        """The second number of `queue_range` for each of them, at a third of the cost."""
+        batches, find = self._batch_queues.table, self._queues.table.get
+        if batches:
+            return [self.queue_range(topic, queue_id)[1] for queue_id in queue_ids]
+        return [0 if (queue := find((topic, queue_id))) is None else queue.max_offset for queue_id in queue_ids]
+
     def pull(
         self,
         topic: str,
@@ -131,14 +149,17 @@ class Reader:
         max_count: int,
         max_bytes: int,
         tags_codes: frozenset[int] | None,
-        matches: Matches | None = None,
+        matches: RecordPredicate | None = None,
         on_disk: DiskLimits = NO_DISK_LIMITS,
+        *,
+        joined: bool = False,
     ) -> PullResult:
-        low, high = self.queue_range(topic, queue_id)
-        queue = self._queue(topic, queue_id)
-        if queue is None or high == 0:
+        batches, key = self._batch_queues.table, (topic, queue_id)
+        queue = (batches.get(key) if batches else None) or self._queues.table.get(key)
+        if queue is None or queue.max_offset == 0:
             status = ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
-            return PullResult(status, QueueOffset(0), low, high, [])
+            return PullResult(status, QueueOffset(0), *self.queue_range(topic, queue_id), [])
+        low, high = QueueOffset(queue.min_offset(self._log.min_offset)), QueueOffset(queue.max_offset)
         if offset < low:
             return PullResult(ResponseCode.PULL_OFFSET_MOVED, low, low, high, [])
         if offset == high:
@@ -149,13 +170,16 @@ class Reader:
         try:
             if isinstance(queue, BatchConsumeQueue):
                 records, next_offset = self._collect_batches(queue, offset, max_count, max_bytes, *filters)
+                count = len(records)
             else:
-                records, next_offset = self._collect(queue, offset, max(1, max_count), max_bytes, *filters)
+                records, count, next_offset = self._collect(queue, offset, max(1, max_count), max_bytes, *filters)
+                if count > len(records) and not joined:
+                    records = [record for run in records for record in _apart(run)]
         except DamagedError as error:
             self._damage.found(error)
             raise
         status = ResponseCode.SUCCESS if records else ResponseCode.PULL_RETRY_IMMEDIATELY
-        return PullResult(status, QueueOffset(next_offset), low, high, records)
+        return PullResult(status, QueueOffset(next_offset), low, high, records, record_count=count)
 
     def _collect(
         self,
@@ -164,39 +188,40 @@ class Reader:
         max_count: int,
         max_bytes: int,
         tags_codes: frozenset[int] | None,
-        matches: Matches | None,
+        matches: RecordPredicate | None,
         on_disk: DiskLimits,
-    ) -> tuple[list[memoryview], int]:
-        """Records from `offset`, and the entry to go on with. The first record is given whatever its size.
-        Raises DamagedError if the first entry or its record is not what was written."""
+    ) -> tuple[list[memoryview], int, int]:
+        """Records from `offset`, joined as far as the kernel has found them, their number, and the entry to go on with.
+        The first record is given whatever its size. Raises DamagedError if the first entry or its record is not what
+        was written."""
         records: list[memoryview] = []
-        total, topic = 0, queue.topic.encode()
+        total, taken, topic = 0, 0, queue.topic.encode()
         most = MAX_FILTERED_COUNT if matches is None else MAX_MATCHED_COUNT
         last = min(queue.max_offset, offset + max(most, max_count))
         queue_id = queue.queue_id
-        if self._kernel is not None and matches is None:
-            count = last - offset if tags_codes is not None else min(last - offset, max_count)
+        count = last - offset if tags_codes is not None else min(last - offset, max_count)
+        if self._kernel is not None and matches is None and count > FEW_COUNT:
             units = queue.units_view(offset, count)
             wanted = PulledUnits(units, topic, queue_id, offset, max_count, max_bytes, *on_disk, tags_codes)
             view, start, end = self._file_view(UNIT.unpack_from(units)[0])
-            places, seen_count, total, is_full = self._kernel.collect(view[: max(end, 0)], start, wanted)
-            records = [view[at : at + size] for at, size in places]
+            runs, taken, seen_count, total, is_full = self._kernel.collect(view[: max(end, 0)], start, wanted)
+            records = [view[at : at + size] for at, size in runs]
             offset += seen_count
             if is_full:
-                return records, offset
+                return records, taken, offset
         view, start, end = memoryview(b""), 0, 0
-        while offset < last and len(records) < max_count:
-            count = last - offset if tags_codes is not None else min(last - offset, max_count - len(records))
+        while offset < last and taken < max_count:
+            count = last - offset if tags_codes is not None else min(last - offset, max_count - taken)
             for position, size, code in UNIT.iter_unpack(queue.units_view(offset, count)):
                 if size != PREFILL_SIZE and (tags_codes is None or code in tags_codes):
                     if records and (
                         total + size > max_bytes
                         or (
                             position < on_disk.end_offset
-                            and (total + size > on_disk.max_bytes or len(records) >= on_disk.max_count)
+                            and (total + size > on_disk.max_bytes or taken >= on_disk.max_count)
                         )
                     ):
-                        return records, offset
+                        return records, taken, offset
                     at = position - start
                     if at < 0 or at + size > end:
                         view, start, end = self._file_view(position)
@@ -204,15 +229,16 @@ class Reader:
                     record = view[at : at + size]
                     if at + size > end or not is_sound(record, position, size, topic, queue_id, offset):
                         if records:
-                            return records, offset
+                            return records, taken, offset
                         raise self._unsound(position, size) or self._damaged(queue, offset)
                     if matches is None or matches(record):
                         records.append(record)
                         total += size
+                        taken += 1
                 offset += 1
-                if len(records) >= max_count or (matches is not None and matches.is_spent):
-                    return records, offset
-        return records, offset
+                if taken >= max_count or (matches is not None and matches.is_spent):
+                    return records, taken, offset
+        return records, taken, offset
 
     def _file_view(self, phy_offset: int) -> tuple[memoryview, int, int]:
         """View as `CommitLog.file_view` gives it; no bytes for an offset that is not in the log."""
@@ -234,7 +260,7 @@ class Reader:
         max_count: int,
         max_bytes: int,
         tags_codes: frozenset[int] | None,
-        matches: Matches | None,
+        matches: RecordPredicate | None,
         on_disk: DiskLimits,
     ) -> tuple[list[memoryview], int]:
         """Collect as `_collect` does: whole records, the first of which may begin before `offset`. Counts are of

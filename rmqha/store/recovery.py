@@ -19,7 +19,7 @@ from rmqha.store.log.record import BLANK, MAGIC_BLANK, BadRecordError, locate, v
 from rmqha.store.meta import config_file
 from rmqha.store.meta.boot_file import LastStop
 from rmqha.store.meta.checkpoint import Checkpoint
-from rmqha.store.queue.reput import valid_topic, walk
+from rmqha.store.queue.dispatch_service import valid_topic, walk
 
 CLOCK_MARGIN_MS = 3000
 """RocketMQ's margin on the checkpoint's times."""

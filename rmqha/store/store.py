@@ -6,16 +6,16 @@ it; only `sync` may run in another at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from threading import Lock
 
-from rmqha.kernel.batch_kernel import BatchKernel, SendsTaken
+from rmqha.kernel.batch_kernel import BatchKernel, SendResults
 from rmqha.kernel.sound_records import skip_sound
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import StoreError
 from rmqha.model.offset import Buffer, Epoch, PhyOffset, QueueOffset
 from rmqha.port import Disk, Tracer
-from rmqha.store.appender import Appended, AppendedBatch, Appender, AppendGround, MadeRecords, SendSource
+from rmqha.store.appender import AppendContext, Appended, AppendedBatch, Appender, EncodedRecords, SendSource
 from rmqha.store.config import StoreConfig
 from rmqha.store.index.index_service import IndexService
 from rmqha.store.integrity.damage import DamageTable
@@ -27,22 +27,31 @@ from rmqha.store.layout import lock, next_replaced, set_others_aside
 from rmqha.store.log.commit_log import DIRECTORY as LOG_DIRECTORY
 from rmqha.store.log.commit_log import CommitLog
 from rmqha.store.log.new_batch import NewBatch
-from rmqha.store.log.record import EncodedBatch, NewMessage, Record
+from rmqha.store.log.record import EncodedBatch, Located, NewMessage, Record
 from rmqha.store.log.retention import RetainedFile
 from rmqha.store.meta import epoch_file, write_mark
 from rmqha.store.meta.boot_file import BootFile, LastStop
 from rmqha.store.meta.checkpoint import Checkpoint, CheckpointFile, ProgressFile
 from rmqha.store.meta.epoch_file import EpochFile, HighestEpochFile
-from rmqha.store.meta.failure import Failure
+from rmqha.store.meta.failure import StoreFailure
 from rmqha.store.meta.problem import disk_errors, place
 from rmqha.store.queue.batch_consume_queue import BatchConsumeQueues
 from rmqha.store.queue.bulk import dispatch, dispatch_in_bulk
 from rmqha.store.queue.consume_queue import DIRECTORY as QUEUE_DIRECTORY
 from rmqha.store.queue.consume_queue import ConsumeQueues
+from rmqha.store.queue.dispatch_service import DispatchService, QueueOffsets, valid_topic, walk
 from rmqha.store.queue.dispatcher import CommitLogDispatcher
 from rmqha.store.queue.queue_min_offsets import QueueMinOffsets
-from rmqha.store.queue.reput import QueueOffsets, Reput, valid_topic
-from rmqha.store.reader import NO_DISK_LIMITS, DiskLimits, IsWhole, Matches, PullResult, Reader, Unit, any_record
+from rmqha.store.reader import (
+    NO_DISK_LIMITS,
+    DiskLimits,
+    IsWhole,
+    PullResult,
+    Reader,
+    RecordPredicate,
+    Unit,
+    any_record,
+)
 from rmqha.store.recovery import Recovery, batch_topics, check_start, find_end, first_timestamp
 from rmqha.store.trimmer import Trimmer
 
@@ -85,21 +94,21 @@ class Store:
         self._derived: list[CommitLogDispatcher] = [self._queues, self._batch_queues]
         """Everything that is made from the log: whatever happens to the log happens to each of these."""
         self._offsets = QueueOffsets(self._log, self._queue_end)
-        self._reput = Reput(self._log, self._derived, self._offsets.fresh, tracer, kernel)
+        self._dispatch_service = DispatchService(self._log, self._derived, self._offsets.fresh, tracer, kernel)
         self.index = IndexService(
             disk,
             self._log,
             config,
             self._offsets.fresh,
             tracer,
-            lambda: self._reput.position,
+            lambda: self._dispatch_service.position,
             self._lower_index,
             kernel,
         )
         self._epochs = EpochFile(disk)
         self._highest_epoch = HighestEpochFile(disk)
         self._boot = BootFile(disk)
-        self._failure = Failure(self._boot, self._log.mark, tracer)
+        self._failure = StoreFailure(self._boot, self._log.mark, tracer)
         self._checkpoint = CheckpointFile(disk)
         self._progress = ProgressFile(disk)
         self._appender = Appender(
@@ -109,10 +118,11 @@ class Store:
             self._batch_queues.topics,
             enabled_append_prop_crc=config.enabled_append_prop_crc,
             is_keyed=config.message_index_enable,
+            kernel=kernel,
         )
         self.damage = DamageTable(tracer)
         self._reader = Reader(self._log, self._queues, self._batch_queues, self.damage, kernel)
-        self._starts = RecordStarts(self._log, self._queues, self._batch_queues, self._reput, self.damage)
+        self._starts = RecordStarts(self._log, self._queues, self._batch_queues, self._dispatch_service, self.damage)
         self.repair = RecordRepair(self._log, self._starts, self._flush, self._failure, self)
         self._incoming = IncomingRecords(self._log, self, self.damage, self._skip_sound)
         self._trimmer = Trimmer(disk, self._log, [*self._derived, self.index.files], self._epochs, self._flush, tracer)
@@ -121,6 +131,7 @@ class Store:
         """Dispatched offset, store time of the newest record below it, and number of queue entries."""
         self._saved_at_ms = self._saved_position = 0
         self._truncate_hooks: list[Callable[[int], None]] = [self._starts.forget, self.damage.cut]
+        self._before_cut_hooks: list[Callable[[int], None]] = []
         self.recovery = Recovery()
 
     # --- open and close ---------------------------------------------------------------------------------------------
@@ -221,21 +232,21 @@ class Store:
         if repair_from is not None and repair_from <= position:
             lines.append(f"The queues are made anew from {repair_from} on.")
             position = max(repair_from, log.min_offset)
-        self._reput.position = position
+        self._dispatch_service.position = position
         self._confirm = max(min(checkpoint.confirm_phy_offset, end), start if trusted else position, log.min_offset)
         self._confirm = min(self._confirm, end)
         newest_ms = self.recovery.last_store_timestamp_ms if start == end else 0
-        self._reput.last_store_timestamp_ms = max(checkpoint.logics_msg_timestamp_ms, newest_ms)
+        self._dispatch_service.last_store_timestamp_ms = max(checkpoint.logics_msg_timestamp_ms, newest_ms)
         self._offsets.take_from_queues(position)
         self._offsets.last_store_timestamp_ms = max(
             self.recovery.last_store_timestamp_ms, checkpoint.physic_msg_timestamp_ms
         )
         log.probe(position, min(start, self._confirm))
         if self._confirm - position >= REBUILD_BYTES:
-            dispatch_in_bulk(log, self._queues, self._reput, self._confirm)
+            dispatch_in_bulk(log, self._queues, self._dispatch_service, self._confirm)
         while self.dispatch(DISPATCH_STEP_BYTES):
             pass
-        self._saved_at_ms, self._saved_position = self._reput.last_store_timestamp_ms, position
+        self._saved_at_ms, self._saved_position = self._dispatch_service.last_store_timestamp_ms, position
         if self._log.files.files and not (trusted and last_stop is LastStop.CLEAN):
             self._save(*self._mark)
 
@@ -312,16 +323,16 @@ class Store:
 
     @property
     def confirmed_record_end(self) -> PhyOffset:
-        return PhyOffset(self._reput.whole_below(self._confirm))
+        return PhyOffset(self._dispatch_service.whole_below(self._confirm))
 
     @property
     def dispatched_offset(self) -> PhyOffset:
-        return PhyOffset(self._reput.position)
+        return PhyOffset(self._dispatch_service.position)
 
     @property
     def dispatch_behind_bytes(self) -> int:
         """Committed log that the queues lack."""
-        return max(0, self._confirm - self._reput.position)
+        return max(0, self._confirm - self._dispatch_service.position)
 
     @property
     def epochs(self) -> EpochHistory:
@@ -342,9 +353,14 @@ class Store:
         self._failure.check()
         return self._appender.append(message, wall_ms)
 
-    def encode_batch(self, messages: Sequence[NewMessage]) -> EncodedBatch:
-        """Records for `append_encoded`. Raises UsageError if one message cannot be stored."""
-        return self._appender.encode_batch(messages)
+    def check(self, messages: Sequence[NewMessage]) -> None:
+        """Raises UsageError if one of these, none of which is an inner batch, cannot be stored."""
+        self._appender.check(messages)
+
+    def encode_batch(self, messages: Sequence[NewMessage], *, are_checked: bool = False) -> EncodedBatch:
+        """Records for `append_encoded`. Raises UsageError if one message cannot be stored. `are_checked`: they have
+        passed `check`."""
+        return self._appender.encode_batch(messages, are_checked=are_checked)
 
     def append_encoded(self, batch: EncodedBatch, wall_ms: int) -> AppendedBatch:
         """Append in order, each contiguous run with one write. All share one store timestamp. StoreError: those that
@@ -358,12 +374,12 @@ class Store:
         self._failure.check()
         return self._appender.append_batch(batch, wall_ms)
 
-    def append_sends(self, source: SendSource, wall_ms: int) -> SendsTaken | None:
+    def append_sends(self, source: SendSource, wall_ms: int) -> SendResults | None:
         """Append the plain sends at the front of what a connection has sent; None if there is none."""
         self._failure.check()
         return self._appender.append_sends(source, wall_ms)
 
-    def append_made(self, first_size_bytes: int, make: Callable[[AppendGround], MadeRecords]) -> None:
+    def append_made(self, first_size_bytes: int, make: Callable[[AppendContext], EncodedRecords]) -> None:
         """Append the records that `make` gives for the place where a first one of so many bytes will stand."""
         self._failure.check()
         self._appender.append_made(first_size_bytes, make)
@@ -424,6 +440,10 @@ class Store:
         """(min, max) of what consumers may see; (0, 0) for a queue that does not exist."""
         return self._reader.queue_range(topic, queue_id)
 
+    def queue_ends(self, topic: str, queue_ids: Iterable[int]) -> list[int]:
+        """The max of `queue_range` for each of these queues."""
+        return self._reader.queue_ends(topic, queue_ids)
+
     def queues(self) -> dict[str, list[int]]:
         """Topics with their queue ids, in order."""
         found: dict[str, list[int]] = {}
@@ -433,11 +453,13 @@ class Store:
 
     def pull(
         self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int,
-        tags_codes: frozenset[int] | None = None, matches: Matches | None = None,
-        on_disk: DiskLimits = NO_DISK_LIMITS,
+        tags_codes: frozenset[int] | None = None, matches: RecordPredicate | None = None,
+        on_disk: DiskLimits = NO_DISK_LIMITS, *, joined: bool = False,
     ) -> PullResult:  # fmt: skip
-        """Committed records from entry `offset` on. `tags_codes` and `matches` None take all; one comes at least."""
-        return self._reader.pull(topic, queue_id, offset, max_count, max_bytes, tags_codes, matches, on_disk)
+        """Committed records from entry `offset` on. `tags_codes` and `matches` None take all; one comes at least.
+        `joined`: those that follow each other in the log may be one view."""
+        wanted = tags_codes, matches, on_disk
+        return self._reader.pull(topic, queue_id, offset, max_count, max_bytes, *wanted, joined=joined)
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         """(physical offset, size, tagsCode) of at most `count` entries from `offset` on."""
@@ -475,21 +497,27 @@ class Store:
         self._confirm = min(max(offset, self._log.min_offset), self._log.end_offset)
 
     def dispatch(self, limit_bytes: int) -> bool:
-        before = self._reput.position
-        more = dispatch(self._log, self._queues, self._reput, self._confirm, limit_bytes)
-        position = self._reput.position
+        before = self._dispatch_service.position
+        more = dispatch(self._log, self._queues, self._dispatch_service, self._confirm, limit_bytes)
+        position = self._dispatch_service.position
         assert before <= position, f"dispatched up to {position} after {before}"
         assert position <= max(before, self._confirm), f"dispatched up to {position}, {self._confirm} is confirmed"
         self._set_mark()
         offsets = self._offsets
-        if self._reput.position > offsets.covered:
-            offsets.take_from_queues(self._reput.position)
-            offsets.last_store_timestamp_ms = max(offsets.last_store_timestamp_ms, self._reput.last_store_timestamp_ms)
+        if self._dispatch_service.position > offsets.covered:
+            offsets.take_from_queues(self._dispatch_service.position)
+            offsets.last_store_timestamp_ms = max(
+                offsets.last_store_timestamp_ms, self._dispatch_service.last_store_timestamp_ms
+            )
         return more
 
     def _set_mark(self) -> None:
         """The checkpoint that a save would record: one value, for the flusher reads it in its own thread."""
-        self._mark = (self._reput.position, self._reput.last_store_timestamp_ms, self._queues.unit_count)
+        self._mark = (
+            self._dispatch_service.position,
+            self._dispatch_service.last_store_timestamp_ms,
+            self._queues.unit_count,
+        )
 
     def sync(self) -> PhyOffset:
         """Make the log durable up to its present end and return that end. Blocks; for a worker thread.
@@ -567,12 +595,12 @@ class Store:
     @property
     def settled_offset(self) -> PhyOffset:
         """Everything below is committed, durable and dispatched: the log may begin there."""
-        return PhyOffset(min(self._confirm, self.synced_offset, self._reput.position))
+        return PhyOffset(min(self._confirm, self.synced_offset, self._dispatch_service.position))
 
     @property
-    def buried_bytes(self) -> int:
+    def pending_deletion_bytes(self) -> int:
         """Size of removed files that are still on the disk."""
-        return self._trimmer.buried_bytes
+        return self._trimmer.pending_deletion_bytes
 
     def oldest_files(self, count: int, wall_ms: int) -> tuple[list[RetainedFile], RetainedFile | None]:
         """Up to `count` of the log's oldest files, and the active one unless it is empty."""
@@ -597,12 +625,12 @@ class Store:
         self._trimmer.trim_derived()
         self._trimmer.trim_epochs()
 
-    def schedule_unlink(self, now_ms: int, patience_ms: int, retry_ms: int) -> bool:
+    def schedule_unlink(self, now_ms: int, timeout_ms: int, retry_ms: int) -> bool:
         """Take what was trimmed from the disk, one log file at a call; True if another is due. Blocks; for a worker
-        thread. A file that a reader holds stays for up to `patience_ms`, one that the disk keeps for `retry_ms`."""
+        thread. A file that a reader holds stays for up to `timeout_ms`, one that the disk keeps for `retry_ms`."""
         if self._trimmer.waits and (self._progress.position or 0) < self._log.min_offset:
             self._sync(save=True)
-        return self._trimmer.schedule_unlink(now_ms, patience_ms, retry_ms)
+        return self._trimmer.schedule_unlink(now_ms, timeout_ms, retry_ms)
 
     # --- cut --------------------------------------------------------------------------------------------------------
     def on_truncate(self, hook: Callable[[int], None]) -> None:
@@ -610,11 +638,26 @@ class Store:
         and before the epoch history is."""
         self._truncate_hooks.append(hook)
 
+    def before_cut(self, hook: Callable[[int], None]) -> None:
+        """Register what must look at whole records before they are cut: `hook(end_offset)`. What it raises ends the cut
+        before anything is changed."""
+        self._before_cut_hooks.append(hook)
+
+    def undispatched(self, start_offset: int) -> Iterator[tuple[memoryview, int, Located]]:
+        """Whole records from `start_offset` on that the queues lack, sound or not: the buffer, where in it the record
+        begins, and its parts. Raises StoreError for bytes that are no record."""
+        start = max(start_offset, self._dispatch_service.position)
+        for _, view, at, parts in walk(self._log, start, self.record_end_offset):
+            if parts is not None:
+                yield view, at, parts
+
     def truncate(self, end_offset: PhyOffset) -> None:
         log = self._log
         old_end = log.end_offset
         assert log.min_offset <= end_offset <= old_end, f"no cut at {end_offset} of [{log.min_offset}, {old_end})"
         cuts_records = end_offset < self.record_end_offset
+        for hook in self._before_cut_hooks if cuts_records else ():
+            hook(end_offset)
         with self._flush, self._failure.remembered():
             self._lower_marks(end_offset)
             log.cut(end_offset, old_end)
@@ -625,9 +668,9 @@ class Store:
             self.index.truncate(end_offset)
             for hook in self._truncate_hooks if cuts_records else ():
                 hook(end_offset)
-            self._reput.position = min(self._reput.position, end_offset)
+            self._dispatch_service.position = min(self._dispatch_service.position, end_offset)
             self._set_mark()
-            self._offsets.take_from_queues(self._reput.position)
+            self._offsets.take_from_queues(self._dispatch_service.position)
             dropped = self._epochs.truncate(end_offset)
         cut_bytes = old_end - end_offset
         self._tracer.event("log_truncated", end_offset=end_offset, cut_bytes=cut_bytes, epochs_dropped=dropped)
@@ -638,7 +681,7 @@ class Store:
         takes_bytes = end_offset < self._log.end_offset
         last_ms = first_timestamp(self._log, end_offset) if takes_bytes else self._offsets.last_store_timestamp_ms
         checkpoint = self._checkpoint.value.lowered(last_ms, end_offset)
-        position = min(self._progress.position or 0, self._reput.position, end_offset)
+        position = min(self._progress.position or 0, self._dispatch_service.position, end_offset)
         cut_offset = end_offset if takes_bytes else None
         self._progress.lower(position, checkpoint, self.index.files.durable_below(end_offset), cut_offset=cut_offset)
         self._checkpoint.store(checkpoint)
@@ -668,7 +711,7 @@ class Store:
             self._trimmer.forget()
             self._epochs.clear()
             log.start_at(phy_offset)
-            self._reput.position = self._confirm = self._synced = phy_offset
+            self._dispatch_service.position = self._confirm = self._synced = phy_offset
             self._set_mark()
             self._starts.forget(0)
             self.damage.cut(0)

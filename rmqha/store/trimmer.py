@@ -22,12 +22,12 @@ from rmqha.store.log.record import BadRecordError, locate
 from rmqha.store.log.retention import RetainedFile
 from rmqha.store.meta.epoch_file import EpochFile
 from rmqha.store.meta.problem import disk_errors
-from rmqha.store.queue.dispatcher import CommitLogDispatcher, Detached
+from rmqha.store.queue.dispatcher import CommitLogDispatcher, DetachedFile
 
 DIRECTORY = "rmqha.deleted"
 
 
-class _Grave(NamedTuple):
+class _PendingUnlink(NamedTuple):
     path: str
     file: MappedFile | None
     since_ms: int
@@ -54,8 +54,8 @@ class Trimmer:
         self._flush = flush
         self._tracer = tracer
         self._detached: deque[MappedFile] = deque()
-        self._derived_detached: deque[Detached] = deque()
-        self._graves: deque[_Grave] = deque()
+        self._derived_detached: deque[DetachedFile] = deque()
+        self._pending_unlinks: deque[_PendingUnlink] = deque()
         self._derived_min = -1
         self._newest: dict[int, int] = {}
 
@@ -63,7 +63,7 @@ class Trimmer:
         """Find what a crash left on its way out. Returns one sentence if there is any."""
         with disk_errors(self._disk, DIRECTORY, "list the directory"):
             names = self._disk.list(DIRECTORY)
-        self._graves.extend(_Grave(f"{DIRECTORY}/{name}", None, 0, 0) for name in names)
+        self._pending_unlinks.extend(_PendingUnlink(f"{DIRECTORY}/{name}", None, 0, 0) for name in names)
         if not names:
             return []
         return [f"{DIRECTORY}: {len(names)} old log files that were on their way out are removed now."]
@@ -109,9 +109,9 @@ class Trimmer:
             return self._disk.modified_at_ms(file.path)
 
     @property
-    def buried_bytes(self) -> int:
+    def pending_deletion_bytes(self) -> int:
         """Size of the files that are no longer part of the log but still on the disk."""
-        return (len(self._detached) + len(self._graves)) * self._log.file_size_bytes
+        return (len(self._detached) + len(self._pending_unlinks)) * self._log.file_size_bytes
 
     # --- change -----------------------------------------------------------------------------------------------------
     def trim(self, start_offset: int) -> None:
@@ -144,8 +144,8 @@ class Trimmer:
         """Files still bear their names."""
         return bool(self._detached)
 
-    def schedule_unlink(self, now_ms: int, patience_ms: int, retry_ms: int) -> bool:
-        """Rename all that wait, then unlink one. A file that a reader uses is left for up to `patience_ms`. True if
+    def schedule_unlink(self, now_ms: int, timeout_ms: int, retry_ms: int) -> bool:
+        """Rename all that wait, then unlink one. A file that a reader uses is left for up to `timeout_ms`. True if
         another is due. What the disk refuses is told and tried again after `retry_ms`."""
         try:
             self._rename_all(now_ms)
@@ -153,18 +153,18 @@ class Trimmer:
         except StoreError as error:
             self._tracer.event("old_files_not_removed", reason=str(error))
             return False
-        for _ in range(len(self._graves)):
-            grave = self._graves.popleft()
-            if grave.due_ms > now_ms or (self._in_use(grave) and now_ms < grave.since_ms + patience_ms):
-                self._graves.append(grave)
+        for _ in range(len(self._pending_unlinks)):
+            pending = self._pending_unlinks.popleft()
+            if pending.due_ms > now_ms or (self._in_use(pending) and now_ms < pending.since_ms + timeout_ms):
+                self._pending_unlinks.append(pending)
                 continue
-            self._unlink(grave, now_ms + retry_ms)
+            self._unlink(pending, now_ms + retry_ms)
             break
-        return any(grave.due_ms <= now_ms and not self._in_use(grave) for grave in self._graves)
+        return any(pending.due_ms <= now_ms and not self._in_use(pending) for pending in self._pending_unlinks)
 
     @staticmethod
-    def _in_use(grave: _Grave) -> bool:
-        return grave.file is not None and not grave.file.close()
+    def _in_use(pending: _PendingUnlink) -> bool:
+        return pending.file is not None and not pending.file.close()
 
     def _rename_all(self, now_ms: int) -> None:
         while self._detached:
@@ -177,7 +177,7 @@ class Trimmer:
                     if self._disk.exists(file.path):
                         self._move(file.path, target)
                 self._detached.popleft()
-                self._graves.append(_Grave(target, file, now_ms, now_ms))
+                self._pending_unlinks.append(_PendingUnlink(target, file, now_ms, now_ms))
 
     def _move(self, path: str, target: str) -> None:
         try:
@@ -200,11 +200,11 @@ class Trimmer:
                         self._disk.remove(file.path)
                 self._derived_detached.popleft()
 
-    def _unlink(self, grave: _Grave, retry_at_ms: int) -> None:
+    def _unlink(self, pending: _PendingUnlink, retry_at_ms: int) -> None:
         try:
-            with disk_errors(self._disk, grave.path, "remove the file"):
-                if self._disk.exists(grave.path):
-                    self._disk.remove(grave.path)
+            with disk_errors(self._disk, pending.path, "remove the file"):
+                if self._disk.exists(pending.path):
+                    self._disk.remove(pending.path)
         except StoreError as error:
             self._tracer.event("old_files_not_removed", reason=str(error))
-            self._graves.append(grave._replace(due_ms=retry_at_ms))
+            self._pending_unlinks.append(pending._replace(due_ms=retry_at_ms))

@@ -5,15 +5,15 @@ Members are written in the order of Apache RocketMQ's encoder, so that a body eq
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteProtocolError
-from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import Entries, dumps, dumps_in_steps
+
+ONLY_EXISTING = "rmqhaOnlyExisting"
+"""Field of our own of request 352: true of a caller that only looks, so that no group is made."""
 
 
 class TopicTableVersion(NamedTuple):
@@ -64,42 +64,6 @@ class Registration:
     """Time (ms) for which the broker may stay silent before it counts as gone; None: the name server's own bound."""
     digest: str = ""
     """Digest of the topics without their version, from a broker of ours. `topics` is empty if it is the known one."""
-
-
-def register_broker_request(
-    *,
-    cluster_name: str,
-    broker_name: str,
-    broker_id: int,
-    address: str,
-    ha_address: str,
-    topic_config_table: Mapping[str, Mapping[str, Any]],
-    data_version: Mapping[str, int],
-) -> Command:
-    """Request 103. `topic_config_table` and `data_version` have the shape of topics.json (formats.md §9)."""
-    body = dumps(
-        {
-            "filterServerList": [],
-            "topicConfigSerializeWrapper": {
-                "dataVersion": data_version,
-                "mappingDataVersion": TopicTableVersion().to_json(),
-                "topicConfigTable": topic_config_table,
-                "topicQueueMappingDetailMap": {},
-                "topicQueueMappingInfoMap": {},
-            },
-        }
-    )
-    ext = {
-        "brokerId": str(int(broker_id)),
-        "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
-        "clusterName": cluster_name,
-        "brokerAddr": address,
-        "enableActingMaster": "false",
-        "haServerAddr": ha_address,
-        "compressed": "false",
-        "brokerName": broker_name,
-    }
-    return Command(RequestCode.REGISTER_BROKER, ext, body)
 
 
 def encode_topic_route(

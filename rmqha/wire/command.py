@@ -116,3 +116,8 @@ class Command:
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def payload_bytes(command: Command) -> int:
+    """Bytes of its body and characters of its fields' values: the size of a request, as quotas count it."""
+    return len(command.body) + sum(map(len, command.ext.values()))

@@ -8,8 +8,9 @@ AutoSwitchHAConnection for the layout; the golden stream in tests/golden/wire fo
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import RemoteProtocolError
@@ -48,8 +49,7 @@ class SlaveHandshake:
         return _SLAVE_HANDSHAKE.pack(HaState.HANDSHAKE, self.sync_from_last_file, self.async_learner, self.broker_id)
 
 
-@dataclass(frozen=True, slots=True)
-class SlaveAck:
+class SlaveAck(NamedTuple):
     """The slave holds (under SYNC_FLUSH: has synced) every byte below `max_offset`."""
 
     max_offset: PhyOffset
@@ -73,8 +73,7 @@ class MasterHandshake:
         return head + b"".join(_ENTRY.pack(entry.epoch, entry.start_offset) for entry in self.entries)
 
 
-@dataclass(frozen=True, slots=True)
-class TransferHeader:
+class TransferHeader(NamedTuple):
     """`size_bytes` of log follow; 0 is a heartbeat (phy_offset −1 when the master's log is empty)."""
 
     size_bytes: int
@@ -95,8 +94,7 @@ class TransferHeader:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(NamedTuple):
     """A header and its bytes, or a piece of a transfer with the header that fits it."""
 
     header: TransferHeader
@@ -221,9 +219,7 @@ class MasterStreamParser:
         if size_bytes == header.size_bytes:
             self._transfer = None
             return Transfer(header, data)
-        self._transfer = replace(
-            header,
-            size_bytes=header.size_bytes - size_bytes,
-            phy_offset=PhyOffset(header.phy_offset + size_bytes),
+        self._transfer = header._replace(
+            size_bytes=header.size_bytes - size_bytes, phy_offset=PhyOffset(header.phy_offset + size_bytes)
         )
-        return Transfer(replace(header, size_bytes=size_bytes), data)
+        return Transfer(header._replace(size_bytes=size_bytes), data)

@@ -13,7 +13,7 @@ from typing import Any
 
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.principal import UNRESTRICTED
-from rmqha.wire.command import Command, HeaderCodec, Language
+from rmqha.wire.command import FLAG_RESPONSE, PROTOCOL_VERSION, Command, HeaderCodec, Language
 
 MAX_EXT_COUNT = 1024
 _LANGUAGE_NAMES = tuple(language.name for language in Language)
@@ -50,6 +50,20 @@ def encode_json_header(command: Command) -> bytes:
         command.version,
     )
     return header.encode()
+
+
+_SUCCESS = (
+    f'{{"code":0,%s"flag":{FLAG_RESPONSE},"language":"{Language.PYTHON.name}","opaque":%d,%s'
+    f'"serializeTypeCurrentRPC":"JSON","version":{PROTOCOL_VERSION}}}'
+)
+
+
+def encode_json_success(opaque: int, ext: dict[str, str], remark: str | None) -> bytes:
+    """The header of a request's `reply` that says SUCCESS, without a command for it."""
+    fields = (
+        f'"extFields":{{{",".join([f"{_quote(key)}:{_quote(value)}" for key, value in ext.items()])}}},' if ext else ""
+    )
+    return (_SUCCESS % (fields, opaque, "" if remark is None else f'"remark":{_quote(remark)},')).encode()
 
 
 def decode_json_header(data: bytes) -> Command:

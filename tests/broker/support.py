@@ -104,7 +104,7 @@ class _Ports:
     def open(self, conn_id: int, address: str) -> None:
         self.ha_actions.append(("open", conn_id, address))
 
-    def send(self, conn_id: int, data: bytes) -> None:
+    def send(self, conn_id: int, data: bytes, *, may_wait: bool) -> None:
         self.ha_actions.append(("send", conn_id, data))
 
     def send_log(self, conn_id: int, header: bytes, phy_offset: PhyOffset, size_bytes: int) -> None:

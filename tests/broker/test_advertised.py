@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from rmqha.broker.advertised import HA, LISTEN, Advertised, check_advertised, resolved
+from rmqha.broker.advertised import HA, LISTEN, AdvertisedAddressCheck, check_advertised, resolved
 from rmqha.host.net import network
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode
@@ -82,11 +82,11 @@ async def test_a_broker_with_a_name_for_loopback_does_not_start(tmp_path: Path) 
         assert not (tmp_path / "b").exists()
 
 
-def advertised(monkeypatch: pytest.MonkeyPatch, **keys: str) -> tuple[Advertised, HostTracer]:
+def advertised(monkeypatch: pytest.MonkeyPatch, **keys: str) -> tuple[AdvertisedAddressCheck, HostTracer]:
     """On a machine whose other address is 10.0.0.1."""
     monkeypatch.setattr(network, "is_own_address", lambda host: host == "10.0.0.1")
     tracer = HostTracer.of(BrokerConfig(), "broker", "b")
-    return Advertised(BrokerConfig(**keys), HERE, tracer), tracer  # type: ignore[arg-type]
+    return AdvertisedAddressCheck(BrokerConfig(**keys), HERE, tracer), tracer  # type: ignore[arg-type]
 
 
 def test_a_client_from_elsewhere_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ def test_sigterm_ends_it_in_order(tmp_path: Path) -> None:
         f"listenPort={free_ports(4) + 2}\ncontrollerAddr=127.0.0.1:1\nnamesrvAddr=127.0.0.1:1\n"
         f"storePathRootDir={tmp_path}/store\nmappedFileSizeCommitLog=1048576\nmaxMessageSize=100000\n"
     )
-    command = [sys.executable, "-m", "rmqha.cli.main", "broker", "-c", str(path)]
+    command = [sys.executable, "-m", "rmqha", "broker", "-c", str(path)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:

@@ -10,7 +10,13 @@ import pytest
 import trio
 import trio.testing
 
-from rmqha.broker.loops import DISPATCH_DELAY_MS, SCHEDULE_DELAY_MS, BrokerLoops
+from rmqha.broker.loops import (
+    DISPATCH_DELAY_MS,
+    ITSELF_DISPATCH_DELAY_MS,
+    SCHEDULE_DELAY_MS,
+    SLAVE_DISPATCH_DELAY_MS,
+    BrokerLoops,
+)
 from rmqha.broker.replication import replica_driver
 from rmqha.broker.tables.topics import TopicConfig
 from rmqha.model.code import RequestCode, ResponseCode
@@ -71,6 +77,33 @@ async def test_sends_that_follow_each_other_enter_their_queue_together(
         assert queued_count(broker) == 5
 
 
+async def test_what_pops_store_waits_for_more_unless_it_comes_with_a_send(
+    broker: Broker, mock_clock: trio.testing.MockClock
+) -> None:
+    """It is looked for in no queue before it comes by itself."""
+
+    async def dispatched(jump_ms: int) -> bool:
+        mock_clock.jump(jump_ms / 1000)
+        await trio.testing.wait_all_tasks_blocked()
+        return not broker.core.driver.dispatch_due
+
+    async with running(broker):
+        for _ in range(8):
+            send(broker)
+        await dispatched(1000)
+        popped(broker)
+        assert await dispatched(0), "nothing speaks for more soon after a pause"
+        popped(broker)
+        popped(broker)
+        assert not await dispatched(0) and not await dispatched(ITSELF_DISPATCH_DELAY_MS // 2)
+        assert await dispatched(ITSELF_DISPATCH_DELAY_MS // 2)
+        popped(broker)
+        await dispatched(0)
+        popped(broker)
+        send(broker)
+        assert not await dispatched(0) and await dispatched(DISPATCH_DELAY_MS)
+
+
 async def test_pieces_of_a_masters_log_enter_a_slaves_queues_together(
     broker: Broker, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +114,9 @@ async def test_pieces_of_a_masters_log_enter_a_slaves_queues_together(
             await trio.testing.wait_all_tasks_blocked()
         assert queued_count(broker) == 1
         mock_clock.jump(DISPATCH_DELAY_MS / 1000)
+        await trio.testing.wait_all_tasks_blocked()
+        assert queued_count(broker) == 1, "its next acknowledgement goes first"
+        mock_clock.jump((SLAVE_DISPATCH_DELAY_MS - DISPATCH_DELAY_MS) / 1000)
         await trio.testing.wait_all_tasks_blocked()
         assert queued_count(broker) == 3
 
@@ -189,7 +225,7 @@ def popped(broker: Broker, count: int = 1) -> list[Popped]:
 
 def looks(broker: Broker) -> tuple[bool, bool]:
     """Is something to be dispatched, and may it be looked for?"""
-    return broker.core.driver.dispatch_due, broker.core.driver.is_looked_for
+    return broker.core.driver.dispatch_due, broker.core.driver.has_readers
 
 
 def test_what_pops_store_is_not_dispatched_for_who_looks(broker: Broker) -> None:
@@ -216,7 +252,7 @@ def test_in_the_log_of_another_master_everything_may_be_looked_for(broker: Broke
     body = dumps({"syncStateSet": [2], "syncStateSetEpoch": 5})
     notice = Command(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, fields, body, flag=FLAG_ONEWAY)
     broker.core.processor.received(FakeChannel(), [notice])
-    assert not broker.core.driver.is_serving and broker.core.driver.is_looked_for
+    assert not broker.core.driver.is_serving and broker.core.driver.has_readers
 
 
 async def test_entries_of_timers_that_follow_each_other_are_looked_at_together(

@@ -68,7 +68,7 @@ async def test_the_leading_controller_and_the_master_die_together(tmp_path: Path
         traffic = DrillTraffic()
 
         async def leader() -> str:
-            nodes = (await cluster.look()).nodes.values()
+            nodes = (await cluster.view()).nodes.values()
             return next(
                 (node.node.name for node in nodes if node.controller is not None and node.controller.leading), ""
             )

@@ -36,7 +36,7 @@ def test_a_drill_loses_nothing_in_cp(scenario: str, tmp_path: Path, tell: Tell) 
     count = 1 if not FULL else KILL_COUNT if scenario == "failover" else FULL_COUNT
     arguments = ["drill", scenario, "--mode", "cp", "--n", str(count), "-o", "json", "--scratch", str(tmp_path)]
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "rmqha.cli.main", *arguments],
+        [sys.executable, "-P", "-m", "rmqha", *arguments],
         capture_output=True,
         text=True,
         timeout=HANG_S + count * ROUND_S,
@@ -64,7 +64,7 @@ def test_more_than_the_master_is_hit(arguments: str, tmp_path: Path) -> None:
     """In AP the loss of what a cut-off master acknowledged alone is no broken promise, and is seen."""
     command = ["drill", *arguments.split(), "--n", "1", "-o", "json", "--scratch", str(tmp_path)]
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "rmqha.cli.main", *command],
+        [sys.executable, "-P", "-m", "rmqha", *command],
         capture_output=True,
         text=True,
         timeout=HANG_S + ROUND_S,
@@ -82,7 +82,7 @@ def test_more_than_the_master_is_hit(arguments: str, tmp_path: Path) -> None:
 def test_a_drill_that_is_interrupted_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     arguments = ["drill", "failover", "--n", "50", "--scratch", str(tmp_path)]
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "rmqha.cli.main", *arguments], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-P", "-m", "rmqha", *arguments], stderr=subprocess.PIPE, text=True
     ) as drill:
         assert drill.stderr is not None
         for line in drill.stderr:

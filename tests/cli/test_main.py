@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -68,7 +69,7 @@ def test_wrong_options_are_one_sentence_too(tmp_path: Path, arguments: list[str]
 
 
 def test_python_without_assertions_is_refused(tmp_path: Path) -> None:
-    command = [sys.executable, "-O", "-P", "-m", "rmqha.cli.main", "broker"]
+    command = [sys.executable, "-O", "-P", "-m", "rmqha", "broker"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert (result.returncode, result.stderr) == (2, f"rmqha: {WITHOUT_ASSERTIONS}\n")
 
@@ -149,3 +150,24 @@ def test_a_server_with_an_unknown_key_says_the_nearest(tmp_path: Path, command: 
     assert done.returncode == 2
     assert "node.conf: unknown key listenAdress; the nearest known key is listenAddress" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+INTERRUPTED_IMPORT = """
+import signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+from rmqha.__main__ import main
+main()
+"""
+
+
+def test_ctrl_c_while_the_command_is_imported_ends_it_without_a_traceback() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True, text=True, timeout=HANG_S, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")

@@ -133,7 +133,7 @@ def test_a_file_that_never_ends_is_refused(
 def test_a_name_that_is_no_text_is_printed_as_escapes(tmp_path: Path) -> None:
     store = tmp_path / os.fsdecode(b"st\xffre")
     (store / "commitlog").mkdir(parents=True)
-    command = [sys.executable, "-P", "-m", "rmqha.cli.main", "epochs", "show", str(store), "-o", "json"]
+    command = [sys.executable, "-P", "-m", "rmqha", "epochs", "show", str(store), "-o", "json"]
     done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "utf-8"}, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"st\\udcffre" in done.stdout

@@ -239,7 +239,7 @@ def test_somebody_who_says_something_else(
 def run_alone(command: str, directory: Path, addresses: list[str], limit_s: float) -> tuple[int, str] | None:
     """Exit code and output of a process of its own; None if it has not ended in time."""
     own = {DIRECTORY_VARIABLE: str(directory if command in BY_DIRECTORY else directory / "none")}
-    words = [sys.executable, "-m", "rmqha.cli.main", *filled(command, addresses)]
+    words = [sys.executable, "-m", "rmqha", *filled(command, addresses)]
     try:
         done = subprocess.run(
             words, cwd=directory, env=os.environ | own, capture_output=True, text=True, timeout=limit_s, check=False

@@ -18,7 +18,7 @@ from controller.metrics import (
     ROLE,
     SET_SIZE,
     collect,
-    standing,
+    readiness,
 )
 from controller.operations import OperationCounts, OperationResult
 from rmqha.host.net.statistics import Statistics
@@ -70,8 +70,8 @@ def test_followers_show_their_own_part_only() -> None:
     assert (values(families, ROLE), values(families, HAS_LEADER)) == ([2], [1])
     assert values(families, GROUPS) == values(families, FOLLOWER_LAG) == []
     assert values(filled(collect(leader.machine, cluster.now_ms, COUNTS)), FOLLOWER_LAG) == [0, 0]
-    assert standing(follower.machine, cluster.now_ms).role == "follower"
-    now = standing(leader.machine, cluster.now_ms)
+    assert readiness(follower.machine, cluster.now_ms).role == "follower"
+    now = readiness(leader.machine, cluster.now_ms)
     assert (now.role, now.ready) == ("leader", True)
 
 
@@ -82,7 +82,7 @@ def test_a_controller_without_a_leader_is_not_ready() -> None:
     for node in others:
         cluster.kill(node)
     cluster.run(5000)
-    now = standing(alone.machine, cluster.now_ms)
+    now = readiness(alone.machine, cluster.now_ms)
     assert (now.ready, now.reason) == (False, "the controllers have no leader: a majority of them must be reachable")
 
 

@@ -133,7 +133,7 @@ async def test_a_brokers_connection_does_not_stand_in_line(
     tmp_path: Path, signs: bool, hurries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hurried: list[int] = []
-    monkeypatch.setattr(Poller, "hurry", lambda poller, handle: hurried.append(handle))
+    monkeypatch.setattr(Poller, "prioritize", lambda poller, handle: hurried.append(handle))
     secured, lines = sharing(tmp_path), list[str]()
     security.ambient.set(secured)
     beat = Command(RequestCode.BROKER_HEARTBEAT, {"clusterName": "c", "brokerName": "g", "brokerId": "1"})

@@ -9,7 +9,7 @@ import pytest
 
 from rmqha.drill.audit import audit, check_same_bytes, records
 from rmqha.drill.error import DrillError
-from rmqha.drill.traffic import TOPIC, Acked, Failed
+from rmqha.drill.traffic import TOPIC, AckedMessage, FailedSend
 from tests.store.log_writer import Message, encode
 
 KEYS = ("A", "B", "C", "B")
@@ -27,8 +27,8 @@ def write_log(store: Path, keys: tuple[str, ...] = KEYS) -> int:
     return len(data)
 
 
-def acked(number: int, key: str, queue_offset: int) -> Acked:
-    return Acked(0, number, key, 0, queue_offset, 0)
+def acked(number: int, key: str, queue_offset: int) -> AckedMessage:
+    return AckedMessage(0, number, key, 0, queue_offset, 0)
 
 
 ALL = [acked(0, "A", 0), acked(1, "B", 1), acked(2, "C", 2)]
@@ -49,8 +49,8 @@ def test_lost_misplaced_and_swapped_messages_are_found(tmp_path: Path) -> None:
 def test_an_order_that_real_time_forbids_is_found(tmp_path: Path) -> None:
     """Of different lanes: A was acknowledged before B was sent, and stands behind it."""
     end = write_log(tmp_path, ("B", "A"))
-    late = Acked(1, 0, "B", 0, 0, at_ms=2000, latency_ms=500)
-    early = Acked(0, 0, "A", 0, 1, at_ms=1000, latency_ms=500)
+    late = AckedMessage(1, 0, "B", 0, 0, at_ms=2000, latency_ms=500)
+    early = AckedMessage(0, 0, "A", 0, 1, at_ms=1000, latency_ms=500)
     with pytest.raises(DrillError, match="A was acknowledged at 1000 ms and stands behind B"):
         audit(tmp_path, end, [late, early])
     assert audit(tmp_path, end, [replace(late, latency_ms=1002), early]).lost == []
@@ -59,10 +59,10 @@ def test_an_order_that_real_time_forbids_is_found(tmp_path: Path) -> None:
 def test_a_send_that_failed_cannot_stand_before_what_was_acknowledged_earlier(tmp_path: Path) -> None:
     end = write_log(tmp_path, ("B", "A"))
     body = bytes(next(iter(records(tmp_path, end))).body).decode()
-    early = Acked(0, 0, "A", 0, 1, at_ms=1000, latency_ms=500)
+    early = AckedMessage(0, 0, "A", 0, 1, at_ms=1000, latency_ms=500)
     assert audit(tmp_path, end, [early], failed=[]).lost == []
     with pytest.raises(DrillError, match="stands behind"):
-        audit(tmp_path, end, [early], failed=[Failed(body, 2000)])
+        audit(tmp_path, end, [early], failed=[FailedSend(body, 2000)])
 
 
 def test_other_bytes_or_a_missing_tail_are_found(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmqha.cli.main import main
-from rmqha.drill.error import NotHereError
+from rmqha.drill.error import FaultUnavailableError
 from rmqha.drill.fault import FAULTS
 from rmqha.drill.hosts import sandbox
 
@@ -60,7 +60,7 @@ def test_a_fault_that_this_machine_forbids_is_skipped_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refused() -> None:
-        raise NotHereError("a mount namespace is not permitted here")
+        raise FaultUnavailableError("a mount namespace is not permitted here")
 
     monkeypatch.setattr(sandbox, "enter_own", refused)
     assert run("disk-full", "--scratch", str(tmp_path), "-o", "json") == 2

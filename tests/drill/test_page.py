@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 from rmqha.drill.page import LEFT, WIDTH, page
 from rmqha.drill.report import Result, Round
-from rmqha.drill.traffic import Acked, DrillTraffic
+from rmqha.drill.traffic import AckedMessage, DrillTraffic
 from tests.drill.test_report import CLEAN, one_round, traffic
 
 
@@ -68,7 +68,7 @@ def test_the_phases_of_a_failover_are_marked_where_they_were() -> None:
 
 
 def test_what_is_broken_is_shown_and_escaped() -> None:
-    text = page(result([], DrillTraffic(acked=[Acked(0, 0, "K", 0, 0, 5, 3)]), ["lost <b>1</b> & more"]))
+    text = page(result([], DrillTraffic(acked=[AckedMessage(0, 0, "K", 0, 0, 5, 3)]), ["lost <b>1</b> & more"]))
     assert "BROKEN: lost &lt;b&gt;1&lt;/b&gt; &amp; more" in text
     parsed(text)
 

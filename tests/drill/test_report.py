@@ -8,14 +8,14 @@ import pytest
 
 from rmqha.drill.audit import AuditResult
 from rmqha.drill.report import Result, Round, as_json, broken_promises, buckets, normal_gap_ms, percentiles
-from rmqha.drill.traffic import Acked, DrillTraffic
+from rmqha.drill.traffic import AckedMessage, DrillTraffic
 from rmqha.ops.local.phases import PHASES
 
 CLEAN = AuditResult(lost=[], misplaced=[], swapped=0, copies=0, record_count=5)
 
 
 def traffic(*stamps: int) -> DrillTraffic:
-    acked = [Acked(0, number, f"K{number}", 0, number, at_ms, 7) for number, at_ms in enumerate(stamps)]
+    acked = [AckedMessage(0, number, f"K{number}", 0, number, at_ms, 7) for number, at_ms in enumerate(stamps)]
     return DrillTraffic(acked=acked)
 
 

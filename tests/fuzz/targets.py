@@ -14,11 +14,11 @@ from controller.state.event import BrokerIdApplied, BrokerRegistered, Cause, Mas
 from controller.state.image import decode_image, encode_image
 from controller.state.replicas_info import ReplicasInfo
 from nameserver.web.records import peeks
-from rmqha.broker.pop.acks import batch_items
 from rmqha.broker.pop.checkpoint import Ack, CheckPoint, InOrder, bits_to_offsets, offsets_to_bits
 from rmqha.broker.pop.modes import Mode, parse_modes
 from rmqha.broker.pop.order_info import OrderInfo
 from rmqha.broker.pop.order_table import parse_orders
+from rmqha.broker.pop.requests.acks import batch_items
 from rmqha.broker.requests.request import RequestError
 from rmqha.broker.tables import timer_check
 from rmqha.broker.tables.config_table import DataVersion, mapping
@@ -389,6 +389,9 @@ TARGETS: dict[str, Target] = {
     "json-header": Target(decode_json_header, REMOTE, lambda: _headers(0)),
     "rocketmq-header": Target(decode_rocketmq_header, REMOTE, lambda: _headers(1)),
     "json": Target(loads, REMOTE, _begin(json.dumps(ROUTE).encode(), b'{0:"a",1:[1.5,true,null]}')),
+    "large-json": Target(
+        _large_json, REMOTE, _begin(json.dumps({"topicConfigSerializeWrapper": {"a": {"b": [1]}}, "c": "d"}).encode())
+    ),
     "registration": Target(_registration, REMOTE, _registrations),
     "packed-registration": Target(_packed_registration, REMOTE, lambda: [_packed()]),
     "unpacked-registration": Target(

@@ -98,7 +98,7 @@ def test_a_master_whose_disk_hangs_steps_down_without_a_write() -> None:
     group = started()
     replica, log = group[1].replica, group[1].log
     log.disk_hangs = True
-    replica.disk_looked_at(group.now_ms, HANGS, hangs=True)
+    replica.disk_probed(group.now_ms, HANGS, hangs=True)
     group.elect(2)
     group.run(3000)
     assert not replica.is_master and not replica.is_following and log.highest_epoch == 1
@@ -108,7 +108,7 @@ def test_a_master_whose_disk_hangs_steps_down_without_a_write() -> None:
     beats = [item.ext for item in group.controller.seen[before:] if item.code == RequestCode.BROKER_HEARTBEAT]
     assert {item["diskProblem"] for item in beats if item["brokerId"] == "1"} == {HANGS}
     log.disk_hangs = False
-    replica.disk_looked_at(group.now_ms, "")
+    replica.disk_probed(group.now_ms, "")
     group.run(2000)
     assert (group[1].replica.is_following, group[1].log.highest_epoch) == (True, 2)
 
@@ -116,7 +116,7 @@ def test_a_master_whose_disk_hangs_steps_down_without_a_write() -> None:
 def test_a_disk_that_only_refuses_is_tried_all_the_same() -> None:
     """Better a master that can still read: nobody else may be left."""
     group = started()
-    group[1].replica.disk_looked_at(group.now_ms, "No space left on device")
+    group[1].replica.disk_probed(group.now_ms, "No space left on device")
     group.elect(2)
     group.run(1000)
     assert group[1].replica.is_following

@@ -161,12 +161,12 @@ def test_the_masters_heartbeat_tells_lag_and_speed_of_each_slave() -> None:
 def test_a_disk_problem_is_told_at_once_and_with_every_heartbeat() -> None:
     group = started()
     replica = group[1].replica
-    replica.disk_looked_at(group.now_ms, "a small write has not ended for 5000 ms")
+    replica.disk_probed(group.now_ms, "a small write has not ended for 5000 ms")
     group.settle()
     assert last_beat(group)["diskProblem"] == "a small write has not ended for 5000 ms"
     group.run(1000)
     assert last_beat(group)["diskProblem"] != ""
-    replica.disk_looked_at(group.now_ms, "")
+    replica.disk_probed(group.now_ms, "")
     group.settle()
     assert last_beat(group)["diskProblem"] == ""
     assert [name for name in group[1].trace.names() if name.startswith("disk_")] == ["disk_problem", "disk_well"]

@@ -107,7 +107,7 @@ async def test_a_pause_stops_one_connection_and_no_other(tls: bool) -> None:
         assert await opaques_of(other, 1) == [9]
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert service.codes.count(1) == 1, "what follows a request that waits was handled before it"
-        assert statistics.half_frames.total_bytes == Wait.size_bytes
+        assert statistics.partial_frames.total_bytes == Wait.size_bytes
         found: list[int] = []
         for turn in range(2):
             with trio.fail_after(HANG_S):
@@ -119,7 +119,7 @@ async def test_a_pause_stops_one_connection_and_no_other(tls: bool) -> None:
             found += await opaques_of(node_under_test, 2 * (turn + 1) - len(found))
         found += await opaques_of(node_under_test, 5 - len(found))
         assert found == [1, 2, 3, 4, 5]
-        assert statistics.half_frames.total_bytes == 0
+        assert statistics.partial_frames.total_bytes == 0
         for stream in (node_under_test, other):
             await trio.aclose_forcefully(stream)
         nursery.cancel_scope.cancel()
@@ -146,5 +146,5 @@ async def test_a_connection_that_ends_in_its_pause_is_let_go() -> None:
             while not service.closed_count:
                 await trio.testing.wait_all_tasks_blocked(0.01)
         resume()
-        assert statistics.half_frames.total_bytes == 0
+        assert statistics.partial_frames.total_bytes == 0
         nursery.cancel_scope.cancel()

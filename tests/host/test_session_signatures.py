@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ssl
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 import trio
+import trustme
 
-from rmqha.host.access.security import Security, from_config
+from rmqha.host.access.security import Security, ServerTls, from_config
+from rmqha.host.access.tls_link import TlsLink, TlsStream
 from rmqha.host.asking import blocking
 from rmqha.host.net.remoting import RemotingClient, serve
 from rmqha.host.net.session import Session
@@ -17,7 +21,7 @@ from rmqha.model.config.servers import ServerConfig
 from rmqha.model.error import NotSentError, UnreachableError
 from rmqha.model.identity import Credentials
 from rmqha.wire.auth.session_signature import FORM
-from rmqha.wire.auth.signature import sign
+from rmqha.wire.auth.signature import SIGNATURE, sign
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
 from tests.host.access.test_security import secret_file
@@ -41,6 +45,7 @@ class Notes:
     def __init__(self) -> None:
         self.forms: list[str] = []
         self.codes: list[int] = []
+        self.accounts: set[str] = set()
 
     def opened(self, session: Session) -> None: ...
 
@@ -51,7 +56,8 @@ class Notes:
             self.codes.append(command.code)
             known = command.code != RequestCode.RMQHA_OPEN_SESSION
             if known:
-                self.forms.append(command.ext.get(FORM, "apache"))
+                self.forms.append(command.ext.get(FORM, "apache" if SIGNATURE in command.ext else "none"))
+                self.accounts.add(command.principal.access_key)
             if not command.is_oneway:
                 session.send(command.reply(0 if known else ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
 
@@ -184,4 +190,80 @@ async def test_what_another_connection_has_said_is_refused(tmp_path: Path) -> No
         await client.call(f"127.0.0.1:{port}", look(), HANG_MS)
         answer = await said(port, recorded[0])
         assert answer.code == ResponseCode.NO_PERMISSION and "another connection" in (answer.remark or "")
+        nursery.cancel_scope.cancel()
+
+
+# --- over TLS ---------------------------------------------------------------------------------------------------------
+class Certificates:
+    """Server and client contexts of one authority; the clients' do not look at certificates, as where
+    tls.client.authServer is false."""
+
+    def __init__(self) -> None:
+        issued = trustme.CA().issue_cert("127.0.0.1")
+        self.server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        issued.configure_cert(self.server)
+        self.client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self.client.check_hostname = False
+        self.client.verify_mode = ssl.CERT_NONE
+        der = ssl.PEM_cert_to_DER_cert(issued.cert_chain_pems[0].bytes().decode())
+        self.tls = ServerTls(self.server, only=True, certificate_digest=sha256(der).digest())
+
+    def guarded(self, tmp_path: Path) -> Security:
+        return Security(server_tls=self.tls, accounts=guarded(tmp_path).accounts, acl_signature="own")
+
+
+async def test_over_tls_a_client_proves_itself_once(tmp_path: Path) -> None:
+    notes, certificates = Notes(), Certificates()
+    security = Security(client_tls=certificates.client, credentials=BROKER)
+    async with trio.open_nursery() as nursery, RemotingClient(security=security) as client:
+        address = f"127.0.0.1:{await start(nursery, notes, certificates.guarded(tmp_path))}"
+        assert [(await client.call(address, look(), HANG_MS)).code for _ in range(2)] == [0, 0]
+        await client.oneway(address, look())
+        client.close(address)
+        assert (await client.call(address, look(), HANG_MS)).code == 0, "a new connection is proved anew"
+        assert notes.forms == ["none"] * 4 and notes.accounts == {"broker"}
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_client_with_a_wrong_key_is_refused_as_ever(tmp_path: Path) -> None:
+    notes, certificates = Notes(), Certificates()
+    wrong = Credentials(access_key="broker", secret_key="wrong-key")
+    security = Security(client_tls=certificates.client, credentials=wrong)
+    async with trio.open_nursery() as nursery, RemotingClient(security=security) as client:
+        address = f"127.0.0.1:{await start(nursery, notes, certificates.guarded(tmp_path))}"
+        answer = await client.call(address, look(), HANG_MS)
+        assert answer.code == ResponseCode.NO_PERMISSION and "signature of account broker" in (answer.remark or "")
+        assert notes.codes == []
+        nursery.cancel_scope.cancel()
+
+
+async def between(stream: trio.SocketStream, port: int, shown: Certificates) -> None:
+    """Stand between a client and the server on that port, each of which has a TLS connection with us."""
+    near, far = TlsLink(shown.server, server_side=True), TlsLink(shown.client, server_side=False)
+    async with stream, await trio.open_tcp_stream("127.0.0.1", port) as onwards, trio.open_nursery() as nursery:
+        await near.shake_hands(stream)
+        await far.shake_hands(onwards)
+        ends = TlsStream(stream, near), TlsStream(onwards, far)
+
+        async def pass_on(source: TlsStream, target: TlsStream) -> None:
+            while data := await source.receive_some():
+                await target.send_all(data)
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(pass_on, *ends)
+        nursery.start_soon(pass_on, *ends[::-1])
+
+
+async def test_who_stands_between_two_connections_gets_no_proof(tmp_path: Path) -> None:
+    """He passes on what a client proves, who does not look at certificates; the server lets nothing in by that. Each
+    request is signed then, which he cannot change."""
+    notes, certificates = Notes(), Certificates()
+    security = Security(client_tls=certificates.client, credentials=BROKER)
+    async with trio.open_nursery() as nursery, RemotingClient(security=security) as client:
+        port = await start(nursery, notes, certificates.guarded(tmp_path))
+        handler = partial(between, port=port, shown=Certificates())
+        (listener,) = await nursery.start(partial(trio.serve_tcp, handler, 0, host="127.0.0.1"))
+        address = f"127.0.0.1:{listener.socket.getsockname()[1]}"
+        assert [(await client.call(address, look(), HANG_MS)).code for _ in range(2)] == [0, 0]
+        assert notes.forms == ["2", "2"]
         nursery.cancel_scope.cancel()

@@ -76,7 +76,7 @@ def test_the_golden_stores_are_sound(golden: Path, name: str) -> None:
     before = contents(golden / name)
     report = fsck(golden / name)
     assert report.faults == []
-    assert report.end_offset == report.look.committed_end == manifest()["maxPhyOffset"]
+    assert report.end_offset == report.store.committed_end == manifest()["maxPhyOffset"]
     assert contents(golden / name) == before
 
 
@@ -108,7 +108,7 @@ def test_an_index_that_is_behind_after_a_stop_is_no_finding(own: Path, monkeypat
     commit_all(store)
     store.close()
     report = fsck(own)
-    assert report.look.indexed_end < report.look.dispatched_end
+    assert report.store.indexed_end < report.store.dispatched_end
     assert report.faults == []
 
 
@@ -134,7 +134,7 @@ def test_a_store_in_use_is_sound_while_it_moves_and_is_not_repaired(own: Path) -
         if number % 3 == 0:
             commit_all(store)
         report = fsck(own)
-        assert report.look.live
+        assert report.store.live
         assert report.faults == []
         assert report.end_offset <= store.confirm_offset
     before = contents(own)

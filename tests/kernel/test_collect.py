@@ -108,8 +108,8 @@ def test_both_collect_the_same(
 def test_damaged_records_and_entries(both: Both) -> None:
     store, random = filled(None), Random(1)
     log, units = log_bytes(store), units_of(store)
-    assert len(both.collect(log, 0, pulled(units)).places) == 30
-    assert len(both.collect(log, 0, pulled(units_of(store, "L" * 130), b"L" * 130)).places) == 10
+    assert both.collect(log, 0, pulled(units))[1:3] == (30, 30)
+    assert len(both.collect(log, 0, pulled(units_of(store, "L" * 130), b"L" * 130)).runs) == 10
     for _ in range(4000):
         damaged_log, damaged_units = bytearray(log), bytearray(units)
         for _ in range(random.randint(1, 3)):
@@ -165,3 +165,19 @@ def test_a_pull_gives_the_same(
             store._disk.rot(f"commitlog/{store._log.file_start(damaged_at):020}", damaged_at % file_bytes, 0x41)
     expected, found = (given_by(store, offset, (max_count, max_bytes), codes, disk) for store in stores)
     assert found == expected
+    if not isinstance(found, str):
+        joined = stores[1].pull("T", 0, offset, max_count, max_bytes, codes, None, disk, joined=True)
+        assert b"".join(joined.records) == b"".join(found.records)
+        assert joined._replace(records=found.records) == found
+        assert found.record_count == len(found.records)
+
+
+def test_records_that_follow_each_other_are_one_view() -> None:
+    store = Store.open(sim_disk(), SMALL, RecordingTracer(), kernel=PythonKernel())
+    for number in range(24):
+        store.append(message(number, topic="other" if number == 14 else "T"), 1_000)
+    commit_all(store)
+    found, joined = store.pull("T", 0, 0, 20, MANY, None), store.pull("T", 0, 0, 20, MANY, None, joined=True)
+    assert (len(found.records), found.record_count) == (20, 20)
+    assert (len(joined.records), joined.record_count) == (2, 20)
+    assert b"".join(joined.records) == b"".join(found.records)

@@ -11,7 +11,7 @@ from typing import NoReturn
 import pytest
 
 from rmqha.broker.tables.topics import TopicConfig
-from rmqha.kernel.batch_kernel import BatchKernel, QueueSlot, SendGround, SendRead, SendRules, SendsTaken
+from rmqha.kernel.batch_kernel import BatchKernel, QueueSlot, SendContext, SendRead, SendResults, SendRules
 from rmqha.kernel.python_kernel import PythonKernel
 from rmqha.model.code import ResponseCode
 from rmqha.model.offset import PhyOffset
@@ -36,14 +36,14 @@ class Remembering(KernelAround):
         super().__init__(kernel)
         self._slots: dict[tuple[bytes, int], QueueSlot] = {}
 
-    def sends(self, read: SendRead, rules: SendRules, ground: SendGround) -> SendsTaken:
+    def sends(self, read: SendRead, rules: SendRules, context: SendContext) -> SendResults:
         def slot(topic: bytes, queue_id: int) -> QueueSlot | None:
-            known = self._slots.get((topic, queue_id)) or ground.slot(topic, queue_id)
+            known = self._slots.get((topic, queue_id)) or context.slot(topic, queue_id)
             if known is not None:
                 self._slots[topic, queue_id] = known
             return known
 
-        taken = self.kernel.sends(read, rules, ground._replace(slot=slot))
+        taken = self.kernel.sends(read, rules, context._replace(slot=slot))
         for run in taken.runs:
             key = run.topic.encode(), run.queue_id
             self._slots[key] = self._slots[key]._replace(next_offset=run.first_offset + run.unit_count)
@@ -215,7 +215,7 @@ def test_a_topic_gets_batch_queues_while_its_records_wait() -> None:
 
 
 def test_a_block_makes_few_queues_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmqha.store.queue.reput.MAX_MADE_COUNT", 3)
+    monkeypatch.setattr("rmqha.store.queue.dispatch_service.MAX_MADE_COUNT", 3)
     store = begun(PythonKernel())
     data = b"".join(
         [encode_frame(send_command("T", queue_id, b"q%d" % queue_id, i=PLAIN)) for queue_id in range(1, 10)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from array import array
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import example, given
@@ -45,9 +47,21 @@ class Both:
         return found
 
     def place(self, front: IndexFront, entries: bytes) -> PlacedEntries:
-        expected, found = (kernel.index_place(front, entries) for kernel in (self._python, self._native))
+        expected, found = (
+            placed._replace(positions=list(placed.positions))
+            for placed in (kernel.index_place(front, entries) for kernel in (self._python, self._native))
+        )
         assert found == expected
         return found
+
+    def words(self, memory: bytes, positions: Sequence[int], words: bytes) -> bytes:
+        """`memory` with these words in it."""
+        expected, found, again = bytearray(memory), bytearray(memory), bytearray(memory)
+        self._python.put_words(memoryview(expected), positions, words)
+        self._native.put_words(memoryview(found), positions, words)
+        self._native.put_words(memoryview(again), array("q", positions), words)
+        assert found == again == expected
+        return bytes(found)
 
 
 @pytest.fixture(scope="module")
@@ -104,3 +118,19 @@ def test_both_find_the_same_place(
     assert both.place(IndexFront(view.toreadonly(), len(slots), first, begin_ms), new) == placed
     assert len(placed.entries) == len(new) and len(placed.heads) == 4 * len(placed.positions)
     assert sorted(set(placed.positions)) == sorted(placed.positions), "each slot is written once"
+
+
+@fuzz
+@given(memory=st.binary(min_size=4, max_size=70), draws=st.lists(st.tuples(st.integers(0, 100), st.binary(max_size=4))))
+def test_both_put_the_same_words(both: Both, memory: bytes, draws: list[tuple[int, bytes]]) -> None:
+    positions = [number % (len(memory) // 4) * 4 for number, _ in draws]
+    words = b"".join(word.ljust(4, b"!") for _, word in draws)
+    both.words(memory, positions, words)
+
+
+def test_a_word_is_never_put_outside_the_memory_or_across_places() -> None:
+    native, memory = kernel_named("native"), bytearray(12)
+    for position in (-4, 12, 8 + 1, 1 << 62, -(1 << 63)):
+        with pytest.raises(RuntimeError, match="refuses"):
+            native.put_words(memoryview(memory), [position], b"abcd")
+    assert memory == bytes(12)

@@ -19,11 +19,11 @@ from rmqha.kernel.batch_kernel import (
     NEW_ENTRY,
     BatchKernel,
     QueueSlot,
-    SendGround,
+    SendContext,
     SendPart,
     SendRead,
+    SendResults,
     SendRules,
-    SendsTaken,
 )
 from rmqha.kernel.native_kernel import NativeKernel
 from rmqha.kernel.python_kernel import PythonKernel
@@ -72,8 +72,8 @@ def slot(topic: bytes, queue_id: int) -> QueueSlot | None:
     return QueueSlot(topic.decode(), bytes((len(topic),)) + topic, MAGIC_V1, queue_id)
 
 
-def ground(phy_offset: int = 1 << 33, room_bytes: int = 1 << 30) -> SendGround:
-    return SendGround(phy_offset, phy_offset + room_bytes, 1_795_227_462_186, slot)
+def context(phy_offset: int = 1 << 33, room_bytes: int = 1 << 30) -> SendContext:
+    return SendContext(phy_offset, phy_offset + room_bytes, 1_795_227_462_186, slot)
 
 
 class Both:
@@ -83,8 +83,8 @@ class Both:
         self._python, self._native = PythonKernel(), kernel_named("native")
         self.taken_count = 0
 
-    def sends(self, read: SendRead, rules: SendRules = RULES, at: SendGround | None = None) -> SendsTaken:
-        at = at or ground()
+    def sends(self, read: SendRead, rules: SendRules = RULES, at: SendContext | None = None) -> SendResults:
+        at = at or context()
         expected, found = (kernel.sends(read, rules, at) for kernel in (self._python, self._native))
         assert found == expected, read
         self.taken_count += found.taken_count
@@ -127,7 +127,7 @@ def test_both_make_the_same(
 ) -> None:
     stream = stream_of(commands, opaques[: len(commands)])
     read = one_read(stream[:cut], 0, max_count, born, 65_535)
-    both.sends(read, rules, ground(offset, room_bytes))
+    both.sends(read, rules, context(offset, room_bytes))
 
 
 @fuzz
@@ -153,7 +153,7 @@ def test_both_make_the_same_of_many_connections(
         start = len(data)
         data += stream_of(commands, [number] * len(commands))[:cut]
         parts.append(SendPart(start, len(data), max_count, born, number))
-    found = both.sends(SendRead(data, parts), rules, ground(room_bytes=room_bytes))
+    found = both.sends(SendRead(data, parts), rules, context(room_bytes=room_bytes))
     assert all(part.start <= taken.end <= part.end for part, taken in zip(parts, found.parts, strict=True))
 
 
@@ -252,9 +252,11 @@ def test_batches(both: Both, codec: HeaderCodec) -> None:
     entries = [entry[1] for entry in NEW_ENTRY.iter_unpack(found.entries)]
     assert len(set(entries)) == 121, "each record has keys"
     assert entries == sorted(entries) and entries[0] == found.bounds[0]
-    assert both.sends(one_read(data, 0, 64, V4, 5), at=ground()._replace(is_keyed=False)) == found._replace(entries=b"")
+    assert both.sends(one_read(data, 0, 64, V4, 5), at=context()._replace(is_keyed=False)) == found._replace(
+        entries=b""
+    )
     for room_bytes in range(0, 4000, 7):
-        taken = both.sends(one_read(data, 0, 64, V6, 5), at=ground(room_bytes=room_bytes))
+        taken = both.sends(one_read(data, 0, 64, V6, 5), at=context(room_bytes=room_bytes))
         assert taken.message_counts == found.message_counts[: taken.taken_count]
         assert len(taken.topics) == len(taken.bounds) - 1 == taken.taken_count
         assert {tail[2:] for tail in taken.tails()} <= {PLAIN.encode(), PLAIN.encode() + RULES.own_properties}
@@ -291,8 +293,8 @@ def test_a_slot_that_raises_leaves_nothing_behind(both: Both) -> None:
 
     for kernel in (PythonKernel(), kernel_named("native")):
         with pytest.raises(LookupError):
-            kernel.sends(read, RULES, ground()._replace(slot=broken))
-        assert kernel.sends(read, RULES, ground()).taken_count == 1
+            kernel.sends(read, RULES, context()._replace(slot=broken))
+        assert kernel.sends(read, RULES, context()).taken_count == 1
     both.sends(read)
 
 

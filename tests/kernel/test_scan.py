@@ -16,7 +16,7 @@ from rmqha.kernel.batch_kernel import NEW_ENTRY, BatchKernel, LogBlock, Scanned
 from rmqha.kernel.python_kernel import PythonKernel
 from rmqha.sim.disk import SimDisk
 from rmqha.store.log.record import NewMessage, decode
-from rmqha.store.queue.reput import MAX_MADE_COUNT
+from rmqha.store.queue.dispatch_service import MAX_MADE_COUNT
 from rmqha.store.store import Store
 from tests.fuzz.budget import fuzz
 from tests.kernel.support import KERNELS, kernel_named
@@ -149,7 +149,11 @@ def left_behind(log: bytes, ends: Sequence[int], kernel: BatchKernel | None, lim
     """The files of queues and index of a slave that has got `log`, and committed up to each of `ends`."""
     store = opened(kernel)
     store.append_raw(store.max_phy_offset, log)
-    for end in [*ends, len(log)]:
+    return _left_by(store, [*ends, len(log)], limit)
+
+
+def _left_by(store: Store, ends: Sequence[int], limit: int) -> dict[str, bytes]:
+    for end in ends:
         store.set_confirm_offset(type(store.max_phy_offset)(end))
         while store.dispatch(limit):
             pass
@@ -174,6 +178,41 @@ def test_dispatch_by_blocks_leaves_the_same(kernel: str, items: list[NewMessage]
     log = log_of(items)
     ends = sorted(cut % (len(log) + 1) for cut in cuts)
     assert left_behind(log, ends, kernel_named(kernel), limit) == left_behind(log, ends, None, limit)
+
+
+def _left_by_a_master(
+    items: list[NewMessage], sizes: Sequence[int], ends: Sequence[int], kernel: BatchKernel | None, limit: int
+) -> dict[str, bytes]:
+    """As `left_behind`, of a master that has appended `items`, so many of them at once."""
+    store, first = opened(kernel), 0
+    for size in [*sizes, len(items)]:
+        if part := items[first : first + size]:
+            store.append_encoded(store.encode_batch(part), 1_000 + first)
+        first += size
+    end = store.max_phy_offset
+    return _left_by(store, [*sorted(item % (end + 1) for item in ends), end], limit)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@settings(max_examples=30, deadline=None)
+@given(
+    items=st.lists(messages, min_size=1, max_size=30),
+    sizes=st.lists(st.integers(1, 9), max_size=4),
+    ends=st.lists(st.integers(0, 10_000), max_size=3),
+    limit=st.sampled_from([1, 700, 1 << 20]),
+)
+def test_what_is_appended_together_is_dispatched_as_if_it_was_read(
+    kernel: str, items: list[NewMessage], sizes: list[int], ends: list[int], limit: int
+) -> None:
+    found, expected = (_left_by_a_master(items, sizes, ends, kind, limit) for kind in (kernel_named(kernel), None))
+    assert found == expected
+
+
+def test_plain_records_that_are_appended_together_are_looked_at_once() -> None:
+    asked = Counting(kernel_named("native"))
+    plain = [message(number, queue_id=number % MAX_MADE_COUNT) for number in range(40)]
+    assert _left_by_a_master(plain, [], [], asked, 1 << 20) == _left_by_a_master(plain, [], [], None, 1 << 20)
+    assert asked.scanned_count == 40, "neither the queues nor the index look at them again"
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,6 +51,21 @@ def test_who_waits_long_enough_is_let_through(per_second: int, size_bytes: int) 
     assert quotas.refusal("a", "h", size_bytes, 0) == ""
     wait_ms = 1000 * (size_bytes // per_second + 2)
     assert quotas.refusal("a", "h", size_bytes, wait_ms) == ""
+
+
+@given(st.integers(1, 10_000), st.lists(st.integers(0, 10_000_000), min_size=1, max_size=50), st.integers(1, 3000))
+def test_who_was_refused_is_read_again_when_there_is_room(per_second: int, sizes: list[int], spent: int) -> None:
+    """The throttle times of one quota follow each other, and end within a second."""
+    quotas = Quotas(QuotaLimits(Limit(0, per_second)))
+    assert not quotas.refusal("a", "h", per_second + spent, 0)
+    exact_ms = 1000 * (spent + 1) / per_second
+    for size_bytes in sizes:
+        assert quotas.refusal("a", "h", size_bytes, 0)
+        throttle_ms = quotas.throttle_ms("a", "h", size_bytes, 0)
+        assert min(exact_ms - len(sizes), 1000) <= throttle_ms <= min(exact_ms + 1, 1000)
+        exact_ms += 1000 * size_bytes / per_second
+    assert quotas.refusal("a", "h", 1, min(1000, math.ceil(1000 * spent / per_second)) - 1)
+    assert quotas.throttle_ms("b", "other", 1, 0) == 0, "who is within its quota is read"
 
 
 def test_each_has_a_quota_of_its_own_and_a_refusal_costs_nothing() -> None:

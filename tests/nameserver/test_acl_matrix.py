@@ -23,9 +23,9 @@ from rmqha.model.access import AccessList, Account, Permission
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.identity import Credentials
 from rmqha.wire.auth.signature import sign
-from rmqha.wire.bodies import register_broker_request
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
+from tests.nameserver.registration import register_broker_request
 from tests.support.clock import ManualClock
 
 OWN, FOREIGN = "ownTopic", "foreignTopic"

@@ -22,10 +22,10 @@ from rmqha.model.access import AccessList, Account, Permission
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.identity import Credentials
 from rmqha.model.principal import UNRESTRICTED, Principal
-from rmqha.wire.bodies import register_broker_request
 from rmqha.wire.body_bound import DEFAULT_BOUND
 from rmqha.wire.command import Command
 from rmqha.wire.registration import MAX_TOPIC_COUNT, pack
+from tests.nameserver.registration import register_broker_request
 from tests.support.clock import ManualClock
 from tests.support.machine_speed import TRY_COUNT, reference_ms
 from tests.support.steps import done

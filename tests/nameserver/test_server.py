@@ -26,11 +26,11 @@ from rmqha.host.net.remoting import RemotingClient
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import ConfigError, RemoteProtocolError, UsageError
-from rmqha.wire.bodies import register_broker_request
 from rmqha.wire.command import Command
 from rmqha.wire.config_answer import parse_keys
 from rmqha.wire.lenient_json import dumps, loads
 from rmqha.wire.registration import SMALL_BYTES
+from tests.nameserver.registration import register_broker_request
 from tests.support.patience import HANG_MS, HANG_S, until
 
 Ask = Callable[..., Any]

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from rmqha.model.config.servers import BrokerConfig
-from rmqha.ops.guarantee import ACK_DEFAULTS, Promise, conditions, effective_keys, promise
+from rmqha.ops.guarantee import ACK_DEFAULTS, Guarantee, conditions, effective_keys, promise
 
 
-def of(keys: dict[str, str], **facts: Any) -> Promise:
+def of(keys: dict[str, str], **facts: Any) -> Guarantee:
     return promise(effective_keys({"totalReplicas": "3", **keys}), **facts)
 
 

@@ -13,8 +13,8 @@ from rmqha.cli.admin.describe import _group_json
 from rmqha.cli.cluster_table import cluster_json, print_cluster
 from rmqha.cli.health.command import as_json
 from rmqha.cli.render import Printer
-from rmqha.ops.cluster_view import look
-from rmqha.ops.group_view import find_groups, look_at_groups
+from rmqha.ops.cluster_view import ask_cluster
+from rmqha.ops.group_view import ask_groups, find_groups
 from rmqha.ops.health.findings import judge
 from rmqha.ops.replica_rows import rows
 from rmqha.ops.survey import BootstrapAddresses, Survey
@@ -31,7 +31,7 @@ async def health_and_top(recorded: RecordedCluster) -> dict[str, Any]:
 
 
 async def status(recorded: RecordedCluster) -> dict[str, Any]:
-    view = await look(recorded.client, recorded.state)
+    view = await ask_cluster(recorded.client, recorded.state)
     out = io.StringIO()
     print_cluster(view, Printer(out, 80, is_styled=False))
     return {"status": cluster_json(view), "statusText": out.getvalue().splitlines()}
@@ -39,7 +39,7 @@ async def status(recorded: RecordedCluster) -> dict[str, Any]:
 
 async def describe(recorded: RecordedCluster) -> dict[str, Any]:
     named = await find_groups(recorded.client, recorded.state.namesrv_addresses)
-    groups = await look_at_groups(recorded.client, list(named.values()))
+    groups = await ask_groups(recorded.client, list(named.values()))
     return {
         "describe": [_group_json(group, ["a condition"]) for group in groups],
         "explainWait": [view_of(group) for group in groups],

@@ -16,15 +16,15 @@ from rmqha.ops.snapshot import (
     ServerKind,
     SyncedReplica,
 )
-from rmqha.ops.survey import BootstrapAddresses, Extent, Survey
+from rmqha.ops.survey import BootstrapAddresses, Survey, SurveyScope
 from tests.cli.health.words import cluster, silent, snapshot_of
 from tests.ops.recorded import CASES, RecordedCluster
 
 
-@pytest.mark.parametrize("extent", Extent)
+@pytest.mark.parametrize("extent", SurveyScope)
 @pytest.mark.parametrize("case", CASES)
 async def test_what_a_cluster_told_is_the_same_after_json(
-    case: str, extent: Extent, monkeypatch: pytest.MonkeyPatch
+    case: str, extent: SurveyScope, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded = RecordedCluster(case, monkeypatch)
     seeds = BootstrapAddresses.of_state(recorded.state)

@@ -49,7 +49,7 @@ class LocalCluster:
         self.path.write_text(text.replace("[namesrv]", f"httpPort = {base + 40}\n[namesrv]") if http else text)
 
     def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-P", "-m", "rmqha.cli.main", *arguments]
+        return [sys.executable, "-P", "-m", "rmqha", *arguments]
 
     @property
     def environment(self) -> dict[str, str]:

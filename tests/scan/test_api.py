@@ -29,8 +29,8 @@ from rmqha.scan.api import (
     CORRUPT,
     Decoding,
     Interval,
-    Looking,
     RowFilter,
+    ViewOptions,
     group_ranges,
     open_store,
     plan_ranges,
@@ -43,7 +43,7 @@ from tests.store.log_writer import MAGIC_BLANK, LogWriter, Message, encode, slow
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "store"
 COMPRESSED, INNER_BATCH = 0x1, 0x80
-UNCOMMITTED = Looking(uncommitted=True)
+UNCOMMITTED = ViewOptions(uncommitted=True)
 COMPARED = [name for name in TYPES if name not in ("brokerName", "msgId", "epoch")]
 
 
@@ -63,7 +63,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rows_of(root: Path | str, decoding: Decoding | None = None, rows: RowFilter | None = None, **how: Any) -> Any:
-    view = open_store(str(root), Looking(**how))
+    view = open_store(str(root), ViewOptions(**how))
     return pa.Table.from_batches(
         list(read_store(view, decoding or Decoding(), rows or RowFilter())), (decoding or Decoding()).schema
     ).to_pylist()
@@ -141,6 +141,7 @@ class TestGolden:
 
     def test_filters_find_the_messages_of_inner_batches(self, golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("rmqha.scan.index.QUEUE_COST_BYTES", 0)
+        monkeypatch.setattr("rmqha.scan.index.WALKED_SPACING_BYTES", 0)
         manifest = json.loads((GOLDEN / "manifest.json").read_text())
         told = [m for m in manifest["messages"] if m["topic"] == "GoldBatchCQ"]
         topic = RowFilter(frozenset(["GoldBatchCQ"]))

@@ -11,21 +11,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqha.model.error import RmqhaError, StoreError, UsageError
-from rmqha.scan.api import CORRUPT, TYPES, Decoding, Interval, Looking, RowFilter, open_store, plan_ranges, read_store
+from rmqha.scan.api import (
+    CORRUPT,
+    TYPES,
+    Decoding,
+    Interval,
+    RowFilter,
+    ViewOptions,
+    open_store,
+    plan_ranges,
+    read_store,
+)
 from rmqha.scan.read import GoneError, LogFile
 from tests.store.damage.damaged import make_own
 from tests.store.log_writer import LogWriter, Message, encode
 from tests.support.machine_speed import reference_ms
 
-PASSING = Looking(pass_damage=True)
+PASSING = ViewOptions(pass_damage=True)
 SKIP = Decoding(on_corrupt="skip")
 ROW = Decoding((*TYPES, CORRUPT), on_corrupt="row")
 LIMIT_MS = 20_000
 """CPU time on the reference machine."""
 
 
-def rows_of(root: Path, decoding: Decoding, rows: RowFilter | None = None, looking: Looking = PASSING) -> Any:
-    batches = read_store(open_store(str(root), looking), decoding, rows or RowFilter())
+def rows_of(root: Path, decoding: Decoding, rows: RowFilter | None = None, options: ViewOptions = PASSING) -> Any:
+    batches = read_store(open_store(str(root), options), decoding, rows or RowFilter())
     found = [row for batch in batches for row in batch.to_pylist()]
     return sorted(found, key=lambda row: row.get("physicalOffset", 0))
 
@@ -95,7 +105,7 @@ def test_a_first_record_of_zeros_is_told_if_its_queue_has_it(log: tuple[LogWrite
     for confirm_offset in (0, writer.end):
         root = writer.write(confirm_offset=confirm_offset)
         with pytest.raises(StoreError, match="found unwritten bytes although the log is committed beyond"):
-            rows_of(root, Decoding(), looking=Looking())
+            rows_of(root, Decoding(), options=ViewOptions())
         assert [row["queueOffset"] for row in rows_of(root, SKIP)] == [1, 2, 3, 4, 5]
         (bad,) = [row for row in rows_of(root, ROW) if row[CORRUPT] is not None]
         assert (bad["physicalOffset"], bad["storeSize"]) == (0, offsets[1])
@@ -106,7 +116,7 @@ def test_a_damaged_size_of_the_last_committed_record_is_told(log: tuple[LogWrite
     writer.put(offsets[5], (writer.end - offsets[5] + 6).to_bytes(4, "big"))
     root = writer.write(confirm_offset=writer.end)
     with pytest.raises(StoreError, match="lengths that do not add up"):
-        rows_of(root, Decoding(), looking=Looking())
+        rows_of(root, Decoding(), options=ViewOptions())
     assert [row["queueOffset"] for row in rows_of(root, SKIP)] == [0, 1, 2, 3, 4]
 
 
@@ -123,10 +133,10 @@ def test_damage_behind_an_old_confirm_offset_is_told_too(
     sound = [number for number in range(6) if number != place]
     if place == 5 and data == bytes(8):
         # an entry that names unwritten bytes: the log was copied before its queues
-        assert [row["queueOffset"] for row in rows_of(root, Decoding(), looking=Looking())] == sound
+        assert [row["queueOffset"] for row in rows_of(root, Decoding(), options=ViewOptions())] == sound
         return
     with pytest.raises(StoreError, match=told):
-        rows_of(root, Decoding(), looking=Looking())
+        rows_of(root, Decoding(), options=ViewOptions())
     assert [row["queueOffset"] for row in rows_of(root, SKIP)] == sound
     (bad,) = [row for row in rows_of(root, ROW) if row[CORRUPT] is not None]
     assert told in bad[CORRUPT] and f"(up to {end})" in bad[CORRUPT] and bad["physicalOffset"] == offsets[place]
@@ -218,9 +228,9 @@ def test_missing_files_and_damaged_marks(tmp_path: Path) -> None:
     (root / "commitlog" / f"{4096:020}").unlink()
     with pytest.raises(StoreError, match="the log has a gap"):
         open_store(str(root), PASSING)
-    passing = Looking(pass_damage=True, pass_loss=True)
+    passing = ViewOptions(pass_damage=True, pass_loss=True)
     left = [offset for offset in offsets if not 4096 <= offset < 8192]
-    assert [row["physicalOffset"] for row in rows_of(root, SKIP, looking=passing)] == left
+    assert [row["physicalOffset"] for row in rows_of(root, SKIP, options=passing)] == left
     (root / "brokerIdentity").write_text("what")
     assert open_store(str(root), passing).broker_name is None
     view = open_store(str(root), passing)
@@ -235,7 +245,7 @@ def test_a_log_alone_does_not_say_what_is_committed(log: tuple[LogWriter, list[i
     root = writer.write()
     with pytest.raises(UsageError, match=r"neither a confirm offset nor consume queues: .* readUncommitted=true"):
         open_store(str(root))
-    assert len(rows_of(root, SKIP, looking=Looking(uncommitted=True))) == 6
+    assert len(rows_of(root, SKIP, options=ViewOptions(uncommitted=True))) == 6
 
 
 MARKS = ["checkpoint", "queues"]
@@ -261,7 +271,7 @@ def test_a_damaged_first_header_is_not_an_empty_log(
         writer.queue_entries.clear()
     root = writer.write(confirm_offset=writer.end if mark == "checkpoint" else None)
     with pytest.raises(StoreError) as raised:
-        open_store(str(root), Looking(uncommitted))
+        open_store(str(root), ViewOptions(uncommitted))
     text = str(raised.value)
     assert f"{root}/commitlog/{0:020} at physical offset 0: expected" in text
     assert told in text and f"committed up to {writer.end}" in text
@@ -293,7 +303,7 @@ def test_a_log_that_went_is_not_an_empty_one(log: tuple[LogWriter, list[int]], m
     with pytest.raises(StoreError, match=f"{root}/commitlog.*" + told.format(writer.end)):
         open_store(str(root))
     if left != "zeros":
-        assert rows_of(root, SKIP, looking=Looking(pass_loss=True)) == []
+        assert rows_of(root, SKIP, options=ViewOptions(pass_loss=True)) == []
 
 
 @pytest.mark.parametrize("size", [None, 0, 4096])
@@ -307,7 +317,7 @@ def test_a_log_that_has_got_nothing_yet_is_empty(tmp_path: Path, size: int | Non
     # what Apache RocketMQ fills a queue up with that does not start at 0
     (queue / f"{0:020}").write_bytes((bytes(8) + b"\x7f\xff\xff\xff" + bytes(8)) * 10 + bytes(200))
     root = LogWriter(tmp_path).write(confirm_offset=base if size is not None else 0)
-    assert rows_of(root, SKIP, looking=Looking()) == []
+    assert rows_of(root, SKIP, options=ViewOptions()) == []
     assert open_store(str(root)).end_offset == (0 if size is None else base)
 
 
@@ -390,18 +400,18 @@ def test_any_damage_anywhere(
             marks_touched = True
 
     begun = time.process_time()
-    looking = Looking(uncommitted=uncommitted)
-    passing = Looking(uncommitted=uncommitted, pass_damage=True, pass_loss=True)
+    options = ViewOptions(uncommitted=uncommitted)
+    passing = ViewOptions(uncommitted=uncommitted, pass_damage=True, pass_loss=True)
     try:
-        plain = rows_of(root, Decoding(), looking=looking)
+        plain = rows_of(root, Decoding(), options=options)
     except RmqhaError as error:
         assert isinstance(error, (StoreError, UsageError)) and "\n" not in str(error)
     else:
         known = {row["physicalOffset"] for row in expected}
         assert {row["physicalOffset"] for row in plain} <= known
     try:
-        skipped = rows_of(root, SKIP, looking=passing)
-        rows = rows_of(root, ROW, looking=passing)
+        skipped = rows_of(root, SKIP, options=passing)
+        rows = rows_of(root, ROW, options=passing)
     except UsageError:
         return  # no store any more
     spent_ms = (time.process_time() - begun) * 1000

@@ -29,6 +29,7 @@ def small_steps() -> Iterator[None]:
     """Several stripes, packs and chunks in a log of some KiB."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scan_index, "QUEUE_COST_BYTES", 0)
+        patch.setattr(scan_index, "WALKED_SPACING_BYTES", 0)
         patch.setattr(scan_index, "STRIPE_BYTES", 1500)
         patch.setattr(scan_index, "FIRST_CHUNK_UNITS", 2)
         patch.setattr(scan_index.packs, "__defaults__", (200,))
@@ -138,6 +139,10 @@ class TestBytes:
 
     COUNT = 4000
 
+    @pytest.fixture(autouse=True)
+    def queues_for_close_records(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(scan_index, "WALKED_SPACING_BYTES", 0)
+
     @pytest.fixture
     def log(self, tmp_path: Path) -> LogWriter:
         writer = LogWriter(tmp_path, 1024 * 1024)
@@ -225,6 +230,87 @@ class TestBytes:
         assert set(counts.walked) == {"too many queues for so small a range"}
 
 
+WAYS_COUNT = 800
+
+
+def ways(directory: Path, body_bytes: int) -> StoreView:
+    """Every second record is of `half`, every 16th of `few`, half of which stand in its queue 1."""
+    writer = LogWriter(directory, 4 * 1024 * 1024)
+    ends = {topic: [0, 0] for topic in (b"half", b"few", b"rest")}
+    for index in range(WAYS_COUNT):
+        topic = b"half" if index % 2 else b"rest" if index % 16 else b"few"
+        queue_id = index // 16 % 2 if topic == b"few" else 0
+        tag = b"TAGS\x01rare\x02" if index % 100 == 51 else b""
+        offset = ends[topic][queue_id]
+        ends[topic][queue_id] += 1
+        writer.append(
+            Message(topic=topic, queue_id=queue_id, queue_offset=offset, body=bytes(body_bytes), properties=tag)
+        )
+    return open_store(str(writer.write(confirm_offset=writer.end)))
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> StoreView:
+    """Records of 2.5 KB: one of `few` in 40."""
+    return ways(tmp_path_factory.mktemp("large"), 2400)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> StoreView:
+    """Records of 500 bytes: one of `few` in 8 KB."""
+    return ways(tmp_path_factory.mktemp("small"), 400)
+
+
+CLOSE = "a walk finds the wanted records sooner"
+HALF, FEW = RowFilter(frozenset(["half"])), RowFilter(frozenset(["few"]))
+
+
+class TestWhichWay:
+    """A filter is answered by the way that is quicker, as the queues tell before their entries are read."""
+
+    def check(self, view: StoreView, rows: RowFilter, *, walks: bool) -> None:
+        """Both ways give the same rows, and this one is taken."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(scan_index, "QUEUE_COST_BYTES", 0)
+            found, counts = read(view, rows)
+            patch.setattr(scan_index, "WALKED_SPACING_BYTES", 0)
+            by_queues, _ = read(view, rows)
+        by_walk, _ = read(view, rows, use_queues=False)
+        assert found == by_walk == by_queues
+        assert set(counts.walked) == ({CLOSE} if walks else set())
+
+    @pytest.mark.parametrize("rows", [HALF, RowFilter(frozenset(["half", "few"]))])
+    def test_records_that_lie_close_are_walked(self, large: StoreView, rows: RowFilter) -> None:
+        self.check(large, rows, walks=True)
+
+    @pytest.mark.parametrize(
+        "rows",
+        [
+            FEW,
+            RowFilter(queues=frozenset([("few", 1)])),
+            RowFilter().with_interval("queueId", Interval(1, 1)),
+            HALF.with_interval("queueOffset", Interval(100, 110)),
+            HALF.with_values("queueOffset", frozenset([3, 200, 399])),
+            RowFilter(tags=frozenset(["rare"])),
+            HALF.with_tags(frozenset(["rare"])),
+            RowFilter(frozenset(["none"])),
+        ],
+    )
+    def test_few_records_are_read_by_themselves(self, large: StoreView, rows: RowFilter) -> None:
+        self.check(large, rows, walks=False)
+
+    def test_nearly_all_records_are_read_with_what_is_between_them(self, large: StoreView) -> None:
+        self.check(large, RowFilter().with_interval("queueId", Interval(0, 0)), walks=False)
+
+    @pytest.mark.parametrize("rows", [HALF, FEW])
+    def test_a_walk_of_many_small_records_is_dearer(self, small: StoreView, rows: RowFilter) -> None:
+        self.check(small, rows, walks=False)
+
+    def test_trusted_queues_are_always_asked(self, large: StoreView) -> None:
+        found, counts = read(large, HALF, trust_index=True)
+        assert len(found) == WAYS_COUNT // 2 and not counts.walked
+
+
 def view_root(view: StoreView) -> Path:
     return Path(view.root)
 
@@ -236,6 +322,7 @@ def test_a_store_of_rocketmq(golden: Path, replica: str) -> None:
     rows, _ = read(view, RowFilter())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scan_index, "QUEUE_COST_BYTES", 0)
+        patch.setattr(scan_index, "WALKED_SPACING_BYTES", 0)
         for name in ("topic", "tags"):
             for value in sorted({row[name] for row in rows if row[name] is not None}):
                 wanted = frozenset([value])

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqha.model.error import StoreError
-from rmqha.scan.api import Known, Looking, open_store, plan_ranges
+from rmqha.scan.api import ViewCache, ViewOptions, open_store, plan_ranges
 from rmqha.scan.storage import LocalStorage
 from tests.store.log_writer import LogWriter, Message
 
 FILE_BYTES = 8 * 1024 * 1024
-COMMITTED = Looking()
+COMMITTED = ViewOptions()
 
 
 class Reads:
@@ -61,23 +61,23 @@ def filled(root: Path, count: int, **fields: Any) -> LogWriter:
 
 def test_a_look_at_an_unchanged_store_reads_64_kib_at_most(tmp_path: Path, reads: Reads) -> None:
     writer = filled(tmp_path, 5000)
-    known = Known()
-    first = open_store(str(tmp_path), COMMITTED, known)
+    cache = ViewCache()
+    first = open_store(str(tmp_path), COMMITTED, cache)
     assert first.end_offset == writer.end and reads.count > writer.end
     reads.count = 0
-    assert open_store(str(tmp_path), COMMITTED, known) == first
+    assert open_store(str(tmp_path), COMMITTED, cache) == first
     assert reads.count <= 64 * 1024
 
 
 def test_a_look_reads_only_what_was_appended(tmp_path: Path, reads: Reads) -> None:
     writer = filled(tmp_path, 5000)
-    known = Known()
-    open_store(str(tmp_path), COMMITTED, known)
+    cache = ViewCache()
+    open_store(str(tmp_path), COMMITTED, cache)
     for number in range(5000, 5003):
         writer.append(Message(queue_offset=number, body=bytes(900)))
         writer.write(confirm_offset=0, epochs="1\n0\n1-0\n")
         reads.count = 0
-        found = open_store(str(tmp_path), COMMITTED, known)
+        found = open_store(str(tmp_path), COMMITTED, cache)
         assert reads.count <= 1024 * 1024 + 512 * 1024, "what may stand behind unwritten bytes, and little else"
         assert found == open_store(str(tmp_path)) and found.end_offset == writer.end
 
@@ -101,32 +101,32 @@ def test_a_plan_of_10_000_files_reads_the_first_and_the_last(tmp_path: Path, rea
 
 def test_what_another_epoch_wrote_anew_is_looked_at_anew(tmp_path: Path) -> None:
     writer = filled(tmp_path, 50)
-    known = Known()
-    open_store(str(tmp_path), COMMITTED, known)
+    cache = ViewCache()
+    open_store(str(tmp_path), COMMITTED, cache)
     cut = LogWriter(tmp_path, FILE_BYTES)
     offsets = cut.append_all([Message(queue_offset=n, body=bytes(900)) for n in range(20)])
     cut.append_all([Message(queue_offset=n, body=b"z" * 100) for n in range(20, 30)])
     assert cut.end < writer.end
     cut.write(confirm_offset=cut.end, epochs=f"2\n0\n1-0\n2-{offsets[-1]}\n")
-    assert open_store(str(tmp_path), COMMITTED, known) == open_store(str(tmp_path))
+    assert open_store(str(tmp_path), COMMITTED, cache) == open_store(str(tmp_path))
 
 
 def test_damage_behind_what_is_known_is_told(tmp_path: Path) -> None:
     writer = filled(tmp_path, 50)
-    known = Known()
-    open_store(str(tmp_path), COMMITTED, known)
+    cache = ViewCache()
+    open_store(str(tmp_path), COMMITTED, cache)
     offsets = writer.append_all([Message(queue_offset=n, body=bytes(900)) for n in range(50, 53)])
     writer.put(offsets[1] + 4, b"\1\1\1\1")
     writer.write(confirm_offset=writer.end, epochs="1\n0\n1-0\n")
     with pytest.raises(StoreError, match="expected the record magic"):
-        open_store(str(tmp_path), COMMITTED, known)
+        open_store(str(tmp_path), COMMITTED, cache)
 
 
 def test_a_pickled_memory_is_empty(tmp_path: Path) -> None:
     filled(tmp_path, 5)
-    known = Known()
-    open_store(str(tmp_path), COMMITTED, known)
-    assert known.view is not None and pickle.loads(pickle.dumps(known)) == Known()
+    cache = ViewCache()
+    open_store(str(tmp_path), COMMITTED, cache)
+    assert cache.view is not None and pickle.loads(pickle.dumps(cache)) == ViewCache()
 
 
 STEPS = st.lists(
@@ -140,7 +140,7 @@ def test_any_history_looks_the_same_with_and_without_memory(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]], uncommitted: bool, few: int
 ) -> None:
     root = tmp_path_factory.mktemp("log")
-    looking, known = Looking(uncommitted=uncommitted), Known()
+    options, cache = ViewOptions(uncommitted=uncommitted), ViewCache()
     writer, epoch, epochs, number = LogWriter(root, 4096), 1, [(1, 0)], 0
     confirm = 0
     with pytest.MonkeyPatch.context() as patch:
@@ -169,11 +169,11 @@ def test_any_history_looks_the_same_with_and_without_memory(
                 writer.put(writer.end, bytes(range(1, 30)))
             lines = "".join(f"{item[0]}-{item[1]}\n" for item in epochs)
             writer.write(confirm_offset=confirm, epochs=f"{len(epochs)}\n0\n{lines}")
-            assert _told(root, looking, known) == _told(root, looking, None), (what, count)
+            assert _told(root, options, cache) == _told(root, options, None), (what, count)
 
 
-def _told(root: Path, looking: Looking, known: Known | None) -> Any:
+def _told(root: Path, options: ViewOptions, cache: ViewCache | None) -> Any:
     try:
-        return open_store(str(root), looking, known)
+        return open_store(str(root), options, cache)
     except StoreError as error:
         return str(error)

@@ -8,7 +8,7 @@ from typing import NoReturn
 import pytest
 
 from rmqha.scan import plan as scan_plan
-from rmqha.scan.api import Looking, StoreView, open_store, plan_ranges, read_range
+from rmqha.scan.api import StoreView, ViewOptions, open_store, plan_ranges, read_range
 from rmqha.scan.read import FileName
 from tests.store.log_writer import LogWriter, Message, encode
 
@@ -75,7 +75,7 @@ def test_without_queues_only_what_must_be_cut_is(tmp_path: Path) -> None:
     writer = LogWriter(tmp_path, FILE_BYTES)
     offsets = write(writer, 600, dispatched=False)
     writer.write(identity="")
-    view = open_store(str(tmp_path), Looking(uncommitted=True))
+    view = open_store(str(tmp_path), ViewOptions(uncommitted=True))
     assert read_offsets(view, target_bytes=50_000) == (offsets, len(view.files))
     found, count = read_offsets(view, target_bytes=50_000, min_ranges=6)
     assert found == offsets and count >= 6

@@ -22,8 +22,8 @@ from rmqha.scan.api import (
     TYPES,
     Decoding,
     Interval,
-    Looking,
     RowFilter,
+    ViewOptions,
     open_store,
     plan_ranges,
     read_range,
@@ -140,6 +140,7 @@ def found_rows(root: Path, rows: RowFilter | None = None, **how: Any) -> list[Ro
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_store_and_its_filters(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmqha.scan.index.QUEUE_COST_BYTES", 1)
+    monkeypatch.setattr("rmqha.scan.index.WALKED_SPACING_BYTES", 0)
     made = Made(tmp_path, seed)
     assert found_rows(made.root) == made.rows
     ranges = plan_ranges(open_store(str(made.root)), min_ranges=3, max_records=made.random.randrange(1, 20))
@@ -159,7 +160,7 @@ def test_a_damaged_store_gives_no_wrong_row_and_loses_no_sound_one(tmp_path: Pat
         made.writer.write(confirm_offset=made.writer.end)
         with pytest.raises(StoreError):
             found_rows(made.root)
-        passing = Looking(pass_damage=True)
+        passing = ViewOptions(pass_damage=True)
         kept = [
             row
             for batch in read_store(

@@ -147,7 +147,7 @@ def main(
         if wants_shrink or only is not None:
             raise click.UsageError("--shrink and --only need --seed: they look at one run")
         fresh = [Run(each, theme_of(each, theme or ALL), seconds) for each in range(first, first + seeds)]
-        sys.exit(0 if _many([*kept_seeds(), *fresh], jobs, _commit()) else 1)
+        sys.exit(0 if _many(list(dict.fromkeys([*kept_seeds(), *fresh])), jobs, _commit()) else 1)
     run = Run(seed, theme_of(seed, theme or PLAIN), seconds)
     if wants_shrink:
         _shrink(run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from rmqha.broker.replication.forward import HOLD_MS
 from rmqha.model.config.servers import BrokerConfig
@@ -14,6 +15,8 @@ from tests.simulation.checkers.clients.consumption import Consumption, behind
 from tests.simulation.checkers.clients.popping import Popping, PoppingInOrder
 from tests.simulation.checkers.clients.routes import Routes
 from tests.simulation.checkers.clients.service import Service
+from tests.simulation.checkers.clients.set_back_times import SetBackTimes
+from tests.simulation.checkers.clients.stamps import Stamps
 from tests.simulation.checkers.clients.tables import Tables
 from tests.simulation.checkers.elections import connections
 from tests.simulation.checkers.elections.alone import Alone
@@ -25,8 +28,10 @@ from tests.simulation.checkers.elections.learners import Learners
 from tests.simulation.checkers.elections.roles import Roles
 from tests.simulation.checkers.elections.sets import Sets
 from tests.simulation.checkers.elections.take_overs import TakeOvers
+from tests.simulation.checkers.elections.under_way import sets_under_way
 from tests.simulation.checkers.logs import agreement, growth, queues
 from tests.simulation.checkers.logs.copies import Copies
+from tests.simulation.checkers.logs.cuts import verify_ahead
 from tests.simulation.checkers.logs.pool import Pool
 from tests.simulation.checkers.logs.survival import Audit, audit
 from tests.simulation.checkers.logs.visibility import Visibility
@@ -109,7 +114,8 @@ class BrokerGroup:
         self.copies = Copies(self.members, cp=options.cp, sync_flush=options.sync_flush)
         self.electable = Electable(self.name, self.members, cp=options.cp)
         self.elections = Elected(self.name)
-        self.sets = Sets(self.name, self.members, cp=options.cp)
+        under_way = partial(sets_under_way, ground.transport, self._controllers, self.name)
+        self.sets = Sets(self.name, self.members, under_way, cp=options.cp)
         self.hand_overs = HandOvers(self.members)
         self.take_overs = TakeOvers(self.members, cp=options.cp)
         self.wholeness = Wholeness(cp=options.cp)
@@ -142,6 +148,14 @@ class BrokerGroup:
         self.live_rot = LiveRot()
         sound = [self.live_rot.stepped] if options.live_rot_per_mille else []
         pooled = [Pool().stepped] if options.pool else []
+        spoiled = (
+            *(options.flip_per_mille, options.lie_per_mille, options.forget_sync_per_mille, options.rot_per_mille),
+            *(options.rot_log_per_mille, options.misdirect_per_mille, options.rot_file_per_mille),
+            *(options.live_rot_per_mille, options.mixed_releases, options.static, options.conversions),
+        )
+        timed = [SetBackTimes().stepped] if options.pop_set_backs else []
+        spoken = [] if any(spoiled) else [connections.spoken]
+        stamped = [Stamps().stepped] if options.follows_tables and not options.mixed_releases else []
         for broker in self.brokers:
             broker.takes_rotten_offers = options.live_rot_per_mille > 0
             broker.checks = (
@@ -153,6 +167,9 @@ class BrokerGroup:
                 self.hand_overs.stepped,
                 self.take_overs.stepped,
                 *pooled,
+                *stamped,
+                *spoken,
+                *timed,
                 connections.stepped,
                 *in_cp,
                 *sound,
@@ -170,7 +187,9 @@ class BrokerGroup:
             metadata_sync="" if options.follows_tables else "periodic",
             offset_sync="strict" if options.strict_offsets else "periodic",
             flush_disk_type="SYNC_FLUSH" if options.sync_flush else "ASYNC_FLUSH",
-            sync_flush_timeout=BrokerConfig().slave_timeout,  # its default is longer than a client waits
+            slave_timeout=options.slave_timeout_ms,
+            ha_ack_stall_bound_ms=min(BrokerConfig().ha_ack_stall_bound_ms, options.slave_timeout_ms - 100),
+            sync_flush_timeout=options.slave_timeout_ms,  # its default is longer than a client waits
             total_replicas=options.broker_count,
             async_learner=is_learner,
             broker_role="ASYNC_MASTER" if options.ap_level != IN_SYNC_TWO else "SYNC_MASTER",
@@ -216,6 +235,7 @@ class BrokerGroup:
         made.follows_tables = options.follows_tables
         made.has_transactions = options.transactions
         made.forwards = options.forwards
+        made.has_turns = options.turns
         if options.mixed_releases:
             made.dialect = drawn(prng.child("version"), OF_BROKERS)
         made.name_servers = [process.address for process in self.name_servers]
@@ -276,7 +296,7 @@ class BrokerGroup:
         return made
 
     def _pop_operators(self) -> list[PopOperator]:
-        return [PopOperator(self._place(self._host("s", 1)), self.popping)]
+        return [PopOperator(self._place(self._host("s", 1)), self.popping, self.options.set_back_pause_ms)]
 
     def _host(self, kind: str, number: int) -> str:
         """Of a client, by its number in this group."""
@@ -321,6 +341,7 @@ class BrokerGroup:
         if broker.is_static:
             return
         if what == "role":
+            verify_ahead(broker)
             self.roles.role_taken(broker, values["role"], values["epoch"])
             if values["role"] == Role.MASTER:
                 self.tables.elected(broker)

@@ -10,7 +10,7 @@ import sys
 from unittest.mock import patch
 
 from rmqha.host.kernel_choice import load_kernel
-from rmqha.kernel.batch_kernel import BatchKernel, LogBlock, Scanned, SendGround, SendRead, SendRules, SendsTaken
+from rmqha.kernel.batch_kernel import BatchKernel, LogBlock, Scanned, SendContext, SendRead, SendResults, SendRules
 from rmqha.kernel.python_kernel import PythonKernel
 from tests.simulation.__main__ import kept_seeds
 from tests.simulation.processes.broker_process import BrokerProcess
@@ -26,8 +26,8 @@ class Counting(KernelAround):
         self.scans_in_bulk = True  # with each kernel, so that their calls can be compared
         self.taken_count = self.scanned_count = self.scan_count = 0
 
-    def sends(self, read: SendRead, rules: SendRules, ground: SendGround) -> SendsTaken:
-        taken = self.kernel.sends(read, rules, ground)
+    def sends(self, read: SendRead, rules: SendRules, context: SendContext) -> SendResults:
+        taken = self.kernel.sends(read, rules, context)
         self.taken_count += taken.taken_count
         return taken
 

@@ -73,6 +73,10 @@ class Options:
     pause_controller_per_mille: int = 0
     clock_step_per_mille: int = 0
     """A broker's wall clock jumps, either way."""
+    clock_step_ms: int = 3_600_000
+    """So far at most."""
+    clock_at_start_per_mille: int = 0
+    """Chance that a broker's wall clock is set as it starts again, either way."""
     slow_disk_per_mille: int = 0
     """A broker's syncs take up to seconds for a while."""
     hang_disk_per_mille: int = 0
@@ -140,6 +144,8 @@ class Options:
     """Clients that pop the topic in any order; one more pops it in order, as another group."""
     pop_set_backs: bool = False
     """An operator sets the offsets of the group back that pops in any order."""
+    set_back_pause_ms: int = 6000
+    """At most, and half a second, between two such orders."""
     stop_per_mille: int = 0
     """A process stops, or loses its power, between two changes of its disk, in the midst of a handler."""
     moment_per_mille: int = 0
@@ -149,6 +155,10 @@ class Options:
     has cut its log dies soon after."""
     set_moment_per_mille: int = 0
     """Chance that the answer about a new set comes late, while who came in stands still, or somebody dies."""
+    outcast_per_mille: int = 0
+    """A slave leaves the set, and is level again while the controllers do not hear it; requests for it come late."""
+    return_per_mille: int = 0
+    """A master dies while all controllers stand still for a moment, and is back in its epoch before they go on."""
     wipe_elected_per_mille: int = 0
     """Chance that a sole controller loses its disk soon after an election, and who led before is back."""
     suspend_per_mille: int = 0
@@ -183,8 +193,12 @@ class Options:
     """Controllers that are no members of the group at first."""
     change_members_per_mille: int = 0
     """An operator adds a controller to the group, or removes one."""
+    turns: bool = False
+    """Brokers serve what several connections have sent in one turn, as on the host."""
     forwards: bool = False
     """Brokers pass sends on to a new master, as on the host (`forwardSendsMillis`)."""
+    slave_timeout_ms: int = 3000
+    """slaveTimeout. What is passed on is waited for less long than its default."""
     static: bool = False
     """The group begins without a controller: the first replica is its SYNC_MASTER."""
     conversions: int = 0

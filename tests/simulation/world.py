@@ -42,6 +42,8 @@ HEAL_MS = 60_000
 HEIR_MS = 15_000
 SETTLE_STEP_MS = 250
 CONVERT_AFTER_MS = 2000
+GROWTH_EVERY, GROWTH_MS = 5, 2000
+"""Of so many seeds one is looked at for growth in the midst of the faults, each time after so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,9 @@ class World:
         if self.options.timer_moment_per_mille:
             for broker in self.brokers:
                 broker.checks = (*broker.checks, self.faults.timer_moments.stepped)
+        if self.options.outcast_per_mille or self.options.return_per_mille:
+            for broker in self.brokers:
+                broker.asks_for_set = self.faults.sets.asked
         if self.options.kill_half_per_mille:
             for broker in self.brokers:
                 broker.checks = (*broker.checks, self.faults.half_stepped)
@@ -286,7 +291,11 @@ class World:
 
     def _chaos(self) -> None:
         self.faults.start()
-        self.scheduler.run_until(self.scheduler.now_ms + self.options.chaos_ms)
+        end_ms = self.scheduler.now_ms + self.options.chaos_ms
+        while self.seed % GROWTH_EVERY == 0 and self.scheduler.now_ms + GROWTH_MS < end_ms:
+            self.scheduler.run_until(self.scheduler.now_ms + GROWTH_MS)
+            growth.verify_busy(self.brokers, self.controllers)
+        self.scheduler.run_until(end_ms)
         self.faults.stop()
 
     def _convert(self, number: int) -> None:

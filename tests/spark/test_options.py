@@ -10,7 +10,7 @@ import pytest
 
 from rmqha.model.error import StoreError, UsageError
 from rmqha.scan.api import TYPES, Interval, RowFilter
-from rmqha.spark.options import OPTIONS, ReadOptions
+from rmqha.spark.options import COMMENTS, OPTIONS, ReadOptions
 from rmqha.spark.queries import referenced_columns
 from rmqha.spark.stream import CommitLogStreamReader
 from tests.scan.test_api import unpack
@@ -35,7 +35,7 @@ def test_names_are_case_insensitive_and_values_are_read() -> None:
     assert options.columns == ("topic", "body")
     assert (options.uncommitted, options.properties_as, options.verify_crc) == (True, "map", False)
     assert (options.decompress, options.min_partitions) == (True, 7)
-    assert options.ddl == "`topic` string, `body` binary"
+    assert options.ddl == "`topic` string COMMENT 'name of the topic', `body` binary COMMENT 'the body, decompressed'"
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,8 @@ def test_columns_that_depend_on_options() -> None:
     without = ReadOptions.parse({"path": "/a", "includeHeaders": "false"})
     assert set(TYPES) - set(without.columns) == {"properties"}
     marked = ReadOptions.parse({"path": "/a", "onCorrupt": "row"})
-    assert marked.columns == (*TYPES, "_corrupt") and marked.ddl.endswith("`_corrupt` string")
+    assert marked.columns == (*TYPES, "_corrupt") and "`_corrupt` string COMMENT" in marked.ddl
+    assert set(TYPES) < COMMENTS.keys() and not any("'" in text for text in COMMENTS.values())
 
 
 def test_sizes_and_patterns_of_paths(tmp_path: Path) -> None:

@@ -49,20 +49,39 @@ def read(store: Path, **given: str) -> int:
     return sum(batch.num_rows for item in reader.partitions() for batch in reader.read(item))
 
 
-def test_every_task_tells_what_it_has_read(store: Path, tmp_path: Path) -> None:
-    told = {}
+def test_every_task_tells_what_it_has_read(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path / "store", 4 * MIB)
+    for index in range(2 * COUNT):
+        writer.append(Message(topic=b"t%d" % (index % 8), queue_offset=index // 8, body=bytes(2900)))
+    store, told = writer.write(), {}
     for use in ("true", "false"):
         report = tmp_path / use
-        assert read(store, topic="t3", useQueues=use, readReport=str(report)) == COUNT // 8
+        assert read(store, topic="t3", useQueues=use, readReport=str(report)) == COUNT // 4
         told[use] = [json.loads(path.read_text()) for path in report.glob("task-*.json")]
-        assert sum(item["rows"] for item in told[use]) == COUNT // 8
+        assert sum(item["rows"] for item in told[use]) == COUNT // 4
         assert all(item["rangeBytes"] == sum(end - start for _, start, end in item["ranges"]) for item in told[use])
     size = sum(item["rangeBytes"] for item in told["true"])
     assert sum(item["logBytes"] for item in told["true"]) < size / 7
-    assert sum(item["queueBytes"] for item in told["true"]) > 20 * COUNT
+    assert sum(item["queueBytes"] for item in told["true"]) > 20 * 2 * COUNT
     assert all(item["walkedBytes"] == {} for item in told["true"])
     assert sum(item["logBytes"] for item in told["false"]) >= size * 0.99
     assert sum(item["queueBytes"] for item in told["false"]) == 0
+
+
+@pytest.mark.parametrize("runtime", ["PYTHON_WORKER", None])
+def test_a_worker_keeps_what_its_first_call_has_loaded(
+    store: Path, monkeypatch: pytest.MonkeyPatch, runtime: str | None
+) -> None:
+    """Once, so that the garbage of later tasks is collected."""
+    frozen: list[int] = []
+    monkeypatch.setattr("rmqha.spark.errors._keeps", False)
+    monkeypatch.setattr("gc.freeze", lambda: frozen.append(1))
+    if runtime is not None:
+        monkeypatch.setenv("SPARK_PYTHON_RUNTIME", runtime)
+    assert read(store, topic="t3") == COUNT // 8
+    with pytest.raises(UsageError):
+        CommitLogSource({"path": str(store), "topik": "t"}).schema()
+    assert len(frozen) == (runtime is not None)
 
 
 @pytest.mark.parametrize(

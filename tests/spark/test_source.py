@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import subprocess
 import sys
 from importlib import import_module
@@ -13,9 +14,11 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import InputPartition
 
 import rmqha.spark
 from rmqha.model.error import RmqhaError, StoreError, UnreachableError, UsageError
+from rmqha.scan.access.tables import SCHEMAS
 from rmqha.scan.api import TYPES, Decoding, open_store, read_store
 from rmqha.spark import audit
 from rmqha.spark.errors import translate
@@ -135,6 +138,37 @@ def test_what_a_query_needs(
         assert set(options["columns"].split(",")) == (set(TYPES) if columns == "*" else set(columns.split(",")))
     expected = [["queueId", ">=", 1], ["queueId", "<=", 3]] if conditions else None
     assert (json.loads(options["where"]) if "where" in options else None) == expected
+
+
+def test_of_a_python_source_spark_takes_rows_and_hears_of_no_hosts(spark: SparkSession, golden: Path) -> None:
+    """Why a read has no locality, and why it costs the JVM a row each: once this fails, both can be had."""
+    execution = spark.read.format("commitlog").load(str(golden))._jdf.queryExecution()
+    scan = execution.sparkPlan().collectLeaves().apply(0)
+    assert scan.nodeName().startswith("BatchScan") and not scan.supportsColumnar()
+    tasks = execution.toRdd()
+    assert [tasks.preferredLocations(part).size() for part in tasks.partitions()] == [0] * tasks.getNumPartitions()
+    assert list(vars(InputPartition(None))) == ["value"]
+
+
+def test_tables_are_listed_described_and_asked(spark: SparkSession, golden: Path) -> None:
+    names = rmqha.spark.tables(spark, golden)
+    try:
+        assert {row.viewName for row in spark.sql("show views").collect()} >= set(names)
+        columns = {name: {row.col_name: row for row in spark.sql(f"describe {name}").collect()} for name in names}
+        assert list(columns["log"]) == list(TYPES) and columns["log"]["keys"].data_type == "array<string>"
+        assert columns["log"]["queueOffset"].comment == "place of the message in its queue"
+        for name, kinds in SCHEMAS.items():
+            assert list(columns[name]) == list(kinds)
+            assert spark.sql(f"select * from {name}").columns == list(kinds)
+        assert columns["offsets"]["lag"].data_type == "bigint"
+        assert set(columns["timers"]) >= {"topic", "deliverTimestamp"}
+        shown = rmqha.spark.sql(spark, "describe log", golden).toArrow()
+        assert shown.num_rows == len(TYPES)
+        most = rmqha.spark.sql(spark, "select messageCount n from topics where topic = 'GoldNormal'").toArrow()
+        assert most.to_pylist() == [{"n": 360}]
+    finally:
+        for name in names:
+            spark.catalog.dropTempView(name)
 
 
 def test_pushed_filters_are_refused(spark: SparkSession, golden: Path) -> None:
@@ -373,6 +407,19 @@ class TestAudit:
         assert [(row["msgId"], row["queueOffset"]) for row in found.misplaced] == [("M3", 3)]
         assert [(row["msgId"], row["copies"]) for row in found.duplicates] == [("M4", 2)]
         assert [(row["queueOffset"], row["previousQueueOffset"]) for row in found.disorder] == [(5, 3)]
+
+    def test_the_messages_of_inner_batches_are_looked_at_one_by_one(self, spark: SparkSession, tmp_path: Path) -> None:
+        properties = [f"UNIQ_KEY\x01M{number}\x02".encode() for number in range(3)]
+        inner = b"".join(
+            struct.pack(">iiiii", 23 + len(own), 0, 0, 0, 1) + b"x" + struct.pack(">h", len(own)) + own
+            for own in properties
+        )
+        writer = LogWriter(tmp_path)
+        writer.append(Message(body=inner, sys_flag=0xC0, properties=b"INNER_NUM\x013\x02INNER_BASE\x010\x02"))
+        frame = spark.read.format("commitlog").load(str(writer.write()))
+        found = audit(spark, frame, self.acked(tmp_path / "acked.jsonl", [self.line(n, n) for n in range(4)]))
+        assert [row["msgId"] for row in found.missing] == ["M3"]
+        assert (found.log_count, found.misplaced_count, found.disorder_count) == (3, 0, 0)
 
     def test_a_list_that_names_no_topics_leaves_the_systems_own_out(self, spark: SparkSession, tmp_path: Path) -> None:
         writer = LogWriter(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
@@ -310,3 +311,12 @@ def test_behind_tells_the_bytes_that_are_still_to_be_read() -> None:
     assert behind({"sources": given[:3]}) == {"c#a": 300, "c#b": 0, "c#new": 50}
     assert behind({"sources": given}) == {"c#a": 600, "c#b": 0, "c#new": 100}, "two sources of one query add up"
     assert behind({}) == {}
+
+
+def test_a_stream_has_the_messages_of_inner_batches(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path)
+    writer.append(Message(body=b"0"))
+    inner = b"".join(struct.pack(">iiiii", 23, 0, 0, number, 1) + b"%d\0\0" % number for number in (1, 2, 3))
+    writer.append(Message(body=inner, queue_offset=1, sys_flag=0xC0, properties=b"INNER_NUM\x013\x02"))
+    writer.write(confirm_offset=writer.end)
+    assert Query().batch(tmp_path) == [0, 1, 2, 3]

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rmqha.cli.storage.fsck import fsck
 from rmqha.host.disk import HostDisk
 from rmqha.model.error import UsageError
-from rmqha.scan.api import Decoding, Looking, open_store, read_store
+from rmqha.scan.api import Decoding, ViewOptions, open_store, read_store
 from rmqha.spark.errors import translate
 from rmqha.spark.write_rows import check_schema, parse_write_options
 from rmqha.spark.writer import CommitLogWriter
@@ -195,7 +195,7 @@ def killed(root: Path, place: str, count: int) -> None:
 
 
 def bodies(root: Path) -> list[bytes]:
-    batches = read_store(open_store(str(root), Looking(uncommitted=True)), Decoding(("body",)))
+    batches = read_store(open_store(str(root), ViewOptions(uncommitted=True)), Decoding(("body",)))
     return [body for batch in batches for body in batch["body"].to_pylist()]
 
 

@@ -32,9 +32,9 @@ def filled(disk: SimDisk | HostDisk, count: int = 30, trace: RecordingTracer | N
     return store
 
 
-def schedule_unlink(store: Store, now_ms: int = 0, patience_ms: int = 0) -> int:
+def schedule_unlink(store: Store, now_ms: int = 0, timeout_ms: int = 0) -> int:
     count = 1
-    while store.schedule_unlink(now_ms, patience_ms, 1000):
+    while store.schedule_unlink(now_ms, timeout_ms, 1000):
         count += 1
     return count
 
@@ -59,12 +59,12 @@ def test_a_trimmed_log_begins_later_and_everything_follows() -> None:
     assert (moved.status, moved.next_begin_offset, moved.min_offset) == (ResponseCode.PULL_OFFSET_MOVED, low, low)
     assert store.record_at(0) is None
     assert store.offset_by_time("T", 0, 0) == low
-    assert names(disk)[0] == 0, "nothing is gone before it is buried"
-    assert store.buried_bytes == 3 * FILE
+    assert names(disk)[0] == 0, "nothing is gone before it is unlinked"
+    assert store.pending_deletion_bytes == 3 * FILE
     assert schedule_unlink(store) == 3
     assert names(disk)[0] == 3 * FILE
     assert disk.list(DIRECTORY) == []
-    assert store.buried_bytes == 0
+    assert store.pending_deletion_bytes == 0
 
 
 def test_queue_files_of_records_that_are_gone_go_too() -> None:

@@ -184,7 +184,7 @@ def arguments_of(name: str, places: Mapping[str, str]) -> list[str]:
 
 def first_output_ms(words: list[str], environment: Mapping[str, str], directory: Path) -> float:
     """Processor time (ms, user and system, all threads) of one run until its first byte; then it is ended."""
-    command = [sys.executable, "-m", "rmqha.cli.main", *words]
+    command = [sys.executable, "-m", "rmqha", *words]
     with subprocess.Popen(
         command,
         env={**os.environ, **environment},
@@ -241,7 +241,7 @@ def small_cluster(scratch: Path, keys: Keys | None = None) -> Iterator[tuple[dic
             f"send --topic T --key k one two three --acked {acknowledged}",
             "receive --topic T --group readers --max 3",
         ):
-            command = [sys.executable, "-m", "rmqha.cli.main", *words.split()]
+            command = [sys.executable, "-m", "rmqha", *words.split()]
             subprocess.run(
                 command, env={**os.environ, **environment}, cwd=scratch, check=True, capture_output=True, timeout=HANG_S
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rmqha.kernel.batch_kernel import (
     BatchKernel,
     Checked,
@@ -12,10 +14,11 @@ from rmqha.kernel.batch_kernel import (
     PlacedEntries,
     PulledUnits,
     Scanned,
-    SendGround,
+    SendContext,
     SendRead,
+    SendResults,
     SendRules,
-    SendsTaken,
+    SignedSend,
 )
 
 
@@ -26,8 +29,11 @@ class KernelAround:
         self.kernel = kernel
         self.scans_in_bulk = kernel.scans_in_bulk
 
-    def sends(self, read: SendRead, rules: SendRules, ground: SendGround) -> SendsTaken:
-        return self.kernel.sends(read, rules, ground)
+    def sends(self, read: SendRead, rules: SendRules, context: SendContext) -> SendResults:
+        return self.kernel.sends(read, rules, context)
+
+    def signed(self, data: bytes, max_count: int, nonce: str, proven: str = "") -> list[SignedSend]:
+        return self.kernel.signed(data, max_count, nonce, proven)
 
     def scan(self, block: LogBlock) -> Scanned:
         return self.kernel.scan(block)
@@ -37,6 +43,9 @@ class KernelAround:
 
     def index_place(self, front: IndexFront, entries: bytes) -> PlacedEntries:
         return self.kernel.index_place(front, entries)
+
+    def put_words(self, memory: memoryview, positions: Sequence[int], words: bytes) -> None:
+        self.kernel.put_words(memory, positions, words)
 
     def skip_sound(self, view: memoryview, at: int, phy_offset: int, newest_ms: int) -> Checked:
         return self.kernel.skip_sound(view, at, phy_offset, newest_ms)

@@ -36,11 +36,12 @@ def test_what_cannot_be_done_again_is_tried_once() -> None:
     assert reference_ms(times(300.0), LIMIT_MS, try_count=1, slowness=lambda: 2.0) == 150.0
 
 
-def test_ten_times_the_work_is_beyond_a_bound_of_three_times_on_this_machine() -> None:
+def test_much_more_work_is_beyond_a_bound_of_three_times_on_this_machine() -> None:
+    """A hundred times the work: other guests may slow a host down by ten in the middle of a measurement."""
     assert slowness() >= 1
 
     def work(count: int) -> float:
         return cpu_ms(lambda: [fixed_work() for _ in range(count)])
 
     limit_ms = 3 * median(work(1) for _ in range(5)) / slowness()
-    assert reference_ms(partial(work, 10), limit_ms) > limit_ms
+    assert reference_ms(partial(work, 100), limit_ms) > limit_ms

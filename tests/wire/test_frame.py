@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteProtocolError
 from rmqha.wire.command import Command, HeaderCodec, Language
-from rmqha.wire.frame import MAX_HEADER_BYTES, FrameParser, encode_frame
+from rmqha.wire.frame import MAX_HEADER_BYTES, FrameParser, begins_otherwise, encode_frame, success_frame
 from rmqha.wire.json_header import decode_json_header, encode_json_header
 from rmqha.wire.rocketmq_header import MAX_EXT_COUNT, decode_rocketmq_header
 from tests.golden.reader import frames, raw
@@ -82,6 +83,19 @@ def test_captured_frames_are_encoded_alike() -> None:
     assert other < 200
 
 
+def test_the_first_words_of_a_header_tell_what_is_no_send() -> None:
+    """Of all that Java writes; of another's header, where the code may stand anywhere, they tell nothing."""
+    sends = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
+    counts = {True: 0, False: 0}
+    for entry in frames():
+        data = raw(entry)
+        assert begins_otherwise(data) == (entry["ser"] == "JSON" and decode_one(data).code not in sends)
+        counts[begins_otherwise(data)] += 1
+        assert not begins_otherwise(data[:8])
+    assert counts[True] > 100 < counts[False]
+    assert not begins_otherwise(header_frame(b'{"flag":0,"code":11}'))
+
+
 @pytest.mark.parametrize("chunk", [1, 3, 8, 1000, 65536])
 def test_the_captured_stream_in_chunks(chunk: int) -> None:
     some = [raw(entry) for entry in frames()][::9]
@@ -101,6 +115,12 @@ def test_any_split_gives_the_same_commands(commands: list[Command], data: st.Dat
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         found += parser.feed(stream[start:end])
     assert found == commands
+
+
+@given(COMMANDS, COMMANDS)
+def test_a_success_is_the_frame_of_its_reply(request: Command, reply: Command) -> None:
+    parts = reply.ext, reply.body, reply.remark
+    assert success_frame(request, *parts) == encode_frame(request.reply(0, *parts))
 
 
 @given(COMMANDS)

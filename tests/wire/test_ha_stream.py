@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -89,7 +88,7 @@ def check(found: list[SlaveFrame | MasterFrame], frames: list[SlaveFrame | Maste
             piece = next(rest)
             assert isinstance(piece, Transfer)
             size, offset = len(piece.data), PhyOffset(frame.header.phy_offset + at)
-            assert piece.header == replace(frame.header, size_bytes=size, phy_offset=offset)
+            assert piece.header == frame.header._replace(size_bytes=size, phy_offset=offset)
             assert piece.data == frame.data[at : at + size]
             at += size
             if at == frame.header.size_bytes:
@@ -149,9 +148,9 @@ def test_a_transfers_bytes_are_not_waited_for() -> None:
     header = TransferHeader(4 << 20, PhyOffset(700), Epoch(3), PhyOffset(0), PhyOffset(600))
     assert parser.feed(header.encode()) == []
     (piece,) = parser.feed(b"a")
-    assert piece == Transfer(replace(header, size_bytes=1), b"a")
+    assert piece == Transfer(header._replace(size_bytes=1), b"a")
     (piece,) = parser.feed(b"bc")
-    assert piece == Transfer(replace(header, size_bytes=2, phy_offset=PhyOffset(701)), b"bc")
+    assert piece == Transfer(header._replace(size_bytes=2, phy_offset=PhyOffset(701)), b"bc")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from rmqha.wire.lenient_json import dumps
 from rmqha.wire.state.controller_state import ControllerState
 from rmqha.wire.state.explained_state import ExplainedGroup
 from rmqha.wire.state.json_record import JsonRecord
-from rmqha.wire.state.replica_state import DoorState, ReplicaState, StallState
+from rmqha.wire.state.replica_state import RefusedConnections, ReplicaState, StallState
 from tests.broker.conftest import make_broker
 from tests.broker.support import Broker
 from tests.wire.node_state_scenarios import broker_answer, golden, scenarios
@@ -48,7 +48,7 @@ def test_a_record_compares_and_shows_itself_by_its_fields() -> None:
     assert one == other and repr(one) == repr(other)
     assert repr(one).startswith("StallState(ended_ms_ago=1, lasted_ms=2, ")
     other.count = 9
-    assert one != other and one != STALL and one != DoorState()
+    assert one != other and one != STALL and one != RefusedConnections()
 
 
 @pytest.mark.parametrize("name", sorted(golden()))

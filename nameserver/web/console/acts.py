@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from rmqha.client.admin import Admin
-from rmqha.client.producers.outgoing import OutgoingMessage, check_topic
+from rmqha.client.names import check_topic
+from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import Producer
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.messaging import consumer_reset, messages, resending, topics
-from rmqha.ops.messaging.consumer_group import look_at_group
+from rmqha.ops.messaging.consumer_group import describe_group
 
 MAX_QUEUE_COUNT = 1024
 MAX_BODY_CHARS = 64 * 1024
@@ -110,7 +111,7 @@ async def reset_consumer(admin: Admin, producer: Callable[[], Producer], fields:
     """A consumer group goes on from another place in a topic. Without `confirm`, the group's name, nothing is changed
     and the error says what would be."""
     name = str(fields.get("group") or "").strip()
-    group = await look_at_group(admin, name, whole=False)
+    group = await describe_group(admin, name, whole=False)
     topic = consumer_reset.chosen_topic(group, str(fields.get("topic") or "").strip() or None)
     made = await consumer_reset.plan(admin, group, topic, _target(fields))
     moving = [change for change in made.changes if change.moves]

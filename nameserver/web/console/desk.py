@@ -45,7 +45,7 @@ class Desk:
         self._limit = trio.CapacityLimiter(AT_ONCE)
 
     @property
-    def standing(self) -> dict[str, Any]:
+    def rights(self) -> dict[str, Any]:
         """Facts for the page: may it make changes, and its token."""
         why = "" if self._acts else "name an account that may make changes in webCredentialsFile of the name server"
         return {"acts": self._acts, "why": why, "token": self._token if self._acts else ""}
@@ -87,7 +87,7 @@ class Desk:
 
     def _check_own(self, request: Request) -> None:
         if not self._acts:
-            raise ForeignError(f"this page makes no changes: {self.standing['why']}")
+            raise ForeignError(f"this page makes no changes: {self.rights['why']}")
         headers = request.headers
         origin = urlsplit(headers.get("origin", "")).netloc
         is_own = headers.get("sec-fetch-site", "same-origin") == "same-origin"

@@ -85,7 +85,7 @@ async def consumer_list(admin: Admin, query: Mapping[str, str]) -> Document:
     """Consumer groups with members, lag and topics."""
     told = await consumer_group.group_names(admin)
     names = sorted({name for found in told.answers.values() for name in found})
-    found = await consumer_group.look_at_groups(admin, names[:MAX_ROWS])
+    found = await consumer_group.describe_groups(admin, names[:MAX_ROWS])
     silent = dict(told.silent)
     for group in found:
         silent |= group.silent
@@ -109,13 +109,13 @@ async def lags(admin: Admin) -> dict[str, int]:
     """Messages that wait for each consumer group; of MAX_CHARTED_GROUPS at most, the first by name."""
     told = await consumer_group.group_names(admin)
     names = sorted({name for found in told.answers.values() for name in found})
-    found = await consumer_group.look_at_groups(admin, names[:MAX_CHARTED_GROUPS])
+    found = await consumer_group.describe_groups(admin, names[:MAX_CHARTED_GROUPS])
     return {visible(item.name): item.lag for item in found}
 
 
 async def consumer(admin: Admin, query: Mapping[str, str]) -> Document:
     """Everything about one consumer group."""
-    found = await consumer_group.look_at_group(admin, text_field(query, "name", MAX_TOPIC_BYTES))
+    found = await consumer_group.describe_group(admin, text_field(query, "name", MAX_TOPIC_BYTES))
     return {
         "group": visible(found.name),
         "lag": found.lag,
@@ -203,7 +203,7 @@ async def waiting_timers(admin: Admin, query: Mapping[str, str]) -> Document:
     """Timer messages that wait, by the step of minutes in which they come and by topic; of one topic if `name` is
     given. Groups whose master does not know the question are told of as silent."""
     name = text_field(query, "name", MAX_TOPIC_BYTES) if query.get("name") else None
-    told = await timers.look_at_timers(admin, name)
+    told = await timers.count_waiting(admin, name)
     minutes: Counter[int] = Counter()
     by_topic: Counter[str] = Counter()
     for found in told.answers.values():

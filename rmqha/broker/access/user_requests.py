@@ -50,7 +50,7 @@ class UserRequests:
     def _changing(self, change: _Change, is_held: Callable[[Command], bool]) -> Handler:
         def handle(channel: Channel, command: Command) -> Command | None:
             try:
-                if not self._changes.standing.is_serving and is_held(command):
+                if not self._changes.serving.is_serving and is_held(command):
                     return command.reply()
                 self._changes.check()
                 change(command)

@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
-from rmqha.broker.timers.message import TIMER_QUEUE_ID, timer_pairs
+from rmqha.broker.timers.message import timed_message
 from rmqha.model.message import (
     PROPERTY_REAL_TOPIC,
     PROPERTY_TAGS,
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_UNIQUE_KEY,
     REVIVE_QUEUE_COUNT,
-    TIMER_TOPIC,
     find_property,
 )
 from rmqha.store.log.record import Host, NewMessage, Record
@@ -86,14 +85,14 @@ class CheckPoint(NamedTuple):
     @property
     def json_text(self) -> str:
         """The text of `to_json`, at a third of the cost: each pop stores one."""
-        start = self.start_offset
-        steps = ",".join([str(offset - start) for offset in self.queue_offsets])
-        puts = f'"rp":"{self.put_times}",' if self.put_times else ""
-        changed = f',"{_CHANGED}":true' if self.is_changed else ""
+        topic, group, queue_id, start, pop_ms, invisible_ms, broker_name, offsets, put_times, is_changed = self
+        steps = ",".join([str(offset - start) for offset in offsets])
+        puts = f'"rp":"{put_times}",' if put_times else ""
+        changed = f',"{_CHANGED}":true' if is_changed else ""
         return (
-            f'{{"bm":0,"bn":{_quoted(self.broker_name)},"c":{_quoted(self.group)},"d":[{steps}],'
-            f'"it":{self.invisible_ms},"n":{len(self.queue_offsets)},"pt":{self.pop_ms},"q":{self.queue_id},'
-            f'"reviveTime":{self.due_ms},"ro":0,{puts}"so":{start},"t":{_quoted(self.topic)}{changed}}}'
+            f'{{"bm":0,"bn":{_quoted(broker_name)},"c":{_quoted(group)},"d":[{steps}],'
+            f'"it":{invisible_ms},"n":{len(offsets)},"pt":{pop_ms},"q":{queue_id},'
+            f'"reviveTime":{pop_ms + invisible_ms},"ro":0,{puts}"so":{start},"t":{_quoted(topic)}{changed}}}'
         )
 
     @classmethod
@@ -126,12 +125,10 @@ class CheckPoint(NamedTuple):
         self, revive_topic: str, revive_queue_id: int, now_ms: int, host: Host, precision_ms: int
     ) -> NewMessage:
         """The form in which it waits. Raises ValueError for names that no record can hold."""
-        unique_key = (
-            f"{self.topic}@{self.queue_id}@{self.start_offset}@{self.group}@{self.pop_ms}@{self.broker_name}@"
-            f"{CHECKPOINT_TAG}"
-        )
-        place = _Place(revive_topic, revive_queue_id, now_ms, host, precision_ms)
-        return _message(place, self.json_text, CHECKPOINT_TAG, unique_key, self.due_ms - ACK_INTERVAL_MS)
+        topic, group, queue_id, start, pop_ms, invisible_ms, broker_name = self[:7]
+        unique_key = f"{topic}@{queue_id}@{start}@{group}@{pop_ms}@{broker_name}@{CHECKPOINT_TAG}"
+        place = revive_topic, revive_queue_id, now_ms, host, precision_ms
+        return _message(place, self.json_text, CHECKPOINT_TAG, unique_key, pop_ms + invisible_ms - ACK_INTERVAL_MS)
 
 
 class Ack(NamedTuple):
@@ -148,7 +145,7 @@ class Ack(NamedTuple):
 
     @property
     def key(self) -> Key:
-        return self.topic, self.group, self.queue_id, self.start_offset, self.pop_ms, self.broker_name
+        return self[:6]
 
     def to_json(self) -> dict[str, Any]:
         offsets = {"ao": -1, "aol": list(self.queue_offsets)} if self.is_batch else {"ao": self.queue_offsets[0]}
@@ -165,11 +162,11 @@ class Ack(NamedTuple):
     @property
     def json_text(self) -> str:
         """The text of `to_json`."""
-        offsets = self.queue_offsets
-        done = f'"ao":-1,"aol":[{",".join(map(str, offsets))}]' if self.is_batch else f'"ao":{offsets[0]}'
+        topic, group, queue_id, start, pop_ms, broker_name, offsets, is_batch = self
+        done = f'"ao":-1,"aol":[{",".join(map(str, offsets))}]' if is_batch else f'"ao":{offsets[0]}'
         return (
-            f'{{{done},"bn":{_quoted(self.broker_name)},"c":{_quoted(self.group)},"pt":{self.pop_ms},'
-            f'"q":{self.queue_id},"so":{self.start_offset},"t":{_quoted(self.topic)}}}'
+            f'{{{done},"bn":{_quoted(broker_name)},"c":{_quoted(group)},"pt":{pop_ms},'
+            f'"q":{queue_id},"so":{start},"t":{_quoted(topic)}}}'
         )
 
     @classmethod
@@ -196,7 +193,7 @@ class Ack(NamedTuple):
         """The form in which it waits until the checkpoint's time. Raises ValueError for names no record can hold."""
         offset = -1 if self.is_batch else self.queue_offsets[0]
         unique_key = f"{self.topic}@{self.queue_id}@{offset}@{self.group}@{self.pop_ms}@{self.broker_name}@{ACK_TAG}"
-        place = _Place(revive_topic, revive_queue_id, now_ms, host, precision_ms)
+        place = revive_topic, revive_queue_id, now_ms, host, precision_ms
         return _message(place, self.json_text, BATCH_ACK_TAG if self.is_batch else ACK_TAG, unique_key, due_ms)
 
 
@@ -223,7 +220,7 @@ class InOrder(NamedTuple):
         """The form in which the log holds it. Raises ValueError for names that no record can hold."""
         identity = self.topic, self.queue_id, self.next_offset, self.group, ORDER_TAG
         body = {"c": self.group, "o": self.next_offset, "pt": self.pop_ms, "q": self.queue_id, "t": self.topic, "v": 1}
-        place = _Place(revive_topic, self.queue_id % REVIVE_QUEUE_COUNT, now_ms, host, 1)
+        place = revive_topic, self.queue_id % REVIVE_QUEUE_COUNT, now_ms, host, 1
         return _message(place, _text_of(body), ORDER_TAG, "@".join(map(str, identity)), now_ms)
 
 
@@ -247,27 +244,21 @@ def due_ms_of(record: Record) -> int:
     return int(found) if found.isdigit() and len(found) <= 18 else 0
 
 
-class _Place(NamedTuple):
-    topic: str
-    queue_id: int
-    now_ms: int
-    host: Host
-    precision_ms: int
+_Place: TypeAlias = "tuple[str, int, int, Host, int]"
+"""Topic, queue id, time (ms) now, the broker's host and `timerPrecisionMs`: where and how a record waits."""
 
 
 def _message(place: _Place, body: str, tag: str, unique_key: str, at_ms: int) -> NewMessage:
     """The form in which it waits for `at_ms`, as `to_timer` has it, or in which it is there at once."""
+    if "\x02" in unique_key:
+        raise ValueError("a name holds the character 0x02")
     topic, queue_id, now_ms, host, precision_ms = place
     pairs = (
         f"{PROPERTY_TAGS}\x01{tag}\x02{PROPERTY_TIMER_DELIVER_MS}\x01{at_ms}\x02"
         f"{PROPERTY_UNIQUE_KEY}\x01{unique_key}\x02"
     )
-    count = 3
     if at_ms > now_ms:
-        pairs += timer_pairs(topic, queue_id, at_ms, precision_ms)
-        topic, queue_id, count = TIMER_TOPIC, TIMER_QUEUE_ID, 6
-    if pairs.count("\x02") != count:
-        raise ValueError("a name holds the character 0x02")
+        return timed_message(topic, queue_id, body.encode(), pairs, now_ms, host, at_ms, precision_ms)
     return NewMessage(topic, queue_id, body.encode(), pairs.encode(), now_ms, host, host)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from rmqha.broker.pop.checkpoint import Ack, CheckPoint
+from rmqha.broker.services.traffic import Traffic
 from rmqha.wire.state.receipt import normal_topic
 
 MAX_PAIRS = 10_000
@@ -13,6 +14,14 @@ OTHER = "other", "other"
 """Topic and group under which further pairs are counted."""
 Pair: TypeAlias = "tuple[str, str]"
 """Topic that the group subscribes to, and group."""
+
+
+class GetCounts(Protocol):
+    """Counter of what consumers get; `PullProcessor` is one."""
+
+    get_count: int
+    miss_count: int
+    traffic: Traffic | None
 
 
 class PopCounts:

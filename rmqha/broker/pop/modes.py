@@ -176,7 +176,7 @@ class ModeRequests:
     def __init__(
         self,
         table: ModeTable,
-        standing: ServingState,
+        serving: ServingState,
         topics: TopicTable,
         groups: GroupTable,
         clients: ClientTable,
@@ -185,7 +185,7 @@ class ModeRequests:
         changed: Callable[[], None],
     ) -> None:
         self._table = table
-        self._standing = standing
+        self._serving = serving
         self._topics = topics
         self._groups = groups
         self._clients = clients

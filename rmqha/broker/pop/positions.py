@@ -7,12 +7,13 @@ all who may be elected hold that record on their disks: no replica passes over m
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from rmqha.broker.tables.offsets import OffsetTable
 
 MAX_PLACES = 1_000_000
+_NOT_STORED = 2**63
 
 
 class PopQueue(NamedTuple):
@@ -23,27 +24,33 @@ class PopQueue(NamedTuple):
     queue_id: int
 
 
-class Took:
-    """Entries of a place that a record on its way holds, up to `next_offset`. `end_offset`: where that ends in the
-    log."""
+class HeldEntries:
+    """Entries of a place that a record on its way holds, up to `next_offset`."""
 
     __slots__ = ("end_offset", "next_offset", "place", "pop_ms", "timer_offset")
 
-    def __init__(self, place: PopQueue, pop_ms: int, next_offset: int, timer_offset: int, end_offset: int) -> None:
+    def __init__(self, place: PopQueue, pop_ms: int, next_offset: int, timer_offset: int) -> None:
         self.place = place
         self.pop_ms = pop_ms
         self.next_offset = next_offset
-        self.end_offset = end_offset
+        self.end_offset = _NOT_STORED
+        """The record's end in the log."""
         self.timer_offset = timer_offset
         """Entry of the timer topic's queue from which on the checkpoint waits there."""
+
+
+def stand_at(takes: Iterable[HeldEntries], end_offset: int) -> None:
+    """The record of these takes ends there in the log, behind those of all that were taken before."""
+    for took in takes:
+        took.end_offset = end_offset
 
 
 class PopPositions:
     def __init__(self, offsets: OffsetTable) -> None:
         self._offsets = offsets
-        self._taken: dict[tuple[str, str, int], deque[Took]] = {}
+        self._taken: dict[tuple[str, str, int], deque[HeldEntries]] = {}
         """Takes on their way by `PopQueue`, in the log's order."""
-        self._under_way: deque[Took] = deque()
+        self._under_way: deque[HeldEntries] = deque()
         """Takes of all places."""
         self._set_back_count = offsets.set_back_count
 
@@ -56,6 +63,11 @@ class PopPositions:
         if not taken:
             return committed
         return max(taken[-1].next_offset, committed or 0)
+
+    def under_way_offset(self, place: PopQueue) -> int:
+        """The offset up to which records on their way have taken entries, 0 if there are none."""
+        taken = self._taken.get(place)
+        return taken[-1].next_offset if taken else 0
 
     def is_settled(self, place: PopQueue, offset: int) -> bool:
         """True if no replica that may be elected gives that offset again."""
@@ -76,24 +88,24 @@ class PopPositions:
             if self.is_void(place, self._taken[place][-1].pop_ms):
                 self.forget(place)
 
-    def next_offsets(self, topic: str, group: str) -> Callable[[int], int | None]:
-        """The answers of `next_offset` for the topic's queues, for who asks for many of them at once."""
+    def next_offsets(self, topic: str, group: str, queue_ids: Sequence[int]) -> list[int | None]:
+        """The answers of `next_offset` for queues of the topic."""
         committed, taken = self._offsets.queues_of(group, topic).get, self._taken
-        if not taken:
-            return committed
-        if self._set_back_count != self._offsets.set_back_count:
-            self._forget_void()
+        found = [committed(queue_id) for queue_id in queue_ids]
+        if taken:
+            if self._set_back_count != self._offsets.set_back_count:
+                self._forget_void()
+            for place, queue_id in enumerate(queue_ids):
+                if takes := taken.get((topic, group, queue_id)):
+                    found[place] = max(takes[-1].next_offset, found[place] or 0)
+        return found
 
-        def next_offset(queue_id: int) -> int | None:
-            found, takes = committed(queue_id), taken.get((topic, group, queue_id))
-            return max(takes[-1].next_offset, found or 0) if takes else found
-
-        return next_offset
-
-    def take(self, place: PopQueue, pop_ms: int, next_offset: int, timer_offset: int, end_offset: int) -> None:
-        took = Took(place, pop_ms, next_offset, timer_offset, end_offset)
+    def take(self, place: PopQueue, pop_ms: int, next_offset: int, timer_offset: int) -> HeldEntries:
+        """The group is so far here once the record stands, and counts; `stand_at` says where."""
+        took = HeldEntries(place, pop_ms, next_offset, timer_offset)
         self._taken.setdefault(place, deque()).append(took)
         self._under_way.append(took)
+        return took
 
     def passed(self, place: PopQueue, next_offset: int) -> None:
         """Nothing up to there is wanted."""

@@ -96,7 +96,7 @@ class PopRecovery:
             self._ranges = self._begin()
         if self._ranges:
             current = self._ranges[-1]
-            if not self._look(current):
+            if not self._read_step(current):
                 return False  # a replica is asked for a record
             if current[2] >= current[3]:
                 self._ranges.pop()
@@ -119,7 +119,7 @@ class PopRecovery:
         ranges.append([0, 0, max(low, mark or 0), high])
         return [item for item in ranges if item[2] < item[3]]
 
-    def _look(self, current: list[int]) -> bool:
+    def _read_step(self, current: list[int]) -> bool:
         is_revive, queue_id, offset, _ = current
         topic = self._revive_topic if is_revive else TIMER_TOPIC
         for unit in self._log.units(topic, queue_id, offset, STEP_COUNT):

@@ -24,7 +24,7 @@ from rmqha.broker.pop.checkpoint import (
     read,
 )
 from rmqha.broker.pop.counts import PopCounts
-from rmqha.broker.pop.revive_queue import Point, ReviveQueue
+from rmqha.broker.pop.revive_queue import PendingCheckpoint, ReviveQueue
 from rmqha.broker.replication.waiter import MessageAppender, Waiting
 from rmqha.broker.services.schedule import ScheduleLog, append_all
 from rmqha.broker.tables.groups import GroupTable
@@ -99,7 +99,7 @@ class _Mark(NamedTuple):
 class _Copies(Waiting):
     __slots__ = ("_service", "points")
 
-    def __init__(self, service: ReviveService, points: list[tuple[int, Point]]) -> None:
+    def __init__(self, service: ReviveService, points: list[tuple[int, PendingCheckpoint]]) -> None:
         self._service = service
         self.points = points
         """With the queues that they are of."""
@@ -152,8 +152,8 @@ class ReviveService:
         self._mark: _Mark | None = None
         self._worked_off: tuple[int, list[int]] | None = None
         """Entries of the queues that are worked off, and where the log ended then."""
-        self._acking: Counter[Key] = Counter()
-        self._look_back: list[int] | None = None
+        self._acking: dict[Key, int] = {}
+        self._reread_offsets: list[int] | None = None
         """For each queue the last entry behind the worked off ones that a new master has not looked at yet, -1 if it
         need not; None: timers deliver nothing twice any more."""
         self._repeated_from_ms = self._timers.front_ms - REPEATED_MS
@@ -164,13 +164,15 @@ class ReviveService:
     # --- what clients do ----------------------------------------------------------------------------------------------
     def ack_begins(self, key: Key) -> None:
         """An acknowledgement is stored, and not answered yet."""
-        self._acking[key] += 1
+        self._acking[key] = self._acking.get(key, 0) + 1
 
-    def ack_ends(self, ack: Ack, revive_queue_id: int, *, is_held: bool) -> None:
+    def ack_ends(self, key: Key, ack: Ack, revive_queue_id: int, *, is_held: bool) -> None:
         """`is_held`: by the group's rule."""
-        self._acking[ack.key] -= 1
-        if self._acking[ack.key] <= 0:
-            del self._acking[ack.key]
+        left = self._acking.get(key, 0) - 1
+        if left > 0:
+            self._acking[key] = left
+        else:
+            self._acking.pop(key, None)
         if is_held and self._queues is not None and 0 <= revive_queue_id < len(self._queues):
             self._queues[revive_queue_id].acked(ack)
 
@@ -204,7 +206,7 @@ class ReviveService:
             return
         if self._queues is None:
             self._queues = [ReviveQueue(self._committed(queue_id) + 1) for queue_id in range(REVIVE_QUEUE_COUNT)]
-            self._look_back = [queue.read_offset - 1 for queue in self._queues]
+            self._reread_offsets = [queue.read_offset - 1 for queue in self._queues]
             self._repeated_until_ms = max(self._clock.wall_ms(), self._log.last_store_timestamp_ms)
         if self._has_past():
             self._wake()
@@ -221,17 +223,17 @@ class ReviveService:
         """Look on through what is worked off, so that it is known if timers deliver it once more; True if more
         remains."""
         assert self._queues is not None
-        if self._look_back is None:
+        if self._reread_offsets is None:
             return False
         if self.settled_ms > self._repeated_until_ms:
-            self._look_back = None
+            self._reread_offsets = None
             for queue in self._queues:
                 queue.forget_past()
             return False
-        for queue_id, last in enumerate(self._look_back):
+        for queue_id, last in enumerate(self._reread_offsets):
             if last >= 0:
-                self._look_back[queue_id] = self._past_of(queue_id, last)
-        return any(last >= 0 for last in self._look_back)
+                self._reread_offsets[queue_id] = self._past_of(queue_id, last)
+        return any(last >= 0 for last in self._reread_offsets)
 
     def _past_of(self, queue_id: int, last: int) -> int:
         """The next entry to look at, -1 if none need be."""
@@ -345,7 +347,7 @@ class ReviveService:
     # --- store again --------------------------------------------------------------------------------------------------
     def _revive(self) -> None:
         assert self._queues is not None
-        points: list[tuple[int, Point]] = []
+        points: list[tuple[int, PendingCheckpoint]] = []
         messages: list[NewMessage] = []
         size_bytes = copy_count = 0
         for queue_id, queue in enumerate(self._queues):
@@ -370,7 +372,7 @@ class ReviveService:
             for queue_id, point in points:
                 self._queues[queue_id].done(point)
 
-    def _copies_of(self, queue_id: int, point: Point) -> tuple[list[NewMessage], list[int]]:
+    def _copies_of(self, queue_id: int, point: PendingCheckpoint) -> tuple[list[NewMessage], list[int]]:
         """Messages to store for its open ones, and the offsets of those that come again by them."""
         checkpoint = point.checkpoint
         origin = normal_topic(checkpoint.topic, checkpoint.group)

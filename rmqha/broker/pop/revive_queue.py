@@ -16,7 +16,7 @@ MAX_ORPHANS = 100_000
 """Acknowledgements that wait for a checkpoint."""
 
 
-class Point:
+class PendingCheckpoint:
     """A checkpoint with messages that are not acknowledged."""
 
     __slots__ = ("checkpoint", "first_offset", "is_taken", "open_offsets")
@@ -43,7 +43,7 @@ class ReviveQueue:
     def __init__(self, read_offset: int) -> None:
         self.read_offset = read_offset
         """The entry that is read next."""
-        self._points: dict[Key, Point] = {}
+        self._points: dict[Key, PendingCheckpoint] = {}
         self._orphans: dict[Key, _Orphan] = {}
         self._due: list[tuple[int, int, Key]] = []
         self._spans: list[tuple[int, int]] = []
@@ -62,7 +62,7 @@ class ReviveQueue:
         """Time by which the first checkpoint that is not worked off is late, 0 if none is."""
         return max(0, now_ms - self._due[0][0]) if self._due and self._points else 0
 
-    def points(self) -> Iterator[Point]:
+    def points(self) -> Iterator[PendingCheckpoint]:
         return iter(self._points.values())
 
     @property
@@ -93,7 +93,7 @@ class ReviveQueue:
         if not checkpoint.queue_offsets or checkpoint.key in self._points or is_over:
             return  # a timer delivered it twice
         orphan = self._orphans.pop(checkpoint.key, None)
-        point = Point(checkpoint, offset)
+        point = PendingCheckpoint(checkpoint, offset)
         if orphan is not None:
             point.open_offsets -= orphan.queue_offsets
             self._spans.append((orphan.first_offset, offset))
@@ -114,7 +114,7 @@ class ReviveQueue:
                 self.done(point)
         return True
 
-    def take_due(self, until_ms: int, is_waited_for: set[Key] | dict[Key, int]) -> Point | None:
+    def take_due(self, until_ms: int, is_waited_for: set[Key] | dict[Key, int]) -> PendingCheckpoint | None:
         """The next one whose time lies at `until_ms` or before; None if there is none, or if an acknowledgement of it
         is on its way."""
         while self._due and self._due[0][0] <= until_ms:
@@ -129,7 +129,7 @@ class ReviveQueue:
             heappop(self._due)
         return None
 
-    def done(self, point: Point) -> None:
+    def done(self, point: PendingCheckpoint) -> None:
         """Its open messages are stored again."""
         if self._points.get(point.checkpoint.key) is point:
             del self._points[point.checkpoint.key]

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from rmqha.broker.pop.acks import AckProcessor
-from rmqha.broker.pop.counts import PopCounts
+from rmqha.broker.pop.counts import GetCounts, PopCounts
+from rmqha.broker.pop.cut import PopCut
 from rmqha.broker.pop.modes import ModeRequests, ModeTable
 from rmqha.broker.pop.order_table import OrderTable
-from rmqha.broker.pop.pop import GetCounts, PopProcessor
 from rmqha.broker.pop.positions import PopPositions, PopQueue
 from rmqha.broker.pop.recovery import PopRecovery
+from rmqha.broker.pop.requests.acks import AckProcessor
+from rmqha.broker.pop.requests.finder import PopFinder
+from rmqha.broker.pop.requests.polls import Polls, sources
+from rmqha.broker.pop.requests.pop import PopProcessor
+from rmqha.broker.pop.requests.pop_request import PopRequestReader
+from rmqha.broker.pop.requests.questions import PopQuestions
 from rmqha.broker.pop.revive import DeliveredTime, ReviveService
 from rmqha.broker.replication.replica_driver import ReplicaDriver
 from rmqha.broker.requests.request import Channel, Handler
@@ -23,6 +28,7 @@ from rmqha.broker.tables.topics import TopicTable
 from rmqha.model.code import RequestCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.message import REVIVE_QUEUE_COUNT, REVIVE_TOPIC_PREFIX
+from rmqha.model.offset import PhyOffset
 from rmqha.port import Clock, Disk, Tracer
 from rmqha.store.log.record import Host
 from rmqha.store.store import Store
@@ -72,26 +78,19 @@ class PopServices:
         self.recovery = PopRecovery(
             store, offsets, self.positions, tracer, revive_topic, config.broker_name, self._recovered
         )
+        self.cut = PopCut(store, offsets, tracer, revive_topic, config.broker_name)
         around = store, driver, offsets, topics, groups, timers, clock, tracer, store_host
         names, told = (revive_topic, config.broker_name), (shell.wake_schedule, self.counts)
         self.revive = ReviveService(*around, *names, lambda: self._config.timer_precision_ms, *told)
+        self.reader = PopRequestReader(config, topics, groups)
+        self.polls = Polls(config, clock, sources)
+        places = topics, offsets, self.positions, self.orders
+        self._finder = PopFinder(config, store, *places, clock, memory_bytes, self._is_recovering)
+        parts = self.reader, self._finder, self.polls
+        known = topics, self.positions, self.orders, clock
+        self.questions = PopQuestions(store, driver, *known, *parts)
         self.pop = PopProcessor(
-            config,
-            store,
-            driver,
-            topics,
-            groups,
-            offsets,
-            self.positions,
-            self.orders,
-            clock,
-            store_host,
-            revive_topic,
-            memory_bytes,
-            statistics,
-            gets,
-            self._is_recovering,
-            self.counts,
+            config, store, driver, *known, store_host, revive_topic, statistics, gets, self.counts, *parts
         )
         self.acks = AckProcessor(
             config,
@@ -104,7 +103,7 @@ class PopServices:
             self.revive,
             clock,
             store_host,
-            self.pop.polls.wake_group,
+            self.polls.wake_group,
             self.counts,
         )
         self.mode_requests = ModeRequests(
@@ -116,12 +115,12 @@ class PopServices:
         """Requests that are answered now or later."""
         return {
             RequestCode.POP_MESSAGE: self.pop.process,
-            RequestCode.NOTIFICATION: self.pop.notify,
+            RequestCode.NOTIFICATION: self.questions.notify,
             **dict.fromkeys(ACK_CODES, self.acks.process),
         }
 
     def handlers(self) -> dict[int, Handler]:
-        return {**self.pop.handlers(), **self.mode_requests.handlers()}
+        return {**self.questions.handlers(), **self.mode_requests.handlers()}
 
     def in_flight(self) -> Mapping[tuple[str, str], int]:
         """Number of messages by topic and group that were given and are not done, those in order included."""
@@ -139,15 +138,16 @@ class PopServices:
 
     def set_back(self, topic: str, group: str) -> None:
         """The group goes on elsewhere: pops of it that wait may get something."""
-        self.pop.polls.wake_group(topic, group)
+        self.polls.wake_group(topic, group)
 
     @property
     def poll_count(self) -> int:
-        return self.pop.polls.count
+        return self.polls.count
 
     def configure(self, config: BrokerConfig) -> None:
         self._config = config
-        self.pop.configure(config)
+        for part in (self.reader, self.polls, self._finder, self.pop):
+            part.configure(config)
         self.acks.configure(config)
 
     # --- what the broker tells ----------------------------------------------------------------------------------------
@@ -165,6 +165,10 @@ class PopServices:
         if not self._has_popped and not self._revive_entries.isdisjoint(grown):
             self._shell.wake_schedule()
         self.pop.dispatched(grown)
+
+    def appended(self, topics: Iterable[str], start_offset: PhyOffset) -> None:
+        if self.poll_count:
+            self.pop.appended(topics, start_offset)
 
     @property
     def is_stepping(self) -> bool:
@@ -195,7 +199,7 @@ class PopServices:
         self.pop.refuse()
 
     def closed(self, channel: Channel) -> None:
-        self.pop.polls.closed(channel)
+        self.polls.closed(channel)
 
     def _is_recovering(self) -> bool:
         self._has_popped = True
@@ -204,4 +208,4 @@ class PopServices:
         return not self.recovery.is_done
 
     def _recovered(self) -> None:
-        self.pop.polls.wake_all()
+        self.polls.wake_all()

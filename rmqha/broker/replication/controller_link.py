@@ -10,15 +10,15 @@ from typing import Protocol
 
 import trio
 
-from rmqha.broker.replication.controller_route import ControllerRoute, is_redirect, named_leader
+from rmqha.broker.replication.controller_route import ControllerRoute, answer_to, is_redirect, named_leader
 from rmqha.ha.action import CallController
 from rmqha.model.code import RequestCode
-from rmqha.model.error import UnreachableError
+from rmqha.model.error import NotSentError, UnreachableError
 from rmqha.port import Tracer
 from rmqha.wire.command import Command
 
 
-class Answered(Protocol):
+class CallEnded(Protocol):
     """Port of the one that is told how a call ended."""
 
     def controller_replied(self, call_id: int, reply: Command | None) -> None: ...
@@ -34,7 +34,7 @@ class ControllerLink:
     """One task per call; calls are few (a heartbeat every half second, and what a role change needs)."""
 
     def __init__(
-        self, driver: Answered, client: Client, addresses: list[str], nursery: trio.Nursery, tracer: Tracer
+        self, driver: CallEnded, client: Client, addresses: list[str], nursery: trio.Nursery, tracer: Tracer
     ) -> None:
         self._driver = driver
         self._client = client
@@ -52,6 +52,10 @@ class ControllerLink:
         self._addresses = addresses
         self._route.follow(addresses)
         self._silent.intersection_update(addresses)
+
+    def addresses(self) -> list[str]:
+        """The configured ones, as they are now."""
+        return self._addresses
 
     @property
     def leader(self) -> str:
@@ -86,7 +90,7 @@ class ControllerLink:
     async def _ask(self, command: Command, timeout_ms: int) -> Command | None:
         """None when nobody could be asked within `timeout_ms`."""
         deadline = trio.current_time() + timeout_ms / 1000
-        route = self._route
+        route, is_open = self._route, False
         for _ in range(route.max_attempts):
             left_ms = round((deadline - trio.current_time()) * 1000)
             if left_ms <= 0:
@@ -94,13 +98,19 @@ class ControllerLink:
             address = route.target
             try:
                 reply = await self._client.call(address, _copy(command), route.attempt_timeout_ms(left_ms))
-                if not is_redirect(reply):
-                    route.answered(address)
-                    return reply
+            except UnreachableError as error:
+                is_open = is_open or not isinstance(error, NotSentError)
+                route.failed(address)
+                continue
+            if not is_redirect(reply):
+                route.answered(address)
+                return answer_to(command, reply, is_open=is_open)
+            try:
                 leader = named_leader(reply) or await self._look_up(address, route.attempt_timeout_ms(left_ms))
-                route.redirected(address, leader)
             except UnreachableError:
                 route.failed(address)
+            else:
+                route.redirected(address, leader)
         return None
 
     async def _look_up(self, address: str, timeout_ms: int) -> str:

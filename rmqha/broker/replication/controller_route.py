@@ -3,7 +3,7 @@ trio."""
 
 from __future__ import annotations
 
-from rmqha.model.code import ResponseCode
+from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import ConfigError
 from rmqha.model.identity import split_addresses
 from rmqha.wire.command import Command
@@ -75,3 +75,12 @@ def is_redirect(reply: Command) -> bool:
 def named_leader(reply: Command) -> str:
     """The leader that a refusal or an answer to 1005 names; "" if none."""
     return reply.ext.get("controllerLeaderAddress") or ""
+
+
+def answer_to(command: Command, reply: Command, *, is_open: bool) -> Command:
+    """The answer that a call ends with. `is_open`: an earlier try of it had none, and may still arrive and be carried
+    out. That a later copy of a new SyncStateSet was refused is no proof that no copy will be applied (ruling 1)."""
+    if not is_open or reply.code == ResponseCode.SUCCESS or command.code != RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET:
+        return reply
+    remark = f"a copy of the request may still be applied; a later one was refused with code {reply.code}"
+    return reply.reply(ResponseCode.SYSTEM_ERROR, remark=f"{remark}: {reply.remark}")

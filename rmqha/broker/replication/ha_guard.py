@@ -18,7 +18,6 @@ from __future__ import annotations
 import dataclasses
 import secrets
 from collections.abc import Callable
-from hashlib import sha256
 from typing import NamedTuple
 
 import trio
@@ -102,7 +101,7 @@ class HaGuard:
             return answer.remark or f"it answered {answer.code}"
         if answer.ext.get("version") != VERSION:
             return "it knows greetings of version 1 only; upgrade it, with haSecurity=permissive everywhere meanwhile"
-        greeting = Greeting(claim, nonce, answer.ext.get("nonce", ""), _binding_of_master(stream))
+        greeting = Greeting(claim, nonce, answer.ext.get("nonce", ""), _binding(stream))
         answer = await _asked(stream, {"version": VERSION, "proof": greeting.proof("slave", key)})
         if answer.code != ResponseCode.SUCCESS:
             return answer.remark or f"it answered {answer.code}"
@@ -135,13 +134,12 @@ class HaGuard:
             if greeting is None or greeting.code != RequestCode.RMQHA_HA_GREETING:
                 return AcceptedConnection(secured, refused="no greeting")
             if greeting.ext.get("version") == VERSION:
-                binding = tls.certificate_digest if tls is not None and isinstance(secured, TlsStream) else b""
-                return await self._examine(secured, greeting, binding)
+                return await self._examine(secured, greeting)
             return await self._old_greeting(secured, greeting, host)
         except RemoteProtocolError as error:
             return AcceptedConnection(secured, refused=str(error))
 
-    async def _examine(self, stream: AnyStream, hello: Command, binding: bytes) -> AcceptedConnection:
+    async def _examine(self, stream: AnyStream, hello: Command) -> AcceptedConnection:
         key, refused = self._key_of(hello)
         if refused:
             return await _refuse(stream, hello, refused)
@@ -149,7 +147,7 @@ class HaGuard:
         own = self._own()
         if (claim.cluster_name, claim.broker_name) != (own.cluster_name, own.broker_name):
             return await _refuse(stream, hello, f"this is a broker of the group {own.broker_name}")
-        greeting = Greeting(claim, hello.ext.get("nonce", ""), nonce, binding)
+        greeting = Greeting(claim, hello.ext.get("nonce", ""), nonce, _binding(stream))
         await stream.send_all(encode_frame(hello.reply(ext={"version": VERSION, "nonce": nonce})))
         second = await _command(stream, b"")
         if second is None or second.code != RequestCode.RMQHA_HA_GREETING:
@@ -201,10 +199,8 @@ async def _asked(stream: trio.abc.Stream, ext: dict[str, str], before: bytes = b
     return answer
 
 
-def _binding_of_master(stream: AnyStream) -> bytes:
-    """Digest of the certificate that the other end has shown."""
-    shown = stream.link.peer_certificate() if isinstance(stream, TlsStream) else None
-    return sha256(shown).digest() if shown else b""
+def _binding(stream: AnyStream) -> bytes:
+    return stream.link.binding if isinstance(stream, TlsStream) else b""
 
 
 async def _command(stream: trio.abc.Stream, data: bytes) -> Command | None:

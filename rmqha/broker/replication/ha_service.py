@@ -7,8 +7,10 @@ reach it; they are bounded in number and time (apache/rocketmq 8875, `rmqha.brok
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import struct
+import time
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +23,7 @@ from rmqha.broker.replication.replica_driver import ReplicaDriver
 from rmqha.ha.stream.legacy_connection import FIRST_REPORT_TIMEOUT_MS
 from rmqha.host.access import security
 from rmqha.host.access.security import NO_SECURITY, AnyStream
-from rmqha.host.access.tls_link import TlsLink, TlsStream
+from rmqha.host.access.tls_link import ENCRYPT_BYTES, TlsLink, TlsStream
 from rmqha.host.net import network
 from rmqha.host.net.boundary import Boundary
 from rmqha.model.error import UnreachableError
@@ -36,8 +38,9 @@ READ_BYTES = 1024 * 1024
 instead is slower: each page of it that is touched for the first time costs a fault (docs/operate/measurements.md)."""
 AT_ONCE_BYTES = 64 * 1024
 """Bytes of the log's end that are sent without the writer; a slice of other work takes no longer."""
-ENCRYPT_BYTES = 128 * 1024
-"""Copied for TLS at a time."""
+TURN_BYTES = 1024 * 1024
+"""Encrypted for one slave in one turn of the event loop, if its socket takes it: a millisecond or two. Under a flood a
+turn lasts 40 ms, and the log's end, for which senders wait, took one for each piece."""
 ACK_READ_BYTES = 4096
 """Read size for a slave's stream, which holds only acks."""
 DIAL_TIMEOUT_MS = 1000
@@ -45,6 +48,9 @@ HANDSHAKE_TIMEOUT_MS = 3000
 HANDSHAKE_BYTES = 16
 RESOLVE_TIMEOUT_MS = 1000
 """For what replicas' names stand for."""
+HELD_BACK_S = 0.001
+"""Time (s) for which something may wait for company: twice as long at most, for all that waits is looked at together.
+Every frame wakes both ends, which costs as much as a dozen records."""
 MAX_QUEUED_COUNT = 1024
 """Frames that wait for one peer; the machine has one transfer under way, so more means heartbeats nobody reads."""
 
@@ -63,9 +69,13 @@ class _Encrypted(NamedTuple):
 
 
 class _Connection:
-    __slots__ = ("handle", "is_writing", "queue", "scope", "tls", "wake")
+    __slots__ = ("handle", "is_writing", "news", "queue", "scope", "tls", "told_at_s", "wake")
 
     def __init__(self) -> None:
+        self.news = b""
+        """A frame that tells only what the next one of this connection tells too, held back."""
+        self.told_at_s = -math.inf
+        """The time of the last one, or of the one that has told it instead."""
         self.handle: int | None = None
         """File descriptor of a socket that is connected: what is written goes there directly."""
         self.tls: TlsLink | None = None
@@ -74,6 +84,25 @@ class _Connection:
         self.queue: deque[bytes | _Log | _Encrypted] = deque()
         self.wake = trio.Event()
         self.scope = trio.CancelScope()
+
+    def tell(self, data: bytes, now_s: float) -> None:
+        """Send at once, if a slave has not been told for a while; else with the next transfer, or a little later."""
+        if self.news or now_s < self.told_at_s + HELD_BACK_S:
+            self.news = data
+        else:
+            self.told_at_s = now_s
+            self.send(data)
+
+    def told_otherwise(self, now_s: float) -> None:
+        """A transfer is about to tell what is held back."""
+        if self.news:
+            self.news, self.told_at_s = b"", now_s
+
+    def let_go(self, now_s: float) -> None:
+        """Send what has been held back long enough."""
+        if self.news and now_s >= self.told_at_s + HELD_BACK_S:
+            data, self.news, self.told_at_s = self.news, b"", now_s
+            self.send(data)
 
     @property
     def is_free(self) -> bool:
@@ -160,6 +189,8 @@ class HaService:
         self._unreachable = ""
         """The master that could not be dialled last: traced once, not per attempt."""
         self._handshakes = Handshakes()
+        self._is_releasing = False
+        """A task looks after what is held back."""
         self.refused_count = 0
         """Connections closed because too many had not shaken hands, or did not in time or in form."""
 
@@ -168,9 +199,14 @@ class HaService:
         connection = self._connections[conn_id] = _Connection()
         self._nursery.start_soon(self._dial, conn_id, address, connection)
 
-    def send(self, conn_id: int, data: bytes) -> None:
+    def send(self, conn_id: int, data: bytes, *, may_wait: bool = False) -> None:
         connection = self._connections.get(conn_id)
-        if connection is not None:
+        if connection is None:
+            return
+        if may_wait:
+            connection.tell(data, time.monotonic())
+            self._release_held(connection)
+        else:
             connection.send(data)
 
     def send_log(self, conn_id: int, header: bytes, phy_offset: PhyOffset, size_bytes: int) -> None:
@@ -180,11 +216,28 @@ class HaService:
         if connection is None:
             return
         item = _Log(header, phy_offset, size_bytes)
+        connection.told_otherwise(time.monotonic())
         is_newest = phy_offset + size_bytes == self._driver.store.max_phy_offset
         if not is_newest or size_bytes > AT_ONCE_BYTES or not connection.is_free:
             connection.put(item)
         elif connection.write_log(item, self._driver.store.view(phy_offset, size_bytes)):
             self._driver.ha_sent(conn_id)
+
+    def _release_held(self, connection: _Connection) -> None:
+        if connection.news and not self._is_releasing:
+            self._is_releasing = True
+            self._nursery.start_soon(self._let_go)
+
+    async def _let_go(self) -> None:
+        """Look after what is held back until nothing is."""
+        try:
+            while any(connection.news for connection in self._connections.values()):
+                await trio.sleep(HELD_BACK_S)
+                now_s = time.monotonic()
+                for connection in self._connections.values():
+                    connection.let_go(now_s)
+        finally:
+            self._is_releasing = False
 
     def close(self, conn_id: int) -> None:
         connection = self._connections.pop(conn_id, None)
@@ -355,6 +408,7 @@ class HaService:
     async def _write_log_encrypted(self, conn_id: int, item: _Log, stream: TlsStream) -> bool:
         """Write as `_write_log` does, by way of a copy, which is what gets encrypted."""
         data, offset, left = item.header, item.phy_offset, item.size_bytes
+        turn_bytes = 0
         while data or left:
             size_bytes = min(left, ENCRYPT_BYTES)
             if size_bytes:
@@ -364,11 +418,20 @@ class HaService:
                 data += bytes(view)
                 offset, left = PhyOffset(offset + len(view)), left - len(view)
                 del view  # or its file could not be given up while this task waits
-            await stream.send_all(data)
+            turn_bytes += len(data)
+            rest = stream.write_now(data)
             data = b""
+            if rest:
+                await stream.send_encrypted(rest)
+            elif left and turn_bytes >= TURN_BYTES:
+                await trio.lowlevel.checkpoint()
+            else:
+                continue
+            turn_bytes = 0
             if conn_id not in self._connections:
                 return False
-        return True
+        await trio.lowlevel.checkpoint()
+        return conn_id in self._connections
 
     async def _write_log(self, conn_id: int, item: _Log, stream: trio.SocketStream) -> bool:
         """Header and log bytes, straight from the mapped file. False if the connection was closed meanwhile.

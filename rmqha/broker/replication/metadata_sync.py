@@ -68,14 +68,14 @@ class MetadataSync:
         timer_counts: ToldCounts,
         client: RemotingClient,
         master: Callable[[], FollowedMaster | None],
-        aligned: Callable[[], bool],
+        holds: Callable[[int], bool],
         tracer: Tracer,
         *,
         saves_offsets: bool = False,
     ) -> None:
         tables = topics, groups, offsets, delay_offsets, users, modes, timer_counts
         self.follower = MetadataFollower(
-            *tables, HostAwaits(client), master, aligned, tracer, saves_offsets=saves_offsets
+            *tables, HostAwaits(client), master, holds, tracer, saves_offsets=saves_offsets
         )
         self._master = master
         self._changed = trio.Event()
@@ -157,15 +157,16 @@ class ForeignProbe:
         self,
         feed: MetadataLeader,
         client: RemotingClient,
-        controllers: Iterable[str],
+        controllers: Callable[[], Iterable[str]],
         broker_name: str,
         slaves: Callable[[], list[BrokerId]],
         epoch: Callable[[], Epoch],
     ) -> None:
-        """`slaves` are those that hold or copy the log now, [] unless this replica is master."""
+        """`controllers` gives their addresses as they are now. `slaves` are those that hold or copy the log now, []
+        unless this replica is master."""
         self._feed = feed
         self._client = client
-        self._controllers = list(controllers)
+        self._controllers = controllers
         self._broker_name = broker_name
         self._slaves = slaves
         self._epoch = epoch
@@ -196,7 +197,7 @@ class ForeignProbe:
     async def _addresses(self) -> dict[int, str]:
         """Addresses of the group's replicas, as the controllers' leader knows them; {} if none answers."""
         body = lenient_json.dumps([self._broker_name])
-        for controller in self._controllers:
+        for controller in self._controllers():
             with suppress(UnreachableError, RemoteProtocolError):
                 command = Command(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, {}, body)
                 reply = await self._client.call(controller, command, CALL_TIMEOUT_MS)

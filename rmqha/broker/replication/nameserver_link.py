@@ -103,10 +103,10 @@ class NameServerLink:
             # An old master may hold records that its group never agreed on.
             self._aligned = False
         self._role = action.role
-        self._hurry()
+        self._wake_retries()
         self.changed()
 
-    def _hurry(self) -> None:
+    def _wake_retries(self) -> None:
         self._urgent.set()
         self._urgent = trio.Event()
 
@@ -125,7 +125,7 @@ class NameServerLink:
     def _release(self) -> bool:
         """True if more may be told than one turn of the event loop should tell. A name server that could not be
         reached last, and a replica that is to be on no list, keep nobody waiting."""
-        fenced, waits = self._standing().wanted is None, self._waits
+        fenced, waits = self._advertised().wanted is None, self._waits
         asked = [item for address, item in self._registrations.items() if address not in self._unreachable]
         for _ in range(RELEASED_COUNT):
             if not waits or not (fenced or all(item.is_settled(waits[0][0]) for item in asked)):
@@ -139,7 +139,7 @@ class NameServerLink:
             self._registrations[address].lost()
             self._news[address].set()
 
-    def _standing(self) -> AdvertisedState:
+    def _advertised(self) -> AdvertisedState:
         replica = self._driver.replica
         if self._stopped:
             return AdvertisedState(None, self._revision)
@@ -185,8 +185,8 @@ class NameServerLink:
             while self._release():
                 await trio.lowlevel.checkpoint()
             now_ms = self._clock.now_ms()
-            standing = self._standing()
-            step = registration.next(now_ms, standing)
+            advertised = self._advertised()
+            step = registration.next(now_ms, advertised)
             if self._stopped and all(item.known_as is None for item in self._registrations.values()):
                 self._left.set()
             if step is None:
@@ -195,8 +195,8 @@ class NameServerLink:
                 with trio.move_on_after(max(1, wait_ms) / 1000):
                     await self._news[address].wait()
             else:
-                await self._tell(client, address, registration, step, standing)
-                if step is Step.REGISTER:
+                await self._tell(client, address, registration, step, advertised)
+                if step is RegistrationStep.REGISTER:
                     with trio.move_on_after(min(MAX_PAUSE_S, PAUSE_FACTOR * self._body_s)):
                         await self._urgent.wait()
 
@@ -205,32 +205,32 @@ class NameServerLink:
         client: RemotingClient,
         address: str,
         registration: NameServerRegistration,
-        step: Step,
-        standing: AdvertisedState,
+        step: RegistrationStep,
+        advertised: AdvertisedState,
     ) -> None:
         try:
             match step:
-                case Step.REGISTER:
-                    assert standing.wanted is not None
-                    await self._register(client, address, standing.wanted)
-                case Step.UNREGISTER:
+                case RegistrationStep.REGISTER:
+                    assert advertised.wanted is not None
+                    await self._register(client, address, advertised.wanted)
+                case RegistrationStep.UNREGISTER:
                     assert registration.known_as is not None
                     await self._unregister(client, address, registration.known_as)
-                case Step.HEARTBEAT:
+                case RegistrationStep.HEARTBEAT:
                     await client.oneway(address, Command(RequestCode.BROKER_HEARTBEAT, self._names()))
         except UnreachableError as error:
-            registration.failed(self._clock.now_ms(), standing)
+            registration.failed(self._clock.now_ms(), advertised)
             if address not in self._unreachable:
                 self._unreachable.add(address)
                 self._tracer.event("name_server_unreachable", address=address, reason=str(error))
         else:
             self._unreachable.discard(address)
             known_as = registration.known_as
-            registration.done(self._clock.now_ms(), step, standing)
-            if step is Step.REGISTER and self._driver.replica.seeks_master:
+            registration.done(self._clock.now_ms(), step, advertised)
+            if step is RegistrationStep.REGISTER and self._driver.replica.seeks_master:
                 registration.repeat_soon(self._clock.now_ms())
             if registration.known_as != known_as:
-                self._tracer.event(f"name_server_{step.value}ed", address=address, broker_id=standing.wanted)
+                self._tracer.event(f"name_server_{step.value}ed", address=address, broker_id=advertised.wanted)
 
     def _names(self) -> dict[str, str]:
         config = self._config
@@ -270,7 +270,7 @@ class NameServerLink:
     async def leave(self) -> None:
         """Stopping: off every list. A name server that does not answer within a second is left to notice by itself."""
         self._stopped = True
-        self._hurry()
+        self._wake_retries()
         self.changed()
         with trio.move_on_after(LEAVE_TIMEOUT_MS / 1000):
             await self._left.wait()
@@ -297,7 +297,7 @@ async def _in_turns(steps: Generator[None, None, T], give_turn: Callable[[], Awa
 RETRY_MS = 1000
 
 
-class Step(Enum):
+class RegistrationStep(Enum):
     REGISTER = "register"
     UNREGISTER = "unregister"
     HEARTBEAT = "heartbeat"
@@ -333,40 +333,40 @@ class NameServerRegistration:
         """This name server was told of that revision, or was tried in vain."""
         return self._revision >= revision
 
-    def next(self, now_ms: int, standing: AdvertisedState) -> Step | None:
-        if standing.wanted is None:
-            return None if self._known_as is None or now_ms < self._not_before_ms else Step.UNREGISTER
-        if now_ms < self._not_before_ms and standing.revision == self._revision:
+    def next(self, now_ms: int, advertised: AdvertisedState) -> RegistrationStep | None:
+        if advertised.wanted is None:
+            return None if self._known_as is None or now_ms < self._not_before_ms else RegistrationStep.UNREGISTER
+        if now_ms < self._not_before_ms and advertised.revision == self._revision:
             return None
-        if self._known_as != standing.wanted or self._revision != standing.revision:
-            return Step.REGISTER
+        if self._known_as != advertised.wanted or self._revision != advertised.revision:
+            return RegistrationStep.REGISTER
         if now_ms >= self._registered_at_ms + self._period_ms:
-            return Step.REGISTER
-        return Step.HEARTBEAT if now_ms >= self._heartbeat_at_ms else None
+            return RegistrationStep.REGISTER
+        return RegistrationStep.HEARTBEAT if now_ms >= self._heartbeat_at_ms else None
 
     def deadline_ms(self, now_ms: int) -> int:
         """Time at which to ask `next` again if nothing changes."""
         return max(self._not_before_ms, self._heartbeat_at_ms, now_ms + 1)
 
-    def done(self, now_ms: int, step: Step, standing: AdvertisedState) -> None:
+    def done(self, now_ms: int, step: RegistrationStep, advertised: AdvertisedState) -> None:
         self._heartbeat_at_ms = now_ms + self._heartbeat_interval_ms
         match step:
-            case Step.REGISTER:
-                self._known_as, self._revision, self._registered_at_ms = standing.wanted, standing.revision, now_ms
-            case Step.UNREGISTER:
+            case RegistrationStep.REGISTER:
+                self._known_as, self._revision, self._registered_at_ms = advertised.wanted, advertised.revision, now_ms
+            case RegistrationStep.UNREGISTER:
                 self._known_as = None
-            case Step.HEARTBEAT:
+            case RegistrationStep.HEARTBEAT:
                 self._heartbeat_at_ms = now_ms + self._heartbeat_interval_ms
 
     def repeat_soon(self, now_ms: int) -> None:
         """Register again after RETRY_MS instead of a whole period."""
         self._registered_at_ms = now_ms + RETRY_MS - self._period_ms
 
-    def failed(self, now_ms: int, standing: AdvertisedState) -> None:
+    def failed(self, now_ms: int, advertised: AdvertisedState) -> None:
         """It could not be told: try again after a pause, or at once when there is news."""
         self._not_before_ms = now_ms + RETRY_MS
-        self._revision = standing.revision
-        self._known_as = None if standing.wanted is not None else self._known_as
+        self._revision = advertised.revision
+        self._known_as = None if advertised.wanted is not None else self._known_as
 
     def lost(self) -> None:
         """The connection closed: the name server may have forgotten everything."""

@@ -86,7 +86,7 @@ class ReadRepair:
         damage, pause_ms = self._store.damage, RETRY_FIRST_MS
         while self._claims or damage.refused or damage.records:
             if self._claims:
-                self._look(next(iter(self._claims)))
+                self._check_claim(next(iter(self._claims)))
                 await awaits.sleep(CLAIM_PAUSE_MS)
             if damage.refused is not None:
                 await self._report(awaits, damage.refused[0])
@@ -97,7 +97,7 @@ class ReadRepair:
                 await awaits.sleep(RETRY_FIRST_MS if damage.refused else pause_ms)
                 pause_ms = min(2 * pause_ms, RETRY_MOST_MS)
 
-    def _look(self, offset: PhyOffset) -> None:
+    def _check_claim(self, offset: PhyOffset) -> None:
         """A peer has asked for a record that is not sound here, or is none."""
         del self._claims[offset]
         self._check(offset)

@@ -7,11 +7,11 @@ say): such calls only feed the machine, and the outermost call performs what cam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Protocol, assert_never
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol, assert_never
 
 from rmqha.broker.replication.tail_room import TailRoom
-from rmqha.broker.replication.waiter import HandOverWaiter, Waiting
+from rmqha.broker.replication.waiter import Answer, HandOverWaiter, WaiterGroup, Waiting
 from rmqha.broker.services.statistics import BrokerStatistics
 from rmqha.ha.action import (
     Action,
@@ -26,7 +26,7 @@ from rmqha.ha.action import (
     SendLog,
 )
 from rmqha.ha.machine import ReplicaMachine
-from rmqha.kernel.batch_kernel import SendsTaken
+from rmqha.kernel.batch_kernel import SendResults
 from rmqha.model.code import ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import interrupted, whole
@@ -61,7 +61,9 @@ class HaPort(Protocol):
 
     def open(self, conn_id: int, address: str) -> None: ...
 
-    def send(self, conn_id: int, data: bytes) -> None: ...
+    def send(self, conn_id: int, data: bytes, *, may_wait: bool) -> None:
+        """`may_wait`: for the next frame of this connection, which takes its place, or some milliseconds."""
+        ...
 
     def send_log(self, conn_id: int, header: bytes, phy_offset: PhyOffset, size_bytes: int) -> None: ...
 
@@ -87,6 +89,13 @@ class DriverEvents(Protocol):
     def dispatched(self, grown: Collection[tuple[str, int]]) -> None:
         """These queues have grown."""
 
+    def appended(self, topics: Collection[str], start_offset: PhyOffset) -> None:
+        """Records of these topics stand in the log from there on, and nobody has been sent them yet: what is given to
+        `store_waiting` now goes with them."""
+
+    def appended_waiting(self, messages: Sequence[NewMessage], batch: AppendedBatch) -> None:
+        """These have been appended here, and come by themselves when their time has come."""
+
     def tell(self, state: ReplicaState) -> None:
         """Add what request 52000 shows of the other parts."""
 
@@ -101,6 +110,14 @@ class DriverShell(Protocol):
     def wake_flush(self) -> None: ...
 
     def stepped(self) -> None: ...
+
+
+class _Gathered(NamedTuple):
+    """Records that one request stores."""
+
+    messages: list[NewMessage]
+    stored: Callable[[PhyOffset], None]
+    answer: Answer
 
 
 class ReplicaDriver:
@@ -130,7 +147,15 @@ class ReplicaDriver:
         self._shell = shell
         self._statistics = statistics
         self._by_itself = (0, 0)
-        """Start and end of the log's part that `append_waiting` has written last."""
+        """Start and end of the log's part that `store_waiting` has written last."""
+        self._new_topics: dict[str, None] = {}
+        """Topics of what was appended since `DriverEvents.appended`."""
+        self._told_offset = PhyOffset(0)
+        """End of the log at that time."""
+        self._gathered: list[_Gathered] | None = None
+        """Records that are to be appended together; None where each is appended at once."""
+        self._admission: tuple[ResponseCode, str] | None = None
+        """The admission that holds for them, once it is asked for."""
         self._waiting_for_flush = False
         self._is_turn_open = False
         """Sends of this turn wait for its end to be settled."""
@@ -159,42 +184,83 @@ class ReplicaDriver:
 
     # --- sends ------------------------------------------------------------------------------------------------------
     def admission(self) -> tuple[ResponseCode, str]:
-        return self.replica.admission(self._clock.now_ms())
+        """It holds for all requests whose records are gathered."""
+        if self._admission is not None:
+            return self._admission
+        found = self.replica.admission(self._clock.now_ms())
+        if self._gathered is not None:
+            self._admission = found
+        return found
 
-    def append(self, messages: list[NewMessage] | NewBatch) -> AppendedBatch:
+    def append(self, messages: list[NewMessage] | NewBatch, *, are_checked: bool = False) -> AppendedBatch:
+        """`are_checked`: they have passed `check`."""
         wall_ms, began_ms = self._clock.wall_ms(), self._clock.now_ms()
         try:  # the decorator's work, without its cost
-            batch = self._append(messages, wall_ms)
+            batch = self._append(messages, wall_ms, are_checked=are_checked)
             self._statistics.put_times.took(self._clock.now_ms() - began_ms)
             return batch
         except Exception as error:  # noqa: BLE001  (it goes on, as what it means)
             interrupted(error)
 
-    def append_waiting(self, messages: list[NewMessage]) -> AppendedBatch:
-        """Append as `append` does what comes by itself when its time has come: nobody looks for it in a queue before,
-        so `catch_up` leaves it to the loops."""
-        batch = self.append(messages)
+    def check(self, messages: Sequence[NewMessage]) -> None:
+        """Raises UsageError if one of them cannot be stored."""
+        self.store.check(messages)
+
+    def store_waiting(self, messages: list[NewMessage], stored: Callable[[PhyOffset], None], answer: Answer) -> None:
+        """Append what comes by itself when its time has come: nobody looks for it in a queue before, so `catch_up`
+        leaves it to the loops. It has passed `check`. `stored` is told where it ends in the log, `answer` when it
+        counts. After `gather` both come with `store_gathered`, and all records with one write."""
+        if self._gathered is not None:
+            self._gathered.append(_Gathered(messages, stored, answer))
+            return
+        batch = self._append_by_itself(messages)
+        stored(batch.end_offset)
+        self.appended_in_turn(batch.end_offset, answer)
+
+    def _append_by_itself(self, messages: list[NewMessage]) -> AppendedBatch:
+        batch = self.append(messages, are_checked=True)
         first, (start, end) = batch.phy_offsets[0], self._by_itself
         self._by_itself = (start if first == end else first), batch.end_offset
+        self._events.appended_waiting(messages, batch)
         return batch
 
-    def _append(self, messages: list[NewMessage] | NewBatch, wall_ms: int) -> AppendedBatch:
+    def _take_gathered(self) -> list[_Gathered]:
+        gathered, self._gathered, self._admission = self._gathered or [], None, None
+        return gathered
+
+    def _append_gathered(self, gathered: list[_Gathered]) -> None:
+        assert self.is_log_free, "a turn of pops changes no role, and nothing else happens in it"
+        batch = self._append_by_itself([message for part in gathered for message in part.messages])
+        ends, behind = (*batch.phy_offsets[1:], batch.end_offset), 0
+        for part in gathered:
+            behind += len(part.messages)
+            part.stored(PhyOffset(ends[behind - 1]))
+        self.replica.wait(self._clock.now_ms(), batch.end_offset, WaiterGroup([part.answer for part in gathered]))
+
+    def _append(self, messages: list[NewMessage] | NewBatch, wall_ms: int, *, are_checked: bool) -> AppendedBatch:
         if isinstance(messages, NewBatch):
             batch = self.store.append_batch(messages, wall_ms)
             size_bytes = batch.end_offset - batch.phy_offsets[0]
             self._statistics.stored(messages.topic, len(batch.phy_offsets), size_bytes)
+            self._new_topics[messages.topic] = None
             return batch
+        topics = dict.fromkeys([message.topic for message in messages])
+        self._new_topics |= topics
         if len(messages) == 1:
             one = self.store.append(messages[0], wall_ms)
             self._statistics.stored(messages[0].topic, _count(messages[0]), one.end_offset - one.phy_offset)
             return AppendedBatch((one.phy_offset,), (one.queue_offset,), one.end_offset, one.store_timestamp_ms)
-        batch = self.store.append_encoded(self.store.encode_batch(messages), wall_ms)
+        batch = self.store.append_encoded(self.store.encode_batch(messages, are_checked=are_checked), wall_ms)
+        if len(topics) == 1:  # no inner batch is among several
+            size_bytes = batch.end_offset - batch.phy_offsets[0]
+            self._statistics.stored(messages[0].topic, len(messages), size_bytes, len(messages))
+            return batch
         ends = (*batch.phy_offsets[1:], batch.end_offset)
         for message, start, end in zip(messages, batch.phy_offsets, ends, strict=True):
             self._statistics.stored(message.topic, _count(message), end - start)
         return batch
 
-    def append_sends(self, source: SendSource) -> SendsTaken | None:
+    def append_sends(self, source: SendSource) -> SendResults | None:
         """Append the plain sends at the front of what a connection has sent; None if there is none."""
         try:
             began_ms = self._clock.now_ms()
@@ -206,9 +272,11 @@ class ReplicaDriver:
         except Exception as error:  # noqa: BLE001  (it goes on, as what it means)
             interrupted(error)
 
-    def _count_sends(self, taken: SendsTaken) -> None:
+    def _count_sends(self, taken: SendResults) -> None:
         bounds = taken.bounds
-        if len({run.topic for run in taken.runs}) == 1:
+        topics = dict.fromkeys([run.topic for run in taken.runs])
+        self._new_topics |= topics
+        if len(topics) == 1:
             self._statistics.stored(taken.topics[0], taken.record_count, bounds[-1] - bounds[0], taken.taken_count)
         else:
             for topic, message_count, size_bytes in taken.frames():
@@ -220,13 +288,31 @@ class ReplicaDriver:
             self.store.commit(everything=waiter is not None)
             if waiter is not None:
                 self.replica.wait(now_ms, end_offset, waiter)
-                if self.replica.sync_required:
-                    self._waiting_for_flush = True
-                    self._shell.wake_flush()
+            if self._tell_appended() or waiter is not None:
+                self._flush_soon()
             self.replica.appended(now_ms)
             self._perform()
         except Exception as error:  # noqa: BLE001  (it goes on, as what it means)
             interrupted(error)
+
+    def _flush_soon(self) -> None:
+        """Somebody waits for what is in the log."""
+        if self.replica.sync_required:
+            self._waiting_for_flush = True
+            self._shell.wake_flush()
+
+    def _tell_appended(self) -> bool:
+        """Tell of what is new in the log, and append what is stored for it: True if somebody waits for that."""
+        gathered = None
+        if self._new_topics and not self.store.uncommitted_bytes and self.gather():
+            self._events.appended(self._new_topics, self._told_offset)
+            gathered = self._take_gathered()
+            if gathered:
+                self._append_gathered(gathered)
+                self.store.commit()
+        self._new_topics.clear()
+        self._told_offset = self.store.max_phy_offset
+        return bool(gathered)
 
     def appended_in_turn(self, end_offset: PhyOffset, waiter: Waiting) -> None:
         """Do as `appended`, but where several connections are served in this turn once for all of them, at its end."""
@@ -239,16 +325,27 @@ class ReplicaDriver:
         except Exception as error:  # noqa: BLE001  (it goes on, as what it means)
             interrupted(error)
 
-    def open_turn(self) -> bool:
-        """Gather what `appended_in_turn` is told of until `close_turn`, to wait for it together. False if a turn is
-        open, or the log is being changed."""
-        if self._is_turn_open or not self.is_log_free:
+    def gather(self) -> bool:
+        """Gather what `store_waiting` is given until `store_gathered`, to append it and wait for it together: nothing
+        else may append meanwhile. False if somebody does, or the log is being changed."""
+        if self._gathered is not None or not self.is_log_free:
             return False
-        self._is_turn_open = True
+        self._gathered = []
         return True
 
-    def close_turn(self) -> None:
-        self._end_turn()
+    @whole
+    def store_gathered(self) -> None:
+        """Append it, and wait for it as `appended_in_turn` does."""
+        gathered = self._take_gathered()
+        if not gathered:
+            return
+        self._append_gathered(gathered)
+        if self._is_turn_open:
+            return
+        if self._shell.at_turn_end(self._end_turn):
+            self._is_turn_open = True
+        else:
+            self._end_turn()
 
     @whole
     def _end_turn(self) -> None:
@@ -256,9 +353,8 @@ class ReplicaDriver:
             return  # somebody else in the turn has made the log change in a thread: `log_written` goes on
         self._is_turn_open = False
         self.store.commit(everything=True)
-        if self.replica.sync_required:
-            self._waiting_for_flush = True
-            self._shell.wake_flush()
+        self._tell_appended()
+        self._flush_soon()
         self.replica.appended(self._clock.now_ms())
         self._perform()
 
@@ -288,8 +384,8 @@ class ReplicaDriver:
         self._perform()
 
     @whole
-    def disk_looked_at(self, problem: str, hangs: bool) -> None:
-        self.replica.disk_looked_at(self._clock.now_ms(), problem, hangs=hangs)
+    def disk_probed(self, problem: str, hangs: bool) -> None:
+        self.replica.disk_probed(self._clock.now_ms(), problem, hangs=hangs)
         self._perform()
 
     @whole
@@ -330,9 +426,8 @@ class ReplicaDriver:
         """`data` may be overwritten afterwards."""
         end = self.store.max_phy_offset
         self.replica.ha_received(self._clock.now_ms(), conn_id, data)
-        if self.replica.sync_required and self.store.max_phy_offset > end:
-            self._waiting_for_flush = True
-            self._shell.wake_flush()
+        if self.store.max_phy_offset > end:
+            self._flush_soon()
         self._perform()
 
     @whole
@@ -369,7 +464,8 @@ class ReplicaDriver:
     @property
     def dispatch_due(self) -> bool:
         """A copy is dispatched in slices that are worth it."""
-        return self.is_log_free and self.store.dispatch_behind_bytes > (COPY_BYTES if self.is_copying else 0)
+        behind_bytes = self.store.dispatch_behind_bytes if self.is_log_free else 0
+        return behind_bytes > 0 and (behind_bytes > COPY_BYTES or not self.is_copying)
 
     def dispatch(self) -> bool:
         """Put one slice of committed records into the queues; True if more remains."""
@@ -391,14 +487,14 @@ class ReplicaDriver:
         return more and self.store.dispatched_offset > before
 
     @property
-    def is_looked_for(self) -> bool:
+    def has_readers(self) -> bool:
         """Something that is to be dispatched may be looked for, or waited for, in a queue."""
         start, end = self._by_itself
         return self.store.dispatched_offset < start or self.store.confirm_offset > end
 
     def catch_up(self) -> None:
         """Dispatch for somebody who looks now, if a slice is enough."""
-        if self.dispatch_due and self.is_looked_for and self.store.dispatch_behind_bytes <= DISPATCH_BYTES:
+        if self.dispatch_due and self.has_readers and self.store.dispatch_behind_bytes <= DISPATCH_BYTES:
             self.dispatch()
 
     @property
@@ -450,8 +546,8 @@ class ReplicaDriver:
                 token.finish(status)
             case SendLog(conn_id, header, phy_offset, size_bytes):
                 self.ha.send_log(conn_id, header, phy_offset, size_bytes)
-            case SendHa(conn_id, data):
-                self.ha.send(conn_id, data)
+            case SendHa(conn_id, data, may_wait):
+                self.ha.send(conn_id, data, may_wait=may_wait)
             case CallController():
                 self.controller.call(action)
             case OpenHa(conn_id, address):
@@ -462,7 +558,7 @@ class ReplicaDriver:
                 self.ha.close(conn_id)
             case RoleChanged(role, epoch, master_id, master_address):
                 self._writable = False
-                self._by_itself = (0, 0)  # the log may be cut
+                self._by_itself, self._told_offset = (0, 0), PhyOffset(0)  # the log may be cut
                 if role is not Role.MASTER:
                     self.store.discard_uncommitted()
                 self._tracer.event(

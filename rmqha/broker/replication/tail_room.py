@@ -93,10 +93,10 @@ class TailRoom:
         self._lent[owner] = lent_bytes
         return True
 
-    def wait(self, owner: object, size_bytes: int, patience_ms: int = _FOR_EVER_MS) -> Turn:
+    def wait(self, owner: object, size_bytes: int, timeout_ms: int = _FOR_EVER_MS) -> Turn:
         """Stand in line; `took` follows once the turn is over."""
         assert owner not in self._waiting, "a connection's requests are handled one after the other"
-        turn = self._waiting[owner] = Turn(owner, size_bytes, self._clock.now_ms() + patience_ms)
+        turn = self._waiting[owner] = Turn(owner, size_bytes, self._clock.now_ms() + timeout_ms)
         self._had[owner] = end = max(self._share_bytes, self._had.get(owner, 0)) + size_bytes
         self._number += 1
         heapq.heappush(self._line, (end, self._number, turn))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from rmqha.broker.requests.request import AdmittingState, Channel
@@ -11,7 +11,7 @@ from rmqha.model.code import ResponseCode
 from rmqha.model.offset import PhyOffset
 from rmqha.store.appender import AppendedBatch
 from rmqha.store.log.record import NewMessage
-from rmqha.wire.command import Command
+from rmqha.wire.command import FLAG_RESPONSE, Command
 from rmqha.wire.frame import FrameParser
 
 _CODES = {
@@ -58,6 +58,51 @@ class Waiter(Waiting):
         send = self.channel.send
         for reply in self.replies:
             send(reply)
+
+
+class Answer(Waiting):
+    """The answer to one request, a frame that says SUCCESS, b"" for a oneway one; another end makes an error of it."""
+
+    __slots__ = ("_codec", "_frame", "_opaque", "channel")
+
+    def __init__(self, channel: Channel, request: Command, frame: bytes) -> None:
+        self.channel = channel
+        self._opaque, self._codec = request.opaque, request.codec  # all of it may be large
+        self._frame = frame
+
+    def held(self) -> bytes:
+        """Take note that its records count; returns the frame to send now."""
+        return self._frame
+
+    def finish(self, status: AckStatus) -> None:
+        if status is AckStatus.OK:
+            if frame := self.held():
+                self.channel.send_frames(frame, 1)
+        elif self._frame:
+            code, remark = _CODES[status]
+            reply = Command(code, flag=FLAG_RESPONSE, opaque=self._opaque, remark=remark, codec=self._codec)
+            self.channel.send(reply)
+
+
+class WaiterGroup(Waiting):
+    """Several who appended with one write, and are answered with one for each channel."""
+
+    __slots__ = ("_answers",)
+
+    def __init__(self, answers: Sequence[Answer]) -> None:
+        self._answers = answers
+
+    def finish(self, status: AckStatus) -> None:
+        if status is not AckStatus.OK:
+            for answer in self._answers:
+                answer.finish(status)
+            return
+        found: dict[Channel, list[bytes]] = {}
+        for answer in self._answers:
+            if frame := answer.held():
+                found.setdefault(answer.channel, []).append(frame)
+        for channel, frames in found.items():
+            channel.send_frames(b"".join(frames), len(frames))
 
 
 class FramesWaiter(Waiting):
@@ -134,16 +179,18 @@ class MessageAppender(AdmittingState, Protocol):
 
 
 class GatheringAppender(MessageAppender, Protocol):
-    """One that waits for the records of several requests together; `ReplicaDriver` is one."""
+    """One that appends the records of several requests together, and waits so for them; `ReplicaDriver` is one."""
 
-    def append_waiting(self, messages: list[NewMessage]) -> AppendedBatch: ...
+    def check(self, messages: Sequence[NewMessage]) -> None: ...
 
-    def appended_in_turn(self, end_offset: PhyOffset, waiter: Waiting) -> None: ...
+    def store_waiting(
+        self, messages: list[NewMessage], stored: Callable[[PhyOffset], None], answer: Answer
+    ) -> None: ...
 
 
-class Turns(Protocol):
-    """Several requests whose records are waited for together; `ReplicaDriver` is one."""
+class RecordGatherer(Protocol):
+    """Several requests whose records are appended and waited for together; `ReplicaDriver` is one."""
 
-    def open_turn(self) -> bool: ...
+    def gather(self) -> bool: ...
 
-    def close_turn(self) -> None: ...
+    def store_gathered(self) -> None: ...

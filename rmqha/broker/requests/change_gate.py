@@ -18,7 +18,7 @@ class ChangeGate:
     """`is_strict`: metadataSync waits for the replicas of the set. `waiting_count` tells how many changes of topics and
     groups wait until they are held."""
 
-    standing: AdmittingState
+    serving: AdmittingState
     is_strict: bool
     waiting_count: Callable[[], int]
 
@@ -31,9 +31,9 @@ class ChangeGate:
 
     def check(self) -> None:
         """Raise RequestError if this broker is not the master, or enough replicas could not hold a strict change."""
-        if not self.standing.is_serving:
+        if not self.serving.is_serving:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master; ask the master of its group")
         if self.is_strict:
-            code, remark = self.standing.admission()
+            code, remark = self.serving.admission()
             if code is not ResponseCode.SUCCESS:
                 raise RequestError(code, remark)

@@ -12,7 +12,7 @@ from rmqha.broker.requests.request import (
     Channel,
     Feed,
     Handler,
-    OneAtATime,
+    LargeRequestQueue,
     PausingWork,
     RequestError,
     ServingState,
@@ -62,7 +62,7 @@ class ConsumerRequests:
     def __init__(
         self,
         log: ConsumerLog,
-        standing: ServingState,
+        serving: ServingState,
         topics: TopicTable,
         groups: GroupTable,
         offsets: OffsetTable,
@@ -72,7 +72,7 @@ class ConsumerRequests:
         clock: Clock,
     ) -> None:
         self._log = log
-        self._standing = standing
+        self._serving = serving
         self._notices = notices
         self._topics = topics
         self._groups = groups
@@ -80,7 +80,7 @@ class ConsumerRequests:
         self._clients = clients
         self._feed = feed
         self._clock = clock
-        self._large_heartbeats = OneAtATime()
+        self._large_heartbeats = LargeRequestQueue()
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -115,7 +115,7 @@ class ConsumerRequests:
             if fault := (yield from names_fault(body)):
                 raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
             complete = not body.get("withoutSub") or self._clients.knows_subscriptions(body)
-            if self._standing.is_serving:
+            if self._serving.is_serving:
                 yield from self._provide(body)
             client = command.language, command.version, command.principal, self._clock.wall_ms()
             changed = yield from self._clients.heartbeat(channel, body, *client)
@@ -198,7 +198,7 @@ class ConsumerRequests:
     def _update_offset(self, channel: Channel, command: Command) -> None:
         group, topic, queue_id = text(command, "consumerGroup"), text(command, "topic"), number(command, "queueId")
         offset = number(command, "commitOffset")
-        if not self._standing.is_serving:
+        if not self._serving.is_serving:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master; it keeps no offsets")
         # A heartbeat or a pull makes a group, a commit none, as in RocketMQ.
         if self._groups.get(group) is None:

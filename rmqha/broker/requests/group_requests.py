@@ -37,6 +37,7 @@ from rmqha.store.log.record import decode
 from rmqha.store.reader import PullResult
 from rmqha.wire import lenient_json
 from rmqha.wire.auth.shown import shown_in_steps, topics_shown
+from rmqha.wire.bodies import ONLY_EXISTING
 from rmqha.wire.command import FLAG_ONEWAY, Command, Language
 from rmqha.wire.state.receipt import POPPED_IN_FLIGHT
 from rmqha.wire.steps import RUN_COUNT, sorted_in_steps
@@ -188,7 +189,10 @@ class GroupRequests:
 
     # --- settings ---------------------------------------------------------------------------------------------------
     def _group_config(self, channel: Channel, command: Command) -> Command:
-        settings = self._groups.get(text(command, "group"))
+        """A master makes the group, as Apache's broker does, but for a caller that only looks."""
+        name = text(command, "group")
+        makes = self._changes.serving.is_serving and not truth(command, ONLY_EXISTING)
+        settings = self._groups.get_or_create(name) if makes else self._groups.get(name)
         if settings is None:
             raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
         return command.reply(body=lenient_json.dumps(settings))
@@ -343,17 +347,17 @@ class GroupRequests:
         passed_over = set((command.ext.get("filterGroups") or "").split(","))
         lows: dict[int, QueueOffset] = {}
         found: dict[int, int] = {}
-        looked_at_count = 0
+        examined_count = 0
         for group in self._offsets.groups_of(topic):
             for queue_id, offset in () if group in passed_over else self._offsets.queues_of(group, topic).items():
                 if queue_id not in lows:
                     lows[queue_id] = self._log.queue_range(topic, queue_id)[0]
                 if offset >= lows[queue_id]:
                     found[queue_id] = min(offset, found.get(queue_id, offset))
-                looked_at_count += 1
-            looked_at_count += 1
-            if looked_at_count >= RUN_COUNT:
-                looked_at_count = 0
+                examined_count += 1
+            examined_count += 1
+            if examined_count >= RUN_COUNT:
+                examined_count = 0
                 yield
         for queue_id, offset in self._offsets.queues_of(compared, topic).items():
             if found.get(queue_id, offset) > offset:

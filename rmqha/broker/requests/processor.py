@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from rmqha.broker.replication.tail_room import NOMINAL_BYTES, TailRoom
-from rmqha.broker.replication.waiter import Turns
+from rmqha.broker.replication.waiter import RecordGatherer
 from rmqha.broker.requests.consumer_requests import ConsumerRequests
 from rmqha.broker.requests.pull import PullProcessor
 from rmqha.broker.requests.request import Channel, Handler, PausingWork, RequestError, Steps, not_admitted
@@ -93,13 +93,13 @@ class BrokerProcessor:
         holder: SendHolder,
         is_log_free: Callable[[], bool],
         catch_up: Callable[[], None],
-        turns: Turns,
+        gatherer: RecordGatherer,
     ) -> None:
         """While not `is_log_free` only what never looks at the log is answered, and sends wait with the `holder` if it
         takes them. `catch_up` comes before a look at the queues: who was told of a message finds it there."""
         self._is_log_free, self._catch_up = is_log_free, catch_up
         self._hold = holder.hold
-        self._turns = turns
+        self._gatherer = gatherer
         self._room = room
         self._send = send
         self._pull = pull
@@ -123,6 +123,11 @@ class BrokerProcessor:
         """Request codes that are served."""
         return _SENDS | self._later.keys() | self._handlers.keys()
 
+    @property
+    def takes_any(self) -> bool:
+        """False: `take` would leave all to `received` now."""
+        return self._is_log_free() and not self._room.is_full
+
     def take(self, reads: Sequence[tuple[Channel, bytes]], max_count: int) -> list[tuple[int, int]]:
         """Answer the plain sends at the front of what each channel has sent, `max_count` of each at most: for each the
         index behind them, and their number. Raises as `received`."""
@@ -135,8 +140,9 @@ class BrokerProcessor:
     def received(self, channel: Channel, commands: list[Command]) -> None:
         """Answer `commands` by `channel.send`, now or later. Raises StoreError and OSError: the disk is unusable."""
         sends: list[Command] = []
-        if len(commands) > 1 and all(command.code in _POPS for command in commands):
-            self._pops_received(channel, commands)
+        codes = {command.code for command in commands}
+        if codes and codes <= _POPS:
+            self._pops_received(channel, commands, codes)
             return
         for command in commands:
             if command.code not in _BESIDE_THE_LOG and not self._is_log_free():
@@ -160,20 +166,21 @@ class BrokerProcessor:
         if self._pops.poll_count:
             self._catch_up()
 
-    def _pops_received(self, channel: Channel, commands: list[Command]) -> None:
-        """Pops and acknowledgements of one read: none puts anything into a queue that another looks at, and what they
-        store is waited for together."""
-        is_opened = self._turns.open_turn()
-        try:
+    def _pops_received(self, channel: Channel, commands: list[Command], codes: set[int]) -> None:
+        """Pops and acknowledgements of one read: none puts anything into a queue that another looks at, or begins a
+        change of the log, and what they store is appended and waited for together."""
+        if RequestCode.POP_MESSAGE in codes:
             self._catch_up()
+        is_gathering = self._gatherer.gather()
+        try:
             for command in commands:
-                if self._is_log_free():
+                if is_gathering or self._is_log_free():
                     self._one(channel, command)
                 else:
                     self._put_off(channel, command)
         finally:
-            if is_opened:
-                self._turns.close_turn()
+            if is_gathering:
+                self._gatherer.store_gathered()
 
     def _put_off(self, channel: Channel, command: Command) -> None:
         """A switch writes its epoch: a client that is refused for that uses up its tries at once."""

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from rmqha.broker.requests.record_access import denied
-from rmqha.broker.requests.request import Channel, RequestError, number, text
+from rmqha.broker.requests.request import Channel, RequestError, no_group, no_topic, number, text
 from rmqha.broker.requests.selectors import (
     MAX_EVALUATED,
     HeldFilters,
@@ -26,13 +26,13 @@ from rmqha.broker.tables.clients import TAG, ClientTable, ConsumerGroupInfo, par
 from rmqha.broker.tables.groups import GroupTable, default_group
 from rmqha.broker.tables.offsets import MAX_ENTRY_COUNT, OffsetTable
 from rmqha.broker.tables.topics import TopicTable
-from rmqha.model.code import SEE_FAQ, ForbiddenType, ResponseCode
+from rmqha.model.code import ForbiddenType, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import DamagedError
 from rmqha.model.offset import MASTER_ID, PhyOffset, QueueOffset
 from rmqha.port import Clock
 from rmqha.store.integrity.damage import DamageTable
-from rmqha.store.reader import NO_DISK_LIMITS, DiskLimits, Matches, PullResult
+from rmqha.store.reader import NO_DISK_LIMITS, DiskLimits, PullResult, RecordPredicate
 from rmqha.wire.auth.acl_needs import needs
 from rmqha.wire.command import Command
 
@@ -75,8 +75,10 @@ class PullLog(Protocol):
         max_count: int,
         max_bytes: int,
         tags_codes: frozenset[int] | None,
-        matches: Matches | None = None,
+        matches: RecordPredicate | None = None,
         on_disk: DiskLimits = NO_DISK_LIMITS,
+        *,
+        joined: bool = False,
     ) -> PullResult: ...
 
 
@@ -118,15 +120,15 @@ class _Pull(NamedTuple):
 
 
 class _Hold:
-    """`looked_to` is the first offset that the filter has not seen."""
+    """`scanned_to` is the first offset that the filter has not seen."""
 
-    __slots__ = ("channel", "command", "deadline_ms", "looked_to", "pull")
+    __slots__ = ("channel", "command", "deadline_ms", "pull", "scanned_to")
 
-    def __init__(self, channel: Channel, command: Command, pull: _Pull, looked_to: QueueOffset, deadline_ms: int):
+    def __init__(self, channel: Channel, command: Command, pull: _Pull, scanned_to: QueueOffset, deadline_ms: int):
         self.channel = channel
         self.command = command
         self.pull = pull
-        self.looked_to = looked_to
+        self.scanned_to = scanned_to
         self.deadline_ms = deadline_ms
 
 
@@ -221,8 +223,7 @@ class PullProcessor:
             raise _forbidden(ForbiddenType.GROUP, f"subscription group no permission, {group_name}")
         topic = self._topics.get(topic_name)
         if topic is None:
-            remark = f"topic[{topic_name}] not exist, apply first please! {SEE_FAQ}"
-            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, remark)
+            raise no_topic(topic_name)
         if not topic.readable:
             raise _forbidden(ForbiddenType.TOPIC, f"the topic[{topic_name}] pulling message is forbidden")
         if not 0 <= queue_id < topic.read_queue_count:
@@ -254,8 +255,7 @@ class PullProcessor:
         """Only a master makes groups; a slave serves one that it has not heard of yet by the defaults."""
         group = self._groups.get_or_create(name) if master else self._groups.get(name) or default_group(name)
         if group is None:
-            remark = f"subscription group [{name}] does not exist, {SEE_FAQ}"
-            raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+            raise no_group(name)
         return group
 
     def _suspend_ms(self, command: Command, flags: int) -> int:
@@ -316,7 +316,8 @@ class PullProcessor:
             pull.filter.matches.begin()
         try:
             bounds, wanted = (pull.max_count, pull.max_bytes), (pull.filter.tags_codes, pull.filter.matches)
-            return self._log.pull(pull.topic, pull.queue_id, offset, *bounds, *wanted, self._on_disk(*bounds))
+            given = pull.topic, pull.queue_id, offset, *bounds, *wanted, self._on_disk(*bounds)
+            return self._log.pull(*given, joined=True)
         except DamagedError as error:
             status, awaited = ResponseCode.SYSTEM_ERROR, self._log.damage.is_awaited(error.phy_offset)
             remark = f"{error}{'; a replica is asked for it: pull again' if awaited else ''}"
@@ -343,10 +344,11 @@ class PullProcessor:
             status = ResponseCode.PULL_RETRY_IMMEDIATELY
         body = b"".join(result.records)
         if status is ResponseCode.SUCCESS:
-            self.get_count += len(result.records)
-            self._statistics.given(pull.group, pull.topic, len(result.records), len(body))
+            count = result.record_count
+            self.get_count += count
+            self._statistics.given(pull.group, pull.topic, count, len(body))
             if self.traffic is not None:
-                self.traffic.note_pulled(pull.group, pull.topic, len(result.records), len(body))
+                self.traffic.note_pulled(pull.group, pull.topic, count, len(body))
         else:
             self.miss_count += 1
         if master:
@@ -369,10 +371,12 @@ class PullProcessor:
         in memory."""
         if not self._memory_bytes or not result.records or not self._config.slave_reads:
             return MASTER_ID
-        (read_at,) = _PHY_OFFSET.unpack_from(result.records[-1], _PHY_OFFSET_AT)
-        if self._log.max_phy_offset - read_at <= self._in_memory_bytes:
+        last = result.records[-1]
+        (read_from,) = _PHY_OFFSET.unpack_from(last, _PHY_OFFSET_AT)
+        if self._log.max_phy_offset - read_from <= self._in_memory_bytes:
             return MASTER_ID
-        able = [broker_id for broker_id, end_offset in self._readers().items() if end_offset > read_at]
+        read_to = read_from + len(last)
+        able = [broker_id for broker_id, end_offset in self._readers().items() if end_offset >= read_to]
         wanted = int((self._groups.get(pull.group) or {}).get("whichBrokerWhenConsumeSlowly", MASTER_ID))
         return wanted if wanted in able else min(able, default=MASTER_ID)
 
@@ -396,16 +400,16 @@ class PullProcessor:
 
     # --- holds ------------------------------------------------------------------------------------------------------
     def _hold_or_answer(
-        self, channel: Channel, command: Command, pull: _Pull, wait_ms: int, looked_to: QueueOffset
+        self, channel: Channel, command: Command, pull: _Pull, wait_ms: int, scanned_to: QueueOffset
     ) -> None:
         key = pull.topic, pull.queue_id
         own_count = self._held.get(channel, {}).get(key, 0)
         is_full = self.hold_count >= MAX_HOLD_COUNT or own_count >= MAX_HOLD_COUNT_OF_ONE
         if wait_ms <= 0 or self._refusing or is_full or not self._held_filters.hold(pull.filter.chars):
             master = self._is_master()
-            channel.send(self._reply(command, pull, self._empty(pull, looked_to, master), master))
+            channel.send(self._reply(command, pull, self._empty(pull, scanned_to, master), master))
             return
-        hold = _Hold(channel, command.stub(*KEPT_FIELDS), pull, looked_to, self._clock.now_ms() + wait_ms)
+        hold = _Hold(channel, command.stub(*KEPT_FIELDS), pull, scanned_to, self._clock.now_ms() + wait_ms)
         self._holds.setdefault(key, []).append(hold)
         self._held.setdefault(channel, {})[key] = own_count + 1
         self._due.setdefault(hold.deadline_ms // TICK_MS, {})[key] = None
@@ -423,7 +427,7 @@ class PullProcessor:
     def _try(self, high: QueueOffset, budget: _Budget, hold: _Hold) -> bool:
         """Answer a hold if there is something for it; `high` is its queue's end. Once the budget is used up, those that
         have a filter are told to pull again: then each looks in a turn of its own connection."""
-        if hold.looked_to >= high:
+        if hold.scanned_to >= high:
             return False
         principal = hold.command.principal
         if principal.is_restricted and (reason := principal.refusal(needs(hold.command))):
@@ -438,16 +442,16 @@ class PullProcessor:
         wanted = hold.pull.filter
         if budget.left <= 0 and not wanted.takes_all:
             low, _ = self._log.queue_range(hold.pull.topic, hold.pull.queue_id)
-            result = PullResult(ResponseCode.PULL_RETRY_IMMEDIATELY, hold.looked_to, low, high, [])
+            result = PullResult(ResponseCode.PULL_RETRY_IMMEDIATELY, hold.scanned_to, low, high, [])
             hold.channel.send(self._reply(hold.command, hold.pull, result, True))
             return True
-        result = self._read(hold.pull, hold.looked_to)
+        result = self._read(hold.pull, hold.scanned_to)
         if wanted.matches is not None:
             budget.left -= wanted.matches.used
         elif wanted.tags_codes is not None:
-            budget.left -= result.next_begin_offset - hold.looked_to
+            budget.left -= result.next_begin_offset - hold.scanned_to
         if _may_wait(result):
-            hold.looked_to = QueueOffset(result.next_begin_offset)
+            hold.scanned_to = QueueOffset(result.next_begin_offset)
             return False
         hold.channel.send_at_once(self._reply(hold.command, hold.pull, result, True))
         return True
@@ -498,7 +502,7 @@ class PullProcessor:
             self._sweep(key, lambda hold: hold.channel is channel)
 
     def _give_up(self, hold: _Hold, master: bool) -> bool:
-        result = self._empty(hold.pull, hold.looked_to, master)
+        result = self._empty(hold.pull, hold.scanned_to, master)
         hold.channel.send(self._reply(hold.command, hold.pull, result, master))
         return True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from rmqha.model.code import ResponseCode
+from rmqha.model.code import SEE_FAQ, ResponseCode
 from rmqha.model.error import RmqhaError
 from rmqha.port import Pause
 from rmqha.wire.command import Command
@@ -61,6 +61,17 @@ class RequestError(RmqhaError):
         super().__init__(remark)
         self.code = code
         self.ext = dict(ext or {})
+
+
+def no_topic(name: str) -> RequestError:
+    """The refusal of a request that reads from a topic that is not there."""
+    return RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please! {SEE_FAQ}")
+
+
+def no_group(name: str) -> RequestError:
+    """The refusal of a request that reads for a group that is not there."""
+    remark = f"subscription group [{name}] does not exist, {SEE_FAQ}"
+    return RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
 
 
 def not_admitted(command: Command, code: ResponseCode, remark: str) -> Command:
@@ -131,6 +142,13 @@ class AdmittingState(ServingState, Protocol):
     def admission(self) -> tuple[ResponseCode, str]: ...
 
 
+def require_admission(state: AdmittingState) -> None:
+    """Raises RequestError if it takes no message now."""
+    code, remark = state.admission()
+    if code is not ResponseCode.SUCCESS:
+        raise RequestError(code, remark)
+
+
 class _Turn:
     """A wait in line; `rmqha.port.Pause`."""
 
@@ -142,7 +160,7 @@ class _Turn:
         self.resume = resume
 
 
-class OneAtATime:
+class LargeRequestQueue:
     """The line of requests that take much memory while they are worked on: the one of one connection is, the others
     wait."""
 

@@ -93,7 +93,7 @@ class RetryRules:
         return reconsume_times > limit or self._locks.is_ordered(group)
 
 
-class BackLog(Protocol):
+class SendBackLog(Protocol):
     """The part of the store where messages are looked up; `Store` is one."""
 
     @property
@@ -122,7 +122,7 @@ class SendBackProcessor:
 
     def __init__(
         self,
-        log: BackLog,
+        log: SendBackLog,
         appends: MessageAppender,
         rules: RetryRules,
         store_host: tuple[bytes, int],

@@ -22,7 +22,7 @@ from rmqha.broker.services.traffic import Traffic
 from rmqha.broker.services.transaction import RENEWAL_BYTES, to_half
 from rmqha.broker.tables.topics import DEFAULT_TOPIC, TopicConfig, TopicTable, is_broker_only, refusal_to_send
 from rmqha.broker.timers.message import deliver_at_ms, to_timer
-from rmqha.kernel.batch_kernel import BatchKernel, SendPart, SendRead, SendRules, SendsTaken
+from rmqha.kernel.batch_kernel import BatchKernel, SendPart, SendRead, SendResults, SendRules
 from rmqha.model.code import SEE_FAQ, RequestCode, ResponseCode
 from rmqha.model.config.delay_level import SCHEDULE_TOPIC, delay_level
 from rmqha.model.config.servers import BrokerConfig
@@ -37,8 +37,10 @@ from rmqha.model.message import (
     PROPERTY_DELAY,
     PROPERTY_INNER_NUM,
     PROPERTY_MSG_REGION,
+    PROPERTY_PRIORITY,
     PROPERTY_PRODUCER_GROUP,
     PROPERTY_RETRY_TOPIC,
+    PROPERTY_SHARDING_KEY,
     PROPERTY_TIMER_DELETE_UNIQUE_KEY,
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_TIMER_OUT_MS,
@@ -58,6 +60,7 @@ from rmqha.model.message import (
     encode_properties,
     find_property,
     offset_message_ids,
+    priority_of,
 )
 from rmqha.model.offset import PhyOffset
 from rmqha.port import Clock
@@ -67,7 +70,7 @@ from rmqha.store.log.record import MAX_INNER_COUNT, NewMessage
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
 MAX_BATCH_MESSAGES = 32768
-_SHARDING_KEY = b"__SHARDINGKEY\x01"
+_SHARDING_KEY = f"{PROPERTY_SHARDING_KEY}\x01".encode()
 _INNER_HEAD_BYTES = 20
 _inner_head = struct.Struct(">i8xii").unpack_from
 """Head of a message in a batch: totalSize, flag, bodyLength."""
@@ -89,7 +92,7 @@ class MasterLog(Protocol):
         """One call, consecutive in the log."""
         ...
 
-    def append_sends(self, source: SendSource) -> SendsTaken | None:
+    def append_sends(self, source: SendSource) -> SendResults | None:
         """Append the plain sends at the front; None if there is none."""
         ...
 
@@ -183,7 +186,7 @@ class SendProcessor:
         self._store_host = store_host
         self._retries = retries
         self._level_count = level_count
-        self._patience_ms = config.wait_time_mills_in_send_queue or 1 << 62
+        self._queue_timeout_ms = config.wait_time_mills_in_send_queue or 1 << 62
         self._ext = {PROPERTY_MSG_REGION: config.region_id, PROPERTY_TRACE_ON: str(config.trace_on).lower()}
         self._own = {**self._ext, PROPERTY_CLUSTER: config.broker_cluster_name}
         self._own_bytes = encode_properties(self._own)
@@ -232,7 +235,7 @@ class SendProcessor:
             return found
         places, parts, pieces, at = list[int](), list[SendPart](), list[bytes](), 0
         for place, (channel, data) in enumerate(reads):
-            if channel.waited_ms <= self._patience_ms and not self._is_holding(channel):
+            if channel.waited_ms <= self._queue_timeout_ms and not self._is_holding(channel):
                 places.append(place)
                 pieces.append(data)
                 parts.append(SendPart(at, at + len(data), max_count, *host_of(channel.peer)))
@@ -274,7 +277,7 @@ class SendProcessor:
 
     def process(self, channel: Channel, commands: list[Command]) -> None:
         """Answer every command now or when its ack is due; oneway ones never."""
-        if channel.waited_ms > self._patience_ms:
+        if channel.waited_ms > self._queue_timeout_ms:
             self._refuse_late(channel, commands, channel.waited_ms)
         elif self._hold(channel, commands):
             pass
@@ -285,10 +288,10 @@ class SendProcessor:
 
     def _in_turn(self, channel: Channel, commands: list[Command]) -> Steps:
         """Go on with a send once the log's tail has room."""
-        turn = self._room.wait(channel, sum(len(item.body) for item in commands), self._patience_ms)
+        turn = self._room.wait(channel, sum(len(item.body) for item in commands), self._queue_timeout_ms)
         yield turn
         if turn.is_late:
-            self._refuse_late(channel, commands, channel.waited_ms + self._patience_ms)
+            self._refuse_late(channel, commands, channel.waited_ms + self._queue_timeout_ms)
         elif not self._hold(channel, commands):
             self.admit(channel, commands)
         self._room.took(turn)
@@ -448,6 +451,8 @@ class SendProcessor:
             request = self._retried(request)
         topic = self._topic(request)
         queue_id = self._queue_id(request, topic, peer)
+        if _PRIORITY in request.properties and not request.is_batch:
+            request, queue_id = _by_priority(request, queue_id, topic.write_queue_count)
         self._check(request, command)
         is_prepared = self._is_prepared(request)
         if is_prepared and command.principal.is_restricted:
@@ -666,6 +671,19 @@ class SendProcessor:
         return parts
 
 
+def _by_priority(request: _Request, queue_id: int, queue_count: int) -> tuple[_Request, int]:
+    """A queue for each priority, whatever the type of its topic, as RocketMQ has it. A message that has another kind of
+    its own loses the property."""
+    properties = decode_properties(request.properties)
+    priority = priority_of(properties)
+    if priority is None:
+        return request, queue_id
+    if priority >= 0:
+        return request, max(0, min(priority, queue_count - 1))
+    del properties[PROPERTY_PRIORITY]
+    return request._replace(properties=encode_properties(properties)), queue_id
+
+
 def _without_crc(properties: bytes) -> bytes:
     """A record's own CRC (formats.md §2.3) is nothing that a client may say: recovery would believe it."""
     if _CRC32 not in properties:
@@ -692,12 +710,13 @@ _NOT_PLAIN = tuple(
         PROPERTY_MSG_REGION,
         PROPERTY_TRACE_ON,
         PROPERTY_CLUSTER,
+        PROPERTY_PRIORITY,
         "\0",
     )
 )
 """Texts in the properties of messages that are looked at one by one."""
 _KINDS = {SCHEDULE_TOPIC: "delay", TIMER_TOPIC: "delay", HALF_TOPIC: "transaction"}
-_CRC32 = PROPERTY_CRC32.encode()
+_CRC32, _PRIORITY = PROPERTY_CRC32.encode(), PROPERTY_PRIORITY.encode()
 _WAIT = PROPERTY_WAIT.encode()
 _UNIQUE_KEY = PROPERTY_UNIQUE_KEY.encode()
 _INNER_NUM = PROPERTY_INNER_NUM.encode()

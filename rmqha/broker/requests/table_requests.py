@@ -290,6 +290,11 @@ class TableRequests:
         fault = group_name_fault(name) or settings_fault(settings)
         if not fault and size_bytes > MAX_GROUP_BYTES:
             fault = f"the settings of a group have at most {MAX_GROUP_BYTES} bytes"
+        if not fault:
+            try:
+                self._groups.attributes_with(settings)
+            except ValueError as error:
+                fault = str(error)
         return fault or self._groups.no_room_for(name)
 
     def _all_groups(self, channel: Channel, command: Command) -> Work:

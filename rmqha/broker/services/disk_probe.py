@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import trio
 
-from rmqha.ha.disk_health import DiskHealth
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.port import Clock, Disk
 
@@ -17,7 +16,39 @@ PATH = "rmqha.probe"
 PROBE = bytes(4096)
 """A block of its own each time, else a disk that has just filled up would still take some."""
 MAX_FILE_BYTES = 64 * 1024
-LOOK_INTERVAL_MS = 200
+PROBE_INTERVAL_MS = 200
+
+
+class DiskHealth:
+    """A probe is a small write made durable. One that fails, or has not ended after `timeout_ms`, is a problem; the
+    next one that ends well clears it."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._timeout_ms = timeout_ms
+        self._begun_ms: int | None = None
+        self._error = ""
+        self.last_ms: int | None = None
+        """Time (ms) that the last probe that ended well took."""
+
+    def begun(self, now_ms: int) -> None:
+        self._begun_ms = now_ms
+
+    def ended(self, now_ms: int, error: str = "") -> None:
+        """`error`: what the system said, "" for a probe that ended well."""
+        assert self._begun_ms is not None, "a probe ends after it has begun"
+        if not error:
+            self.last_ms = now_ms - self._begun_ms
+        self._begun_ms, self._error = None, error
+
+    def hangs(self, now_ms: int) -> bool:
+        """True if a write may wait for ever now."""
+        return self._begun_ms is not None and now_ms - self._begun_ms >= self._timeout_ms
+
+    def problem(self, now_ms: int) -> str:
+        """A sentence for operators; "" while all is well."""
+        if self.hangs(now_ms):
+            return f"a small write has not ended for {self._timeout_ms} ms"
+        return self._error
 
 
 class DiskProbe:
@@ -45,7 +76,7 @@ class DiskProbe:
 
     async def _watch(self) -> None:
         while True:
-            await trio.sleep(LOOK_INTERVAL_MS / 1000)
+            await trio.sleep(PROBE_INTERVAL_MS / 1000)
             self._tell()
 
     def _tell(self) -> None:

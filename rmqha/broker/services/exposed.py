@@ -23,7 +23,7 @@ class ExposedBroker:
         for part in (core.send, core.pull, core.send_back, core.transactions, core.tables):
             part.traffic = self._traffic
 
-    def standing(self) -> Readiness:
+    def readiness(self) -> Readiness:
         """Ready: a master that takes sends, a slave that holds what its master had when they shook hands. A process
         manager that waits for that before it stops the next replica keeps the group writable."""
         replica, config = self._core.replica, self._core.config

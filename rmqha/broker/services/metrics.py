@@ -455,10 +455,10 @@ def _put_clients(families: MetricFamilies, core: BrokerCore) -> None:
 def _put_lag(families: MetricFamilies, core: BrokerCore) -> Iterator[None]:
     pairs, left_out = core.offsets.first_pairs(MAX_PAIRS)
     families.put(PAIRS_LEFT_OUT, left_out)
-    looked_up = queue_count = 0
+    queried = queue_count = 0
     for place, (topic, group, offsets) in enumerate(pairs, 1):
-        if place % PAIRS_PER_STEP == 0 or looked_up >= QUEUES_PER_STEP:
-            looked_up = 0
+        if place % PAIRS_PER_STEP == 0 or queried >= QUEUES_PER_STEP:
+            queried = 0
             yield
         lag = ready = 0
         waiting: dict[int, int] = {}
@@ -486,7 +486,7 @@ def _put_lag(families: MetricFamilies, core: BrokerCore) -> Iterator[None]:
             oldest_ms = _age_ms(core, topic, not_pulled)
         if oldest_ms is not None:
             families.put(QUEUEING_TIME, oldest_ms, *labels)
-        looked_up += len(waiting) + len(not_pulled)
+        queried += len(waiting) + len(not_pulled)
     families.put(QUEUES_LEFT_OUT, max(0, queue_count - MAX_QUEUES))
 
 

@@ -14,17 +14,17 @@ from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import StoreError
 from rmqha.model.offset import PhyOffset
 from rmqha.port import Clock, Disk, Tracer
-from rmqha.store.log.retention import HOUR_MS, Held, Need, RetentionPlan, Situation, plan
+from rmqha.store.log.retention import HOUR_MS, HeldFile, ReplicaNeed, RetentionInput, RetentionPlan, plan
 from rmqha.store.meta.problem import disk_errors
 from rmqha.wire.command import Command
 from rmqha.wire.state.replica_state import ReplicaState
 
-LOOKS_ON_DEMAND = 20
+CHECKS_ON_DEMAND = 20
 """Number of looks that a request of an operator lasts, as in RocketMQ: a batch at each."""
 
 
 class Retention:
-    """`look` is called in the broker's own thread, `schedule_unlink` in another. `wake` asks the shell for a look at
+    """`check` is called in the broker's own thread, `schedule_unlink` in another. `wake` asks the shell for a look at
     once."""
 
     def __init__(
@@ -37,7 +37,7 @@ class Retention:
         wake: Callable[[], None],
         local_hour: Callable[[], int] | None = None,
     ) -> None:
-        """`wake` has `look` called soon. Without `local_hour` the hours of deleteWhen are UTC's."""
+        """`wake` has `check` called soon. Without `local_hour` the hours of deleteWhen are UTC's."""
         self._config = config
         self._disk = disk
         self._driver = driver
@@ -45,9 +45,9 @@ class Retention:
         self._clock = clock
         self._tracer = tracer
         self.local_hour = local_hour or (lambda: clock.wall_ms() // HOUR_MS % 24)
-        self._looks_on_demand = 0
+        self._checks_on_demand = 0
         self._start_offset = 0
-        self._held: Held | None = None
+        self._held: HeldFile | None = None
         self._troubled = False
         self._wake = wake
 
@@ -55,7 +55,7 @@ class Retention:
         self._config = config
 
     # --- look -------------------------------------------------------------------------------------------------------
-    def look(self) -> None:
+    def check(self) -> None:
         """Decide and let go; `schedule_unlink` then does what takes time. A log that is being changed waits for the
         next look."""
         if not self._driver.is_log_free:
@@ -74,28 +74,28 @@ class Retention:
         self._tell_trouble("")
         self._tell(found)
         self._refuse(found.refusal)
-        self._looks_on_demand = max(0, self._looks_on_demand - 1)
-        if not self._looks_on_demand:
+        self._checks_on_demand = max(0, self._checks_on_demand - 1)
+        if not self._checks_on_demand:
             self._start_offset = 0
 
-    def _situation(self) -> Situation:
+    def _situation(self) -> RetentionInput:
         store, driver, wall_ms = self._store, self._driver, self._clock.wall_ms()
         files, active = store.oldest_files(self._config.delete_file_batch_max, wall_ms)
         with disk_errors(self._disk, "", "ask how full the disk is"):
             used_bytes, free_bytes = self._disk.space()
-        buried_bytes = min(store.buried_bytes, used_bytes)
-        return Situation(
+        pending_deletion_bytes = min(store.pending_deletion_bytes, used_bytes)
+        return RetentionInput(
             wall_ms=wall_ms,
             local_hour=self.local_hour(),
             files=files,
             active=active,
             end_offset=store.max_phy_offset,
             settled_offset=store.settled_offset,
-            used_bytes=used_bytes - buried_bytes,
-            free_bytes=free_bytes + buried_bytes,
-            needs=[Need(slave_id, offset) for slave_id, offset in driver.replica.slave_acks()],
+            used_bytes=used_bytes - pending_deletion_bytes,
+            free_bytes=free_bytes + pending_deletion_bytes,
+            needs=[ReplicaNeed(slave_id, offset) for slave_id, offset in driver.replica.slave_acks()],
             start_offset=self._start_offset,
-            on_demand=self._looks_on_demand > 0,
+            on_demand=self._checks_on_demand > 0,
             may_append=driver.is_serving and driver.admission()[0] is ResponseCode.SUCCESS,
         )
 
@@ -113,7 +113,7 @@ class Retention:
     def demand(self, start_offset: int) -> None:
         """Expired files go whatever the hour, and all that end at or below `start_offset`."""
         self._start_offset = start_offset
-        self._looks_on_demand = LOOKS_ON_DEMAND
+        self._checks_on_demand = CHECKS_ON_DEMAND
         self._wake()
 
     # --- say --------------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class Retention:
         self._troubled = bool(reason)
 
     def tell(self, state: ReplicaState) -> None:
-        state.held_log_file, state.removed_log_bytes_on_disk = self.held, self._store.buried_bytes
+        state.held_log_file, state.removed_log_bytes_on_disk = self.held, self._store.pending_deletion_bytes
 
     # --- requests ---------------------------------------------------------------------------------------------------
     def handlers(self) -> dict[int, Handler]:

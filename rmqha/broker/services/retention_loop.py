@@ -21,12 +21,12 @@ class RetentionLoop:
         """Raises StoreError when the disk fails."""
         while True:
             self._asked = trio.Event()
-            self._retention.look()
-            await self._bury()
+            self._retention.check()
+            await self._unlink()
             with trio.move_on_after(self._config.clean_resource_interval / 1000):
                 await self._asked.wait()
 
-    async def _bury(self) -> None:
+    async def _unlink(self) -> None:
         more = True
         while more:
             more = await trio.to_thread.run_sync(self._retention.schedule_unlink)

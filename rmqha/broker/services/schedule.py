@@ -192,8 +192,9 @@ class ScheduleService:
         if not self.is_waiting or self._appends.admission()[0] is not ResponseCode.SUCCESS:
             return
         self.is_waiting = False
+        known = self._offsets.levels()
         for level, delay_ms in enumerate(self.levels_ms, 1):
-            if level not in self._pending:
+            if level not in self._pending and (level in known or self.end_of(level)):
                 self._deliver(level, delay_ms)
 
     def role_changed(self) -> None:

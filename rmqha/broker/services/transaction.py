@@ -151,7 +151,7 @@ def _number(text: str) -> int:
 
 
 # --- when -------------------------------------------------------------------------------------------------------------
-class Rules(NamedTuple):
+class TransactionRules(NamedTuple):
     """transactionTimeOut, transactionCheckMax and fileReservedTime."""
 
     timeout_ms: int
@@ -165,7 +165,7 @@ class TransactionVerdict(Enum):
     GIVE_UP = "asked often enough, or too old"
 
 
-def judge(half: Record, wall_ms: int, rules: Rules) -> tuple[TransactionVerdict, int]:
+def judge(half: Record, wall_ms: int, rules: TransactionRules) -> tuple[TransactionVerdict, int]:
     """The step that is due of a half message that waits, and until when `LATER` holds."""
     properties = decode_properties(half.properties)
     age_ms = wall_ms - half.born_at_ms

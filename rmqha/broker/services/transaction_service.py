@@ -16,7 +16,7 @@ from rmqha.broker.services.schedule import ScheduleLog
 from rmqha.broker.services.traffic import Traffic
 from rmqha.broker.services.transaction import (
     Reconciliation,
-    Rules,
+    TransactionRules,
     TransactionVerdict,
     comes_too_late,
     given_up,
@@ -149,7 +149,7 @@ class TransactionService:
         """State of this mastership; None until the first step of it."""
         self.configure(config)
         self._next_round_ms = 0
-        self._looked_at_ms = 0
+        self._checked_at_ms = 0
         """By the wall clock."""
         self._round: deque[int] | None = None
         """Half messages that this round still has to look at; None between rounds."""
@@ -161,7 +161,7 @@ class TransactionService:
 
     def configure(self, config: BrokerConfig) -> None:
         self._interval_ms = config.transaction_check_interval
-        self._rules = Rules(
+        self._rules = TransactionRules(
             config.transaction_time_out, config.transaction_check_max, config.file_reserved_time * HOUR_MS
         )
         if self._state is not None:
@@ -367,10 +367,10 @@ class TransactionService:
         """Half messages that something is to be done about, some at a time."""
         due: list[_Due] = []
         wall_ms, size_bytes = self._clock.wall_ms(), 0
-        if wall_ms < self._looked_at_ms:
+        if wall_ms < self._checked_at_ms:
             # Set back: by what was found before, those that wait would wait as much longer.
             state.judge_anew()
-        self._looked_at_ms = wall_ms
+        self._checked_at_ms = wall_ms
         for _ in range(min(SLICE_COUNT, len(left))):
             if len(due) == MAX_CHECK_COUNT or size_bytes > MAX_CHECK_BYTES:
                 break

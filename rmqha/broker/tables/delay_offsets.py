@@ -107,7 +107,10 @@ class DelayOffsetTable:
             return TimerProgress()
 
     def _held(self, log_end: int) -> _State:
-        return next((state for state in reversed(self._states) if state.log_end <= log_end), self._states[0])
+        for state in reversed(self._states):
+            if state.log_end <= log_end:
+                return state
+        return self._states[0]
 
     @property
     def _now(self) -> _State:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Mapping
 from typing import Any
 
 from rmqha.broker.tables import config_table
 from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
 from rmqha.broker.tables.table_file import ROWS, PendingTableWrite, TableFile
-from rmqha.broker.tables.table_version import Lineage, TableVersion
+from rmqha.broker.tables.table_version import TableChanges, TableVersion
 from rmqha.broker.tables.topics import MAX_QUEUE_COUNT, MAX_TOPIC_LENGTH, name_fault
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.message import RETRY_PREFIX
@@ -17,6 +18,7 @@ from rmqha.port import Clock, Disk
 from rmqha.wire.lenient_json import Entries
 from rmqha.wire.steps import sorted_in_steps
 
+_INT64 = re.compile("[+-]?[0-9]{1,18}")
 MAX_GROUP_LENGTH = MAX_TOPIC_LENGTH - len(RETRY_PREFIX)
 """The name of its retry topic is a topic's."""
 MAX_GROUP_BYTES = 64 * 1024
@@ -75,6 +77,35 @@ def settings_fault(group: Mapping[str, Any]) -> str:
     return ""
 
 
+PRIORITY_FACTOR = "priority.factor"
+"""Attribute of a group: so many of a hundred pops of a topic with priorities begin with the highest one."""
+MAX_PRIORITY_FACTOR = 100
+
+
+def priority_factor(group: Mapping[str, Any]) -> int:
+    """The attribute of that name, as RocketMQ reads it."""
+    value = str((group.get("attributes") or {}).get(PRIORITY_FACTOR, ""))
+    return int(value) if _INT64.fullmatch(value) else MAX_PRIORITY_FACTOR
+
+
+def merge_attributes(present: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Apply what RocketMQ's tools write, {"+name": "value", "-name": ""}. Raises ValueError with its sentences."""
+    merged = dict(present)
+    for key, value in changes.items():
+        sign, name = key[:1], key[1:]
+        if sign not in "+-" or not name:
+            raise ValueError(f"wrong format key: {key}")
+        if name != PRIORITY_FACTOR:
+            raise ValueError(f"unsupported key: {name}")
+        if sign == "+":
+            if not _INT64.fullmatch(str(value)) or not 0 <= int(value) <= MAX_PRIORITY_FACTOR:
+                raise ValueError(f"value is not in range(0, {MAX_PRIORITY_FACTOR})")
+            merged[name] = str(value)
+        elif merged.pop(name, None) is None:
+            raise ValueError(f"attempt to delete a nonexistent key: {name}")
+    return merged
+
+
 CREATION_SHARE = 5
 """Number of groups that first uses may make for each topic that they may make: a group costs no file of its own."""
 
@@ -94,7 +125,7 @@ class GroupTable:
         self.epoch = self.version.state_version
         table, self._forbidden = found.table
         self._groups = {name: default_group(name) for name in SYSTEM_GROUPS} | table
-        self._lineage = Lineage(self.version.stamp)
+        self._table_changes = TableChanges(self.version.stamp)
         self._events = events
         self.file = TableFile(disk, "subscriptionGroup", (_TABLE,))
         self.file.holds(_TABLE, self._groups)
@@ -129,10 +160,17 @@ class GroupTable:
         return group
 
     def put(self, group: Mapping[str, Any]) -> None:
-        """Add or replace; settings that are not given take their defaults."""
+        """Add or replace; settings that are not given take their defaults, attributes change as `merge_attributes`
+        says. Raises ValueError."""
         name = str(group["groupName"])
-        self._groups[name] = {**default_group(name), **group}
+        self._groups[name] = {**default_group(name), **group, "attributes": self.attributes_with(group)}
         self._commit(name)
+
+    def attributes_with(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        """The attributes that a group has after these changes. Raises ValueError."""
+        present = self._groups.get(str(group["groupName"])) or {}
+        changes = mapping(group.get("attributes"), "attributes")
+        return merge_attributes(present.get("attributes") or {}, changes)
 
     def remove(self, name: str) -> None:
         """Forget a group's settings; it comes back with defaults if it is used again."""
@@ -166,12 +204,12 @@ class GroupTable:
         self.epoch = epoch
         self.version.new_epoch(epoch)
         self.version.advance(epoch, self._clock.wall_ms())
-        self._lineage.advance(self.version.stamp, [])
+        self._table_changes.advance(self.version.stamp, [])
         self.file.touch()
 
     def _commit(self, name: str) -> None:
         self.version.advance(self.epoch, self._clock.wall_ms())
-        self._lineage.advance(self.version.stamp, [name])
+        self._table_changes.advance(self.version.stamp, [name])
         self.file.change(_TABLE, {name: self._groups.get(name)})
         self._events.save_tables_soon()
         self._events.moved()
@@ -185,13 +223,13 @@ class GroupTable:
         self.version = version
         self._forbidden = _forbidden_rows(body)
         self._groups = dict(groups)
-        self._lineage.restart(version.stamp)
+        self._table_changes.restart(version.stamp)
         self.file.replace(_TABLE, self._groups)
 
     def changes_since(self, stamp: TableVersion) -> dict[str, Any] | None:
         """The entries that a slave whose table has that stamp lacks, for `apply`; None if it must take the whole
         table."""
-        names = self._lineage.since(stamp)
+        names = self._table_changes.since(stamp)
         if names is None:
             return None
         present = {name: self._groups[name] for name in names if name in self._groups}
@@ -206,7 +244,7 @@ class GroupTable:
 
     def has_changed_since(self, stamp: TableVersion) -> bool:
         """True if a table of that stamp differs from this one, as far as is known."""
-        return self._lineage.since(stamp) != []
+        return self._table_changes.since(stamp) != []
 
     def apply(self, changes: Mapping[str, Any]) -> None:
         """A slave takes what its master's `changes_since` says. Its file is to be written before it says so, but for a
@@ -219,7 +257,7 @@ class GroupTable:
         for name, row in _forbidden_rows(changes).items():
             self._set_forbidden(name, row)
         self.version = DataVersion.from_json(changes.get("dataVersion"))
-        self._lineage.advance(self.version.stamp, [*present, *removed])
+        self._table_changes.advance(self.version.stamp, [*present, *removed])
         self.file.touch()
         if present or removed:
             self.file.change(_TABLE, {**dict.fromkeys(removed), **present})

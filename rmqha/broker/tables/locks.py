@@ -116,15 +116,15 @@ def _expired(lock: _Lock, now_ms: int) -> bool:
 
 
 class LockRequests:
-    def __init__(self, locks: LockTable, standing: ServingState) -> None:
+    def __init__(self, locks: LockTable, serving: ServingState) -> None:
         self._locks = locks
-        self._standing = standing
+        self._serving = serving
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.LOCK_BATCH_MQ: self._lock, RequestCode.UNLOCK_BATCH_MQ: self._unlock}
 
     def _lock(self, channel: Channel, command: Command) -> Command:
-        if not self._standing.is_serving:
+        if not self._serving.is_serving:
             # A lock that a slave gave would not keep another client away at the master.
             raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master; it gives no locks")
         held = self._locks.lock(*_parse(command))

@@ -18,7 +18,7 @@ from rmqha.broker.tables import topics as topic_table
 from rmqha.broker.tables.config_table import DataVersion, mapping
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.groups import GroupTable
-from rmqha.broker.tables.metadata_leader import MAX_HOLD_MS, MAX_OFFSETS_PER_ANSWER, VERSION
+from rmqha.broker.tables.metadata_leader import MAX_HOLD_MS, MAX_OFFSETS_PER_ANSWER, OFFSETS_LOG_END, VERSION
 from rmqha.broker.tables.offset_places import Place
 from rmqha.broker.tables.offsets import OffsetChange, OffsetTable, from_body, to_body
 from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
@@ -41,6 +41,9 @@ MAX_RETRY_MS = 500
 CALL_TIMEOUT_MS = 3000
 UNALIGNED_HOLD_MS = 200
 """Time (ms) for which a poll is held while the logs are not aligned yet."""
+LOG_WAIT_MS = 1000
+"""Longest time (ms) for which offsets that were told wait for this replica's log; then they are asked for again."""
+POLL_MS = 10
 TIMER_MARGIN_MS = 5000
 """Timer messages that Apache's master has delivered within so much are delivered again by a replica of ours that takes
 over."""
@@ -95,13 +98,13 @@ class MetadataFollower:
         timer_counts: ToldCounts,
         awaits: Awaits,
         master: Callable[[], FollowedMaster | None],
-        aligned: Callable[[], bool],
+        holds: Callable[[int], bool],
         tracer: Tracer,
         *,
         saves_offsets: bool = False,
     ) -> None:
-        """`aligned`: this replica's log is a part of its master's. `saves_offsets`: what is acknowledged of consumer
-        offsets is on the disk (offsetSync=strict); else only what operators have ordered."""
+        """`holds`: this replica's log is a part of its master's, and reaches so far. `saves_offsets`: what is
+        acknowledged of consumer offsets is on the disk (offsetSync=strict); else only what operators have ordered."""
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
@@ -111,7 +114,7 @@ class MetadataFollower:
         self._timer_counts = timer_counts
         self._awaits = awaits
         self._master = master
-        self._aligned = aligned
+        self._holds = holds
         self._tracer = tracer
         self._saves_offsets = saves_offsets
         self._heard = NO_STAMP
@@ -163,7 +166,7 @@ class MetadataFollower:
 
     def _compare_from_here(self) -> None:
         """Not before the logs are aligned: an offset behind a fork is none."""
-        if not self._compared and self._aligned():
+        if not self._compared and self._holds(0):
             self._begin()
             self._compared, self._untold = True, self._offsets.stamps()
 
@@ -202,13 +205,8 @@ class MetadataFollower:
             if self._compared:  # else it is told again: of a log with a fork it is not true, however long that is
                 self._delay_offsets.replace(body["delays"])
         offsets = from_body(body) if body.get("offsets") else []
-        if asked == self._heard:  # else all is told anew
-            if offsets:
-                self._heard = offsets[-1].stamp
-            self._compare(offsets)
-        if offsets:
-            self._offsets.merge(offsets)
-            await self._save_offsets(offsets)
+        if not offsets or await self._reaches(master, int(reply.ext.get(OFFSETS_LOG_END) or 0)):
+            await self._take_offsets(offsets, asked)
         for name, apply, pull in (
             ("topics", self._topics.apply, self._pull_topics),
             ("groups", self._groups.apply, self._pull_groups),
@@ -225,6 +223,23 @@ class MetadataFollower:
         if "modes" in body:
             await self._take_modes(master, mapping(body["modes"], "modes"))
         await self._save_tables()
+
+    async def _reaches(self, master: FollowedMaster, log_end: int) -> bool:
+        """Wait for the log: what a group was given is given nobody again unless the log holds its checkpoint."""
+        for _ in range((LOG_WAIT_MS if self._compared else UNALIGNED_HOLD_MS) // POLL_MS):
+            if self._master() != master or self._holds(log_end):
+                break
+            await self._awaits.sleep(POLL_MS)
+        return self._master() == master and self._holds(log_end)
+
+    async def _take_offsets(self, offsets: list[OffsetChange], asked: TableVersion) -> None:
+        if asked == self._heard:  # else all is told anew
+            if offsets:
+                self._heard = offsets[-1].stamp
+            self._compare(offsets)
+        if offsets:
+            self._offsets.merge(offsets)
+            await self._save_offsets(offsets)
 
     def _compare(self, offsets: list[OffsetChange]) -> None:
         """`offsets` are the next of all that the master has; once it has told all, what is newer here is known."""
@@ -341,7 +356,7 @@ class MetadataFollower:
         timer = await self._timer_progress(master)
         _, runtime = await self._ask(master, RequestCode.GET_BROKER_RUNTIME_INFO)
         log_end = mapping(runtime.get("table"), "table").get("commitLogMaxOffset", 0)
-        if self._master() == master and self._aligned():
+        if self._master() == master and self._holds(0):
             self._delay_offsets.replace({**body, **timer, "logEnd": log_end})
 
     async def _pull_modes(self, master: FollowedMaster) -> None:

@@ -36,6 +36,8 @@ MAX_HOLD_MS = 10_000
 STALE_MS = MAX_HOLD_MS + 5_000
 """A slave that has not asked for so long may have been replaced by another program under its id."""
 MAX_OFFSETS_PER_ANSWER = 20_000
+OFFSETS_LOG_END = "offsetsLogEnd"
+"""Field of an answer: a slave's log must reach that far before the offsets count there."""
 TAKEN_BACK_AT_A_TIME = 64
 """Offsets, in one step; each may take a search for the end of its queue."""
 MAX_FOLLOWER_COUNT = 64
@@ -111,6 +113,11 @@ class TableGroup(Protocol):
         anything to be answered."""
         ...
 
+    @property
+    def log_end(self) -> int:
+        """The end of the log on which the offsets of this replica count."""
+        ...
+
     def end_of(self, topic: str, queue_id: int, epoch: int) -> int:
         """The end of a queue: behind it no offset may lie that a consumer told a master of that epoch."""
         ...
@@ -184,7 +191,8 @@ class MetadataLeader:
             )
 
     def _follow_back(self, channel: Channel, command: Command) -> Work:
-        """Take back, in steps, the commits that this replica lost when it was killed, and the slave still has."""
+        """Take back, in steps, the commits that this replica lost when it was killed, and the slave still has. What it
+        says to have heard may be older than these are: it hears all again before it counts."""
         body = lenient_json.loads(command.body, is_strict=True)
         try:
             changes = from_body(body)
@@ -197,6 +205,7 @@ class MetadataLeader:
             yield
         if count:
             self._tracer.event("offsets_taken_back", count=count)
+            command.ext["offsets"] = str(NO_STAMP)
         self._require_master(command)
         self._hold(channel, command)
         return None
@@ -247,6 +256,7 @@ class MetadataLeader:
         """Everything that is newer than what the slave holds."""
         hold, follower = self._holds.pop(broker_id), self._followers[broker_id]
         body: dict[str, Any] = {"version": VERSION}
+        ext: dict[str, str] = {}
         if follower.topics != self._topics.version.stamp:
             body["topics"] = self._topics.changes_since(follower.topics) or {"whole": True}
         if follower.groups != self._groups.version.stamp:
@@ -254,13 +264,14 @@ class MetadataLeader:
         changes = self._offsets.changes_since(follower.offsets, MAX_OFFSETS_PER_ANSWER)
         if changes:
             body |= to_body(changes)
+            ext = {OFFSETS_LOG_END: str(self._group.log_end)}
         if follower.delays != self._delays.version.stamp:
             body["delays"] = self._delays.to_follower()
         if follower.users not in (None, self._users.version.stamp):
             body["users"] = self._users.to_json()
         if follower.modes not in (None, self._modes.digest):
             body["modes"] = self._modes.to_json()
-        hold.channel.send(hold.command.reply(body=lenient_json.dumps(body)))
+        hold.channel.send(hold.command.reply(ext=ext, body=lenient_json.dumps(body)))
 
     def _release(self, broker_id: BrokerId) -> None:
         """A slave asks anew before its last poll was answered: that one's connection is gone or nobody waits."""

@@ -25,7 +25,7 @@ def newer_than(stamp: TableVersion, stamps: dict[Place, TableVersion], limit: in
     return list(reversed(found))
 
 
-class Pairs:
+class TopicGroupIndex:
     """Keys "topic@group" by topic and by group."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from rmqha.broker.tables import config_table, table_file
 from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
-from rmqha.broker.tables.offset_places import Pairs, Place, Removals, SetBacks, last_stamp, newer_than
+from rmqha.broker.tables.offset_places import Place, Removals, SetBacks, TopicGroupIndex, last_stamp, newer_than
 from rmqha.broker.tables.table_file import ROWS, TableFile
 from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
 from rmqha.port import Disk
@@ -30,6 +30,11 @@ REMOVED_AT_A_TIME = 256
 """Keys, in one step."""
 MAX_REMOVED_COUNT = 100_000
 """Bound on remembered removals; the oldest are forgotten first."""
+
+LOST_COMMIT_COUNT = 1_000_000
+"""More changes than a life of a master can have told and not saved."""
+LIVES_MS = 1_000_000
+"""By the clock, whatever it shows, lives of a master are told apart within so much."""
 
 CUT_STAMP = TableVersion(0, 0)
 """Stamp of an offset that a cut of this replica's log has lowered."""
@@ -119,7 +124,7 @@ class OffsetTable:
         self._stamps: dict[Place, TableVersion] = {}
         """Stamps of the present offsets, in order: what changed last stands last."""
         self._removed = Removals()
-        self._pairs = Pairs()
+        self._pairs = TopicGroupIndex()
         self._resets: dict[Place, int] = {}
         """To where a group's members must go; their own commits do not count until they know."""
         self._set_backs = SetBacks()
@@ -141,6 +146,10 @@ class OffsetTable:
             self._file.touch()
         self.saved_stamp = self.stamp if is_synced else NO_STAMP
         """Stamp of the newest change that is on the disk."""
+        self._begun = self.stamp
+        """Changes with a higher stamp were made here since this replica became master, or taken back."""
+        self._taken_back: dict[Place, tuple[TableVersion, TableVersion]] = {}
+        """Stamps of changes that were taken back since: those here, and those that they had."""
 
     @property
     def stamp(self) -> TableVersion:
@@ -214,8 +223,14 @@ class OffsetTable:
 
     def new_epoch(self, epoch: int, wall_ms: int) -> None:
         """This replica became master. Sequences go on from the wall time in microseconds: a master that restarts in its
-        old epoch has lost the last ones it gave, and may not give them again."""
-        self.epoch, self._floor = epoch, wall_ms * 1000
+        old epoch has lost the last ones it gave, and may not give them again. Where its clock is behind what is known
+        they leave out what it may have lost, and begin elsewhere in each life."""
+        last = self.stamp
+        least = last.sequence + (LOST_COMMIT_COUNT if last.epoch == epoch else 0)
+        floor = wall_ms * 1000
+        self.epoch, self._floor = epoch, floor if floor > least else least + wall_ms % LIVES_MS * 1000
+        self._begun = TableVersion(epoch, self._floor)
+        self._taken_back.clear()
         self._last_pop_ms = max(self._last_pop_ms, self._set_backs.last_ms + 1)  # the one before may have popped then
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -312,15 +327,30 @@ class OffsetTable:
                 end = end_of(topic, queue_id)
                 if offset > end:
                     behind.append((key, queue_id, end))
+        if not stamped:
+            return self._lower({(key, queue_id): end for key, queue_id, end in behind})
         for key, queue_id, end in behind:
             self._offsets[key][queue_id] = end
-            self._changed.add(key)
-            if stamped:
-                self._touch((key, queue_id))
-        if behind and not stamped:
-            cut = {(key, queue_id): CUT_STAMP for key, queue_id, _ in behind}
-            self._stamps = cut | {place: stamp for place, stamp in self._stamps.items() if place not in cut}
+            self._touch((key, queue_id))
         return len(behind)
+
+    def lower(self, limits: Mapping[Place, int]) -> int:
+        """No offset of these may be higher; below 0: none may be there. What a cut of this replica's log takes: older
+        than every change. Returns how many were."""
+        known = ((place, limit, self._offsets.get(place[0], {}).get(place[1])) for place, limit in limits.items())
+        return self._lower({place: limit for place, limit, offset in known if offset is not None and offset > limit})
+
+    def _lower(self, found: Mapping[Place, int]) -> int:
+        for place, offset in found.items():
+            if offset < 0:
+                self._forget(place)
+            else:
+                self._offsets[place[0]][place[1]] = offset
+                self._changed.add(place[0])
+        if found:
+            cut = {place: CUT_STAMP for place, offset in found.items() if offset >= 0}
+            self._stamps = cut | {place: stamp for place, stamp in self._stamps.items() if place not in cut}
+        return len(found)
 
     # --- what replicas tell each other --------------------------------------------------------------------------------
     def changes_since(self, stamp: TableVersion, limit: int) -> list[OffsetChange]:
@@ -372,19 +402,28 @@ class OffsetTable:
 
     def take_back(self, changes: Iterable[OffsetChange], end_of: Callable[[str, int, int], int]) -> int:
         """A master that was killed takes from a slave what its own file lacks: what is newer there, as a change of its
-        own, which all replicas hear of. None lies behind `end_of(topic, queue_id, epoch of the change)`. Returns how
-        many."""
+        own, which all replicas hear of. None lies behind `end_of(topic, queue_id, epoch of the change)`. What has been
+        changed here since is newer, whatever a clock that was set back says, and becomes that. Returns how many are
+        told anew."""
         count = 0
         for change in changes:
             place = change.key, change.queue_id
-            if change.stamp > (self._stamps.get(place) or self._removed.get(place) or NO_STAMP):
-                offset = change.offset
+            stamp = self._stamps.get(place) or self._removed.get(place) or NO_STAMP
+            told, had = self._taken_back.get(place, (NO_STAMP, NO_STAMP))
+            if change.stamp <= (had if told == stamp else stamp):
+                continue
+            # A wall clock that was set back since gives lower sequences: slaves would take none of them. Other slaves
+            # may have later ones.
+            self._floor = max(self._floor, change.stamp.sequence + LOST_COMMIT_COUNT)
+            if stamp > self._begun and stamp.epoch == change.stamp.epoch and told != stamp:
+                self._take(self._change(place, stamp)._replace(stamp=self._next_stamp()))
+            else:
+                offset, anew = change.offset, self._next_stamp()
                 if offset is not None:
                     offset = min(offset, end_of(change.key.rpartition("@")[0], change.queue_id, change.stamp.epoch))
-                # A wall clock that was set back since gives lower sequences: slaves would take none of them.
-                self._floor = max(self._floor, change.stamp.sequence)
-                self._take(change._replace(offset=offset, stamp=self._next_stamp()))
-                count += 1
+                self._take(change._replace(offset=offset, stamp=anew))
+                self._taken_back[place] = anew, change.stamp
+            count += 1
         return count
 
     def replace(self, body: Mapping[str, Any]) -> None:

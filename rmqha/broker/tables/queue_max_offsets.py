@@ -15,14 +15,14 @@ from rmqha.broker.tables.metadata_follower import CALL_TIMEOUT_MS, Awaits, Follo
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteProtocolError, UnreachableError
 from rmqha.port import Tracer
+from rmqha.store.queue.dispatch_service import valid_topic
 from rmqha.store.queue.queue_min_offsets import QueueEnd
-from rmqha.store.queue.reput import valid_topic
 from rmqha.store.store import Store
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 
 RETRY_MS = 100
-LOOK_MS = 10
+POLL_MS = 10
 """Between two looks whether what the master answered for has been dispatched here."""
 
 
@@ -95,7 +95,7 @@ class QueueMaxOffsets:
         if reply.code == ResponseCode.SUCCESS:
             dispatched_offset, ends = parse(master.address, reply)
             while holds() and self._store.dispatched_offset < dispatched_offset:
-                await awaits.sleep(LOOK_MS)
+                await awaits.sleep(POLL_MS)
         elif reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             self._note(f"{master.address} does not know request 52032: idle queues may begin at 0 again")
         else:

@@ -37,7 +37,7 @@ NO_STAMP = TableVersion(-1, -1)
 """Older than every change."""
 
 
-class Lineage:
+class TableChanges:
     """The last changes of one table: the stamp that each led to, and whose entries it touched."""
 
     def __init__(self, stamp: TableVersion) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from rmqha.broker.tables import config_table
 from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
 from rmqha.broker.tables.table_file import ROWS, PendingTableWrite, TableFile
-from rmqha.broker.tables.table_version import Lineage, TableVersion
+from rmqha.broker.tables.table_version import TableChanges, TableVersion
 from rmqha.model.code import PERM_INHERIT, PERM_READ, PERM_WRITE, ResponseCode
 from rmqha.model.config.delay_level import SCHEDULE_TOPIC, parse_delay_levels
 from rmqha.model.config.servers import BrokerConfig
@@ -55,6 +55,7 @@ _TABLE = "topicConfigTable"
 
 QUEUE_TYPE = "queue.type"
 BATCH_QUEUE = "BatchCQ"
+MESSAGE_TYPE, PRIORITY_TYPE = "message.type", "PRIORITY"
 SIMPLE_QUEUE = "SimpleCQ"
 MAX_TOPIC_LENGTH = 127
 MAX_QUEUE_COUNT = 1024
@@ -126,6 +127,11 @@ class TopicConfig:
     @property
     def writable(self) -> bool:
         return bool(self.perm & PERM_WRITE)
+
+    @property
+    def has_priorities(self) -> bool:
+        """Its queues are priorities, the highest id first."""
+        return self.attributes.get(MESSAGE_TYPE) == PRIORITY_TYPE
 
     @property
     def is_batch(self) -> bool:
@@ -211,7 +217,7 @@ class TopicTable:
         if found.version != DataVersion():
             self.version = found.version
             self.epoch = found.version.state_version
-        self._lineage = Lineage(self.version.stamp)
+        self._table_changes = TableChanges(self.version.stamp)
         table, self.deleted = found.table
         """`deleted`: what the log still holds of these topics does not bring them back."""
         self._topics.update(table)
@@ -350,7 +356,7 @@ class TopicTable:
         self.deleted = frozenset(deleted)
         self._topics, self._table_text = dict(table), b""
         self.version = version
-        self._lineage.restart(version.stamp)
+        self._table_changes.restart(version.stamp)
         self.file.replace(_TABLE, self._topics)
         self._events.batch_topics_changed(self.batch_topics())
         self._events.topics_changed()
@@ -358,7 +364,7 @@ class TopicTable:
     def changes_since(self, stamp: TableVersion) -> dict[str, Any] | None:
         """The entries that a slave whose table has that stamp lacks, for `apply`; None if it must take the whole
         table."""
-        names = self._lineage.since(stamp)
+        names = self._table_changes.since(stamp)
         if names is None:
             return None
         present = {name: self._topics[name].to_json() for name in names if name in self._topics}
@@ -367,7 +373,7 @@ class TopicTable:
 
     def has_changed_since(self, stamp: TableVersion) -> bool:
         """True if a table of that stamp differs from this one, as far as is known."""
-        return self._lineage.since(stamp) != []
+        return self._table_changes.since(stamp) != []
 
     def apply(self, changes: Mapping[str, Any]) -> None:
         """A slave takes what its master's `changes_since` says. Its file is to be written before it says so, but for a
@@ -382,7 +388,7 @@ class TopicTable:
             self._table_text = b""
         self.deleted = (self.deleted | removed) - present.keys()
         self.version = version
-        self._lineage.advance(version.stamp, [*present, *removed])
+        self._table_changes.advance(version.stamp, [*present, *removed])
         self.file.touch()
         if present or removed:
             self.file.change(_TABLE, {**dict.fromkeys(removed), **present})
@@ -409,7 +415,7 @@ class TopicTable:
 
     def _advance(self, names: Iterable[str]) -> None:
         self.version.advance(self.epoch, self._clock.wall_ms())
-        self._lineage.advance(self.version.stamp, names)
+        self._table_changes.advance(self.version.stamp, names)
 
     # --- bodies -----------------------------------------------------------------------------------------------------
     def to_json(self, first: int = 0, count: int | None = None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class KnownTime:
         self._mark_ms = self._mark_phy_offset = 0
         self._mark_queue_end: int | None = None
 
-    def look(self, taken_offset: int, now_ms: int) -> None:
+    def check(self, taken_offset: int, now_ms: int) -> None:
         """Entries of the queue below `taken_offset` are known. Call it often: a clock that is put back is seen here."""
         if not self._mark_ms or now_ms < self._mark_ms:
             self._set_mark(now_ms)

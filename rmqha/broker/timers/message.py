@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ from rmqha.model.message import (
     encode_properties,
     find_property,
 )
-from rmqha.store.log.record import NewMessage, Record
+from rmqha.store.log.record import Host, NewMessage, Record
 from rmqha.store.timer.timer_width import MAX_WIDTH_MS, WIDTHS_MS, slot_width_ms
 
 TIMER_QUEUE_ID = 0
@@ -105,11 +105,41 @@ def to_timer(message: NewMessage, at_ms: int, precision_ms: int) -> NewMessage:
     return replace(message, topic=TIMER_TOPIC, queue_id=TIMER_QUEUE_ID, properties=encode_properties(properties))
 
 
-def timer_pairs(topic: str, queue_id: int, at_ms: int, precision_ms: int) -> str:
-    """The properties that `to_timer` adds, three, encoded."""
-    return (
-        f"{PROPERTY_TIMER_OUT_MS}\x01{_slot_ms(at_ms, precision_ms)}\x02{PROPERTY_REAL_TOPIC}\x01{topic}\x02"
+@dataclass(slots=True)
+class TimedMessage(NewMessage):
+    """A message in the form of `to_timer`, of which it is known when and for which topic it comes."""
+
+    wheel_ms: int = 0
+    at_ms: int = 0
+    real_topic: str = ""
+
+    def due(self, stored_ms: int) -> Due:
+        """The answer of `due` for its record, which names `at_ms`."""
+        if self.wheel_ms - stored_ms >= ROLL_WINDOW_MS:
+            return _due(self.wheel_ms, stored_ms, self.properties)
+        return Due(_slot_before(self.wheel_ms, self.at_ms - 1, _last_slot_ms(self.wheel_ms)), False)
+
+
+def timed_message(
+    topic: str, queue_id: int, body: bytes, pairs: str, now_ms: int, host: Host, at_ms: int, precision_ms: int
+) -> TimedMessage:
+    """The form in which a message waits for `at_ms`, which its properties `pairs` name as TIMER_DELIVER_MS."""
+    wheel_ms = _slot_ms(at_ms, precision_ms)
+    properties = (
+        f"{pairs}{PROPERTY_TIMER_OUT_MS}\x01{wheel_ms}\x02{PROPERTY_REAL_TOPIC}\x01{topic}\x02"
         f"{PROPERTY_REAL_QUEUE_ID}\x01{queue_id}\x02"
+    ).encode()
+    return TimedMessage(
+        TIMER_TOPIC,
+        TIMER_QUEUE_ID,
+        body,
+        properties,
+        now_ms,
+        host,
+        host,
+        wheel_ms=wheel_ms,
+        at_ms=at_ms,
+        real_topic=topic,
     )
 
 
@@ -194,7 +224,10 @@ def _slot_of(wheel_ms: int, stored_ms: int, properties: bytes) -> int:
     """The last slot of the wheel's slot, or the one before the time that the producer has named, which lies within the
     wheel's slot too: whoever has delivered that one has delivered this. How wide the wheel's is only its begin says."""
     last_ms = _last_slot_ms(wheel_ms)
-    before_ms = _before_ms(stored_ms, properties, last_ms)
+    return _slot_before(wheel_ms, _before_ms(stored_ms, properties, last_ms), last_ms)
+
+
+def _slot_before(wheel_ms: int, before_ms: int | None, last_ms: int) -> int:
     if before_ms is not None and wheel_ms <= before_ms < wheel_ms + _MAX_AHEAD_MS:
         return max(wheel_ms, before_ms - before_ms % STEP_MS)
     return last_ms
@@ -215,8 +248,7 @@ def _before_ms(stored_ms: int, properties: bytes, last_ms: int) -> int | None:
         at_ms = find_property(properties, _DUE) or b""
         return int(at_ms) - 1 if at_ms.isdigit() and len(at_ms) <= 18 else None
     for name, unit_ms in _WHENS:
-        value = find_property(properties, name)
-        if value is None:
+        if name not in properties or (value := find_property(properties, name)) is None:
             continue
         if not value.isdigit() or len(value) > 18:
             return None

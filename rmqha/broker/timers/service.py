@@ -9,7 +9,7 @@ queue again after a cut, and where less is delivered than this replica thought.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from zlib import crc32
@@ -22,6 +22,7 @@ from rmqha.broker.timers.known import KnownTime
 from rmqha.broker.timers.message import (
     STEP_MS,
     TIMER_QUEUE_ID,
+    TimedMessage,
     due,
     from_timer,
     is_recall,
@@ -41,6 +42,7 @@ from rmqha.model.error import DamagedError, UsageError
 from rmqha.model.message import TIMER_TOPIC
 from rmqha.model.offset import PhyOffset
 from rmqha.port import Clock, Tracer
+from rmqha.store.appender import AppendedBatch
 from rmqha.store.log.record import NewMessage, Record
 from rmqha.store.reader import Unit
 from rmqha.store.timer.timer_log import DELETES, ROLLED
@@ -50,6 +52,8 @@ MAX_DELIVERY_COUNT = 128
 """Messages that are delivered with one append."""
 NEAR_COUNT = 8 * MAX_DELIVERY_COUNT
 """Entries of the queue that are read at once for those among them that are due."""
+MAX_TOLD_COUNT = 4096
+"""Entries that are remembered until they are looked at: some hundred bytes each."""
 TAKE_COUNT = 256
 """Entries that are read in one step to learn when they are due."""
 LEAST_PAUSE_MS = 5
@@ -136,6 +140,9 @@ class TimerService:
         self._late = WaitingTimers()
         """Entries whose time had been worked off when they came, and those that cannot be read now."""
         self._recalls = TakenBack()
+        self._told: dict[int, tuple[int, int, bytes]] = {}
+        """Entries that have not been looked at, as far as whoever appended them has told of them: the record's place in
+        the log, its slot and the topic for which it waits."""
         self._known = KnownTime(log)
         self.begin_count = 0
         """Times that what waits was forgotten, to be read in the queue again."""
@@ -146,6 +153,7 @@ class TimerService:
         self.begin_count += 1
         for waiting in (self._waiting, self._late, self._recalls):
             waiting.clear()
+        self._told.clear()
         self._known.forget()
         self._pending: _Delivery | None = None
         progress = self._progress = self._table.timer
@@ -227,7 +235,7 @@ class TimerService:
         self._follow()
         if self._take():
             self._wake()
-        self._known.look(self._taken_offset, self._clock.wall_ms())
+        self._known.check(self._taken_offset, self._clock.wall_ms())
         is_serving = self._appends.is_serving and self._appends.admission()[0] is ResponseCode.SUCCESS
         if is_serving and self._pending is None and self._taken_offset >= self._progress.taken_offset:
             self._deliver()
@@ -283,8 +291,16 @@ class TimerService:
         record = self._log.record_at(kept.phy_offset)
         return bool(units) and units[0][0] == kept.phy_offset and record is not None and crc32(record) == kept.crc
 
+    def appended(self, messages: Sequence[NewMessage], batch: AppendedBatch) -> None:
+        """These have been appended here: to read them again costs more than to remember what they say."""
+        for message, phy_offset, offset in zip(messages, batch.phy_offsets, batch.queue_offsets, strict=True):
+            if isinstance(message, TimedMessage) and len(self._told) < MAX_TOLD_COUNT:
+                slot_ms = message.due(batch.store_timestamp_ms).slot_ms
+                self._told[offset] = phy_offset, slot_ms, message.real_topic.encode()
+
     def role_changed(self) -> None:
         """Forget what was on its way: it is the new master's to deliver."""
+        self._told.clear()
         if self._pending is not None or self._table.timer.is_behind(self._progress):
             self._begin()
 
@@ -378,12 +394,19 @@ class TimerService:
     def _take(self) -> bool:
         """Learn of some entries when they are due; True if more have come."""
         low, high = self._log.queue_range(TIMER_TOPIC, TIMER_QUEUE_ID)
-        self._taken_offset = max(self._taken_offset, low)
+        if self._taken_offset < low:
+            self._taken_offset = low
+            self._told.clear()
         if self._taken_offset >= high:
             return False
         self._table.timers_wait()
         for unit in self._log.units(TIMER_TOPIC, TIMER_QUEUE_ID, self._taken_offset, TAKE_COUNT):
             offset = self._taken_offset
+            told = self._told.pop(offset, None)
+            if told is not None and told[0] == unit[0]:
+                self._taken_offset += 1
+                self._add(told[1], offset, told[2])
+                continue
             plain = self._log.plain_properties(TIMER_TOPIC, TIMER_QUEUE_ID, offset, unit)
             when_and_where = plain_due(*plain) if plain is not None else None
             if when_and_where is not None:

@@ -25,12 +25,12 @@ from rmqha.model.error import UnreachableError, UsageError
 from rmqha.model.identity import parse_address
 from rmqha.ops.cluster_view import damage_words
 from rmqha.ops.group_view import (
-    GroupLook,
+    GroupReport,
+    ask_broker,
+    ask_groups,
     controllers_are_ours,
     elects_uncleanly,
     find_groups,
-    look_at_broker,
-    look_at_groups,
     promise_of,
 )
 from rmqha.ops.guarantee import conditions
@@ -66,7 +66,7 @@ describe.add_command(topic_command)
 
 
 # --- what is told -----------------------------------------------------------------------------------------------------
-async def _look(namesrv: str, name: str | None) -> tuple[list[GroupLook], dict[str, list[str]]]:
+async def _ask(namesrv: str, name: str | None) -> tuple[list[GroupReport], dict[str, list[str]]]:
     """The groups (or the one called `name`), each with conditions of its promise. UsageError for an unknown name."""
     async with open_client() as client:
         groups = await find_groups(client, namesrv)
@@ -75,11 +75,11 @@ async def _look(namesrv: str, name: str | None) -> tuple[list[GroupLook], dict[s
                 near = nearest(name, list(groups))
                 raise UsageError(f"the name servers {namesrv} know no group {name!r}{near}; see rmqha describe cluster")
             groups = {name: groups[name]}
-        found = await look_at_groups(client, list(groups.values()))
+        found = await ask_groups(client, list(groups.values()))
         return found, {group.name: await _conditions(client, group) for group in found}
 
 
-async def _conditions(client: Caller, group: GroupLook) -> list[str]:
+async def _conditions(client: Caller, group: GroupReport) -> list[str]:
     speaker = _speaker(group)
     if speaker is None:
         return []
@@ -94,13 +94,13 @@ async def _conditions(client: Caller, group: GroupLook) -> list[str]:
     )
 
 
-def _speaker(group: GroupLook) -> NodeReport | None:
+def _speaker(group: GroupReport) -> NodeReport | None:
     """The node whose keys count: the master, else those of any broker that answers."""
     found = [view for view in group.masters if not view.error] or group.answering
     return found[0] if found else None
 
 
-def _replica_json(view: NodeReport, group: GroupLook | None) -> dict[str, Any]:
+def _replica_json(view: NodeReport, group: GroupReport | None) -> dict[str, Any]:
     """One replica's word of itself, and its master's word of it; None where nobody told."""
     state = view.replica
     master = group.masters[0].replica if group is not None and group.masters else None
@@ -126,7 +126,7 @@ def _replica_json(view: NodeReport, group: GroupLook | None) -> dict[str, Any]:
     }
 
 
-def _group_json(group: GroupLook, wants: list[str]) -> dict[str, Any]:
+def _group_json(group: GroupReport, wants: list[str]) -> dict[str, Any]:
     speaker = _speaker(group)
     if speaker is None:
         trouble = "; ".join(sorted({view.error for view in group.brokers}))
@@ -154,7 +154,7 @@ def _group_json(group: GroupLook, wants: list[str]) -> dict[str, Any]:
     }
 
 
-def _differences(group: GroupLook) -> list[str]:
+def _differences(group: GroupReport) -> list[str]:
     """Keys that must be equal on all replicas and are not."""
     found = []
     for key in ("haMode", "flushDiskType", "totalReplicas", "mappedFileSizeCommitLog", "minInSyncReplicas"):
@@ -175,7 +175,7 @@ def group_command(name: str, namesrv: str, output: str) -> None:
 
     Exit code: 0 it takes messages, 1 it does not or something contradicts, 2 nobody to ask.
     """
-    (group,), wants = ask_by(_look, namesrv, name)
+    (group,), wants = ask_by(_ask, namesrv, name)
     view = _group_json(group, wants[name])
     if output == "json":
         echo_json(view)
@@ -199,7 +199,7 @@ def cluster_command(name: str | None, namesrv: str, output: str) -> None:
 
     Exit code: 0 all take messages, 1 one does not, 2 nobody to ask.
     """
-    groups, wants = ask_by(_look, namesrv, None)
+    groups, wants = ask_by(_ask, namesrv, None)
     chosen = [group for group in groups if name in (None, group.cluster)]
     if not chosen:
         known = ", ".join(sorted({group.cluster for group in groups})) or "none"
@@ -254,7 +254,7 @@ def broker_command(name: str, namesrv: str | None, controller: str | None, direc
 
 async def _ask_one(address: str) -> NodeReport:
     async with open_client() as client:
-        return await look_at_broker(client, address)
+        return await ask_broker(client, address)
 
 
 def _address_of(name: str, namesrv: str | None, controller: str | None, directory: Path | None) -> str:

@@ -16,7 +16,7 @@ from rmqha.host.asking.shell import Caller, ask_by, open_client
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UsageError
 from rmqha.model.offset import MASTER_ID
-from rmqha.ops.group_view import look_at_broker, promise_of
+from rmqha.ops.group_view import ask_broker, promise_of
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import ObjectKey, loads
 
@@ -45,7 +45,7 @@ def topic_command(name: str, namesrv: str, output: str) -> None:
 
 def describe_topic(name: str, namesrv: str, output: str) -> None:
     """Print it; exit code 1 if a group of it could not be asked."""
-    view = ask_by(_look, namesrv, name)
+    view = ask_by(_ask, namesrv, name)
     if output == "json":
         echo_json(view)
     else:
@@ -54,7 +54,7 @@ def describe_topic(name: str, namesrv: str, output: str) -> None:
         sys.exit(1)
 
 
-async def _look(namesrv: str, name: str) -> dict[str, Any]:
+async def _ask(namesrv: str, name: str) -> dict[str, Any]:
     """JSON-ready. UsageError for a topic that the name servers do not know."""
     async with Admin(namesrv) as admin, open_client() as client:
         try:
@@ -65,11 +65,11 @@ async def _look(namesrv: str, name: str) -> dict[str, Any]:
             raise
         groups = []
         for group, addresses in sorted(route["brokers"].items()):
-            groups.append(await _look_at_group(admin, client, name, group, addresses, route["queues"].get(group, {})))
+            groups.append(await _describe_group(admin, client, name, group, addresses, route["queues"].get(group, {})))
         return {"topic": name, "answeredBy": route["answered_by"], "groups": groups}
 
 
-async def _look_at_group(
+async def _describe_group(
     admin: Admin, client: Caller, name: str, group: str, addresses: dict[int, str], queues: dict[str, int]
 ) -> dict[str, Any]:
     """The master is asked, else any broker of the group; what went wrong is in `error`."""
@@ -90,7 +90,7 @@ async def _look_at_group(
     try:
         row["queues"] = await _queues(admin, address, name)
         row["attributes"] = await _attributes(admin, address, name)
-        view = await look_at_broker(client, address)
+        view = await ask_broker(client, address)
         if view.error:
             raise RmqhaError(view.error)
         _, found = promise_of(view)

@@ -11,18 +11,18 @@ from rmqha.cli.options import echo_json, namesrv_option, output_option
 from rmqha.cli.render import Text, console
 from rmqha.host.asking.shell import ask_by, open_client
 from rmqha.model.error import UnreachableError, UsageError
-from rmqha.ops.group_view import GroupLook, find_groups, look_at_groups
+from rmqha.ops.group_view import GroupReport, ask_groups, find_groups
 from rmqha.ops.wait_explanation import view_of
 
 
-async def _look(namesrv: str, name: str | None) -> list[GroupLook]:
+async def _ask(namesrv: str, name: str | None) -> list[GroupReport]:
     async with open_client() as client:
         groups = await find_groups(client, namesrv)
         if name is not None and name not in groups:
             near = nearest(name, list(groups))
             raise UsageError(f"the name servers {namesrv} know no group {name!r}{near}; see rmqha describe cluster")
         chosen = [group for key, group in groups.items() if name in (None, key)]
-        return await look_at_groups(client, chosen)
+        return await ask_groups(client, chosen)
 
 
 @click.command("explain-wait", epilog="Example: rmqha explain-wait broker-a")
@@ -34,7 +34,7 @@ def explain_wait(group: str | None, namesrv: str, output: str) -> None:
 
     Exit code: 0 nothing waits for long, 1 a send has waited for more than 500 ms or sends are refused, 2 nobody to ask.
     """
-    found = ask_by(_look, namesrv, group)
+    found = ask_by(_ask, namesrv, group)
     if not any(item.answering for item in found):
         trouble = sorted({view.error for item in found for view in item.brokers}) or ["no broker is registered"]
         raise UnreachableError(f"no broker can be asked: {'; '.join(trouble)}")

@@ -94,7 +94,7 @@ class Quorum:
         return {"group": self.word["group"], "leader": leader, "problem": problems.get(""), "nodes": nodes}
 
 
-async def look(client: Caller, controllers: list[str]) -> Quorum:
+async def ask_quorum(client: Caller, controllers: list[str]) -> Quorum:
     """Ask the leader, and then every member for its own word. Raises UnreachableError if nobody answers."""
     word = await _first_word(client, controllers)
     leader = None
@@ -158,7 +158,7 @@ def _explained(error: RemoteError, address: str = "") -> RmqhaError:
 
 
 async def _ask_leader(client: Caller, controllers: list[str], code: RequestCode, **ext: str) -> Command:
-    quorum = await look(client, controllers)
+    quorum = await ask_quorum(client, controllers)
     known = [quorum.word["leaderAddress"]] if quorum.word["leaderAddress"] else []
     try:
         reply, _ = await ask_leader(client, [*known, *controllers], lambda: _command(code, **ext), CHANGE_TIMEOUT_MS)
@@ -187,7 +187,7 @@ def node_titles(addresses: dict[str, str], state: ClusterState | None) -> dict[s
 async def _until(client: Caller, controllers: list[str], holds: Callable[[Quorum], bool]) -> Quorum:
     """Look again and again until `holds`; the caller sets the time."""
     while True:
-        quorum = await look(client, controllers)
+        quorum = await ask_quorum(client, controllers)
         if holds(quorum):
             return quorum
         await sleep(POLL_INTERVAL_S)
@@ -212,7 +212,7 @@ def show(controllers: list[str], output: str) -> None:
 
     async def asking() -> Quorum:
         async with open_client() as client:
-            return await look(client, controllers)
+            return await ask_quorum(client, controllers)
 
     found = ask_by(asking)
     if output == "json":
@@ -270,7 +270,7 @@ def add(
 async def _add(controllers: list[str], address: str, learner: bool, timeout_s: float) -> dict[str, Any]:
     async with open_client() as client:
         new = await ask_one(client, address)
-        group = await look(client, controllers)
+        group = await ask_quorum(client, controllers)
         _check_new(new, group.word, address)
         node, kind = new["node"], "LEARNER" if learner else "VOTER"
         await _ask_leader(
@@ -327,7 +327,7 @@ def remove(name: str, controllers: list[str], state: ClusterState | None, output
 
     async def asking() -> dict[str, Any]:
         async with open_client() as client:
-            node = member_id(name, (await look(client, controllers)).word["addresses"], names)
+            node = member_id(name, (await ask_quorum(client, controllers)).word["addresses"], names)
             await _ask_leader(client, controllers, RequestCode.RMQHA_REMOVE_CONTROLLER, node=node)
             with within(CHANGE_TIMEOUT_MS / 1000):
                 found = await _until(
@@ -356,7 +356,7 @@ def transfer(name: str | None, controllers: list[str], state: ClusterState | Non
 
     async def asking() -> str:
         async with open_client() as client:
-            addresses = (await look(client, controllers)).word["addresses"] if name else {}
+            addresses = (await ask_quorum(client, controllers)).word["addresses"] if name else {}
             ext = {"node": member_id(name, addresses, names)} if name else {}
             reply = await _ask_leader(client, controllers, RequestCode.RMQHA_TRANSFER_LEADERSHIP, **ext)
             with reading(controllers[0], "a controller's"):
@@ -382,7 +382,7 @@ def snapshot(controllers: list[str], state: ClusterState | None, output: str) ->
     async def asking() -> dict[str, int]:
         reached: dict[str, int] = {}
         async with open_client() as client:
-            found = await look(client, controllers)
+            found = await ask_quorum(client, controllers)
             for node, address in found.word["addresses"].items():
                 if found.members[node]:
                     reply = await ask(client, address, _command(RequestCode.RMQHA_TAKE_SNAPSHOT))

@@ -256,7 +256,7 @@ def delete(name: str, yes: bool, namesrv: str, output: str) -> None:
 
     Made again, its queues go on behind their old ends.
     """
-    from rmqha.client.producers.outgoing import check_topic
+    from rmqha.client.names import check_topic
     from rmqha.ops.messaging.topics import of_users
 
     check_topic(name)

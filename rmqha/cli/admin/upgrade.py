@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rmqha.ops.health.upgrade import UpgradeStep
     from rmqha.ops.local.cluster_state import ClusterState
 
-LOOK_S = 5.0
+ASK_TIMEOUT_S = 5.0
 COLUMNS = [("", "right"), ("NODE", "left"), ("RELEASE", "left"), ("LEADS", "left"), ("DO", "left")]
 
 
@@ -37,9 +37,9 @@ def check(wanted: str, state: ClusterState, output: str) -> None:
     from rmqha.host.asking.shell import ask_by
     from rmqha.ops.health.findings import is_unsettled
     from rmqha.ops.health.upgrade import plan_of
-    from rmqha.ops.survey import BootstrapAddresses, look
+    from rmqha.ops.survey import BootstrapAddresses, run_survey
 
-    snapshot = ask_by(look, BootstrapAddresses.of_state(state), LOOK_S, None, is_unsettled)
+    snapshot = ask_by(run_survey, BootstrapAddresses.of_state(state), ASK_TIMEOUT_S, None, is_unsettled)
     plan = plan_of(snapshot, wanted)
     if not plan.steps:
         raise UnreachableError("no node tells which release it runs; see rmqha status")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rmqha.cli.acting import acting_namesrv_option
-from rmqha.cli.bench.topic import HEADER, OWN, Ground, check_own, prepare
+from rmqha.cli.bench.topic import HEADER, OWN, BenchTarget, check_own, prepare
 from rmqha.cli.options import echo_json, output_option
 from rmqha.cli.render import Text, console
 from rmqha.host.asking.shell import ask_by
@@ -87,10 +87,10 @@ def produce(
     Exit code: 0 all acknowledged, 1 some not, 2 wrong usage or nobody to ask, 130 interrupted.
     """
 
-    async def measure(ground: Ground) -> Figures:
+    async def measure(target: BenchTarget) -> Figures:
         from rmqha.cli.bench import load
 
-        return await load.produce(load.paced(namesrv, ground, rate, seconds, count, window, timeout, size))
+        return await load.produce(load.paced(namesrv, target, rate, seconds, count, window, timeout, size))
 
     _run(topic, queues, namesrv, output, measure)
 
@@ -106,10 +106,10 @@ def consume(seconds: float, count: int | None, topic: str, queues: int, namesrv:
     Exit code: 0 something was read, 1 nothing was there, 2 wrong usage or nobody to ask, 130 interrupted.
     """
 
-    async def measure(ground: Ground) -> Figures:
+    async def measure(target: BenchTarget) -> Figures:
         from rmqha.cli.bench import load
 
-        return await load.consume(namesrv, ground, limit_s=seconds, limit_count=count, idle_s=idle)
+        return await load.consume(namesrv, target, limit_s=seconds, limit_count=count, idle_s=idle)
 
     _run(topic, queues, namesrv, output, measure)
 
@@ -126,10 +126,10 @@ def e2e(
     Exit code: 0 all came, 1 some not, 2 wrong usage or nobody to ask, 130 interrupted.
     """
 
-    async def measure(ground: Ground) -> Figures:
+    async def measure(target: BenchTarget) -> Figures:
         from rmqha.cli.bench import load
 
-        return await load.e2e(load.paced(namesrv, ground, rate, seconds, count, window, timeout, size))
+        return await load.e2e(load.paced(namesrv, target, rate, seconds, count, window, timeout, size))
 
     _run(topic, queues, namesrv, output, measure)
 
@@ -151,28 +151,30 @@ def replicate(
     Exit code: 0 measured, 1 sends failed, 2 wrong usage or nobody to ask, 130 interrupted.
     """
 
-    async def measure(ground: Ground) -> Figures:
+    async def measure(target: BenchTarget) -> Figures:
         from rmqha.cli.bench import load
 
-        chosen = group or ground.groups[0]
-        if group is None and len(ground.groups) > 1:
-            raise UsageError(f"there are several groups, say which: {', '.join(ground.groups)}")
-        given = load.paced(namesrv, ground, rate, seconds, count, window, timeout, size)
+        chosen = group or target.groups[0]
+        if group is None and len(target.groups) > 1:
+            raise UsageError(f"there are several groups, say which: {', '.join(target.groups)}")
+        given = load.paced(namesrv, target, rate, seconds, count, window, timeout, size)
         return await load.replicate(given, chosen, interval / 1000)
 
     _run(topic, queues, namesrv, output, measure)
 
 
-def _run(topic: str, queues: int, namesrv: str, output: str, measure: Callable[[Ground], Awaitable[Figures]]) -> None:
+def _run(
+    topic: str, queues: int, namesrv: str, output: str, measure: Callable[[BenchTarget], Awaitable[Figures]]
+) -> None:
     """Prepare the topic, say where, measure, show."""
     check_own(topic)
-    ground = ask_by(prepare, namesrv, topic, queues)
-    click.echo(ground.words, err=True)
+    target = ask_by(prepare, namesrv, topic, queues)
+    click.echo(target.words, err=True)
     sys.stderr.flush()
     import trio
 
     async def measured() -> Figures:
-        return await measure(ground)
+        return await measure(target)
 
     figures = trio.run(measured)
     if output == "json":

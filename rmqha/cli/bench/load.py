@@ -18,7 +18,7 @@ import trio
 from rmqha.cli.bench.figures import Figures, times
 from rmqha.cli.bench.histogram import LatencyHistogram
 from rmqha.cli.bench.pace import Pace, Run, run_paced
-from rmqha.cli.bench.topic import HEADER, Ground
+from rmqha.cli.bench.topic import HEADER, BenchTarget
 from rmqha.client.consumers.consumer import Consumer
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import Producer
@@ -41,7 +41,7 @@ class Load:
     """`timeout_ms`: how long a message is tried, through failovers."""
 
     namesrv: str
-    ground: Ground
+    target: BenchTarget
     pace: Pace
     size_bytes: int
     timeout_ms: int
@@ -49,7 +49,7 @@ class Load:
 
 def paced(
     namesrv: str,
-    ground: Ground,
+    target: BenchTarget,
     rate: float,
     limit_s: float,
     limit_count: int | None,
@@ -59,7 +59,7 @@ def paced(
 ) -> Load:
     """The load of a command's options; messages are tried for `timeout_s`, and so long are the last ones waited for."""
     pace = Pace(rate, limit_s, limit_count, window, timeout_s)
-    return Load(namesrv, ground, pace, size_bytes, max(1, round(timeout_s * 1000)))
+    return Load(namesrv, target, pace, size_bytes, max(1, round(timeout_s * 1000)))
 
 
 class _Sender:
@@ -80,7 +80,7 @@ class _Sender:
         return HEADER.pack(self._run_id, number) + self._filling
 
     async def send(self, number: int, due_ns: int) -> None:
-        counts, message = self._figures.counts, OutgoingMessage(self._load.ground.topic, self.body(number))
+        counts, message = self._figures.counts, OutgoingMessage(self._load.target.topic, self.body(number))
         try:
             result = await self._producer.send_message(message, timeout_ms=self._load.timeout_ms)
         except RmqhaError as error:
@@ -113,11 +113,11 @@ async def produce(load: Load) -> Figures:
     """Latency of sends at a fixed rate, from the intended send to the acknowledgement."""
     run = Run()
     figures = Figures(
-        "produce", "from the intended send to its answer", load.ground.topic, load.size_bytes, load.pace.rate
+        "produce", "from the intended send to its answer", load.target.topic, load.size_bytes, load.pace.rate
     )
     figures.latency, figures.counts = run.latency, _counts("duplicatesPossible")
     async with Producer(load.namesrv, GROUP) as producer:
-        await producer.route(load.ground.topic)
+        await producer.route(load.target.topic)
         sender = _Sender(load, producer, figures, run, secrets.token_bytes(16))
         await run_paced(load.pace, run, sender.send)
     _closed(figures, run)
@@ -125,14 +125,16 @@ async def produce(load: Load) -> Figures:
     return figures
 
 
-async def consume(namesrv: str, ground: Ground, *, limit_s: float, limit_count: int | None, idle_s: float) -> Figures:
+async def consume(
+    namesrv: str, target: BenchTarget, *, limit_s: float, limit_count: int | None, idle_s: float
+) -> Figures:
     """Throughput of reads from the beginning of the topic, and how long the reader waited for each batch."""
-    figures = Figures("consume", "wait for the next batch", ground.topic, 0)
+    figures = Figures("consume", "wait for the next batch", target.topic, 0)
     size_bytes, last = 0, time.monotonic()
     started = last
     async with AsyncExitStack() as stack:
         consumer = await stack.enter_async_context(
-            Consumer(namesrv, GROUP, ground.topic, start="first", standalone=True)
+            Consumer(namesrv, GROUP, target.topic, start="first", standalone=True)
         )
         nursery = await stack.enter_async_context(trio.open_nursery())
         nursery.start_soon(_interrupt, nursery.cancel_scope, figures)
@@ -207,13 +209,13 @@ async def e2e(load: Load) -> Figures:
     """Latency of the whole way, from the intended send to the receipt, and that nothing stored is missing."""
     run, run_id = Run(), secrets.token_bytes(16)
     figures = Figures(
-        "e2e", "from the intended send to the receipt", load.ground.topic, load.size_bytes, load.pace.rate
+        "e2e", "from the intended send to the receipt", load.target.topic, load.size_bytes, load.pace.rate
     )
     figures.latency, figures.counts = run.latency, _counts("duplicatesPossible", "received", "duplicates", "lost")
     reader = _Reader(run_id, run)
     async with AsyncExitStack() as stack:
         producer = await stack.enter_async_context(Producer(load.namesrv, GROUP))
-        consumer = Consumer(load.namesrv, GROUP, load.ground.topic, start="last", standalone=True)
+        consumer = Consumer(load.namesrv, GROUP, load.target.topic, start="last", standalone=True)
         await stack.enter_async_context(consumer)
         sender = _Sender(load, producer, figures, run, run_id)
         sender.records_latency = False
@@ -236,16 +238,16 @@ async def e2e(load: Load) -> Figures:
 
 async def _open_way(load: Load, producer: Producer, sender: _Sender, reader: _Reader) -> None:
     """Send until something came from every queue: what is sent before the consumer has begun there is never seen."""
-    queues = {(queue.broker_name, queue.queue_id) for queue in (await producer.route(load.ground.topic)).write_queues()}
+    queues = {(queue.broker_name, queue.queue_id) for queue in (await producer.route(load.target.topic)).write_queues()}
     with trio.move_on_after(WARM_UP_S):
         while queues - reader.open:
             for _ in queues:
-                await producer.send(load.ground.topic, sender.body(PROBE), timeout_ms=load.timeout_ms)
+                await producer.send(load.target.topic, sender.body(PROBE), timeout_ms=load.timeout_ms)
             await trio.sleep(0.05)
     silent = queues - reader.open
     if silent:
         names = ", ".join(f"{group}:{number}" for group, number in sorted(silent))
-        raise UnreachableError(f"nothing came from the queues {names} of {load.ground.topic} within {WARM_UP_S:g} s")
+        raise UnreachableError(f"nothing came from the queues {names} of {load.target.topic} within {WARM_UP_S:g} s")
 
 
 # --- replication ------------------------------------------------------------------------------------------------------
@@ -259,7 +261,7 @@ class _Follower:
     last_offset: int | None = None
     waiting: deque[tuple[int, int]] = field(default_factory=deque)
     """(offset to reach, not there yet at ns)."""
-    looked_ns: int = 0
+    asked_ns: int = 0
 
     def seen(self, now_ns: int, end_offset: int, reached: int) -> None:
         """The master's log ends at `end_offset`, this one has come to `reached`. What was appended between two looks
@@ -269,10 +271,10 @@ class _Follower:
             # it may have come long ago: only a slave that is behind tells something
             self.waiting += [(end_offset, now_ns)] if reached < end_offset else []
         elif end_offset > self.last_offset:
-            self.waiting.append((end_offset, self.looked_ns))
+            self.waiting.append((end_offset, self.asked_ns))
         elif end_offset < self.last_offset:
             self.waiting.clear()  # another master, whose log ends before
-        self.last_offset, self.looked_ns = end_offset, now_ns
+        self.last_offset, self.asked_ns = end_offset, now_ns
         while self.waiting and self.waiting[0][0] <= reached:
             self.latency.record((now_ns - self.waiting.popleft()[1]) // 1000)
 
@@ -334,7 +336,7 @@ async def replicate(load: Load, group: str, interval_s: float) -> Figures:
     the load of `produce`; at rate 0 only watched."""
     run, watch = Run(), MasterSampler()
     measured = f"until the confirm offset had it, at most (looked each {interval_s * 1000:g} ms)"
-    figures = Figures("replicate", measured, load.ground.topic, load.size_bytes, load.pace.rate or None)
+    figures = Figures("replicate", measured, load.target.topic, load.size_bytes, load.pace.rate or None)
     figures.latency, figures.counts = watch.confirm.latency, _counts("duplicatesPossible")
     async with RemotingClient() as client, Producer(load.namesrv, GROUP) as producer:
         first = await _master(client, load.namesrv, group)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from rmqha.client.admin import Admin
 from rmqha.host.asking.shell import now_s, sleep
-from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteError, UnreachableError, UsageError
 from rmqha.model.offset import MASTER_ID
 from rmqha.ops.messaging.topics import of_users
-from rmqha.wire.command import Command
 
 OWN = "rmqha_bench"
 HEADER = struct.Struct(">16sq")
@@ -20,7 +19,7 @@ ROUTE_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class BenchTarget:
     """The place of a benchmark: the groups, and how many topics of others there are."""
 
     topic: str
@@ -42,47 +41,32 @@ def check_own(topic: str) -> None:
         raise UsageError(f"topic {topic} may be somebody's; a benchmark's is called {OWN} or begins with {OWN}_")
 
 
-async def prepare(namesrv: str, topic: str, queue_count: int) -> Ground:
+async def prepare(namesrv: str, topic: str, queue_count: int) -> BenchTarget:
     """Find the groups and make the topic on each that lacks it, then wait until it is routed to. Raises UsageError for
     another's topic, UnreachableError if a group has no master or nobody answers."""
     check_own(topic)
     async with Admin(namesrv) as admin:
         info = await admin.cluster_info()
         names = await admin.topics()
-        masters = {}
-        for name, group in info["brokers"].items():
+        groups = info["brokers"]
+        for name, group in groups.items():
             if MASTER_ID not in group["addresses"]:
                 raise UnreachableError(f"group {name} has no master; see rmqha explain {name}")
-            masters[name] = group["addresses"][MASTER_ID]
-        if not masters:
+        if not groups:
             raise UnreachableError(f"the name servers {namesrv} know no broker; see rmqha status")
-        lacking = masters.keys() - await _routed(admin, topic)
-        for name in sorted(lacking):
-            await admin.ask(masters[name], _create(topic, queue_count))
-        unrouted = masters.keys() - await _routed(admin, topic)
+        lacking = groups.keys() - await _routed(admin, topic)
+        if lacking:
+            await admin.create_topic(topic, queue_count=queue_count, groups=lacking)
+        unrouted = groups.keys() - await _routed(admin, topic)
         deadline = now_s() + ROUTE_TIMEOUT_S
         while unrouted and now_s() < deadline:
             await sleep(0.05)
-            unrouted = masters.keys() - await _routed(admin, topic)
+            unrouted = groups.keys() - await _routed(admin, topic)
         if unrouted:
             missing = ", ".join(sorted(unrouted))
             raise UnreachableError(f"{namesrv} does not route {topic} to {missing} after {ROUTE_TIMEOUT_S:g} s")
     others = [name for name in of_users(names, info) if not name.startswith(OWN)]
-    return Ground(topic, tuple(sorted(masters)), bool(lacking), len(others))
-
-
-def _create(topic: str, queue_count: int) -> Command:
-    fields = {
-        "topic": topic,
-        "defaultTopic": "TBW102",
-        "readQueueNums": str(queue_count),
-        "writeQueueNums": str(queue_count),
-        "perm": "6",
-        "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": "0",
-        "order": "false",
-    }
-    return Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+    return BenchTarget(topic, tuple(sorted(groups)), bool(lacking), len(others))
 
 
 async def _routed(admin: Admin, topic: str) -> set[str]:

@@ -356,7 +356,7 @@ async def take_commands(bundle: Bundle, commands: Mapping[str, list[str]], leadi
 
 
 async def _take_command(bundle: Bundle, limiter: trio.CapacityLimiter, name: str, arguments: list[str]) -> None:
-    command = [sys.executable, "-P", "-m", "rmqha.cli.main", *arguments]
+    command = [sys.executable, "-P", "-m", "rmqha", *arguments]
     shown = f"rmqha {' '.join(arguments)}"
     async with limiter:
         with trio.move_on_after(COMMAND_TIMEOUT_S) as scope:

@@ -13,7 +13,7 @@ import trio
 from rmqha.cli.contexts import Context
 from rmqha.cli.diagnosis.checks.answers import ANNOUNCED, Answers, ask_all
 from rmqha.cli.diagnosis.checks.elsewhere import examine_elsewhere
-from rmqha.cli.diagnosis.checks.files import Papers, check_config, check_groups, read_papers
+from rmqha.cli.diagnosis.checks.files import StoreFacts, check_config, check_groups, read_store_facts
 from rmqha.cli.diagnosis.checks.machine import (
     check_descriptors,
     check_disk,
@@ -44,9 +44,9 @@ def examine(
     does not run while others do is missing."""
     others_run = full and any(node_under_test.running for node_under_test in nodes)
     findings: list[Finding] = []
-    papers: dict[str, Papers] = {}
+    store_facts: dict[str, StoreFacts] = {}
     for node_under_test in nodes:
-        papers[node_under_test.name] = Papers()
+        store_facts[node_under_test.name] = StoreFacts()
         for check, step in (
             ("process", partial(_process, node_under_test, others_run)),
             ("config", partial(check_config, node_under_test)),
@@ -54,16 +54,16 @@ def examine(
             ("data", partial(check_data, node_under_test)),
             ("disk", partial(check_disk, node_under_test)),
             ("descriptors", partial(check_descriptors, node_under_test)),
-            ("store", partial(_papers, node_under_test, papers)),
+            ("store", partial(_store_facts, node_under_test, store_facts)),
         ):
             findings += guarded(node_under_test.name, check, step)
     findings += guarded("machine", "ports", partial(check_ports, nodes))
-    findings += check_groups(nodes, papers)
+    findings += check_groups(nodes, store_facts)
     if write:
         findings += guarded("machine", "sync", partial(check_syncs, nodes))
     file_bytes = max((item.broker.mapped_file_size_commit_log for item in nodes if item.broker), default=0)
     findings += check_memory([node_under_test for node_under_test in nodes if node_under_test.running], file_bytes)
-    answers, told = trio.run(ask_all, nodes, papers, timeout_s)
+    answers, told = trio.run(ask_all, nodes, store_facts, timeout_s)
     announced = {finding.subject for finding in told if finding.check == ANNOUNCED}
     findings = [it for it in findings if it.check != "process" or it.subject not in announced]
     findings += told
@@ -85,9 +85,9 @@ def _process(node_under_test: NodeUnderTest, others_run: bool) -> list[Finding]:
     return [check_process(node_under_test, others_run)]
 
 
-def _papers(node_under_test: NodeUnderTest, papers: dict[str, Papers]) -> list[Finding]:
-    papers[node_under_test.name] = read_papers(node_under_test)
-    return papers[node_under_test.name].findings
+def _store_facts(node_under_test: NodeUnderTest, store_facts: dict[str, StoreFacts]) -> list[Finding]:
+    store_facts[node_under_test.name] = read_store_facts(node_under_test)
+    return store_facts[node_under_test.name].findings
 
 
 def guarded(subject: str, check: str, step: Callable[[], Iterable[Finding]]) -> list[Finding]:

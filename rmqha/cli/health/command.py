@@ -31,7 +31,7 @@ from rmqha.ops.health.agreement import Agreement
 from rmqha.ops.health.findings import Health, is_unsettled, judge
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.ops.snapshot import ClusterSnapshot, ServerKind
-from rmqha.ops.survey import BootstrapAddresses, look
+from rmqha.ops.survey import BootstrapAddresses, run_survey
 
 INTERVAL_S = 1.0
 
@@ -94,7 +94,7 @@ def seeds_of(namesrv: str | None, controller: str | None, directory: Path | None
 
 async def examine(seeds: BootstrapAddresses, group: str | None, timeout_s: float) -> tuple[Health, ClusterSnapshot]:
     """One look, judged. Raises UsageError for a group that nobody knows although name servers or controllers tell."""
-    found = await look(seeds, timeout_s, group, is_unsettled)
+    found = await run_survey(seeds, timeout_s, group, is_unsettled)
     known = found.groups
     if group is not None and group not in known and found.answered:
         told = sorted({name for word in found.nodes for name in [*word.routes, *word.told_groups]})

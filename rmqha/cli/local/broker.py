@@ -49,7 +49,7 @@ def broker(config_path: Path, check: bool) -> None:
     from rmqha.host.access import security
     from rmqha.host.http.endpoint import expose
     from rmqha.host.process import spare_loaded_state
-    from rmqha.host.surroundings import Surroundings
+    from rmqha.host.process_environment import ProcessEnvironment
 
     security.use(config)
     checked_addresses(config, {})
@@ -57,7 +57,7 @@ def broker(config_path: Path, check: bool) -> None:
         for line in config.lines_without_effect():
             click.echo(line)
         return
-    around = Surroundings(config, "broker", config.broker_name)
+    around = ProcessEnvironment(config, "broker", config.broker_name)
     tracer = around.tracer
 
     async def serve(stopping: trio.Event) -> None:

@@ -16,7 +16,7 @@ from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import RmqhaError, UnreachableError, UsageError
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.ops.asking import ask_leader
-from rmqha.ops.cluster_view import ClusterView, GroupView, NodeView, look
+from rmqha.ops.cluster_view import ClusterView, GroupView, NodeView, ask_cluster
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.wire.command import Command
 from rmqha.wire.state.controller_state import GroupState
@@ -81,7 +81,7 @@ async def _preferred(state: ClusterState, group: str) -> str:
 
 async def _elect(state: ClusterState, group: str, target: str | None, unclean: bool, yes: bool) -> dict[str, Any]:
     async with open_client() as client:
-        view = await look(client, state)
+        view = await ask_cluster(client, state)
         seen = view.groups[group]
         if any(node.replica is not None and node.replica.is_static for node in view.replicas(group)):
             raise UsageError(

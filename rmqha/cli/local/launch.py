@@ -11,11 +11,11 @@ import click
 from rmqha.host.asking.shell import open_client, sleep, within
 from rmqha.host.disk import make_directories
 from rmqha.model.error import RmqhaError
-from rmqha.ops.cluster_view import ClusterView, look, problems_of
+from rmqha.ops.cluster_view import ClusterView, ask_cluster, problems_of
 from rmqha.ops.local.cluster_state import ClusterState, last_line
 from rmqha.ops.local.supervisor import Process, server_arguments, spawn
 
-LOOK_INTERVAL_S = 0.1
+POLL_INTERVAL_S = 0.1
 
 
 def launch(state: ClusterState, name: str) -> Process:
@@ -94,7 +94,7 @@ async def wait_well(
     async with open_client() as client:
         with LaunchProgress(names, quiet=quiet) as progress, within(timeout_s):
             while True:
-                view = await look(client, state)
+                view = await ask_cluster(client, state)
                 wrong = problems_of(view, names)
                 progress.show({name: _step(view, name, wrong.get(name, "well")) for name in names})
                 for name, node in view.nodes.items():
@@ -102,7 +102,7 @@ async def wait_well(
                         raise RmqhaError(f"{name} ended while starting: {last_words(state, name)}")
                 if not wrong:
                     return view
-                await sleep(LOOK_INTERVAL_S)
+                await sleep(POLL_INTERVAL_S)
     wrong = problems_of(view, names) if view else {}
     name, trouble = next(iter(wrong.items()), ("the cluster", "it did not answer"))
     said = f"; its log ends: {last_words(state, name)}" if name in state.nodes else ""

@@ -14,14 +14,16 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from rmqha.cli.options import namesrv_option
 from rmqha.client.admin import Admin
+from rmqha.host.access.process_security import ambient
 from rmqha.host.asking.shell import ask_by
 from rmqha.model.error import UsageError
+from rmqha.model.identity import Credentials
 
 VERSION = "5.4.0"
 OLDEST_JAVA = 17
@@ -36,6 +38,13 @@ LIBRARIES = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 """
 OPENED = ("java.base/java.lang", "java.base/java.nio", "java.base/sun.nio.ch")
 """Packages of the JDK that RocketMQ reaches into."""
+USERS = {
+    "authenticationEnabled": True,
+    "authenticationMetadataProvider": "org.apache.rocketmq.proxy.auth.ProxyAuthenticationMetadataProvider",
+    "authorizationEnabled": True,
+    "authorizationMetadataProvider": "org.apache.rocketmq.proxy.auth.ProxyAuthorizationMetadataProvider",
+}
+"""Keys of a proxy that asks the brokers for its clients' users and policies."""
 
 
 @click.command(epilog="Example: rmqha proxy --grpc-port 8081")
@@ -43,20 +52,31 @@ OPENED = ("java.base/java.lang", "java.base/java.nio", "java.base/sun.nio.ch")
 @click.option("--grpc-port", type=click.IntRange(1, 65535), default=8081, show_default=True)
 @click.option("--remoting-port", type=click.IntRange(1, 65535), default=8080, show_default=True)
 @click.option("--heap", default="512m", show_default=True, help="Memory of the JVM, as -Xmx has it.")
+@click.option("--auth", is_flag=True, help="Let in only users of the cluster, as far as their policies go.")
 @click.option("--check", is_flag=True, help="Fetch and write what it needs, print the configuration's place, and end.")
 @namesrv_option
-def proxy(cluster: str | None, grpc_port: int, remoting_port: int, heap: str, check: bool, namesrv: str) -> None:
+def proxy(
+    cluster: str | None, grpc_port: int, remoting_port: int, heap: str, auth: bool, check: bool, namesrv: str
+) -> None:
     """Run Apache RocketMQ's proxy, in cluster mode, in front of a cluster.
 
-    Clients of RocketMQ 5 (gRPC) connect to its gRPC port. It needs Java 17 or newer, and Maven for the first start.
+    Clients of RocketMQ 5 (gRPC) connect to its gRPC port. It needs Java 17 or newer, and Maven for the first start. Of
+    a cluster with accounts it asks as the one that --security names; with --auth that is a super user.
     """
+    credentials = ambient.get().credentials
+    if auth and credentials is None:
+        raise UsageError(
+            "--auth needs a super user, as whom the proxy asks the brokers: rmqha --security FILE proxy --auth, "
+            "with accessKey and secretKey in FILE"
+        )
     if not re.fullmatch(r"[1-9][0-9]*[kmgKMG]?", heap):
         raise UsageError(f"--heap {heap!r} is no size such as 512m")
     java = find_java()
     name = cluster or ask_by(_only_cluster, namesrv)
     libraries = fetch()
     home = cache() / f"proxy-home-{grpc_port}"
-    config = write_configuration(home, name, namesrv, grpc_port, remoting_port)
+    keys = {**access_keys(credentials), **(USERS if auth else {})}
+    config = write_configuration(home, name, namesrv, grpc_port, remoting_port, keys)
     if check:
         click.echo(str(config))
         return
@@ -112,8 +132,18 @@ def fetch() -> Path:
     return directory
 
 
-def write_configuration(home: Path, cluster: str, namesrv: str, grpc_port: int, remoting_port: int) -> Path:
-    """The proxy's configuration file. Raises OSError."""
+def access_keys(credentials: Credentials | None) -> dict[str, Any]:
+    """The account by which the proxy asks name servers and brokers."""
+    if credentials is None:
+        return {}
+    account = {"accessKey": credentials.access_key, "secretKey": credentials.secret_key}
+    return {"enableAclRpcHookForClusterMode": True, "innerClientAuthenticationCredentials": json.dumps(account)}
+
+
+def write_configuration(
+    home: Path, cluster: str, namesrv: str, grpc_port: int, remoting_port: int, more: dict[str, Any]
+) -> Path:
+    """The proxy's configuration file, for its owner alone. Raises OSError."""
     home.mkdir(parents=True, exist_ok=True)
     config = home / "rmq-proxy.json"
     keys = {
@@ -123,7 +153,10 @@ def write_configuration(home: Path, cluster: str, namesrv: str, grpc_port: int, 
         "proxyMode": "CLUSTER",
         "grpcServerPort": grpc_port,
         "remotingListenPort": remoting_port,
+        **more,
     }
+    config.unlink(missing_ok=True)
+    config.touch(0o600)
     config.write_text(json.dumps(keys, indent=2) + "\n")
     return config
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 async def view_once(state: ClusterState) -> ClusterView:
     """Ask all nodes once."""
     from rmqha.host.asking.shell import open_client
-    from rmqha.ops.cluster_view import look
+    from rmqha.ops.cluster_view import ask_cluster
 
     async with open_client() as client:
-        return await look(client, state)
+        return await ask_cluster(client, state)
 
 
 def seen_elsewhere(state: ClusterState) -> ClusterView:

@@ -61,7 +61,7 @@ def ls_command(every: bool, namesrv: str, output: str) -> None:
         if told.silent and not told.answers:
             raise UnreachableError("; ".join(f"{name}: {why}" for name, why in sorted(told.silent.items())))
         names = sorted({name for found in told.answers.values() for name in found})
-        return await consumer_group.look_at_groups(admin, names), told.silent
+        return await consumer_group.describe_groups(admin, names), told.silent
 
     groups, silent = asked(namesrv, question)
     for group in groups:
@@ -117,7 +117,7 @@ def lag_command(group: str, topic: str | None, watch: bool, interval_s: float, n
     from rmqha.ops.messaging import consumer_group
 
     if not watch:
-        found = asked(namesrv, lambda admin: consumer_group.look_at_group(admin, group, topic, whole=False))
+        found = asked(namesrv, lambda admin: consumer_group.describe_group(admin, group, topic, whole=False))
         if output == "json":
             echo_json(lag_json(found))
         else:
@@ -131,7 +131,7 @@ def lag_command(group: str, topic: str | None, watch: bool, interval_s: float, n
         before: tuple[float, ConsumerGroup] | None = None
         while True:
             now = now_s()
-            found = await consumer_group.look_at_group(admin, group, topic, whole=False)
+            found = await consumer_group.describe_group(admin, group, topic, whole=False)
             wall_ms = time.time_ns() // 1_000_000
             if output == "json":
                 click.echo(json.dumps({"atMs": wall_ms, **lag_json(found)}, ensure_ascii=False))
@@ -211,7 +211,7 @@ def members_command(group: str, namesrv: str, output: str) -> None:
     """
     from rmqha.ops.messaging import consumer_group
 
-    found = asked(namesrv, lambda admin: consumer_group.look_at_group(admin, group, whole=False))
+    found = asked(namesrv, lambda admin: consumer_group.describe_group(admin, group, whole=False))
     if output == "json":
         members = [member_json(member) for member in found.members]
         echo_json({"group": found.name, "members": members, "silent": found.silent})
@@ -250,7 +250,7 @@ def describe_command(group: str, namesrv: str, output: str) -> None:
     """
     from rmqha.ops.messaging import consumer_group
 
-    found = asked(namesrv, lambda admin: consumer_group.look_at_group(admin, group))
+    found = asked(namesrv, lambda admin: consumer_group.describe_group(admin, group))
     if output == "json":
         echo_json({
             **lag_json(found),

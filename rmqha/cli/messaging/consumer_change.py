@@ -116,12 +116,12 @@ def _move(
 ) -> None:
     from rmqha.ops.messaging import consumer_reset
     from rmqha.ops.messaging.brokers import parse_queue
-    from rmqha.ops.messaging.consumer_group import look_at_group
+    from rmqha.ops.messaging.consumer_group import describe_group
 
     wanted = None if queue is None else parse_queue(queue)
 
     async def question(admin: Admin) -> ResetPlan:
-        group = await look_at_group(admin, name, topic, whole=False)
+        group = await describe_group(admin, name, topic, whole=False)
         return await consumer_reset.plan(admin, group, consumer_reset.chosen_topic(group, topic), target, wanted)
 
     made = asked(namesrv, question)
@@ -207,12 +207,12 @@ def delete(group: str, yes: bool, namesrv: str, output: str) -> None:
 
     Exit code: 0 deleted, 2 refused or nobody to ask.
     """
-    from rmqha.ops.messaging.consumer_group import is_system_group, look_at_group
+    from rmqha.ops.messaging.consumer_group import describe_group, is_system_group
     from rmqha.ops.messaging.consumer_reset import delete_group
 
     if is_system_group(group):
         raise UsageError(f"{group} is the servers' own; it stays")
-    found = asked(namesrv, lambda admin: look_at_group(admin, group, whole=False))
+    found = asked(namesrv, lambda admin: describe_group(admin, group, whole=False))
     if not yes:
         told = f"delete {group} with its offsets in {', '.join(found.topics) or 'no topic'} ({found.lag} wait)?"
         if not click.confirm(printable(told, lines=False), err=True):

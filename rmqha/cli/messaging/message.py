@@ -27,7 +27,7 @@ from rmqha.model.printable import printable
 if TYPE_CHECKING:
     from rmqha.client.admin import Admin
     from rmqha.client.consumers.message import Message
-    from rmqha.ops.messaging.messages import Track
+    from rmqha.ops.messaging.messages import MessageTrack
 
 TRACK_COLUMNS = [("GROUP", "left"), ("STATE", "left"), ("DETAIL", "left")]
 
@@ -176,7 +176,7 @@ def track_command(message_id: str, topic: str | None, namesrv: str, output: str)
     """
     from rmqha.ops.messaging import messages
 
-    async def question(admin: Admin) -> tuple[Message, list[Track]]:
+    async def question(admin: Admin) -> tuple[Message, list[MessageTrack]]:
         found = (await messages.by_id(admin, message_id, topic))[-1]
         return found, await messages.track(admin, found)
 
@@ -206,7 +206,7 @@ def track_command(message_id: str, topic: str | None, namesrv: str, output: str)
         click.echo("no consumer group reads this topic")
 
 
-def _detail(item: Track) -> str:
+def _detail(item: MessageTrack) -> str:
     parts = []
     if item.ahead:
         parts.append(f"{item.ahead} before it")

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from rmqha.cli.acting import acting_namesrv_option
 from rmqha.cli.messaging.asking import complete_consumer_group, topic_option
-from rmqha.cli.messaging.first_look import ShownMessages, WantedMessages, first_look
+from rmqha.cli.messaging.first_messages import ShownMessages, WantedMessages, show_first
 from rmqha.cli.messaging.message_lines import (
     FORMAT_HELP,
     Line,
@@ -27,8 +27,8 @@ from rmqha.cli.messaging.message_lines import (
 from rmqha.cli.moments import moment
 from rmqha.cli.options import output_option
 from rmqha.client.consumers.expression import parse_tags
-from rmqha.client.consumers.part import Part
-from rmqha.client.producers.outgoing import check_topic
+from rmqha.client.consumers.read_range import ReadRange
+from rmqha.client.names import check_group, check_topic
 from rmqha.client.route import MessageQueue
 from rmqha.host.asking.shell import ask_by
 from rmqha.model.error import RemoteError, UsageError
@@ -92,17 +92,19 @@ def receive(
     context = click.get_current_context()
     if line is not None and context.get_parameter_source("output") is ParameterSource.COMMANDLINE:
         raise UsageError("--format and -o each say how a message is printed: give one")
-    part = _part(topic, group, start, since_ms, queue, offset)
+    read_range = _read_range(topic, group, start, since_ms, queue, offset)
     check_topic(topic)
+    if group is not None:
+        check_group(group)
     parse_tags(tags)
     asked_for_table = context.get_parameter_source("output") is ParameterSource.COMMANDLINE
     show = _printer(line, output, asked_for_table=asked_for_table)
     count, refusals, statistics = -1, list[RemoteError](), dict[str, Any]()
     try:
         if group is None and start != "last":
-            wanted = WantedMessages(NO_GROUP, topic, part or Part(), tags, limit)
-            seen = ask_by(first_look, namesrv, wanted, show)
-            part = replace(part or Part(), known=seen.offsets)
+            wanted = WantedMessages(NO_GROUP, topic, read_range or ReadRange(), tags, limit)
+            seen = ask_by(show_first, namesrv, wanted, show)
+            read_range = replace(read_range or ReadRange(), known=seen.offsets)
         else:
             seen = ShownMessages()
         if seen.count == limit:
@@ -125,7 +127,7 @@ def receive(
                 tags,
                 start=start or ("committed" if group else "first"),
                 standalone=group is None,
-                part=part,
+                read_range=read_range,
             )
             left = None if limit is None else limit - seen.count
             try:
@@ -163,9 +165,9 @@ def _tell_end(
         click.echo(f"{count} message{'' if count == 1 else 's'}", err=True)
 
 
-def _part(
+def _read_range(
     topic: str, group: str | None, start: Start | None, since_ms: int | None, queue: str | None, offset: int | None
-) -> Part | None:
+) -> ReadRange | None:
     """The part of the topic to read. Raises UsageError for options that contradict each other."""
     if since_ms is None and queue is None and offset is None:
         return None
@@ -184,7 +186,7 @@ def _part(
 
         name = parse_queue(queue)
         found = MessageQueue(topic, name.broker_name, name.queue_id)
-    return Part(found, since_ms, offset)
+    return ReadRange(found, since_ms, offset)
 
 
 def _printer(line: Line | None, output: str, *, asked_for_table: bool) -> Callable[[Message], None]:

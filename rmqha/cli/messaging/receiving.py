@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import click
 import trio
 
 from rmqha.client.consumers.consumer import Consumer
@@ -11,6 +12,10 @@ from rmqha.client.consumers.message import Message
 from rmqha.host.process import cancel_on_signal
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteError, UsageError
+from rmqha.model.printable import printable
+
+TROUBLE_S = 3.0
+"""Interval at which somebody who waits is told what else has gone wrong, if nothing has come in it."""
 
 
 async def receive_all(
@@ -27,6 +32,7 @@ async def receive_all(
         async with consumer, trio.open_nursery() as nursery:
             nursery.start_soon(cancel_on_signal, nursery.cancel_scope)
             nursery.start_soon(_stop_on_refusal, consumer, nursery.cancel_scope, refusals)
+            nursery.start_soon(_tell_trouble, consumer, topic)
             while limit is None or count < limit:
                 message = None
                 with trio.move_on_after(float("inf") if idle_s is None else idle_s):
@@ -46,3 +52,16 @@ async def receive_all(
 async def _stop_on_refusal(consumer: Consumer, scope: trio.CancelScope, refusals: list[RemoteError]) -> None:
     refusals.append(await consumer.refused())
     scope.cancel()
+
+
+async def _tell_trouble(consumer: Consumer, topic: str) -> None:
+    """On standard error, each error once: it goes on trying, and silence would look like a topic without messages."""
+    told, before = set[str](), consumer.statistics()
+    while True:
+        await trio.sleep(TROUBLE_S)
+        now = consumer.statistics()
+        error = str(now["last_error"])
+        if now["errors"] > before["errors"] and now["received"] == before["received"] and error not in told:
+            told.add(error)
+            click.echo(printable(f"rmqha: nothing comes from topic {topic}, trying on: {error}", lines=False), err=True)
+        before = now

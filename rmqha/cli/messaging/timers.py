@@ -17,7 +17,7 @@ from rmqha.model.error import UnreachableError
 from rmqha.model.printable import printable
 
 if TYPE_CHECKING:
-    from rmqha.ops.messaging.brokers import Told
+    from rmqha.ops.messaging.brokers import BrokerAnswers
     from rmqha.ops.messaging.timers import WaitingMessages
 
 MAX_ROWS = 30
@@ -40,9 +40,9 @@ def timers(topic: str | None, namesrv: str, output: str) -> None:
 
     Exit code: 0 every group told, 1 one did not, 2 there is no such topic or nobody to ask.
     """
-    from rmqha.ops.messaging.timers import look_at_timers
+    from rmqha.ops.messaging.timers import count_waiting
 
-    told = asked(namesrv, lambda admin: look_at_timers(admin, topic))
+    told = asked(namesrv, lambda admin: count_waiting(admin, topic))
     if told.silent and not told.answers:
         raise UnreachableError("; ".join(f"{name}: {why}" for name, why in sorted(told.silent.items())))
     if output == "json":
@@ -63,7 +63,7 @@ def _json(found: WaitingMessages) -> dict[str, Any]:
     }
 
 
-def _show(told: Told[WaitingMessages], columns: int) -> None:
+def _show(told: BrokerAnswers[WaitingMessages], columns: int) -> None:
     from rmqha.ops.messaging.timers import by_step
 
     minutes: Counter[int] = Counter()

@@ -12,7 +12,14 @@ from rmqha.cli.options import echo_json, output_option
 from rmqha.cli.render import Text, console, table
 from rmqha.ha.stream.alignment import AlignmentVerdict
 from rmqha.host.read_disk import HostReadDisk
-from rmqha.inspect.epoch_look import Comparison, EpochLook, Following, compare, look_at_file, look_at_store
+from rmqha.inspect.epoch_comparison import (
+    Comparison,
+    Following,
+    ReplicaHistory,
+    compare,
+    read_history,
+    read_history_file,
+)
 from rmqha.model.error import UsageError
 from rmqha.model.offset import OPEN_END
 
@@ -46,7 +53,7 @@ def show(path: Path, end: int | None, output: str) -> None:
 
     Exit code: 0 sound, 1 not as it should be, 2 cannot read.
     """
-    side = _look(path, end, "--end")
+    side = _history(path, end, "--end")
     if output == "json":
         echo_json(_side_json(side))
     else:
@@ -66,7 +73,7 @@ def diff(a_path: Path, b_path: Path, end_a: int | None, end_b: int | None, outpu
 
     Exit code: 0 the older one can follow the newer without a loss, 1 it cannot, 2 cannot read.
     """
-    a, b = _look(a_path, end_a, "--end-a"), _look(b_path, end_b, "--end-b")
+    a, b = _history(a_path, end_a, "--end-a"), _history(b_path, end_b, "--end-b")
     found = compare(a, b)
     if output == "json":
         echo_json(_diff_json(a, b, found))
@@ -76,12 +83,12 @@ def diff(a_path: Path, b_path: Path, end_a: int | None, end_b: int | None, outpu
         sys.exit(1)
 
 
-def _look(path: Path, end: int | None, option: str) -> EpochLook:
+def _history(path: Path, end: int | None, option: str) -> ReplicaHistory:
     if path.is_dir():
         if end is not None:
             raise UsageError(f"{option} belongs to an epoch file; {path} is a directory, whose log shows where it ends")
-        return look_at_store(HostReadDisk(path))
-    return look_at_file(HostReadDisk(path.parent), path.name, end)
+        return read_history(HostReadDisk(path))
+    return read_history_file(HostReadDisk(path.parent), path.name, end)
 
 
 # --- for scripts ------------------------------------------------------------------------------------------------------
@@ -89,7 +96,7 @@ def _known(offset: int | None) -> int | None:
     return None if offset is None or offset == OPEN_END else offset
 
 
-def _side_json(side: EpochLook) -> dict[str, Any]:
+def _side_json(side: ReplicaHistory) -> dict[str, Any]:
     return {
         "path": side.label,
         "minOffset": side.min_offset,
@@ -120,7 +127,7 @@ def _following_json(item: Following, slave: str, master: str) -> dict[str, Any]:
     }
 
 
-def _diff_json(a: EpochLook, b: EpochLook, found: Comparison) -> dict[str, Any]:
+def _diff_json(a: ReplicaHistory, b: ReplicaHistory, found: Comparison) -> dict[str, Any]:
     return {
         "a": _side_json(a),
         "b": _side_json(b),
@@ -146,7 +153,7 @@ DIFF_COLUMNS = [
 ]
 
 
-def _header(side: EpochLook, name: str = "") -> str:
+def _header(side: ReplicaHistory, name: str = "") -> str:
     head = f"{name}: " if name else ""
     use = ", in use" if side.live else ""
     if side.end_offset is None:
@@ -155,7 +162,7 @@ def _header(side: EpochLook, name: str = "") -> str:
     return f"{head}{side.label}: log {side.min_offset} to {side.end_offset}{committed}{use}"
 
 
-def _show_side(side: EpochLook) -> None:
+def _show_side(side: ReplicaHistory) -> None:
     rows = []
     for place, entry in enumerate(side.history):
         end = _known(side.history.end_offset(place, side.max_offset))
@@ -167,12 +174,12 @@ def _show_side(side: EpochLook) -> None:
     _show_notes(side)
 
 
-def _show_notes(side: EpochLook) -> None:
+def _show_notes(side: ReplicaHistory) -> None:
     for note in side.notes:
         console().print(Text(f"{side.label}: {note}", "red"))
 
 
-def _show_diff(a: EpochLook, b: EpochLook, found: Comparison) -> None:
+def _show_diff(a: ReplicaHistory, b: ReplicaHistory, found: Comparison) -> None:
     out = console()
     out.print(Text(_header(a, "A")))
     out.print(Text(_header(b, "B")))
@@ -200,7 +207,7 @@ def _show_diff(a: EpochLook, b: EpochLook, found: Comparison) -> None:
     _show_notes(b)
 
 
-def _range(side: EpochLook, epoch: int) -> tuple[int | None, int | str | None]:
+def _range(side: ReplicaHistory, epoch: int) -> tuple[int | None, int | str | None]:
     for place, entry in enumerate(side.history):
         if entry.epoch == epoch:
             end = side.history.end_offset(place, side.max_offset)
@@ -208,7 +215,7 @@ def _range(side: EpochLook, epoch: int) -> tuple[int | None, int | str | None]:
     return None, None
 
 
-def _agreement(a: EpochLook, b: EpochLook, found: Comparison) -> str:
+def _agreement(a: ReplicaHistory, b: ReplicaHistory, found: Comparison) -> str:
     if found.point is None:
         if a.is_empty or b.is_empty:
             return "one log is empty: there is nothing to compare"
@@ -239,7 +246,7 @@ def _sentence(item: Following, slave: str, master: str) -> str:
     return f"{where}; {done}"
 
 
-def _advice(a: EpochLook, b: EpochLook, found: Comparison) -> str:
+def _advice(a: ReplicaHistory, b: ReplicaHistory, found: Comparison) -> str:
     """Advice on what an operator must do where no replica may decide; "" if nothing."""
     verdicts = [item.cp.verdict for item in (found.b_follows_a, found.a_follows_b)]
     if AlignmentVerdict.REFUSE not in verdicts:

@@ -82,9 +82,9 @@ def _finding_json(finding: StoreFinding) -> dict[str, Any]:
 
 def _report_json(report: Report) -> dict[str, Any]:
     return {
-        "sound": not report.faults, "inUse": report.look.live, "stoppedCleanly": report.look.stopped_cleanly,
+        "sound": not report.faults, "inUse": report.store.live, "stoppedCleanly": report.store.stopped_cleanly,
         "records": report.record_count, "bytes": report.record_bytes, "endOffset": report.end_offset,
-        "committedEnd": report.look.committed_end,
+        "committedEnd": report.store.committed_end,
         "findings": [_finding_json(finding) for finding in report.findings],
     }  # fmt: skip
 
@@ -94,7 +94,7 @@ def _show(directory: Path, report: Report) -> None:
         click.echo(f"{finding.severity}: {finding.sentence}")
     count = len(report.faults)
     words = "sound" if not count else "1 finding" if count == 1 else f"{count} findings"
-    end = "checked" if report.look.live else "ends"
+    end = "checked" if report.store.live else "ends"
     at = f"{end} at {report.end_offset}"
     click.echo(f"{directory}: {report.record_count} records, {report.record_bytes} bytes, {at}: {words}")
 

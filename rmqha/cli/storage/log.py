@@ -16,15 +16,15 @@ from rmqha.cli.moments import moment
 from rmqha.cli.options import echo_json, output_option
 from rmqha.cli.render import console, table
 from rmqha.cli.storage.log_export import export_lines, export_parquet
-from rmqha.cli.storage.log_kept import kept
+from rmqha.cli.storage.log_quarantine import kept
 from rmqha.cli.storage.log_record import body_of, json_line, table_line, time_text
 from rmqha.cli.storage.log_sync import sync
 from rmqha.host.read_disk import HostReadDisk
 from rmqha.inspect.finding import Severity
 from rmqha.inspect.fsck import Progress, Scope, check
 from rmqha.inspect.log_query import RecordChoice, Sum, entries, file_sums, queue_sums, record_of
-from rmqha.inspect.look import EPOCHS_LIMIT_BYTES, StoreLook, look
-from rmqha.inspect.timer_look import TimerLook, look_at_timers
+from rmqha.inspect.store_inspection import EPOCHS_LIMIT_BYTES, StoreInspection, inspect_store
+from rmqha.inspect.timer_inspection import TimerInspection, inspect_timers
 from rmqha.model.error import StoreError, UsageError
 from rmqha.model.message import PROPERTY_KEYS, PROPERTY_UNIQUE_KEY, decode_properties
 from rmqha.model.pattern import Pattern
@@ -122,7 +122,7 @@ def ls_command(directory: Path, output: str) -> None:
 
     Example: rmqha log ls data/broker-a-1
     """
-    store = look(HostReadDisk(directory))
+    store = inspect_store(HostReadDisk(directory))
     try:
         sums = file_sums(store)
     except OSError as error:
@@ -170,13 +170,13 @@ def stat_command(directory: Path, output: str, **options: Any) -> None:
 
     Example: rmqha log stat data/broker-a-1 --since 2026-11-21T14:00:00
     """
-    store = look(HostReadDisk(directory))
+    store = inspect_store(HostReadDisk(directory))
     sums = queue_sums(store, _choice(options))
     total = Sum()
     for item in sums.values():
         total.count += item.count
         total.size_bytes += item.size_bytes
-    epochs, timers = _epochs(store), look_at_timers(store.disk)
+    epochs, timers = _epochs(store), inspect_timers(store.disk)
     if output == "json":
         echo_json({
             "queues": [
@@ -218,7 +218,7 @@ def stat_command(directory: Path, output: str, **options: Any) -> None:
             click.echo(line)
 
 
-def _timer_lines(timers: TimerLook) -> Iterator[str]:
+def _timer_lines(timers: TimerInspection) -> Iterator[str]:
     yield f"timers due before {time_text(timers.read_ms)} are delivered; from entry {timers.queue_offset} on they wait"
     if timers.unit_count or timers.slot_count:
         yield (
@@ -243,7 +243,7 @@ def _sum_json(item: Sum) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _epochs(store: StoreLook) -> list[tuple[int, int]]:
+def _epochs(store: StoreInspection) -> list[tuple[int, int]]:
     """[] without an epoch file. Raises StoreError for a damaged one."""
     if not store.disk.exists(EPOCH_PATH):
         return []
@@ -254,7 +254,7 @@ def _epochs(store: StoreLook) -> list[tuple[int, int]]:
     return [(entry.epoch, entry.start_offset) for entry in history]
 
 
-def _records(store: StoreLook, options: dict[str, Any]) -> Iterator[Record]:
+def _records(store: StoreInspection, options: dict[str, Any]) -> Iterator[Record]:
     for entry, parts in entries(store, _choice(options)):
         yield record_of(entry, parts)
 
@@ -287,7 +287,7 @@ def cat_command(directory: Path, limit: int | None, body: str, output: str, **op
 
     Example: rmqha log cat data/broker-a-1 --topic orders -o json | jq .body
     """
-    store = look(HostReadDisk(directory))
+    store = inspect_store(HostReadDisk(directory))
     with until_pipe_closes():
         _print(_records(store, options), output, body, limit)
 
@@ -329,7 +329,7 @@ def grep_command(
         raise UsageError(
             f"PATTERN {pattern!r} is no regular expression: {error}; say -F to look for the text"
         ) from None
-    store = look(HostReadDisk(directory))
+    store = inspect_store(HostReadDisk(directory))
     found = (
         record
         for record in _records(store, options)
@@ -371,7 +371,7 @@ def export_command(directory: Path, target: Path, kind: str | None, force: bool,
         kind = {".parquet": "parquet", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl"}.get(target.suffix)
     if kind is None:
         raise UsageError(f"{target}: the name does not say which format; say --format jsonl or --format parquet")
-    store = look(HostReadDisk(directory))
+    store = inspect_store(HostReadDisk(directory))
     write = export_parquet if kind == "parquet" else export_lines
     count = write(_records(store, options), target, body, force=force)
     click.echo(f"{count} records written to {target}", err=True)

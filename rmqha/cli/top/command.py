@@ -14,7 +14,7 @@ from rmqha.cli.acting import acting_directory
 from rmqha.cli.health.command import seeds_of, state_word
 from rmqha.cli.options import bootstrap_options, complete_group, echo_json, output_option
 from rmqha.cli.render import console
-from rmqha.cli.top.look import Look, first_look, look_at
+from rmqha.cli.top.sample import TopSample, first_sample, take_sample
 from rmqha.cli.top.screen import Screen
 from rmqha.host.asking.shell import ask_by, open_client, sleep
 from rmqha.ops.survey import BootstrapAddresses
@@ -51,9 +51,9 @@ def top(
     """
     if once or output == "json" or not (sys.stdout.isatty() and sys.stdin.isatty()):
         seeds = partial(seeds_of, namesrv, controller, directory)
-        look = ask_by(_once, seeds, group, interval, timeout)
-        _print(look, output)
-        sys.exit(0 if look.health.healthy else 1 if look.health.answered else 2)
+        sample = ask_by(_once, seeds, group, interval, timeout)
+        _print(sample, output)
+        sys.exit(0 if sample.health.healthy else 1 if sample.health.answered else 2)
     # keys change it, so one of several is asked for
     chosen = acting_directory(namesrv, controller, directory)
     click.echo("asking the nodes …")
@@ -65,27 +65,27 @@ def top(
 
 async def _once(
     seeds: Callable[[], BootstrapAddresses], group: str | None, interval_s: float, timeout_s: float
-) -> Look:
+) -> TopSample:
     """Two looks, for the rates."""
     async with open_client() as client:
-        first = await first_look(client, seeds(), group, timeout_s)
+        first = await first_sample(client, seeds(), group, timeout_s)
         if not first.snapshot.answered:
             return first
         await sleep(interval_s)
-        return await look_at(client, seeds(), group, timeout_s, first)
+        return await take_sample(client, seeds(), group, timeout_s, first)
 
 
-def _print(look: Look, output: str) -> None:
+def _print(sample: TopSample, output: str) -> None:
     at = datetime.now().astimezone()
     if output == "json":
-        reasons = [item.as_reason() for item in look.health.reasons]
-        told = [row.as_json() for row in look.rows]
+        reasons = [item.as_reason() for item in sample.health.reasons]
+        told = [row.as_json() for row in sample.rows]
         stamp = at.isoformat(timespec="milliseconds")
-        echo_json({"at": stamp, "health": state_word(look.health), "replicas": told, "reasons": reasons})
+        echo_json({"at": stamp, "health": state_word(sample.health), "replicas": told, "reasons": reasons})
         return
     screen = Screen()
-    screen.update(look.rows, look.health)
-    screen.release = " and ".join(release for release in look.snapshot.releases if release)
+    screen.update(sample.rows, sample.health)
+    screen.release = " and ".join(release for release in sample.snapshot.releases if release)
     out = console()
     for part in screen.render(f"{at:%H:%M:%S}", keys=False):
         out.print(part)

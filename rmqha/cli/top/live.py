@@ -1,4 +1,4 @@
-"""The screen of `rmqha top`, drawn anew with each look and each key. Control plane."""
+"""The screen of `rmqha top`, drawn anew with each sample and each key. Control plane."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rich.live import Live
 
 from rmqha.cli.admin.history import line
 from rmqha.cli.rich_console import drawn, rich_console
-from rmqha.cli.top.look import Look, look_at
-from rmqha.cli.top.screen import ConsumerRow, Deed, Order, Screen, TopView
+from rmqha.cli.top.sample import TopSample, take_sample
+from rmqha.cli.top.screen import ConsumerRow, PendingAction, Screen, TopAction, TopView
 from rmqha.cli.top.terminal import pressed, single_keys
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
@@ -30,7 +30,7 @@ CONSUMERS_S = 3.0
 """Pause between two looks at consumer groups, which cost several requests each."""
 STORY_EVENTS = 14
 FRESH_S = 1.0
-"""A look may last so long before the one on the screen is called old."""
+"""A sample may last so long before the one on the screen is called old."""
 
 
 def live(seeds: Callable[[], BootstrapAddresses], group: str | None, interval_s: float, timeout_s: float) -> None:
@@ -42,13 +42,13 @@ def live(seeds: Callable[[], BootstrapAddresses], group: str | None, interval_s:
 async def _live(
     seeds: Callable[[], BootstrapAddresses], group: str | None, interval_s: float, timeout_s: float
 ) -> None:
-    screen, look, asked_s = Screen(), Look(), trio.current_time()
+    screen, sample, asked_s = Screen(), TopSample(), trio.current_time()
     with Live(console=rich_console(), auto_refresh=False, screen=True) as picture:
 
         def draw() -> None:
             lasted_s = trio.current_time() - asked_s - interval_s
-            overdue_s = lasted_s if look.at and lasted_s > FRESH_S else None
-            parts = screen.render(look.at or f"{datetime.now():%H:%M:%S}", overdue_s=overdue_s)
+            overdue_s = lasted_s if sample.at and lasted_s > FRESH_S else None
+            parts = screen.render(sample.at or f"{datetime.now():%H:%M:%S}", overdue_s=overdue_s)
             picture.update(Group(*map(drawn, parts)), refresh=True)
 
         async with RemotingClient() as client, trio.open_nursery() as nursery:
@@ -58,19 +58,19 @@ async def _live(
                     order = screen.press(key)
                     if screen.quits:
                         break
-                    if order is not None and order.deed is Deed.STORY:
+                    if order is not None and order.action is TopAction.STORY:
                         nursery.start_soon(tell_story, order)
                     elif order is not None:
-                        screen.message = f"{order.deed.value} {order.row.node} …"
+                        screen.message = f"{order.action.value} {order.row.node} …"
                         nursery.start_soon(carry_out, order)
                     draw()
                 nursery.cancel_scope.cancel()
 
-            async def carry_out(order: Order) -> None:
-                screen.message = await obey(client, order, look.snapshot)
+            async def carry_out(order: PendingAction) -> None:
+                screen.message = await obey(client, order, sample.snapshot)
                 draw()
 
-            async def tell_story(order: Order) -> None:
+            async def tell_story(order: PendingAction) -> None:
                 screen.story = await story(client, order.row)
                 draw()
 
@@ -91,9 +91,9 @@ async def _live(
             nursery.start_soon(consumers)
             draw()
             while True:
-                look = await look_at(client, seeds(), group, timeout_s, look)
-                screen.update(look.rows, look.health)
-                screen.release = " and ".join(release for release in look.snapshot.releases if release)
+                sample = await take_sample(client, seeds(), group, timeout_s, sample)
+                screen.update(sample.rows, sample.health)
+                screen.release = " and ".join(release for release in sample.snapshot.releases if release)
                 asked_s = trio.current_time()
                 draw()
                 await trio.sleep(interval_s)
@@ -125,23 +125,23 @@ async def consumer_rows(seeds: BootstrapAddresses) -> list[ConsumerRow]:
         async with Admin(";".join(seeds.name_servers)) as admin:
             told = await consumer_group.group_names(admin)
             names = sorted({name for found in told.answers.values() for name in found})
-            groups = await consumer_group.look_at_groups(admin, names)
+            groups = await consumer_group.describe_groups(admin, names)
     except RmqhaError:
         return []  # what does not answer is told above, with its fix
     made = [ConsumerRow(item.name, item.lag, len(item.members), tuple(item.topics)) for item in groups]
     return sorted(made, key=lambda row: (-row.lag, row.name))
 
 
-async def obey(client: RemotingClient, order: Order, snapshot: ClusterSnapshot) -> str:
+async def obey(client: RemotingClient, order: PendingAction, snapshot: ClusterSnapshot) -> str:
     """Ask the leading controller for it; what came of it, as a sentence."""
     row = order.row
     controllers = [word.address for word in snapshot.of_kind(ServerKind.CONTROLLER)]
-    if order.deed is Deed.SWITCH:
+    if order.action is TopAction.SWITCH:
         state = snapshot.replicas.get(row.address)
         cluster = state.cluster_name if state is not None else ""
         code, ext = RequestCode.CONTROLLER_ELECT_MASTER, {"clusterName": cluster, "designateElect": "true"}
     else:
-        code, ext = RequestCode.RMQHA_SET_MAINTENANCE, {"on": str(order.deed is Deed.MAINTENANCE_ON).lower()}
+        code, ext = RequestCode.RMQHA_SET_MAINTENANCE, {"on": str(order.action is TopAction.MAINTENANCE_ON).lower()}
     ext |= {"brokerName": row.group, "brokerId": str(row.broker_id)}
     try:
         reply, _ = await ask_leader(client, controllers, lambda: Command(code, dict(ext)), ORDER_TIMEOUT_MS)
@@ -149,6 +149,6 @@ async def obey(client: RemotingClient, order: Order, snapshot: ClusterSnapshot) 
         return f"refused: {error.remark or error}"
     except RmqhaError as error:
         return str(error)
-    if order.deed is Deed.SWITCH:
+    if order.action is TopAction.SWITCH:
         return f"{row.node} is master of {row.group}, epoch {reply.ext.get('masterEpoch')}"
-    return f"{order.deed.value} {row.node}: done"
+    return f"{order.action.value} {row.node}: done"

@@ -76,7 +76,7 @@ class ConsumerRow:
     topics: tuple[str, ...]
 
 
-class Deed(Enum):
+class TopAction(Enum):
     STORY = "story of"
     SWITCH = "switch"
     MAINTENANCE_ON = "maintenance on"
@@ -84,10 +84,10 @@ class Deed(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class PendingAction:
     """The operator has said yes to it; a story needs no yes."""
 
-    deed: Deed
+    action: TopAction
     row: Row
 
 
@@ -112,7 +112,7 @@ class Screen:
         self.quits = False
         self._selected = ""
         """Address of the selected row."""
-        self._asked: Order | None = None
+        self._asked: PendingAction | None = None
 
     def update(self, rows: list[Row], health: Health) -> None:
         self.rows, self.health = rows, health
@@ -137,7 +137,7 @@ class Screen:
     def selected(self) -> Row | None:
         return next((row for row in self.rows if row.address == self._selected), None)
 
-    def press(self, key: str) -> Order | None:
+    def press(self, key: str) -> PendingAction | None:
         """An order to carry out, None if there is nothing to do."""
         asked, self._asked = self._asked, None
         if self._types:
@@ -151,14 +151,14 @@ class Screen:
             return asked if key == "y" else None
         self.message = ""
         if key in ("\n", "\r", "esc", "?", "c", "o", "/"):
-            return self._look_elsewhere(key)
+            return self._change_view(key)
         if key in ("up", "k", "down", "j"):
             self._move(-1 if key in ("up", "k") else 1)
         elif key in ("s", "m") and (row := self.selected) is not None:
             self._ask(key, row)
         return None
 
-    def _look_elsewhere(self, key: str) -> Order | None:
+    def _change_view(self, key: str) -> PendingAction | None:
         """A key that changes what is shown, not the cluster."""
         if key == "/":
             self.view, self._types, self.filter = TopView.REPLICAS, True, ""
@@ -175,7 +175,7 @@ class Screen:
             self.view = TopView.REPLICAS
         elif (row := self.selected) is not None:
             self.view, self.story = TopView.STORY, []
-            return Order(Deed.STORY, row)
+            return PendingAction(TopAction.STORY, row)
         self._select_shown()
         return None
 
@@ -199,15 +199,18 @@ class Screen:
         if row.broker_id is None or row.role == "apache":
             self.message = f"{row.node} is no replica of ours that the controllers know"
         elif key == "m":
-            deed = Deed.MAINTENANCE_OFF if row.in_maintenance else Deed.MAINTENANCE_ON
+            action = TopAction.MAINTENANCE_OFF if row.in_maintenance else TopAction.MAINTENANCE_ON
             what = "end the maintenance of" if row.in_maintenance else "put into maintenance"
-            self._asked, self.message = Order(deed, row), f"{what} {row.node}? y or n"
+            self._asked, self.message = PendingAction(action, row), f"{what} {row.node}? y or n"
         elif row.is_master:
             self.message = f"{row.node} is the master of {row.group} already"
         else:
-            self._asked, self.message = Order(Deed.SWITCH, row), f"make {row.node} the master of {row.group}? y or n"
+            self._asked, self.message = (
+                PendingAction(TopAction.SWITCH, row),
+                f"make {row.node} the master of {row.group}? y or n",
+            )
 
-    # --- look -------------------------------------------------------------------------------------------------------
+    # --- view -------------------------------------------------------------------------------------------------------
     def render(self, at: str, *, keys: bool = True, overdue_s: float | None = None) -> list[Text | Table]:
         """The whole screen, 80 columns wide. `at`: the time of the look. `overdue_s`: how long the next one has lasted,
         if it should have ended by now."""

@@ -29,7 +29,7 @@ class Assigned:
 
 
 @dataclass(slots=True)
-class Ahead:
+class PrefetchedMessages:
     """Messages that have been read ahead; `index` is the next one to give out."""
 
     assigned: Assigned

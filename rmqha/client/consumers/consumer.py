@@ -18,14 +18,14 @@ from typing import Any, Literal
 import trio
 
 from rmqha.client.compression import MAX_BODY_BYTES, BodyTooLargeError
-from rmqha.client.consumers.assigned import Ahead, Assigned, number, reset_offsets
+from rmqha.client.consumers.assigned import Assigned, PrefetchedMessages, number, reset_offsets
 from rmqha.client.consumers.expression import TAG
 from rmqha.client.consumers.membership import ConsumerMembership, allocate_averagely, send_back_fields
 from rmqha.client.consumers.message import Message, MessageBatch, MessageView
 from rmqha.client.consumers.offsets import BrokerOffsets, FileOffsets, Offsets, answered_offset
-from rmqha.client.consumers.part import Part, first_offset_request
+from rmqha.client.consumers.read_range import ReadRange, first_offset_request
 from rmqha.client.heartbeat import CALL_TIMEOUT_MS
-from rmqha.client.producers.outgoing import check_topic
+from rmqha.client.names import check_group, check_topic
 from rmqha.client.route import MessageQueue
 from rmqha.client.route_table import Backoff
 from rmqha.client.session import ClientSession
@@ -44,7 +44,7 @@ SEND_BACK_TIMEOUT_MS = 10_000
 COMMIT_MS = 5_000
 REBALANCE_MS = 20_000
 RETRY_MS = 1_000
-RETRY_LOOKS = 5
+RETRY_REFRESHES = 5
 """Number of times that a consumer looks for its group's retry topic at short intervals; then as often as for any
 route."""
 ROUTE_MS = 5_000
@@ -88,7 +88,7 @@ class Consumer:
         selector: str = "",
         start: Start = "committed",
         standalone: bool = False,
-        part: Part | None = None,
+        read_range: ReadRange | None = None,
         offset_file: str | os.PathLike[str] | None = None,
         security: Security | None = None,
         max_body_bytes: int = MAX_BODY_BYTES,
@@ -98,16 +98,17 @@ class Consumer:
 
         By default the group's members share the queues. `offset_file` makes this a broadcast reader: it reads all
         queues and keeps its own offsets there. `standalone`: read all queues without joining the group, commit nothing;
-        `part`: those that it reads, and from where.
+        `read_range`: those that it reads, and from where.
         `max_body_bytes`: what a compressed body may stand for.
 
         Raises UsageError for a wrong address, topic or expression."""
         check_topic(topic)
         if not group:
             raise UsageError("a consumer needs the name of its group")
+        check_group(group)
         if offset_file is not None and standalone:
             raise UsageError("a standalone consumer keeps no offsets, so it takes no offset_file")
-        if part is not None and not standalone:
+        if read_range is not None and not standalone:
             raise UsageError("only a standalone consumer reads a part of a topic")
         self._session = ClientSession(namesrv, self._asked, security, self._lost)
         self._routes = self._session.routes
@@ -120,7 +121,7 @@ class Consumer:
         self._start = start
         self._max_body_bytes = max_body_bytes
         self._standalone = standalone
-        self._part = part or Part()
+        self._read_range = read_range or ReadRange()
         self._offset_file = offset_file
         self._reads_all = standalone or offset_file is not None
         self._retry_topic = RETRY_PREFIX + group
@@ -128,11 +129,11 @@ class Consumer:
         self._assigned: dict[MessageQueue, Assigned] = {}
         self._kept_offsets: dict[MessageQueue, int] = {}
         self._rebalanced = False
-        self._retry_looks = 0
+        self._retry_refreshes = 0
         self._wake = trio.Event()
-        self._batch: Ahead | None = None
+        self._batch: PrefetchedMessages | None = None
         self._unfinished: tuple[Assigned, int] | None = None
-        self._ready_in, self._ready = trio.open_memory_channel[Ahead](0)
+        self._ready_in, self._ready = trio.open_memory_channel[PrefetchedMessages](0)
         self._counts = dict.fromkeys(
             (
                 "received",
@@ -144,6 +145,7 @@ class Consumer:
                 "failed_commits",
                 "retried",
                 "too_large",
+                "errors",
             ),
             0,
         )
@@ -163,9 +165,9 @@ class Consumer:
             raise
         try:
             route = await self._routes.get(self._topic)
-            if self._part.queue is not None and self._part.queue not in route.read_queues():
+            if self._read_range.queue is not None and self._read_range.queue not in route.read_queues():
                 known = ", ".join(f"{queue.broker_name}:{queue.queue_id}" for queue in route.read_queues())
-                queue = self._part.queue
+                queue = self._read_range.queue
                 raise UsageError(
                     f"topic {self._topic} has no queue {queue.broker_name}:{queue.queue_id} to read; it has {known}"
                 )
@@ -230,7 +232,7 @@ class Consumer:
         if not self._reads_all:
             await self.retry(view, delay_level=-1)
         self._counts["too_large"] += 1
-        self._last_error = f"message {view.msg_id} of {view.topic} at {view.queue_id}/{view.queue_offset}: {error}"
+        self._note(f"message {view.msg_id} of {view.topic} at {view.queue_id}/{view.queue_offset}: {error}")
 
     def batches(self) -> Batches:
         """All that arrives, in batches whose messages are decoded when they are looked at."""
@@ -274,12 +276,12 @@ class Consumer:
             except (RemoteError, UnreachableError) as error:
                 if trio.current_time() >= deadline:
                     raise
-                self._last_error = str(error)
+                self._note(str(error))
             with trio.CancelScope(deadline=deadline):
                 await self._routes.recover(self._topic, backoff)
         self._counts["retried"] += 1
 
-    async def _next_batch(self) -> Ahead:
+    async def _next_batch(self) -> PrefetchedMessages:
         """The next one that holds a message of a queue that is still this member's."""
         while True:
             batch = self._batch
@@ -308,8 +310,12 @@ class Consumer:
         assert self._refusal is not None
         return self._refusal
 
+    def _note(self, error: str) -> None:
+        self._last_error = error
+        self._counts["errors"] += 1
+
     def _failed(self, error: RmqhaError) -> None:
-        self._last_error = str(error)
+        self._note(str(error))
         if isinstance(error, RemoteError) and error.code == ResponseCode.NO_PERMISSION:
             self._refusal = error
             self._is_refused.set()
@@ -343,7 +349,7 @@ class Consumer:
                 for queue, offset in list(reset_offsets(bytes(command.body))):
                     self._reset(queue, offset)
             except RemoteProtocolError as error:
-                self._last_error = str(error)
+                self._note(str(error))
             return None
         return command.reply(
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f"a consumer does not serve {command.code}"
@@ -357,7 +363,7 @@ class Consumer:
             wait_ms = REBALANCE_MS
             try:
                 await self._rebalance()
-                if not self._reads_all and self._retry_looks < RETRY_LOOKS:
+                if not self._reads_all and self._retry_refreshes < RETRY_REFRESHES:
                     wait_ms = RETRY_MS
             except RmqhaError as error:
                 self._failed(error)
@@ -390,7 +396,7 @@ class Consumer:
             route = await self._routes.refresh(self._topic)
         if route.auto_created:
             raise RemoteError(ResponseCode.TOPIC_NOT_EXIST, f"topic {self._topic} has no messages yet")
-        queues = [queue for queue in route.read_queues() if self._part.queue in (None, queue)]
+        queues = [queue for queue in route.read_queues() if self._read_range.queue in (None, queue)]
         if self._offset_file is not None:
             await self._membership.heartbeat(route)
         elif not self._standalone:
@@ -414,14 +420,14 @@ class Consumer:
         """[] until a broker has made the group's retry topic, which the first heartbeat brings about."""
         route = self._routes.cached(self._retry_topic)
         if route is None or route.auto_created:
-            self._retry_looks += 1
+            self._retry_refreshes += 1
             try:
                 route = await self._routes.refresh(self._retry_topic)
             except RmqhaError:
                 return []
         if route.auto_created:
             return []
-        self._retry_looks = RETRY_LOOKS
+        self._retry_refreshes = RETRY_REFRESHES
         return route.read_queues()
 
     async def _drop(self, assigned: Assigned) -> None:
@@ -462,7 +468,7 @@ class Consumer:
         try:
             await self._offsets.store(assigned.queue, offset)
         except RmqhaError as error:
-            self._last_error = str(error)
+            self._note(str(error))
             self._counts["failed_commits"] += 1
             return False
         assigned.committed = offset
@@ -489,10 +495,10 @@ class Consumer:
 
     async def _first_offset(self, queue: MessageQueue, start: Start) -> int:
         """The offset to begin at. Raises UnreachableError, RemoteError."""
-        if (known := self._part.known.get(queue, self._part.offset)) is not None:
+        if (known := self._read_range.known.get(queue, self._read_range.offset)) is not None:
             return known
-        if self._part.since_ms is not None:
-            return answered_offset(await self._ask_group(queue, *first_offset_request(self._part)))
+        if self._read_range.since_ms is not None:
+            return answered_offset(await self._ask_group(queue, *first_offset_request(self._read_range)))
         if start == "committed":
             committed = await self._offsets.load(queue)
             kept = max(self._kept_offsets.get(queue, -1), -1 if committed is None else committed)
@@ -500,7 +506,7 @@ class Consumer:
                 return kept
         if start == "last" and queue.topic == self._topic:
             return answered_offset(await self._ask_group(queue, RequestCode.GET_MAX_OFFSET, {"committed": "true"}))
-        return answered_offset(await self._ask_group(queue, *first_offset_request(self._part)))
+        return answered_offset(await self._ask_group(queue, *first_offset_request(self._read_range)))
 
     # -- one queue -------------------------------------------------------------------------------------------------
 
@@ -525,7 +531,7 @@ class Consumer:
                     continue
                 backoff.reset()
                 if messages is not None and (messages or assigned.pulled > offset):
-                    await self._ready_in.send(Ahead(assigned, messages, assigned.pulled))
+                    await self._ready_in.send(PrefetchedMessages(assigned, messages, assigned.pulled))
                 elif answer is not None and (trio.current_time() - began) * 1000 < EMPTY_ANSWER_MS:
                     # an answer without progress that was not held, e.g. of a slave that is still behind
                     await trio.sleep(EMPTY_ANSWER_MS / 1000)
@@ -534,7 +540,7 @@ class Consumer:
         if assigned.queue.topic == self._topic:
             self._failed(error)
         else:
-            self._last_error = str(error)
+            self._note(str(error))
         self._counts["failed_pulls"] += 1
         await self._routes.recover(assigned.queue.topic, backoff)
 

@@ -22,7 +22,7 @@ from rmqha.client.compression import MAX_BODY_BYTES, BodyTooLargeError
 from rmqha.client.consumers.membership import ConsumerMembership, send_back_fields
 from rmqha.client.consumers.message import Message, MessageBatch, MessageView
 from rmqha.client.heartbeat import CALL_TIMEOUT_MS
-from rmqha.client.producers.outgoing import check_topic
+from rmqha.client.names import check_group, check_topic
 from rmqha.client.route_table import Backoff
 from rmqha.client.session import ClientSession
 from rmqha.host.access.security import Security
@@ -89,6 +89,7 @@ class PopConsumer:
         check_topic(topic)
         if not group:
             raise UsageError("a consumer needs the name of its group")
+        check_group(group)
         if not 1 <= count <= MAX_POP_COUNT:
             raise UsageError(f"count {count}: from 1 to {MAX_POP_COUNT} messages are taken at once")
         if invisible_ms < 1:

@@ -39,7 +39,7 @@ class BrokerCaller(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Try:
+class HedgedRequest:
     """A request without an answer yet. `scope` ends it."""
 
     topic: str
@@ -56,7 +56,7 @@ class Hedge:
     """`tries` is the producer's to fill."""
 
     def __init__(self, routes: Routes, remoting: BrokerCaller) -> None:
-        self.tries: set[Try] = set()
+        self.tries: set[HedgedRequest] = set()
         self._routes = routes
         self._remoting = remoting
         self._asked: dict[str, float] = {}
@@ -68,7 +68,7 @@ class Hedge:
             while True:
                 await trio.sleep(CHECK_MS / 1000)
                 overdue = self._overdue()
-                await self._look(overdue)
+                await self._refresh_routes(overdue)
                 now = trio.current_time()
                 for address in {item.address for item in overdue}:
                     if (asked := self._asked.get(address)) is None:
@@ -77,11 +77,11 @@ class Hedge:
                     elif asked <= now - SILENT_MS / 1000:
                         self._give_up(self._moved(address))
 
-    def _overdue(self) -> list[Try]:
+    def _overdue(self) -> list[HedgedRequest]:
         since = trio.current_time() - OVERDUE_MS / 1000
         return [item for item in self.tries if item.started < since]
 
-    async def _look(self, overdue: list[Try]) -> None:
+    async def _refresh_routes(self, overdue: list[HedgedRequest]) -> None:
         for topic in sorted({item.topic for item in overdue}):
             try:
                 route = await self._routes.refresh(topic)
@@ -91,7 +91,7 @@ class Hedge:
                 if item.topic == topic:
                     item.has_moved = route.master(item.broker_name) not in (None, item.address)
 
-    def _moved(self, address: str) -> list[Try]:
+    def _moved(self, address: str) -> list[HedgedRequest]:
         return [item for item in self.tries if item.has_moved and item.address == address]
 
     async def _ask(self, address: str) -> None:
@@ -106,7 +106,7 @@ class Hedge:
         if not holds:
             self._give_up(moved)
 
-    def _give_up(self, moved: Iterable[Try]) -> None:
+    def _give_up(self, moved: Iterable[HedgedRequest]) -> None:
         for item in moved:
             if item in self.tries:
                 item.given_up = True

@@ -5,12 +5,12 @@ The properties, the short header names and the compression are those of the Java
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rmqha.client.compression import Compression
+from rmqha.client.names import check_topic
 from rmqha.client.route import MessageQueue
 from rmqha.model.code import RequestCode
 from rmqha.model.error import UsageError
@@ -26,8 +26,6 @@ from rmqha.wire.command import Command
 
 COMPRESS_OVER_BYTES = 4096
 MAX_BODY_BYTES = 4 * 1024 * 1024
-MAX_TOPIC_CHARS = 127
-_TOPIC = re.compile(r"[%a-zA-Z0-9_|-]+")
 _RESERVED = (PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY, PROPERTY_WAIT)
 _BATCH_HEAD = struct.Struct(">iiiii")
 _BATCH_PROPERTIES = struct.Struct(">h")
@@ -55,14 +53,6 @@ class OutgoingMessage:
         if self.key is not None:
             return self.topic, self.key
         return None if self.queue_id is None else (self.topic, self.queue_id)
-
-
-def check_topic(topic: str) -> None:
-    """Raise UsageError unless brokers take `topic` as a name."""
-    if not _TOPIC.fullmatch(topic):
-        raise UsageError(f"topic {topic!r} must consist of letters, digits, % | _ and -")
-    if len(topic) > MAX_TOPIC_CHARS:
-        raise UsageError(f"topic {topic!r} is longer than {MAX_TOPIC_CHARS} characters")
 
 
 def check_body(topic: str, body: object) -> None:

@@ -20,8 +20,9 @@ from typing import NoReturn
 import trio
 
 from rmqha.client import compression as compressions
+from rmqha.client.names import check_group
 from rmqha.client.producers.batching import BatchPipeline
-from rmqha.client.producers.hedge import Hedge, Try
+from rmqha.client.producers.hedge import Hedge, HedgedRequest
 from rmqha.client.producers.outgoing import Outgoing, OutgoingMessage, batch_part, check_message
 from rmqha.client.producers.pipeline import Pipeline
 from rmqha.client.producers.result import (
@@ -89,7 +90,8 @@ class Producer:
         security: Security | None = None,
     ) -> None:
         """`namesrv`: "host:port" or several joined by ";". Bodies over 4 KiB are compressed by "zlib", "lz4" or "zstd";
-        None leaves them. Raises UsageError for anything else and for a package that is missing."""
+        None leaves them. Raises UsageError for anything else, a missing package, a group that no broker takes."""
+        check_group(group)
         self._session = ClientSession(namesrv, self._asked, security, self._lost)
         self._routes = self._session.routes
         self._remoting = self._session.remoting
@@ -317,7 +319,7 @@ class Producer:
             return None
         progress.tries += 1
         with trio.CancelScope(deadline=progress.deadline) as scope:
-            waiting = Try(outgoing.topic, queue.broker_name, address, trio.current_time(), scope)
+            waiting = HedgedRequest(outgoing.topic, queue.broker_name, address, trio.current_time(), scope)
             self._hedge.tries.add(waiting)
             try:
                 return await self._remoting.call(address, outgoing.request(queue), None)

@@ -18,7 +18,8 @@ import trio
 
 from rmqha.client.consumers.message import Message, decode_messages
 from rmqha.client.heartbeat import CALL_TIMEOUT_MS, Heartbeats
-from rmqha.client.producers.outgoing import OutgoingMessage, check_message, check_topic
+from rmqha.client.names import check_topic
+from rmqha.client.producers.outgoing import OutgoingMessage, check_message
 from rmqha.client.producers.producer import SEND_TIMEOUT_MS, Producer
 from rmqha.client.producers.result import SendResult
 from rmqha.client.route_table import Backoff

@@ -20,7 +20,7 @@ from random import Random
 from types import TracebackType
 from typing import TypeVar
 
-from rmqha.drill.error import DrillError, NotHereError
+from rmqha.drill.error import DrillError, FaultUnavailableError
 
 T = TypeVar("T")
 CLONE_NEWNET = 0x40000000
@@ -30,7 +30,7 @@ HUB = "hub"
 class Namespaces:
     """A host per name besides HUB, where the bridge is. Use as a context manager: leaving it removes them all.
 
-    Raises NotHereError with the reason if namespaces cannot be made here."""
+    Raises FaultUnavailableError with the reason if namespaces cannot be made here."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = (HUB, *names)
@@ -110,7 +110,7 @@ class Namespaces:
             subprocess.run(["ip", *arguments], capture_output=True, text=True, check=True)
         except (OSError, subprocess.CalledProcessError) as error:
             said = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else str(error)
-            raise NotHereError(
+            raise FaultUnavailableError(
                 f"`ip {' '.join(arguments)}` failed, so the network cannot be cut here "
                 f"(root and iproute2 are needed): {said}"
             ) from None
@@ -178,7 +178,8 @@ BUFFER_BYTES = 4 * 1024 * 1024
 
 
 def plug(device: str) -> socket.socket:
-    """Takes and gives the frames of a device of the calling thread's network namespace. Raises NotHereError."""
+    """Takes and gives the frames of a device of the calling thread's network namespace. Raises
+    FaultUnavailableError."""
     try:
         made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
         made.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
@@ -187,7 +188,7 @@ def plug(device: str) -> socket.socket:
         made.setblocking(False)
         made.bind((device, ETH_P_ALL))
     except OSError as error:
-        raise NotHereError(
+        raise FaultUnavailableError(
             f"frames cannot be lost or delayed here (root and packet sockets are needed): {error}"
         ) from None
     return made

@@ -11,7 +11,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from rmqha.drill.error import NotHereError
+from rmqha.drill.error import FaultUnavailableError
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
@@ -30,9 +30,9 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _failed(what: str) -> NotHereError:
+def _failed(what: str) -> FaultUnavailableError:
     number = ctypes.get_errno()
-    return NotHereError(
+    return FaultUnavailableError(
         f"{what} is not permitted here ({os.strerror(number)}); run it as root, or where user namespaces are allowed"
     )
 
@@ -70,7 +70,7 @@ def mount_image(place: Path, image: Path, size_bytes: int) -> None:
         except (OSError, subprocess.CalledProcessError) as error:
             words = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
             said = next(iter(words.strip().splitlines()), "it said nothing")
-            raise NotHereError(f"`{' '.join(command)}` failed, so no disk can be made here: {said}") from None
+            raise FaultUnavailableError(f"`{' '.join(command)}` failed, so no disk can be made here: {said}") from None
 
 
 def set_frozen(place: Path, frozen: bool) -> None:
@@ -80,7 +80,7 @@ def set_frozen(place: Path, frozen: bool) -> None:
     try:
         fcntl.ioctl(handle, FIFREEZE if frozen else FITHAW, 0)
     except OSError as error:
-        raise NotHereError(f"{place} cannot be {'frozen' if frozen else 'thawed'}: {error.strerror}") from None
+        raise FaultUnavailableError(f"{place} cannot be {'frozen' if frozen else 'thawed'}: {error.strerror}") from None
     finally:
         os.close(handle)
 

@@ -12,7 +12,7 @@ appended or acknowledged; what the master sends meanwhile is kept, up to MAX_KEP
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from rmqha.ha.action import Action, CloseHa, SendHa
@@ -251,13 +251,14 @@ class HaClient(ReplicationClient):
         if self.state is not ClientState.FOLLOWING:
             raise RemoteProtocolError("the master sent data before its handshake")
         header, log = frame.header, self._log
+        is_at_end = header.phy_offset == log.max_phy_offset
         # a heartbeat too may tell where the master's log begins: an idle one sends nothing else
         begins_behind = self._may_start_elsewhere and header.phy_offset > log.max_phy_offset
-        restarts = header.phy_offset != log.max_phy_offset and bool(header.size_bytes or begins_behind)
+        restarts = not is_at_end and bool(header.size_bytes or begins_behind)
         if restarts:
             self._check_restart(header.phy_offset)
             self.progress.restart(now_ms, header.phy_offset)
-        if restarts or header.phy_offset == log.max_phy_offset:
+        if restarts or is_at_end:
             self._learn_entry(header.epoch, header.epoch_start_offset)
             if restarts or self._lacks_entries(self._master_entries, header.phy_offset):
                 self._writes.make(now_ms, partial(self._prepare, header, restarts=restarts), _nothing)
@@ -309,10 +310,12 @@ class HaClient(ReplicationClient):
         if known is not None:
             self._master_entries = list(known)
 
-    def _lacks_entries(self, master: Iterable[EpochEntry], phy_offset: PhyOffset) -> bool:
+    def _lacks_entries(self, master: Sequence[EpochEntry] | EpochHistory, phy_offset: PhyOffset) -> bool:
         last = self._log.epochs.last
         if last is None:
             return any(entry.start_offset <= phy_offset for entry in master)
+        if not len(master) or master[-1].epoch <= last.epoch:
+            return False  # as for almost every transfer
         return any(
             entry.epoch > last.epoch and last.start_offset < entry.start_offset <= phy_offset for entry in master
         )

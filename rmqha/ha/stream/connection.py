@@ -153,7 +153,7 @@ class HaConnection:
             # An advance of the confirm offset is pushed without waiting for data.
             if confirm == self._told_confirm and now_ms < self._spoke_at_ms + self._config.ha_send_heartbeat_interval:
                 return []
-            return [SendHa(self.conn_id, self._header(now_ms, 0, confirm))]
+            return [SendHa(self.conn_id, self._header(now_ms, 0, confirm), may_wait=True)]
         acked = self.acked_offset
         assert acked is not None and acked <= offset, f"slave {self.slave_id} acked {acked}, {offset} was sent"
         assert offset + size_bytes <= log.max_phy_offset, f"{size_bytes} bytes from {offset} are beyond the log's end"

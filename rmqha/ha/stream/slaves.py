@@ -1,12 +1,12 @@
-"""A master's HA connections: who stands at the door, who copies, one connection per replica. Machine."""
+"""A master's HA connections: which wait for admission, which copy, one connection per replica. Machine."""
 
 from __future__ import annotations
 
 from rmqha.ha.action import Action, CloseHa
 from rmqha.ha.controller_client import ControllerClient
+from rmqha.ha.stream.admission import HaAdmission, PendingConnection
 from rmqha.ha.stream.connection import HaConnection
 from rmqha.ha.stream.copy_progress import CopyLimit
-from rmqha.ha.stream.door import Door, Visitor
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.offset import BrokerId, Buffer, Epoch, PhyOffset
 from rmqha.port import ReplicaLog, Tracer
@@ -18,7 +18,7 @@ class Slaves:
     def __init__(
         self, config: BrokerConfig, log: ReplicaLog, link: ControllerClient, limit: CopyLimit, tracer: Tracer
     ) -> None:
-        self.door = Door(config, link, tracer)
+        self.admission = HaAdmission(config, link, tracer)
         self._config = config
         self._log = log
         self._limit = limit
@@ -26,7 +26,7 @@ class Slaves:
         self._actions: list[Action] = []
 
     def take(self) -> list[Action]:
-        if actions := self.door.actions():
+        if actions := self.admission.actions():
             self._perform(actions)
         actions, self._actions = self._actions, []
         return actions
@@ -36,7 +36,7 @@ class Slaves:
         for action in actions:
             if isinstance(action, CloseHa):
                 self._connections.pop(action.conn_id, None)
-                self.door.left(action.conn_id)
+                self.admission.left(action.conn_id)
         self._actions += actions
 
     @property
@@ -47,11 +47,11 @@ class Slaves:
     def get(self, conn_id: int) -> HaConnection | None:
         return self._connections.get(conn_id)
 
-    def admit(self, now_ms: int, visitors: list[Visitor], epoch: Epoch) -> None:
-        for visitor in visitors:
-            connection = HaConnection(now_ms, visitor.conn_id, visitor.peer, self._config, self._log, self._limit)
-            self._connections[visitor.conn_id] = connection
-            self._perform(connection.received(now_ms, visitor.data, epoch))
+    def admit(self, now_ms: int, pending: list[PendingConnection], epoch: Epoch) -> None:
+        for item in pending:
+            connection = HaConnection(now_ms, item.conn_id, item.peer, self._config, self._log, self._limit)
+            self._connections[item.conn_id] = connection
+            self._perform(connection.received(now_ms, item.data, epoch))
             self._supersede(connection)
 
     def _supersede(self, admitted: HaConnection) -> None:
@@ -65,16 +65,19 @@ class Slaves:
     def received(self, now_ms: int, conn_id: int, data: Buffer, epoch: Epoch) -> None:
         connection = self._connections.get(conn_id)
         if connection is None:
-            self.admit(now_ms, self.door.received(now_ms, conn_id, data), epoch)
+            self.admit(now_ms, self.admission.received(now_ms, conn_id, data), epoch)
         elif actions := connection.received(now_ms, data, epoch):
             self._perform(actions)
 
     def sent(self, now_ms: int, conn_id: int) -> None:
-        connection = self._connections.get(conn_id)
-        if connection is not None:
-            connection.sent()
-            if actions := connection.pump(now_ms):
-                self._perform(actions)
+        connection, log = self._connections.get(conn_id), self._log
+        if connection is None:
+            return
+        connection.sent()
+        if not connection.is_idle(now_ms, log.max_phy_offset, log.confirm_offset) and (
+            actions := connection.pump(now_ms)
+        ):
+            self._perform(actions)
 
     def pump(self, now_ms: int) -> None:
         log = self._log
@@ -85,23 +88,23 @@ class Slaves:
 
     def closed(self, conn_id: int) -> bool:
         """Remove a connection; True if a slave is gone by it."""
-        self.door.left(conn_id)
+        self.admission.left(conn_id)
         return self._connections.pop(conn_id, None) is not None
 
     def close(self, reason: str) -> None:
-        """All of them, those at the door too."""
+        """All of them, those that wait for admission too."""
         for connection in self._connections.values():
             self._actions.append(connection.close(reason))
         self._connections.clear()
-        self._actions += self.door.close(reason)
+        self._actions += self.admission.close(reason)
 
     def timeout(self, now_ms: int) -> None:
         for connection in self.connections:
             self._perform(connection.timeout(now_ms))
-        self.door.timeout(now_ms)
+        self.admission.timeout(now_ms)
 
     def deadlines_ms(self) -> list[int | None]:
-        return [self.door.deadline_ms(), *(item.deadline_ms() for item in self._connections.values())]
+        return [self.admission.deadline_ms(), *(item.deadline_ms() for item in self._connections.values())]
 
     def acks(self) -> list[tuple[BrokerId, PhyOffset]]:
         """Offset that each slave that is being sent the log has acknowledged, in the set or not: it still needs the

@@ -196,13 +196,20 @@ class AuditLog:
         """Entries that found no room in the queue, and lines that the disk did not take."""
         return self._dropped_count + (self._file.lost_count if self._file is not None else 0)
 
+    @property
+    def notes_sends(self) -> bool:
+        """True if each send that is let in is an entry."""
+        return self._everything
+
     # --- the event loop's side --------------------------------------------------------------------------------------
     def request(self, peer: str, command: Command, refusal: str) -> None:
         """A request from `peer` was refused for this reason, or let in if that is empty."""
         if not refusal and not self._everything and command.code in EVERYDAY:
             return
-        # of a refused one only what it calls itself is known
-        account = command.ext.get(ACCESS_KEY, "") if refusal else command.principal.access_key
+        account = command.principal.access_key
+        if refusal:
+            # maybe only what it calls itself is known
+            account = command.ext.get(ACCESS_KEY) or account
         code = command.code
         self.tell(peer, _NAMES.get(code, ""), about(command, trusted=not refusal), refusal, account=account, code=code)
 

@@ -4,24 +4,87 @@ around `rmqha.wire.auth.acl`."""
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from hmac import compare_digest
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from rmqha.host.access.urgent import hurry
-from rmqha.model.access import address_matches
+from rmqha.host.access.quota_filter import QuotaFilter, QuotaMeter, has_no_quota
+from rmqha.host.access.urgent import prioritize
+from rmqha.host.net.poller import SLICE_COUNT
+from rmqha.model.access import AccessList, Account, address_matches
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.identity import host_of
+from rmqha.model.identity import Credentials, host_of
 from rmqha.model.principal import Accounts, Principal
 from rmqha.wire.auth.accesses import request_refusal
-from rmqha.wire.auth.acl import authenticate
-from rmqha.wire.auth.session_signature import NONCE_BYTES, VERSION, SessionSignatures
-from rmqha.wire.auth.signature import ACCESS_KEY
+from rmqha.wire.auth.acl import authenticate, proven_account
+from rmqha.wire.auth.session_signature import (
+    FORM,
+    NONCE_BYTES,
+    PROOF,
+    PROOF_VERSION,
+    VERSION,
+    SessionSignatures,
+    is_session_proof,
+    session_signature_of,
+)
+from rmqha.wire.auth.signature import ACCESS_KEY, signature_of
 from rmqha.wire.command import Command
 
 if TYPE_CHECKING:
     from rmqha.host.access.audit import AuditLog
     from rmqha.host.net.session import Service, Session
     from rmqha.host.net.statistics import Statistics
+    from rmqha.kernel.batch_kernel import SignedSend
+
+MAX_REMEMBERED_COUNT = 1024
+MAX_REMEMBERED_CHARS = 256
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class SignedTaker(Protocol):
+    """Port of a `FrameTaker` that also finds what is signed (`BatchKernel.signed`)."""
+
+    @property
+    def takes_any(self) -> bool:
+        """False: it would leave all now, so that nobody need look at signatures twice."""
+        ...
+
+    def take(self, reads: Sequence[tuple[Session, bytes]], max_count: int) -> list[tuple[int, int]]: ...
+
+    def signed(self, data: bytes, max_count: int, nonce: str, proven: str = "") -> list[SignedSend]: ...
+
+
+class _Allowed(NamedTuple):
+    """The sends at the front of a read that may be served."""
+
+    checked_count: int
+    """Number of those that were looked at: behind them may stand one that may not."""
+    sends: list[SignedSend]
+    metered: list[SignedSend]
+    """Sends among them that count for quotas already."""
+    meter: QuotaMeter | None
+
+
+class _Signer(NamedTuple):
+    """An account that is let in from one address, if it signs."""
+
+    account: Account
+    secret_key: str
+    """"" if its requests from there need no signature."""
+    is_unmetered: bool
+
+
+class _SecretAsked:
+    """A form of signatures that finds all good and notes by which key it was asked to."""
+
+    secret_key = ""
+
+    def is_good(self, command: Command, secret_key: str) -> bool:
+        """Say yes: the signature is looked at later."""
+        self.secret_key = secret_key
+        return True
 
 
 class AuthFilter:
@@ -35,8 +98,10 @@ class AuthFilter:
         statistics: Statistics,
         audit: AuditLog | None = None,
         wanted: str = "any",
+        taker: SignedTaker | None = None,
+        quotas: QuotaFilter | None = None,
     ) -> None:
-        """`wanted`: aclSignature."""
+        """`wanted`: aclSignature. `taker` gets the signed sends that may be served, by the accounts and by `quotas`."""
         self._service = service
         self._accounts = accounts
         self._statistics = statistics
@@ -46,6 +111,17 @@ class AuthFilter:
         self._wanted = wanted
         self._own_forms: dict[Session, SessionSignatures] = {}
         """Signature state of connections that have asked for a random number."""
+        self._proven: dict[Session, Credentials] = {}
+        """Connections that have proved once to be of an account: their requests need no signature."""
+        self._taker, self._quotas = taker, quotas
+        self._check_counts: dict[Session, int] = {}
+        """Sends to look at in one read of a connection, where not as many as there are: the taker has left some."""
+        self._known_of: AccessList | None = None
+        """The accounts that the following is known of."""
+        self._signers: dict[tuple[str, str, bool, bool], _Signer] = {}
+        """By access key, host, if in rmqha's own form, and if the connection has asked for that."""
+        self._rights: dict[tuple[str, str, int, str], bool] = {}
+        """True of sends that are allowed: by access key, host, code and topic."""
 
     def opened(self, session: Session) -> None:
         self._service.opened(session)
@@ -53,7 +129,121 @@ class AuthFilter:
     def closed(self, session: Session) -> None:
         self._principals.pop(session, None)
         self._own_forms.pop(session, None)
+        self._proven.pop(session, None)
+        self._check_counts.pop(session, None)
         self._service.closed(session)
+
+    def take(self, reads: Sequence[tuple[Session, bytes]], max_count: int) -> list[tuple[int, int]]:
+        """Let the taker have the signed sends at the front of each read that may be served. All else goes the usual
+        way: it is refused there, if it is to be, and nothing is noted of it here."""
+        found = [(0, 0)] * len(reads)
+        taker, access = self._taker, self._accounts.access
+        if taker is None or not taker.takes_any:
+            return found
+        if access is not self._known_of:
+            self._known_of = access
+            self._signers.clear()
+            self._rights.clear()
+        places: list[int] = []
+        offered: list[tuple[Session, bytes]] = []
+        all_allowed: list[_Allowed] = []
+        for place, (session, data) in enumerate(reads):
+            most = min(max_count, self._check_counts.get(session, max_count))
+            allowed = self._allowed(taker, access, session, data, most)
+            all_allowed.append(allowed)
+            if allowed.sends:
+                places.append(place)
+                offered.append((session, data[: allowed.sends[-1].end]))
+        if offered:
+            for place, one in zip(places, taker.take(offered, max_count), strict=True):
+                found[place] = one
+        for (session, _), allowed, (_, count) in zip(reads, all_allowed, found, strict=True):
+            self._took(session, allowed, count)
+        return found
+
+    def _allowed(
+        self, taker: SignedTaker, access: AccessList, session: Session, data: bytes, max_count: int
+    ) -> _Allowed:
+        """Look at the signatures, rights and quotas of the sends at the front, as if those before them were served."""
+        own_form, host = self._own_forms.get(session), host_of(session.peer)
+        has_own, nonce, last = (False, "", 0) if own_form is None else (True, own_form.nonce, own_form.count)
+        meter = None if self._quotas is None else self._quotas.meter(host)
+        signers, rights = self._signers, self._rights
+        proven = self._prover(access, session, host)
+        sends = taker.signed(data, max_count, nonce, "" if proven is None else proven.account.credentials.access_key)
+        metered: list[SignedSend] = []
+        for place, send in enumerate(sends):
+            _, code, topic, access_key, number, given, message, size_bytes = send
+            key = access_key, host, number > 0, has_own
+            signer = (signers.get(key) or self._look_up(access, key)) if given else proven
+            if signer is None:
+                break
+            if signer.secret_key:
+                wanted = session_signature_of if number else signature_of
+                if (number and number <= last) or not compare_digest(given, wanted(message, signer.secret_key)):
+                    break
+                last = number or last
+            elif number:
+                sends[place] = send._replace(number=0)  # as for any that is not looked at
+            right = access_key, host, code, topic
+            if not (rights[right] if right in rights else self._ask(signer.account, right)):
+                break
+            if meter is not None and not signer.is_unmetered:
+                if not meter.takes(access_key, size_bytes):
+                    break
+                metered.append(send)
+        else:
+            return _Allowed(len(sends), sends, metered, meter)
+        return _Allowed(len(sends), sends[:place], metered, meter)
+
+    def _prover(self, access: AccessList, session: Session, host: str) -> _Signer | None:
+        """The account that the connection has proved to be of, if it still is."""
+        proven = self._proven.get(session)
+        if proven is None:
+            return None
+        account, reason = proven_account(access, proven)
+        if reason or account is None:
+            return None
+        is_unmetered = has_no_quota(Principal(self._accounts, proven.access_key, host=host))
+        return _Signer(account, "", is_unmetered)
+
+    def _look_up(self, access: AccessList, key: tuple[str, str, bool, bool]) -> _Signer | None:
+        """The account with that access key if it is let in by a good signature: `authenticate` decides."""
+        access_key, host, is_own, has_own = key
+        command = Command(RequestCode.SEND_MESSAGE_V2, {ACCESS_KEY: access_key, **({FORM: VERSION} if is_own else {})})
+        asked = _SecretAsked()
+        account, reason = authenticate(access, command, host, asked if has_own else None, self._wanted, asked)
+        if reason or account is None:
+            return None
+        is_unmetered = has_no_quota(Principal(self._accounts, access_key, host=host))
+        signer = _Signer(account, asked.secret_key, is_unmetered)
+        _remember(self._signers, key, signer, access_key)
+        return signer
+
+    def _ask(self, account: Account, right: tuple[str, str, int, str]) -> bool:
+        """Look if the account may send: `request_refusal` decides, and looks at nothing else of a send."""
+        _, host, code, topic = right
+        found = not request_refusal(account, Command(code, {"b": topic}), host)
+        _remember(self._rights, right, found, topic)
+        return found
+
+    def _took(self, session: Session, allowed: _Allowed, count: int) -> None:
+        """The first `count` of what was offered have been served."""
+        checked_count, sends, metered, meter = allowed
+        if count < checked_count:
+            # what is left is looked at again on its way: not more next time than were taken now
+            self._check_counts[session] = max(count, 1)
+        elif count and (most := self._check_counts.pop(session, 0)) and 2 * most < SLICE_COUNT:
+            self._check_counts[session] = 2 * most
+        if meter is not None and count < len(sends):
+            for send in metered:
+                if send.end >= sends[count].end:
+                    meter.give_back(send.access_key, send.size_bytes)
+        if count:
+            session.serves(sends[count - 1].access_key)
+            own_form = self._own_forms.get(session)
+            if own_form is not None:
+                own_form.count = max(own_form.count, *(send.number for send in sends[:count]))
 
     def received(self, session: Session, commands: list[Command]) -> None:
         host = host_of(session.peer)
@@ -80,7 +270,28 @@ class AuthFilter:
         own_form = self._own_forms.get(session)
         if own_form is None:
             own_form = self._own_forms[session] = SessionSignatures(secrets.token_hex(NONCE_BYTES))
-        return command.reply(ext={"version": VERSION, "nonce": own_form.nonce})
+        if PROOF in command.ext:
+            return self._prove(session, command, own_form.nonce)
+        takes_proof = {PROOF: PROOF_VERSION} if session.binding else {}
+        return command.reply(ext={"version": VERSION, "nonce": own_form.nonce, **takes_proof})
+
+    def _prove(self, session: Session, command: Command, nonce: str) -> Command:
+        """A connection proves to be of an account."""
+        access, key = self._accounts.access, command.ext.get(ACCESS_KEY, "")
+        account = access.accounts.get(key)
+        if account is None:
+            reason = access.unknown(key)
+        elif not session.binding:
+            reason = "only a connection with TLS is proved once; others sign each request"
+        elif not is_session_proof(command.ext[PROOF], account.credentials, nonce, session.binding):
+            reason = access.wrong_signature(key)
+        else:
+            self._proven[session] = account.credentials
+            session.known()
+            session.serves(key)
+            return command.reply(ext={"version": VERSION})
+        self._denied(session.peer, command, reason)
+        return command.reply(ResponseCode.NO_PERMISSION, remark=reason)
 
     def _denied(self, peer: str, command: Command, reason: str) -> None:
         """Here, or by whoever serves it."""
@@ -100,25 +311,37 @@ class AuthFilter:
     def _admit(self, session: Session, command: Command, host: str) -> str:
         """ "" if it may be served, and who asks is noted in it; else why not."""
         access = self._accounts.access
-        account, reason = authenticate(access, command, host, self._own_forms.get(session), self._wanted)
+        own_form, proven = self._own_forms.get(session), self._proven.get(session)
+        account, reason = authenticate(access, command, host, own_form, self._wanted, proven=proven)
         if reason and access.takes_unsigned(command.code):
             return ""
         if reason or account is None:
             return reason
+        key = account.credentials.access_key
+        command.principal = self._principal(session, key, host)
         reason = request_refusal(account, command, host)
         if not reason:
-            key = account.credentials.access_key
-            known = self._principals.get(session)
-            if known is None:
-                known = self._principals[session] = {}
-            principal = known.get(key)
-            if principal is None:
-                principal = known[key] = Principal(self._accounts, key, partial(self._denied, session.peer), host)
-            command.principal = principal
             session.serves(key)
             if account.admin:
-                hurry(session, command)
+                prioritize(session, command)
         return reason
+
+    def _principal(self, session: Session, key: str, host: str) -> Principal:
+        known = self._principals.get(session)
+        if known is None:
+            known = self._principals[session] = {}
+        principal = known.get(key)
+        if principal is None:
+            principal = known[key] = Principal(self._accounts, key, partial(self._denied, session.peer), host)
+        return principal
+
+
+def _remember(known: dict[K, V], key: K, value: V, name: str) -> None:
+    """Keep what has been found out, unless it is of a name so long that many of them would fill the memory."""
+    if len(name) <= MAX_REMEMBERED_CHARS:
+        if len(known) >= MAX_REMEMBERED_COUNT:
+            known.clear()
+        known[key] = value
 
 
 class Audited:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rmqha.host.access.security import PEER
-from rmqha.host.access.urgent import hurry
+from rmqha.host.access.urgent import prioritize
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.principal import PEER_SERVER, UNPROVEN
 from rmqha.wire.auth.session_signature import NONCE_BYTES, VERSION, SessionSignatures
@@ -95,7 +95,7 @@ class PeerFilter:
                 session.send(command.reply(ext={"version": VERSION, "nonce": own_form.nonce}))
             elif own_form is not None and self._proves(own_form, command):
                 command.principal = PEER_SERVER
-                hurry(session, command)
+                prioritize(session, command)
                 allowed.append(command)
             elif self._rules.refuses(command):
                 self._refuse(session, command)

@@ -135,7 +135,7 @@ async def accept_link(stream: trio.SocketStream, tls: ServerTls | None, timeout_
         try:
             if not await _begins_tls(stream):
                 return not tls.only, None
-            link = TlsLink(tls.context, server_side=True)
+            link = TlsLink(tls.context, server_side=True, certificate_digest=tls.certificate_digest)
             await link.shake_hands(stream)
             return True, link
         except (OSError, trio.BrokenResourceError):

@@ -17,7 +17,7 @@ from rmqha.model.principal import Principal
 from rmqha.model.series import MetricFamilies, MetricKind, Series
 from rmqha.port import Tracer
 
-LOOK_INTERVAL_S = 1.0
+CHECK_INTERVAL_S = 1.0
 REFUSED = "it is refused, an admin is told why"
 STATE_VERSION = 1
 
@@ -50,19 +50,19 @@ class SecurityWatch:
         self._wake = trio.Event()
         self._told: dict[LiveFiles[Any], str] = {}
 
-    def look_now(self) -> None:
+    def check_now(self) -> None:
         """SIGHUP: do not wait for the next second."""
         self._wake.set()
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            with trio.move_on_after(LOOK_INTERVAL_S):
+            with trio.move_on_after(CHECK_INTERVAL_S):
                 await self._wake.wait()
             self._wake = trio.Event()
-            await self.look()
+            await self.check()
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Once, now."""
         files = list(self._security.files)
         if not files:

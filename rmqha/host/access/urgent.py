@@ -29,7 +29,7 @@ URGENT_CODES: Final = frozenset(
 """Requests of brokers to controllers, of controllers to brokers, and of slaves to their master."""
 
 
-def hurry(session: Session, command: Command) -> None:
+def prioritize(session: Session, command: Command) -> None:
     """Spare the session the line if `command`, whose sender may say so, is of these."""
     if command.code in URGENT_CODES:
         session.is_urgent = True

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class HealthSource(Protocol):
     """One server of the process. Both are asked at any time and change nothing."""
 
-    def standing(self) -> Readiness: ...
+    def readiness(self) -> Readiness: ...
 
     def collect(self) -> Collecting: ...
 
@@ -57,12 +57,12 @@ class HttpEndpoint:
             "/metrics": self._metrics,
         }
 
-    def _standings(self) -> dict[str, Readiness]:
-        return {name: self.parts[name].standing() if name in self.parts else STARTING for name in self._expected}
+    def _readiness(self) -> dict[str, Readiness]:
+        return {name: self.parts[name].readiness() if name in self.parts else STARTING for name in self._expected}
 
     def _view(self) -> dict[str, Any]:
-        """The first server's standing, those of servers inside it under their names."""
-        first, *rest = ((name, standing.to_json()) for name, standing in self._standings().items())
+        """The first server's readiness, those of servers inside it under their names."""
+        first, *rest = ((name, readiness.to_json()) for name, readiness in self._readiness().items())
         return {"server": first[0], **first[1], **dict(rest)}
 
     async def _healthz(self, request: Request) -> Response:
@@ -73,7 +73,7 @@ class HttpEndpoint:
     async def _readyz(self, request: Request) -> Response:
         from rmqha.host.http.server import Response
 
-        wrong = [f"{name}: {found.reason}" for name, found in self._standings().items() if not found.ready]
+        wrong = [f"{name}: {found.reason}" for name, found in self._readiness().items() if not found.ready]
         return Response.text(f"{'; '.join(wrong)}\n", 503) if wrong else Response.text("ready\n")
 
     async def _role(self, request: Request) -> Response:
@@ -85,7 +85,7 @@ class HttpEndpoint:
         """200 only where the process has that role, for load balancers."""
         from rmqha.host.http.server import Response
 
-        is_so = any(standing.role == request.tail for standing in self._standings().values())
+        is_so = any(readiness.role == request.tail for readiness in self._readiness().values())
         return Response.json(self._view(), 200 if is_so else 503)
 
     async def _metrics(self, request: Request) -> Response:

@@ -54,18 +54,18 @@ class AddressWatch:
         self._trouble = ""
         self._changed = trio.Event()
 
-    def look_again(self) -> None:
+    def resolve_again(self) -> None:
         """The configuration has changed: do not wait for the interval."""
         self._changed.set()
 
     async def run(self) -> None:
         while True:
             self._changed = trio.Event()
-            await self.look()
+            await self.resolve()
             with trio.move_on_after(self._interval_ms / 1000):
                 await self._changed.wait()
 
-    async def look(self) -> list[str]:
+    async def resolve(self) -> list[str]:
         """The addresses as they are now. What cannot be looked up stays as it was found last."""
         trouble = ""
         try:

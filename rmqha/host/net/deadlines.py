@@ -50,6 +50,9 @@ class Deadlines:
         self._push(deadline)
         return deadline
 
+    def call_in(self, delay_ms: int, expire: Callable[[], None]) -> Deadline:
+        return self.add(trio.current_time() + delay_ms / 1000, expire)
+
     def move(self, deadline: Deadline, due_s: float) -> None:
         deadline.due_s = due_s
         if due_s < deadline.ticket_s and deadline.number in self._live:

@@ -74,7 +74,7 @@ class Newcomer:
     """Called when it is known."""
 
 
-class Holder(Protocol):
+class FrameHolder(Protocol):
     """A session that holds a part of a frame."""
 
     @property
@@ -85,16 +85,16 @@ class Holder(Protocol):
         ...
 
 
-class HalfFrames:
+class PartialFrames:
     """Bytes of incomplete frames that the sessions of one server hold. Beyond the bound those that are not known
     are closed first, then those that hold most."""
 
     def __init__(self, max_bytes: int = MAX_HALF_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._held: dict[Holder, int] = {}
+        self._held: dict[FrameHolder, int] = {}
         self.total_bytes = 0
 
-    def hold(self, holder: Holder, size_bytes: int) -> None:
+    def hold(self, holder: FrameHolder, size_bytes: int) -> None:
         """It holds so much now."""
         before_bytes = self._held.pop(holder, 0)
         if size_bytes:

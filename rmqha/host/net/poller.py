@@ -4,8 +4,11 @@ A trio task that waits for its own socket costs 60 us for each turn of the event
 is ready costs next to nothing. So trio waits for one epoll object only, which knows the sockets; what is ready in it is
 served by synchronous calls, for TURN_S and some of them at most, then timers and other tasks come: whatever
 clients send, a leading controller keeps its lease, and a master hears its slaves' acks. The others stand in line, which
-is fair (`rmqha.host.net.fair_queue`). What must not stand in line either is served first in every turn (`hurry`), but
-has no more than half of it.
+is fair (`rmqha.host.net.fair_queue`). What must not stand in line either is served first in every turn (`prioritize`),
+but has no more than half of it.
+
+Who sends alone, each request as soon as the last one is answered, is waited for awake, some microseconds: to fall
+asleep and be woken costs as much as the request.
 """
 
 from __future__ import annotations
@@ -40,10 +43,18 @@ TOGETHER: dict[int, int] = {**dict.fromkeys(_SENDS, SLICE_COUNT), **dict.fromkey
 so many at most."""
 SHORT_US = 250
 POLL_COUNT = 1024
-LOOK_S = 0.05
+CHECK_S = 0.05
 """Interval (s) at which all of the line is looked at, as long as there is one: so exact is what is told of the time
 spent in it."""
 MAX_LINE_COUNT = 32_768
+SOON_S = 0.000_2
+"""A turn that begins so soon after the last one has come soon."""
+SOON_COUNT = 8
+"""Turns of one session alone, each of which came soon, until the next one is waited for awake."""
+AWAKE_S = 0.000_05
+"""Time (s) of a wait awake at most; if nothing comes in it, SOON_COUNT begins anew."""
+AWAKE_POLLS = 500
+"""Looks of a wait awake at most."""
 
 
 class Poller:
@@ -70,7 +81,14 @@ class Poller:
         """Number in this turn."""
         self.waited_ms = 0
         """Time (ms) for which the session that is being served has stood in line."""
-        self._looked_at_s = self._turn_ends_s = 0.0
+        self._checked_at_s = self._turn_ends_s = 0.0
+        self._is_serving = False
+        self._lone: Place | None = None
+        """The only one that was served in the last turn."""
+        self._lone_ended_s = 0.0
+        """The time when that turn ended."""
+        self._soon_count = 0
+        """Turns of it in a row that came soon."""
 
     @property
     def is_turn_over(self) -> bool:
@@ -88,13 +106,15 @@ class Poller:
         if place is not None:
             place.is_waiting = False
             (self._urgent if place.is_urgent else self._epoll).unregister(handle)
+        if place is self._lone:
+            self._lone = None
 
     def end(self, handle: int) -> None:
         """Remove it in its turn: its peer has gone, or is to go."""
         self._ended_count += 1
         self.remove(handle)
 
-    def hurry(self, handle: int) -> None:
+    def prioritize(self, handle: int) -> None:
         """This one stands in line no more, but with its like."""
         place = self._readers.get(handle)
         if place is not None and not place.is_urgent:
@@ -108,12 +128,17 @@ class Poller:
             place.came_at_s = time.monotonic()
             self._join(self._urgent_line if place.is_urgent else self._line, place)
 
-    def at_end(self, work: Callable[[], None]) -> bool:
+    def charge_more(self, place: Place, cost_us: float) -> None:
+        """The slice that was served last for `place` has taken so much more."""
+        (self._urgent_line if place.is_urgent else self._line).charge_more(place, cost_us)
+
+    def at_end(self, work: Callable[[], None], *, alone: bool = False) -> bool:
         """Do `work` when this turn has served its last session; False, and nothing is done, unless several are served
-        in it."""
-        if self.is_busy:
+        in it, or one `alone`."""
+        if self.is_busy or (alone and self._is_serving):
             self._at_end.append(work)
-        return self.is_busy
+            return True
+        return False
 
     def _join(self, line: FairQueue, place: Place) -> None:
         line.join(place)
@@ -130,7 +155,7 @@ class Poller:
                 while True:
                     if self._line or self._urgent_line:
                         await trio.lowlevel.checkpoint()
-                    else:
+                    elif not await self._comes_soon():
                         self._is_parked = True
                         await trio.lowlevel.wait_readable(self._epoll.fileno())
                         self._is_parked = False
@@ -139,12 +164,47 @@ class Poller:
                 self._readers.clear()
                 os.close(self._wake)
 
+    async def _comes_soon(self) -> bool:
+        """True if somebody is to be served without a sleep before."""
+        if self._soon_count < SOON_COUNT:
+            return False
+        await trio.lowlevel.checkpoint()  # whoever else has something to do goes first
+        if self._line or self._urgent_line:
+            return True
+        poll, until_s = self._epoll.poll, time.monotonic() + AWAKE_S
+        for _ in range(AWAKE_POLLS):
+            if poll(0, 1):
+                return True
+            if time.monotonic() >= until_s:
+                break
+        self._soon_count = 0
+        return False
+
     def _turn(self) -> None:
-        began_s = now_s = time.monotonic()
+        began_s = time.monotonic()
         self._turn_ends_s = began_s + TURN_S
-        line, urgent_line = self._line, self._urgent_line
-        self._gather(now_s)
         self._ended_count = 0
+        self._is_serving = True
+        lone = self._gather(began_s)
+        if lone is None:
+            self._serve_line(began_s)
+        else:
+            more, _ = self._serve(self._line, lone, began_s)
+            if more:
+                self._line.join(lone)
+        self._is_serving = self.is_busy = False
+        if self._at_end:
+            works, self._at_end = self._at_end, []
+            for work in works:
+                work()
+        if lone is not None:
+            came_soon = lone is self._lone and began_s - self._lone_ended_s < SOON_S
+            self._soon_count = self._soon_count + 1 if came_soon else 0
+            self._lone_ended_s = time.monotonic()
+        self._lone = lone
+
+    def _serve_line(self, began_s: float) -> None:
+        line, urgent_line, now_s = self._line, self._urgent_line, began_s
         self.is_busy = len(line) + len(urgent_line) > 1
         if self.is_busy:
             self._cpu_us, self._short_us = time.thread_time_ns() / 1000, 0.0
@@ -154,18 +214,19 @@ class Poller:
             now_s = self._serve_some(line.least, line, now_s, (now_s + began_s + TURN_S) / 2)
         if line:
             self._serve_some(line.oldest, line, now_s, self._turn_ends_s)
-        self.is_busy = False
-        if self._at_end:
-            works, self._at_end = self._at_end, []
-            for work in works:
-                work()
 
-    def _gather(self, now_s: float) -> None:
-        """Put into line who is ready."""
+    def _gather(self, now_s: float) -> Place | None:
+        """Put into line who is ready. One that would be alone there is returned instead."""
         readers, line, count = self._readers, self._line, POLL_COUNT
-        if line and now_s >= self._looked_at_s + LOOK_S:
-            self._looked_at_s, count = now_s, MAX_LINE_COUNT
-        for handle, _ in self._epoll.poll(0, count):
+        if line and now_s >= self._checked_at_s + CHECK_S:
+            self._checked_at_s, count = now_s, MAX_LINE_COUNT
+        ready = self._epoll.poll(0, count)
+        if len(ready) == 1 and not line and not self._urgent_line and ready[0][0] in readers:
+            lone = readers[ready[0][0]]
+            lone.came_at_s = now_s
+            line.pass_by(lone)
+            return lone
+        for handle, _ in ready:
             place = readers.get(handle)
             if place is not None:
                 _join(line, place, now_s)
@@ -176,6 +237,7 @@ class Poller:
                     place = readers.get(urgent)
                     if place is not None:
                         _join(self._urgent_line, place, now_s)
+        return None
 
     def _serve_some(self, next_one: Callable[[], Place | None], line: FairQueue, now_s: float, end_s: float) -> float:
         """The time when it ends."""
@@ -183,27 +245,27 @@ class Poller:
             place = next_one()
             if place is None:
                 break
-            more, now_s = self._serve(place, now_s)
+            more, now_s = self._serve(line, place, now_s)
             if more:
                 line.join(place)
             if now_s >= end_s or self._ended_count >= ENDED_COUNT:
                 break
         return now_s
 
-    def _serve(self, place: Place, now_s: float) -> tuple[bool, float]:
+    def _serve(self, line: FairQueue, place: Place, now_s: float) -> tuple[bool, float]:
         """True if it wants more, and the time when it ends."""
         self.waited_ms = int((now_s - place.came_at_s) * 1000)
         more = bool(place.serve())
         ended_s = time.monotonic()
         cost_us = (ended_s - now_s) * 1e6
         if not self.is_busy:
-            place.charge(cost_us)
+            line.charge(place, cost_us)
         elif cost_us < SHORT_US:
             self._short_us += cost_us
-            place.charge(cost_us)
+            line.charge(place, cost_us)
         else:
             cpu_us = time.thread_time_ns() / 1000
-            place.charge(max(0.0, cpu_us - self._cpu_us - self._short_us))
+            line.charge(place, max(0.0, cpu_us - self._cpu_us - self._short_us))
             self._cpu_us, self._short_us = cpu_us, 0.0
         return more, ended_s
 

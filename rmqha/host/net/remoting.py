@@ -29,10 +29,11 @@ from rmqha.model.error import NotSentError, UnreachableError
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
 if TYPE_CHECKING:
-    from rmqha.host.access.auth_filter import AuthFilter
+    from rmqha.host.access.auth_filter import AuthFilter, SignedTaker
     from rmqha.host.access.peer_filter import PeerRules
     from rmqha.model.identity import Credentials
     from rmqha.model.quota import Quotas
+    from rmqha.wire.auth.session_signature import SessionSigner
 
 FIRST_REQUEST_TIMEOUT_MS = 2_000
 MAX_SESSION_COUNT = 20_000
@@ -53,23 +54,21 @@ async def serve(
     boundary: Boundary | None = None,
     first_request_timeout_ms: int = FIRST_REQUEST_TIMEOUT_MS,
     peer_rules: PeerRules | None = None,
-    taker: FrameTaker | None = None,
+    taker: SignedTaker | None = None,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Bind `address`, report the actual port by `task_status.started`, and serve until cancelled.
 
     `security` None takes `rmqha.host.access.security.ambient`; `poller` None makes one. `boundary`: where an exception
     ends that nobody foresaw; None: it ends the server. `peer_rules`: what only servers of this cluster may ask, where
-    there are no accounts. `taker`: sees what is read before anybody else; only where nobody has to look at each request
-    (accounts, audit, quotas, a server's signature). Raises UsageError if the address cannot be bound. When
+    there are no accounts. `taker`: sees plain sends before anybody else; only where nobody has to look at each
+    (quotas, auditLogLevel=all), and behind the accounts. Raises UsageError if the address cannot be bound. When
     cancelled, sessions get a second to write what is queued. A connection that has not sent a request that counts
     within `first_request_timeout_ms` is closed (`rmqha.host.net.newcomers`); a TLS handshake before it has as long.
     """
     counts = Statistics() if statistics is None else statistics
-    from rmqha.host.access.quota_filter import QuotaFilter, UnmeteredTaker
-
     door = _Door(
-        service if quotas is None else QuotaFilter(service, quotas, HostClock(), counts),
+        service,
         max_frame_bytes,
         idle_timeout_ms,
         max_queued_bytes,
@@ -79,7 +78,8 @@ async def serve(
         boundary,
         first_request_timeout_ms,
         peer_rules,
-        taker if taker is None or quotas is None else UnmeteredTaker(taker, quotas),
+        taker,
+        quotas,
     )
     listeners = await network.listen(address)
     async with trio.open_nursery() as nursery:
@@ -104,24 +104,29 @@ class _Door:
         boundary: Boundary | None,
         first_request_timeout_ms: int,
         peer_rules: PeerRules | None,
-        taker: FrameTaker | None,
+        taker: SignedTaker | None,
+        quotas: Quotas | None,
     ) -> None:
         from rmqha.host.access.auth_filter import Audited, AuthFilter
         from rmqha.host.access.peer_filter import PeerFilter
+        from rmqha.host.access.quota_filter import QuotaFilter, UnmeteredTaker
 
         self._guard: AuthFilter | None = None
-        self._service = service
-        self._taker = taker
+        self.deadlines = counts.large_frames.deadlines = Deadlines()
+        metered = None if quotas is None else QuotaFilter(service, quotas, HostClock(), counts, self.deadlines.call_in)
+        self._service = service if metered is None else metered
+        if security.audit is not None and security.audit.notes_sends:
+            taker = None
+        self._taker: FrameTaker | None = taker if taker is None or quotas is None else UnmeteredTaker(taker, quotas)
         """None where something stands before the service that must see each request."""
         if security.accounts is not None:
             self._service = self._guard = AuthFilter(
-                service, security.accounts, counts, security.audit, security.acl_signature
+                self._service, security.accounts, counts, security.audit, security.acl_signature, taker, metered
             )
-            self._taker = None
+            self._taker = taker and self._guard
         else:
             if security.audit is not None:
-                self._service = Audited(service, security.audit)
-                self._taker = None
+                self._service = Audited(self._service, security.audit)
             if security.secret is not None and peer_rules is not None:
                 peers = PeerFilter(self._service, security.secret, peer_rules, counts, security.audit, self._taker)
                 self._service, self._taker = peers, peers
@@ -135,7 +140,6 @@ class _Door:
         self._boundary = boundary
         self._first_request_timeout_ms = first_request_timeout_ms
         self._newcomers = Newcomers()
-        self.deadlines = counts.big_frames.deadlines = Deadlines()
         self._opened_count = 0
         self._handshaking_count = 0
         self._max_sessions = min(MAX_SESSION_COUNT, session_room())
@@ -322,12 +326,12 @@ class RemotingClient:
         credentials = self._security.credentials
         if credentials is None:
             return
-        from rmqha.wire.auth.session_signature import SessionSigner
-        from rmqha.wire.auth.signature import sign
-
-        if isinstance(session.attachment, SessionSigner):
-            session.attachment.sign(command, credentials)
+        signer: SessionSigner | None = session.attachment
+        if signer is not None:
+            signer.sign(command, credentials)
         elif not self._security.own_form_only:
+            from rmqha.wire.auth.signature import sign
+
             sign(command, credentials)
 
     async def oneway(self, address: str, *commands: Command, timeout_ms: int = network.DIAL_TIMEOUT_MS) -> None:
@@ -407,16 +411,20 @@ class RemotingClient:
         )
 
     async def _open(self, address: str, peer: _Peer, session: Session, credentials: Credentials) -> None:
-        """Agree on the form of signatures; then the connection is ready."""
-        from rmqha.wire.auth.session_signature import VERSION, SessionSigner
+        """Agree on the form of signatures, and prove over TLS that none are needed; then the connection is ready."""
+        from rmqha.wire.auth.session_signature import PROOF, PROOF_VERSION, VERSION, SessionSigner, session_proof
         from rmqha.wire.auth.signature import ACCESS_KEY
 
         hello = Command(RequestCode.RMQHA_OPEN_SESSION, {"version": VERSION, ACCESS_KEY: credentials.access_key})
         try:
             answer = await session.call(hello, network.DIAL_TIMEOUT_MS)
             if answer.code == ResponseCode.SUCCESS and (nonce := answer.ext.get("nonce")):
-                session.attachment = SessionSigner(nonce)
+                session.attachment = signer = SessionSigner(nonce)
                 self._sign_own.add(address)
+                if answer.ext.get(PROOF) == PROOF_VERSION and session.binding:
+                    hello.ext[PROOF] = session_proof(credentials, nonce, session.binding)
+                    answer = await session.call(hello, network.DIAL_TIMEOUT_MS)
+                    signer.proven = credentials if answer.code == ResponseCode.SUCCESS else None
             elif address in self._sign_own and not self._security.own_form_only:
                 raise UnreachableError(no_longer_own_form(address))
         except UnreachableError as error:

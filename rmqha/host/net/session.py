@@ -2,8 +2,8 @@
 beyond pairing responses with requests.
 
 What a server reads is handled in slices, of SLICE_COUNT frames and SLICE_S at most, with one `received` call for sends
-that stand together, one for each other request, and one write for the replies of a slice; other sessions have their
-turns in between (`rmqha.host.net.poller`). What a server reads is answered before it reads on, so a peer that does not
+that stand together, one for each other request, and one write for the replies of a slice, or of some pops; others are
+served in between (`rmqha.host.net.poller`). What a server reads is answered before it reads on, so a peer that does not
 read is not read from either; replies that come later go through the session's writer. A server decrypts and encrypts in
 the same slices. A client's reader never writes, so two processes that flood each other cannot block for ever.
 """
@@ -18,25 +18,25 @@ from typing import Any, Protocol
 
 import trio
 
-from rmqha.host.access.tls_link import TlsLink
+from rmqha.host.access.tls_link import TlsLink, TlsOutput, TlsStream
 from rmqha.host.net import network
-from rmqha.host.net.big_frames import BIG_BYTES, BigTurn
 from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.calls import Calls
 from rmqha.host.net.deadlines import Deadline, Deadlines
 from rmqha.host.net.fair_queue import Place
+from rmqha.host.net.large_frames import LARGE_BYTES, LargeFrameTurn, bytes_to_read
 from rmqha.host.net.newcomers import FIRST_BYTES, Newcomer, has_known_code
-from rmqha.host.net.poller import SLICE_COUNT, SLICE_S, TOGETHER, Poller
+from rmqha.host.net.poller import POPS_TOGETHER, SLICE_COUNT, SLICE_S, TOGETHER, Poller
 from rmqha.host.net.slow_readers import NOTED_BYTES
 from rmqha.host.net.statistics import Statistics
 from rmqha.model.error import RemoteProtocolError, UnreachableError
 from rmqha.model.identity import host_of
 from rmqha.port import Pause
 from rmqha.wire.command import Command
-from rmqha.wire.frame import FrameParser, encode_frame
+from rmqha.wire.frame import FrameParser, begins_otherwise, encode_frame
 
-READ_BYTES = 64 * 1024
-"""A longer one costs an mmap for every read: its size is beyond what malloc keeps (16 us instead of 2)."""
+READ_BYTES, LARGE_READ_BYTES = 64 * 1024, 224 * 1024
+"""Size of a read, and of one after a read that left something. A longer one costs an mmap, 16 us instead of 2."""
 SLICE_QUEUED_BYTES = 1024 * 1024
 """A slice that has so much of replies ends: they are written first."""
 RUN_COUNT = 16
@@ -83,18 +83,17 @@ class Session:
         self._handle = stream.socket.fileno() if isinstance(stream, trio.SocketStream) else None
         """File descriptor of a socket: reading and writing it directly takes half of what its stream takes."""
         self._poller, self._newcomer, self._place = poller, newcomer, Place(self._serve, host_of(peer))
-        self._half_bytes, self._is_all_read = 0, False
-        """Bytes of a frame that is not complete, as counted in the statistics; the last read has left nothing in the
-        socket."""
+        self._half_bytes, self._is_all_read = 0, True
+        """Bytes of a half frame, as counted in the statistics; the last read has left nothing in the socket."""
         self._unread = b""
         """Bytes that were received, but have not been fed to the parser."""
         self._left: list[Command] = []
         """Requests that wait for the next slice."""
         self._works, self._worked_on = deque[Iterator[Pause | None]](), list[Command]()
-        """Work that requests have begun and that goes on before the next ones; those requests."""
+        """Work that requests have begun, which goes on before the next ones; those requests."""
         self._is_paused = False
         """The peer does not take its replies: it is not read either."""
-        self._big = BigTurn(statistics.big_frames, self._go_on_reading, self._stop_reading)
+        self._big = LargeFrameTurn(statistics.large_frames, self._go_on_reading, self._stop_reading)
         self._is_held, self._held_bytes = False, 0
         """True while what one of its requests waits for has not come: it has no turns."""
         self._go_on = trio.Event()
@@ -104,16 +103,13 @@ class Session:
         """None: an exception that nobody foresaw goes to whoever runs the session."""
         self._parser = FrameParser(max_frame_bytes)
         self._max_queued_bytes = max_queued_bytes
-        self._tls, self._taker, self._gatherer = tls, taker, gatherer
-        self._is_looked_at = self._is_with_taker = False
+        self._tls, self._output = tls, None if tls is None else TlsOutput(tls)
+        self._taker, self._gatherer = taker, gatherer
+        self._is_for_parser = self._is_with_taker = False
         """The taker has left what is unread; it has it now."""
-        self._sealed, self._sealed_bytes = b"", 0
-        """Encrypted bytes that the socket has not taken, and for how many clear ones it counts as queued."""
         self._queue: list[bytes] = []
         self._queued_count = self._queued_bytes = 0
-        self._is_noted = False
-        """True if it is noted as a slow reader."""
-        self._corked = self._writing = False
+        self._is_noted = self._corked = self._writing = False
         self._half_written = False
         """A write is under way, or was cut off: nothing may follow the half frame."""
         self._aborted = self._nonsense = False
@@ -146,6 +142,12 @@ class Session:
         """It has sent a request that counts."""
         return self._newcomer is None
 
+    @property
+    def binding(self) -> bytes:
+        """Name of its TLS that both ends know (`TlsLink.binding`); b"" without."""
+        link = self._stream.link if isinstance(self._stream, TlsStream) else self._tls
+        return link.binding if link is not None else b""
+
     def known(self) -> None:
         """It has, now."""
         if self._newcomer is not None:
@@ -166,7 +168,6 @@ class Session:
         self._statistics.slow_reader_count += 1
         self._queue.clear()
         self._queued_count = 0
-        self._sealed = b""
         self._abort()
 
     def send(self, command: Command) -> None:
@@ -304,7 +305,7 @@ class Session:
             with trio.CancelScope(shield=True):
                 await self._last_words()
                 self._statistics.queued_bytes -= self._queued_bytes
-                self._statistics.half_frames.hold(self, 0)
+                self._statistics.partial_frames.hold(self, 0)
                 self._statistics.slow_readers.hold(self, 0)
                 self._queued_bytes = 0
                 await trio.aclose_forcefully(self._stream)
@@ -351,7 +352,7 @@ class Session:
 
     @property
     def _has_queued(self) -> bool:
-        return bool(self._queue or self._sealed)
+        return bool(self._queue or (self._output is not None and self._output.sealed))
 
     @property
     def _has_backlog(self) -> bool:
@@ -387,6 +388,7 @@ class Session:
             or self._newcomer is not None
             or self.is_urgent
             or self._parser.buffered_bytes
+            or begins_otherwise(self._unread)
             or self._ended.is_set()
             or not gatherer.add(self, self._unread)
         ):
@@ -400,7 +402,7 @@ class Session:
         handle, poller = self._handle, self._poller
         assert handle is not None and poller is not None
         self._is_with_taker = False
-        self._place.charge_more(cost_us)
+        poller.charge_more(self._place, cost_us)
         if self._closing or self._aborted:
             return
         rest, self._unread = self._unread[end:], b""
@@ -416,7 +418,7 @@ class Session:
             self._parser.put_back(rest)
             poller.stand_in_line(self._place)
             return
-        self._unread, self._is_looked_at = rest, True
+        self._unread, self._is_for_parser = rest, True
         if poller.is_turn_over or self._handle_slice(handle, poller):
             poller.stand_in_line(self._place)
 
@@ -424,17 +426,15 @@ class Session:
         """Handle a slice of what was read, and answer. True if there is more."""
         try:
             self._take()
-            if self._has_queued and not self._writing:
-                batch, count = self._take_queue()
-                if not self._write_some(handle, batch, count):
-                    self._pause()
-                    poller.remove(handle)
+            if self._has_queued and not self._writing and not self._write_some(handle, *self._take_queue()):
+                self._pause()
+                poller.remove(handle)
             if (self._is_paused or not (self._works or self._left)) and not self.is_urgent:
                 self._ask_for_turn()
             if self._is_held or self._big.is_awaited:
                 poller.remove(handle)
             elif self.is_urgent:
-                poller.hurry(handle)
+                poller.prioritize(handle)
             self._place.is_drained = self._is_all_read and not self._has_backlog and not self._has_no_turns
             return self._has_backlog and not self._has_no_turns
         except RemoteProtocolError:
@@ -447,21 +447,22 @@ class Session:
     def _ask_for_turn(self) -> None:
         """The next frame may be one that is read in turns."""
         newcomer, announced_bytes = self._newcomer, 0 if self._is_paused else self._parser.announced_bytes
-        if newcomer is not None and announced_bytes > BIG_BYTES:
+        if newcomer is not None and announced_bytes > LARGE_BYTES:
             header = self._parser.header()
             if header is None or not newcomer.is_plausible(header):
                 announced_bytes = 0  # it will be refused before it is large
-        self._big.look(announced_bytes)
+        self._big.announced(announced_bytes)
         if newcomer is not None and self._big.is_awaited:
             self._keep_until(newcomer.long_frame_deadline_s)
 
     def _read_once(self, handle: int) -> bool:
         """Read once; True if something came. Raises OSError."""
+        size_bytes = READ_BYTES if self._is_all_read else bytes_to_read(self._parser, READ_BYTES, LARGE_READ_BYTES)
         try:
-            self._unread = data = os.read(handle, READ_BYTES)
-            self._is_all_read = len(data) < READ_BYTES
+            self._unread = data = os.read(handle, size_bytes)
         except BlockingIOError:
             return False
+        self._is_all_read = len(data) < size_bytes
         if data and self._tls is not None:
             self._unread = self._tls.decrypt(data)
         if not data or (self._tls is not None and self._tls.is_over and not self._unread):
@@ -479,33 +480,25 @@ class Session:
 
     def _take_queue(self) -> tuple[bytes, int]:
         """The queued frames and their number; the queue is empty then."""
-        batch, count = b"".join(self._queue), self._queued_count
-        self._queue.clear()
-        self._queued_count = 0
-        return batch, count
+        frames, count = self._queue, self._queued_count
+        self._queue, self._queued_count = [], 0
+        return b"".join(frames), count
 
     def _write_some(self, handle: int, batch: bytes, count: int) -> bool:
         """Write `count` frames, which count as queued; what the socket does not take now is left to the writer. Whether
         it took all. Raises OSError."""
-        if self._tls is not None:
-            return self._write_sealed(handle, self._tls, batch, count)
-        sent = network.write_now(handle, batch)
-        rest = batch[sent:]
-        self._count_sent(sent, count - bool(rest))
+        if self._output is None:
+            begun_bytes = sent_bytes = network.write_now(handle, batch)
+        else:
+            begun_bytes, sent_bytes = self._output.write(handle, batch)
+        rest = batch[begun_bytes:]
+        self._count_sent(sent_bytes, count - bool(rest))
         if rest:
             self._queue.append(rest)
             self._queued_count += 1
+        if self._has_queued:
             self._wake_writer()
-        return not rest
-
-    def _write_sealed(self, handle: int, tls: TlsLink, batch: bytes, count: int) -> bool:
-        sealed, queued_bytes = self._sealed + tls.encrypt(batch), self._sealed_bytes + len(batch)
-        rest = self._sealed = sealed[network.write_now(handle, sealed) :]
-        self._sealed_bytes = min(len(rest), queued_bytes)
-        self._count_sent(queued_bytes - self._sealed_bytes, count)
-        if rest:
-            self._wake_writer()
-        return not rest
+        return not self._has_queued
 
     def _pause(self) -> None:
         """The peer does not take its replies."""
@@ -525,7 +518,7 @@ class Session:
         size_bytes = self._half_bytes + self._held_bytes
         if self._is_paused:
             size_bytes += sum(len(command.body) for command in self._left)
-        self._statistics.half_frames.hold(self, size_bytes)
+        self._statistics.partial_frames.hold(self, size_bytes)
 
     def _hold(self, pause: Pause) -> None:
         self._is_held, self._held_bytes, self._go_on = True, pause.size_bytes, trio.Event()
@@ -590,6 +583,8 @@ class Session:
                     last = min(count, start + min(most, run_count))
                     while end < last and TOGETHER.get(requests[end].code) == most:
                         end += 1
+                # the peer of some pops works on their answers while the next ones are worked on
+                self._corked = most != POPS_TOGETHER or end == count
                 self._received(self, requests if end - start == count else requests[start:end])
                 if self._works:
                     self._worked_on = requests[start:end]
@@ -626,11 +621,11 @@ class Session:
         half_bytes = self._parser.buffered_bytes
         if half_bytes != self._half_bytes:
             self._half_bytes = half_bytes
-            statistics.half_frames.hold(self, half_bytes)
+            statistics.partial_frames.hold(self, half_bytes)
         if commands or taken_count:
             self._big.is_whole = True
         if self._newcomer is not None:
-            self._look_at(self._newcomer, commands)
+            self._check_newcomer(self._newcomer, commands)
         if not commands and not taken_count:
             return commands
         statistics.received_count += len(commands) + taken_count
@@ -650,11 +645,11 @@ class Session:
         """The frames of a slice: those that the taker has left, and the number of those that it has taken. Raises
         RemoteProtocolError."""
         taker, parser = self._taker, self._parser
-        if taker is None or self._newcomer is not None or self._is_looked_at:
-            self._is_looked_at = False
+        if taker is None or self._newcomer is not None or self._is_for_parser:
+            self._is_for_parser = False
             return parser.feed(data, SLICE_COUNT), 0
         data = parser.unparsed(data)
-        end, count = taker.take([(self, data)], SLICE_COUNT)[0] if data else (0, 0)
+        end, count = (0, 0) if begins_otherwise(data) else taker.take([(self, data)], SLICE_COUNT)[0]
         if count:
             data = data[end:]
             if count == SLICE_COUNT:
@@ -662,7 +657,7 @@ class Session:
                 return [], count
         return parser.feed(data, SLICE_COUNT - count), count
 
-    def _look_at(self, newcomer: Newcomer, commands: list[Command]) -> None:
+    def _check_newcomer(self, newcomer: Newcomer, commands: list[Command]) -> None:
         """Raises RemoteProtocolError for a first frame that is too long for somebody unknown."""
         if not newcomer.is_guarded and any(map(has_known_code, commands)):
             self.known()
@@ -713,6 +708,15 @@ class Session:
                 raise trio.BrokenResourceError(str(error)) from error
 
     async def _send_all(self, data: bytes) -> None:
+        if self._output is not None:
+            for piece in self._output.pieces(data):
+                await self._send_plain(piece)
+        elif isinstance(self._stream, TlsStream):
+            await self._stream.send_soon(data)
+        else:
+            await self._send_plain(data)
+
+    async def _send_plain(self, data: bytes) -> None:
         sent = 0
         if self._handle is not None:
             try:
@@ -729,10 +733,7 @@ class Session:
             # a cancellation that is due comes here, with the queue whole, and not inside the write
             await trio.lowlevel.checkpoint_if_cancelled()
             batch, count = self._take_queue()
-            size_bytes = len(batch)
-            if self._tls is not None:
-                batch, size_bytes = self._sealed + self._tls.encrypt(batch), size_bytes + self._sealed_bytes
-                self._sealed, self._sealed_bytes = b"", 0
+            size_bytes = len(batch) + (0 if self._output is None else self._output.clear_bytes)
             self._half_written = True
             await self._send_all(batch)
             self._half_written = False
@@ -769,7 +770,7 @@ class Session:
 
 
 class FrameTaker(Protocol):
-    """Port of a service that answers some requests as bytes, before anybody makes commands of them."""
+    """Port of a service that answers plain sends as bytes, before anybody makes commands of them."""
 
     def take(self, reads: Sequence[tuple[Session, bytes]], max_count: int) -> list[tuple[int, int]]:
         """Answer as many whole frames at the front of what each session has sent as it can, `max_count` of each at

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rmqha.host.net.big_frames import BigFrames
-from rmqha.host.net.newcomers import HalfFrames
+from rmqha.host.net.large_frames import LargeFrames
+from rmqha.host.net.newcomers import PartialFrames
 from rmqha.host.net.slow_readers import SlowReaders
 
 
@@ -34,10 +34,10 @@ class Statistics:
     """Connections that had not sent a request yet and were closed for newer ones."""
     shed_count: int = 0
     """Connections closed because half frames took too much memory."""
-    big_frames: BigFrames = field(default_factory=BigFrames)
-    half_frames: HalfFrames = field(default_factory=HalfFrames)
+    large_frames: LargeFrames = field(default_factory=LargeFrames)
+    partial_frames: PartialFrames = field(default_factory=PartialFrames)
     slow_readers: SlowReaders = field(default_factory=SlowReaders)
 
     def as_dict(self) -> dict[str, int]:
         counts = {name: value for name in self.__slots__ if isinstance(value := getattr(self, name), int)}
-        return counts | {"half_frame_bytes": self.half_frames.total_bytes}
+        return counts | {"half_frame_bytes": self.partial_frames.total_bytes}

@@ -25,11 +25,12 @@ class TurnReads:
         self._size_bytes = 0
 
     def add(self, session: Session, data: bytes) -> bool:
-        """Take part in the call at the end of this turn; False, and nothing is done, if there is none or no room."""
+        """Take part in the call at the end of this turn; False, and nothing is done, if there is none or no room. One
+        alone comes so too: it is the shortest way."""
         if self._reads:
             if self._size_bytes + len(data) > GATHERED_BYTES:
                 return False
-        elif not self._poller.at_end(self._take):
+        elif not self._poller.at_end(self._take, alone=True):
             return False
         self._reads.append((session, data))
         self._size_bytes += len(data)

@@ -191,14 +191,14 @@ _BROKER_LIVE_KEYS = """
 """
 
 
-def takes_strangers(config: ServerConfig, ha_security: str) -> bool:
+def accepts_unproven_peers(config: ServerConfig, ha_security: str) -> bool:
     """True if a controller with these keys takes whoever reaches it for a broker."""
     return not config.acl_enable and (not config.ha_secret_file or ha_security not in CLOSED)
 
 
-def stranger_warnings(config: ServerConfig, ha_security: str) -> list[str]:
+def unproven_peer_warnings(config: ServerConfig, ha_security: str) -> list[str]:
     """One sentence if others than this machine may."""
-    if is_loopback(config.listen_address) or not takes_strangers(config, ha_security):
+    if is_loopback(config.listen_address) or not accepts_unproven_peers(config, ha_security):
         return []
     state = f"haSecurity = {ha_security}" + ("" if config.ha_secret_file else " without haSecretFile")
     return [
@@ -229,9 +229,9 @@ class BrokerConfig(ServerConfig):
     namesrv_addr: str = "127.0.0.1:9876"
     """Name servers, separated by `;`. A host name that stands for several addresses is each of them, looked up again
     every updateNameServerAddrPeriod."""
-    fetch_namesrv_addr_by_address_server: bool = False
+    fetch_namesrv_addr_by_address_server: bool = knob(False)
     """Ask addressServer for the name servers, where namesrvAddr is not given."""
-    address_server: str = "jmenv.tbsite.net:8080/rocketmq/nsaddr"
+    address_server: str = knob("jmenv.tbsite.net:8080/rocketmq/nsaddr")
     """Own. Place (`host:port/path`, HTTP) of the list for fetchNamesrvAddrByAddressServer; RocketMQ has it in system
     properties of its JVM (`rocketmq.namesrv.domain`)."""
     controller_addr: str = "127.0.0.1:9878"
@@ -269,9 +269,9 @@ class BrokerConfig(ServerConfig):
     """A super user who is there before there are others: `{"username": "…", "password": "…"}`."""
     inner_client_authentication_credentials: str = field(default="", repr=False)
     """The super user by whom this broker signs what it asks of others: `{"accessKey": "…", "secretKey": "…"}`."""
-    authentication_whitelist: str = ""
+    authentication_whitelist: str = knob("")
     """Request codes, separated by commas, that need no user."""
-    authorization_whitelist: str = ""
+    authorization_whitelist: str = knob("")
     """Request codes that every user may ask for."""
     broker_role: str = "ASYNC_MASTER"
     """ASYNC_MASTER answers after its own append; SYNC_MASTER waits for inSyncReplicas. haMode=cp overrules it. SLAVE:
@@ -348,7 +348,7 @@ class BrokerConfig(ServerConfig):
     """Size of a ConsumeQueue file; a multiple of 20."""
     mapper_file_size_batch_consume_queue: int = knob(300000 * 46, 46, 2**31 - 1)
     """Size of a file of a BatchConsumeQueue (topics with queue.type=BatchCQ); a multiple of 46."""
-    message_index_enable: bool = True
+    message_index_enable: bool = knob(True)
     """Keep an index of keys, for queries by key, unique key and tags. false: nothing is built and queries say so."""
     max_hash_slot_num: int = knob(5000000, 1, 2**28, drawn=(16, 64))
     """Hash slots of an index file, 4 bytes each. With other numbers than before the index is made anew."""
@@ -473,7 +473,7 @@ class BrokerConfig(ServerConfig):
     RocketMQ: 120000."""
     register_name_server_period: int = knob(30000, 1, 2**31 - 1)
     """Period of full registrations; role and topic changes register at once."""
-    region_id: str = "DefaultRegion"
+    region_id: str = knob("DefaultRegion")
     """Value of MSG_REGION."""
     trace_on: bool = knob(True)
     """Value of TRACE_ON: with false clients that trace leave out what this broker answers."""

@@ -317,13 +317,13 @@ class _Layout:
 def _server_nodes(layout: _Layout) -> list[NodeSpec]:
     """Name servers, each with the controller that it embeds, then the controllers that stand alone."""
     nodes = []
-    standing = dict(layout.controllers)
+    remaining = dict(layout.controllers)
     for name, port in layout.name_servers:
         ports = [BoundPort(port, "[namesrv] listenPort")]
         properties = layout.common_properties(name) | {"listenPort": str(port)}
         properties["controllerAddr"] = layout.addresses(layout.controllers)
         properties["kvConfigPath"] = str(layout.root / name / "kvConfig.json")
-        embedded = standing.pop(name, None)
+        embedded = remaining.pop(name, None)
         if embedded is not None:
             ports.append(BoundPort(embedded, "[controllers] listenPort"))
             properties |= {"enableControllerInNamesrv": "true"} | layout.controller_properties(name)
@@ -331,7 +331,7 @@ def _server_nodes(layout: _Layout) -> list[NodeSpec]:
         nodes.append(
             NodeSpec(name, NodeKind.NAMESRV, address, tuple(ports), properties, embeds_controller=embedded is not None)
         )
-    for name, port in standing.items():
+    for name, port in remaining.items():
         properties = layout.common_properties(name) | layout.controller_properties(name)
         ports = [BoundPort(port, "[controllers] listenPort")]
         nodes.append(NodeSpec(name, NodeKind.CONTROLLER, join_address(layout.ip, port), tuple(ports), properties))

@@ -203,7 +203,7 @@ class ClusterState:
                     f"{self.config_path(name)}: nothing was touched"
                 )
 
-    # --- look -------------------------------------------------------------------------------------------------------
+    # --- view -------------------------------------------------------------------------------------------------------
     def node(self, name: str) -> NodeRecord:
         if name not in self.nodes:
             raise UsageError(f"there is no node {name}; the cluster {self.name} has {', '.join(self.nodes)}")

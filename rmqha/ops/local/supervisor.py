@@ -65,7 +65,7 @@ def spawn(arguments: Sequence[str], output: Path) -> Process:
 
 def server_arguments(command: str, config: Path) -> list[str]:
     """The command line of a server. -P keeps a directory `controller` of the user's out of the way."""
-    return [sys.executable, "-P", "-m", "rmqha.cli.main", command, "-c", str(config)]
+    return [sys.executable, "-P", "-m", "rmqha", command, "-c", str(config)]
 
 
 def send_signal(process: Process, number: signal.Signals) -> bool:

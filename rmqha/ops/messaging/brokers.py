@@ -51,7 +51,7 @@ class AskedBroker:
 
 
 @dataclass
-class Told(Generic[T]):
+class BrokerAnswers(Generic[T]):
     """Answers by broker group, and why the others gave none."""
 
     answers: dict[str, T] = field(default_factory=dict)
@@ -119,10 +119,10 @@ async def side_by_side(
     )
 
 
-async def from_each(brokers: Collection[AskedBroker], ask: Callable[[AskedBroker], Awaitable[T]]) -> Told[T]:
+async def from_each(brokers: Collection[AskedBroker], ask: Callable[[AskedBroker], Awaitable[T]]) -> BrokerAnswers[T]:
     """Ask them side by side."""
     answers, failures = await side_by_side(brokers, ask)
-    return Told(
+    return BrokerAnswers(
         {broker.name: answer for broker, answer in answers.items()},
         {broker.name: str(error) for broker, error in failures.items()},
     )

@@ -16,8 +16,8 @@ from rmqha.model.message import DLQ_PREFIX, RETRY_PREFIX
 from rmqha.ops.answer import reading
 from rmqha.ops.messaging.brokers import (
     AskedBroker,
+    BrokerAnswers,
     QueueName,
-    Told,
     all_brokers,
     ask_json,
     brokers_of_topic,
@@ -26,6 +26,7 @@ from rmqha.ops.messaging.brokers import (
     route_of_topic,
     side_by_side,
 )
+from rmqha.wire.bodies import ONLY_EXISTING
 from rmqha.wire.command import Command
 from rmqha.wire.state.receipt import POPPED_IN_FLIGHT
 
@@ -128,7 +129,7 @@ class _Words:
     topics: list[str] = field(default_factory=list)
 
 
-async def group_names(admin: Admin, *, every: bool = False) -> Told[list[str]]:
+async def group_names(admin: Admin, *, every: bool = False) -> BrokerAnswers[list[str]]:
     """Consumer groups that have settings at each broker; `every`: also those of servers and tools."""
 
     async def ask(broker: AskedBroker) -> list[str]:
@@ -139,18 +140,18 @@ async def group_names(admin: Admin, *, every: bool = False) -> Told[list[str]]:
     return await from_each(await all_brokers(admin), ask)
 
 
-async def look_at_groups(admin: Admin, names: Collection[str]) -> list[ConsumerGroup]:
+async def describe_groups(admin: Admin, names: Collection[str]) -> list[ConsumerGroup]:
     """Each of them without ages of messages, retries and dead letters. An unknown one has nothing."""
     brokers = await all_brokers(admin)
-    found, _ = await side_by_side(list(names), lambda name: _look(admin, name, brokers, None, ages=False))
+    found, _ = await side_by_side(list(names), lambda name: _describe(admin, name, brokers, None, ages=False))
     return [found[name] for name in names if name in found]
 
 
-async def look_at_group(admin: Admin, name: str, topic: str | None = None, *, whole: bool = True) -> ConsumerGroup:
+async def describe_group(admin: Admin, name: str, topic: str | None = None, *, whole: bool = True) -> ConsumerGroup:
     """Everything about a group, or about it in one topic; `whole` False leaves out retries, dead letters and what is
     paused. Raises UsageError for a group, or for a topic of it, that nobody knows."""
     brokers = await all_brokers(admin)
-    group = await _look(admin, name, brokers, topic, ages=True)
+    group = await _describe(admin, name, brokers, topic, ages=True)
     if not (group.settings or group.members or group.progress):
         if group.silent:
             raise UnreachableError(_only_silent(name, group.silent))
@@ -172,7 +173,7 @@ def _only_silent(name: str, silent: Mapping[str, str]) -> str:
     return f"nobody tells of consumer group {name}: {told}"
 
 
-async def _look(
+async def _describe(
     admin: Admin, name: str, brokers: Collection[AskedBroker], topic: str | None, *, ages: bool
 ) -> ConsumerGroup:
     told = await from_each(brokers, lambda broker: _words(admin, broker, name))
@@ -201,7 +202,7 @@ async def _words(admin: Admin, broker: AskedBroker, group: str) -> _Words:
     """Settings, connections and topics with offsets; what the broker does not have of them is left out."""
     words = _Words()
     try:
-        command = Command(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group})
+        command = Command(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group, ONLY_EXISTING: "true"})
         words.settings = await ask_json(admin, broker.address, command)
     except RemoteError as error:
         if error.code not in (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED):

@@ -27,7 +27,7 @@ from rmqha.ops.messaging.brokers import (
     route_of_topic,
     side_by_side,
 )
-from rmqha.ops.messaging.consumer_group import BROADCASTING, ConsumerGroup, look_at_group
+from rmqha.ops.messaging.consumer_group import BROADCASTING, ConsumerGroup, describe_group
 from rmqha.wire.command import Command
 from rmqha.wire.config_answer import parse_keys
 
@@ -54,7 +54,7 @@ class Target:
     value: int = 0
 
 
-class Way(Enum):
+class ResetMethod(Enum):
     """Ways to change offsets at a broker: it does so itself, it asks the members, or they are committed for them."""
 
     BROKER = "broker"
@@ -105,7 +105,7 @@ class ResetPlan:
     target: Target
     changes: tuple[QueueChange, ...]
     member_count: int
-    ways: dict[str, Way]
+    ways: dict[str, ResetMethod]
     brokers: dict[str, AskedBroker]
 
 
@@ -236,7 +236,7 @@ async def _offset_at(admin: Admin, broker: AskedBroker, topic: str, state: Queue
     return answered_offset(await admin.ask(broker.address, Command(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext)))
 
 
-async def _way(admin: Admin, broker: AskedBroker, group: ConsumerGroup, target: Target) -> Way:
+async def _way(admin: Admin, broker: AskedBroker, group: ConsumerGroup, target: Target) -> ResetMethod:
     """Raises UsageError for a change that the broker could only make of a group that is not connected."""
     reply = await admin.ask(broker.address, Command(RequestCode.GET_BROKER_CONFIG))
     try:
@@ -244,15 +244,15 @@ async def _way(admin: Admin, broker: AskedBroker, group: ConsumerGroup, target: 
     except ConfigError as error:
         raise UsageError(f"the settings of {broker.name} cannot be read: {error}") from None
     if told != "false":
-        return Way.BROKER
+        return ResetMethod.BROKER
     if not any(broker.name in member.brokers for member in group.members):
-        return Way.COMMIT
+        return ResetMethod.COMMIT
     if target.place in (ResetPlace.OFFSET, ResetPlace.SKIP):
         raise UsageError(
             f"members of {group.name} are connected to {broker.name}, which lets them set themselves back to a time "
             f"only ({SERVER_SIDE_KEY}=false): give first, last or a time, or stop the members"
         )
-    return Way.MEMBERS
+    return ResetMethod.MEMBERS
 
 
 # --- changed ----------------------------------------------------------------------------------------------------------
@@ -260,13 +260,13 @@ async def apply(admin: Admin, made: ResetPlan) -> ResetResult:
     """Change what the plan says, queue by queue; queues that are there already are left alone."""
     moving = [change for change in made.changes if change.moves]
     asked: Collection[QueueChange] = [
-        change for change in moving if made.ways[change.queue.broker_name] is not Way.MEMBERS
+        change for change in moving if made.ways[change.queue.broker_name] is not ResetMethod.MEMBERS
     ]
     done, failures = await side_by_side(asked, lambda change: _change(admin, made, change))
     result = ResetResult(list(done), {change.queue: str(error) for change, error in failures.items()})
     for name, way in made.ways.items():
         own = [change for change in moving if change.queue.broker_name == name]
-        if way is Way.MEMBERS and own:
+        if way is ResetMethod.MEMBERS and own:
             try:
                 await _ask_members(admin, made, made.brokers[name])
                 result.done += own
@@ -279,7 +279,7 @@ async def apply(admin: Admin, made: ResetPlan) -> ResetResult:
 async def _change(admin: Admin, made: ResetPlan, change: QueueChange) -> None:
     address = made.brokers[change.queue.broker_name].address
     place = {"topic": made.topic, "queueId": str(change.queue.queue_id)}
-    if made.ways[change.queue.broker_name] is Way.COMMIT:
+    if made.ways[change.queue.broker_name] is ResetMethod.COMMIT:
         ext = {**place, "consumerGroup": made.group, "commitOffset": str(change.after)}
         await admin.ask(address, Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext))
     else:
@@ -296,7 +296,7 @@ async def _ask_members(admin: Admin, made: ResetPlan, broker: AskedBroker) -> No
 async def delete_group(admin: Admin, name: str) -> list[str]:
     """Delete settings and offsets at every broker; the broker groups. Raises UsageError while somebody of the group is
     connected, UnreachableError unless every master answers."""
-    group = await look_at_group(admin, name, whole=False)
+    group = await describe_group(admin, name, whole=False)
     brokers = await all_brokers(admin)
     if group.members:
         ids = ", ".join(member.client_id for member in group.members)

@@ -47,7 +47,7 @@ from rmqha.model.message import (
 )
 from rmqha.ops.answer import reading
 from rmqha.ops.messaging.brokers import QueueName, ask_json, brokers_of_topic, route_of_topic
-from rmqha.ops.messaging.consumer_group import BROADCASTING, ConsumerGroup, is_system_group, look_at_group
+from rmqha.ops.messaging.consumer_group import BROADCASTING, ConsumerGroup, describe_group, is_system_group
 from rmqha.ops.messaging.topics import of_users
 from rmqha.store.index.index_key import INDEX_UNIQUE_TYPE
 from rmqha.wire.command import Command
@@ -100,7 +100,7 @@ class TrackState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Track:
+class MessageTrack:
     """One group's way with a message. `ahead`: messages of the queue that it reads before; `tries`: how often it was
     sent back."""
 
@@ -129,7 +129,7 @@ async def by_id(admin: Admin, message_id: str, topic: str | None = None) -> list
             if topic:
                 raise
     if not found:
-        where = f"topic {topic}" if topic else f"{len(names)} topics of users"
+        where = f"topic {topic}" if topic else f"{len(names)} topic{'' if len(names) == 1 else 's'} of users"
         raise UsageError(f"no message with id {message_id} is in {where}; is it a producer's id, or too old?")
     return found
 
@@ -219,7 +219,7 @@ async def _offset(admin: Admin, address: str, place: dict[str, str], at_ms: int 
 
 
 # --- who has read it --------------------------------------------------------------------------------------------------
-async def track(admin: Admin, message: Message) -> list[Track]:
+async def track(admin: Admin, message: Message) -> list[MessageTrack]:
     """Each consumer group of the message's topic, by name: how far it is with the message."""
     brokers = await brokers_of_topic(admin, message.topic)
     address = next(broker.address for broker in brokers if broker.name == message.broker_name)
@@ -229,7 +229,7 @@ async def track(admin: Admin, message: Message) -> list[Track]:
     tracks = []
     for name in names:
         if not is_system_group(name):
-            group = await look_at_group(admin, name, message.topic, whole=False)
+            group = await describe_group(admin, name, message.topic, whole=False)
             back = await _copies(admin, RETRY_PREFIX + name, message.msg_id)
             dead = await _copies(admin, DLQ_PREFIX + name, message.msg_id)
             tracks.append(tracked(group, message, back, dead))
@@ -244,27 +244,31 @@ async def _copies(admin: Admin, topic: str, message_id: str) -> list[Message]:
     return await admin.query_message(topic, message_id, index_type=INDEX_UNIQUE_TYPE)
 
 
-def tracked(group: ConsumerGroup, message: Message, back: Collection[Message], dead: Collection[Message]) -> Track:
+def tracked(
+    group: ConsumerGroup, message: Message, back: Collection[Message], dead: Collection[Message]
+) -> MessageTrack:
     """Progress of a group with a message. `back`, `dead`: its copies in the group's retry and dead letter topics."""
     tries = max((copy.reconsume_times for copy in (*back, *dead)), default=0)
     count = len(group.members)
     if group.message_model == BROADCASTING:
-        return Track(group.name, TrackState.BROADCAST, member_count=count)
+        return MessageTrack(group.name, TrackState.BROADCAST, member_count=count)
     if dead:
-        return Track(group.name, TrackState.DEAD, tries=tries, member_count=count)
+        return MessageTrack(group.name, TrackState.DEAD, tries=tries, member_count=count)
     if back:
-        return Track(group.name, TrackState.SENT_BACK, tries=tries, member_count=count)
+        return MessageTrack(group.name, TrackState.SENT_BACK, tries=tries, member_count=count)
     place = QueueName(message.broker_name, message.queue_id)
     committed = next(
         (item.committed for item in group.progress if (item.topic, item.queue) == (message.topic, place)), None
     )
     if committed is None or committed <= message.queue_offset:
-        return Track(group.name, TrackState.WAITING, ahead=message.queue_offset - (committed or 0), member_count=count)
+        return MessageTrack(
+            group.name, TrackState.WAITING, ahead=message.queue_offset - (committed or 0), member_count=count
+        )
     # an expression over properties is not worked out here
     tags = "*" if message.topic in group.by_selector else group.subscriptions.get(message.topic, "*")
     wanted = parse_tags(tags)
     state = TrackState.READ if wanted is None or message.tags in wanted else TrackState.FILTERED
-    return Track(group.name, state, member_count=count)
+    return MessageTrack(group.name, state, member_count=count)
 
 
 # --- again ------------------------------------------------------------------------------------------------------------

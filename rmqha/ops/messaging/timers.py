@@ -10,7 +10,7 @@ from typing import Any
 from rmqha.client.admin import Admin
 from rmqha.model.code import RequestCode
 from rmqha.ops.answer import reading
-from rmqha.ops.messaging.brokers import AskedBroker, Told, all_brokers, ask_json, brokers_of_topic, from_each
+from rmqha.ops.messaging.brokers import AskedBroker, BrokerAnswers, all_brokers, ask_json, brokers_of_topic, from_each
 from rmqha.wire.command import Command
 
 MINUTE_MS = 60_000
@@ -38,7 +38,7 @@ class WaitingMessages:
         return cls(now_ms, waiting, unread, overdue_ms, topics, minutes)
 
 
-async def look_at_timers(admin: Admin, topic: str | None) -> Told[WaitingMessages]:
+async def count_waiting(admin: Admin, topic: str | None) -> BrokerAnswers[WaitingMessages]:
     """Every group's, of all topics or of one. Raises UsageError for a topic that the name servers do not know."""
     brokers = await (all_brokers(admin) if topic is None else brokers_of_topic(admin, topic))
     ext = {"version": "1"} | ({} if topic is None else {"topic": topic})

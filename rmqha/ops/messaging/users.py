@@ -18,7 +18,7 @@ from rmqha.wire.lenient_json import dumps, loads
 
 
 @dataclass(frozen=True, slots=True)
-class KnownUser:
+class UserSummary:
     """A user as some groups know it."""
 
     username: str
@@ -28,7 +28,7 @@ class KnownUser:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class KnownEntry:
+class PolicySummary:
     """A policy entry as some groups have it."""
 
     username: str
@@ -55,7 +55,7 @@ async def masters(admin: Admin, groups: Collection[str]) -> list[AskedBroker]:
     return wanted
 
 
-async def users(admin: Admin, groups: Collection[str], name_part: str = "") -> list[KnownUser]:
+async def users(admin: Admin, groups: Collection[str], name_part: str = "") -> list[UserSummary]:
     """Users whose name contains `name_part`, by name; one that groups know differently stands there for each."""
     found: dict[tuple[str, bool, bool], list[str]] = {}
     for broker in await masters(admin, groups):
@@ -63,7 +63,7 @@ async def users(admin: Admin, groups: Collection[str], name_part: str = "") -> l
             status, type_ = str(row.get("userStatus")), str(row.get("userType"))
             key = str(row.get("username")), type_.lower() == "super", status.lower() != "disable"
             found.setdefault(key, []).append(broker.name)
-    return [KnownUser(*key, tuple(names)) for key, names in sorted(found.items())]
+    return [UserSummary(*key, tuple(names)) for key, names in sorted(found.items())]
 
 
 async def put_user(
@@ -83,9 +83,9 @@ async def delete_user(admin: Admin, groups: Collection[str], username: str) -> l
     return await _everywhere(admin, groups, Command(RequestCode.AUTH_DELETE_USER, {"username": username}))
 
 
-async def entries(admin: Admin, groups: Collection[str], username: str = "", resource: str = "") -> list[KnownEntry]:
+async def entries(admin: Admin, groups: Collection[str], username: str = "", resource: str = "") -> list[PolicySummary]:
     """Policy entries of users and about resources whose names contain these."""
-    found: dict[KnownEntry, list[str]] = {}
+    found: dict[PolicySummary, list[str]] = {}
     ext = {"subjectFilter": username, "resourceFilter": resource}
     for broker in await masters(admin, groups):
         for row in await _rows(admin, broker, Command(RequestCode.AUTH_LIST_ACL, dict(ext))):
@@ -148,10 +148,10 @@ def _policies(row: dict[str, Any], broker: AskedBroker) -> Policies:
         raise RemoteProtocolError(f"{broker.address}: the answer has no policies: {error}") from None
 
 
-def _entries(username: str, policies: Policies) -> Iterable[KnownEntry]:
+def _entries(username: str, policies: Policies) -> Iterable[PolicySummary]:
     """Entries, as yet of no group."""
     for item in policies:
         for entry in item.entries:
             actions = tuple(action.value for action in entry.actions)
             decision = "Allow" if entry.allows else "Deny"
-            yield KnownEntry(username, item.type.value, entry.resource.key, actions, entry.sources, decision, ())
+            yield PolicySummary(username, item.type.value, entry.resource.key, actions, entry.sources, decision, ())

@@ -15,9 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmqha.kernel.batch_kernel import KeyedRecords, QueueRun
-from rmqha.kernel.index_entries import PythonIndexKernel
-from rmqha.model.config.delay_level import SCHEDULE_TOPIC
+from rmqha.kernel.batch_kernel import BatchKernel, LogBlock
 from rmqha.model.error import UsageError
 from rmqha.model.message import (
     MAX_PROPERTIES_BYTES,
@@ -26,16 +24,14 @@ from rmqha.model.message import (
     PROPERTY_TAGS,
     PROPERTY_UNIQUE_KEY,
     SYS_FLAG_INNER_BATCH,
-    find_property,
-    tags_code,
 )
-from rmqha.scan.columns import FIXED, crcs_of_ranges
+from rmqha.scan.columns import FIXED, SMALL_BYTES, crcs_of_ranges, crcs_of_small
 from rmqha.scan.walk import I64, unaligned
 from rmqha.spark.write_rows import LOOPBACK, properties_of
-from rmqha.store.appender import AppendGround, MadeRecords
-from rmqha.store.log.record import MAGIC_V1, MAGIC_V2, SECTOR_BYTES, looks_lost, topic_field
+from rmqha.store.appender import AppendContext, EncodedRecords
+from rmqha.store.log.record import MAGIC_V1, MAGIC_V2, SECTOR_BYTES, seems_lost, topic_field
+from rmqha.store.queue.dispatch_service import valid_topic
 from rmqha.store.queue.dispatcher import DispatchedBlock
-from rmqha.store.queue.reput import valid_topic
 from rmqha.store.store import Store
 
 MADE = pa.schema(
@@ -44,15 +40,13 @@ MADE = pa.schema(
         ("topic", pa.string()),
         ("queueId", pa.int32()),
         ("storedMs", pa.int64()),
-        ("tagsCode", pa.int64()),
-        ("propertiesSize", pa.int32()),
     ]
 )
-"""Columns of made records: the bytes, what they are numbered by, the store timestamp that the row asks for, and what
-derived files need."""
-UNIT = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
+"""Columns of made records: the bytes, what they are numbered by, and the store timestamp that the row asks for."""
 PIECE_ROWS, PIECE_BYTES = 16384, 8 * 1024 * 1024
 DISPATCH_BYTES = 16 * 1024 * 1024
+SCAN_BYTES = 512 * 1024
+"""Looked through at once for what is derived: the kernel keeps memory for so much."""
 MAX_COUNTED = 1 << 16
 _QUEUE_OFFSET_AT, _PHYSICAL_OFFSET_AT, _STORE_TIMESTAMP_AT = 20, 28, 56
 _HOST = LOOPBACK[0] + LOOPBACK[1].to_bytes(4, "big")
@@ -97,7 +91,9 @@ def _made(rows: Any, now_ms: int, max_body_bytes: int) -> Any:
     head = np.zeros(rows.num_rows, FIXED)
     head["storeSize"] = FIXED.itemsize + body_sizes + lengths[codes] + 2 + property_sizes
     head["magic"] = magics[codes].view(np.int32)
-    head["bodyCRC"] = crcs_of_ranges(data, places[:-1], places[1:]) & 0x7FFFFFFF
+    is_small = int(body_sizes.sum()) <= SMALL_BYTES * rows.num_rows
+    crcs = crcs_of_small(body) if is_small else crcs_of_ranges(data, places[:-1], places[1:])
+    head["bodyCRC"] = crcs & 0x7FFFFFFF
     head["queueId"], head["flag"] = queue_ids, _numbers(rows, "flag", _INT32)
     head["bornTimestamp"] = _millis(rows, "bornTimestamp", stored)
     head["bornHost"] = head["storeHost"] = np.void(_HOST)
@@ -110,9 +106,8 @@ def _made(rows: Any, now_ms: int, max_body_bytes: int) -> Any:
         properties,
     )
     records = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
-    columns = (records, rows["topic"].cast(pa.string()), pa.array(queue_ids, pa.int32()), pa.array(stored))
-    codes, sizes = pa.array(_tags_codes(rows, properties)), pa.array(property_sizes, pa.int32())
-    return pa.RecordBatch.from_arrays([*columns, codes, sizes], schema=MADE)
+    columns = [records, rows["topic"].cast(pa.string()), pa.array(queue_ids, pa.int32()), pa.array(stored)]
+    return pa.RecordBatch.from_arrays(columns, schema=MADE)
 
 
 def _field(name: str) -> tuple[bytes, int]:
@@ -176,20 +171,6 @@ def _properties(rows: Any) -> Any:
     return pc.binary_join_element_wise(*pairs, "").cast(pa.binary())
 
 
-def _tags_codes(rows: Any, properties: Any) -> I64:
-    """The code of each row's TAGS, whose properties are made already."""
-    names = rows.schema.names
-    if "properties" in names or _holds(rows["tags"] if "tags" in names else pa.array([""]), b"\x02"):
-        found = (find_property(item, PROPERTY_TAGS.encode()) for item in properties.to_pylist())
-        return np.array([tags_code((tags or b"").decode()) for tags in found], np.int64)
-    if "tags" not in names:
-        return np.zeros(rows.num_rows, np.int64)
-    tags = pc.fill_null(rows["tags"], "").dictionary_encode()
-    codes = np.array([tags_code(text) for text in tags.dictionary.to_pylist()], np.int64)
-    chosen: I64 = codes[np.asarray(tags.indices)]
-    return chosen
-
-
 def _properties_by_row(rows: Any) -> Any:
     wanted = ("topic", "properties", "sysFlag", *(column for _, column in _TEXTS))
     chosen = rows.select([name for name in wanted if name in rows.schema.names])
@@ -224,7 +205,7 @@ def _check_properties(properties: Any, sizes: I64, topic_of: Callable[[int], str
         )
     if _holds(properties, b"\0"):
         for row, item in enumerate(properties.to_pylist()):
-            if looks_lost(item):
+            if seems_lost(item):
                 raise UsageError(
                     f"commitlog cannot write the properties of a row of topic {topic_of(row)}: they must neither end "
                     f"with a zero byte nor hold {SECTOR_BYTES} of them together"
@@ -240,11 +221,11 @@ def _holds(texts: Any, byte: bytes) -> bool:
 # --- and appended -----------------------------------------------------------------------------------------------------
 
 
-def append(store: Store, batch: Any, queue_counts: dict[str, int]) -> None:
-    """Append a batch of MADE and dispatch it; `queue_counts` has the number of queues of each topic then. Raises
-    StoreError when the disk fails or is full."""
+def append(store: Store, batch: Any, queue_counts: dict[str, int], kernel: BatchKernel | None = None) -> None:
+    """Append a batch of MADE and dispatch it; `queue_counts` has the number of queues of each topic then. `kernel` is
+    the store's. Raises StoreError when the disk fails or is full."""
     if batch.num_rows:
-        block = _Block(batch, queue_counts)
+        block = _Block(batch, queue_counts, kernel)
         while block.low < block.count:
             store.append_made(block.next_size, block.place)
             store.set_confirm_offset(store.max_phy_offset)
@@ -265,12 +246,12 @@ def _groups(values: I64, limit: int) -> tuple[I64, NDArray[Any]]:
 class _Block:
     """Records of one batch, placed from `low` on."""
 
-    def __init__(self, batch: Any, queue_counts: dict[str, int]) -> None:
+    def __init__(self, batch: Any, queue_counts: dict[str, int], kernel: BatchKernel | None) -> None:
+        self._kernel = kernel
         _, places, data = _bytes(batch["record"])
         self._data = np.frombuffer(data, np.uint8)[places[0] : places[-1]].copy()
         self._starts, self._ends = places[:-1] - places[0], places[1:] - places[0]
         self._asked = np.asarray(batch["storedMs"])
-        self._codes, self._property_sizes = np.asarray(batch["tagsCode"]), np.asarray(batch["propertiesSize"])
         topics = batch["topic"].dictionary_encode()
         names, queue_ids = topics.dictionary.to_pylist(), np.asarray(batch["queueId"])
         width = int(queue_ids.max()) + 1
@@ -290,14 +271,14 @@ class _Block:
         """Bytes of the record that comes next."""
         return int(self._ends[self.low] - self._starts[self.low])
 
-    def place(self, ground: AppendGround) -> MadeRecords:
+    def place(self, context: AppendContext) -> EncodedRecords:
         """Place as many as the file has room for."""
         if self._first is None:
-            self._first = np.array([ground.next_offset(key) for key in self._keys], np.int64)
-        low, base = self.low, ground.phy_offset - int(self._starts[self.low])
-        high = int(np.searchsorted(self._ends, ground.room_end - base, "right"))
+            self._first = np.array([context.next_offset(key) for key in self._keys], np.int64)
+        low, base = self.low, context.phy_offset - int(self._starts[self.low])
+        high = int(np.searchsorted(self._ends, context.room_end - base, "right"))
         assert high > low, "the place has room for the first record"
-        stored = np.maximum.accumulate(np.maximum(self._asked[low:high], ground.store_timestamp_ms))
+        stored = np.maximum.accumulate(np.maximum(self._asked[low:high], context.store_timestamp_ms))
         starts = self._starts[low:high]
         for at, values in (
             (_QUEUE_OFFSET_AT, self._first[self._group[low:high]] + self._rank[low:high]),
@@ -309,31 +290,22 @@ class _Block:
         next_offsets = dict(zip(self._keys, (self._first + used).tolist(), strict=True))
         self.low = high
         records = self._data[int(starts[0]) : int(self._ends[high - 1])].tobytes()
-        block = self._block(low, high, records, base, stored.tolist())
-        return MadeRecords(records, next_offsets, int(stored[-1]), block)
+        blocks = list(self._derived(records, low, high, base))
+        return EncodedRecords(records, next_offsets, int(stored[-1]), blocks)
 
-    def _block(self, low: int, high: int, records: bytes, base: int, stamps: list[int]) -> DispatchedBlock | None:
-        """Entries of queues and index of the records [low, high); None if their codes depend on more than tags."""
-        if any(topic == SCHEDULE_TOPIC for topic, _ in self._keys):
-            return None
-        assert self._first is not None, "the first offsets are known where a record is placed"
-        starts, ends = self._starts[low:high] + base, self._ends[low:high] + base
-        units = np.empty(high - low, UNIT)
-        units["offset"], units["size"], units["code"] = starts, ends - starts, self._codes[low:high]
-        order = self._order[(self._order >= low) & (self._order < high)]
-        bounds = np.searchsorted(self._group[order], np.arange(len(self._keys) + 1))
-        runs = []
-        for number, (topic, queue_id) in enumerate(self._keys):
-            mine = order[bounds[number] : bounds[number + 1]]
-            if len(mine):
-                first = int(self._first[number] + self._rank[mine[0]])
-                runs.append(QueueRun(topic, queue_id, first, len(mine), units[mine - low].tobytes()))
-        stops = self._ends[low:high] - self._starts[low]
-        places = zip((stops - self._property_sizes[low:high] - 2).tolist(), stops.tolist(), strict=True)
-        tails = [records[start:end] for start, end in places]
-        names = [topic for topic, _ in self._keys]
-        topics = [names[number] for number in self._group[low:high].tolist()]
-        limits = [*starts.tolist(), int(ends[-1])]
-        entries = PythonIndexKernel().index_entries(KeyedRecords(topics, tails, limits, stamps))
-        size_bytes = limits[-1] - limits[0]
-        return DispatchedBlock(limits[0], size_bytes, runs, entries, len(tails), limits, stamps[-1], stamps)
+    def _derived(self, records: bytes, low: int, high: int, base: int) -> Iterator[DispatchedBlock]:
+        """Entries of queues and index of the records [low, high), as far as these are plain, if the kernel is quicker
+        than dispatch, which reads the log."""
+        if self._kernel is None or not self._kernel.scans_in_bulk:
+            return
+        first = int(self._starts[low])
+        while low < high:
+            start = int(self._starts[low])
+            end = max(int(np.searchsorted(self._ends[:high], start + SCAN_BYTES, "right")), low + 1)
+            data = records[start - first : int(self._ends[end - 1]) - first]
+            found = self._kernel.scan(LogBlock(data, base + start, end - low, len(self._keys)))
+            bounds, runs, entries, stamps = found
+            if len(stamps) < end - low:
+                return
+            yield DispatchedBlock(base + start, len(data), runs, entries, end - low, bounds, stamps[-1], stamps)
+            low = end

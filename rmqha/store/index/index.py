@@ -21,7 +21,7 @@ from rmqha.store.log.commit_log import CommitLog
 from rmqha.store.log.record import SYS_TRANSACTION, BadRecordError, locate
 from rmqha.store.meta.boot_file import LastStop
 from rmqha.store.meta.problem import disk_errors
-from rmqha.store.queue.dispatcher import DispatchedBlock, DispatchedRecord, DispatchedRun, Recovered
+from rmqha.store.queue.dispatcher import DispatchedBlock, DispatchedRecord, DispatchedRun, RecoveredEntries
 
 DIRECTORY = "index"
 SYS_ROLLBACK = 0xC
@@ -111,7 +111,7 @@ class Index:
         return self._files[-1].header.end_timestamp_ms if self._files else 0
 
     # --- open -------------------------------------------------------------------------------------------------------
-    def recover(self, log: CommitLog, position: int, last_stop: LastStop) -> Recovered:
+    def recover(self, log: CommitLog, position: int, last_stop: LastStop) -> RecoveredEntries:
         """Find the files and drop what is damaged or speaks of records at or behind `position`. `durable_offset` must
         have been set. `repair_from` is where records must be dispatched again."""
         lines: list[str] = []
@@ -127,7 +127,7 @@ class Index:
             self.close()
             raise
         self._take_newest()
-        return Recovered(lines, min(max(self.end_offset, log.min_offset), position))
+        return RecoveredEntries(lines, min(max(self.end_offset, log.min_offset), position))
 
     def _keep_sound(self, names: list[str], position: int, last_stop: LastStop, lines: list[str]) -> list[str]:
         """Open the files up to the first that must go. Returns the names from that one on."""

@@ -135,7 +135,7 @@ class IndexFile:
         self._torn = True
         with disk_errors(self._disk, self.path, "write to the index"):
             self.region.write(self._entries_at + ENTRY.size * first, entries)
-            self.region.write_words(positions, heads)
+            self.region.write_words(positions, heads, kernel.put_words)
             slot_count = header.hash_slot_count + new_slots
             self._put_header(IndexHeader(begin, end, begin_offset, end_offset, slot_count, first + count))
         self._torn = False

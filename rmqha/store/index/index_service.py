@@ -19,8 +19,8 @@ from rmqha.store.index.index_key import INDEX_KEY_TYPE, has_key, key_hash
 from rmqha.store.log.commit_log import CommitLog
 from rmqha.store.meta.boot_file import LastStop
 from rmqha.store.queue.dispatch_cache import FreshRecords
+from rmqha.store.queue.dispatch_service import DispatchService
 from rmqha.store.queue.dispatcher import DispatchedRecord
-from rmqha.store.queue.reput import Reput
 
 MAX_QUERY_COUNT = 64
 """RocketMQ's maxMsgsNumBatch."""
@@ -135,14 +135,14 @@ class IndexService:
         self._layout = IndexLayout(config.max_hash_slot_num, config.max_index_num)
         self.is_enabled = config.message_index_enable
         self.files = Index(disk, log, self._layout, tracer, store_durable_offset, kernel)
-        self._reput = Reput(
+        self._dispatch_service = DispatchService(
             log, [self.files], fresh if self.is_enabled else FreshRecords(), tracer, kernel, is_keyed=True
         )
         self._failed = ""
 
     @property
     def position(self) -> int:
-        return self._reput.position
+        return self._dispatch_service.position
 
     @property
     def behind_bytes(self) -> int:
@@ -157,7 +157,7 @@ class IndexService:
             last_stop = LastStop.POWER_LOST
         self.files.durable_offset = durable_offset or 0
         found = self.files.recover(self._log, self._log.end_offset, last_stop)
-        self._reput.position = found.repair_from or 0
+        self._dispatch_service.position = found.repair_from or 0
         return found.lines
 
     def build(self, limit_bytes: int) -> bool:
@@ -167,9 +167,9 @@ class IndexService:
         more is entered then until `retry`, and every query says why."""
         if self._failed or not self.behind_bytes:
             return False
-        self._reput.position = max(self.position, self._log.min_offset)
+        self._dispatch_service.position = max(self.position, self._log.min_offset)
         try:
-            return self._reput.dispatch(self._queues_position(), limit_bytes)
+            return self._dispatch_service.dispatch(self._queues_position(), limit_bytes)
         except StoreError as error:
             self._fail(error)
             return False
@@ -225,7 +225,7 @@ class IndexService:
 
     def damaged(self) -> None:
         """Make anew from where the files now end."""
-        self._reput.position = min(self.position, max(self.files.end_offset, self._log.min_offset))
+        self._dispatch_service.position = min(self.position, max(self.files.end_offset, self._log.min_offset))
 
     # --- durability -------------------------------------------------------------------------------------------------
     @property
@@ -243,10 +243,10 @@ class IndexService:
     def truncate(self, end_offset: int) -> None:
         """`files.durable_below(end_offset)` must be stored durably before."""
         self.files.truncate(end_offset)
-        self._reput.position = min(self._reput.position, end_offset)
+        self._dispatch_service.position = min(self._dispatch_service.position, end_offset)
 
     def restart_at(self, phy_offset: int) -> None:
-        self._reput.position = phy_offset
+        self._dispatch_service.position = phy_offset
 
     def finish(self) -> None:
         """Before a clean stop: enter what is missing, unless it is much, and make all of it durable."""

@@ -16,7 +16,7 @@ from rmqha.store.log.commit_log import CommitLog
 from rmqha.store.log.record import BadRecordError, Record, decode, verify
 from rmqha.store.queue.batch_consume_queue import BatchConsumeQueues
 from rmqha.store.queue.consume_queue import ConsumeQueue, ConsumeQueues
-from rmqha.store.queue.reput import Reput, bad_record, walk
+from rmqha.store.queue.dispatch_service import DispatchService, bad_record, walk
 
 MAX_WALK_COUNT = 1024
 """Records that one question passes over, about a millisecond's work; what it has found shortens the next one's way."""
@@ -56,14 +56,14 @@ class RecordStarts:
         log: CommitLog,
         queues: ConsumeQueues,
         batch_queues: BatchConsumeQueues,
-        reput: Reput,
+        dispatch_service: DispatchService,
         damage: DamageTable,
     ) -> None:
         """A record that is damaged is told to `damage`."""
         self._log = log
         self._queues = queues
         self._batch_queues = batch_queues
-        self._reput = reput
+        self._dispatch_service = dispatch_service
         self._damage = damage
         self._landmarks: list[int] = []
         """Starts of records that no queue has yet, ascending."""
@@ -91,7 +91,7 @@ class RecordStarts:
     def size_of(self, phy_offset: int) -> int | None:
         """Size of the record that starts there, whatever it looks like now: by its queue's entry, 0 if it has none yet.
         None if none starts there. It looks at every queue: for questions that are seldom asked."""
-        if phy_offset >= self._reput.position:
+        if phy_offset >= self._dispatch_service.position:
             return 0 if phy_offset < self._log.end_offset and self._is_reached(phy_offset) else None
         for queue in self._queues.table.values():
             at = bisect_left(_Units(queue), phy_offset)
@@ -127,7 +127,7 @@ class RecordStarts:
     def _is_reached(self, phy_offset: int) -> bool:
         """True if the records from the nearest known one on lead to it. Known are those where files begin, where
         dispatch goes on, and some that were passed over before."""
-        landmarks, dispatched = self._landmarks, self._reput.position
+        landmarks, dispatched = self._landmarks, self._dispatch_service.position
         del landmarks[: bisect_left(landmarks, dispatched)]
         most = MAX_WALK_COUNT
         if phy_offset < dispatched:
@@ -151,7 +151,7 @@ class RecordStarts:
     def _remember(self, position: int) -> None:
         landmarks = self._landmarks
         place = bisect_left(landmarks, position)
-        if position >= self._reput.position and landmarks[place : place + 1] != [position]:
+        if position >= self._dispatch_service.position and landmarks[place : place + 1] != [position]:
             landmarks.insert(place, position)
             if len(landmarks) > MAX_LANDMARKS:
                 del landmarks[::2]

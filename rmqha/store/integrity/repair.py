@@ -16,8 +16,8 @@ from rmqha.model.offset import PhyOffset
 from rmqha.store.integrity.record_starts import RecordStarts
 from rmqha.store.log.commit_log import CommitLog
 from rmqha.store.log.record import BLANK, HEAD, MAGIC_BLANK, MIN_RECORD_BYTES, BadRecordError, decode, locate, verify
-from rmqha.store.meta.failure import Failure
-from rmqha.store.queue.reput import bad_record
+from rmqha.store.meta.failure import StoreFailure
+from rmqha.store.queue.dispatch_service import bad_record
 
 
 class Repair(Enum):
@@ -46,7 +46,7 @@ class Owner(Protocol):
 class RecordRepair:
     """`flush` is held by whoever syncs files."""
 
-    def __init__(self, log: CommitLog, starts: RecordStarts, flush: Lock, failure: Failure, owner: Owner) -> None:
+    def __init__(self, log: CommitLog, starts: RecordStarts, flush: Lock, failure: StoreFailure, owner: Owner) -> None:
         self._log = log
         self._starts = starts
         self._flush = flush

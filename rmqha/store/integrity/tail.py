@@ -72,7 +72,7 @@ def make_durable(
 def _judge_bytes(
     disk: Disk, log: CommitLog, end: int, recovery: Recovery, last_stop: LastStop, written: int | None
 ) -> None:
-    tail = salvage.look(log, end)
+    tail = salvage.find_tail(log, end)
     if tail.record_offset is not None and last_stop is not LastStop.POWER_LOST:
         recovery.damaged = True
         recovery.lines.append(
@@ -92,7 +92,7 @@ def _judge_bytes(
         )
 
 
-def _is_explained(log: CommitLog, end: int, tail: salvage.Tail, written: int | None) -> bool:
+def _is_explained(log: CommitLog, end: int, tail: salvage.LogTail, written: int | None) -> bool:
     """By a write that a kill has stopped. With one sector of the mark gone the record's own lengths must say so."""
     if written is None:
         return False

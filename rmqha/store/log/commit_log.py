@@ -270,11 +270,11 @@ class CommitLog:
         with self._grow:
             self.mark.lower(0)
             self.files.close()
-            if self.files.files or self.files.strangers:
+            if self.files.files or self.files.foreign_files:
                 with disk_errors(self.disk, DIRECTORY, "move the old log aside"):
                     self.disk.rename(DIRECTORY, f"{directory}/{DIRECTORY}")
             self.files.files.clear()
-            self.files.strangers.clear()
+            self.files.foreign_files.clear()
             self.end_at(0)
 
     def start_at(self, offset: int) -> None:

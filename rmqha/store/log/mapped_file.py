@@ -162,7 +162,7 @@ class MappedFile:
 class MappedFiles:
     """The run of files in one directory, oldest first, without holes."""
 
-    __slots__ = ("directory", "disk", "file_size_bytes", "files", "reserve", "short_offset", "strangers")
+    __slots__ = ("directory", "disk", "file_size_bytes", "files", "foreign_files", "reserve", "short_offset")
 
     def __init__(self, disk: Disk, directory: str, file_size_bytes: int, *, reserve: bool) -> None:
         self.disk = disk
@@ -170,7 +170,7 @@ class MappedFiles:
         self.file_size_bytes = file_size_bytes
         self.reserve = reserve
         self.files: list[MappedFile] = []
-        self.strangers: list[str] = []
+        self.foreign_files: list[str] = []
         """Names in the directory that are no file of the run; left alone."""
         self.short_offset: int | None = None
         """Offset at which the last file had ended before it was completed with zeros; None if it was whole."""
@@ -196,7 +196,7 @@ class MappedFiles:
                 expected = f"{self.file_size_bytes} bytes, as in {key}"
                 raise damaged(self.disk, file.path, min(size, self.file_size_bytes), expected, f"{size}", choices)
             raise other_size(self.disk, file.path, size, key, self.file_size_bytes)
-        for name in self.strangers:
+        for name in self.foreign_files:
             if _is_offset(name):
                 expected = f"a multiple of {key} = {self.file_size_bytes} as name"
                 raise damaged(self.disk, self.path(name), 0, expected, name, f"set the key to its size, or {choices}")
@@ -259,7 +259,7 @@ class MappedFiles:
         for name in names:
             start = int(name) if _is_offset(name) else -1
             if not 0 <= start < MAX_OFFSET - self.file_size_bytes or start % self.file_size_bytes:
-                self.strangers.append(name)
+                self.foreign_files.append(name)
                 lines.append(f"{self.path(name)} is not one of the store's files and is left alone.")
                 continue
             self.files.append(self._file(start))

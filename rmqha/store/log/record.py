@@ -179,7 +179,7 @@ def locate(buffer: memoryview, at: int, end: int, phy_offset: int) -> Located:
     )
 
 
-def looks_lost(properties: bytes) -> bool:
+def seems_lost(properties: bytes) -> bool:
     """True of properties that `verify` would take for ones that a power loss has swallowed in part: no replica would
     copy their record, and whoever reads the log anew would cut it there."""
     return b"\0" in properties and (properties.endswith(b"\0") or _LOST_SECTOR in properties)
@@ -190,7 +190,7 @@ def verify(buffer: memoryview, at: int, end: int, phy_offset: int) -> Located:
 
     bodyCRC does not cover topic and properties. A log is zero behind its end, so a sector that a power loss swallowed
     reads as zeros, and so does the rest of a write that was stopped: topic and properties cannot be that
-    (`looks_lost`). Their lengths can: the first byte of a long topic's, both of no properties. Raises BadRecordError.
+    (`seems_lost`). Their lengths can: the first byte of a long topic's, both of no properties. Raises BadRecordError.
     """
     parts = locate(buffer, at, end, phy_offset)
     size, body_at, body_size = parts[0], parts[4], parts[5]

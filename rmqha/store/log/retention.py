@@ -17,7 +17,7 @@ from rmqha.model.offset import BrokerId, PhyOffset
 HOUR_MS = 3_600_000
 
 
-class Reason(Enum):
+class RetentionReason(Enum):
     EXPIRED = "older than fileReservedTime"
     SIZE = "the log is larger than commitLogMaxBytes"
     DISK = "the disk is fuller than diskSpaceCleanForciblyRatio"
@@ -34,7 +34,7 @@ class RetainedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class ReplicaNeed:
     """A slave that is being sent the log has everything below `offset`."""
 
     broker_id: BrokerId
@@ -42,7 +42,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class RetentionInput:
     """`files` are the oldest ones, oldest first, without the one that records are appended to, `active`; it may be left
     out (None) while it is empty. `used_bytes` of the disk does not count removed files that are still on it."""
 
@@ -55,7 +55,7 @@ class Situation:
     """Everything below is committed, durable and dispatched; nothing at or behind it is ever removed."""
     used_bytes: int
     free_bytes: int
-    needs: Sequence[Need] = ()
+    needs: Sequence[ReplicaNeed] = ()
     start_offset: int = 0
     """Asked for by an operator: the log may begin here."""
     on_demand: bool = False
@@ -65,12 +65,12 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldFile:
     """A file that would go if it were not needed."""
 
     start_offset: int
-    reason: Reason
-    by: tuple[Need, ...]
+    reason: RetentionReason
+    by: tuple[ReplicaNeed, ...]
     """Empty: the replica itself, which has not yet settled it."""
 
 
@@ -79,28 +79,28 @@ class RetentionPlan:
     """`removed` from the oldest on. `passed_over` are slaves that lose bytes they still need and will copy everything
     again. `refusal` is why sends are refused, "" if they are not."""
 
-    removed: tuple[tuple[RetainedFile, Reason], ...]
-    roll: Reason | None
-    held: Held | None
-    passed_over: tuple[Need, ...]
+    removed: tuple[tuple[RetainedFile, RetentionReason], ...]
+    roll: RetentionReason | None
+    held: HeldFile | None
+    passed_over: tuple[ReplicaNeed, ...]
     refusal: str
 
 
-def plan(config: BrokerConfig, now: Situation) -> RetentionPlan:
+def plan(config: BrokerConfig, now: RetentionInput) -> RetentionPlan:
     share = _used_percent(now)
     forced = config.clean_file_forcibly_enable and share > config.forcible_ratio
     critical = share > config.disk_space_warning_level_ratio
     due = _Due(config, now, share, forced)
-    removed: list[tuple[RetainedFile, Reason]] = []
-    passed_over: dict[int, Need] = {}
-    held: Held | None = None
+    removed: list[tuple[RetainedFile, RetentionReason]] = []
+    passed_over: dict[int, ReplicaNeed] = {}
+    held: HeldFile | None = None
     for file in now.files[: config.delete_file_batch_max]:
         reason = due.reason(file)
         if reason is None:
             break
         needing = tuple(need for need in now.needs if need.offset < file.end_offset)
         if file.end_offset > now.settled_offset or (needing and not (forced and critical)):
-            held = Held(file.start_offset, reason, needing)
+            held = HeldFile(file.start_offset, reason, needing)
             break
         for need in needing:
             passed_over[need.broker_id] = need
@@ -116,7 +116,7 @@ def plan(config: BrokerConfig, now: Situation) -> RetentionPlan:
     return RetentionPlan(tuple(removed), roll, held, tuple(passed_over[key] for key in sorted(passed_over)), refusal)
 
 
-def _used_percent(now: Situation) -> float:
+def _used_percent(now: RetentionInput) -> float:
     """Used share of the disk in percent, as df counts: of what an unprivileged user could use."""
     whole = now.used_bytes + now.free_bytes
     return 100 * now.used_bytes / whole if whole > 0 else 0.0
@@ -125,7 +125,7 @@ def _used_percent(now: Situation) -> float:
 class _Due:
     """The rules, with what the removals of this look have freed so far."""
 
-    def __init__(self, config: BrokerConfig, now: Situation, share: float, forced: bool) -> None:
+    def __init__(self, config: BrokerConfig, now: RetentionInput, share: float, forced: bool) -> None:
         self._config = config
         self._now = now
         self._forced = forced
@@ -135,28 +135,28 @@ class _Due:
         self._over_bytes = now.used_bytes - limit_bytes
         self.freed_bytes = 0
 
-    def reason(self, file: RetainedFile) -> Reason | None:
+    def reason(self, file: RetainedFile) -> RetentionReason | None:
         """The reason why `file`, the oldest left, should go."""
         config = self._config
         if file.end_offset <= self._now.start_offset:
-            return Reason.START_OFFSET
+            return RetentionReason.START_OFFSET
         if self._expired(file):
-            return Reason.EXPIRED
+            return RetentionReason.EXPIRED
         if config.commit_log_max_bytes and self._log_bytes - self.freed_bytes > config.commit_log_max_bytes:
-            return Reason.SIZE
+            return RetentionReason.SIZE
         if self._forced and self.freed_bytes < self._over_bytes:
-            return Reason.DISK
+            return RetentionReason.DISK
         return None
 
     def _expired(self, file: RetainedFile) -> bool:
         kept_ms = self._config.file_reserved_time * HOUR_MS
         return self._hour and file.newest_stored_at_ms + kept_ms <= self._now.wall_ms
 
-    def roll(self) -> Reason | None:
+    def roll(self) -> RetentionReason | None:
         """The reason why the active file should be ended: all of it would go once it is settled."""
         now, active = self._now, self._now.active
         if active is None or not now.may_append:
             return None
         if now.start_offset >= now.end_offset:
-            return Reason.START_OFFSET
-        return Reason.EXPIRED if self._expired(active) else None
+            return RetentionReason.START_OFFSET
+        return RetentionReason.EXPIRED if self._expired(active) else None

@@ -32,15 +32,15 @@ PREFIX = "rmqha.cut-"
 _MAGIC = re.compile(b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (MAGIC_V1, MAGIC_V2)))
 
 
-class Piece(NamedTuple):
+class TrailingBytes(NamedTuple):
     """Bytes of one file behind the end that are not zero, from the physical `offset` on."""
 
     offset: int
     data: memoryview
 
 
-class Tail(NamedTuple):
-    pieces: list[Piece]
+class LogTail(NamedTuple):
+    pieces: list[TrailingBytes]
     torn: bool
     """It is no more than one record that was being written when the process or the machine died."""
     record_offset: int | None
@@ -51,7 +51,7 @@ class Tail(NamedTuple):
         return sum(len(piece.data) for piece in self.pieces)
 
 
-def look(log: CommitLog, end: int) -> Tail:
+def find_tail(log: CommitLog, end: int) -> LogTail:
     """The bytes behind the log's end. Raises StoreError for bytes that the disk cannot read."""
     pieces = []
     for file in log.files.files:
@@ -61,11 +61,11 @@ def look(log: CommitLog, end: int) -> Tail:
         file.probe(start, file.end_offset, UNREADABLE)
         used_end = file.used_end(start)
         if used_end > start:
-            pieces.append(Piece(start, file.region.view(start - file.start_offset, used_end - start)))
-    return Tail(pieces, _is_torn(log, end, pieces), _find_record(log, end, pieces))
+            pieces.append(TrailingBytes(start, file.region.view(start - file.start_offset, used_end - start)))
+    return LogTail(pieces, _is_torn(log, end, pieces), _find_record(log, end, pieces))
 
 
-def _is_torn(log: CommitLog, end: int, pieces: list[Piece]) -> bool:
+def _is_torn(log: CommitLog, end: int, pieces: list[TrailingBytes]) -> bool:
     """One record's beginning at the end, and zeros behind that record."""
     if not pieces or len(pieces) > 1 or pieces[0].offset != end:
         return not pieces
@@ -114,7 +114,7 @@ def _may_become_magic(magic: int, written: int) -> bool:
     return any(known.to_bytes(4, "big").startswith(shown) for known in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK))
 
 
-def _find_record(log: CommitLog, end: int, pieces: Iterable[Piece]) -> int | None:
+def _find_record(log: CommitLog, end: int, pieces: Iterable[TrailingBytes]) -> int | None:
     for offset, data in pieces:
         file = log.files.find(offset)
         assert file is not None
@@ -131,7 +131,7 @@ def _find_record(log: CommitLog, end: int, pieces: Iterable[Piece]) -> int | Non
     return None
 
 
-def save(disk: Disk, tail: Tail) -> str:
+def save(disk: Disk, tail: LogTail) -> str:
     """Write the pieces into a new directory, durably; each file is named by the offset of its first byte. Returns the
     directory. Raises StoreError, with nothing kept, if there is no room."""
     numbers = [int(name[len(PREFIX) :]) for name in _directories(disk)]
@@ -152,7 +152,7 @@ def save(disk: Disk, tail: Tail) -> str:
     return directory
 
 
-def _no_room(disk: Disk, tail: Tail, free_bytes: int) -> StoreError:
+def _no_room(disk: Disk, tail: LogTail, free_bytes: int) -> StoreError:
     return StoreError(
         f"{place(disk, LOG_DIRECTORY)}: {tail.size_bytes} bytes from {tail.pieces[0].offset} on must be saved before"
         f" they are cut, and the disk has {free_bytes} free; free some space, or remove this replica's store and let it"

@@ -18,7 +18,7 @@ from rmqha.wire import lenient_json
 T = TypeVar("T")
 
 
-class Loaded(NamedTuple, Generic[T]):
+class LoadedFile(NamedTuple, Generic[T]):
     """`value` is None if there is no file; `lines` has one sentence per finding."""
 
     value: T | None
@@ -29,7 +29,7 @@ def path_of(name: str) -> str:
     return f"config/{name}.json"
 
 
-def load(disk: Disk, name: str, parse: Callable[[Mapping[str, Any]], T]) -> Loaded[T]:
+def load(disk: Disk, name: str, parse: Callable[[Mapping[str, Any]], T]) -> LoadedFile[T]:
     """The value that `parse` makes of the table `name`. Content that it refuses (by ValueError, TypeError, KeyError or
     AttributeError) is as damaged as content that is no JSON. Raises StoreError if nothing that is there can be read."""
     path, backup = path_of(name), path_of(name) + ".bak"
@@ -48,10 +48,10 @@ def load(disk: Disk, name: str, parse: Callable[[Mapping[str, Any]], T]) -> Load
             wrong[candidate] = f"cannot be read ({error})"
             continue
         if path not in wrong:
-            return Loaded(value, [])
+            return LoadedFile(value, [])
         with disk_errors(disk, path, "put the damaged file aside"):
             disk.rename(path, f"{path}.damaged")
-        return Loaded(value, [f"{path} {wrong[path]}: it is {path}.damaged now and {backup} was taken instead."])
+        return LoadedFile(value, [f"{path} {wrong[path]}: it is {path}.damaged now and {backup} was taken instead."])
     return _nothing(disk, path, wrong)
 
 
@@ -62,10 +62,10 @@ def _object(data: bytes) -> Mapping[str, Any]:
     return value
 
 
-def _nothing(disk: Disk, path: str, wrong: dict[str, str]) -> Loaded[Any]:
+def _nothing(disk: Disk, path: str, wrong: dict[str, str]) -> LoadedFile[Any]:
     """No file holds a table. Empty ones are as good as none: RocketMQ leaves such behind."""
     if all(reason == "is empty" for reason in wrong.values()):
-        return Loaded(None, [f"{known} {reason}." for known, reason in wrong.items()])
+        return LoadedFile(None, [f"{known} {reason}." for known, reason in wrong.items()])
     reasons = " and ".join(f"{place(disk, known)} {reason}" for known, reason in wrong.items())
     raise StoreError(
         f"{reasons}; restore {path} from another replica or a copy, or remove what is there to begin without it"

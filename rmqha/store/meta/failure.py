@@ -15,7 +15,7 @@ from rmqha.store.meta.boot_file import BootFile
 from rmqha.store.meta.end_mark import EndMark
 
 
-class Failure:
+class StoreFailure:
     """`reason` is "" while the store may be used."""
 
     def __init__(self, boot: BootFile, mark: EndMark, tracer: Tracer) -> None:

@@ -19,9 +19,9 @@ from rmqha.store.log.record import SYS_COMMIT, SYS_INNER_BATCH, SYS_TRANSACTION,
 from rmqha.store.meta.boot_file import LastStop
 from rmqha.store.meta.problem import disk_errors
 from rmqha.store.queue.consume_queue import PREFILL_SIZE, UNIT, ConsumeQueue, ConsumeQueues
-from rmqha.store.queue.dispatcher import DispatchedBlock, DispatchedRecord, DispatchedRun, Recovered
+from rmqha.store.queue.dispatch_service import bad_record
+from rmqha.store.queue.dispatcher import DispatchedBlock, DispatchedRecord, DispatchedRun, RecoveredEntries
 from rmqha.store.queue.queue_table import QueueTable, UnitFiles
-from rmqha.store.queue.reput import bad_record
 
 DIRECTORY = "batchconsumequeue"
 SIZE_KEY = "mapperFileSizeBatchConsumeQueue"
@@ -163,12 +163,12 @@ class BatchConsumeQueue(UnitFiles):
         return self.files.detach_below(max(first - 1, 0) * UNIT_BYTES)
 
     # --- open -------------------------------------------------------------------------------------------------------
-    def recover(self, log: CommitLog, position: int, *, whole: bool) -> Recovered:
+    def recover(self, log: CommitLog, position: int, *, whole: bool) -> RecoveredEntries:
         """Find the end and drop what belongs to records at or behind `position`, or is no unit of this log: as
         `ConsumeQueue.recover` does, with `whole` by a look at every unit."""
         lines, dropped = self.files.load_derived()
         if not self.files.files:
-            return Recovered(lines, log.min_offset if dropped else None)
+            return RecoveredEntries(lines, log.min_offset if dropped else None)
         low, log_end = self.first_index, log.end_offset
         self.end_index = self.files.files[-1].end_offset // UNIT_BYTES
         self.end_index = self._whole_prefix(log_end) if whole else self._first_with(lambda unit: unit.size_bytes == 0)
@@ -178,7 +178,7 @@ class BatchConsumeQueue(UnitFiles):
         if self._lacks_its_beginning(log.min_offset):
             lines.append(f"{self.files.directory}: entries below {low} are missing; all are made anew.")
             self.cut_to(0)
-            return Recovered(lines, log.min_offset)
+            return RecoveredEntries(lines, log.min_offset)
         behind, lost = self._left_over(position, log_end)
         if behind:
             lines.append(
@@ -188,7 +188,7 @@ class BatchConsumeQueue(UnitFiles):
         if lost:
             lines.append(f"{self.files.directory}: damaged entries from {self.end_index} on were dropped.")
         self.cut_to(self.end_index)
-        return Recovered(lines, max(self.last_end, log.min_offset) if lost or dropped else None)
+        return RecoveredEntries(lines, max(self.last_end, log.min_offset) if lost or dropped else None)
 
     def _lacks_its_beginning(self, log_min: int) -> bool:
         """In front of the records of the log there is always an entry of a removed one, unless they begin at 0. A file
@@ -309,7 +309,7 @@ class BatchConsumeQueues(QueueTable[BatchConsumeQueue]):
             yield BatchUnit(phy_offset, size, code, stored, queue_offset, 1)
 
     # --- derived state ----------------------------------------------------------------------------------------------
-    def recover(self, log: CommitLog, position: int, last_stop: LastStop) -> Recovered:
+    def recover(self, log: CommitLog, position: int, last_stop: LastStop) -> RecoveredEntries:
         """Find and check the queues on disk; ConsumeQueues have been. A topic without a directory is made anew."""
         found_queues, lines, repairs, _ = self._recover_all(log, position, last_stop)
         present = {topic for topic, _ in found_queues}
@@ -320,7 +320,7 @@ class BatchConsumeQueues(QueueTable[BatchConsumeQueue]):
             lines += [f"{DIRECTORY}/{topic} is not there." for topic in sorted(missing)]
             repairs.append(log.min_offset)
         self._to_move = missing | elsewhere
-        return Recovered(lines, min(repairs, default=None))
+        return RecoveredEntries(lines, min(repairs, default=None))
 
     def collect(self, record: DispatchedRecord) -> None:
         phy_offset, size, topic, queue_id, queue_offset, sys_flag, stored, properties = record

@@ -19,7 +19,7 @@ from rmqha.store.log.mapped_file import MappedFile
 from rmqha.store.log.record import SYS_COMMIT, SYS_INNER_BATCH, SYS_TRANSACTION, BadRecordError, locate
 from rmqha.store.meta.boot_file import LastStop
 from rmqha.store.meta.problem import damaged, disk_errors
-from rmqha.store.queue.dispatcher import DispatchedBlock, DispatchedRecord, DispatchedRun, Recovered
+from rmqha.store.queue.dispatcher import DispatchedBlock, DispatchedRecord, DispatchedRun, RecoveredEntries
 from rmqha.store.queue.queue_check import PREFILL_SIZE as PREFILL_SIZE
 from rmqha.store.queue.queue_check import UNIT as UNIT
 from rmqha.store.queue.queue_check import UNIT_BYTES as UNIT_BYTES
@@ -167,7 +167,7 @@ class ConsumeQueue(UnitFiles):
         return self.files.detach_below(max(self.min_offset(log_min) - 1, 0) * UNIT_BYTES)
 
     # --- open -------------------------------------------------------------------------------------------------------
-    def recover(self, log: CommitLog, position: int, *, whole: bool) -> Recovered:
+    def recover(self, log: CommitLog, position: int, *, whole: bool) -> RecoveredEntries:
         """Find max_offset and drop what belongs to records at or behind `position`, or is no entry of this log.
 
         Entries are written in order, so a binary search finds the first unwritten one; with `whole` (power was lost,
@@ -176,7 +176,7 @@ class ConsumeQueue(UnitFiles):
         """
         lines, dropped = self.files.load_derived()
         if not self.files.files:
-            return Recovered(lines, log.min_offset if dropped else None)
+            return RecoveredEntries(lines, log.min_offset if dropped else None)
         low, log_end = self.first_offset, log.end_offset
         self.max_offset = self.files.files[-1].end_offset // UNIT_BYTES
         self.max_offset = (
@@ -191,7 +191,7 @@ class ConsumeQueue(UnitFiles):
             lines.append(f"{self.files.directory}: entries below {low} are missing; all are made anew.")
             self.files.remove_from(0)
             self.max_offset = self._start
-            return Recovered(lines, log.min_offset, lost_start=log.min_offset > 0)
+            return RecoveredEntries(lines, log.min_offset, lost_start=log.min_offset > 0)
         behind, lost = self._left_over(position, log_end)
         if lost and whole and self.max_offset > low and self.unit(self.max_offset - 1)[0] >= log.min_offset:
             self.max_offset -= 1  # its code may have stood in the sector that was lost
@@ -204,7 +204,7 @@ class ConsumeQueue(UnitFiles):
             lines.append(f"{self.files.directory}: damaged entries from {self.max_offset} on were dropped.")
         repair_from = max(self.last_end, log.min_offset) if lost or dropped else None
         self.cut_to(self.max_offset)
-        return Recovered(lines, repair_from)
+        return RecoveredEntries(lines, repair_from)
 
     def _lacks_its_beginning(self, log_min: int, *, whole: bool) -> bool:
         """In front of the records of the log there is always an entry of a removed one, unless they begin at 0. Where
@@ -300,13 +300,13 @@ class ConsumeQueues(QueueTable[ConsumeQueue]):
         start = self.starts.get((topic, queue_id), 0)
         return ConsumeQueue(self._disk, topic, queue_id, self.file_size_bytes, start)
 
-    def recover(self, log: CommitLog, position: int, last_stop: LastStop) -> Recovered:
+    def recover(self, log: CommitLog, position: int, last_stop: LastStop) -> RecoveredEntries:
         """Find and check the queues on disk, as `ConsumeQueue.recover` does for each."""
         _, lines, repairs, lost_start = self._recover_all(log, position, last_stop)
         self._count()
         if not self.table and log.end_offset > log.min_offset:
             repairs.append(log.min_offset)
-        return Recovered(lines, min(repairs, default=None), lost_start)
+        return RecoveredEntries(lines, min(repairs, default=None), lost_start)
 
     def collect(self, record: DispatchedRecord) -> None:
         phy_offset, size, topic, queue_id, queue_offset, sys_flag, stored, properties = record

@@ -96,7 +96,7 @@ class DispatchedBlock(NamedTuple):
     """Each stretch's."""
 
 
-class Recovered(NamedTuple):
+class RecoveredEntries(NamedTuple):
     """One sentence per finding, and the physical offset from which records must be dispatched again if entries below
     the position that was asked for are gone; None if none are. `lost_start`: of a queue without a record in the log
     nobody knows here where it goes on."""
@@ -106,7 +106,7 @@ class Recovered(NamedTuple):
     lost_start: bool = False
 
 
-class Detached(Protocol):
+class DetachedFile(Protocol):
     """A file that is no longer in use but still open and on disk."""
 
     @property
@@ -134,7 +134,7 @@ class CommitLogDispatcher(Protocol):
         """Directory of its files, under the store's root."""
         ...
 
-    def recover(self, log: CommitLog, position: int, last_stop: LastStop) -> Recovered:
+    def recover(self, log: CommitLog, position: int, last_stop: LastStop) -> RecoveredEntries:
         """Find the files; drop what belongs to records at or behind `position` or is not to be trusted after
         `last_stop`."""
         ...
@@ -163,7 +163,7 @@ class CommitLogDispatcher(Protocol):
         """Drop everything of records at or behind `end_offset`."""
         ...
 
-    def trim(self, log_min: int) -> Sequence[Detached]:
+    def trim(self, log_min: int) -> Sequence[DetachedFile]:
         """The log begins at `log_min` now: forget the files that only speak of records before it. They stay on disk and
         open; the caller closes and removes them, in this order, in another thread."""
         ...

@@ -15,7 +15,7 @@ from rmqha.store.log.commit_log import CommitLog
 from rmqha.store.log.mapped_file import MappedFile, MappedFiles, check_sizes, find_queues
 from rmqha.store.meta.boot_file import LastStop
 from rmqha.store.meta.problem import disk_errors
-from rmqha.store.queue.dispatcher import Recovered
+from rmqha.store.queue.dispatcher import RecoveredEntries
 
 QueueKey = tuple[str, int]
 """Topic and queue id."""
@@ -66,7 +66,7 @@ class Queue(Protocol):
     def trim(self, log_min: int) -> list[MappedFile]: ...
     def sync(self) -> None: ...
     def close(self) -> None: ...
-    def recover(self, log: CommitLog, position: int, *, whole: bool) -> Recovered: ...
+    def recover(self, log: CommitLog, position: int, *, whole: bool) -> RecoveredEntries: ...
 
 
 QueueT = TypeVar("QueueT", bound=Queue)

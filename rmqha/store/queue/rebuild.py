@@ -1,8 +1,9 @@
 """Data plane: ConsumeQueues made from the log in bulk, with NumPy; no Python object per record.
 
-What it writes is what `Reput.dispatch` writes, byte for byte. Records are found by `scan.walk`, their fields gathered
-by arrays, and everything that is rare is left to `Reput.dispatch` itself, a piece of the log at a time: a record that
-is not whole, an inner batch, a topic with other queues, a delayed message, a tag that is long or not ASCII.
+What it writes is what `DispatchService.dispatch` writes, byte for byte. Records are found by `scan.walk`, their fields
+gathered by arrays, and everything that is rare is left to `DispatchService.dispatch` itself, a piece of the log at a
+time: a record that is not whole, an inner batch, a topic with other queues, a delayed message, a tag that is long or
+not ASCII.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rmqha.scan.walk import I64, MAGIC_V1, Window, unaligned, walk
 from rmqha.store.log.commit_log import CommitLog
 from rmqha.store.log.record import SYS_BORN_V6, SYS_COMMIT, SYS_INNER_BATCH, SYS_STORE_V6, SYS_TRANSACTION
 from rmqha.store.queue.consume_queue import ConsumeQueues
-from rmqha.store.queue.reput import Reput
+from rmqha.store.queue.dispatch_service import DispatchService
 
 BLOCK_BYTES = 64 * 1024 * 1024
 PIECE_COUNT = 4 * 1024
@@ -66,16 +67,16 @@ class _Records(NamedTuple):
     stored: I64
 
 
-def rebuild(log: CommitLog, queues: ConsumeQueues, reput: Reput, end_offset: int) -> None:
-    """Dispatch the whole records of [reput.position, end_offset). Stops before one that is not whole: what it is,
-    `reput.dispatch` says. Raises StoreError as that does."""
-    while reput.position < end_offset:
-        view, file_start, file_end = log.file_view(reput.position)
-        at = reput.position - file_start
+def rebuild(log: CommitLog, queues: ConsumeQueues, service: DispatchService, end_offset: int) -> None:
+    """Dispatch the whole records of [service.position, end_offset). Stops before one that is not whole: what it is,
+    `service.dispatch` says. Raises StoreError as that does."""
+    while service.position < end_offset:
+        view, file_start, file_end = log.file_view(service.position)
+        at = service.position - file_start
         data = view[at : at + BLOCK_BYTES]
         block = Window(
             log.file_path(file_start),
-            reput.position,
+            service.position,
             data,
             np.frombuffer(data, np.uint8),
             len(view) - at - len(data),
@@ -85,19 +86,19 @@ def rebuild(log: CommitLog, queues: ConsumeQueues, reput: Reput, end_offset: int
         for first in range(0, len(chain.starts), PIECE_COUNT):
             starts = chain.starts[first : first + PIECE_COUNT]
             piece_end = block.base_offset + int(starts[-1]) + int(sizes[starts[-1]])
-            if _put_piece(block, starts, queues, reput):
-                reput.position = piece_end
+            if _put_piece(block, starts, queues, service):
+                service.position = piece_end
                 continue
-            reput.dispatch(end_offset, piece_end - reput.position)
-            if reput.position != piece_end:
+            service.dispatch(end_offset, piece_end - service.position)
+            if service.position != piece_end:
                 return
         # the walk passes over a blank record at once
         if chain.broken or not chain.end or block.base_offset + chain.end > end_offset:
             return
-        reput.position = block.base_offset + chain.end
+        service.position = block.base_offset + chain.end
 
 
-def _put_piece(file: Window, starts: I64, queues: ConsumeQueues, reput: Reput) -> bool:
+def _put_piece(file: Window, starts: I64, queues: ConsumeQueues, service: DispatchService) -> bool:
     """False, with nothing done, if the piece needs the plain way."""
     records = _fields(file, starts)
     if records is None:
@@ -112,7 +113,7 @@ def _put_piece(file: Window, starts: I64, queues: ConsumeQueues, reput: Reput) -
         row = first[number]
         at = int(records.topic_at[row])
         name = file.data[at : at + int(records.topic_size[row])].tobytes()
-        names[number] = reput.topic(name, file.base_offset + int(records.start[row]))
+        names[number] = service.topic(name, file.base_offset + int(records.start[row]))
     if any(name == SCHEDULE_TOPIC or name in queues.batch_topics for name in names):
         return False
     codes = _codes(file, records)
@@ -139,7 +140,7 @@ def _put_piece(file: Window, starts: I64, queues: ConsumeQueues, reput: Reput) -
         queues.write()
     finally:
         queues.forget()
-    reput.last_store_timestamp_ms = max(reput.last_store_timestamp_ms, int(records.stored.max()))
+    service.last_store_timestamp_ms = max(service.last_store_timestamp_ms, int(records.stored.max()))
     return True
 
 

@@ -28,7 +28,10 @@ store by less than a fifth of that."""
 
 def slot_width_ms(precision_ms: int) -> int:
     """Width of a slot of RocketMQ's wheel with that `timerPrecisionMs`: the next lower one that it has."""
-    return next((width_ms for width_ms in WIDTHS_MS if width_ms <= precision_ms), WIDTHS_MS[-1])
+    for width_ms in WIDTHS_MS:
+        if width_ms <= precision_ms:
+            return width_ms
+    return WIDTHS_MS[-1]
 
 
 class TimerWidths(NamedTuple):

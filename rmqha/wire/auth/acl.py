@@ -8,6 +8,7 @@ import hmac
 from typing import Protocol
 
 from rmqha.model.access import AccessList, Account, address_matches
+from rmqha.model.identity import Credentials
 from rmqha.wire.auth.acl_needs import needs
 from rmqha.wire.auth.signature import ACCESS_KEY, OWN_FORM_FIELDS, SIGNATURE, signature
 from rmqha.wire.command import Command
@@ -17,48 +18,75 @@ ON_BEHALF_OF = "onBehalfOf"
 everything may say it."""
 
 
-class OwnForm(Protocol):
-    """Signatures of our own form on one connection (`rmqha.wire.auth.session_signature`)."""
+class Form(Protocol):
+    """Signatures of one form."""
 
     def is_good(self, command: Command, secret_key: str) -> bool:
         """True if the command is signed with this key."""
 
 
+class ApacheForm:
+    """Implements Form."""
+
+    def is_good(self, command: Command, secret_key: str) -> bool:
+        """True if the command is signed with this key; how often it has been said does not count."""
+        given = command.ext.get(SIGNATURE, "")
+        return hmac.compare_digest(given.encode(), signature(command, secret_key).encode())
+
+
+APACHE_FORM = ApacheForm()
+
+
 def authenticate(
-    access: AccessList, command: Command, host: str, own_form: OwnForm | None = None, wanted: str = "any"
+    access: AccessList,
+    command: Command,
+    host: str,
+    own_form: Form | None = None,
+    wanted: str = "any",
+    apache_form: Form = APACHE_FORM,
+    proven: Credentials | None = None,
 ) -> tuple[Account | None, str]:
     """The account that a request from `host` is signed with, None for an address that needs none; and "" or why it is
-    not let in, in one sentence that names no secret. `own_form`: of a connection that has asked for it; `wanted`:
-    aclSignature."""
+    not let in, in one sentence that names no secret. `own_form`: of a connection that has asked for it
+    (`rmqha.wire.auth.session_signature`); `wanted`: aclSignature; `proven`: the account that the connection has proved
+    to be of, for requests without a signature."""
     if any(address_matches(pattern, host) for pattern in access.white_addresses):
         return _on_behalf_of(access, command, None)
     key = command.ext.get(ACCESS_KEY)
     if not key:
-        return None, access.unsigned(command.code)
+        if proven is None:
+            return None, access.unsigned(command.code)
+        account, reason = proven_account(access, proven)
+        return (account, reason) if reason else _on_behalf_of(access, command, account)
     account = access.accounts.get(key)
     if account is None:
         return None, access.unknown(key)
     if not any(address_matches(pattern, host) for pattern in account.white_addresses):
-        reason = _signature_refusal(access, account, command, own_form, wanted)
+        reason = _signature_refusal(access, account, command, own_form, wanted, apache_form)
         if reason:
             return account, reason
     return _on_behalf_of(access, command, account)
 
 
+def proven_account(access: AccessList, proven: Credentials) -> tuple[Account | None, str]:
+    """The account that a connection has proved to be of, as it is now; and "" or why it is that no more."""
+    account = access.accounts.get(proven.access_key)
+    if account is None:
+        return None, access.unknown(proven.access_key)
+    return account, "" if account.credentials == proven else access.wrong_signature(proven.access_key)
+
+
 def _signature_refusal(
-    access: AccessList, account: Account, command: Command, own_form: OwnForm | None, wanted: str
+    access: AccessList, account: Account, command: Command, own_form: Form | None, wanted: str, apache_form: Form
 ) -> str:
-    key, secret_key = account.credentials.access_key, account.credentials.secret_key
+    key, form = account.credentials.access_key, apache_form
     if OWN_FORM_FIELDS[0] in command.ext:
         if own_form is None:
             return f"account {key} signs as for another connection: this one has not asked for it (request 52033)"
-        good = own_form.is_good(command, secret_key)
+        form = own_form
     elif wanted == "own" or (wanted == "admin" and account.admin):
         return f"aclSignature={wanted}: account {key} must sign in rmqha's own form, not Apache's"
-    else:
-        given = command.ext.get(SIGNATURE, "")
-        good = hmac.compare_digest(given.encode(), signature(command, secret_key).encode())
-    return "" if good else access.wrong_signature(key)
+    return "" if form.is_good(command, account.credentials.secret_key) else access.wrong_signature(key)
 
 
 def _on_behalf_of(access: AccessList, command: Command, account: Account | None) -> tuple[Account | None, str]:

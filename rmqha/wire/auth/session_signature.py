@@ -4,12 +4,18 @@ A server gives each connection a random number when it is asked (request 52033);
 signed, by HMAC-SHA256, is that number, the count, code, flag, version, language, remark, every field's name and value
 and the body, each with its length. So nothing of a request can be changed or moved, and none counts twice, on this
 connection or on another; no clock is needed. Apache's form (`rmqha.wire.auth.signature`) covers values and body only.
+
+Over TLS a client may prove once, instead, that it knows the key: by an HMAC of that number and of the certificate that
+the server has shown. TLS then sees to it that nothing is changed, moved, repeated or put in; whoever stands between two
+TLS connections shows another certificate, so such a client is refused and signs each request.
 """
 
 from __future__ import annotations
 
 import hmac
-from base64 import b64encode
+from binascii import b2a_base64
+from collections.abc import Mapping
+from operator import itemgetter
 
 from rmqha.model.identity import Credentials
 from rmqha.wire.auth.signature import ACCESS_KEY, SIGNATURE
@@ -21,37 +27,122 @@ MAX_COUNT_CHARS = 18
 FORM = "SignatureForm"
 """The field that tells this form from Apache's."""
 COUNT = "SignatureCount"
+PROOF = "proof"
+"""The field of request 52033 that has the proof; of its answer, that the server takes one, by the version."""
+PROOF_VERSION = "1"
+MAX_FORM_COUNT = 64
 _LABEL = "rmqha signed request 2"
+_PROOF_LABEL = "rmqha session proof 1"
 
 
-def session_signature(command: Command, nonce: str, secret_key: str) -> str:
-    """Signature of a command whose other fields are set; the count is one of them."""
-    ext, body, remark = command.ext, command.body, command.remark or ""
+def session_front(nonce: str) -> str:
+    """Beginning of each message on the connection with this random number."""
+    return f"{_LABEL},{nonce},"
+
+
+def _head(command: Command, field_count: int) -> str:
+    """Numbers in a fixed order, and texts behind their lengths: two commands never have the same head."""
+    remark = command.remark or ""
+    return (
+        f"{int(command.code)},{command.flag},{command.version},{int(command.language)},"
+        f"{len(command.body)},{field_count},{len(remark)}:{remark}"
+    )
+
+
+def session_message(command: Command, nonce: str) -> bytes:
+    """Bytes that the signature of a command is of; its other fields are set, the count is one of them."""
+    ext = command.ext
     names = sorted(ext)
     if SIGNATURE in ext:
         names.remove(SIGNATURE)
-    # every text behind its length, all numbers in a fixed order: two commands never have the same head
-    head = (
-        f"{_LABEL},{nonce},{int(command.code)},{command.flag},{command.version},{int(command.language)},"
-        f"{len(body)},{len(names)},{len(remark)}:{remark}"
-    )
+    head = f"{session_front(nonce)}{_head(command, len(names))}"
     parts = [f"{len(name)}:{name}{len(ext[name])}:{ext[name]}" for name in names]
-    message = b"".join(((head + "".join(parts)).encode("utf-8", "surrogatepass"), body))
-    return b64encode(hmac.digest(secret_key.encode(), message, "sha256")).decode()
+    return b"".join(((head + "".join(parts)).encode("utf-8", "surrogatepass"), command.body))
+
+
+def session_signature_of(message: bytes, secret_key: str) -> bytes:
+    """Signature of a message, as text."""
+    return b2a_base64(hmac.digest(secret_key.encode(), message, "sha256"), newline=False)
+
+
+def session_signature(command: Command, nonce: str, secret_key: str) -> str:
+    """Signature of a command whose other fields are set."""
+    return session_signature_of(session_message(command, nonce), secret_key).decode()
+
+
+def session_proof(credentials: Credentials, nonce: str, binding: bytes) -> str:
+    """Proof, in hex, that the client of a connection knows the key of an account. `binding`: SHA-256 of the certificate
+    that the server has shown."""
+    mac = hmac.new(credentials.secret_key.encode(), digestmod="sha256")
+    for item in (_PROOF_LABEL.encode(), credentials.access_key.encode(), nonce.encode(), binding):
+        mac.update(len(item).to_bytes(4, "big"))
+        mac.update(item)
+    return mac.hexdigest()
+
+
+def is_session_proof(given: str, credentials: Credentials, nonce: str, binding: bytes) -> bool:
+    """True if `given` is that proof; compared in constant time."""
+    wanted = session_proof(credentials, nonce, binding)
+    return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), wanted.encode())
+
+
+class _Form:
+    """Fields with some names, as they stand in a message. A client sends few kinds of requests: what depends on the
+    names alone is made once."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        """`names`: two or more."""
+        ordered = sorted(name for name in names if name != SIGNATURE)
+        self._values = itemgetter(*ordered)
+        fronts = (f"{len(name)}:{name}".replace("%", "%%") for name in ordered)
+        self._text = "".join(f"{front}%d:%s" for front in fronts)
+        self.count = len(ordered)
+
+    def text(self, ext: Mapping[str, str]) -> str:
+        values = self._values(ext)
+        parts: list[int | str] = [""] * (2 * self.count)
+        parts[::2], parts[1::2] = map(len, values), values
+        return self._text % tuple(parts)
 
 
 class SessionSigner:
-    """A client's end of one connection."""
+    """A client's end of one connection. It does what `session_signature` says, faster: signing is a tenth of what a
+    send costs a client."""
 
     def __init__(self, nonce: str) -> None:
-        self._nonce = nonce
+        self._front = session_front(nonce)
         self._count = 0
+        self._forms: dict[tuple[str, ...], _Form] = {}
+        self.proven: Credentials | None = None
+        """The account that this connection has been proved to be of: its requests need no signature."""
+        self._secret_key = ""
+        self._mac = hmac.new(b"", digestmod="sha256")
 
     def sign(self, command: Command, credentials: Credentials) -> None:
-        """Sign a command in our own form, with the next count of this connection."""
+        """Sign a command in our own form, with the next count of this connection, if it needs that."""
+        ext, proven = command.ext, self.proven
+        if proven is not None and (proven is credentials or proven == credentials):
+            if ACCESS_KEY in ext:
+                for name in (ACCESS_KEY, FORM, COUNT, SIGNATURE):
+                    ext.pop(name, None)
+            return
         self._count += 1
-        command.ext |= {ACCESS_KEY: credentials.access_key, FORM: VERSION, COUNT: str(self._count)}
-        command.ext[SIGNATURE] = session_signature(command, self._nonce, credentials.secret_key)
+        ext[ACCESS_KEY], ext[FORM], ext[COUNT] = credentials.access_key, VERSION, str(self._count)
+        ext[SIGNATURE] = self._signature(command, credentials.secret_key)
+
+    def _signature(self, command: Command, secret_key: str) -> str:
+        if secret_key != self._secret_key:
+            self._secret_key, self._mac = secret_key, hmac.new(secret_key.encode(), digestmod="sha256")
+        ext, body, names = command.ext, command.body, tuple(command.ext)
+        form = self._forms.get(names)
+        if form is None:
+            if len(self._forms) >= MAX_FORM_COUNT:
+                self._forms.clear()
+            form = self._forms[names] = _Form(names)
+        mac = self._mac.copy()
+        mac.update(f"{self._front}{_head(command, form.count)}{form.text(ext)}".encode("utf-8", "surrogatepass"))
+        mac.update(body)
+        return b2a_base64(mac.digest(), newline=False).decode()
 
 
 class SessionSignatures:
@@ -59,12 +150,13 @@ class SessionSignatures:
 
     def __init__(self, nonce: str) -> None:
         self.nonce = nonce
-        self._count = 0
+        self.count = 0
+        """Count of the last request that was good."""
 
     def is_good(self, command: Command, secret_key: str) -> bool:
         """True if it is signed with this key and comes after all that were."""
         text = command.ext.get(COUNT, "")
-        if not (text.isascii() and text.isdigit() and len(text) <= MAX_COUNT_CHARS) or int(text) <= self._count:
+        if not (text.isascii() and text.isdigit() and len(text) <= MAX_COUNT_CHARS) or int(text) <= self.count:
             return False
         given = command.ext.get(SIGNATURE, "")
         wanted = session_signature(command, self.nonce, secret_key)
@@ -72,5 +164,5 @@ class SessionSignatures:
             given.encode("utf-8", "surrogatepass"), wanted.encode()
         ):
             return False
-        self._count = int(text)
+        self.count = int(text)
         return True

@@ -8,7 +8,7 @@ repeated by somebody who saw it: that takes TLS.
 from __future__ import annotations
 
 import hmac
-from base64 import b64encode
+from binascii import b2a_base64
 
 from rmqha.model.identity import Credentials
 from rmqha.wire.command import Command
@@ -21,8 +21,8 @@ _LAST_VERSION_THAT_FLAGS_LATER = 399
 """MQVersion ordinal of 4.9.3: up to it clients added the flag of a query after they had signed it."""
 
 
-def signature(command: Command, secret_key: str) -> str:
-    """Signature of a command whose AccessKey field is set."""
+def signed_message(command: Command) -> bytes:
+    """Bytes that the signature of a command is of; its AccessKey field is set."""
     fields = command.ext
     names = sorted(
         (
@@ -33,9 +33,17 @@ def signature(command: Command, secret_key: str) -> str:
         ),
         key=_java_order,
     )
-    mac = hmac.new(secret_key.encode(), "".join([fields[name] for name in names]).encode(), "sha1")
-    mac.update(command.body)
-    return b64encode(mac.digest()).decode()
+    return b"".join(("".join([fields[name] for name in names]).encode(), command.body))
+
+
+def signature_of(message: bytes, secret_key: str) -> bytes:
+    """Signature of a message, as text."""
+    return b2a_base64(hmac.digest(secret_key.encode(), message, "sha1"), newline=False)
+
+
+def signature(command: Command, secret_key: str) -> str:
+    """Signature of a command whose AccessKey field is set."""
+    return signature_of(signed_message(command), secret_key).decode()
 
 
 def _java_order(name: str) -> bytes:

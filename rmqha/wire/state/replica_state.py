@@ -15,7 +15,7 @@ LEADING_ROLES = ("MASTER", "PROMOTING")
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class DoorState(JsonRecord):
+class RefusedConnections(JsonRecord):
     """HA connections that the master has turned away."""
 
     refused_count: int = 0
@@ -37,7 +37,7 @@ class AckRule(JsonRecord):
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class Waits(JsonRecord):
+class WaitingSends(JsonRecord):
     """Sends that wait for acknowledgement, and how long those took that are over (counts by power of two)."""
 
     count: int = 0
@@ -188,13 +188,13 @@ class ReplicaState(JsonRecord):
     releasable_offset: int | None = part()
     waiting_count: int | None = part()
     one_copy_synced: bool | None = part()
-    door: DoorState | None = part()
+    door: RefusedConnections | None = part()
     sync_state_set: Sequence[int] | None = part()
     sync_state_set_epoch: int | None = part()
     ack_union: Sequence[int] | None = part()
     unconfirmed_for_ms: int | None = part("sync_state_set")
     ack_rule: AckRule | None = part()
-    waits: Waits | None = part()
+    waits: WaitingSends | None = part()
     last_stall: StallState | None = part()
     """One that ended within ten minutes."""
     set_members: Sequence[SetMember] | None = part()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Iterator
+from hashlib import sha256
 from itertools import count
 
 from controller.peer_words import REPLICA_CODES
@@ -12,8 +14,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.identity import Credentials
 from rmqha.model.message import HALF_TOPIC
 from rmqha.model.offset import BrokerId, PhyOffset, RaftIndex, Term
-from rmqha.wire.auth.session_signature import VERSION, SessionSigner
-from rmqha.wire.bodies import register_broker_request
+from rmqha.wire.auth.session_signature import PROOF, VERSION, SessionSigner, session_proof
 from rmqha.wire.command import Command
 from rmqha.wire.frame import encode_frame
 from rmqha.wire.ha_stream import SlaveAck, SlaveHandshake
@@ -22,6 +23,7 @@ from rmqha.wire.raft_message import AppendRequest, TimeoutNow, VoteRequest
 from tests.abuse.attack import Attack, made, over_and_over, requests
 from tests.abuse.attacks.bodies import send_request
 from tests.abuse.scene import NoAnswerError, Scene
+from tests.nameserver.registration import register_broker_request
 
 PROTECTED = frozenset(("protected",))
 OPEN = frozenset(("open",))
@@ -319,6 +321,22 @@ def replayed(scene: Scene, number: int) -> Iterator[bytes]:
     yield from over_and_over(said)
 
 
+def replayed_proof(scene: Scene, number: int) -> Iterator[bytes]:
+    """The operator's proof of one connection, with a request of his behind it, on others."""
+    key, secret_key = scene.accounts["operator"]
+    hello = Command(RequestCode.RMQHA_OPEN_SESSION, {"version": VERSION, "AccessKey": key})
+    with scene.connect("master") as connection:
+        assert isinstance(connection, ssl.SSLSocket)
+        nonce = scene.ask_on(connection, hello).ext["nonce"]
+        binding = sha256(connection.getpeercert(binary_form=True) or b"").digest()
+        proof = session_proof(Credentials(access_key=key, secret_key=secret_key), nonce, binding)
+        proven = Command(RequestCode.RMQHA_OPEN_SESSION, {**hello.ext, PROOF: proof})
+        codes = [scene.ask_on(connection, asked).code for asked in (proven, Command(RequestCode.GET_BROKER_CONFIG))]
+    if codes != [ResponseCode.SUCCESS, ResponseCode.SUCCESS]:
+        raise NoAnswerError(f"the operator's proof and a request of his were answered {codes}")
+    yield from over_and_over(encode_frame(proven) + encode_frame(Command(RequestCode.GET_BROKER_CONFIG)))
+
+
 def replayed_in_apaches_form(scene: Scene, number: int) -> Iterator[bytes]:
     """Nothing in it says when and where it was said, so accounts that may everything must not use it."""
     return over_and_over(scene.frame(Command(RequestCode.GET_BROKER_CONFIG), "operator"))
@@ -478,6 +496,15 @@ ATTACKS = [
         replayed,
         "A request of the operator in rmqha's own form, said again on his and on other connections",
         "NO_PERMISSION: it counts once, on its own connection",
+        setups=PROTECTED,
+        answers=REFUSED,
+    ),
+    Attack(
+        "replays-proof",
+        "master",
+        replayed_proof,
+        "The operator's proof of a connection, said again on others",
+        "NO_PERMISSION: it is of its own connection",
         setups=PROTECTED,
         answers=REFUSED,
     ),

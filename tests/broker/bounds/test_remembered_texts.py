@@ -16,7 +16,7 @@ from rmqha.wire.frame import encode_frame
 from tests.broker.support import Broker, FakeChannel, send_command
 from tests.broker.timers.test_service import now_ms
 
-COUNT = 150
+COUNT = 50
 LONG = 10_000
 KEPT_BYTES = COUNT * LONG // 4
 

@@ -117,7 +117,7 @@ def test_the_filters_of_what_is_held_are_bounded(
     assert broker.ask(send_command()).code == ResponseCode.SUCCESS
     broker.ask(held_pop(0, pollTime="0"))
     filters = selectors.HeldFilters(3 * MIB)
-    broker.core.pull._held_filters = broker.core.pops.pop.polls.filters = filters
+    broker.core.pull._held_filters = broker.core.pops.polls.filters = filters
     channels = [FakeChannel(f"10.0.0.1:{number}") for number in range(6)]
     for number, channel in enumerate(channels):
         broker.core.processor.received(channel, [make(number, **filter_of(number))])

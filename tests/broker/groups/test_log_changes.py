@@ -87,12 +87,12 @@ def test_no_loop_looks_at_the_log_meanwhile(hung: Broker, monkeypatch: pytest.Mo
         for name in ("dispatch", "commit", "trim", "trim_derived", "oldest_files", "schedule_unlink", "pull"):
             guard.setattr(Store, name, fail)
         hung.run(10_000)
-        hung.core.retention.look()
+        hung.core.retention.check()
         assert not hung.core.retention.schedule_unlink()
         assert not hung.core.driver.dispatch() and not hung.core.driver.dispatch_due
         assert list(hung.core.writes()) == []
     hung.shell.end_change()
-    hung.core.retention.look()
+    hung.core.retention.check()
 
 
 async def test_a_stop_waits_for_the_change(hung: Broker) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from rmqha.broker.pop import polls, revive
+from rmqha.broker.pop import revive
+from rmqha.broker.pop.requests import polls
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.store.log.record import NewMessage
 from rmqha.wire.command import Command
@@ -108,7 +109,7 @@ def test_pops_that_wait_are_bounded_by_their_memory(broker: Broker, monkeypatch:
     assert waiting(broker, first, range(4)) == [ResponseCode.POLLING_FULL]
     assert waiting(broker, second, range(3)) == []
     assert waiting(broker, third, range(3)) == [ResponseCode.POLLING_FULL]
-    held = broker.core.pops.pop.polls
+    held = broker.core.pops.polls
     assert (held.count, held.size_bytes) == (8, 8 * size_bytes)
     broker.core.processor.closed(first)
     assert waiting(broker, third, range(5, 6), attemptId="x" * 256) == [ResponseCode.POLLING_FULL]
@@ -122,7 +123,7 @@ def test_a_pop_that_waits_takes_no_more_memory_than_is_reckoned(broker: Broker) 
     broker.core.topics.create_internal("T", 1)
     count, attempt_id = 400, "x" * 200
     waiting(broker, FakeChannel(), range(count), attemptId=attempt_id)  # groups, and all that comes once
-    held = broker.core.pops.pop.polls
+    held = broker.core.pops.polls
     gc.collect()
     tracemalloc.start()
     try:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rmqha.broker.core import BrokerCore
-from rmqha.broker.pop import pop as pop_module
 from rmqha.broker.pop.checkpoint import REVIVE_GROUP, CheckPoint, offsets_to_bits
+from rmqha.broker.pop.requests import pop_request
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import UsageError
 from rmqha.model.message import decode_properties
-from rmqha.store.log.record import decode
+from rmqha.store.appender import AppendedBatch
+from rmqha.store.log.record import EncodedBatch, NewMessage, decode
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 from tests.broker.pop.world import (
@@ -394,16 +396,16 @@ def test_a_pop_like_the_one_before_is_refused_once_something_forbids_it(
 
 
 def test_pops_of_any_number_of_wishes_are_known_within_bounds(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pop_module, "MAX_KNOWN_COUNT", 3)
+    monkeypatch.setattr(pop_request, "MAX_KNOWN_COUNT", 3)
     send(broker, b"a", TAGS="x")
     for number in range(10):
         assert pop(broker, exp=f"tag{number}", group=f"G{number}") == []
     assert bodies(pop(broker, exp="x", group="G10")) == [b"a"]
-    processor = broker.core.pops.pop
-    assert len(processor._known) <= 3
-    known = dict(processor._known)
+    reader = broker.core.pops.reader
+    assert len(reader._known) <= 3
+    known = dict(reader._known)
     pop(broker, exp=" || ".join(["longer"] * 200))
-    assert processor._known == known
+    assert reader._known == known
 
 
 def test_an_acknowledgement_of_what_has_come_again_changes_nothing(broker: Broker) -> None:
@@ -436,8 +438,14 @@ def test_nothing_is_given_before_the_group_holds_its_checkpoint(pair: Broker) ->
     assert channel.one().code == 0
 
 
-def test_pops_of_one_read_are_waited_for_together(pair: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    channel, ended = FakeChannel(), list[int]()
+def test_pops_of_one_read_are_waited_for_and_answered_together(pair: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    channel, ended, pieces = FakeChannel(), list[int](), list[int]()
+    send_frames = channel.send_frames
+
+    def noted(frames: bytes, count: int) -> None:
+        pieces.append(count)
+        send_frames(frames, count)
+
     pair.core.processor.received(channel, [_sent(b"a"), _sent(b"b")])
     ack(pair)
     channel.take()
@@ -448,6 +456,7 @@ def test_pops_of_one_read_are_waited_for_together(pair: Broker, monkeypatch: pyt
         appended(now_ms)
 
     monkeypatch.setattr(pair.core.replica, "appended", counted)
+    monkeypatch.setattr(channel, "send_frames", noted)
     wrong, one = pop_command(maxMsgNums=99), pop_command(maxMsgNums=1)
     pair.core.processor.received(channel, [one, wrong, one, one])
     assert [reply.code for reply in channel.take()] == [29, 210] and len(ended) == 1
@@ -457,10 +466,118 @@ def test_pops_of_one_read_are_waited_for_together(pair: Broker, monkeypatch: pyt
     pair.core.processor.received(channel, [ack_command(found) for (found,) in given])
     assert channel.take() == [] and len(ended) == 2
     ack(pair)
-    assert [reply.code for reply in channel.take()] == [0, 0]
+    assert [reply.code for reply in channel.take()] == [0, 0] and pieces == [2, 2]
     pair.core.processor.received(channel, [_sent(b"c")])
     ack(pair)
     assert channel.one().code == 0, "no turn is left open"
+
+
+def test_pops_of_connections_that_are_served_in_one_turn_are_settled_together(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled, appended = list[int](), broker.core.replica.appended
+
+    def counted(now_ms: int) -> None:
+        settled.append(now_ms)
+        appended(now_ms)
+
+    send(broker, *(b"%d" % number for number in range(6)))
+    monkeypatch.setattr(broker.core.replica, "appended", counted)
+    channels = [FakeChannel(), FakeChannel(), FakeChannel()]
+    broker.shell.turn = []
+    for channel in channels[:2]:
+        broker.core.processor.received(channel, [pop_command(maxMsgNums=1), pop_command(maxMsgNums=1)])
+    broker.core.processor.received(channels[2], [pop_command(maxMsgNums=1)])
+    assert not settled and not any(channel.take() for channel in channels)
+    broker.shell.end_turn()
+    given = [bodies(messages(reply)) for channel in channels for reply in channel.take()]
+    assert given == [[b"0"], [b"1"], [b"2"], [b"3"], [b"4"]] and len(settled) == 1
+    assert bodies(pop(broker)) == [b"5"] and len(settled) > 1, "outside of a turn at once"
+
+
+def test_what_pops_of_one_read_store_is_appended_with_one_write(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(broker, *(b"%d" % number for number in range(6)))
+    channel, sizes = FakeChannel(), list[int]()
+    append = broker.store.append_encoded
+
+    def counted(batch: EncodedBatch, wall_ms: int) -> AppendedBatch:
+        sizes.append(len(batch))
+        return append(batch, wall_ms)
+
+    monkeypatch.setattr(broker.store, "append_encoded", counted)
+    broker.core.processor.received(channel, [pop_command(maxMsgNums=2) for _ in range(3)])
+    given = [messages(reply) for reply in channel.take()]
+    assert [bodies(found) for found in given] == [[b"0", b"1"], [b"2", b"3"], [b"4", b"5"]] and sizes == [3]
+    broker.run()
+    assert broker.core.offsets.query("G", "T", 0) == 0, "the disk has none of it yet"
+    broker.store.sync()
+    broker.core.pops.advance()
+    assert broker.core.offsets.query("G", "T", 0) == 6
+    broker.core.processor.received(channel, [ack_command(found[0]) for found in given])
+    assert [reply.code for reply in channel.take()] == [0, 0, 0] and sizes == [3, 3]
+    later(broker, INVISIBLE_MS + 5000)
+    assert bodies(pop(broker)) == [b"1", b"3", b"5"]
+
+
+def test_what_pops_have_stored_is_not_read_again_to_learn_when_it_is_due(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unread(*_: object) -> None:
+        raise AssertionError("the record was read")
+
+    send(broker, *(b"%d" % number for number in range(4)))
+    timers = broker.core.timers
+    monkeypatch.setattr(broker.store, "plain_properties", unread)
+    given = pop(broker, maxMsgNums=2) + pop(broker, maxMsgNums=2, invisibleTime=90_000)
+    ack_all(broker, given[1:])
+    told, count = list(timers._waiting), timers.waiting_count
+    assert count == len(told) == 5
+    monkeypatch.undo()
+    timers.log_cut()
+    timers.deliver()
+    assert list(timers._waiting) == told, "the log says the same"
+
+
+def test_what_a_cut_takes_is_not_remembered(broker: Broker) -> None:
+    send(broker, b"a")
+    end, timers = broker.store.max_phy_offset, broker.core.timers
+    channel = FakeChannel()
+    broker.core.processor.received(channel, [pop_command()])
+    assert channel.one().code == 0 and len(timers._told) == 1
+    broker.store.truncate(end)
+    assert not timers._told
+
+
+def test_a_pop_of_several_that_cannot_be_stored_is_refused_alone(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(messages: Sequence[NewMessage]) -> None:
+        if any(b"TooLarge" in bytes(message.body) for message in messages):
+            raise UsageError("it is too large")
+
+    monkeypatch.setattr(broker.store, "check", check)
+    send(broker, b"a", b"b")
+    channel, one = FakeChannel(), pop_command(maxMsgNums=1)
+    broker.core.processor.received(channel, [one, pop_command(group="TooLarge", maxMsgNums=1), one])
+    refused, *replies = channel.take()
+    assert refused.code == ResponseCode.SYSTEM_ERROR and refused.remark and "cannot be stored" in refused.remark
+    assert [bodies(messages(reply)) for reply in replies] == [[b"a"], [b"b"]]
+
+
+def test_pops_of_one_read_go_over_the_end_of_a_log_file(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker(mapped_file_size_commit_log=8192, max_message_size=4000).start()
+    send(broker, *(b"%d" % number for number in range(40)))
+    channel, given = FakeChannel(), list[Popped]()
+    for _ in range(5):
+        broker.core.processor.received(channel, [pop_command(maxMsgNums=1) for _ in range(8)])
+        given += [found for reply in channel.take() for found in messages(reply)]
+        broker.core.processor.received(channel, [ack_command(found) for found in given[-8::2]])
+        assert [reply.code for reply in channel.take()] == [0] * 4
+    assert [int(found.body) for found in given] == list(range(40))
+    later(broker, INVISIBLE_MS + 5000)
+    assert sorted(map(int, bodies(pop(broker)))) == list(range(1, 40, 2))
 
 
 def test_a_pop_whose_checkpoint_is_late_is_an_error_and_its_messages_come_after_their_time(pair: Broker) -> None:

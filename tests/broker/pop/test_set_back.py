@@ -70,6 +70,19 @@ def test_what_was_set_back_comes_again_under_the_next_master(
     assert bodies(given) == [b"c", b"d"]
 
 
+@pytest.mark.parametrize("set_back", [reset, commit])
+def test_a_pop_whose_checkpoint_is_not_durable_yet_does_not_lift_a_set_back(
+    broker: Broker, set_back: Callable[[Broker, int], None]
+) -> None:
+    send(broker, b"a", b"b", b"c")
+    pop(broker, maxMsgNums=1)
+    settle(broker)
+    pop(broker)
+    set_back(broker, 0)
+    settle(broker)
+    assert bodies(pop(broker)) == [b"a", b"b", b"c"]
+
+
 @pytest.mark.parametrize("is_ordered", [False, True])
 def test_a_pop_that_waits_is_given_what_comes_again(broker: Broker, is_ordered: bool) -> None:
     send(broker, b"a", b"b")

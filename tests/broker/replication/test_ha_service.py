@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import socket
 import ssl
@@ -13,6 +15,7 @@ import trio
 import trio.testing
 import trustme
 
+from rmqha.broker.replication import ha_service
 from rmqha.broker.replication.ha_guard import HaGuard
 from rmqha.broker.replication.ha_service import AT_ONCE_BYTES, HaService
 from rmqha.broker.replication.replica_driver import ReplicaDriver
@@ -161,6 +164,26 @@ async def test_a_transfer_is_sent_whole_and_answered(keys: Security | None) -> N
         nursery.cancel_scope.cancel()
 
 
+async def test_a_transfer_takes_few_turns_of_the_loop(keys: Security | None) -> None:
+    """Under a flood each takes tens of milliseconds, and senders wait for what is at the log's end."""
+    driver = Driver(Bytes(1 << 20))
+    async with trio.open_nursery() as nursery:
+        service, slave = await met(nursery, driver, keys)
+        nursery.start_soon(held_open, slave)
+        await trio.testing.wait_all_tasks_blocked()
+        service.send_log(1, HEADER, PhyOffset(0), 1 << 20)
+        got = bytearray()
+        for turn_count in itertools.count():
+            await trio.lowlevel.checkpoint()
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    got += read_now(slave)
+            if len(got) == len(HEADER) + (1 << 20):
+                break
+            assert turn_count < 6, f"{len(got)} bytes"
+        nursery.cancel_scope.cancel()
+
+
 async def test_bytes_that_are_cut_while_the_kernel_takes_them_are_not_sent() -> None:
     """The machine closes the connection, then cuts the log: zeros stand where bytes were sent from. Half of them are
     still to go, and the socket may have become writable in the same moment."""
@@ -268,6 +291,43 @@ async def test_the_newest_bytes_of_the_log_leave_at_once_and_in_order(keys: Secu
         assert got == expected
         await trio.testing.wait_all_tasks_blocked()
         assert driver.told.count(("sent", 1)) == 2 + count
+        nursery.cancel_scope.cancel()
+
+
+async def test_news_wait_for_the_next_transfer_which_tells_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ha_service, "HELD_BACK_S", 2 * HANG_S)
+    driver = Driver(Bytes(200))
+    async with trio.open_nursery() as nursery:
+        service, slave = await connected(nursery, driver)
+        nursery.start_soon(held_open, slave)
+        await trio.testing.wait_all_tasks_blocked()
+        service.send(1, b"first", may_wait=True)
+        assert read_now(slave) == b"first", "after a pause they leave at once"
+        service.send(1, b"second", may_wait=True)
+        service.send(1, b"third", may_wait=True)
+        service.send_log(1, HEADER, PhyOffset(100), 100)
+        service.send(1, b"fourth", may_wait=True)
+        service.send(1, b"answer")
+        assert read_now(slave) == HEADER + b"L" * 100 + b"answer"
+        nursery.cancel_scope.cancel()
+
+
+async def test_news_that_nothing_follows_leave_soon_and_only_the_newest(keys: Security | None) -> None:
+    driver = Driver()
+    async with trio.open_nursery() as nursery:
+        service, slave = await met(nursery, driver, keys)
+        nursery.start_soon(held_open, slave)
+        await trio.testing.wait_all_tasks_blocked()
+        got = b""
+        for number in range(50):
+            service.send(1, b"%02d" % number, may_wait=True)
+        with trio.fail_after(HANG_S):
+            while not got.endswith(b"49"):
+                got += await slave.receive_some()
+        assert len(got) < 100, "they are told once a millisecond"
+        await trio.testing.wait_all_tasks_blocked(2 * ha_service.HELD_BACK_S)
+        with pytest.raises(BlockingIOError):
+            read_now(slave)
         nursery.cancel_scope.cancel()
 
 

@@ -75,6 +75,8 @@ class Slave:
         self.line = line
         self.master: FollowedMaster | None = MASTER
         self.is_aligned = True
+        self.waits_for_log = False
+        """Else its log passes for its master's."""
         self.sync = MetadataSync(
             self.core.topics,
             self.core.groups,
@@ -85,9 +87,12 @@ class Slave:
             self.core.told_counts,
             cast("RemotingClient", line),
             lambda: self.master,
-            lambda: self.is_aligned,
+            self.holds,
             broker.tracer,
         )
+
+    def holds(self, log_end: int) -> bool:
+        return self.is_aligned and (not self.waits_for_log or self.broker.store.max_phy_offset >= log_end)
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
@@ -113,7 +118,7 @@ class Slave:
         own, master = self.core, self.line.broker.core
         return (
             master.feed.level == [2]
-            and own.offsets.stamp >= master.offsets.stamp
+            and (not self.is_aligned or own.offsets.stamp >= master.offsets.stamp)
             and (not self.is_aligned or own.delay_offsets.version == master.delay_offsets.version)
         )
 
@@ -397,6 +402,27 @@ async def test_nothing_is_given_back_before_the_logs_are_aligned(slave: Slave, l
                 await trio.sleep(0.001)
 
 
+async def test_offsets_count_once_the_log_that_they_count_on_is_here(slave: Slave, line: Line) -> None:
+    """What was popped is given again by whoever lacks its checkpoint. Found by `make sim SEED=2027 THEME=pop`."""
+    master = line.broker
+    send(master, b"a", topic="T")
+    slave.copy_log()
+    slave.waits_for_log = True
+    pop(master, "T")
+    master.store.sync()
+    master.core.pops.advance()
+    popped = master.core.offsets.query("G", "T", 0)
+    assert popped is not None
+    async with slave.following():
+        with trio.fail_after(HANG_S):
+            while master.core.feed.level != [2]:  # noqa: ASYNC110
+                await trio.sleep(0.001)
+        assert slave.core.offsets.query("G", "T", 0) is None
+        slave.copy_log()
+        await slave.until_offsets_are_told()
+    assert slave.core.offsets.query("G", "T", 0) == popped
+
+
 async def test_a_cut_of_the_log_lowers_offsets_until_the_master_tells_them_again(slave: Slave, line: Line) -> None:
     """Found by `make sim SEED=47 THEME=tables`: a slave that cut its log after it had heard kept the lower one."""
     async with slave.following():
@@ -641,7 +667,7 @@ class Cluster:
         self.codes.append((address, command.code))
         await trio.lowlevel.checkpoint()
         match address:
-            case "controller:1":
+            case "controller:1" | "controller:2":
                 replicas = [{"brokerId": number, "brokerAddress": f"slave:{number}"} for number in (2, 3)]
                 table = {"inSyncReplicas": replicas, "notInSyncReplicas": []}
                 return command.reply(body=lenient_json.dumps({"replicasInfoTable": {"broker-a": table}}))
@@ -654,11 +680,11 @@ async def test_the_probe_finds_out_who_is_not_ours(
     make_broker: Callable[..., Broker], autojump_clock: trio.testing.MockClock
 ) -> None:
     broker = make_broker(ha_mode="cp", total_replicas=3, metadata_sync="").start()
-    cluster, feed = Cluster(), broker.core.feed
+    cluster, feed, addresses = Cluster(), broker.core.feed, ["controller:1"]
     probe = ForeignProbe(
         feed,
         cast("RemotingClient", cluster),
-        ["controller:1"],
+        lambda: addresses,
         "broker-a",
         lambda: [BrokerId(2), BrokerId(3)],
         lambda: broker.core.replica.epoch,
@@ -667,3 +693,9 @@ async def test_the_probe_finds_out_who_is_not_ours(
         await probe.run()
     assert feed.may_join(BrokerId(3)) and not feed.may_join(BrokerId(2))
     assert cluster.codes == [("controller:1", 1006), ("slave:2", 52030), ("slave:3", 52030)]
+    cluster.codes.clear()
+    addresses[:] = ["controller:2"]  # controllerAddr names others since, and a slave is asked about again
+    feed.role_changed()
+    with trio.move_on_after(1.2):
+        await probe.run()
+    assert cluster.codes[0] == ("controller:2", 1006) and feed.may_join(BrokerId(3))

@@ -44,13 +44,13 @@ class Crowd:
         self.late: list[str] = []
         self.waiting: set[str] = set()
 
-    def send(self, name: str, size_bytes: int, patience_ms: int = 1000) -> bool:
+    def send(self, name: str, size_bytes: int, timeout_ms: int = 1000) -> bool:
         """True if it has appended at once."""
         if not self.room.is_full or self.room.takes(name, size_bytes):
             self.log.append(size_bytes)
             self.served.append(name)
             return True
-        turn = self.room.wait(name, size_bytes, patience_ms)
+        turn = self.room.wait(name, size_bytes, timeout_ms)
         self.waiting.add(name)
         turn.when_over(lambda: self.called(name, turn))
         return False
@@ -141,7 +141,7 @@ def test_newcomers_without_an_end_do_not_keep_a_large_one_waiting() -> None:
 def test_who_waits_too_long_is_told() -> None:
     crowd = Crowd()
     crowd.send("first", TAIL_BYTES + 1)
-    crowd.send("large", MIB, patience_ms=500)
+    crowd.send("large", MIB, timeout_ms=500)
     crowd.clock.ms += 499
     crowd.room.timeout()
     assert crowd.late == []

@@ -12,6 +12,7 @@ from rmqha.broker.tables.groups import default_group
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import java_string_hash
 from rmqha.wire import lenient_json
+from rmqha.wire.bodies import ONLY_EXISTING
 from rmqha.wire.command import Command, Language
 from tests.broker.support import Broker, FakeChannel, pull_command, send_command
 
@@ -93,8 +94,19 @@ def test_connections_of_producers(broker: Broker) -> None:
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
+def test_asked_for_the_settings_of_a_group_a_master_makes_it(make_broker: Callable[..., Broker]) -> None:
+    """As RocketMQ's broker does: its proxy asks before anybody pops. Who only looks makes none."""
+    code, only_looks = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {ONLY_EXISTING: "true"}
+    broker = make_broker().start()
+    assert broker.ask(Command(code, {"group": "G", **only_looks})).code == 26
+    assert asked(broker, code, group="G") == default_group("G") == broker.core.groups.get("G")
+    assert broker.ask(Command(code, {"group": "no group"})).code == 26
+    broker.close()
+    broker = make_broker(auto_create_subscription_group=False).start()
+    assert broker.ask(Command(code, {"group": "H"})).code == 26 and broker.core.groups.get("H") is None
+
+
 def test_settings_and_deletion_of_a_group(filled: Broker) -> None:
-    assert filled.ask(Command(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "G"})).code == 26
     filled.core.groups.put({"groupName": "G", "retryMaxTimes": 3})
     expected = default_group("G") | {"retryMaxTimes": 3}
     assert asked(filled, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="G") == expected

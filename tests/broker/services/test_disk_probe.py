@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from rmqha.broker.services.disk_probe import MAX_FILE_BYTES, PATH, DiskProbe
+from rmqha.broker.services.disk_probe import MAX_FILE_BYTES, PATH, DiskHealth, DiskProbe
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
 from rmqha.model.config.servers import BrokerConfig
@@ -18,6 +18,28 @@ from rmqha.port import AppendFile
 from tests.support.patience import HANG_S
 
 CONFIG = BrokerConfig(disk_probe_interval_millis=1, disk_probe_timeout_millis=100)
+
+
+def test_a_write_that_hangs_is_a_problem_until_one_ends_well() -> None:
+    health = DiskHealth(1000)
+    assert health.problem(0) == ""
+    health.begun(100)
+    assert health.problem(1099) == ""
+    assert health.problem(1100) == "a small write has not ended for 1000 ms"
+    health.ended(1500)
+    assert (health.problem(1500), health.last_ms) == ("", 1400)
+
+
+def test_a_write_that_fails_is_a_problem_until_one_ends_well() -> None:
+    health = DiskHealth(1000)
+    health.begun(0)
+    health.ended(5, "/d/rmqha.probe: Input/output error")
+    assert health.problem(900) == "/d/rmqha.probe: Input/output error"
+    assert health.last_ms is None
+    health.begun(1000)
+    assert health.problem(1001) != "", "the next one has not ended yet"
+    health.ended(1002)
+    assert health.problem(1002) == ""
 
 
 class HangingDisk(HostDisk):

@@ -190,11 +190,11 @@ def test_a_master_is_ready_while_it_takes_sends(
 ) -> None:
     broker = make_broker(**keys)
     shown = ExposedBroker(broker.core, Statistics())
-    assert shown.standing().reason == "no controller has told it its role yet"
+    assert shown.readiness().reason == "no controller has told it its role yet"
     broker.start()
-    standing = shown.standing()
-    assert standing.ready is (reason == "") and standing.reason.startswith(reason)
-    assert standing.facts["brokerId"] == 1 and standing.facts["epoch"] == 1
+    readiness = shown.readiness()
+    assert readiness.ready is (reason == "") and readiness.reason.startswith(reason)
+    assert readiness.facts["brokerId"] == 1 and readiness.facts["epoch"] == 1
 
 
 def test_dead_letters_are_counted_by_the_topic_that_they_come_from(broker: Broker) -> None:

@@ -31,7 +31,7 @@ def small(make_broker: Callable[..., Broker], **keys: object) -> Broker:
 
 def clean(broker: Broker) -> None:
     retention = broker.core.retention
-    retention.look()
+    retention.check()
     while retention.schedule_unlink():
         pass
 

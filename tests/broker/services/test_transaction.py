@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rmqha.broker.services import transaction
 from rmqha.broker.services.transaction import (
     Reconciliation,
-    Rules,
+    TransactionRules,
     TransactionVerdict,
     comes_too_late,
     given_up,
@@ -32,7 +32,7 @@ from tests.store.support import message
 
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 HOST = (b"\x7f\0\0\1", 1)
-RULES = Rules(timeout_ms=6000, check_max=15, reserved_ms=72 * 3_600_000)
+RULES = TransactionRules(timeout_ms=6000, check_max=15, reserved_ms=72 * 3_600_000)
 
 
 # --- what a real broker stored ----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 
 from rmqha.broker.tables.metadata_leader import MAX_FOLLOWER_COUNT, MAX_HOLD_MS, STALE_MS
 from rmqha.broker.tables.offsets import OffsetChange
-from rmqha.broker.tables.table_version import MAX_REMEMBERED, NO_STAMP, Lineage, TableVersion
+from rmqha.broker.tables.table_version import MAX_REMEMBERED, NO_STAMP, TableChanges, TableVersion
 from rmqha.broker.tables.topics import TopicConfig
 from rmqha.model.authorization.users import UserChange
 from rmqha.model.code import RequestCode, ResponseCode
@@ -183,7 +183,7 @@ def test_a_new_role_ends_polls(broker: Broker, slave: Slave) -> None:
 
 
 def test_a_lineage_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    lineage = Lineage(TableVersion(1, 0))
+    lineage = TableChanges(TableVersion(1, 0))
     for number in range(1, MAX_REMEMBERED + 3):
         lineage.advance(TableVersion(1, number), [f"T{number}"])
     assert lineage.last == TableVersion(1, MAX_REMEMBERED + 2)
@@ -471,7 +471,8 @@ def test_a_commit_is_answered_at_once_unless_offsets_are_strict(strict: Broker) 
     assert asked(strict, commit_command(1)).one().code == 0
 
 
-def test_who_has_not_heard_of_a_strict_commit_does_not_join(make_broker: Callable[..., Broker]) -> None:
+def strict_master(make_broker: Callable[..., Broker]) -> Broker:
+    """Of two replicas in the set, with a topic and a group; commits wait for both."""
     broker = make_broker(ha_mode="cp", total_replicas=3, offset_sync="strict")
     broker.controller.members = [1, 2]
     broker.start()
@@ -479,6 +480,11 @@ def test_who_has_not_heard_of_a_strict_commit_does_not_join(make_broker: Callabl
     broker.run()
     broker.core.topics.create_internal("There", 1)
     broker.core.groups.get_or_create("G")
+    return broker
+
+
+def test_who_has_not_heard_of_a_strict_commit_does_not_join(make_broker: Callable[..., Broker]) -> None:
+    broker = strict_master(make_broker)
     members, later = Slave(broker, 2), Slave(broker, 3)
     later.poll()
     assert broker.core.feed.may_join(BrokerId(3))
@@ -493,13 +499,7 @@ def test_who_has_not_heard_of_a_strict_commit_does_not_join(make_broker: Callabl
 
 
 def test_a_strict_commit_waits_for_the_set(make_broker: Callable[..., Broker]) -> None:
-    broker = make_broker(ha_mode="cp", total_replicas=3, offset_sync="strict")
-    broker.controller.members = [1, 2]
-    broker.start()
-    broker.join_slave(2)
-    broker.run()
-    broker.core.topics.create_internal("There", 1)
-    broker.core.groups.get_or_create("G")
+    broker = strict_master(make_broker)
     slave = Slave(broker)
     slave.poll()
     channel = asked(broker, commit_command(0))
@@ -508,6 +508,26 @@ def test_a_strict_commit_waits_for_the_set(make_broker: Callable[..., Broker]) -
     assert (key, offset) == ("There@G", 0)
     slave.poll()
     assert channel.take() == []  # a master that is killed may come back as master, with what its own disk holds
+    broker.core.save()
+    broker.core.feed.saved()
+    assert channel.one().code == 0
+
+
+def test_a_commit_is_not_answered_for_what_a_former_life_has_told_a_slave(make_broker: Callable[..., Broker]) -> None:
+    """The master was killed and its clock set back: the slave has a higher stamp for an older commit, and keeps it."""
+    broker = strict_master(make_broker)
+    slave, stamp = Slave(broker), broker.core.offsets.stamp
+    former = OffsetChange("There@G", 0, 9, TableVersion(broker.core.offsets.epoch, 1 << 60)).to_json()
+    channel = asked(broker, commit_command(0))
+    broker.core.save()
+    broker.core.feed.saved()
+    command = follow_command(broker)
+    command.body = lenient_json.dumps({"offsets": [former]})
+    broker.core.processor.received(slave.channel, [command])
+    assert channel.take() == []
+    ((key, _, offset, epoch, sequence, _),) = slave.heard()["offsets"]
+    assert (key, offset) == ("There@G", 0) and TableVersion(epoch, sequence) > TableVersion(epoch, 1 << 60) > stamp
+    slave.poll()
     broker.core.save()
     broker.core.feed.saved()
     assert channel.one().code == 0

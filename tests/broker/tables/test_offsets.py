@@ -112,6 +112,52 @@ def test_a_master_that_restarts_in_its_epoch_gives_no_stamp_twice(tmp_path: Path
     assert slave.query("G", "T", 0) == 3
 
 
+def test_no_stamp_is_given_twice_though_the_wall_clock_was_set_back(tmp_path: Path) -> None:
+    first = table_of(tmp_path)
+    first.commit("G", "T", 0, 5)
+    saved = first.unsaved()
+    assert saved is not None
+    first.write(saved)
+    first.commit("G", "T", 0, 6)
+    again = OffsetTable(HostDisk(tmp_path), TableListener())
+    again.new_epoch(1, 50)
+    again.commit("G", "T", 0, 3)
+    slave = OffsetTable(HostDisk(tmp_path / "slave"), TableListener())
+    slave.merge(first.changes_since(NO_STAMP, 10))
+    slave.merge(again.changes_since(NO_STAMP, 10))
+    assert slave.query("G", "T", 0) == 3
+
+
+def test_what_a_slave_gives_back_does_not_undo_what_was_changed_since(tmp_path: Path) -> None:
+    """A master is killed before it has saved anything, its clock is set back, and consumers commit again before a slave
+    is there."""
+    first = table_of(tmp_path)
+    slave = OffsetTable(HostDisk(tmp_path / "slave"), TableListener())
+    for queue_id in range(3):
+        first.commit("G", "T", queue_id, 5)
+    slave.merge(first.changes_since(NO_STAMP, 10))
+    again = OffsetTable(HostDisk(tmp_path), TableListener())
+    again.new_epoch(1, 50)
+    again.commit("G", "T", 0, 3)
+    again.commit("G", "U", 0, 4)
+    list(again.remove_topic("U"))
+    back = [*slave.changes_since(NO_STAMP, 10), OffsetChange("U@G", 0, 9, TableVersion(1, 90_000))]
+    assert again.take_back(back, lambda *place: 1000) == 4
+    slave.merge(again.changes_since(NO_STAMP, 10))
+    for table in (again, slave):
+        assert [table.query("G", "T", queue_id) for queue_id in range(3)] == [3, 5, 5]
+        assert table.query("G", "U", 0) is None
+
+
+def test_of_what_two_slaves_give_back_the_newer_counts(tmp_path: Path) -> None:
+    for backs in ((change(5, 1, 200_000), change(6, 1, 200_001)), (change(6, 1, 200_001), change(5, 1, 200_000))):
+        master = table_of(tmp_path)
+        for back in backs:
+            master.take_back([back], lambda *place: 1000)
+        assert master.query("G", "T", 0) == 6
+        assert not master.take_back(backs, lambda *place: 1000)
+
+
 def test_a_file_without_stamps_counts_as_of_its_version(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     text = '{"dataVersion":{"counter":9,"stateVersion":3,"timestamp":1},"offsetTable":{"T@G":{0:7,1:8}}}'

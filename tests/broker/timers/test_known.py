@@ -17,21 +17,21 @@ def known_of(max_phy_offset: int, dispatched_offset: int, queue_end: int) -> tup
 
 def test_all_is_known_up_to_now_once_all_entries_are_looked_at() -> None:
     known, log = known_of(100, 100, 3)
-    known.look(2, 5000)
+    known.check(2, 5000)
     assert known.ms == 0, "an entry has not been looked at"
-    known.look(3, 5100)
+    known.check(3, 5100)
     assert known.ms == 5100
     log.max_phy_offset = 200  # not dispatched: it may be an entry
-    known.look(3, 5200)
+    known.check(3, 5200)
     assert known.ms < 5200
 
 
 def test_nothing_behind_a_clock_that_is_put_back_is_known() -> None:
     """What is stored now has the earlier time."""
     known, _ = known_of(100, 100, 3)
-    known.look(3, 9000)
+    known.check(3, 9000)
     assert known.ms == 9000
-    known.look(2, 4000)
+    known.check(2, 4000)
     assert known.ms <= 4000
-    known.look(3, 4100)
+    known.check(3, 4100)
     assert known.ms == 4100

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from rmqha.broker.tables import timer_check
 from rmqha.broker.tables.config_table import DataVersion
-from rmqha.broker.timers.message import ROLL_WINDOW_MS, STEP_MS, due, from_timer, plain_due, to_timer
+from rmqha.broker.timers.message import ROLL_WINDOW_MS, STEP_MS, due, from_timer, plain_due, timed_message, to_timer
 from rmqha.host.read_disk import HostReadDisk
-from rmqha.inspect.timer_look import look_at_timers
+from rmqha.inspect.timer_inspection import inspect_timers
 from rmqha.model.message import decode_properties, encode_properties
 from rmqha.store.log.record import Record
 from rmqha.store.timer import timer_wheel, timer_width
@@ -66,6 +66,18 @@ def test_whatever_it_was_stored_with_it_comes_at_its_time(
     assert not when.is_rolled and wheel_ms // 1000 == when.slot_ms // 1000
     assert at_ms <= when.slot_ms + STEP_MS <= at_ms + lag_ms + STEP_MS
     assert again.topic == "T" and "rmqhaDueMs" not in decode_properties(again.properties)
+
+
+@given(PRECISIONS_MS, st.integers(1, 3 * ROLL_WINDOW_MS), st.integers(0, 5000), st.text("TIMER_DELAY_MS@", max_size=40))
+def test_who_makes_a_message_that_waits_knows_when_it_comes(
+    precision_ms: int, delay_ms: int, lag_ms: int, key: str
+) -> None:
+    at_ms = NOW_MS + delay_ms
+    pairs = f"TAGS\x01ck\x02TIMER_DELIVER_MS\x01{at_ms}\x02UNIQ_KEY\x01{key}\x02"
+    made = timed_message("T", 3, b"x", pairs, NOW_MS, HOST, at_ms, precision_ms)
+    plain = message(topic="T", queue_id=3, properties=pairs.encode())
+    assert made.properties == to_timer(plain, at_ms, precision_ms).properties
+    assert (made.due(NOW_MS + lag_ms), b"T") == plain_due(NOW_MS + lag_ms, made.properties)
 
 
 @given(PRECISIONS_MS, st.integers(NOW_MS, NOW_MS + 10_000))
@@ -162,8 +174,8 @@ def test_the_change_is_told_until_all_have_come(make_broker: Callable[..., Broke
     )
     (note,) = [item for item in fsck(broker.directory).findings if item.path == timer_check.PATH]
     assert note.at == timer_width.NOTE_AT and sentence in note.sentence
-    looked = look_at_timers(HostReadDisk(broker.directory))
-    assert looked is not None and looked.change == f"config/timercheck at byte {note.at}: {sentence}"
+    inspection = inspect_timers(HostReadDisk(broker.directory))
+    assert inspection is not None and inspection.change == f"config/timercheck at byte {note.at}: {sentence}"
     assert fsck(broker.directory).faults == []
     broker = restarted(make_broker, broker, 100)
     broker.run(second_ms + 5000 - now_ms(broker))

@@ -17,7 +17,7 @@ from rmqha.cli.bench.figures import Figures
 from rmqha.cli.bench.histogram import LatencyHistogram
 from rmqha.cli.bench.load import Load, MasterSampler
 from rmqha.cli.bench.pace import Pace
-from rmqha.cli.bench.topic import HEADER, OWN, Ground, check_own, prepare
+from rmqha.cli.bench.topic import HEADER, OWN, BenchTarget, check_own, prepare
 from rmqha.cli.render import Printer
 from rmqha.host.net.session import Session
 from rmqha.model.code import RequestCode as Code
@@ -28,13 +28,13 @@ from tests.client.fake import Do, FakeCluster, Node
 from tests.client.test_admin import Peer, peers
 from tests.support.patience import HANG_S
 
-GROUND = Ground(OWN, ("g-a",), created=False, other_count=0)
+TARGET = BenchTarget(OWN, ("g-a",), created=False, other_count=0)
 
 
 def load_of(fake: FakeCluster, *, rate: float = 200, count: int = 40, timeout_ms: int = 2_000) -> Load:
     for server in fake.name_servers:
         server.topics.add(OWN)
-    return Load(fake.namesrv, GROUND, Pace(rate, 10, count, grace_s=2), 64, timeout_ms)
+    return Load(fake.namesrv, TARGET, Pace(rate, 10, count, grace_s=2), 64, timeout_ms)
 
 
 async def test_produce_counts_what_came_of_each() -> None:
@@ -99,8 +99,8 @@ async def test_consume_reads_what_is_there_and_ends() -> None:
         load = load_of(fake, rate=2000, count=100)
         await loads.produce(load)
         with trio.fail_after(HANG_S):
-            figures = await loads.consume(fake.namesrv, GROUND, limit_s=5, limit_count=None, idle_s=0.3)
-            some = await loads.consume(fake.namesrv, GROUND, limit_s=5, limit_count=1, idle_s=0.3)
+            figures = await loads.consume(fake.namesrv, TARGET, limit_s=5, limit_count=None, idle_s=0.3)
+            some = await loads.consume(fake.namesrv, TARGET, limit_s=5, limit_count=1, idle_s=0.3)
     assert figures.done == 100
     assert figures.size_bytes == 64
     assert figures.counts["batches"] == figures.latency.count
@@ -209,9 +209,9 @@ async def test_the_topic_is_made_where_it_is_not() -> None:
 
         b.received = registers  # type: ignore[method-assign]
         with trio.fail_after(HANG_S):
-            ground = await prepare(names.address, OWN, 2)
-        assert (ground.groups, ground.created, ground.other_count) == (("g-a", "g-b"), True, 1)
-        assert "1 topic of others on the same brokers" in ground.words
+            target = await prepare(names.address, OWN, 2)
+        assert (target.groups, target.created, target.other_count) == (("g-a", "g-b"), True, 1)
+        assert "1 topic of others on the same brokers" in target.words
         assert a.asked == [], "it has the topic"
         (command,) = b.asked
         assert (command.ext["topic"], command.ext["writeQueueNums"]) == (OWN, "2")
@@ -290,8 +290,8 @@ def test_exit_codes(counts: dict[str, int], interrupted: bool, expected: int, mo
         made.counts, made.interrupted = counts, interrupted
         return made
 
-    async def prepared(*arguments: Any) -> Ground:
-        return GROUND
+    async def prepared(*arguments: Any) -> BenchTarget:
+        return TARGET
 
     monkeypatch.setattr(loads, "produce", measured)
     monkeypatch.setattr("rmqha.cli.bench.command.prepare", prepared)

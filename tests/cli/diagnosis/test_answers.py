@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from rmqha.cli.diagnosis.checks.answers import Answers, ask_all, judge_clocks, judge_record, judge_refusal
-from rmqha.cli.diagnosis.checks.files import Papers
+from rmqha.cli.diagnosis.checks.files import StoreFacts
 from rmqha.cli.diagnosis.checks.node_under_test import NodeUnderTest
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.code import ResponseCode
@@ -56,7 +56,7 @@ def as_broker(peer: Peer, config: BrokerConfig, *, ahead_ms: int = 0, stepped_ms
 
 async def examined(node_under_test: NodeUnderTest, timeout_s: float = TIMEOUT_S) -> dict[str, Finding]:
     """By check; of several the worst."""
-    _, findings = await ask_all([node_under_test], {node_under_test.name: Papers()}, timeout_s)
+    _, findings = await ask_all([node_under_test], {node_under_test.name: StoreFacts()}, timeout_s)
     return {item.check: item for item in sorted(findings, key=lambda item: -item.verdict)}
 
 
@@ -211,8 +211,8 @@ async def test_a_stopped_broker_is_held_against_the_controllers_too() -> None:
         node_under_test = broker_at("127.0.0.1:9")
         node_under_test.broker = BrokerConfig(listen_port=10911, controller_addr=controller.address)
         node_under_test.process = None
-        papers = {node_under_test.name: Papers(Identity("c", "broker-a", BrokerId(2)))}
-        _, findings = await ask_all([node_under_test], papers, TIMEOUT_S)
+        store_facts = {node_under_test.name: StoreFacts(Identity("c", "broker-a", BrokerId(2)))}
+        _, findings = await ask_all([node_under_test], store_facts, TIMEOUT_S)
     (finding,) = [item for item in findings if item.check == "identity"]
     assert finding.verdict is Verdict.WARN
     assert "have replica 2 at 127.0.0.1:1, not 127.0.0.1:10911" in finding.sentence
@@ -231,8 +231,8 @@ RECORD = {"masterBrokerId": 1, "replicas": [{"brokerId": 1, "address": "127.0.0.
 )
 def test_identity_against_the_controllers(broker_id: int, port: int, verdict: Verdict, words: str) -> None:
     node_under_test = broker_at(f"127.0.0.1:{port}")
-    papers = {"b-1": Papers(Identity("c", "broker-a", BrokerId(broker_id)))}
-    (finding,) = judge_record("broker-a", [node_under_test], papers, RECORD)
+    store_facts = {"b-1": StoreFacts(Identity("c", "broker-a", BrokerId(broker_id)))}
+    (finding,) = judge_record("broker-a", [node_under_test], store_facts, RECORD)
     assert finding.verdict is verdict
     assert words in finding.sentence
 
@@ -241,9 +241,9 @@ def test_identity_against_the_controllers(broker_id: int, port: int, verdict: Ve
 def test_a_replica_that_is_away_on_purpose(mark: str) -> None:
     node_under_test = broker_at("127.0.0.1:10911")
     node_under_test.process = None
-    papers = {"b-1": Papers(Identity("c", "broker-a", BrokerId(1)))}
+    store_facts = {"b-1": StoreFacts(Identity("c", "broker-a", BrokerId(1)))}
     record = {"masterBrokerId": 2, "replicas": [{"brokerId": 1, "address": "127.0.0.1:10911", mark: True}]}
-    found = judge_record("broker-a", [node_under_test], papers, record)
+    found = judge_record("broker-a", [node_under_test], store_facts, record)
     assert [item.verdict for item in found] == [Verdict.OK, Verdict.OK]
     assert "it may be away" in found[1].sentence
 
@@ -254,8 +254,8 @@ def test_a_sick_disk_and_no_master_are_the_controllers_word() -> None:
         "whyNoMaster": "no replica of the set lives",
         "replicas": [{"brokerId": 1, "address": "127.0.0.1:10911", "diskProblem": "No space left on device"}],
     }
-    papers = {"b-1": Papers(Identity("c", "broker-a", BrokerId(1)))}
-    found = judge_record("broker-a", [broker_at("127.0.0.1:10911")], papers, record)
+    store_facts = {"b-1": StoreFacts(Identity("c", "broker-a", BrokerId(1)))}
+    found = judge_record("broker-a", [broker_at("127.0.0.1:10911")], store_facts, record)
     assert [item.check for item in found if item.verdict is Verdict.WRONG] == ["disk", "master"]
     assert "no replica of the set lives" in found[-1].sentence
 

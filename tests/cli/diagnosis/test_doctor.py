@@ -459,7 +459,7 @@ def test_what_the_kernel_tells_is_read() -> None:
 
 def test_a_process_is_ours_by_its_command_line(tmp_path: Path) -> None:
     path = tmp_path / "b.conf"
-    ours = SocketOwner(1, ("python", "-m", "rmqha.cli.main", "broker", "-c", str(path)))
+    ours = SocketOwner(1, ("python", "-m", "rmqha", "broker", "-c", str(path)))
     assert ours.runs("broker", path)
     assert not ours.runs("namesrv", path)
     assert not ours.runs("broker", tmp_path / "other.conf")

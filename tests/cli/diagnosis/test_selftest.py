@@ -79,7 +79,7 @@ def test_a_full_disk_is_not_filled_further(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_who_is_ended_cleans_up_first(number: signal.Signals, tmp_path: Path) -> None:
-    command = [sys.executable, "-P", "-m", "rmqha.cli.main", "selftest", "disk", str(tmp_path), "--seconds", "60"]
+    command = [sys.executable, "-P", "-m", "rmqha", "selftest", "disk", str(tmp_path), "--seconds", "60"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + HANG_S
         while not list(tmp_path.iterdir()) and time.monotonic() < deadline:

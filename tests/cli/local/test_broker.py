@@ -11,7 +11,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from rmqha.cli.main import cli
-from rmqha.host.surroundings import Surroundings
+from rmqha.host.process_environment import ProcessEnvironment
 
 
 def test_the_garbage_collector_walks_through_no_loaded_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,7 +27,7 @@ def test_the_garbage_collector_walks_through_no_loaded_state(tmp_path: Path, mon
 
     monkeypatch.setattr("rmqha.broker.server.run_broker", loads)
     monkeypatch.setattr("rmqha.host.process.spare_loaded_state", lambda: happened.append("spared"))
-    monkeypatch.setattr(Surroundings, "run", lambda self, serve: trio.run(serve, trio.Event()))
+    monkeypatch.setattr(ProcessEnvironment, "run", lambda self, serve: trio.run(serve, trio.Event()))
     path = tmp_path / "node.conf"
     path.write_text(f"brokerName=broker-a\nlistenPort=20911\nstorePathRootDir={tmp_path}\n")
     command = cli.get_command(click.Context(cli), "broker")

@@ -68,6 +68,28 @@ def test_the_configuration_names_cluster_name_servers_and_ports(
     assert (written["grpcServerPort"], written["remotingListenPort"], written["proxyMode"]) == (9, 8, "CLUSTER")
 
 
+def test_of_a_cluster_with_accounts_it_asks_as_one_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java(tmp_path / "java", "21")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "cache" / "rmqha" / f"proxy-{proxy.VERSION}").mkdir(parents=True)
+    keys = tmp_path / "keys"
+    keys.write_text("accessKey=inner\nsecretKey=inner-secret\n")
+    keys.chmod(0o600)
+    words = ("proxy", "--cluster", "c", "--check", "--auth")
+    done = rmqha_in(tmp_path, *words)
+    assert done.returncode == 2 and "--auth needs a super user" in done.stderr
+    done = rmqha_in(tmp_path, "--security", str(keys), *words)
+    assert done.returncode == 0, done.stderr
+    config = Path(done.stdout.strip())
+    written = json.loads(config.read_text())
+    account = {"accessKey": "inner", "secretKey": "inner-secret"}
+    assert config.stat().st_mode & 0o777 == 0o600
+    assert json.loads(written["innerClientAuthenticationCredentials"]) == account
+    assert written["enableAclRpcHookForClusterMode"] and written["authenticationEnabled"]
+    assert written["authorizationEnabled"] and "ProxyAuth" in written["authorizationMetadataProvider"]
+
+
 def test_a_heap_that_is_no_size_is_refused(tmp_path: Path) -> None:
     done = rmqha_in(tmp_path, "proxy", "--cluster", "c", "--heap", "512m -XX:OnError=sh")
     assert done.returncode == 2 and "--heap" in done.stderr

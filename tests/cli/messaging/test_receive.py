@@ -6,6 +6,8 @@ import base64
 import json
 import subprocess
 import sys
+from functools import partial
+from subprocess import PIPE
 
 import pytest
 import trio
@@ -44,7 +46,7 @@ def connecting(fake: FakeCluster, group: str = "") -> bytes:
 
 
 async def run(fake: FakeCluster, *args: str) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "rmqha.cli.main", "receive", "--namesrv", fake.namesrv, *args]
+    command = [sys.executable, "-m", "rmqha", "receive", "--namesrv", fake.namesrv, *args]
     return await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
 
 
@@ -129,7 +131,7 @@ async def test_tags_and_the_last_end() -> None:
 async def test_a_reader_that_has_seen_enough_ends_it_quietly() -> None:
     async with FakeCluster() as fake:
         fill(fake.group, (str(number) for number in range(2000)))
-        command = f"{sys.executable} -m rmqha.cli.main receive --namesrv '{fake.namesrv}' --topic T | head -1"
+        command = f"{sys.executable} -m rmqha receive --namesrv '{fake.namesrv}' --topic T | head -1"
         done = await trio.run_process(["bash", "-c", f"set -o pipefail; {command}"], capture_stdout=True,
                                       capture_stderr=True, check=False)  # fmt: skip
         assert (done.returncode, done.stderr, len(done.stdout.splitlines())) == (0, b"", 1)
@@ -143,6 +145,31 @@ async def test_brokers_that_are_all_down_are_said_to_be() -> None:
         assert (done.returncode, done.stdout) == (1, b"")
         told = done.stderr.removeprefix(connecting(fake))
         assert told.startswith(b"rmqha: nothing was read from topic T: cannot connect to 127.0.0.1:")
+
+
+async def test_who_waits_is_told_what_went_wrong() -> None:
+    """There is no --idle: it was silent for ever. It goes on, and reads when the broker is well again."""
+    async with FakeCluster() as fake:
+        fill(fake.group, "ab", queue_count=1)
+        for node in fake.group.nodes.values():
+            node.pull_script = lambda command: command.reply(ResponseCode.SYSTEM_ERROR, remark="the disk is ill")
+        command = [sys.executable, "-m", "rmqha", "receive", "--namesrv", fake.namesrv, "--topic", "T", "--max", "2"]
+        async with trio.open_nursery() as nursery:
+            process = await nursery.start(partial(trio.run_process, command, stdout=PIPE, stderr=PIPE, check=False))
+            told = b""
+            with trio.fail_after(HANG_S):
+                while b"the disk is ill" not in told:
+                    told += await process.stderr.receive_some()
+                for node in fake.group.nodes.values():
+                    node.pull_script = lambda command: None
+                read = b""
+                while piece := await process.stdout.receive_some():
+                    read += piece
+                assert await process.wait() == 0
+        assert told.removeprefix(connecting(fake)).startswith(
+            b"rmqha: nothing comes from topic T, trying on: 127.0.0.1:"
+        )
+        assert read == b"a\nb\n"
 
 
 @pytest.mark.parametrize("group", [(), ("--group", "G")])
@@ -171,6 +198,8 @@ async def test_who_may_not_read_is_told_at_once(group: tuple[str, ...]) -> None:
         (["--since", "soon"], "--since 'soon' is no time"),
         (["--format", "%x"], "--format '%x': %x stands for nothing"),
         (["--format", "%v", "-o", "json"], "--format and -o each say how a message is printed"),
+        (["--group", "two words"], "group 'two words' must consist of letters"),
+        (["--group", "g" * 121], "is longer than 120 characters"),
         (["--tags", "A ||"], "tags 'A ||': an alternative is empty"),
         ([], "no name server answers: cannot connect to 127.0.0.1:1"),
     ],
@@ -180,7 +209,7 @@ def test_wrong_calls_are_one_sentence(capsys: pytest.CaptureFixture[str], args: 
         main(["receive", "--namesrv", "127.0.0.1:1", "--topic", "T", *args])
     output = capsys.readouterr()
     assert (caught.value.code, output.out) == (2, "")
-    assert output.err.startswith(f"rmqha: {sentence}") and output.err.count("\n") == 1
+    assert output.err.startswith("rmqha: ") and sentence in output.err and output.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("tags", ["*", "A || B"])

@@ -121,7 +121,7 @@ async def test_a_pipe_is_sent_whole(tmp_path: Path) -> None:
 
 
 async def run(fake: FakeCluster, *args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "rmqha.cli.main", "send", "--namesrv", fake.namesrv, *args]
+    command = [sys.executable, "-m", "rmqha", "send", "--namesrv", fake.namesrv, *args]
     return await trio.run_process(command, stdin=stdin, capture_stdout=True, capture_stderr=True, check=False)
 
 
@@ -220,7 +220,7 @@ async def test_an_unknown_topic_is_wrong_usage() -> None:
 
 async def test_an_interrupt_ends_it_with_a_summary() -> None:
     async with FakeCluster() as fake:
-        command = [sys.executable, "-m", "rmqha.cli.main", "send", "--namesrv", fake.namesrv, "--topic", "T"]
+        command = [sys.executable, "-m", "rmqha", "send", "--namesrv", fake.namesrv, "--topic", "T"]
         command += ["--rate", "1", "-o", "json", "one", "two", "three"]
         async with trio.open_nursery() as nursery:
             sending = partial(trio.run_process, command, stdout=subprocess.PIPE, check=False)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqha.cli.messaging import timers
-from rmqha.ops.messaging.brokers import Told
+from rmqha.ops.messaging.brokers import BrokerAnswers
 from rmqha.ops.messaging.timers import MINUTE_MS, STEPS_MINUTES, WaitingMessages, by_step
 
 HOUR_MS = 60 * MINUTE_MS
@@ -22,13 +22,13 @@ FOUND = WaitingMessages.from_json(
 )
 
 
-def run(monkeypatch: pytest.MonkeyPatch, told: Told[WaitingMessages], *arguments: str) -> Any:
+def run(monkeypatch: pytest.MonkeyPatch, told: BrokerAnswers[WaitingMessages], *arguments: str) -> Any:
     monkeypatch.setattr(timers, "asked", lambda namesrv, question: told)
     return CliRunner(env={"COLUMNS": "80"}).invoke(timers.timers, ["--namesrv", "127.0.0.1:1", *arguments])
 
 
 def test_a_bar_for_each_minute_and_what_waits_of_each_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = run(monkeypatch, Told({"a": FOUND, "b": FOUND}))
+    result = run(monkeypatch, BrokerAnswers({"a": FOUND, "b": FOUND}))
     lines = result.stdout.splitlines()
     assert result.exit_code == 0 and max(map(len, lines)) <= 80
     assert [line.count("█") for line in lines[1:4]] == [lines[1].count("█"), 0, -(-lines[1].count("█") * 2 // 5)]
@@ -38,21 +38,21 @@ def test_a_bar_for_each_minute_and_what_waits_of_each_topic(monkeypatch: pytest.
 
 def test_what_is_late_or_not_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     late = WaitingMessages(BEGIN_MS, 9, 5, 61_000, {}, {})
-    result = run(monkeypatch, Told({"a": late}, {"b": "it is away"}))
+    result = run(monkeypatch, BrokerAnswers({"a": late}, {"b": "it is away"}))
     assert result.exit_code == 1
     assert "a: 5 entries have not been read" in result.stdout and "a: the first is 61 s late" in result.stdout
     assert "b does not tell: it is away" in result.stderr
 
 
 def test_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = run(monkeypatch, Told({"a": FOUND}), "-o", "json")
+    result = run(monkeypatch, BrokerAnswers({"a": FOUND}), "-o", "json")
     found = json.loads(result.stdout)
     assert found["groups"]["a"]["minutes"] == [[BEGIN_MS, 5], [BEGIN_MS + 2 * MINUTE_MS, 2]]
     assert found["groups"]["a"]["topics"]["orders"] == 6 and found["silent"] == {}
 
 
 def test_nobody_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run(monkeypatch, Told({}, {"a": "it is away"})).exit_code != 0
+    assert run(monkeypatch, BrokerAnswers({}, {"a": "it is away"})).exit_code != 0
 
 
 @given(st.dictionaries(st.integers(0, 5000).map(lambda minute: BEGIN_MS + minute * MINUTE_MS), st.integers(1, 9)))

@@ -54,7 +54,7 @@ async def test_it_is_live_asks_and_ends(tmp_path: Path) -> None:
         found[2:] = sorted(found[2:], key=lambda peer: peer.address)
         seeds = tell(found)
         found[1].replies[Code.CONTROLLER_ELECT_MASTER] = (0, {"masterEpoch": "5"}, b"")
-        command = [sys.executable, "-P", "-m", "rmqha.cli.main", "top", "--interval", "0.2", "--namesrv"]
+        command = [sys.executable, "-P", "-m", "rmqha", "top", "--interval", "0.2", "--namesrv"]
         end = terminal.program_end
         process = await trio.lowlevel.open_process(
             [*command, *seeds.name_servers],

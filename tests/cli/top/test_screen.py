@@ -6,12 +6,12 @@ import pytest
 from rich.console import Console, Group
 
 from rmqha.cli.rich_console import drawn
-from rmqha.cli.top.screen import ConsumerRow, Deed, Order, Screen, count_words, size_words, sparkline
+from rmqha.cli.top.screen import ConsumerRow, PendingAction, Screen, TopAction, count_words, size_words, sparkline
 from rmqha.cli.top.terminal import parse_keys
 from rmqha.ops.health.findings import judge
 from rmqha.ops.replica_rows import Row, latencies, rows
 from rmqha.ops.snapshot import ClusterSnapshot
-from rmqha.wire.state.replica_state import Waits
+from rmqha.wire.state.replica_state import WaitingSends
 from tests.cli.health.words import broker, cluster, controller, name_server, replica_row, silent, snapshot_of
 
 
@@ -55,8 +55,8 @@ def test_the_first_look_has_no_rates_nor_has_a_restarted_broker() -> None:
 
 def test_latencies_of_nothing() -> None:
     assert latencies(None, None) == (None, None)
-    assert latencies(Waits(latency_counts=[1]), Waits(latency_counts=[1])) == (None, None)
-    assert latencies(Waits(latency_counts=[2]), Waits(latency_counts=[])) == (0, 0)
+    assert latencies(WaitingSends(latency_counts=[1]), WaitingSends(latency_counts=[1])) == (None, None)
+    assert latencies(WaitingSends(latency_counts=[2]), WaitingSends(latency_counts=[])) == (0, 0)
 
 
 def test_who_does_not_answer_is_shown_as_the_controllers_know_it() -> None:
@@ -117,20 +117,20 @@ def test_it_fits_eighty_columns_and_names_the_master() -> None:
     ("keys", "order", "message"),
     [
         (["j", "s"], None, "make broker-a-2 the master of broker-a? y or n"),
-        (["down", "s", "y"], (Deed.SWITCH, "broker-a-2"), ""),
+        (["down", "s", "y"], (TopAction.SWITCH, "broker-a-2"), ""),
         (["j", "s", "n"], None, "nothing done"),
         (["j", "s", "q"], None, "make broker-a-2 the master of broker-a? y or n"),
         (["s"], None, "broker-a-1 is the master of broker-a already"),
-        (["m", "y"], (Deed.MAINTENANCE_ON, "broker-a-1"), ""),
+        (["m", "y"], (TopAction.MAINTENANCE_ON, "broker-a-1"), ""),
         (["y"], None, ""),
         (["k", "up", "m"], None, "put into maintenance broker-a-1? y or n"),
         (["j", "j", "j", "j", "m"], None, "put into maintenance broker-a-3? y or n"),
     ],
 )
-def test_a_key_asks_before_it_acts(keys: list[str], order: tuple[Deed, str] | None, message: str) -> None:
+def test_a_key_asks_before_it_acts(keys: list[str], order: tuple[TopAction, str] | None, message: str) -> None:
     found = screen()
-    results: list[Order | None] = [found.press(key) for key in keys]
-    assert [(item.deed, item.row.node) for item in results if item] == ([order] if order else [])
+    results: list[PendingAction | None] = [found.press(key) for key in keys]
+    assert [(item.action, item.row.node) for item in results if item] == ([order] if order else [])
     assert (found.message, found.quits) == (message, keys[-1] == "q")
 
 
@@ -142,7 +142,7 @@ def test_maintenance_is_ended_by_the_same_key() -> None:
     found.press("j")
     found.press("m")
     order = found.press("y")
-    assert order is not None and order.deed is Deed.MAINTENANCE_OFF
+    assert order is not None and order.action is TopAction.MAINTENANCE_OFF
     assert any("in, m" in line for line in shown(found))
 
 
@@ -202,7 +202,7 @@ def test_the_order_is_the_next_one_with_each_key() -> None:
 def test_enter_asks_for_a_replicas_story_and_goes_back() -> None:
     found = screen()
     found.press("j")
-    assert found.press("\n") == Order(Deed.STORY, found.rows[1])
+    assert found.press("\n") == PendingAction(TopAction.STORY, found.rows[1])
     assert "asking it for its last events …" in shown(found)
     found.story = ["12:00:00 role_changed role=SLAVE"]
     assert "broker-a-2 at 127.0.0.1:10912, slave of broker-a" in shown(found)

@@ -247,6 +247,7 @@ async def test_what_waited_too_long_for_its_reader_is_left_out(monkeypatch: pyte
         ({"count": 33}, "count 33: from 1 to 32"),
         ({"invisible_ms": 0}, "invisible_ms 0: a message needs a time"),
         ({"group": ""}, "needs the name of its group"),
+        ({"group": "a b"}, "must consist of letters"),
         ({"tags": "a||"}, "an alternative is empty"),
     ],
 )

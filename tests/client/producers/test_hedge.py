@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from rmqha.client.producers.hedge import CHECK_MS, OVERDUE_MS, SILENT_MS, Hedge, Try
+from rmqha.client.producers.hedge import CHECK_MS, OVERDUE_MS, SILENT_MS, Hedge, HedgedRequest
 from rmqha.client.route import TopicRoute
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import UnreachableError
@@ -52,8 +52,8 @@ class Story:
         self.hedge = Hedge(self.world, self.world)
         nursery.start_soon(self.hedge.run)
 
-    def send(self, address: str = OLD) -> Try:
-        item = Try(TOPIC, GROUP, address, trio.current_time(), trio.CancelScope())
+    def send(self, address: str = OLD) -> HedgedRequest:
+        item = HedgedRequest(TOPIC, GROUP, address, trio.current_time(), trio.CancelScope())
         self.hedge.tries.add(item)
         return item
 
@@ -65,7 +65,7 @@ async def story() -> AsyncIterator[Story]:
         nursery.cancel_scope.cancel()
 
 
-async def seconds_until_given_up(item: Try, limit_s: float = 10) -> float:
+async def seconds_until_given_up(item: HedgedRequest, limit_s: float = 10) -> float:
     began = trio.current_time()
     while not item.given_up and trio.current_time() < began + limit_s:  # noqa: ASYNC110  (nobody tells of it)
         await trio.sleep(SOON_S)

@@ -267,6 +267,8 @@ async def test_errors_before_anything_is_sent() -> None:
             async with Producer(fake.namesrv) as other:
                 await other.send("T", b"x")
         assert fake.stored == []
+    with pytest.raises(UsageError, match="group 'a b' must consist of letters"):
+        Producer("127.0.0.1:1", "a b")
     with pytest.raises(UsageError, match="not an address"):
         Producer("somewhere")
     with pytest.raises(UnreachableError, match="no name server answers"):

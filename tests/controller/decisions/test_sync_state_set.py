@@ -13,8 +13,6 @@ from controller.state.replicas_info import ReplicasInfo, least_acknowledging_siz
 from rmqha.model.offset import BrokerId
 from tests.controller.values import make_group
 
-ALL_ALIVE = frozenset(range(1, 10))
-
 # master, master epoch, set epoch, new set, dead replicas → code; each row but the last breaks one fence, and every
 # fence after it: the order is RocketMQ's
 FENCES = [

@@ -125,3 +125,21 @@ def test_a_replica_declares_the_number_of_replicas_that_it_goes_by() -> None:
         if command.code == RequestCode.CONTROLLER_REGISTER_BROKER
     ]
     assert declared == ["1", "3"]
+
+
+def test_old_news_make_no_master_go_by_fewer_replicas() -> None:
+    """Found by `make sim SEED=81 THEME=moments`: it would acknowledge with fewer than the controllers count on."""
+    group = started(3)
+    controller, master = group.controller, group[1].replica
+    old_notice = controller.notice()
+    old_notice.ext["totalReplicas"] = "3"
+    for _ in range(2):  # it grows, or is as the configuration of another life says
+        controller.total_replicas = 5
+        group.run(1100)
+        assert master.state(group.now_ms).total_replicas == 5
+        master.role_notified(group.now_ms, old_notice)
+        group.settle()
+        assert master.state(group.now_ms).total_replicas == 5
+    controller.total_replicas = 3
+    group.run(1100)
+    assert master.state(group.now_ms).total_replicas == 3

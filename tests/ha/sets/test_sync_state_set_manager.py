@@ -11,7 +11,7 @@ import pytest
 from rmqha.ha.action import AckStatus
 from rmqha.ha.stream.connection import ConnectionState
 from rmqha.ha.sync_state import Members
-from rmqha.ha.sync_state_set_manager import DISCONNECT_GRACE_MS, LOOK_INTERVAL_MS, SyncStateSetManager
+from rmqha.ha.sync_state_set_manager import CHECK_INTERVAL_MS, DISCONNECT_GRACE_MS, SyncStateSetManager
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import Role
@@ -65,7 +65,7 @@ def asynchronous(**options: Any) -> Group:
 def test_defaults_with_their_units() -> None:
     config = BrokerConfig()
     assert (config.ha_max_time_slave_not_catchup, config.ha_max_gap_not_in_sync) == (15_000, 256 * 1024 * 1024)
-    assert (config.ha_ack_stall_bound_ms, DISCONNECT_GRACE_MS, LOOK_INTERVAL_MS) == (2000, 500, 100)
+    assert (config.ha_ack_stall_bound_ms, DISCONNECT_GRACE_MS, CHECK_INTERVAL_MS) == (2000, 500, 100)
 
 
 def test_a_slave_that_keeps_acking_but_falls_behind_leaves_by_time() -> None:
@@ -245,6 +245,24 @@ def test_a_refusal_does_not_end_what_was_proposed_before_and_has_no_answer() -> 
     assert set(state.union) == {ONE, TWO, SLAVE_ID}
     assert state.decided((ONE, TWO), 2, answered=True)
     assert set(state.union) == {ONE, TWO}
+
+
+@pytest.mark.parametrize(
+    ("code", "union"),
+    [
+        (ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH, {ONE, TWO, SLAVE_ID}),
+        (ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, {ONE, TWO}),
+    ],
+)
+def test_a_set_that_has_moved_is_no_refusal(code: ResponseCode, union: set[BrokerId]) -> None:
+    """An earlier copy of the same request may have moved it: who it lets in is waited for."""
+    link: Any = AskedLink()
+    manager = SyncStateSetManager(BrokerConfig(), MemoryLog(), link, RecordingTracer(), lambda slave_id: True)
+    manager.begin(0, ONE, Epoch(1), (ONE, TWO), 1, resumed=False)
+    manager._propose(0, (ONE, TWO, SLAVE_ID))
+    assert manager._alter_call_id is not None
+    manager.replied(10, manager._alter_call_id, Command(code))
+    assert set(manager.state.union) == union
 
 
 def test_only_the_newest_connection_says_what_a_member_holds() -> None:

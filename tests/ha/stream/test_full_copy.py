@@ -7,14 +7,20 @@ from rmqha.ha.stream.client import KNOWS_QUEUE_ENDS, LACKS_QUEUE_ENDS
 from rmqha.model.code import RequestCode
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.wire.ha_stream import TransferHeader
-from tests.ha.group import started
+from tests.ha.group import Group, started
 
 
-def test_a_slave_that_ends_before_its_masters_log_begins_copies_all_of_it() -> None:
-    """Its master has removed old files: nobody can send what lies between."""
+def with_a_record() -> Group:
     group = started()
     group.send(1)
     group.settle()
+    group.run(100)
+    return group
+
+
+def with_one_behind() -> Group:
+    """Replica 3 is dead and holds [0, 100); the log of its master, 1, is [400, 600)."""
+    group = with_a_record()
     group.kill(3)
     group.run(1000)
     for _ in range(5):
@@ -22,6 +28,12 @@ def test_a_slave_that_ends_before_its_masters_log_begins_copies_all_of_it() -> N
     group.settle()
     group.run(100)
     group[1].log.trim(400)
+    return group
+
+
+def test_a_slave_that_ends_before_its_masters_log_begins_copies_all_of_it() -> None:
+    """Its master has removed old files: nobody can send what lies between."""
+    group = with_one_behind()
     node = group.restart(3)
     group.run(1000)
     assert (node.log.start, node.log.max_phy_offset) == (400, 600)
@@ -102,10 +114,7 @@ def test_a_slave_with_a_shorter_log_keeps_its_place() -> None:
 
 
 def test_a_log_of_which_all_was_removed_is_followed_on() -> None:
-    group = started()
-    group.send(1)
-    group.settle()
-    group.run(100)
+    group = with_a_record()
     for number in (1, 2, 3):
         group[number].log.trim(100)
     group.kill(2)
@@ -123,17 +132,7 @@ def test_a_log_of_which_all_was_removed_is_followed_on() -> None:
 
 def test_entries_that_came_before_the_first_byte_do_not_stay_under_another_master() -> None:
     """A copy that had just begun: its log is empty, its entries are those of a master that has lost its fork since."""
-    group = started()
-    group.send(1)
-    group.settle()
-    group.run(100)
-    group.kill(3)
-    group.run(1000)
-    for _ in range(5):
-        group.send(1)
-    group.settle()
-    group.run(100)
-    group[1].log.trim(400)
+    group = with_one_behind()
     log = group[3].log
     log.restart_at(PhyOffset(400))
     assert log.append_epoch(Epoch(1), PhyOffset(0))
@@ -149,10 +148,7 @@ def test_entries_that_came_before_the_first_byte_do_not_stay_under_another_maste
 
 
 def test_an_empty_log_behind_its_masters_end_starts_anew() -> None:
-    group = started()
-    group.send(1)
-    group.settle()
-    group.run(100)
+    group = with_a_record()
     group.kill(3)
     group[3].log.restart_at(PhyOffset(4096))
     node = group.restart(3)
@@ -162,10 +158,7 @@ def test_an_empty_log_behind_its_masters_end_starts_anew() -> None:
 
 
 def test_only_the_first_transfer_may_start_elsewhere() -> None:
-    group = started()
-    group.send(1)
-    group.settle()
-    group.run(100)
+    group = with_a_record()
     client = group[2].replica
     conn_id = min(group[2].links)
     header = TransferHeader(10, PhyOffset(500), Epoch(1), PhyOffset(0), PhyOffset(100)).encode()
@@ -179,10 +172,7 @@ def test_only_the_first_transfer_may_start_elsewhere() -> None:
 def test_masters_that_write_nothing_agree_with_a_log_that_ends_where_theirs_begins() -> None:
     """All of the log was removed on one replica; as master of several epochs it writes nothing. Found by the simulation
     (seed 64): the other members gave up their logs and were elected with nothing."""
-    group = started()
-    group.send(1)
-    group.settle()
-    group.run(100)
+    group = with_a_record()
     group[1].log.trim(100)
     for _ in range(3):
         group.elect(1)
@@ -193,16 +183,7 @@ def test_masters_that_write_nothing_agree_with_a_log_that_ends_where_theirs_begi
 
 
 def test_who_gives_up_its_log_says_so_before_it_may_be_elected() -> None:
-    group = started()
-    group.send(1)
-    group.settle()
-    group.kill(3)
-    group.run(1000)
-    for _ in range(5):
-        group.send(1)
-    group.settle()
-    group.run(100)
-    group[1].log.trim(400)
+    group = with_one_behind()
     seen = len(group.controller.seen)
     node = group.restart(3)
     group.run(1000)

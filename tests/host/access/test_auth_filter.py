@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from rmqha.host.access.accounts import AccessFile
+from rmqha.host.access.audit import AuditEntry, AuditLog
 from rmqha.host.access.auth_filter import AuthFilter
 from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
@@ -16,9 +17,11 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.identity import Credentials
 from rmqha.model.principal import UNRESTRICTED
 from rmqha.wire.auth import accesses, acl_needs
-from rmqha.wire.auth.signature import sign
+from rmqha.wire.auth.session_signature import PROOF, SessionSigner, session_proof
+from rmqha.wire.auth.signature import ACCESS_KEY, sign
 from rmqha.wire.body_bound import BOUNDS
 from rmqha.wire.command import Command
+from tests.support.tracer import RecordingTracer
 
 ORDERS = Credentials(access_key="orders", secret_key="12345678")
 ACCOUNTS = """
@@ -45,6 +48,7 @@ class Taken:
 class FakeSession:
     def __init__(self, peer: str) -> None:
         self.peer = peer
+        self.binding = b""
         self.is_known = self.is_urgent = False
         self.sent: list[Command] = []
 
@@ -167,3 +171,103 @@ async def test_a_body_beyond_its_bound_is_refused_unread(
     sign(command, Credentials(access_key="operator", secret_key="12345678"))
     guard.received(cast(Session, session), [command])
     assert service.commands == [command]
+
+
+# --- connections that have proved themselves --------------------------------------------------------------------------
+BINDING = b"certificate"
+
+
+class Connection:
+    """A connection with TLS to a server whose accounts are in a file."""
+
+    def __init__(self, tmp_path: Path, binding: bytes = BINDING) -> None:
+        self.path = tmp_path / "accounts.yml"
+        self.path.touch(0o600)
+        self.path.write_text(ACCOUNTS)
+        self.service, self.statistics = Taken(), Statistics()
+        self.accounts = AccessFile(self.path)
+        self.audit = AuditLog("broker", lambda line: None, RecordingTracer(), everything=True)
+        self.guard = AuthFilter(self.service, self.accounts, self.statistics, self.audit, "own")
+        self.session = FakeSession("10.0.0.2:1")
+        self.session.binding = binding
+        self.nonce = ""
+
+    def ask(self, code: int, **ext: str) -> Command | None:
+        """The answer, None if the service gets it."""
+        self.session.sent.clear()
+        self.guard.received(cast(Session, self.session), [Command(code, ext)])
+        return self.session.sent[0] if self.session.sent else None
+
+    def open(self) -> Command:
+        answer = self.ask(RequestCode.RMQHA_OPEN_SESSION)
+        assert answer is not None
+        self.nonce = answer.ext["nonce"]
+        return answer
+
+    def prove(self, credentials: Credentials = ORDERS, binding: bytes = BINDING) -> int:
+        proof = session_proof(credentials, self.nonce, binding)
+        named = {ACCESS_KEY: credentials.access_key, PROOF: proof}
+        answer = self.ask(RequestCode.RMQHA_OPEN_SESSION, **named)
+        assert answer is not None
+        return answer.code
+
+    def send(self, topic: str = "T") -> int:
+        answer = self.ask(RequestCode.SEND_MESSAGE_V2, b=topic)
+        return 0 if answer is None else answer.code
+
+    def is_known(self) -> bool:
+        return self.session.is_known
+
+    def audited(self) -> list[AuditEntry]:
+        return list(self.audit._queue)
+
+
+async def test_who_has_proved_himself_need_not_sign(tmp_path: Path) -> None:
+    here = Connection(tmp_path)
+    assert here.send() == ResponseCode.NO_PERMISSION
+    assert here.open().ext[PROOF] == "1"
+    assert here.send() == ResponseCode.NO_PERMISSION and not here.is_known()
+    assert here.prove() == 0
+    assert here.is_known() and here.session.owner == "orders"
+    assert here.send() == 0
+    (command,) = here.service.commands
+    assert command.principal.access_key == "orders"
+    assert here.send("U") == ResponseCode.NO_PERMISSION, "the account's rights count"
+    assert [(entry.account, entry.allowed) for entry in here.audited()[-2:]] == [("orders", True), ("orders", False)]
+    here.guard.closed(cast(Session, here.session))
+    assert here.send() == ResponseCode.NO_PERMISSION
+
+
+@pytest.mark.parametrize("wrong", ["secret", "account", "certificate", "no TLS", "another connection", "not opened"])
+async def test_a_wrong_proof_proves_nothing(tmp_path: Path, wrong: str) -> None:
+    here = Connection(tmp_path, b"" if wrong == "no TLS" else BINDING)
+    if wrong != "not opened":
+        assert (PROOF in here.open().ext) == (wrong != "no TLS")
+    if wrong == "another connection":
+        here.nonce = "ab" * 32
+    keys = {"secret": ("orders", "wrong"), "account": ("nobody", "12345678")}.get(wrong, ("orders", "12345678"))
+    credentials = Credentials(access_key=keys[0], secret_key=keys[1])
+    binding = {"certificate": b"another", "no TLS": b""}.get(wrong, BINDING)
+    assert here.prove(credentials, binding) == ResponseCode.NO_PERMISSION
+    assert here.statistics.denied_count == 1 and here.audited()[-1].account == keys[0]
+    assert here.send() == ResponseCode.NO_PERMISSION and not here.is_known()
+    if wrong != "no TLS":
+        here.open()
+        assert here.prove() == 0 and here.send() == 0, "a wrong one does not keep the right one out"
+
+
+@pytest.mark.parametrize("change", ["another secret", "gone"])
+async def test_a_proof_counts_as_long_as_the_account_is_the_same(tmp_path: Path, change: str) -> None:
+    here = Connection(tmp_path)
+    here.open()
+    assert (here.prove(), here.send()) == (0, 0)
+    old, new_text = ("12345678", "87654321") if change == "another secret" else ("orders", "others")
+    here.path.write_text(ACCOUNTS.replace(old, new_text))
+    assert here.accounts.refresh()
+    assert here.send() == ResponseCode.NO_PERMISSION
+    if change == "another secret":
+        new = Credentials(access_key="orders", secret_key="87654321")
+        command = Command(RequestCode.SEND_MESSAGE_V2, {"b": "T"})
+        SessionSigner(here.nonce).sign(command, new)
+        assert here.ask(command.code, **command.ext) is None, "its requests may be signed"
+        assert (here.prove(new), here.send()) == (0, 0)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
@@ -58,13 +61,15 @@ async def test_only_what_its_quota_allows_reaches_the_service(tmp_path: Path) ->
     orders, cluster = Principal(accounts, "orders"), Principal(accounts, "cluster")
     service, statistics, channel = Taken(), Statistics(), FakeChannel("[::1]:5")
     quotas = Quotas(QuotaLimits(account=Limit(2)))
-    gate = QuotaFilter(service, quotas, HostClock(), statistics)
+    waits: list[tuple[int, Callable[[], None]]] = []
+    gate = QuotaFilter(service, quotas, HostClock(), statistics, lambda *wait: waits.append(wait))
     session = cast(Session, channel)
     gate.received(session, [request(orders) for _ in range(4)] + [request(orders, flag=FLAG_ONEWAY)])
     assert len(service.commands) == 2 and statistics.quota_refused_count == 3
     assert [(sent.code, sent.remark) for sent in channel.take()] == [
         (ResponseCode.SYSTEM_BUSY, "account orders is over its quota of requests a second; try again later")
     ] * 2
+    assert [delay_ms > 1400 // 2 for delay_ms, _ in waits] == [True], "half a second for each, one second at most"
     gate.received(session, [request(orders)])
     gate.received(session, [request(cluster) for _ in range(10)])
     assert len(service.commands) == 12
@@ -78,14 +83,38 @@ async def test_only_what_its_quota_allows_reaches_the_service(tmp_path: Path) ->
     assert len(service.commands) == 24
 
 
-async def test_a_server_with_quotas() -> None:
-    statistics, quotas = Statistics(), Quotas(QuotaLimits(address=Limit(3)))
+@asynccontextmanager
+async def asking(limits: QuotaLimits) -> AsyncIterator[tuple[Callable[[], Awaitable[int]], Statistics]]:
+    """Asks a server with these quotas once, for the code of its answer; the server's statistics."""
+    statistics = Statistics()
     async with trio.open_nursery() as nursery:
         serving = lambda task_status: serve(  # noqa: E731
-            Echo(), "127.0.0.1:0", max_frame_bytes=1000, statistics=statistics, quotas=quotas, task_status=task_status
+            Echo(),
+            "127.0.0.1:0",
+            max_frame_bytes=1000,
+            statistics=statistics,
+            quotas=Quotas(limits),
+            task_status=task_status,
         )
         port: int = await nursery.start(serving)
         async with RemotingClient(max_frame_bytes=1000) as client:
-            codes = [(await client.call(f"127.0.0.1:{port}", request(), HANG_MS)).code for _ in range(4)]
-        assert codes.count(ResponseCode.SYSTEM_BUSY) == 1 == statistics.quota_refused_count
+
+            async def ask() -> int:
+                return (await client.call(f"127.0.0.1:{port}", request(), HANG_MS)).code
+
+            yield ask, statistics
         nursery.cancel_scope.cancel()
+
+
+async def test_who_was_refused_is_read_again_when_there_is_room() -> None:
+    async with asking(QuotaLimits(address=Limit(2))) as (ask, _):
+        codes: list[int] = []
+        while codes.count(ResponseCode.SYSTEM_BUSY) < 3:
+            codes.append(await ask())
+        assert (ResponseCode.SYSTEM_BUSY, ResponseCode.SYSTEM_BUSY) not in pairwise(codes)
+
+
+async def test_a_server_with_quotas() -> None:
+    async with asking(QuotaLimits(address=Limit(3))) as (ask, statistics):
+        codes = [await ask() for _ in range(4)]
+        assert codes.count(ResponseCode.SYSTEM_BUSY) == 1 == statistics.quota_refused_count

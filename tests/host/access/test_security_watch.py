@@ -75,7 +75,7 @@ async def test_new_connections_show_the_new_certificate_and_check_by_the_new_iss
         issue(new, tmp_path, "s")
         new.cert_pem.write_to_path(str(tmp_path / "trust.pem"))
         for watch in watches:
-            await watch.look()
+            await watch.check()
         assert names(tracer) == ["security_file_loaded"] * 2
         assert (await by_trio(address, asking)).code == 0
         with pytest.raises(UnreachableError, match="not trusted"):
@@ -91,8 +91,8 @@ async def test_half_a_certificate_leaves_the_last_good_one_and_is_told_once(tmp_
     good = (tmp_path / "s.pem").read_bytes()
     async with running(served) as (address, _):
         (tmp_path / "s.pem").write_bytes(good[:300])
-        await watch.look()
-        await watch.look()
+        await watch.check()
+        await watch.check()
         (refused,) = tracer.history()
         assert (refused["event"], refused["key"]) == ("security_file_refused", "tls.server.certPath")
         assert "no usable certificate" in refused["reason"]
@@ -100,7 +100,7 @@ async def test_half_a_certificate_leaves_the_last_good_one_and_is_told_once(tmp_
         assert [row.value for row in next(iter(collect(served).samples.values()))] == [1]
         assert (await by_trio(address, tls_client(tmp_path, "ca.pem"))).code == 0
         (tmp_path / "s.pem").write_bytes(good)
-        await watch.look()
+        await watch.check()
         assert names(tracer) == ["security_file_refused", "security_file_mended"]
         assert [row.value for row in next(iter(collect(served).samples.values()))] == [0]
 
@@ -115,10 +115,10 @@ async def test_a_certificate_before_its_key_is_not_in_force_until_both_are_there
     watch = SecurityWatch(served, tracer)
     issue(ca, tmp_path, "t")
     (tmp_path / "t.pem").rename(tmp_path / "s.pem")
-    await watch.look()
+    await watch.check()
     assert served.server_tls is before
     (tmp_path / "t.key").rename(tmp_path / "s.key")
-    await watch.look()
+    await watch.check()
     assert served.server_tls is not before
     assert names(tracer) == ["security_file_refused", "security_file_mended"]
 
@@ -132,15 +132,15 @@ async def test_accounts_and_credentials_are_watched_too(tmp_path: Path, tracer: 
     served.audit = AuditLog("broker", audited.append, tracer)
     write(acl, ACCOUNTS.replace("operator", "keeper"))
     write(own, "accessKey: keeper\nsecretKey: abcdefgh\n")
-    await watch.look()
+    await watch.check()
     assert served.credentials is not None and served.credentials.access_key == "keeper"
     assert isinstance(served.accounts, AccessFile) and "keeper" in served.accounts.access.accounts
     allow(acl, 0o644)
-    await watch.look()
+    await watch.check()
     assert served.accounts.problem == f"{acl} holds secret keys and others may open it: chmod 600 {acl}"
     allow(acl, 0o640)
     write(own, "accessKey: keeper\n")
-    await watch.look()
+    await watch.check()
     assert [(item["event"], item["key"]) for item in tracer.history()[2:]] == [
         ("security_file_refused", "aclFile"),
         ("security_file_refused", "credentialsFile"),
@@ -159,7 +159,7 @@ async def test_accounts_and_credentials_are_watched_too(tmp_path: Path, tracer: 
 async def test_the_watch_looks_by_itself_and_at_once_when_told(
     tmp_path: Path, tracer: HostTracer, monkeypatch: pytest.MonkeyPatch, is_told: bool
 ) -> None:
-    monkeypatch.setattr(security_watch, "LOOK_INTERVAL_S", 2 * HANG_S if is_told else 0.01)
+    monkeypatch.setattr(security_watch, "CHECK_INTERVAL_S", 2 * HANG_S if is_told else 0.01)
     acl = secret_file(tmp_path / "acl.yml", ACCOUNTS)
     served = from_config(ServerConfig(acl_enable=True, acl_file=acl))
     watch = SecurityWatch(served, tracer)
@@ -171,7 +171,7 @@ async def test_the_watch_looks_by_itself_and_at_once_when_told(
             told = trio.Event()
             write(acl, text)
             if is_told:
-                watch.look_now()
+                watch.check_now()
             with trio.fail_after(HANG_S):
                 await told.wait()
         nursery.cancel_scope.cancel()

@@ -29,7 +29,7 @@ class Server:
     def __init__(self, role: str) -> None:
         self.now = Readiness(role, True, facts={"epoch": 7})
 
-    def standing(self) -> Readiness:
+    def readiness(self) -> Readiness:
         return self.now
 
     def collect(self) -> Collecting:

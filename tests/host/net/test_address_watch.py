@@ -46,22 +46,22 @@ class Names:
 async def test_a_name_that_stands_for_several_is_each_of_them() -> None:
     names = Names(many=["10.0.0.3", "10.0.0.2", "10.0.0.3", "fd00::1"], one=["10.0.0.9"])
     wanted = ["10.0.0.1:9876", "10.0.0.2:9876", "10.0.0.3:9876", "[fd00::1]:9876", "one:9876"]
-    assert await names.watch.look() == wanted
-    assert await names.watch.look() == wanted and names.applied == [wanted], "applied when it changes"
+    assert await names.watch.resolve() == wanted
+    assert await names.watch.resolve() == wanted and names.applied == [wanted], "applied when it changes"
 
 
 async def test_what_cannot_be_looked_up_stays_as_it_was(autojump_clock: MockClock) -> None:
     names = Names(many=["10.0.0.2", "10.0.0.3"])
-    before = await names.watch.look()
+    before = await names.watch.resolve()
     numbers = names.numbers.pop("many")
-    assert await names.watch.look() == before
+    assert await names.watch.resolve() == before
     names.numbers["many"] = []
     began_s = trio.current_time()
-    assert await names.watch.look() == before and trio.current_time() == began_s + LOOKUP_TIMEOUT_S
+    assert await names.watch.resolve() == before and trio.current_time() == began_s + LOOKUP_TIMEOUT_S
     names.fault = ConfigError("addressServer: nobody answers")
-    assert await names.watch.look() == before
+    assert await names.watch.resolve() == before
     names.fault, names.numbers["many"] = None, numbers
-    assert await names.watch.look() == before and names.applied == [before]
+    assert await names.watch.resolve() == before and names.applied == [before]
     told = [name for name, _ in names.tracer.events if name.startswith("addresses")]
     assert told == ["addresses_not_looked_up"] * 3 + ["addresses_looked_up"]
 
@@ -69,9 +69,9 @@ async def test_what_cannot_be_looked_up_stays_as_it_was(autojump_clock: MockCloc
 async def test_a_name_that_was_never_found_is_kept_for_later() -> None:
     names = Names()
     names.given = ["later:9876"]
-    assert await names.watch.look() == ["later:9876"]
+    assert await names.watch.resolve() == ["later:9876"]
     names.numbers["later"] = ["10.0.0.2", "10.0.0.3"]
-    assert await names.watch.look() == ["10.0.0.2:9876", "10.0.0.3:9876"]
+    assert await names.watch.resolve() == ["10.0.0.2:9876", "10.0.0.3:9876"]
 
 
 async def test_it_looks_after_each_interval_and_when_told(autojump_clock: MockClock) -> None:
@@ -84,7 +84,7 @@ async def test_it_looks_after_each_interval_and_when_told(autojump_clock: MockCl
         assert names.applied[-1] == ["10.0.0.1:9876", "10.0.0.4:9876", "10.0.0.5:9876"]
         names.given = ["10.0.0.7:9876"]
         began_s = trio.current_time()
-        names.watch.look_again()
+        names.watch.resolve_again()
         await wait_all_tasks_blocked()
         assert names.applied[-1] == ["10.0.0.7:9876"] and trio.current_time() == began_s
         nursery.cancel_scope.cancel()
@@ -98,4 +98,4 @@ async def test_the_systems_resolver_knows_this_machine() -> None:
 async def test_an_empty_list_changes_nothing_and_repetitions_count_once(given: list[str]) -> None:
     names = Names()
     names.given = given
-    assert await names.watch.look() == given[:1]
+    assert await names.watch.resolve() == given[:1]

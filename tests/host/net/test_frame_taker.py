@@ -20,13 +20,18 @@ from rmqha.host.access.audit import AuditLog
 from rmqha.host.access.peer_filter import PeerRules
 from rmqha.host.access.security import Security
 from rmqha.host.net import poller
+from rmqha.host.net import session as session_module
 from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.poller import SLICE_COUNT
 from rmqha.host.net.remoting import serve
 from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
+from rmqha.kernel.batch_kernel import SignedSend
+from rmqha.kernel.python_kernel import PythonKernel
 from rmqha.model.code import RequestCode
+from rmqha.model.identity import Credentials
 from rmqha.model.quota import Limit, QuotaLimits, Quotas
+from rmqha.wire.auth.signature import sign
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
 from tests.host.access.test_peer_filter import sharing
@@ -48,6 +53,8 @@ class Taking:
         self.together: list[int] = []
         """Sessions of each call."""
 
+    takes_any = True
+
     def opened(self, session: Session) -> None:
         """Nothing to do."""
 
@@ -57,6 +64,9 @@ class Taking:
     def take(self, reads: Sequence[tuple[Session, bytes]], max_count: int) -> list[tuple[int, int]]:
         self.together.append(len(reads))
         return [self._take(session, data, max_count) for session, data in reads]
+
+    def signed(self, data: bytes, max_count: int, nonce: str, proven: str = "") -> list[SignedSend]:
+        return PythonKernel().signed(data, max_count, nonce, proven)
 
     def _take(self, session: Session, data: bytes, max_count: int) -> tuple[int, int]:
         at, replies = 0, list[bytes]()
@@ -145,7 +155,7 @@ async def test_what_several_send_in_a_turn_is_taken_in_one_call(seed: int, monke
     draws, service, counts, number = random.Random(seed), Taking(), Statistics(), 6
     streams_bytes, codes, firsts = [], list[int](), list[int]()
     for connection in range(number):
-        own = [draws.choice([TAKEN] * 9 + [LEFT] * (connection % 3)) for _ in range(COUNT)]
+        own = [TAKEN, *(draws.choice([TAKEN] * 9 + [LEFT] * (connection % 3)) for _ in range(COUNT - 1))]
         codes += own
         frames = [encode_frame(Command(code, {}, b"x" * 300, opaque=opaque)) for opaque, code in enumerate(own)]
         firsts.append(len(frames[0]))
@@ -168,7 +178,7 @@ async def test_what_several_send_in_a_turn_is_taken_in_one_call(seed: int, monke
         assert max(service.calls) <= SLICE_COUNT
         assert counts.received_count - before[0] == COUNT * number
         assert counts.received_bytes - before[1] == sum(places)
-        assert (counts.queued_bytes, counts.half_frames.total_bytes) == (0, 0)
+        assert (counts.queued_bytes, counts.partial_frames.total_bytes) == (0, 0)
 
 
 async def test_what_the_call_leaves_waits_when_the_turn_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,6 +232,37 @@ async def test_what_does_not_end_the_process_closes_those_of_the_call(monkeypatc
         assert counts.failed_request_count == 2
 
 
+async def test_a_read_that_left_something_is_followed_by_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large frames come together to the taker; who sends little gets a small read."""
+    small_bytes, large_bytes = 4096, 16_384
+    monkeypatch.setattr(session_module, "READ_BYTES", small_bytes)
+    monkeypatch.setattr(session_module, "LARGE_READ_BYTES", large_bytes)
+    service, counts = Taking(), Statistics()
+    frames = [encode_frame(Command(TAKEN, {}, b"x" * 1000, opaque=number)) for number in range(24)]
+    async with asked(service, counts) as stream:
+        reads, read = list[tuple[int, int]](), os.read
+
+        def noted(handle: int, size_bytes: int) -> bytes:
+            data = read(handle, size_bytes)
+            reads.append((size_bytes, len(data)))
+            return data
+
+        monkeypatch.setattr(os, "read", noted)
+        assert os.write(stream.socket.fileno(), b"".join(frames)) == sum(map(len, frames)), "all of it waits"
+        assert await answers(stream, 24) == list(range(24))
+        await stream.send_all(frames[0])
+        assert await answers(stream, 1) == [0]
+    reads = [
+        (asked_bytes, size_bytes) for asked_bytes, size_bytes in reads if asked_bytes in (small_bytes, large_bytes)
+    ]
+    assert reads[:2] == [(small_bytes, small_bytes), (large_bytes, large_bytes)]
+    assert [asked_bytes for asked_bytes, _ in reads[1:]] == [
+        large_bytes if size_bytes == asked_bytes else small_bytes for asked_bytes, size_bytes in reads[:-1]
+    ]
+    assert reads[-1][0] == small_bytes
+    assert max(service.calls) > small_bytes // len(frames[0])
+
+
 async def test_answers_that_come_later_are_written_in_their_turn() -> None:
     """An acknowledgement's answers wake no writer; those behind others keep their order."""
 
@@ -267,18 +308,31 @@ def _accounts(directory: Path) -> AccessFile:
 
 @pytest.fixture
 def audit() -> Iterator[AuditLog]:
+    """One that keeps every request."""
+    made = AuditLog("broker", lambda line: None, RecordingTracer(), everything=True)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def audit_of_changes() -> Iterator[AuditLog]:
     made = AuditLog("broker", lambda line: None, RecordingTracer())
     yield made
     made.close()
 
 
-@pytest.mark.parametrize("guard", ["quotas", "audit", "secret", "signed", "audit and secret", "nothing"])
-async def test_nobody_who_must_see_each_request_is_passed_by(tmp_path: Path, guard: str, audit: AuditLog) -> None:
+@pytest.mark.parametrize(
+    "guard", ["quotas", "audit", "audit of changes", "secret", "signed", "audit and secret", "nothing"]
+)
+async def test_nobody_who_must_see_each_request_is_passed_by(
+    tmp_path: Path, guard: str, audit: AuditLog, audit_of_changes: AuditLog
+) -> None:
     keys: dict[str, Any] = {"quotas": Quotas(QuotaLimits(account=Limit(1_000_000 if guard == "quotas" else 0)))}
-    signs, audits = guard in ("secret", "signed", "audit and secret"), guard in ("audit", "audit and secret")
+    signs, audits = guard in ("secret", "signed", "audit and secret"), guard.startswith("audit")
     if signs or audits:
         keys |= {"security": sharing(tmp_path) if signs else Security(), "peer_rules": PeerRules()}
-        keys["security"].audit = audit if audits else None
+        kept = audit_of_changes if guard == "audit of changes" else audit
+        keys["security"].audit = kept if audits else None
     service = Taking()
     async with asked(service, Statistics(), **keys) as stream:
         if guard == "signed":
@@ -286,7 +340,35 @@ async def test_nobody_who_must_see_each_request_is_passed_by(tmp_path: Path, gua
             assert await answers(stream, 1) == [5], "a server's session: each request may carry its proof"
         await stream.send_all(encode_frame(Command(TAKEN, opaque=1)))
         assert await answers(stream, 1) == [1]
-        assert service.calls == ([1] if guard in ("nothing", "secret") else [])
+        assert service.calls == ([1] if guard in ("nothing", "secret", "audit of changes") else [])
+
+
+@pytest.mark.parametrize("guard", ["nothing", "audit", "audit of changes"])
+async def test_behind_accounts_signed_sends_are_taken_unless_each_is_kept(
+    tmp_path: Path, guard: str, audit: AuditLog, audit_of_changes: AuditLog
+) -> None:
+    """The first one makes the connection known. One that is wrong goes the usual way, and so does what follows it."""
+    security = Security(accounts=_accounts(tmp_path))
+    security.audit = {"audit": audit, "audit of changes": audit_of_changes}.get(guard)
+    service, counts = Taking(), Statistics()
+    commands = [Command(TAKEN, {"b": "T"}, opaque=number) for number in range(4)]
+    for command in commands:
+        sign(command, Credentials(access_key="cluster", secret_key="12345678"))
+    commands[2].ext["b"] = "U"
+    first, *others = map(encode_frame, commands)
+    async with trio.open_nursery() as nursery:
+        start = partial(
+            serve, service, "127.0.0.1:0", max_frame_bytes=65536, statistics=counts, taker=service, security=security
+        )
+        port: int = await nursery.start(start)
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(first)
+            assert await answers(stream, 1) == [0]
+            await stream.send_all(b"".join(others))
+            assert await answers(stream, 3) in ([1, 2, 3], [2, 1, 3])
+        nursery.cancel_scope.cancel()
+    assert counts.denied_count == 1
+    assert (service.calls, len(service.left)) == (([], 3) if guard == "audit" else ([1], 2))
 
 
 async def test_accounts_see_each_request(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock, memory_stream_pair
 
 from rmqha.host.net import remoting
-from rmqha.host.net.newcomers import HalfFrames, Newcomer, Newcomers, has_known_code
+from rmqha.host.net.newcomers import Newcomer, Newcomers, PartialFrames, has_known_code
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.host.net.statistics import Statistics
 from rmqha.wire.command import Command
@@ -47,7 +47,7 @@ class _Holder:
 
 
 def test_half_frames_strangers_go_first_then_who_holds_most() -> None:
-    frames = HalfFrames(1000)
+    frames = PartialFrames(1000)
     small, big, stranger = _Holder(is_known=True), _Holder(is_known=True), _Holder(is_known=False)
     frames.hold(small, 100)
     frames.hold(stranger, 90)
@@ -98,7 +98,7 @@ async def test_silence_closes(
     await serve_one(Recorder(), ours, statistics, idle_timeout_ms, newcomer=_newcomer())
     assert trio.current_time() - started == pytest.approx(expected_s)
     assert statistics.idle_closed_count == 1
-    assert statistics.half_frames.total_bytes == 0
+    assert statistics.partial_frames.total_bytes == 0
 
 
 async def test_one_byte_at_a_time_does_not_keep_a_connection(autojump_clock: MockClock) -> None:
@@ -146,7 +146,7 @@ async def test_where_there_are_accounts_they_say_which_request_counts(autojump_c
 
 async def test_half_frames_are_bounded_all_together(autojump_clock: MockClock) -> None:
     """Strangers go first, then who holds most; who holds little stays."""
-    statistics = Statistics(half_frames=HalfFrames(200_000))
+    statistics = Statistics(partial_frames=PartialFrames(200_000))
     ends = [memory_stream_pair() for _ in range(4)]
     hello = encode_frame(Command(HEART_BEAT))
     words = [hello + _LONG[:50_000], hello + _LONG[:60_000], hello + _LONG[:100], _LONG[:50_000]]
@@ -161,7 +161,7 @@ async def test_half_frames_are_bounded_all_together(autojump_clock: MockClock) -
             nursery.start_soon(one, number)
             await theirs.send_all(words[number])
         await trio.testing.wait_all_tasks_blocked()
-        assert statistics.half_frames.total_bytes == 160_100
+        assert statistics.partial_frames.total_bytes == 160_100
         assert closed == []
         await ends[0][1].send_all(bytes(49_000))
         await trio.testing.wait_all_tasks_blocked()
@@ -172,7 +172,7 @@ async def test_half_frames_are_bounded_all_together(autojump_clock: MockClock) -
         assert closed == [3, 1], "who holds most"
         assert statistics.shed_count == 2
         nursery.cancel_scope.cancel()
-    assert statistics.half_frames.total_bytes == 0
+    assert statistics.partial_frames.total_bytes == 0
 
 
 async def test_idle_sockets_make_room_for_new_ones_the_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:

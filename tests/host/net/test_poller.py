@@ -539,3 +539,82 @@ async def test_what_is_put_off_comes_when_all_of_a_turn_are_served(monkeypatch: 
         nursery.cancel_scope.cancel()
     for stream in streams:
         stream.close()
+
+
+class Waits:
+    """Counts how often a poller falls asleep."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self._wait = trio.lowlevel.wait_readable
+        monkeypatch.setattr(trio.lowlevel, "wait_readable", self)
+
+    async def __call__(self, what: int) -> None:
+        self.count += isinstance(what, int)  # else a listening socket
+        await self._wait(what)
+
+
+async def test_who_sends_alone_again_and_again_is_waited_for_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SOON_S", HANG_S)
+    monkeypatch.setattr(module, "AWAKE_POLLS", 1 << 60)
+    waits, number = Waits(monkeypatch), 5 * module.SOON_COUNT
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(
+            lambda task_status: serve(Busy(), "127.0.0.1:0", max_frame_bytes=65536, task_status=task_status)
+        )
+
+        def ask() -> None:
+            with socket.create_connection(("127.0.0.1", port)) as stream:
+                for _ in range(number):
+                    stream.send(FRAME)
+                    assert stream.recv(65536)
+
+        monkeypatch.setattr(module, "AWAKE_S", HANG_S)
+        await trio.to_thread.run_sync(ask)
+        assert waits.count < number // 2, "the first ones only come after a sleep"
+        monkeypatch.setattr(module, "AWAKE_POLLS", 0)
+        waits.count = 0
+        await trio.to_thread.run_sync(ask)
+        assert waits.count >= number, "if nothing comes in time, there is a sleep"
+        nursery.cancel_scope.cancel()
+
+
+async def test_several_are_not_waited_for_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SOON_S", HANG_S)
+    monkeypatch.setattr(module, "AWAKE_S", HANG_S)
+    monkeypatch.setattr(module, "AWAKE_POLLS", 1 << 60)  # awake, this task would have no turn
+    waits, number = Waits(monkeypatch), 5 * module.SOON_COUNT
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(
+            lambda task_status: serve(Busy(), "127.0.0.1:0", max_frame_bytes=65536, task_status=task_status)
+        )
+        streams = [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
+        for turn in range(number):
+            streams[turn % 2].send(FRAME)
+            await _answers(streams[turn % 2])
+        assert waits.count >= number
+        nursery.cancel_scope.cancel()
+    for stream in streams:
+        stream.close()
+
+
+async def test_work_of_one_alone_is_put_off_only_while_it_is_served() -> None:
+    poller, done = module.Poller(), list[bool]()
+    ours, theirs = socket.socketpair()
+
+    def serve_it() -> None:
+        ours.recv(1)
+        assert not poller.at_end(lambda: done.append(False)), "nobody else is served"
+        assert poller.at_end(lambda: done.append(poller.at_end(lambda: None, alone=True)), alone=True)
+        assert not done
+
+    assert not poller.at_end(lambda: None, alone=True)
+    poller.add(ours.fileno(), Place(serve_it))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(poller.run)
+        theirs.send(b"x")
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        nursery.cancel_scope.cancel()
+    assert done == [False], "the end of a turn is no part of it"
+    ours.close()
+    theirs.close()

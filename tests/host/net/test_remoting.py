@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 from contextlib import suppress
 
 import pytest
@@ -16,6 +18,7 @@ from rmqha.host.net.slow_readers import SlowReaders
 from rmqha.host.net.statistics import Statistics
 from rmqha.model.code import RequestCode
 from rmqha.model.error import NotSentError, RemoteProtocolError, UnreachableError, UsageError
+from rmqha.model.identity import parse_address
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from rmqha.wire.frame import FrameParser, encode_frame
 from tests.host.support import FRAME_LIMIT, HEART_BEAT, SEND, CountingStream, Recorder, running, serve_one
@@ -274,6 +277,31 @@ async def test_pops_and_acknowledgements_of_one_read_are_handled_together_a_few_
         [pop, ack],
         [SEND],
     ]
+
+
+async def test_pops_are_answered_while_the_rest_of_their_slice_is_worked_on() -> None:
+    """Their client works on its part meanwhile: both sides would wait for each other in turns."""
+    replies, parser, most = list[Command](), FrameParser(FRAME_LIMIT), POPS_TOGETHER
+
+    def answer(command: Command) -> None:
+        if command.opaque == most:
+            assert select.select([stream.socket.fileno()], [], [], HANG_S)[0]
+            replies.extend(parser.feed(os.read(stream.socket.fileno(), 64 * 1024)))
+        service.sessions[0].send_frames(encode_frame(command.reply()), 1)
+
+    service = Recorder(answer)
+    async with running(service) as address:
+        stream = await trio.open_tcp_stream(*parse_address(address))
+        pops = [encode_frame(Command(RequestCode.POP_MESSAGE, opaque=number)) for number in range(2 * most)]
+        await stream.send_all(b"".join(pops))
+        with trio.fail_after(HANG_S):
+            while len(replies) < most:
+                await trio.lowlevel.checkpoint()
+            assert [reply.opaque for reply in replies] == list(range(most))
+            while len(replies) < 2 * most:
+                replies += parser.feed(bytes(await stream.receive_some()))
+        await stream.aclose()
+    assert [reply.opaque for reply in replies] == list(range(2 * most))
 
 
 async def test_what_is_neither_send_nor_pop_is_handled_by_itself() -> None:

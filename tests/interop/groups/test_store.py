@@ -143,6 +143,7 @@ def test_batches_of_a_batch_topic_pass_between_ours_and_apaches(lab: Lab) -> Non
         assert consumed(consumer) == set(range((owner + 1) * count))
         for producer in sent:
             assert places(producer).items() <= places(consumer).items()
+        assert check_rows(consumer, ours.store, BATCH_TOPIC) == (owner + 1) * count
         if owner < 2:
             assert node.running.stop() in (0, 143)
         else:

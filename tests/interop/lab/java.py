@@ -13,6 +13,9 @@ import re
 import shutil
 import subprocess
 import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.patience import HANG_S
@@ -22,6 +25,9 @@ POM = HERE / "pom.xml"
 OLDEST_JAVA = 17
 FETCH_TIMEOUT_S = 480
 COMPILE_TIMEOUT_S = HANG_S
+
+SHARED = ("commons-cli-", "dledger-", "fastjson", "guava-", "netty-", "opentelemetry-", "rocketmq-")
+"""Jars whose classes servers and clients load."""
 
 OPENED = (
     "java.base/java.lang",
@@ -49,7 +55,7 @@ def find_tools() -> dict[str, str]:
                 "(Debian: openjdk-17-jdk-headless, maven)"
             )
         tools[name] = path
-    said = subprocess.run([tools["java"], "-version"], capture_output=True, text=True, check=False).stderr
+    said = version_of(tools["java"])
     found = re.search(r'version "(\d+)', said)
     if found is None or int(found[1]) < OLDEST_JAVA:
         raise MissingError(
@@ -58,9 +64,22 @@ def find_tools() -> dict[str, str]:
     return tools
 
 
+def version_of(java: str) -> str:
+    return subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+
+
 def cache_directory(pom: Path = POM) -> Path:
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "rmqha" / f"rocketmq-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
+
+
+@contextmanager
+def alone_in(cache: Path) -> Iterator[Path]:
+    """A scratch directory in the cache, while other processes wait."""
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as lock, tempfile.TemporaryDirectory(dir=cache) as scratch:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield Path(scratch)
 
 
 def fetch(mvn: str, pom: Path = POM, wanted: str = "rocketmq-broker-*.jar") -> Path:
@@ -69,12 +88,10 @@ def fetch(mvn: str, pom: Path = POM, wanted: str = "rocketmq-broker-*.jar") -> P
     directory = cache_directory(pom)
     if directory.is_dir():
         return directory
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with (directory.parent / "lock").open("w") as lock, tempfile.TemporaryDirectory(dir=directory.parent) as scratch:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone_in(directory.parent) as scratch:
         if directory.is_dir():  # another process was faster
             return directory
-        lib = Path(scratch) / "lib"
+        lib = scratch / "lib"
         command = [mvn, "-q", "-B", "-f", str(pom), "-Dmaven.wagon.http.retryHandler.count=3"]
         command += ["dependency:copy-dependencies", f"-DoutputDirectory={lib}", "-DincludeScope=runtime"]
         try:
@@ -88,12 +105,39 @@ def fetch(mvn: str, pom: Path = POM, wanted: str = "rocketmq-broker-*.jar") -> P
     return directory
 
 
-class Java:
-    """Command lines for programs of RocketMQ and of tests/interop/java. `scratch` takes classes and Java's home."""
+def share_classes(java: str, lib: Path) -> Path:
+    """The archive of the jars' classes, read and verified, that a JVM maps (class data sharing); the first call makes
+    it while others wait. A JVM goes without one that it does not like, and so do all if this one makes none."""
+    version = hashlib.sha256(version_of(java).encode()).hexdigest()[:12]
+    archive = lib.with_name(f"{lib.name}-{version}.jsa")
+    if archive.exists():
+        return archive
+    with alone_in(lib.parent) as scratch:
+        if archive.exists():
+            return archive
+        own = Path(java).resolve().parents[1] / "lib" / "classlist"
+        names = own.read_text().splitlines() if own.exists() else []
+        for path in sorted(path for path in lib.iterdir() if path.name.startswith(SHARED)):
+            with zipfile.ZipFile(path) as jar:
+                classes = [name.removesuffix(".class") for name in jar.namelist() if name.endswith(".class")]
+                names += [name for name in classes if not name.startswith("META-INF") and not name.endswith("-info")]
+        (scratch / "classes").write_text("\n".join(names) + "\n")
+        command = [java, "-Xshare:dump", "-XX:+UseSerialGC", f"-XX:SharedClassListFile={scratch / 'classes'}"]
+        command += [f"-XX:SharedArchiveFile={scratch / 'archive'}", "-cp", f"{lib}/*"]
+        done = subprocess.run(command, capture_output=True, timeout=FETCH_TIMEOUT_S, check=False)
+        if done.returncode == 0:
+            (scratch / "archive").rename(archive)
+    return archive
 
-    def __init__(self, scratch: Path) -> None:
+
+class Java:
+    """Command lines for programs of RocketMQ and of tests/interop/java. `scratch` takes classes and Java's home.
+    `shares_classes`: each start takes less CPU than Apache's programs need elsewhere, so no measurement asks for it."""
+
+    def __init__(self, scratch: Path, *, shares_classes: bool = False) -> None:
         self._tools = find_tools()
         self._lib = fetch(self._tools["mvn"])
+        self._archive = share_classes(self._tools["java"], self._lib) if shares_classes else None
         self._home = scratch / "home"
         self._home.mkdir()
         self._classes = scratch / "classes"
@@ -121,5 +165,7 @@ class Java:
         for package in OPENED:
             options += [f"--add-opens={package}=ALL-UNNAMED", f"--add-exports={package}=ALL-UNNAMED"]
         options += [f"-D{key}={value}" for key, value in settings.items()]
-        classpath = f"{self._classes}:{self._lib}/*"
+        if self._archive is not None:
+            options += [f"-XX:SharedArchiveFile={self._archive}", "-Xlog:cds*=off"]
+        classpath = f"{self._lib}/*:{self._classes}"  # an archive is of the first ones
         return [self._tools["java"], *options, "-cp", classpath, main, *arguments]

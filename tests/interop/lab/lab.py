@@ -46,9 +46,10 @@ JAVA_BROKER = {
     "diskMaxUsedSpaceRatio": "98",
     "fileReservedTime": "876000",
     "cleanFileForciblyEnable": "false",
+    "waitTimeMillsInSendQueue": "10000",
 }
 """Small files that stay, however old a golden store is and however full the disk; else Apache's defaults, that of
-heartbeats with ours too: a busy machine may hold a broker up for two seconds."""
+heartbeats with ours too: a busy machine may hold a broker up for two seconds. So its sends may wait; 200 ms else."""
 
 
 @dataclass

@@ -86,7 +86,7 @@ class Process:
 
 def ours(command: str, config: Path) -> list[str]:
     """The command line of one of our servers: namesrv, controller or broker."""
-    return [sys.executable, "-P", "-m", "rmqha.cli.main", command, "-c", str(config)]
+    return [sys.executable, "-P", "-m", "rmqha", command, "-c", str(config)]
 
 
 def write_properties(path: Path, properties: dict[str, str]) -> Path:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from rmqha.model.code import RequestCode
 from tests.interop.lab.group import TIMEOUT_S, is_master, whole_set
@@ -14,6 +18,8 @@ from tests.interop.lab.lab import START_TIMEOUT_S, Lab, Node
 from tests.interop.lab.lines import tries
 from tests.interop.lab.processes import Process, accepts, ask_json, until
 
+T = TypeVar("T")
+WHOSE = ("ours", "apaches")
 TOPIC, GROUP, CLONE = "SameTopic", "same", "clone"
 SENDS = 4
 MASKS = (
@@ -85,6 +91,20 @@ def opened(java: Java, scratch: Path, whose: str, keys: dict[str, str] | None = 
     return lab
 
 
+@contextmanager
+def both(java: Java, made: Callable[[str], Path], fill: Callable[[Lab, str], T]) -> Iterator[list[T]]:
+    """A laboratory of ours and one of Apache's, filled side by side, until they end. `made` makes their directories."""
+    labs: list[Lab] = []
+    try:
+        for whose in WHOSE:
+            labs.append(opened(java, made(whose), whose))
+        with ThreadPoolExecutor(2) as pool:
+            yield list(pool.map(fill, labs, WHOSE))
+    finally:
+        for lab in labs:
+            lab.close()
+
+
 def filled(lab: Lab, whose: str, replicas: int) -> Laboratory:
     """With so many brokers, all in the SyncStateSet; the one with id 1 is master."""
     keys = {"enablePropertyFilter": "true"}
@@ -110,12 +130,6 @@ def has_id(broker: Node) -> bool:
 
 def broker_id(broker: Node) -> int:
     return int((broker.store / "brokerIdentity").read_text().strip().split("#")[2])
-
-
-def made(java: Java, scratch: Path, whose: str) -> tuple[Lab, Node]:
-    """A name server with controller and one broker."""
-    laboratory = filled(opened(java, scratch, whose), whose, 1)
-    return laboratory.lab, laboratory.master
 
 
 class Asker:
@@ -165,6 +179,11 @@ class Asker:
             return "Consume Diff Total: 0" in text and f"%RETRY%{GROUP}" in text
 
         until("all is committed, and the retry topic is read", is_committed, TIMEOUT_S, self._consumer)
+
+    def has_pulled(self, client_id: str) -> None:
+        """Wait until the consumer's first pull of each queue is answered, after some seconds where nothing came."""
+        told = ("consumerStatus", "-g", GROUP, "-i", client_id)
+        until("the consumer has an offset of each queue", lambda: "commitOffset=-1" not in self.raw(*told), TIMEOUT_S)
 
     def raw(self, *arguments: str) -> str:
         if arguments[0] in CONTROLLERS:
@@ -281,6 +300,7 @@ def prepared(asker: Asker) -> dict[str, str]:
     by_key = asker.raw("queryMsgByKey", "-t", TOPIC, "-k", "key3")
     (unique_key,) = re.findall(r"^([0-9A-F]{32}) ", by_key, re.M)
     (client_id,) = re.findall(r"^(\S+@\S+) ", asker.raw("consumerConnection", "-g", GROUP), re.M)
+    asker.has_pulled(client_id)
     asker.names |= {client_id: "CLIENT-ID", client_id.partition("@")[2]: "CLIENT-INSTANCE"}
     words |= {name: str(written(lab.scratch / f"{name}.json", members)) for name, members in LISTS.items()}
     return words | {"OFFSET_ID": offset_id, "UNIQUE_KEY": unique_key, "CLIENT_ID": client_id}

@@ -3,8 +3,10 @@ import java.time.Duration;
 import java.util.Collections;
 import java.util.concurrent.CountDownLatch;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
 import org.apache.rocketmq.client.apis.ClientException;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.PushConsumer;
@@ -20,7 +22,7 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
  * A client of RocketMQ 5's gRPC protocol. Arguments: endpoints, what it does, topic, and
  * "normal|fifo|delay|transaction" first number, count, pause (ms): prints "SEND_OK number"; or
  * "push|simple" group, failures: prints "TRY number attempt lateMs" for each delivery until killed; lateMs is the time since
- * the message was due, 0 if it was due at once.
+ * the message was due, 0 if it was due at once. The properties interop.accessKey and interop.secretKey name a user.
  */
 public final class Grpc {
     private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
@@ -28,8 +30,14 @@ public final class Grpc {
     private static final String DUE = "due";
 
     public static void main(String[] arguments) throws Exception {
-        ClientConfiguration configuration = ClientConfiguration.newBuilder().setEndpoints(arguments[0])
-            .enableSsl(false).setRequestTimeout(Duration.ofSeconds(30)).build();
+        ClientConfigurationBuilder builder = ClientConfiguration.newBuilder().setEndpoints(arguments[0])
+            .enableSsl(false).setRequestTimeout(Duration.ofSeconds(30));
+        String user = System.getProperty("interop.accessKey");
+        if (user != null) {
+            String password = System.getProperty("interop.secretKey");
+            builder.setCredentialProvider(new StaticSessionCredentialsProvider(user, password));
+        }
+        ClientConfiguration configuration = builder.build();
         switch (arguments[1]) {
             case "push" -> push(configuration, arguments[2], arguments[3], Integer.parseInt(arguments[4]));
             case "simple" -> simple(configuration, arguments[2], arguments[3], Integer.parseInt(arguments[4]));

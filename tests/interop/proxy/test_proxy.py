@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -15,22 +14,16 @@ import pytest
 
 from rmqha.ops.local.preflight import free_ports
 from tests.interop.lab.group import TIMEOUT_S
-from tests.interop.lab.java import COMPILE_TIMEOUT_S, Java, fetch, find_tools
+from tests.interop.lab.java import Java
 from tests.interop.lab.lab import Lab
 from tests.interop.lab.lines import consumed
 from tests.interop.lab.processes import Process, accepts, until
+from tests.interop.proxy.grpc_clients import GrpcClients, sent, tries
 from tests.process.cluster import LocalCluster
 
 pytestmark = pytest.mark.interop
 
-HERE = Path(__file__).parent
 CLUSTER = "proxied"
-
-
-class Try(NamedTuple):
-    number: int
-    attempt: int
-    late_ms: int
 
 
 class Front(NamedTuple):
@@ -43,26 +36,12 @@ class Front(NamedTuple):
     command: list[str]
 
 
-class Proxied:
-    """Clients of the gRPC protocol, of one test, and where they write."""
+class Proxied(GrpcClients):
+    """The clients of one test."""
 
     def __init__(self, front: Front, directory: Path) -> None:
+        super().__init__(front.endpoints, front.command, directory)
         self.lab, self.cluster, self.proxy = front.lab, front.cluster, front.proxy
-        self._front = front
-        self._directory = directory
-        self.clients: list[Process] = []
-
-    def client(self, what: str, topic: str, *arguments: str) -> Process:
-        name = f"{what}-{topic}-{len(self.clients)}"
-        java, *options = self._front.command
-        program = [f"-Duser.home={self._directory}", *options, "Grpc", self._front.endpoints]
-        self.clients.append(Process(name, [java, *program, what, topic, *arguments], self._directory))
-        return self.clients[-1]
-
-    def refused(self) -> list[str]:
-        """Errors in the clients' log."""
-        log = self._directory / "logs" / "rocketmq" / "rocketmq-client.log"
-        return [line for line in log.read_text().splitlines() if " ERROR " in line]
 
     def topic(self, topic: str, kind: str = "NORMAL", *, ordered: bool = False, retries: int = 16) -> None:
         where = ("-n", self.lab.name_server, "-c", CLUSTER)
@@ -72,33 +51,6 @@ class Proxied:
         ):
             code, _, errors = self.lab.mqadmin(command, *where, *arguments)
             assert code == 0, (command, errors)
-
-    def send(self, kind: str, topic: str, count: int, first: int = 0, pause_ms: int = 0) -> list[int]:
-        sender = self.client(kind, topic, str(first), str(count), str(pause_ms))
-        assert sender.wait(TIMEOUT_S) == 0, sender.tail()
-        return sent(sender)
-
-
-def sent(sender: Process) -> list[int]:
-    return [int(line.split()[1]) for line in sender.lines() if line.startswith("SEND_OK ")]
-
-
-def tries(*consumers: Process) -> list[Try]:
-    rows = [line.split() for consumer in consumers for line in consumer.lines() if line.startswith("TRY ")]
-    return [Try(*map(int, row[1:4])) for row in rows]
-
-
-@pytest.fixture(scope="module")
-def grpc(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The command that runs a Java program with the gRPC client."""
-    tools = find_tools()
-    lib = fetch(tools["mvn"], HERE / "pom.xml", "rocketmq-proxy-*.jar")
-    classes = tmp_path_factory.mktemp("grpc")
-    command = [tools["javac"], "-cp", f"{lib}/*", "-proc:none", "-d", str(classes), str(HERE / "Grpc.java")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    options = ["-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-    return [tools["java"], *options, "-cp", f"{classes}:{lib}/*"]
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +62,7 @@ def front(java: Java, tmp_path_factory: pytest.TempPathFactory, grpc: list[str])
         assert done.returncode == 0, done.stderr
         lab.name_server = cluster.namesrv
         port = free_ports(2)
-        command = [sys.executable, "-m", "rmqha.cli.main", "proxy", "--namesrv", cluster.namesrv, "--heap", "256m"]
+        command = [sys.executable, "-m", "rmqha", "proxy", "--namesrv", cluster.namesrv, "--heap", "256m"]
         proxy = lab.start("proxy", [*command, "--grpc-port", str(port), "--remoting-port", str(port + 1)])
         endpoints = f"127.0.0.1:{port}"
         until("the proxy listens", lambda: accepts(endpoints), TIMEOUT_S, proxy)
@@ -124,8 +76,7 @@ def front(java: Java, tmp_path_factory: pytest.TempPathFactory, grpc: list[str])
 def proxied(front: Front, tmp_path: Path) -> Iterator[Proxied]:
     found = Proxied(front, tmp_path)
     yield found
-    for process in found.clients:
-        process.kill()
+    found.close()
     front.lab.end_clients()
 
 

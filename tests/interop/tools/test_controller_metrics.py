@@ -15,11 +15,10 @@ from rmqha.ops.local.preflight import free_ports
 from tests.interop.lab.java import Java
 from tests.interop.lab.lab import Lab
 from tests.interop.lab.processes import call
-from tests.interop.lab.same_commands import opened
+from tests.interop.lab.same_commands import WHOSE, opened
 
 pytestmark = pytest.mark.interop
 
-WHOSE = ("ours", "apaches")
 BROKER = {"clusterName": "c", "brokerName": "b", "brokerId": "1"}
 ADDRESS = {"brokerAddress": "127.0.0.1:1", "brokerAddr": "127.0.0.1:1"}
 BEAT = {"epoch": "-1", "maxOffset": "0", "confirmOffset": "-1"}

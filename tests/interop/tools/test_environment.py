@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.lab.java import MissingError, fetch, find_tools
+from tests.interop.lab.java import Java, MissingError, fetch, find_tools
+from tests.interop.lab.processes import Process
+from tests.support.patience import HANG_S
 
 pytestmark = pytest.mark.interop
 
@@ -56,3 +58,11 @@ def test_two_workers_fetch_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert first == second
     assert [path.name for path in first.iterdir()] == ["rocketmq-broker-0.jar"]
     assert (tmp_path / "mvn.record").read_text() == "asked\n"
+
+
+def test_programs_map_what_others_have_loaded(java: Java, tmp_path: Path) -> None:
+    program, *rest = java.command("Names")
+    process = Process("names", [program, "-Xlog:class+load", *rest], tmp_path)
+    assert process.wait(HANG_S) == 0, process.tail()
+    name = "org.apache.rocketmq.remoting.protocol.RequestCode"
+    assert f"{name} source: shared objects file" in process.output.read_text()

@@ -14,17 +14,15 @@ import pytest
 from rmqha.model.code import ResponseCode
 from tests.interop.lab import other_commands, same_commands
 from tests.interop.lab.java import Java
-from tests.interop.lab.lab import Lab
 from tests.interop.lab.other_commands import COMMANDS, ENDLESS, OtherAnswers, begun
 from tests.interop.lab.processes import Process, call, ours
-from tests.interop.lab.same_commands import opened
+from tests.interop.lab.same_commands import WHOSE, both
 from tests.support.patience import HANG_S
 from tools.compatibility_doc import COMMANDS as OTHERWISE
 from tools.compatibility_doc import NOBODY, Outcome, command_names, request_names, unserved
 
 pytestmark = pytest.mark.interop
 
-WHOSE = ("ours", "apaches")
 ELSEWHERE = {"brokerStatus", "getBrokerConfig", "getNamesrvConfig", "getControllerConfig"}
 """Compared by test_mqadmin_same.py."""
 NOT_SUPPORTED = re.compile(r"CODE: 3 +DESC: +request type \d+ not supported")
@@ -45,16 +43,8 @@ SAYS = {
 @pytest.fixture(scope="module")
 def laboratories(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[OtherAnswers]]:
     """Ours, Apache's."""
-    labs: list[Lab] = []
-    try:
-        for whose in WHOSE:
-            scratch: Path = tmp_path_factory.mktemp(whose)
-            labs.append(opened(java, scratch, whose))
-        with ThreadPoolExecutor(2) as pool:
-            yield list(pool.map(lambda lab, whose: OtherAnswers(begun(lab, whose)), labs, WHOSE))
-    finally:
-        for lab in labs:
-            lab.close()
+    with both(java, tmp_path_factory.mktemp, lambda lab, whose: OtherAnswers(begun(lab, whose))) as found:
+        yield found
 
 
 def test_the_lists_are_those_of_apaches_jars(java: Java, tmp_path: Path) -> None:

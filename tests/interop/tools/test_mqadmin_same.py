@@ -6,20 +6,18 @@ import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from difflib import unified_diff
-from pathlib import Path
+from functools import partial
 
 import pytest
 
 from rmqha.model.code import RequestCode
 from tests.interop.lab.java import Java
-from tests.interop.lab.lab import Lab
 from tests.interop.lab.processes import ask_json
-from tests.interop.lab.same_commands import Asker, Laboratory, answers, filled, opened
+from tests.interop.lab.same_commands import WHOSE, Asker, Laboratory, answers, both, filled
 
 pytestmark = pytest.mark.interop
 
 REPLICAS = 3
-WHOSE = ("ours", "apaches")
 DIFFERENT = {
     "electMaster -b 2 -bn broker-a -c interop": (
         "Apache's controller elects and answers with a body that its mqadmin cannot read: JSON with unquoted numbers",
@@ -85,16 +83,8 @@ OTHER_SETTINGS = {
 @pytest.fixture(scope="module")
 def laboratories(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Laboratory]]:
     """Ours, Apache's."""
-    labs: list[Lab] = []
-    try:
-        for whose in WHOSE:
-            scratch: Path = tmp_path_factory.mktemp(whose)
-            labs.append(opened(java, scratch, whose))
-        with ThreadPoolExecutor(2) as pool:
-            yield list(pool.map(filled, labs, WHOSE, (REPLICAS, REPLICAS)))
-    finally:
-        for lab in labs:
-            lab.close()
+    with both(java, tmp_path_factory.mktemp, partial(filled, replicas=REPLICAS)) as found:
+        yield found
 
 
 def fields(text: str) -> dict[str, str]:

@@ -120,7 +120,7 @@ def produce(lab: Lab, settings: dict[str, str]) -> None:
 def test_java_clients_and_mqadmin_sign_and_encrypt(secured: Lab) -> None:
     lab = secured
     node = lab.run(lab.our_broker("broker", totalReplicas="1"))
-    until("it serves", lambda: lab.master() == node.address, TIMEOUT_S, node.running)
+    is_master(lab, node)
     make_topic(lab)
     settings = tls(lab) | account(ORDERS, ORDERS_SECRET)
     produce(lab, settings)
@@ -155,7 +155,7 @@ def test_a_java_producer_of_transactions_is_asked_across_a_switch(secured: Lab) 
 def test_a_java_broker_is_slave_of_ours(secured: Lab) -> None:
     lab = secured
     first = lab.run(lab.our_broker("ours", totalReplicas="1"))
-    until("it serves", lambda: lab.master() == first.address, TIMEOUT_S, first.running)
+    is_master(lab, first)
     second = lab.run(java_slave(lab))
     both = (first.running, second.running)
     until("both are in the set", lambda: len(lab.members()) == 2, TIMEOUT_S, *both)

@@ -18,9 +18,9 @@ from rmqha.host.net.remoting import RemotingClient
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode as Code
 from rmqha.ops.local.preflight import free_ports
-from rmqha.wire.bodies import register_broker_request
 from tests.client.test_admin import Peer, peers
 from tests.ha.group import Group
+from tests.nameserver.registration import register_broker_request
 from tests.support.patience import HANG_MS
 
 GROUP = "broker-a"

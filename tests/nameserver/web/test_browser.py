@@ -23,8 +23,8 @@ from nameserver.web.watch import ClusterWatch
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.message import encode_properties
-from rmqha.wire.bodies import register_broker_request
 from tests.ha.group import started
+from tests.nameserver.registration import register_broker_request
 from tests.nameserver.web.site import GROUP, TOPIC, Site, page, register, with_consumers
 from tests.nameserver.web.test_lookup import stored
 from tests.store.support import message, open_store, sim_disk

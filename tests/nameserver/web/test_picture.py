@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from nameserver.web.picture import (
     MAX_GROUPS,
-    Closer,
-    Seen,
+    ClusterPicture,
+    GroupDetails,
     cluster_document,
     controller_name,
     group_document,
@@ -39,8 +39,8 @@ from tests.ha.group import Group, started
 OWN = "127.0.0.1:9861"
 
 
-def seen(words: list[NodeReport], closer: dict[str, Closer] | None = None, **facts: Any) -> Seen:
-    return seen_of(snapshot_of(words), {"address": OWN, **facts}, OWN, closer or {})
+def seen(words: list[NodeReport], details: dict[str, GroupDetails] | None = None, **facts: Any) -> ClusterPicture:
+    return seen_of(snapshot_of(words), {"address": OWN, **facts}, OWN, details or {})
 
 
 def document(words: list[NodeReport], **facts: Any) -> dict[str, Any]:
@@ -49,8 +49,8 @@ def document(words: list[NodeReport], **facts: Any) -> dict[str, Any]:
     return found
 
 
-def group_page(words: list[NodeReport], closer: Closer | None = None, name: str = "broker-a") -> dict[str, Any]:
-    given_ = {name: closer} if closer is not None else {}
+def group_page(words: list[NodeReport], details: GroupDetails | None = None, name: str = "broker-a") -> dict[str, Any]:
+    given_ = {name: details} if details is not None else {}
     found: dict[str, Any] = json.loads(json.dumps(group_document(seen(words, given_), name)))
     return found
 
@@ -168,14 +168,14 @@ def test_elections_and_cuts_are_told() -> None:
     noise = {"at_ms": 9, "event": "listening", "port": 1}
     replicas = [replica_row(3) | {"address": "127.0.0.1:10913", "notElectable": "not alive"}]
     told = group_row(elections=elections, replicas=replicas) | {"answer": "replica 2 is master"}
-    closer = Closer(
+    details = GroupDetails(
         explained=ExplainedGroup.from_json(told),
         events={"127.0.0.1:10913": [cut, noise, {"event": "writable"}]},
     )
     group = started()
     group.send(1)
     group.run(100)
-    found = group_page(machine_words(group), closer)
+    found = group_page(machine_words(group), details)
     assert [(item["epoch"], item["cause"], item["atMs"]) for item in found["elections"]] == [
         (2, "the master died", None),
         (1, "first election of the group", 5),
@@ -189,7 +189,7 @@ def test_elections_and_cuts_are_told() -> None:
 def test_apaches_epochs_are_drawn_by_request_1007() -> None:
     word = NodeReport(ServerKind.BROKER, "127.0.0.1:10911", groups=frozenset({"broker-a"}), is_ours=False)
     epochs = {"epochList": [{"epoch": 3, "startOffset": 10, "endOffset": 99}], "maxOffset": 50}
-    found = group_page([word], Closer(epochs={word.address: ApacheEpochs.from_json(epochs)}))
+    found = group_page([word], GroupDetails(epochs={word.address: ApacheEpochs.from_json(epochs)}))
     assert [part["end"] for part in found["logs"]["lanes"][0]["parts"]] == [50]
 
 

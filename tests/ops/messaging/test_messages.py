@@ -11,7 +11,7 @@ from rmqha.client.producers.outgoing import check_message
 from rmqha.model.offset import PhyOffset, QueueOffset
 from rmqha.ops.messaging.brokers import QueueName
 from rmqha.ops.messaging.consumer_group import ConsumerGroup, GroupMember, QueueProgress
-from rmqha.ops.messaging.messages import Track, TrackState, copy_of, tracked
+from rmqha.ops.messaging.messages import MessageTrack, TrackState, copy_of, tracked
 from rmqha.ops.messaging.resending import for_its_group
 
 
@@ -47,14 +47,14 @@ def group(
     ],
 )
 def test_how_far_a_group_is_with_a_message(found: ConsumerGroup, state: TrackState, ahead: int) -> None:
-    assert tracked(found, message(TAGS="A"), [], []) == Track("g", state, ahead, 0, 1)
+    assert tracked(found, message(TAGS="A"), [], []) == MessageTrack("g", state, ahead, 0, 1)
 
 
 def test_a_message_that_could_not_be_worked_off() -> None:
     back, dead = message(reconsume_times=2), message(reconsume_times=16)
     assert tracked(group(6), message(), [back, message(reconsume_times=3)], []).tries == 3
     assert tracked(group(6), message(), [back], []).state is TrackState.SENT_BACK
-    assert tracked(group(6), message(), [back], [dead]) == Track("g", TrackState.DEAD, 0, 16, 1)
+    assert tracked(group(6), message(), [back], [dead]) == MessageTrack("g", TrackState.DEAD, 0, 16, 1)
 
 
 STORED: dict[str, Any] = {

@@ -111,7 +111,7 @@ class Reader:
     def run(self, words: list[str]) -> tuple[str, ...]:
         """What it prints; `code` is its exit code then."""
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "rmqha.cli.main", *words],
+            [sys.executable, "-P", "-m", "rmqha", *words],
             cwd=self.scratch,
             env=os.environ | {"RMQHA_DIRECTORY": str(self.cluster.directory)},
             stdout=subprocess.PIPE,

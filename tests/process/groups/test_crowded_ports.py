@@ -43,7 +43,7 @@ class Server:
         )
         count = ROOM + RESERVED_FILES
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "rmqha.cli.main", "namesrv", "-c", str(config)],
+            [sys.executable, "-P", "-m", "rmqha", "namesrv", "-c", str(config)],
             preexec_fn=partial(resource.setrlimit, resource.RLIMIT_NOFILE, (count, count)),
             stdout=subprocess.DEVNULL,
         )

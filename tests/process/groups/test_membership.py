@@ -198,7 +198,7 @@ def test_a_replica_that_its_machine_has_started_joins_from_anywhere(tmp_path: Pa
 def _started(file: Path, keys: dict[str, str]) -> Iterator[None]:
     """A broker that its own machine has started."""
     file.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
-    command = [sys.executable, "-m", "rmqha.cli.main", "broker", "-c", str(file)]
+    command = [sys.executable, "-m", "rmqha", "broker", "-c", str(file)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             yield

@@ -12,14 +12,15 @@ from tests.simulation.clients.group_client import ClientPlace, GroupClient
 from tests.simulation.processes.process import Rpc
 
 NOT_THE_MASTER = "this broker is not the master"
-LEAST_PAUSE_MS, PAUSE_MS = 500, 6000
+LEAST_PAUSE_MS = 500
 FURTHEST = 30
 """Messages that come again at most, of those that the group was given so far; now and then all of them may."""
 
 
 class PopOperator(GroupClient):
-    def __init__(self, place: ClientPlace, popping: Popping) -> None:
+    def __init__(self, place: ClientPlace, popping: Popping, pause_ms: int) -> None:
         super().__init__(place)
+        self._pause_ms = pause_ms
         self._popping = popping
 
     def boot(self) -> None:
@@ -28,7 +29,7 @@ class PopOperator(GroupClient):
         self._rest()
 
     def _rest(self) -> None:
-        self.after(LEAST_PAUSE_MS + self._prng.below(PAUSE_MS), self._next)
+        self.after(LEAST_PAUSE_MS + self._prng.below(self._pause_ms), self._next)
 
     def _next(self) -> None:
         if self._stopped:

@@ -14,6 +14,7 @@ from tests.simulation.checkers.elections.roles import half_bytes
 from tests.simulation.faults.disk_faults import DiskFaults
 from tests.simulation.faults.moments import Moments
 from tests.simulation.faults.quorum_faults import QuorumFaults
+from tests.simulation.faults.set_faults import SetFaults
 from tests.simulation.faults.strikes import Stage, Strikes
 from tests.simulation.faults.timer_moments import TimerMoments
 from tests.simulation.faults.version_faults import VersionFaults
@@ -34,6 +35,7 @@ class Faults(Strikes):
         self._disks = DiskFaults(self)
         self._quorum = QuorumFaults(self)
         self._versions = VersionFaults(self)
+        self.sets = SetFaults(self)
         self.moments = Moments(self, self._disks)
         self.timer_moments = TimerMoments(self)
 
@@ -94,6 +96,7 @@ class Faults(Strikes):
             *self._disks.kinds,
             *self._quorum.kinds,
             *self._versions.kinds,
+            *self.sets.kinds,
         ):
             if per_mille:
                 self.chance(name, str(self.scheduler.now_ms), per_mille, act)
@@ -466,7 +469,8 @@ class Faults(Strikes):
     def _step_clock(self, draws: SimPrng) -> None:
         broker = self.broker_of(draws)
         self.tell("clock-step", broker.host)
-        broker.clock.step_wall(draws.between(-3_600_000, 3_600_000))
+        step_ms = self.options.clock_step_ms
+        broker.clock.step_wall(draws.between(-step_ms, step_ms))
 
     def _slow_disk(self, draws: SimPrng) -> None:
         broker = self.broker_of(draws)

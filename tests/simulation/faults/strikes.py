@@ -76,9 +76,20 @@ class Strikes:
             # `stop` has started all; who dies later, in the last trial, stays away until that is over
             if not process.alive and not self.over:
                 self.tell("start", process.host)
+                if isinstance(process, BrokerProcess) and self.options.clock_at_start_per_mille:
+                    self._set_clock(process)
                 process.boot()
 
         self.scheduler.after(draws.between(least_ms, most_ms or self.options.restart_after_ms), start)
+
+    def _set_clock(self, broker: BrokerProcess) -> None:
+        moment = f"{broker.host} {self.scheduler.now_ms}"
+        self.chance(
+            "clock-at-start",
+            moment,
+            self.options.clock_at_start_per_mille,
+            lambda draws: broker.clock.step_wall(draws.between(-3_600_000, 3_600_000)),
+        )
 
     def hold_still(
         self, process: BrokerProcess | ControllerProcess, draws: SimPrng, least_ms: int = 100, most_ms: int = 4000

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
 from unittest.mock import patch
 
-from rmqha.broker.pop.acks import AckProcessor
 from rmqha.broker.pop.checkpoint import REVIVE_GROUP, CheckPoint
+from rmqha.broker.pop.cut import PopCut
 from rmqha.broker.pop.order_info import OrderInfo
-from rmqha.broker.pop.pop import PopProcessor
-from rmqha.broker.pop.positions import PopPositions
+from rmqha.broker.pop.positions import PopPositions, PopQueue
 from rmqha.broker.pop.recovery import PopRecovery
+from rmqha.broker.pop.requests.acks import AckProcessor, _Acked
+from rmqha.broker.pop.requests.finder import PopFinder
+from rmqha.broker.pop.requests.polls import PendingPop
 from rmqha.broker.pop.revive import ReviveService
 from rmqha.broker.pop.revive_queue import ReviveQueue
+from rmqha.broker.replication.replica_driver import ReplicaDriver
+from rmqha.broker.replication.waiter import Answer
+from rmqha.broker.tables import metadata_leader
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
+from rmqha.broker.tables.metadata_follower import MetadataFollower
+from rmqha.broker.tables.offsets import _SET_BACK, OffsetChange, OffsetTable, to_body
 from rmqha.broker.tables.timer_check import TimerProgress
 from rmqha.broker.timers import message
 from rmqha.broker.timers.known import KnownTime
@@ -30,7 +37,7 @@ _begin, _progress_now = TimerService._begin, TimerService._progress_now
 _follow = TimerService._follow
 _finished, _append, _add_timer = TimerService.finished, TimerService._append, TimerService._add
 _restore, _messages = TimerService.restore, TimerService._messages
-_take, _recall, _look = TimerService._take, RecallProcessor._recall, KnownTime.look
+_take, _recall, _check = TimerService._take, RecallProcessor._recall, KnownTime.check
 
 
 def _end_if_unknown(self: DelayOffsetTable, level: int) -> int:
@@ -75,7 +82,7 @@ def _take_by_the_precision_of_now(self: TimerService) -> bool:
 
 
 def _known_at_once(self: KnownTime, taken_offset: int, now_ms: int) -> None:
-    _look(self, taken_offset, now_ms)
+    _check(self, taken_offset, now_ms)
     self.ms = now_ms
 
 
@@ -129,7 +136,7 @@ DELAY_MUTATIONS: dict[str, Callable[[], Any]] = {
         TimerService, "_follow", _follow_and_forget
     ),
     "a start forgets what was taken back": lambda: patch.object(TimerService, "_take", _take_all_but_old_recalls),
-    "timers come before all that may take them back is known": lambda: patch.object(KnownTime, "look", _known_at_once),
+    "timers come before all that may take them back is known": lambda: patch.object(KnownTime, "check", _known_at_once),
     "a recall is answered before the group holds it": lambda: patch.object(
         RecallProcessor, "_recall", _recall_for_nobody
     ),
@@ -154,25 +161,25 @@ DELAY_UNSEEN: dict[str, Callable[[], Any]] = {
 }
 
 # --- pops -------------------------------------------------------------------------------------------------------------
-_give, _ack_store, _change = PopProcessor._give, AckProcessor._store, AckProcessor._change
+_store_waiting = ReplicaDriver.store_waiting
+_ack_store, _change = AckProcessor._store, AckProcessor._change
 _take_due, _settle, _read = ReviveQueue.take_due, ReviveService._settle, ReviveQueue.read
 _done, _copies_of, _add_point = OrderInfo.done, ReviveService._copies_of, ReviveQueue._add
+_find_new = PopFinder.find_new
+_take_reset, _row_makers = PopFinder._take_reset, vars(OffsetTable)["_row_makers"]
 
 
-def _at_once(self: Any, *, by: Callable[..., None]) -> Callable[..., None]:
-    def done(*args: Any, **more: Any) -> None:
-        with patch.object(self._appends, "appended", lambda end, waiter: waiter.finish(AckStatus.OK)):
-            by(self, *args, **more)
+def _answered_at_once(kind: type[Answer]) -> Any:
+    """Such a one waits for nothing, and slaves get its records with the next ones."""
 
-    return done
+    def store(self: ReplicaDriver, messages: Any, stored: Callable[[int], None], answer: Answer) -> None:
+        if not isinstance(answer, kind):
+            _store_waiting(self, messages, stored, answer)
+            return
+        stored(self._append_by_itself(messages).end_offset)
+        answer.finish(AckStatus.OK)
 
-
-def _give_at_once(self: PopProcessor, *args: Any, **more: Any) -> None:
-    _at_once(self, by=_give)(*args, **more)
-
-
-def _ack_at_once(self: AckProcessor, *args: Any, **more: Any) -> None:
-    _at_once(self, by=_ack_store)(*args, **more)
+    return patch.object(ReplicaDriver, "store_waiting", store)
 
 
 def _nothing_to_look_at(self: PopRecovery) -> bool:
@@ -234,13 +241,44 @@ def _forget_what_is_over(self: ReviveQueue, checkpoint: CheckPoint, offset: int)
     _add_point(self, checkpoint, offset)
 
 
+def _keep_void(self: PopPositions) -> None:
+    self._set_back_count = self._offsets.set_back_count
+
+
+def _without_times(changes: Sequence[OffsetChange]) -> dict[str, Any]:
+    return to_body([change._replace(set_back_ms=0) for change in changes])
+
+
+def _written_without_times(self: OffsetTable) -> dict[str, Callable[[str], Any]]:
+    return {**_row_makers.fget(self), _SET_BACK: lambda key: None}
+
+
+def _leave_what_was_given(self: PopFinder, place: Any) -> None:
+    with patch.object(self._orders, "remove"):
+        _take_reset(self, place)
+
+
+def _done_of_any_pop(self: OrderInfo, queue_offset: int, pop_ms: int) -> int:
+    return _done(self, queue_offset, self.pop_ms)
+
+
+def _whatever_is_in_front(self: PopFinder, pop: Any, records: Any) -> Any:
+    firsts: dict[PopQueue, int] = {}
+    for record in records:
+        firsts.setdefault(PopQueue(record.topic, pop.group, record.queue_id), record.queue_offset)
+    with patch.object(self._positions, "next_offset", firsts.get):
+        return _find_new(self, pop, records)
+
+
+async def _here_at_once(self: MetadataFollower, master: Any, log_end: int) -> bool:
+    return True
+
+
 POP_MUTATIONS: dict[str, Callable[[], Any]] = {
-    "a pop is answered before the group holds its checkpoint (apache/rocketmq 4806)": lambda: patch.object(
-        PopProcessor, "_give", _give_at_once
+    "a pop is answered before the group holds its checkpoint (apache/rocketmq 4806)": lambda: _answered_at_once(
+        PendingPop
     ),
-    "an acknowledgement is answered before the group holds it": lambda: patch.object(
-        AckProcessor, "_store", _ack_at_once
-    ),
+    "an acknowledgement is answered before the group holds it": lambda: _answered_at_once(_Acked),
     "a new master looks through no checkpoints": lambda: patch.object(PopRecovery, "step", _nothing_to_look_at),
     "what waits is settled by the clock": lambda: patch.object(ReviveService, "_settle", _settled_by_the_clock),
     "revive entries count as worked off once they are read": lambda: patch.object(
@@ -249,9 +287,6 @@ POP_MUTATIONS: dict[str, Callable[[], Any]] = {
     "messages come again half a second early": lambda: patch.object(ReviveQueue, "take_due", _all_due),
     "another time leaves the old checkpoint": lambda: patch.object(AckProcessor, "_change", _change_and_leave),
     "another time is an acknowledgement alone": lambda: patch.object(AckProcessor, "_change", _change_and_forget),
-    "another time counts when the old one is over": lambda: patch.object(
-        ReviveService, "is_spent", lambda *args: False
-    ),
     "an acknowledgement in order is one of all that was given": lambda: patch.object(
         OrderInfo, "done", _behind_what_is_done
     ),
@@ -264,4 +299,33 @@ POP_MUTATIONS: dict[str, Callable[[], Any]] = {
     "what was popped before a set-back moves the group": lambda: patch.object(
         PopPositions, "is_void", lambda *args: False
     ),
+    "the file does not say when a group was set back": lambda: patch.object(
+        OffsetTable, "_row_makers", property(_written_without_times)
+    ),
+    "an acknowledgement in order that is said again is answered at once": lambda: patch.object(
+        PopPositions, "is_settled", lambda self, place, offset: True
+    ),
+    "a cut leaves the offsets of pops": lambda: patch.object(PopCut, "cut", lambda self, end_offset: False),
+    "a pop that waits takes a new message before those in front": lambda: patch.object(
+        PopFinder, "find_new", _whatever_is_in_front
+    ),
+    "what is taken before its queue has it is forgotten": lambda: patch.object(
+        PopPositions, "under_way_offset", lambda self, place: 0
+    ),
+    "offsets count before the log that they count on": lambda: patch.object(
+        MetadataFollower, "_reaches", _here_at_once
+    ),
+    "slaves do not hear when a group was set back": lambda: patch.object(metadata_leader, "to_body", _without_times),
+    "a pop may have the time of a set-back": lambda: patch.object(OffsetTable, "pop_ms", lambda self, wall_ms: wall_ms),
+}
+POP_UNSEEN: dict[str, Callable[[], Any]] = {
+    "another time counts when the old one is over": lambda: patch.object(
+        ReviveService, "is_spent", lambda *args: False
+    ),
+    "pops under way move a group that was set back": lambda: patch.object(PopPositions, "_forget_void", _keep_void),
+    "a set-back has the time of the clock alone": lambda: patch.object(
+        OffsetTable, "_set_back_ms", lambda self: self._log_ms()
+    ),
+    "a set-back leaves what was given in order": lambda: patch.object(PopFinder, "_take_reset", _leave_what_was_given),
+    "an acknowledgement in order is of any pop": lambda: patch.object(OrderInfo, "done", _done_of_any_pop),
 }

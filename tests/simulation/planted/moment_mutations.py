@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -19,17 +18,16 @@ from rmqha.ha.sync_state import Members, SyncStateSet
 from rmqha.ha.sync_state_set_manager import SyncStateSetManager
 from rmqha.model.epoch import EpochEntry
 from rmqha.model.offset import PhyOffset
-from rmqha.store.log.commit_log import CommitLog
 from rmqha.store.meta.boot_file import BootFile
 from rmqha.store.meta.checkpoint import CheckpointFile, ProgressFile
 from rmqha.store.meta.epoch_file import EpochFile
 from rmqha.store.store import Store
 
-_LOOK = HandOver.look
+_ADVANCE = HandOver.advance
 
 
 def _what_was_sent_is_there(self: HandOver, now_ms: int, own_max: PhyOffset, ack: Any, waiting_count: int) -> Any:
-    return _LOOK(self, now_ms, own_max, own_max, 0)
+    return _ADVANCE(self, now_ms, own_max, own_max, 0)
 
 
 _ADMISSION = Replica.admission
@@ -88,7 +86,7 @@ def _queue_ends_stay(self: Store, end_offset: PhyOffset) -> None:
 
 
 def _unsynced_files_go(self: Store) -> PhyOffset:
-    return PhyOffset(min(self._confirm, self._reput.position))
+    return PhyOffset(min(self._confirm, self._dispatch_service.position))
 
 
 _SAVE = Store._save
@@ -145,9 +143,6 @@ def _entry_in_memory(self: EpochFile, entry: EpochEntry) -> bool:
     return history is not None
 
 
-_TRUNCATE_EPOCHS = EpochFile._shorten
-
-
 def _shortened_in_memory(self: EpochFile, history: Any) -> int:
     dropped = len(self.history) - len(history)
     self.history = history
@@ -183,11 +178,8 @@ _ACK = HaConnection._ack
 
 def _first_ack_is_the_end(self: HaConnection, now_ms: int, frame: Any) -> None:
     if self.acked_offset is None and frame.max_offset:
-        frame = replace(frame, max_offset=self._log.max_phy_offset)
+        frame = frame._replace(max_offset=self._log.max_phy_offset)
     _ACK(self, now_ms, frame)
-
-
-_ACKS = SyncStateSetManager.member_acks
 
 
 def _best_ack_ever(self: SyncStateSetManager, connections: Iterable[HaConnection]) -> list[PhyOffset | None]:
@@ -204,7 +196,6 @@ def _no_grace_for_what_was_inherited(self: SyncStateSetManager, *args: Any, **kw
 
 
 _BEGIN = SyncStateSetManager.begin
-_CUT = CommitLog.cut
 
 
 def _keeps_waiting(self: AckQueue) -> list[Any]:
@@ -227,7 +218,7 @@ MOMENT_MUTATIONS: dict[str, Callable[[], Any]] = {
     "an epoch is durable with the next one": lambda: patch.object(Replica, "_record", _recorded_after),
     "a slave's first word counts as all": lambda: patch.object(HaConnection, "_ack", _first_ack_is_the_end),
     "what was sent to a target counts as there (ruling 18)": lambda: patch.object(
-        HandOver, "look", _what_was_sent_is_there
+        HandOver, "advance", _what_was_sent_is_there
     ),
     "a master that hands over takes sends on (ruling 18)": lambda: patch.object(Replica, "admission", _takes_sends_on),
     "an older set is news": lambda: patch.object(SyncStateSet, "decided", _any_set_is_news),

@@ -44,7 +44,7 @@ from rmqha.ha.stream.client import HaClient
 from rmqha.ha.stream.connection import ConnectionState, HaConnection
 from rmqha.ha.sync_state import Members, SyncStateSet, as_members
 from rmqha.ha.sync_state_set_manager import SyncStateSetManager
-from rmqha.kernel.batch_kernel import SendsTaken
+from rmqha.kernel.batch_kernel import SendResults
 from rmqha.model.code import ResponseCode
 from rmqha.model.epoch import EpochHistory
 from rmqha.model.error import RemoteProtocolError
@@ -67,6 +67,7 @@ from tests.simulation.planted.delay_mutations import (
     DELAY_MUTATIONS,
     DELAY_UNSEEN,
     POP_MUTATIONS,
+    POP_UNSEEN,
 )
 from tests.simulation.planted.disk_mutations import DISK_MUTATIONS
 from tests.simulation.planted.group_mutations import GROUP_MUTATIONS
@@ -75,7 +76,7 @@ from tests.simulation.planted.moment_mutations import MOMENT_MUTATIONS, MOMENT_U
 from tests.simulation.planted.outsider_mutations import OUTSIDER_MUTATIONS, OUTSIDER_UNSEEN
 from tests.simulation.planted.rot_mutations import ROT_MUTATIONS
 from tests.simulation.planted.rule_mutations import RULE_MUTATIONS, RULE_UNSEEN
-from tests.simulation.planted.shell_mutations import SHELL_MUTATIONS
+from tests.simulation.planted.shell_mutations import SHELL_MUTATIONS, SHELL_UNSEEN
 from tests.simulation.planted.version_mutations import VERSION_MUTATIONS
 from tests.simulation.run import Run
 
@@ -175,20 +176,14 @@ def _alone_unasked(self: SyncStateSetManager, now_ms: int, connections: Iterable
 _REAL_APPLY = Replica._apply
 
 
-def _old_news_too(self: Replica, now_ms: int, info: GroupInfo) -> None:
+def _old_news_too(self: Replica, now_ms: int, info: GroupInfo, call_id: int = 0) -> None:
     if info.master_id is not None and info.epoch < self.epoch and not self.is_master:
         self._show(replace(self._in, epoch=info.epoch))
-    _REAL_APPLY(self, now_ms, info)
-
-
-_REAL_ACCEPT = Store.accept_epoch
+    _REAL_APPLY(self, now_ms, info, call_id)
 
 
 def _epoch_in_memory(self: Store, epoch: Epoch) -> None:
     self._highest_epoch.value = max(self._highest_epoch.value, epoch)
-
-
-_REAL_CUT = CommitLog.cut
 
 
 def _cut_without_zeros(self: CommitLog, end_offset: int, used_end: int | None = None) -> int:
@@ -197,7 +192,7 @@ def _cut_without_zeros(self: CommitLog, end_offset: int, used_end: int | None = 
 
 
 def _all_dispatched(self: Store, limit_bytes: int) -> bool:
-    return self._reput.dispatch(self._log.end_offset, limit_bytes)
+    return self._dispatch_service.dispatch(self._log.end_offset, limit_bytes)
 
 
 def _shortest_log(answers: Any, *args: Any, **kwargs: Any) -> ElectedMaster:
@@ -322,12 +317,12 @@ def _append_twice(self: ReplicaDriver, messages: Any) -> Any:
 _REAL_APPEND_SENDS = ReplicaDriver.append_sends
 
 
-def _append_sends_twice(self: ReplicaDriver, source: SendSource) -> SendsTaken | None:
+def _append_sends_twice(self: ReplicaDriver, source: SendSource) -> SendResults | None:
     _REAL_APPEND_SENDS(self, source)
     return _REAL_APPEND_SENDS(self, source)
 
 
-def _answers_of_the_next(self: ReplicaDriver, source: SendSource) -> SendsTaken | None:
+def _answers_of_the_next(self: ReplicaDriver, source: SendSource) -> SendResults | None:
     taken = _REAL_APPEND_SENDS(self, source)
     if taken is None:
         return None
@@ -352,7 +347,7 @@ def _one_place_for_all(self: ReplicaDriver, messages: list[NewMessage] | NewBatc
     return stored
 
 
-def _one_place_for_all_sends(self: ReplicaDriver, source: SendSource) -> SendsTaken | None:
+def _one_place_for_all_sends(self: ReplicaDriver, source: SendSource) -> SendResults | None:
     taken = _REAL_APPEND_SENDS(self, source)
     if taken is not None and max(taken.message_counts) > 1:
         for run in taken.runs:
@@ -593,9 +588,6 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "a new master asks about nothing that waits": lambda: patch.object(
         TransactionService, "_started", _started_at_the_end
     ),
-    "marks do not say where to begin": lambda: patch.object(
-        transaction_service, "told_waiting_from", lambda record: None
-    ),
     "copies of half messages are not waited for": lambda: patch.multiple(
         TransactionService, _are_copies_safe=_copies_are_safe, _waiting_from=_where_the_offsets_say
     ),
@@ -627,6 +619,11 @@ UNSEEN: dict[str, Callable[[], Any]] = {
     **RULE_UNSEEN,
     **OUTSIDER_UNSEEN,
     **DELAY_UNSEEN,
+    **POP_UNSEEN,
+    **SHELL_UNSEEN,
+    "marks do not say where to begin": lambda: patch.object(
+        transaction_service, "told_waiting_from", lambda record: None
+    ),
 }
 """The same, found by no run so far: docs/internals/simulation.md says what else sees them."""
 

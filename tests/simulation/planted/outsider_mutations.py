@@ -20,11 +20,13 @@ from rmqha.broker.replication import forward
 from rmqha.broker.replication.forward import SendForwarder
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.offsets import OffsetChange, OffsetTable
+from rmqha.broker.tables.table_version import TableVersion
 from rmqha.broker.timers.known import KnownTime
 from rmqha.broker.timers.service import TimerService
 from rmqha.broker.timers.waiting import WaitingTimers
 from rmqha.ha import sync_state_set_manager
 from rmqha.ha.commit_tracker import CommitTracker
+from rmqha.ha.group_info import GroupInfo
 from rmqha.ha.hand_over import HandOver
 from rmqha.ha.replica import Replica
 from rmqha.ha.stream.client import HaClient
@@ -41,17 +43,18 @@ from rmqha.store.meta.checkpoint import ProgressFile
 from rmqha.store.meta.epoch_file import EpochFile
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
+from tests.simulation.processes import broker_process
 
 # --- the set and acknowledgements -------------------------------------------------------------------------------------
-_LOOK = HandOver.look
+_ADVANCE = HandOver.advance
 
 
 def _nearly_level(self: HandOver, now_ms: int, own_max: PhyOffset, ack: PhyOffset | None, waiting_count: int) -> Any:
-    return _LOOK(self, now_ms, own_max, None if ack is None else PhyOffset(ack + 512), waiting_count)
+    return _ADVANCE(self, now_ms, own_max, None if ack is None else PhyOffset(ack + 512), waiting_count)
 
 
 def _goes_on_at_once(self: HandOver, *args: Any) -> Any:
-    actions = _LOOK(self, *args)
+    actions = _ADVANCE(self, *args)
     if self._waiting is not None and self._waiting.told:
         self._waiting = None
     return actions
@@ -81,6 +84,14 @@ def _refused_for_good(self: SyncStateSet) -> None:
 
 def _nothing_is_open(self: SyncStateSet) -> None:
     self.proposed = None
+
+
+def _any_size(self: Replica, now_ms: int, info: GroupInfo, call_id: int) -> None:
+    self._sized_epoch, self._sized_call_id = Epoch(-1), -1
+    _TAKE_SIZE(self, now_ms, info, call_id)
+
+
+_TAKE_SIZE = Replica._take_size
 
 
 def _entries_only(self: Replica, epoch: Epoch) -> None:
@@ -170,8 +181,8 @@ def _whole_at_start() -> Iterator[None]:
         yield
 
 
-def _goes_unnamed(self: Store, now_ms: int, patience_ms: int, retry_ms: int) -> bool:
-    return self._trimmer.schedule_unlink(now_ms, patience_ms, retry_ms)
+def _goes_unnamed(self: Store, now_ms: int, timeout_ms: int, retry_ms: int) -> bool:
+    return self._trimmer.schedule_unlink(now_ms, timeout_ms, retry_ms)
 
 
 _SET_ASIDE = Store._set_aside
@@ -212,6 +223,20 @@ def _sequences_anew(self: OffsetTable, epoch: int, wall_ms: int) -> None:
     self.epoch, self._floor = epoch, 0
 
 
+def _by_the_clock(self: OffsetTable, epoch: int, wall_ms: int) -> None:
+    self.epoch, self._floor = epoch, wall_ms * 1000
+    self._begun = TableVersion(epoch, max(self._floor, self.stamp.sequence))
+    self._taken_back.clear()
+
+
+def _whatever_is_newer(self: OffsetTable, *args: Any) -> int:
+    self._begun = TableVersion(1 << 62, 0)
+    return _TAKE_BACK(self, *args)
+
+
+_TAKE_BACK = OffsetTable.take_back
+
+
 def _commits_at_once(self: OffsetTable, group: str, topic: str, queue_id: int, offset: int) -> bool:
     return self._put((f"{topic}@{group}", queue_id), offset)
 
@@ -237,7 +262,7 @@ def _damaged_passed_over(self: TimerService) -> bool:
     return more or self._taken_offset > before
 
 
-def _one_look(self: KnownTime, taken_offset: int, now_ms: int) -> None:
+def _one_check(self: KnownTime, taken_offset: int, now_ms: int) -> None:
     """A clock that is put back is not seen."""
     if not self._mark_ms:
         self._set_mark(now_ms)
@@ -286,17 +311,12 @@ async def _says_more(self: SendForwarder, channel: Any, command: Command, master
 
 OUTSIDER_MUTATIONS: dict[str, Callable[[], Any]] = {
     "a target that lacks its last bytes counts as level (ruling 18)": lambda: patch.object(
-        HandOver, "look", _nearly_level
+        HandOver, "advance", _nearly_level
     ),
     "a proposed set counts as a majority (ruling 1)": lambda: patch.object(
         CommitTracker, "has_quorum", _counts_proposals
     ),
     "a set of the same epoch is news": lambda: patch.object(SyncStateSet, "decided", _same_epoch_is_news),
-    "a set that has moved is a refusal": lambda: patch.object(
-        sync_state_set_manager,
-        "_CERTAIN_REFUSALS",
-        (*sync_state_set_manager._CERTAIN_REFUSALS, ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH),
-    ),
     "an entry without bytes lends its epoch": lambda: patch.object(Replica, "_begin_epoch", _entries_only),
     "nearly all that was lost makes a replica whole (ruling 3)": lambda: patch.object(
         HaClient, "is_caught_up", property(_whole_at_the_confirmed)
@@ -322,7 +342,9 @@ OUTSIDER_MUTATIONS: dict[str, Callable[[], Any]] = {
     "a rotten timer message is left out (ruling 30)": lambda: patch.object(
         TimerService, "_messages", _damaged_left_out
     ),
-    "a master that has handed over takes sends again at once": lambda: patch.object(HandOver, "look", _goes_on_at_once),
+    "a master that has handed over takes sends again at once": lambda: patch.object(
+        HandOver, "advance", _goes_on_at_once
+    ),
     "tables change while too few replicas are in the set (ruling 16)": lambda: patch.object(
         Replica, "other_members", _without_a_quorum
     ),
@@ -332,16 +354,17 @@ OUTSIDER_MUTATIONS: dict[str, Callable[[], Any]] = {
     "deliveries are saved before their copies are synced": lambda: patch.object(
         DelayOffsetTable, "unsaved", _saved_ahead
     ),
+    "a refusal ends what an earlier copy of the request asked for (ruling 1)": lambda: patch.object(
+        broker_process, "answer_to", lambda command, reply, is_open: reply
+    ),
+    "old news make a master go by fewer replicas (ruling 15)": lambda: patch.object(Replica, "_take_size", _any_size),
+    "stamps of a master that is back go by its clock alone": lambda: patch.object(
+        OffsetTable, "new_epoch", _by_the_clock
+    ),
     "a cut of delay offsets stays in memory": lambda: patch.object(DelayOffsetTable, "log_cut", _cut_in_memory),
-}
-
-OUTSIDER_UNSEEN: dict[str, Callable[[], Any]] = {
-    "the longer log wins before the newer epoch": lambda: patch.object(election, "choose", _longest_first),
     "a lost answer leaves nothing open": lambda: patch.object(SyncStateSet, "lost", _nothing_is_open),
     "a refusal ends what was proposed before": lambda: patch.object(SyncStateSet, "refused", _refused_for_good),
-    "the end of an older connection ends the newer one (ruling 17)": lambda: patch.object(
-        HeartbeatTable, "_unbind", _old_sessions_count
-    ),
+    "a restarted master counts its offsets anew": lambda: patch.object(OffsetTable, "new_epoch", _sequences_anew),
     "old files go before the progress speaks of what stays": lambda: patch.object(
         Store, "schedule_unlink", _goes_unnamed
     ),
@@ -349,20 +372,34 @@ OUTSIDER_UNSEEN: dict[str, Callable[[], Any]] = {
     "what counted on another master's log stays": lambda: patch.object(
         DelayOffsetTable, "forget_ahead", lambda self: None
     ),
+    "an answer of a passed-on send says more than the master": lambda: patch.object(
+        SendForwarder, "_pass_on", _says_more
+    ),
+}
+
+OUTSIDER_UNSEEN: dict[str, Callable[[], Any]] = {
+    "the longer log wins before the newer epoch": lambda: patch.object(election, "choose", _longest_first),
+    "the end of an older connection ends the newer one (ruling 17)": lambda: patch.object(
+        HeartbeatTable, "_unbind", _old_sessions_count
+    ),
     "delay offsets may lie behind their queues": lambda: patch.object(
         DelayOffsetTable, "clamp", lambda self, end_of, timer_end: None
     ),
     "an older offset replaces a newer one": lambda: patch.object(OffsetTable, "merge", _takes_older),
-    "a restarted master counts its offsets anew": lambda: patch.object(OffsetTable, "new_epoch", _sequences_anew),
     "a cut leaves the timers that are known": lambda: patch.object(TimerService, "log_cut", lambda self: None),
     "a timer message that cannot be read is passed over (ruling 30)": lambda: patch.object(
         TimerService, "_take", _damaged_passed_over
     ),
-    "timers do not see that a clock is put back": lambda: patch.object(KnownTime, "look", _one_look),
+    "timers do not see that a clock is put back": lambda: patch.object(KnownTime, "check", _one_check),
     "timers of a slot stand as they came": lambda: patch.object(WaitingTimers, "_add_near", _as_they_come),
     "what takes back goes before what is late": lambda: patch.object(TimerService, "_drop_recalls", _recalls_go),
-    "an answer of a passed-on send says more than the master": lambda: patch.object(
-        SendForwarder, "_pass_on", _says_more
+    "what a slave gives back undoes what was changed since": lambda: patch.object(
+        OffsetTable, "take_back", _whatever_is_newer
+    ),
+    "a set that has moved is a refusal": lambda: patch.object(
+        sync_state_set_manager,
+        "_CERTAIN_REFUSALS",
+        (*sync_state_set_manager._CERTAIN_REFUSALS, ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH),
     ),
     "a lost answer of a passed-on send is a refusal": lambda: patch.object(forward, "DUPLICATE_POSSIBLE", "planted"),
 }

@@ -24,7 +24,7 @@ from rmqha.ha.replica import Replica
 from rmqha.ha.stream import client
 from rmqha.ha.stream.client import HaClient
 from rmqha.ha.stream.slaves import Slaves
-from rmqha.kernel.batch_kernel import SendsTaken
+from rmqha.kernel.batch_kernel import SendResults
 from rmqha.model.epoch import EpochEntry
 from rmqha.model.offset import PhyOffset
 from rmqha.raft import leader as raft_leader
@@ -35,7 +35,7 @@ from rmqha.store.meta.boot_file import BootFile
 from rmqha.store.meta.end_mark import EndMark
 from rmqha.store.meta.epoch_file import EpochFile
 from rmqha.store.queue.consume_queue import ConsumeQueue, ConsumeQueues
-from rmqha.store.queue.reput import QueueOffsets
+from rmqha.store.queue.dispatch_service import QueueOffsets
 from rmqha.store.store import Store
 
 
@@ -59,11 +59,15 @@ def _give_up_as_clean(self: HaClient, phy_offset: PhyOffset) -> None:
     self._log.restart_at(phy_offset)
 
 
-_VITALS = Replica._vitals
+_HEARTBEAT_VALUES, _CANDIDACY = Replica._heartbeat_values, Replica._candidacy
 
 
 def _well_at_once(self: Replica) -> Any:
-    return _VITALS(self)._replace(unclean=False)
+    return _HEARTBEAT_VALUES(self)._replace(unclean=False)
+
+
+def _stood_cleanly(self: Replica) -> tuple[bool, bool]:
+    return False, _CANDIDACY(self)[1]
 
 
 _FINISH = Waiter.finish
@@ -124,7 +128,7 @@ def _time_as_it_is(self: Appender, message: Any, wall_ms: int) -> Any:
 _APPEND_SENDS = Appender.append_sends
 
 
-def _sends_time_as_it_is(self: Appender, source: SendSource, wall_ms: int) -> SendsTaken | None:
+def _sends_time_as_it_is(self: Appender, source: SendSource, wall_ms: int) -> SendResults | None:
     self._offsets.last_store_timestamp_ms = 0
     return _APPEND_SENDS(self, source, wall_ms)
 
@@ -172,11 +176,11 @@ def _one_more_is_released(self: AckQueue, now_ms: int, acked_offset: PhyOffset) 
     return _RELEASE(self, now_ms, acked_offset)
 
 
-_LOOK, _DEADLINE = HandOver.look, HandOver.deadline_ms
+_ADVANCE, _DEADLINE = HandOver.advance, HandOver.deadline_ms
 
 
 def _refuses_for_ever(self: HandOver, now_ms: int, *args: Any) -> Any:
-    return [] if self._waiting is not None and self._waiting.told else _LOOK(self, now_ms, *args)
+    return [] if self._waiting is not None and self._waiting.told else _ADVANCE(self, now_ms, *args)
 
 
 def _no_deadline_once_told(self: HandOver) -> int | None:
@@ -196,21 +200,23 @@ _KEEP = ControllerClient._keep_in_touch
 
 
 def _keeps_in_touch_unclean(self: ControllerClient, now_ms: int) -> None:
-    vitals = self._vitals
-    with patch.object(self, "_vitals", lambda: vitals()._replace(unclean=False)):
+    heartbeat_values = self._heartbeat_values
+    with patch.object(self, "_heartbeat_values", lambda: heartbeat_values()._replace(unclean=False)):
         _KEEP(self, now_ms)
 
 
 RULE_MUTATIONS: dict[str, Callable[[], Any]] = {
     "a master serves before its queues are there": lambda: patch.object(Replica, "_open", _open_undispatched),
-    "who lost power reports as well (ruling 3)": lambda: patch.object(Replica, "_vitals", _well_at_once),
+    "who lost power reports as well (ruling 3)": lambda: patch.multiple(
+        Replica, _heartbeat_values=_well_at_once, _candidacy=_stood_cleanly
+    ),
     "a send is taken while too few replicas are there (ruling 1)": lambda: patch.object(
         CommitTracker, "shortage", lambda self, now_ms, connections: ""
     ),
     "a time-out is answered SEND_OK": lambda: patch.object(Waiter, "finish", _any_end_is_good),
     "the send behind the last one is answered too": lambda: patch.object(AckQueue, "release", _one_more_is_released),
     "a hand-over that nobody takes up never ends": lambda: patch.multiple(
-        HandOver, look=_refuses_for_ever, deadline_ms=_no_deadline_once_told
+        HandOver, advance=_refuses_for_ever, deadline_ms=_no_deadline_once_told
     ),
     "a set without a member keeps its epoch": lambda: patch.object(
         replicas_info, "_drop_members", _drop_in_the_same_epoch
@@ -248,14 +254,17 @@ RULE_MUTATIONS: dict[str, Callable[[], Any]] = {
     "a replica gives way to a master elected uncleanly (ruling 4)": lambda: patch.object(
         client, "refuse_loss", lambda found, *rest: found
     ),
-}
-
-RULE_UNSEEN: dict[str, Callable[[], Any]] = {
+    "a leader counts itself before its disk (Raft)": lambda: patch.object(
+        raft_leader, "count_commits", _one_copy_is_durable
+    ),
     "who was asked in a former life is not waited for (ruling 1)": lambda: patch.object(
         CommitTracker,
         "has_quorum",
         lambda self: len(self._set.state.confirmed) >= self._set.majority or self.is_sole_copy(),
     ),
+}
+
+RULE_UNSEEN: dict[str, Callable[[], Any]] = {
     "a smaller number of replicas binds at once (ruling 15)": lambda: patch.object(
         BrokerGroup,
         "binding_total_replicas",
@@ -263,9 +272,6 @@ RULE_UNSEEN: dict[str, Callable[[], Any]] = {
     ),
     "entries of older terms are committed by count (Raft)": lambda: patch.object(
         raft_leader, "count_commits", _commits_any_term
-    ),
-    "a leader counts itself before its disk (Raft)": lambda: patch.object(
-        raft_leader, "count_commits", _one_copy_is_durable
     ),
 }
 """Found by no run so far (docs/internals/simulation.md)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -16,21 +16,27 @@ from rmqha.broker.requests.request import UNWRITTEN, Channel
 from rmqha.ha import static_replica
 from rmqha.ha.action import Action
 from rmqha.ha.static_replica import StaticReplica
+from rmqha.ha.stream.client import HaClient
 from rmqha.ha.stream.legacy_client import LegacyHaClient
 from rmqha.inspect import migration
+from rmqha.kernel.batch_kernel import NEW_ENTRY
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import UnreachableError
 from rmqha.model.offset import BrokerId, Epoch
 from rmqha.raft import reconfiguration
 from rmqha.store import appender
+from rmqha.store.index.index import Index
 from rmqha.store.log.mapped_file import MappedFile
 from rmqha.store.queue import batch_consume_queue
 from rmqha.store.queue.batch_consume_queue import UNIT_BYTES, BatchConsumeQueue, BatchConsumeQueues
+from rmqha.store.queue.dispatcher import DispatchedBlock
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
+from rmqha.wire.ha_stream import MasterFrame, Transfer
 
 REAL_COMMIT = Store.commit
 REAL_SETTLE = SendForwarder._settle
+COLLECT_BLOCK = Index.collect_block
 
 
 class _RefusedIsUnwritten:
@@ -86,6 +92,23 @@ def _discarded_bytes_alone(self: Store) -> None:
     self._offsets.covered = self._log.write_offset
 
 
+def _due_if_much(self: ReplicaDriver) -> bool:
+    """A slave waits for a piece that is worth it."""
+    least_bytes = 0 if self.replica.is_master else 1024
+    return self.is_log_free and self.store.dispatch_behind_bytes > least_bytes
+
+
+def _no_index_of_the_last(self: Index, block: DispatchedBlock) -> None:
+    COLLECT_BLOCK(self, block._replace(entries=block.entries[: -NEW_ENTRY.size]))
+
+
+def _keep_views(self: HaClient, now_ms: int, frames: Iterable[MasterFrame]) -> list[Action]:
+    for frame in frames:
+        self._kept_bytes += len(frame.data) if isinstance(frame, Transfer) else 0
+        self._kept.append(frame)
+    return []
+
+
 SHELL_MUTATIONS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "what has no answer is passed on again": lambda: patch.object(forward, "NotSentError", UnreachableError),
     "a refusal after the write is passed on again": lambda: patch.object(SendForwarder, "_settle", _settle_believing),
@@ -98,7 +121,7 @@ SHELL_MUTATIONS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         migration, "_elected_short", lambda member, reference: []
     ),
     "a store that was not stopped in order may be converted": lambda: patch.object(
-        migration, "_standing", lambda member, reference: []
+        migration, "_problems", lambda member, reference: []
     ),
     "batch queues are not cut": lambda: patch.object(BatchConsumeQueues, "truncate", lambda self, end_offset: None),
     "a batch takes one place of a batch queue": lambda: patch.object(
@@ -117,4 +140,13 @@ SHELL_MUTATIONS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "queue offsets of what was dropped stay": lambda: patch.object(
         Store, "discard_uncommitted", _discarded_bytes_alone
     ),
+    "a slave leaves the last bytes of its log out of the queues": lambda: patch.object(
+        ReplicaDriver, "dispatch_due", property(_due_if_much)
+    ),
+    "the last record of a block is not indexed": lambda: patch.object(Index, "collect_block", _no_index_of_the_last),
+    "what was indexed before a stop is indexed again": lambda: patch.object(
+        Index, "_without_known", lambda self, entries: entries
+    ),
+    "what waits for the disk is a view of the read buffer": lambda: patch.object(HaClient, "_keep", _keep_views),
 }
+SHELL_UNSEEN: dict[str, Callable[[], AbstractContextManager[Any]]] = {}

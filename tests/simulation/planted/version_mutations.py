@@ -13,8 +13,8 @@ from controller.state.answers import InvalidRequestError
 from controller.state.proposal import PendingRequest
 from rmqha.broker.tables.metadata_follower import Awaits, FollowedMaster
 from rmqha.broker.tables.queue_max_offsets import QueueMaxOffsets
-from rmqha.ha.stream import door
-from rmqha.ha.stream.door import Door
+from rmqha.ha.stream import admission
+from rmqha.ha.stream.admission import HaAdmission
 from rmqha.model.code import ResponseCode
 from rmqha.model.offset import BrokerId
 from rmqha.wire.command import Command
@@ -34,9 +34,9 @@ def _registered_with_an_epoch(self: Requests, now_ms: int, asked: PendingRequest
     REAL_REGISTER(self, now_ms, asked)
 
 
-def _asks_nobody(self: Door, now_ms: int) -> None:
+def _asks_nobody(self: HaAdmission, now_ms: int) -> None:
     self._question += 1
-    self._ask_at_ms = now_ms + door.ASK_INTERVAL_MS
+    self._ask_at_ms = now_ms + admission.ASK_INTERVAL_MS
     self._is_asking = True
 
 
@@ -62,7 +62,7 @@ VERSION_MUTATIONS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "an answer without a replica's id counts for nobody": lambda: patch.object(
         election, "log_end", _end_of_who_says_its_id
     ),
-    "nobody is asked who may come in": lambda: patch.object(Door, "_ask", _asks_nobody),
+    "nobody is asked who may come in": lambda: patch.object(HaAdmission, "_ask", _asks_nobody),
     "a registration without an accepted epoch is refused": lambda: patch.object(
         Requests, "_register_broker", _registered_with_an_epoch
     ),

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from rmqha.broker.core import BrokerCore
 from rmqha.broker.identity import BrokerIdentity
-from rmqha.broker.replication.controller_route import ControllerRoute, is_redirect
+from rmqha.broker.replication.controller_route import ControllerRoute, answer_to, is_redirect
 from rmqha.broker.replication.forward import SendForwarder
 from rmqha.broker.replication.replica_driver import ReplicaDriver
 from rmqha.broker.server import HAND_OVER_MS
@@ -36,7 +36,7 @@ from rmqha.store.store import Store
 from rmqha.wire.command import Command
 from rmqha.wire.frame import encode_frame
 from tests.simulation.faults.covered import is_covered, is_noticed
-from tests.simulation.processes.broker_shell import SimShell
+from tests.simulation.processes.broker_shell import SimShell, Turns
 from tests.simulation.processes.disk_process import DiskProcess
 from tests.simulation.processes.following import Following, LearningEnds, Repairing, Scrubbing
 from tests.simulation.processes.forwarding import forwarding
@@ -64,6 +64,9 @@ class BrokerProcess(DiskProcess):
     """`observe(broker, what, values)` is told of role changes, cuts and its end, for the checkers."""
 
     kernel: ClassVar[BatchKernel] = PythonKernel()
+    has_turns = False
+    """What several connections have sent is served in one turn, as on the host."""
+    turns: Turns | None = None
 
     def __init__(
         self,
@@ -99,6 +102,8 @@ class BrokerProcess(DiskProcess):
         """Those instead, while it belongs to a static group."""
         self.heard: Callable[[BrokerProcess, Command], None] = lambda broker, command: None
         """Told of what a controller says, answers and notices, before it is acted on."""
+        self.asks_for_set: Callable[[BrokerProcess, Command], None] = lambda broker, command: None
+        """Told of each request for a new set, before it is sent."""
         self.hand_overs_cancelled = 0
         """How often a controller has told it to go on as master."""
         self.handed_over: tuple[int, int, int] | None = None
@@ -180,6 +185,7 @@ class BrokerProcess(DiskProcess):
         self._dispatching = self._flushing = self.is_delivering = self.is_stopping = False
         self._timer = None
         self._following = self.registering = self.transacting = None
+        self.turns = Turns(self, self._prng.child(f"turns-{self.life}")) if self.has_turns else None
         shell = SimShell(self)
         self.core = BrokerCore(
             config, self.disk, self.store, identity, self.clock, self._tracer, store_host, shell, self.kernel
@@ -433,6 +439,9 @@ class BrokerProcess(DiskProcess):
             self.heard(self, command)
         if command.code == RequestCode.RMQHA_HAND_OVER:
             self._asked_to_hand_over(channel, command)
+        if self.turns is not None:
+            self.turns.came(channel, command)
+            return
         ((_, taken_count),) = self.core.processor.take([(channel, encode_frame(command))], 1)
         if not taken_count:
             self.core.processor.received(channel, [command])
@@ -453,6 +462,8 @@ class BrokerProcess(DiskProcess):
     def _session_closed(self, conn: Connection) -> None:
         channel = self._channels.pop(conn.number, None)
         if channel is not None:
+            if self.turns is not None:
+                self.turns.closed(channel)
             self.core.processor.closed(channel)
 
     # --- work that the host shell does in tasks ---------------------------------------------------------------------
@@ -477,7 +488,7 @@ class BrokerProcess(DiskProcess):
     def wake_dispatch(self) -> None:
         if not self._dispatching:
             self._dispatching = True
-            self.after(0, self._dispatch)
+            self.after(0 if self.turns is None else self.turns.dispatch_delay_ms, self._dispatch)
 
     def _dispatch(self) -> None:
         self._dispatching = False
@@ -608,7 +619,7 @@ class BrokerProcess(DiskProcess):
 
     def _clean(self) -> None:
         retention = self.core.retention
-        retention.look()
+        retention.check()
         while retention.schedule_unlink():
             pass
         retention.pending_unlink()
@@ -669,7 +680,13 @@ class HaLinks:
 
     def received(self, conn: Connection, data: bytes) -> None:
         number = self._numbers[conn.number]
-        self._post(self._broker.core.driver.ha_received, number, data)
+        self._post(self._read, number, data)
+
+    def _read(self, number: int, data: bytes) -> None:
+        """Into a buffer that takes other bytes as soon as the call returns, as the host's does."""
+        buffer = bytearray(data)
+        self._broker.core.driver.ha_received(number, memoryview(buffer))
+        buffer[:] = b"\xee" * len(buffer)
 
     def closed(self, conn: Connection) -> None:
         number = self._numbers.pop(conn.number)
@@ -693,14 +710,18 @@ class HaLinks:
 
         self._broker.transport.connect(self._broker.host, self, address, opened)
 
-    def send(self, conn_id: int, data: bytes) -> None:
-        conn = self._conns.get(conn_id)
-        if conn is not None:
+    def send(self, conn_id: int, data: bytes, *, may_wait: bool) -> None:
+        conn, turns = self._conns.get(conn_id), self._broker.turns
+        if conn is not None and may_wait and turns is not None:
+            turns.hold_news(conn, data)
+        elif conn is not None:
             conn.send(data)
 
     def send_log(self, conn_id: int, header: bytes, phy_offset: PhyOffset, size_bytes: int) -> None:
         conn = self._conns.get(conn_id)
         if conn is not None:
+            if self._broker.turns is not None:
+                self._broker.turns.told_otherwise(conn)
             data = bytes(self._broker.store.view(phy_offset, size_bytes))
             flip = self._broker.flip_next
             if flip is not None and flip[0] == conn.peer_host:
@@ -732,9 +753,12 @@ class ControllerCalls:
         self._route = ControllerRoute(addresses)
 
     def call(self, action: CallController) -> None:
+        if action.command.code == RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET:
+            self._broker.asks_for_set(self._broker, action.command)
         self._attempt(action, self._broker.clock.now_ms() + action.timeout_ms, self._route.max_attempts)
 
-    def _attempt(self, action: CallController, deadline_ms: int, attempts: int) -> None:
+    def _attempt(self, action: CallController, deadline_ms: int, attempts: int, *, is_open: bool = False) -> None:
+        """`is_open`: an earlier try has had no answer."""
         left_ms = deadline_ms - self._broker.clock.now_ms()
         if left_ms <= 0 or attempts == 0:
             self._broker.after(0, partial(self._answer, action, None))
@@ -742,18 +766,22 @@ class ControllerCalls:
         address = self._route.target
         command = Command(action.command.code, dict(action.command.ext), action.command.body)
 
+        def failed(*, is_open: bool) -> None:
+            self._route.failed(address)
+            self._attempt(action, deadline_ms, attempts - 1, is_open=is_open)
+
         def answered(reply: Command | None) -> None:
             if reply is None:
-                self._route.failed(address)
-                self._attempt(action, deadline_ms, attempts - 1)
+                failed(is_open=True)
             elif is_redirect(reply):
                 self._route.redirected(address, reply.ext.get("controllerLeaderAddress") or "")
-                self._attempt(action, deadline_ms, attempts - 1)
+                self._attempt(action, deadline_ms, attempts - 1, is_open=is_open)
             else:
                 self._route.answered(address)
-                self._answer(action, reply)
+                self._answer(action, answer_to(action.command, reply, is_open=is_open))
 
-        self._rpc.call(address, command, self._route.attempt_timeout_ms(left_ms), answered)
+        timeout_ms = self._route.attempt_timeout_ms(left_ms)
+        self._rpc.call(address, command, timeout_ms, answered, unsent=lambda: failed(is_open=is_open))
 
     def _answer(self, action: CallController, reply: Command | None) -> None:
         if reply is not None:

@@ -1,16 +1,28 @@
-"""What a broker's core tells: done by timers of its process, as the host's tasks do it."""
+"""What a broker's core tells: done by timers of its process, as the host's tasks do it. And turns of its event loop, as
+the host's poller gives them: what several connections have sent meanwhile is served in one, sends that are plain are
+taken together, and what can be done for all is done at its end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
+from rmqha.broker.loops import DISPATCH_DELAY_MS, SLAVE_DISPATCH_DELAY_MS
 from rmqha.broker.requests.request import Channel
 from rmqha.ha.action import RoleChanged
+from rmqha.sim.prng import SimPrng
+from rmqha.sim.transport import Connection
 from rmqha.wire.command import Command
+from rmqha.wire.frame import encode_frame
 
 if TYPE_CHECKING:
-    from tests.simulation.processes.broker_process import BrokerProcess
+    from tests.simulation.processes.broker_process import BrokerChannel, BrokerProcess
+
+MOST_MS = 4
+"""Between what comes first and the turn that serves it."""
+MAX_COUNT = 64
+HELD_BACK_MS = 2
 
 
 class SimShell:
@@ -27,7 +39,8 @@ class SimShell:
         return self._process.write(work)
 
     def at_turn_end(self, work: Callable[[], None]) -> bool:
-        return False  # each delivery is a turn of its own
+        turns = self._process.turns
+        return turns is not None and turns.at_end(work)  # else each delivery is a turn of its own
 
     def wake_schedule(self) -> None:
         if self._process.is_delivering:
@@ -87,3 +100,76 @@ class SimShell:
 
     def address_problem(self) -> str:
         return ""
+
+
+class Turns:
+    """Of one life of `process`."""
+
+    def __init__(self, process: BrokerProcess, draws: SimPrng) -> None:
+        self._process = process
+        self._draws = draws
+        self._waiting: dict[BrokerChannel, list[Command]] = {}
+        """By connection, in the order of their coming."""
+        self._is_busy = False
+        self._at_end: list[Callable[[], None]] = []
+        self.shared_count = 0
+        """Turns that served several connections, and had something to do at their end."""
+        self._news: dict[int, tuple[Connection, bytes]] = {}
+        """By connection of a slave: a frame that tells only what the next one tells too, held back."""
+
+    def came(self, channel: BrokerChannel, command: Command) -> None:
+        if not self._waiting:
+            self._process.after(self._draws.below(MOST_MS), self._turn)
+        self._waiting.setdefault(channel, []).append(command)
+
+    def closed(self, channel: BrokerChannel) -> None:
+        """Nobody serves what it has sent."""
+        if channel in self._waiting:
+            self._waiting[channel].clear()
+
+    def at_end(self, work: Callable[[], None]) -> bool:
+        """As `Poller.at_end`."""
+        if self._is_busy:
+            self._at_end.append(work)
+        return self._is_busy
+
+    def _turn(self) -> None:
+        process, waiting = self._process, self._waiting
+        self._waiting = {}
+        self._is_busy = len(waiting) > 1
+        processor = process.core.processor
+        reads = [(channel, b"".join(map(encode_frame, commands))) for channel, commands in waiting.items()]
+        taken = processor.take(reads, MAX_COUNT)
+        for (channel, commands), (_, count) in zip(waiting.items(), taken, strict=True):
+            if rest := commands[count:]:
+                processor.received(channel, rest)
+        self._is_busy = False
+        works, self._at_end = self._at_end, []
+        self.shared_count += bool(works)
+        for work in works:
+            work()
+        process.stepped()
+
+    # --- what the host puts off ---------------------------------------------------------------------------------------
+    @property
+    def dispatch_delay_ms(self) -> int:
+        """As the host's loop waits before it puts records into their queues."""
+        core = self._process.core
+        is_waited_for = core.pull.hold_count or core.pops.poll_count
+        if core.driver.is_opening or (is_waited_for and core.driver.has_readers):
+            return 0
+        return DISPATCH_DELAY_MS if core.driver.is_serving else SLAVE_DISPATCH_DELAY_MS
+
+    def hold_news(self, conn: Connection, data: bytes) -> None:
+        """A transfer may come before it leaves, and tells it too."""
+        if conn.number not in self._news:
+            self._process.after(HELD_BACK_MS, partial(self._let_go, conn.number))
+        self._news[conn.number] = conn, data
+
+    def told_otherwise(self, conn: Connection) -> None:
+        self._news.pop(conn.number, None)
+
+    def _let_go(self, number: int) -> None:
+        held = self._news.pop(number, None)
+        if held is not None:
+            held[0].send(held[1])

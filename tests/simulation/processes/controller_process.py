@@ -13,6 +13,7 @@ from controller.state.action import Notify, Probe, Reply, SaveConfig, SendRaft, 
 from rmqha.model.code import RequestCode
 from rmqha.model.error import StoreError
 from rmqha.raft.config import RaftConfig
+from rmqha.raft.log import RaftLog
 from rmqha.raft.node import RaftNode, Ready
 from rmqha.raft.quorum import Configuration
 from rmqha.sim.clock import SimClock
@@ -129,6 +130,15 @@ class ControllerProcess(DiskProcess):
     def configuration(self) -> Configuration:
         """The group of controllers as it knows it."""
         return self._raft.configuration
+
+    @property
+    def has_booted(self) -> bool:
+        return "machine" in self.__dict__
+
+    @property
+    def raft_log(self) -> RaftLog:
+        """Of its present life, or of its last one."""
+        return self._raft._core.log
 
     @property
     def applied_index(self) -> int:

@@ -114,7 +114,7 @@ class Following:
             *tables,
             SimAwaits(process, rpc, draws),
             lambda: core.followed_master,
-            lambda: core.replica.is_following,
+            core.holds_log,
             tracer,
             saves_offsets=core.config.offset_sync == "strict",
         )

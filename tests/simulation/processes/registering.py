@@ -51,12 +51,12 @@ class Registering:
         self._link.role_changed(action)
 
     def _keep(self, address: str) -> None:
-        registration, standing = self._link._registrations[address], self._link._standing()
-        step = registration.next(self._process.clock.now_ms(), standing)
+        registration, advertised = self._link._registrations[address], self._link._advertised()
+        step = registration.next(self._process.clock.now_ms(), advertised)
         if step is None:
             self._process.after(self._draws.between(1, LOOK_MS), lambda: self._keep(address))
         else:
-            self._resume(address, self._link._tell(self._client, address, registration, step, standing))
+            self._resume(address, self._link._tell(self._client, address, registration, step, advertised))
 
     def _resume(self, address: str, telling: Coroutine[Any, Any, None]) -> None:
         try:

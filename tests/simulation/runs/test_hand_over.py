@@ -83,12 +83,12 @@ def test_a_change_of_masters_stops_service_for_a_bound_at_most(change: Change, b
 @pytest.mark.sim
 def test_a_hand_over_that_takes_long_is_seen() -> None:
     """The check can fail: planted is a target that never counts as level before the master's patience ends."""
-    look = HandOver.look
+    look = HandOver.advance
 
     def late(self: HandOver, now_ms: int, own_max: PhyOffset, ack: PhyOffset | None, waiting_count: int) -> Any:
         waiting = self._waiting
         is_early = waiting is not None and now_ms < waiting.begun_ms + 600
         return look(self, now_ms, own_max, None if is_early else ack, waiting_count)
 
-    with patch.object(HandOver, "look", late):
+    with patch.object(HandOver, "advance", late):
         assert longest_stretch_ms(1, hand_over, cp=True) > PLANNED_BOUND_MS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmqha.kernel.batch_kernel import SendGround, SendRead, SendRules, SendsTaken
+from rmqha.kernel.batch_kernel import SendContext, SendRead, SendResults, SendRules
 from rmqha.kernel.python_kernel import PythonKernel
 from tests.kernel.support import kernel_named
 from tests.simulation.kernels import compared
@@ -21,8 +21,8 @@ def test_a_seed_gives_the_same_trace_on_both(name: str) -> None:
 class Larger(PythonKernel):
     """Planted: stores four bytes more with each message."""
 
-    def sends(self, read: SendRead, rules: SendRules, ground: SendGround) -> SendsTaken:
-        return super().sends(read, rules._replace(own_properties=rules.own_properties + b"a\x01b\x02"), ground)
+    def sends(self, read: SendRead, rules: SendRules, context: SendContext) -> SendResults:
+        return super().sends(read, rules._replace(own_properties=rules.own_properties + b"a\x01b\x02"), context)
 
 
 @pytest.mark.sim

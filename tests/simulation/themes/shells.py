@@ -11,12 +11,14 @@ from tests.simulation.themes.rough import rough
 
 def forwards(options: Options) -> Options:
     """Brokers pass sends on to a new master, as on the host: masters are switched and die often, are back at once, and
-    connections between brokers break or stand still. Batches in some runs, transactions in others; AP and CP."""
+    connections between brokers break or stand still. Batches, and a master that waits for its slaves for less long than
+    it is waited for, in some runs, transactions in others; AP and CP."""
     return replace(
         rough(options),
         broker_count=5 if options.broker_count == 5 else 3,
         cp=options.cp,
         forwards=True,
+        slave_timeout_ms=400 if options.client_count == 2 else 3000,
         batches=options.client_count == 2,
         transactions=options.client_count == 3,
         client_count=2,
@@ -33,6 +35,7 @@ def forwards(options: Options) -> Options:
         reset_per_mille=400,
         stick_per_mille=150,
         restart_after_ms=300,
+        turns=options.heal_per_mille == 80,
     )
 
 
@@ -169,7 +172,8 @@ def versions(options: Options) -> Options:
 
 def sets(options: Options) -> Options:
     """Answers about new sets come late or never, while who came in or went stands still, is slow or dies, and the
-    master dies before it hears of it. Topics, groups and offsets are changed meanwhile in two thirds of the runs."""
+    master dies before it hears of it; requests come late, and later ones are refused before. Topics, groups and offsets
+    are changed meanwhile in two thirds of the runs."""
     return replace(
         rough(options),
         broker_count=5 if options.broker_count == 5 else 3,
@@ -180,6 +184,7 @@ def sets(options: Options) -> Options:
         send_interval_ms=10,
         max_delay_ms=20,
         set_moment_per_mille=350,
+        outcast_per_mille=60,
         kill_broker_per_mille=60,
         kill_elected_per_mille=60,
         pause_broker_per_mille=60,

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tests.simulation.options import GroupSize, Options
 from tests.simulation.themes.disks import DISK_THEMES
+from tests.simulation.themes.lives import LIFE_THEMES
 from tests.simulation.themes.rough import rough
 from tests.simulation.themes.shells import SHELL_THEMES
 
@@ -40,6 +41,7 @@ def elections(options: Options) -> Options:
         slow_per_mille=200,
         kill_elected_per_mille=500,
         wipe_controller_per_mille=20,
+        turns=options.heal_per_mille == 80,
     )
 
 
@@ -215,6 +217,7 @@ def operators(options: Options) -> Options:
         switch_per_mille=250,
         resize_per_mille=80,
         kill_controller_per_mille=40,
+        turns=options.heal_per_mille == 80,
     )
 
 
@@ -313,6 +316,7 @@ def batches(options: Options) -> Options:
         kill_broker_per_mille=250,
         kill_elected_per_mille=150,
         cut_per_mille=60,
+        turns=options.heal_per_mille == 80,
     )
 
 
@@ -381,6 +385,7 @@ def hung(options: Options) -> Options:
         kill_broker_per_mille=60,
         cut_per_mille=40,
         hang_disk_per_mille=120,
+        turns=options.heal_per_mille == 80,
     )
 
 
@@ -412,6 +417,7 @@ def consumers(options: Options) -> Options:
         stick_per_mille=100,
         switch_per_mille=60,
         consumer_count=1,
+        turns=options.heal_per_mille == 80,
     )
 
 
@@ -429,6 +435,7 @@ def idle(options: Options) -> Options:
         cut_per_mille=40,
         wipe_broker_per_mille=200,
         restart_after_ms=1000,
+        turns=False,
     )
 
 
@@ -527,13 +534,18 @@ def pops(options: Options) -> Options:
 
 
 def set_backs(options: Options) -> Options:
-    """`pop` in CP, and offsets of a group are set back while its messages are in flight."""
+    """`pop` in CP, and offsets of a group are set back while its messages are in flight. Wall clocks jump by up to
+    a second in some runs: orders and pops have times."""
     return replace(
         pops(replace(options, cp=True, client_count=3)),
         pop_count=1,
         pop_set_backs=True,
+        set_back_pause_ms=500 if options.controller_count == 3 else 6000,
+        clock_step_per_mille=500 if options.controller_count == 3 else 0,
+        clock_step_ms=1000,
         kill_broker_per_mille=200,
         kill_elected_per_mille=200,
+        turns=options.heal_per_mille == 80,
     )
 
 
@@ -631,5 +643,6 @@ THEMES: dict[str, Callable[[Options], Options]] = {
     "blackouts": blackouts,
     **DISK_THEMES,
     **SHELL_THEMES,
+    **LIFE_THEMES,
 }
 """What a run may be made of, by name."""

@@ -11,7 +11,7 @@ import pytest
 from tests.simulation.options import Options
 from tests.simulation.themes.table import THEMES
 
-FILES = ("disks.py", "rough.py", "shells.py", "table.py")
+FILES = ("disks.py", "lives.py", "rough.py", "shells.py", "table.py")
 SHARED = frozenset(("_one_bad", "ap_level"))
 """Parts that several themes name."""
 

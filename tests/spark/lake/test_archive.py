@@ -341,7 +341,7 @@ def test_every_so_often_what_has_come_is_archived_and_damage_is_tried_again(tmp_
     file.write_bytes(whole[:90] + bytes([whole[90] ^ 1]) + whole[91:])
     arguments = ("spark", "archive", "--path", str(tmp_path / "s"), "--to", str(tmp_path / "a"), "--every", "50ms")
     with (tmp_path / "told").open("w") as told:
-        running = subprocess.Popen([sys.executable, "-m", "rmqha.cli.main", *arguments], stdout=told, stderr=told)
+        running = subprocess.Popen([sys.executable, "-m", "rmqha", *arguments], stdout=told, stderr=told)
     try:
 
         def says(sentence: str) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from rmqha.model.error import StoreError, UsageError
 from rmqha.scan.storage import file_system, of_s3a, storage_of, use_options
@@ -15,8 +17,12 @@ from rmqha.spark.lake.files import ArchiveFiles
 from rmqha.spark.lake.store_copy import CopyTarget, sync_copy
 from rmqha.spark.options import ReadOptions
 from rmqha.spark.source import CommitLogReader
+from rmqha.spark.stream import CommitLogStreamReader
 from tests.scan.test_api import unpack
 from tests.spark.lake.test_archive import expected, log
+from tests.store.log_writer import LogWriter, Message
+
+MIB = 1024 * 1024
 
 
 def rows_of(address: str, **options: str) -> list[str]:
@@ -30,12 +36,33 @@ def rows_of(address: str, **options: str) -> list[str]:
 KEYS = {"fs.s3a.access.key": "k", "fs.s3a.secret.key": "s"}
 
 
+class Sent:
+    """Bytes of answers that a server has sent."""
+
+    count = 0
+
+    def counting(self, application: Any) -> Any:
+        def counted(environ: Any, start_response: Any) -> Iterator[bytes]:
+            for piece in application(environ, start_response):
+                self.count += len(piece)
+                yield piece
+
+        return counted
+
+
 @pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
+def sent() -> Sent:
+    return Sent()
+
+
+@pytest.fixture(scope="module")
+def endpoint(sent: Sent) -> Iterator[str]:
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
+    assert server._server is not None
+    server._server.app = sent.counting(server._server.app)
     host, port = server.get_host_and_port()
     yield f"{host}:{port}"
     server.stop()
@@ -101,6 +128,39 @@ def test_a_copy_on_s3_is_made_refreshed_and_read(tmp_path: Path, endpoint: str) 
         sync_copy(str(tmp_path / "s"), CopyTarget(address, given))
         found = rows_of(address, storageOptions=json.dumps(given))
         assert found == rows_of(str(tmp_path / "s")) and len(found) == count
+
+
+def test_a_trigger_of_a_stream_fetches_what_was_appended(tmp_path: Path, endpoint: str, sent: Sent) -> None:
+    """Of a last file of 9.6 MB: each trigger's looks and rows together."""
+    writer, number, address = LogWriter(tmp_path, 16 * MIB), 0, ""
+
+    def append(count: int) -> str:
+        nonlocal number
+        for _ in range(count):
+            writer.append(Message(queue_offset=number, body=bytes(100_000)))
+            number += 1
+        return upload(endpoint, writer.write(epochs="1\n0\n1-0\n"), "streams", "broker-a")
+
+    address = append(100)
+    given = {"key": "k", "secret": "s", "endpoint_url": f"http://{endpoint}"}
+    options = ReadOptions.parse({"path": address, "storageOptions": json.dumps(given)})
+    reader = CommitLogStreamReader(options, ["queueOffset", "body"], "json")
+    place, rows = reader.initialOffset(), list[int]()
+
+    def trigger() -> int:
+        nonlocal place
+        sent.count, end = 0, reader.latestOffset(place, ReadAllAvailable())
+        parts = reader.partitions(place, end) if end != place else []
+        rows.extend(n for part in parts for batch in reader.read(part) for n in batch["queueOffset"].to_pylist())
+        place = end
+        return sent.count
+
+    assert trigger() > 9 * MIB
+    for count in (1, 3):
+        append(count)
+        assert count * 100_000 < trigger() < 2 * count * 100_000 + 2 * MIB, "the record, read to look and to give it"
+    assert trigger() < 64 * 1024
+    assert rows == list(range(number))
 
 
 @pytest.mark.parametrize("make", [ArchiveFiles, CopyTarget, file_system])

@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqha.host.disk import HostDisk
+from rmqha.host.kernel_choice import choose_kernel
+from rmqha.kernel.batch_kernel import BatchKernel
 from rmqha.model.error import UsageError
 from rmqha.model.message import encode_properties
 from rmqha.spark.sink import records
@@ -111,9 +113,17 @@ def derived_of(root: Path) -> list[tuple[str, bytes]]:
     names=st.sets(st.sampled_from(SCHEMA.names[2:])),
     cut=st.integers(1, 20),
     before=st.booleans(),
+    kernel=st.sampled_from([None, choose_kernel().kernel]),
+    small_bytes=st.sampled_from([0, 480]),
 )
 def test_the_log_is_that_of_single_appends(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], names: set[str], cut: int, before: bool
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[dict[str, Any]],
+    names: set[str],
+    cut: int,
+    before: bool,
+    kernel: BatchKernel | None,
+    small_bytes: int,
 ) -> None:
     root = tmp_path_factory.mktemp("run")
     chosen = pa.schema([field for field in SCHEMA if field.name in {"topic", "body", *names}])
@@ -125,9 +135,11 @@ def test_the_log_is_that_of_single_appends(
                 one_by_one(store, [{"topic": "orders", "body": b"first"}])
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(records, "PIECE_ROWS", cut)
+            patch.setattr(records, "SMALL_BYTES", small_bytes)
+            patch.setattr(records, "SCAN_BYTES", 100 * cut)
             counts: dict[str, int] = {}
             for piece in made(pa.RecordBatch.from_pylist(rows, chosen), NOW_MS, 1000):
-                append(stores[0], piece, counts)
+                append(stores[0], piece, counts, kernel)
         one_by_one(stores[1], rows)
         assert log_of(stores[0]) == log_of(stores[1])
         key = lambda row: row["topic"]  # noqa: E731

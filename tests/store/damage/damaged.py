@@ -13,7 +13,7 @@ from rmqha.host.read_disk import HostReadDisk
 from rmqha.inspect.finding import FindingKind, StoreFinding
 from rmqha.inspect.fsck import Report, check
 from rmqha.inspect.fsck_repair import Choices, RepairOutcome, repair
-from rmqha.inspect.look import look
+from rmqha.inspect.store_inspection import inspect_store
 from rmqha.model.offset import Buffer, Epoch
 from rmqha.port import AppendFile, MappedRegion
 from rmqha.store.config import StoreConfig
@@ -71,7 +71,7 @@ def contents(root: Path) -> dict[str, bytes]:
 
 def records(root: Path) -> dict[int, bytes]:
     """Every whole and valid record by its place, over whatever is damaged."""
-    store = look(HostReadDisk(root))
+    store = inspect_store(HostReadDisk(root))
     reader = store.reader()
     found: dict[int, bytes] = {}
     position: int | None = store.min_offset

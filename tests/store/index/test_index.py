@@ -580,5 +580,5 @@ def test_hits_that_are_gone_or_not_committed_are_not_given() -> None:
     disk = sim_disk()
     store, expected = filled(disk)
     end = expected["k20"][0]
-    store._reput.position = end
+    store._dispatch_service.position = end
     assert found(store, "g0") == [place for place in expected["g0"] if place < end]

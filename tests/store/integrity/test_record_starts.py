@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from rmqha.store.config import StoreConfig
 from rmqha.store.integrity import record_starts
 from rmqha.store.integrity.record_starts import LANDMARK_COUNT, MAX_OLD_WALK_COUNT, MAX_WALK_COUNT
 from rmqha.store.log.record import SYS_INNER_BATCH, encode, topic_field
-from rmqha.store.queue import reput
+from rmqha.store.queue import dispatch_service
 from rmqha.store.store import Store
 from tests.store.support import GOLD, MINI, message, open_store, sim_disk, unpack
 
@@ -103,50 +105,45 @@ def test_a_cut_forgets_what_was_passed_over() -> None:
     assert all(store.verified_record_at(start) for start in later)
 
 
-def test_a_question_walks_so_far_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = open_store(sim_disk(), WIDE)
-    starts = [int(store.append(message(), 1).phy_offset) for _ in range(2 * MAX_WALK_COUNT + 2 * LANDMARK_COUNT)]
-    walked = 0
-    walk = reput.walk
+@pytest.fixture
+def walked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Offsets of the records that were walked over."""
+    found: list[int] = []
+    walk = dispatch_service.walk
 
-    def counted(*args: object) -> object:
-        nonlocal walked
-        for item in walk(*args):  # type: ignore[arg-type]
-            walked += 1
+    def counted(*args: Any) -> Iterator[Any]:
+        for item in walk(*args):
+            found.append(item[0])
             yield item
 
     monkeypatch.setattr(record_starts, "walk", counted)
+    return found
+
+
+def test_a_question_walks_so_far_and_the_next_one_goes_on(walked: list[int]) -> None:
+    store = open_store(sim_disk(), WIDE)
+    starts = [int(store.append(message(), 1).phy_offset) for _ in range(2 * MAX_WALK_COUNT + 2 * LANDMARK_COUNT)]
     last = starts[-1]
     answers = [store.verified_record_at(last) is not None for _ in range(4)]
     assert answers == [False, False, True, True]
-    assert walked < len(starts) + 3 * LANDMARK_COUNT
-    walked = 0
+    assert len(walked) < len(starts) + 3 * LANDMARK_COUNT
+    walked.clear()
     assert all(store.verified_record_at(start) for start in starts[:: LANDMARK_COUNT // 2])
-    assert walked < len(starts) * 2
+    assert len(walked) < len(starts) * 2
     whole(store)
-    walked = 0
+    walked.clear()
     assert store.verified_record_at(last) is not None and not walked
 
 
-def test_an_offset_that_is_none_costs_little_among_old_records(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_offset_that_is_none_costs_little_among_old_records(walked: list[int]) -> None:
     store = open_store(sim_disk(), WIDE)
     for _ in range(3 * MAX_OLD_WALK_COUNT):
         store.append(message(), 1)
     inner = store.max_phy_offset + BODY_AT
     store.append(message(body=planted(inner, sys_flag=4)), 1)
     whole(store)
-    walked = 0
-    walk = reput.walk
-
-    def counted(*args: object) -> object:
-        nonlocal walked
-        for item in walk(*args):  # type: ignore[arg-type]
-            walked += 1
-            yield item
-
-    monkeypatch.setattr(record_starts, "walk", counted)
     assert store.verified_record_at(inner) is None
-    assert walked <= MAX_OLD_WALK_COUNT + 1
+    assert len(walked) <= MAX_OLD_WALK_COUNT + 1
 
 
 def test_offsets_outside_the_log_are_none() -> None:
@@ -167,7 +164,9 @@ def test_every_record_that_apaches_broker_stored_counts(
     """Half messages, delayed ones, batches, IPv6 hosts, long topics: each is known by its queue's entry alone."""
     unpack(archive, tmp_path)
     store = open_store(HostDisk(tmp_path / path), config)
-    starts = [at for at, _, _, parts in reput.walk(store._log, store.min_phy_offset, store.max_phy_offset) if parts]
+    starts = [
+        at for at, _, _, parts in dispatch_service.walk(store._log, store.min_phy_offset, store.max_phy_offset) if parts
+    ]
     assert starts
     for start in starts:
         at = store.verified_record_at(start)

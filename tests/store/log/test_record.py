@@ -18,7 +18,7 @@ from rmqha.store.log.record import (
     encode,
     fixed_bytes,
     locate,
-    looks_lost,
+    seems_lost,
     topic_field,
     verify,
 )
@@ -112,8 +112,8 @@ def test_properties_that_look_lost_are_those_that_are_not_verified() -> None:
     for zeros in (1, 511, 512, 513, 1600):
         properties = b"K\x01" + bytes(zeros) + b"v\x02"
         leads = [lead for lead in range(512) if not holds(properties, lead)]
-        assert bool(leads) == looks_lost(properties) == (zeros >= 512)
-    assert looks_lost(b"K\x01\0") and not holds(b"K\x01\0", 0) and not looks_lost(b"")
+        assert bool(leads) == seems_lost(properties) == (zeros >= 512)
+    assert seems_lost(b"K\x01\0") and not holds(b"K\x01\0", 0) and not seems_lost(b"")
 
 
 def holds(properties: bytes, lead: int) -> bool:

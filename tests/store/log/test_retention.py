@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import ConfigError
 from rmqha.model.offset import BrokerId, PhyOffset
-from rmqha.store.log.retention import HOUR_MS, Held, Need, Reason, RetainedFile, RetentionPlan, Situation, plan
+from rmqha.store.log.retention import (
+    HOUR_MS,
+    HeldFile,
+    ReplicaNeed,
+    RetainedFile,
+    RetentionInput,
+    RetentionPlan,
+    RetentionReason,
+    plan,
+)
 
 SIZE = 1000
 NOW_MS = 1000 * HOUR_MS
@@ -26,11 +35,11 @@ def files(*ages_hours: float) -> list[RetainedFile]:
     ]
 
 
-def situation(*ages_hours: float, **values: object) -> Situation:
+def situation(*ages_hours: float, **values: object) -> RetentionInput:
     """The last age is the active file's, half full; the disk is half full too; it is not the hour of deleteWhen."""
     *old, active = files(*ages_hours)
     end = active.start_offset + SIZE // 2
-    base = Situation(
+    base = RetentionInput(
         wall_ms=NOW_MS,
         local_hour=12,
         files=old,
@@ -43,7 +52,7 @@ def situation(*ages_hours: float, **values: object) -> Situation:
     return replace(base, **values)  # type: ignore[arg-type]
 
 
-def gone(found: RetentionPlan) -> list[tuple[int, Reason]]:
+def gone(found: RetentionPlan) -> list[tuple[int, RetentionReason]]:
     return [(file.start_offset, reason) for file, reason in found.removed]
 
 
@@ -54,27 +63,30 @@ def disk(percent: int) -> dict[str, Any]:
 def test_expired_files_go_in_the_hour_of_delete_when() -> None:
     aged = situation(80, 73, 71, 1)
     assert gone(plan(CONFIG, aged)) == []
-    assert gone(plan(CONFIG, replace(aged, local_hour=4))) == [(0, Reason.EXPIRED), (1000, Reason.EXPIRED)]
+    assert gone(plan(CONFIG, replace(aged, local_hour=4))) == [
+        (0, RetentionReason.EXPIRED),
+        (1000, RetentionReason.EXPIRED),
+    ]
     two = replace(CONFIG, delete_when="2; 12")
     assert len(gone(plan(two, aged))) == 2
 
 
 def test_expired_files_go_at_any_hour_on_demand_or_when_the_disk_fills() -> None:
     aged = situation(80, 71, 1)
-    assert gone(plan(CONFIG, replace(aged, on_demand=True))) == [(0, Reason.EXPIRED)]
+    assert gone(plan(CONFIG, replace(aged, on_demand=True))) == [(0, RetentionReason.EXPIRED)]
     assert gone(plan(CONFIG, replace(aged, **disk(75)))) == []
-    assert gone(plan(CONFIG, replace(aged, **disk(76)))) == [(0, Reason.EXPIRED)]
+    assert gone(plan(CONFIG, replace(aged, **disk(76)))) == [(0, RetentionReason.EXPIRED)]
 
 
 def test_the_log_is_kept_below_its_size() -> None:
     limited = replace(CONFIG, commit_log_max_bytes=2500)
     assert gone(plan(limited, situation(1, 1, 1))) == []
-    assert gone(plan(limited, situation(1, 1, 1, 1, 1))) == [(0, Reason.SIZE), (1000, Reason.SIZE)]
+    assert gone(plan(limited, situation(1, 1, 1, 1, 1))) == [(0, RetentionReason.SIZE), (1000, RetentionReason.SIZE)]
 
 
 def test_force_removes_what_leads_below_its_level_and_no_more() -> None:
     young = situation(1, 1, 1, 1, 1, **disk(87))
-    assert gone(plan(CONFIG, young)) == [(0, Reason.DISK), (1000, Reason.DISK)]
+    assert gone(plan(CONFIG, young)) == [(0, RetentionReason.DISK), (1000, RetentionReason.DISK)]
     assert plan(CONFIG, young).refusal == ""
     assert gone(plan(replace(CONFIG, clean_file_forcibly_enable=False), young)) == []
 
@@ -83,7 +95,7 @@ def test_force_begins_at_the_warning_level_at_the_latest() -> None:
     """A file of RocketMQ's may have its ratios in any order."""
     late = replace(CONFIG, disk_space_clean_forcibly_ratio=95, disk_max_used_space_ratio=98)
     assert gone(plan(late, situation(1, 1, 1, **disk(90)))) == []
-    assert gone(plan(late, situation(1, 1, 1, **disk(91)))) == [(0, Reason.DISK)]
+    assert gone(plan(late, situation(1, 1, 1, **disk(91)))) == [(0, RetentionReason.DISK)]
 
 
 def test_a_batch_has_a_limit() -> None:
@@ -98,45 +110,45 @@ def test_sends_are_refused_over_the_warning_level_only() -> None:
 
 
 def test_a_start_offset_takes_the_files_that_end_below_it() -> None:
-    assert gone(plan(CONFIG, situation(1, 1, 1, start_offset=1999))) == [(0, Reason.START_OFFSET)]
+    assert gone(plan(CONFIG, situation(1, 1, 1, start_offset=1999))) == [(0, RetentionReason.START_OFFSET)]
     assert len(gone(plan(CONFIG, situation(1, 1, 1, start_offset=2000)))) == 2
 
 
 def test_what_a_slave_copies_stays_and_it_is_named() -> None:
-    slow, fast = Need(BrokerId(3), PhyOffset(1500)), Need(BrokerId(2), PhyOffset(9000))
+    slow, fast = ReplicaNeed(BrokerId(3), PhyOffset(1500)), ReplicaNeed(BrokerId(2), PhyOffset(9000))
     aged = situation(90, 90, 90, 1, on_demand=True, needs=[fast, slow])
     found = plan(CONFIG, aged)
-    assert gone(found) == [(0, Reason.EXPIRED)]
-    assert found.held == Held(1000, Reason.EXPIRED, (slow,))
+    assert gone(found) == [(0, RetentionReason.EXPIRED)]
+    assert found.held == HeldFile(1000, RetentionReason.EXPIRED, (slow,))
     forced = replace(aged, **disk(89))
-    assert gone(plan(CONFIG, forced)) == [(0, Reason.EXPIRED)]
+    assert gone(plan(CONFIG, forced)) == [(0, RetentionReason.EXPIRED)]
 
 
 def test_only_force_on_a_critical_disk_passes_a_slave_over() -> None:
-    slow = Need(BrokerId(3), PhyOffset(1500))
+    slow = ReplicaNeed(BrokerId(3), PhyOffset(1500))
     found = plan(CONFIG, situation(90, 90, 90, 1, needs=[slow], **disk(91)))
     assert [start for start, _ in gone(found)] == [0, 1000, 2000]
     assert found.passed_over == (slow,)
     kept = plan(replace(CONFIG, clean_file_forcibly_enable=False), situation(90, 90, 1, needs=[slow], **disk(91)))
-    assert kept.held == Held(1000, Reason.EXPIRED, (slow,))
+    assert kept.held == HeldFile(1000, RetentionReason.EXPIRED, (slow,))
     assert kept.passed_over == ()
 
 
 def test_what_is_not_settled_never_goes() -> None:
     found = plan(CONFIG, situation(90, 90, 1, settled_offset=1999, **disk(99)))
-    assert gone(found) == [(0, Reason.EXPIRED)]
-    assert found.held == Held(1000, Reason.EXPIRED, ())
+    assert gone(found) == [(0, RetentionReason.EXPIRED)]
+    assert found.held == HeldFile(1000, RetentionReason.EXPIRED, ())
 
 
 def test_the_active_file_is_ended_once_all_of_it_would_go() -> None:
     old = situation(90, 80, on_demand=True, may_append=True)
-    assert plan(CONFIG, old).roll is Reason.EXPIRED
+    assert plan(CONFIG, old).roll is RetentionReason.EXPIRED
     assert plan(CONFIG, replace(old, may_append=False)).roll is None
     assert plan(CONFIG, replace(old, active=None)).roll is None
-    assert plan(CONFIG, replace(old, needs=[Need(BrokerId(2), PhyOffset(10))])).roll is None
+    assert plan(CONFIG, replace(old, needs=[ReplicaNeed(BrokerId(2), PhyOffset(10))])).roll is None
     young = situation(90, 1, on_demand=True, may_append=True)
     assert plan(CONFIG, young).roll is None
-    assert plan(CONFIG, replace(young, start_offset=young.end_offset)).roll is Reason.START_OFFSET
+    assert plan(CONFIG, replace(young, start_offset=young.end_offset)).roll is RetentionReason.START_OFFSET
 
 
 @given(
@@ -152,7 +164,7 @@ def test_nothing_goes_that_must_stay(
     ages: list[int], used: int, settled: int, needs: list[int], start: int, limit: int, hour: int
 ) -> None:
     config = replace(CONFIG, commit_log_max_bytes=limit)
-    wanted = [Need(BrokerId(index), PhyOffset(at)) for index, at in enumerate(needs)]
+    wanted = [ReplicaNeed(BrokerId(index), PhyOffset(at)) for index, at in enumerate(needs)]
     now = situation(*ages, settled_offset=settled, needs=wanted, start_offset=start, local_hour=hour, **disk(used))
     found = plan(config, now)
     assert [file for file, _ in found.removed] == list(now.files[: len(found.removed)]), "the oldest, without a hole"

@@ -17,7 +17,7 @@ def _unread(*_: object) -> NoReturn:
 
 def test_own_records_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(sim_disk())
-    monkeypatch.setattr("rmqha.store.queue.reput.locate", _unread)
+    monkeypatch.setattr("rmqha.store.queue.dispatch_service.locate", _unread)
     store.append(message(1), 1)
     store.append_encoded(store.encode_batch([message(2), message(3, queue_id=1)]), 2)
     commit_all(store)
@@ -55,7 +55,7 @@ def test_what_was_read_in_the_log_is_not_kept() -> None:
     disk.crash(power_loss=False)
     store = open_store(disk)
     store.append(message(2), 2)
-    waiting = store._reput._fresh
+    waiting = store._dispatch_service._fresh
     assert waiting.record_count == 1
     commit_all(store)
     assert bodies(store) == [b"body-1", b"body-2"]
@@ -100,7 +100,7 @@ def test_what_was_given_up_is_read(monkeypatch: pytest.MonkeyPatch, max_count: i
 @pytest.mark.parametrize("read", [False, True])
 def test_a_batch_makes_few_queues_at_a_time(monkeypatch: pytest.MonkeyPatch, read: bool) -> None:
     """Each makes a file: a client that writes to very many new ones must not hold up everybody."""
-    monkeypatch.setattr("rmqha.store.queue.reput.MAX_MADE_COUNT", 3)
+    monkeypatch.setattr("rmqha.store.queue.dispatch_service.MAX_MADE_COUNT", 3)
     disk = sim_disk()
     store = open_store(disk)
     for number in range(10):

@@ -18,8 +18,8 @@ from rmqha.store.queue import bulk
 from rmqha.store.queue import rebuild as rebuild_module
 from rmqha.store.queue.consume_queue import ConsumeQueues
 from rmqha.store.queue.dispatch_cache import FreshRecords
+from rmqha.store.queue.dispatch_service import DispatchService
 from rmqha.store.queue.rebuild import rebuild
-from rmqha.store.queue.reput import Reput
 from tests.store.support import HOST, SMALL, commit_all, message, open_store, sim_disk
 from tests.support.tracer import RecordingTracer
 
@@ -92,7 +92,7 @@ class Made:
     """Queues made from a log, by one way or the other."""
 
     disk: SimDisk
-    reput: Reput
+    service: DispatchService
     trace: RecordingTracer
     failed: str = ""
 
@@ -110,11 +110,11 @@ def made(log: CommitLog, end_offset: int, *, in_bulk: bool) -> Made:
     disk, trace = sim_disk(), RecordingTracer()
     queues = ConsumeQueues(disk, QUEUE_FILE_BYTES, trace)
     queues.batch_topics = frozenset(["BATCH"])
-    result = Made(disk, Reput(log, [queues], FreshRecords(), trace), trace)
+    result = Made(disk, DispatchService(log, [queues], FreshRecords(), trace), trace)
     try:
         if in_bulk:
-            rebuild(log, queues, result.reput, end_offset)
-        while result.reput.dispatch(end_offset, 1 << 20):
+            rebuild(log, queues, result.service, end_offset)
+        while result.service.dispatch(end_offset, 1 << 20):
             continue
     except StoreError as error:
         result.failed = str(error)
@@ -124,8 +124,8 @@ def made(log: CommitLog, end_offset: int, *, in_bulk: bool) -> Made:
 def check_same(log: CommitLog, end_offset: int) -> None:
     one, other = (made(log, end_offset, in_bulk=in_bulk) for in_bulk in (False, True))
     assert other.content() == one.content()
-    assert other.reput.position == one.reput.position
-    assert other.reput.last_store_timestamp_ms == one.reput.last_store_timestamp_ms
+    assert other.service.position == one.service.position
+    assert other.service.last_store_timestamp_ms == one.service.last_store_timestamp_ms
     unqueued = [[fields for name, fields in way.trace.events if name == "topic_not_queued"] for way in (one, other)]
     assert unqueued[0] == unqueued[1]
 
@@ -161,11 +161,11 @@ def test_bytes_that_are_no_record_are_left_to_dispatch(entries: list[Entry], pos
 
 def test_ordinary_records_need_no_dispatch(monkeypatch: pytest.MonkeyPatch) -> None:
     log = log_of([Entry(message(number, queue_id=number % 3, properties=b"TAGS\1a\2"), 0) for number in range(200)])
-    monkeypatch.setattr(Reput, "dispatch", lambda *given: pytest.fail("the plain way was taken"))
+    monkeypatch.setattr(DispatchService, "dispatch", lambda *given: pytest.fail("the plain way was taken"))
     queues = ConsumeQueues(sim_disk(), QUEUE_FILE_BYTES, RecordingTracer())
-    reput = Reput(log, [queues], FreshRecords(), RecordingTracer())
-    rebuild(log, queues, reput, log.end_offset)
-    assert reput.position == log.end_offset
+    service = DispatchService(log, [queues], FreshRecords(), RecordingTracer())
+    rebuild(log, queues, service, log.end_offset)
+    assert service.position == log.end_offset
     assert [queue.max_offset for queue in queues] == [67, 67, 66]
 
 
@@ -183,9 +183,9 @@ def test_a_store_without_queues_makes_them_in_bulk(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(store_module, "REBUILD_BYTES", SMALL.mapped_file_size_commit_log)
     taken: list[int] = []
 
-    def counted(log: CommitLog, queues: ConsumeQueues, reput: Reput, end_offset: int) -> None:
+    def counted(log: CommitLog, queues: ConsumeQueues, service: DispatchService, end_offset: int) -> None:
         taken.append(end_offset)
-        rebuild(log, queues, reput, end_offset)
+        rebuild(log, queues, service, end_offset)
 
     monkeypatch.setattr(rebuild_module, "rebuild", counted)
     store = open_store(disk)
@@ -200,7 +200,7 @@ def test_a_slave_that_copies_dispatches_in_bulk_and_the_rest_one_by_one(monkeypa
     plain = made(log, log.end_offset, in_bulk=False)
     disk, positions = sim_disk(), [0]
     queues = ConsumeQueues(disk, QUEUE_FILE_BYTES, RecordingTracer())
-    slow = Reput(log, [queues], FreshRecords(), RecordingTracer())
+    slow = DispatchService(log, [queues], FreshRecords(), RecordingTracer())
     one_by_one: list[int] = []
     plain_way = slow.dispatch
 
@@ -227,7 +227,7 @@ def test_slices_that_are_small_are_never_made_in_bulk(monkeypatch: pytest.Monkey
     log = log_of([Entry(message(number, body=b"x" * 2000), 0) for number in range(700)])
     assert log.end_offset > bulk.BULK_BYTES
     queues = ConsumeQueues(sim_disk(), QUEUE_FILE_BYTES, RecordingTracer())
-    reput = Reput(log, [queues], FreshRecords(), RecordingTracer())
-    while bulk.dispatch(log, queues, reput, log.end_offset, bulk.BULK_BYTES // 2):
+    service = DispatchService(log, [queues], FreshRecords(), RecordingTracer())
+    while bulk.dispatch(log, queues, service, log.end_offset, bulk.BULK_BYTES // 2):
         pass
-    assert reput.position == log.end_offset
+    assert service.position == log.end_offset

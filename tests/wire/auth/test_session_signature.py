@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
 from rmqha.model.code import RequestCode
 from rmqha.model.identity import Credentials
-from rmqha.wire.auth.session_signature import COUNT, FORM, SessionSignatures, SessionSigner
-from rmqha.wire.auth.signature import SIGNATURE, sign, signature
+from rmqha.wire.auth.session_signature import (
+    COUNT,
+    FORM,
+    SessionSignatures,
+    SessionSigner,
+    is_session_proof,
+    session_proof,
+    session_signature,
+)
+from rmqha.wire.auth.signature import ACCESS_KEY, SIGNATURE, sign, signature
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
 SECRET = "12345678"
@@ -121,3 +130,55 @@ def test_a_request_may_be_signed_anew_in_either_form() -> None:
     assert command.ext[SIGNATURE] == signature(command, SECRET)
     SessionSigner(NONCE).sign(command, CREDENTIALS)
     assert SessionSignatures(NONCE).is_good(command, SECRET)
+
+
+def test_a_signer_says_what_the_form_is() -> None:
+    """For requests of many kinds, more than it remembers, with names and values of all kinds."""
+    draws, signer = Random(1), SessionSigner(NONCE)
+    texts = ["", "a", "%", "%d", "100%s", "\u4f60\u597d", "\ud800", "1:a", "x" * 300, "Signature", "Z"]
+    for number in range(400):
+        ext = {draws.choice(texts) + str(draws.randrange(3)): draws.choice(texts) for _ in range(draws.randrange(9))}
+        body: bytes | memoryview = draws.choice((b"", b"body", memoryview(b"body")))
+        command = Command(
+            draws.choice([310, -1]), ext, body, remark=draws.choice([None, "", "r%\u00fc"]), version=number
+        )
+        secret = draws.choice([SECRET, SECRET, "another"])
+        signer.sign(command, Credentials(access_key=draws.choice(["me", "%"]), secret_key=secret))
+        assert command.ext[SIGNATURE] == session_signature(command, NONCE, secret)
+        assert (command.ext[COUNT], command.ext[FORM]) == (str(number + 1), "2")
+
+
+# --- proofs -----------------------------------------------------------------------------------------------------------
+BINDING = bytes(range(32))
+
+
+def test_a_proof_is_of_one_account_connection_and_certificate() -> None:
+    proof = session_proof(CREDENTIALS, NONCE, BINDING)
+    assert is_session_proof(proof, CREDENTIALS, NONCE, BINDING)
+    for credentials, nonce, binding in (
+        (Credentials(access_key="broker2", secret_key=SECRET), NONCE, BINDING),
+        (Credentials(access_key="broker", secret_key=SECRET + "9"), NONCE, BINDING),
+        (CREDENTIALS, "b" * 64, BINDING),
+        (CREDENTIALS, NONCE, BINDING[::-1]),
+        (CREDENTIALS, NONCE, b""),
+        (Credentials(access_key="broke", secret_key=SECRET), "r" + NONCE, BINDING),
+    ):
+        assert not is_session_proof(proof, credentials, nonce, binding)
+    for wrong in ("", proof.upper(), proof[:-1], proof + "0", "\udc80"):
+        assert not is_session_proof(wrong, CREDENTIALS, NONCE, BINDING)
+
+
+def test_who_has_proved_himself_signs_nothing() -> None:
+    """Nor does what was signed for another connection go with his requests."""
+    signer, command = SessionSigner(NONCE), signed()
+    signer.proven = Credentials(access_key="broker", secret_key=SECRET)
+    signer.sign(command, CREDENTIALS)
+    assert command == request()
+
+
+def test_an_account_that_was_changed_signs_again() -> None:
+    signer, command = SessionSigner(NONCE), request()
+    signer.proven = CREDENTIALS
+    signer.sign(command, Credentials(access_key="broker", secret_key="new"))
+    assert command.ext[ACCESS_KEY] == "broker" and command.ext[COUNT] == "1"
+    assert SessionSignatures(NONCE).is_good(command, "new")

@@ -11,7 +11,7 @@ from typing import Any
 
 import trio
 
-from rmqha.cli.diagnosis.checks.files import Papers
+from rmqha.cli.diagnosis.checks.files import StoreFacts
 from rmqha.cli.diagnosis.checks.node_under_test import NodeUnderTest
 from rmqha.cli.diagnosis.checks.security import judge_security
 from rmqha.host.net.network import dial
@@ -51,7 +51,7 @@ class Answers:
 
 
 async def ask_all(
-    nodes: Sequence[NodeUnderTest], papers: Mapping[str, Papers], timeout_s: float
+    nodes: Sequence[NodeUnderTest], store_facts: Mapping[str, StoreFacts], timeout_s: float
 ) -> tuple[dict[str, Answers], list[Finding]]:
     """Everybody at once; whoever has not answered after `timeout_s` has not answered."""
     running = [node_under_test for node_under_test in nodes if node_under_test.running]
@@ -60,7 +60,7 @@ async def ask_all(
     async with RemotingClient() as client, trio.open_nursery() as nursery:
         for node_under_test in running:
             nursery.start_soon(_examine, client, node_under_test, answers[node_under_test.name], timeout_s)
-        nursery.start_soon(_controllers, client, nodes, papers, findings, timeout_s)
+        nursery.start_soon(_controllers, client, nodes, store_facts, findings, timeout_s)
         nursery.start_soon(_servers, nodes, findings)
     for node_under_test in running:
         findings += answers[node_under_test.name].findings
@@ -264,7 +264,7 @@ def judge_clocks(answers: Mapping[str, Answers]) -> list[Finding]:
 async def _controllers(
     client: RemotingClient,
     nodes: Sequence[NodeUnderTest],
-    papers: Mapping[str, Papers],
+    store_facts: Mapping[str, StoreFacts],
     findings: list[Finding],
     timeout_s: float,
 ) -> None:
@@ -283,7 +283,7 @@ async def _controllers(
             with trio.fail_after(timeout_s):
                 reply, _ = await ask_leader(client, addresses, request)
             record = json.loads(bytes(reply.body))
-            findings += judge_record(name, members, papers, record)
+            findings += judge_record(name, members, store_facts, record)
         except (trio.TooSlowError, UnreachableError) as error:
             # while everything is stopped that is as it should be
             reason = str(error) or f"none of {config.controller_addr} answers within {timeout_s:g} s"
@@ -301,13 +301,13 @@ def _no_controller(name: str, reason: str) -> Finding:
 
 
 def judge_record(
-    group: str, members: Sequence[NodeUnderTest], papers: Mapping[str, Papers], record: Mapping[str, Any]
+    group: str, members: Sequence[NodeUnderTest], store_facts: Mapping[str, StoreFacts], record: Mapping[str, Any]
 ) -> list[Finding]:
     """`record` is an answer to request 52010."""
     replicas = {int(item["brokerId"]): item for item in record["replicas"]}
     findings = []
     for member in members:
-        identity = papers[member.name].identity
+        identity = store_facts[member.name].identity
         config = member.broker
         assert config is not None
         if identity is None:

@@ -4,7 +4,7 @@ reached from here."""
 from __future__ import annotations
 
 from rmqha.cli.diagnosis.checks.answers import ask_all
-from rmqha.cli.diagnosis.checks.files import Papers, check_groups
+from rmqha.cli.diagnosis.checks.files import StoreFacts, check_groups
 from rmqha.cli.diagnosis.checks.node_under_test import NodeUnderTest
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.config.servers import BrokerConfig
@@ -30,10 +30,10 @@ async def examine_elsewhere(
         if not nodes:
             known = ", ".join(node.title for node in snapshot.nodes)
             raise UsageError(f"there is no node {name}; that cluster has {known}")
-    papers = {node.name: Papers() for node in nodes}
+    store_facts = {node.name: StoreFacts() for node in nodes}
     findings = [warn(node.name, "config", node.problem, "") for node in nodes if node.problem]
-    findings += check_groups(nodes, papers)
-    findings += (await ask_all(nodes, papers, timeout_s))[1]
+    findings += check_groups(nodes, store_facts)
+    findings += (await ask_all(nodes, store_facts, timeout_s))[1]
     findings.append(warn("machine", "examined", NOT_FROM_HERE, "rmqha doctor -c FILE on each machine"))
     return nodes, findings
 

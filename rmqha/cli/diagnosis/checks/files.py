@@ -13,10 +13,10 @@ from rmqha.host.disk import HostDisk
 from rmqha.host.net.network import is_own_address
 from rmqha.host.read_disk import HostReadDisk
 from rmqha.host.text_file import read_text
-from rmqha.inspect.epoch_look import EpochLook, compare, look_at_store
-from rmqha.inspect.look import read_or_empty
-from rmqha.inspect.timer_look import look_at_timers
-from rmqha.model.config.servers import BrokerConfig, ServerConfig, parse_properties, stranger_warnings
+from rmqha.inspect.epoch_comparison import ReplicaHistory, compare, read_history
+from rmqha.inspect.store_inspection import read_or_empty
+from rmqha.inspect.timer_inspection import inspect_timers
+from rmqha.model.config.servers import BrokerConfig, ServerConfig, parse_properties, unproven_peer_warnings
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.model.identity import Identity, is_loopback, parse_address
 from rmqha.ops.finding import Finding, ok, warn, wrong
@@ -42,11 +42,11 @@ FUTURE_MS = 1_000
 
 
 @dataclass(slots=True)
-class Papers:
+class StoreFacts:
     """Content of a broker's store as it was read; None where there is nothing."""
 
     identity: Identity | None = None
-    epochs: EpochLook | None = None
+    epochs: ReplicaHistory | None = None
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -74,7 +74,7 @@ def _risks(node_under_test: NodeUnderTest) -> Iterator[Finding]:
         server = ServerConfig.from_properties(shared, source)
         warnings = server.warnings()
         if _has_controller(node_under_test):
-            warnings += stranger_warnings(server, given.get("haSecurity", "auto"))
+            warnings += unproven_peer_warnings(server, given.get("haSecurity", "auto"))
     for sentence in warnings:
         risk, _, fix = sentence.rpartition("; ")
         yield warn(name, "config", risk, f"{fix} in {source}")
@@ -123,7 +123,7 @@ def _controller_risks(node_under_test: NodeUnderTest) -> Iterator[Finding]:
     if len(peers) == 1:
         yield warn(
             name, "config", "a sole controller: while it is away no group can elect",
-            f"three controllers in {source}, or rmqha quorum add",
+            "a cluster file of yours with three controllers, or rmqha quorum add HOST:PORT",
         )  # fmt: skip
     elif len(peers) % 2 == 0:
         sentence = f"{len(peers)} controllers bear no more losses than {len(peers) - 1}"
@@ -167,24 +167,26 @@ def _addresses(text: str) -> Iterator[str]:
 
 
 # --- store ------------------------------------------------------------------------------------------------------------
-def read_papers(node_under_test: NodeUnderTest) -> Papers:
+def read_store_facts(node_under_test: NodeUnderTest) -> StoreFacts:
     """Identity, epochs, overrides, timers and stamps of a broker's store, each judged."""
-    papers = Papers()
+    store_facts = StoreFacts()
     if node_under_test.data is None or node_under_test.broker is None:
-        return papers
+        return store_facts
     if not node_under_test.data.is_dir():
-        papers.findings.append(ok(node_under_test.name, "store", f"{node_under_test.data} is made at the first start"))
-        return papers
+        store_facts.findings.append(
+            ok(node_under_test.name, "store", f"{node_under_test.data} is made at the first start")
+        )
+        return store_facts
     for step in (_identity, _epochs, _stamps, _tables, _timers, _overrides, _kept):
-        papers.findings += step(node_under_test, papers)
-    return papers
+        store_facts.findings += step(node_under_test, store_facts)
+    return store_facts
 
 
-def _identity(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[Finding]:
+def _identity(node_under_test: NodeUnderTest, store_facts: StoreFacts) -> Iterator[Finding]:
     name, config = node_under_test.name, node_under_test.broker
     assert config is not None
     try:
-        papers.identity = found = IdentityFile(HostDisk(str(node_under_test.data))).read()
+        store_facts.identity = found = IdentityFile(HostDisk(str(node_under_test.data))).read()
     except RmqhaError as error:
         yield wrong(
             name, "identity", str(error), "restore brokerIdentity from a backup, or empty the store and rmqha join"
@@ -202,10 +204,10 @@ def _identity(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[Findin
         yield ok(name, "identity", f"id {found.broker_id} of {found.broker_name}")
 
 
-def _epochs(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[Finding]:
+def _epochs(node_under_test: NodeUnderTest, store_facts: StoreFacts) -> Iterator[Finding]:
     name, place = node_under_test.name, node_under_test.data
     try:
-        papers.epochs = found = look_at_store(HostReadDisk(str(place)))
+        store_facts.epochs = found = read_history(HostReadDisk(str(place)))
     except UsageError as error:
         yield warn(name, "epochs", f"no log to hold the epochs against: {error}", f"ls {place}")
         return
@@ -220,13 +222,13 @@ def _epochs(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[Finding]
         yield ok(name, "epochs", f"{words}, the log ends at {found.end_offset}")
 
 
-def _timers(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[Finding]:
+def _timers(node_under_test: NodeUnderTest, store_facts: StoreFacts) -> Iterator[Finding]:
     """Files of timer messages: Apache's broker goes by all of them, ours by its progress."""
     from rmqha.host.clock import HostClock
 
     name, place = node_under_test.name, node_under_test.data
     try:
-        found = look_at_timers(HostReadDisk(str(place)))
+        found = inspect_timers(HostReadDisk(str(place)))
     except RmqhaError as error:
         yield wrong(name, "timers", str(error), f"rmqha fsck {place}")
         return
@@ -245,7 +247,7 @@ def _timers(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[Finding]
         yield ok(name, "timers", f"what was due is delivered; all from entry {found.queue_offset} of the queue on wait")
 
 
-def _stamps(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[Finding]:
+def _stamps(node_under_test: NodeUnderTest, store_facts: StoreFacts) -> Iterator[Finding]:
     from rmqha.host.clock import HostClock
 
     data = read_or_empty(HostReadDisk(str(node_under_test.data)), CHECKPOINT_PATH, CHECKPOINT_BYTES)
@@ -265,12 +267,12 @@ def _stamps(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[Finding]
         yield warn(node_under_test.name, "clock", f"{sentence}; new ones get that stamp too until then", "timedatectl")
 
 
-def _tables(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[Finding]:
+def _tables(node_under_test: NodeUnderTest, store_facts: StoreFacts) -> Iterator[Finding]:
     for sentence in unreadable_tables(HostReadDisk(str(node_under_test.data))):
         yield warn(node_under_test.name, "tables", sentence, f"rmqha fsck --repair {node_under_test.data}")
 
 
-def _overrides(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[Finding]:
+def _overrides(node_under_test: NodeUnderTest, store_facts: StoreFacts) -> Iterator[Finding]:
     """Keys set while it ran win over its file, which people forget."""
     assert node_under_test.data is not None
     path = node_under_test.data / OVERRIDES_PATH
@@ -294,9 +296,9 @@ def _overrides(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[Findi
             )
 
 
-def _kept(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[Finding]:
+def _kept(node_under_test: NodeUnderTest, store_facts: StoreFacts) -> Iterator[Finding]:
     """Findings about files that no broker removes by itself."""
-    from rmqha.cli.storage.log_kept import find, words
+    from rmqha.cli.storage.log_quarantine import find, words
 
     assert node_under_test.data is not None
     try:
@@ -312,7 +314,7 @@ def _kept(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[Finding]:
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------
-def check_groups(nodes: Sequence[NodeUnderTest], papers: Mapping[str, Papers]) -> Iterator[Finding]:
+def check_groups(nodes: Sequence[NodeUnderTest], store_facts: Mapping[str, StoreFacts]) -> Iterator[Finding]:
     """The replicas of a group against each other."""
     yield from _accounts(nodes)
     groups: dict[str, list[NodeUnderTest]] = {}
@@ -322,8 +324,8 @@ def check_groups(nodes: Sequence[NodeUnderTest], papers: Mapping[str, Papers]) -
     for name, members in groups.items():
         if len(members) > 1:
             yield from _same_keys(name, members)
-            yield from _same_ids(name, members, papers)
-            yield from _histories(name, members, papers)
+            yield from _same_ids(name, members, store_facts)
+            yield from _histories(name, members, store_facts)
 
 
 def _accounts(nodes: Sequence[NodeUnderTest]) -> Iterator[Finding]:
@@ -354,10 +356,10 @@ def _same_keys(name: str, members: Sequence[NodeUnderTest]) -> Iterator[Finding]
         yield ok(name, "config", f"{len(members)} replicas agree on the keys of the group")
 
 
-def _same_ids(name: str, members: Sequence[NodeUnderTest], papers: Mapping[str, Papers]) -> Iterator[Finding]:
+def _same_ids(name: str, members: Sequence[NodeUnderTest], store_facts: Mapping[str, StoreFacts]) -> Iterator[Finding]:
     seen: dict[int, NodeUnderTest] = {}
     for member in members:
-        found = papers[member.name].identity
+        found = store_facts[member.name].identity
         if found is None:
             continue
         other = seen.setdefault(found.broker_id, member)
@@ -368,15 +370,17 @@ def _same_ids(name: str, members: Sequence[NodeUnderTest], papers: Mapping[str, 
             yield wrong(name, "identity", sentence, f"empty {member.data}, then rmqha start {member.name}")
 
 
-def _histories(name: str, members: Sequence[NodeUnderTest], papers: Mapping[str, Papers]) -> Iterator[Finding]:
+def _histories(name: str, members: Sequence[NodeUnderTest], store_facts: Mapping[str, StoreFacts]) -> Iterator[Finding]:
     """Histories of stopped replicas: where they parted from the one that an election would take."""
-    stopped = [(member, look) for member in members if not member.running and (look := papers[member.name].epochs)]
+    stopped = [
+        (member, history) for member in members if not member.running and (history := store_facts[member.name].epochs)
+    ]
     stopped.sort(key=lambda item: item[1].seniority, reverse=True)
     if len(stopped) < len(members):
         return
     newest, best = stopped[0]
-    for member, look in stopped[1:]:
-        found = compare(best, look).b_follows_a
+    for member, history in stopped[1:]:
+        found = compare(best, history).b_follows_a
         if found.loses:
             cut = "bytes" if found.cut_bytes is None else f"{found.cut_bytes:,} bytes"
             sentence = f"its log has parted from that of {newest.name}: following it cuts {cut}"

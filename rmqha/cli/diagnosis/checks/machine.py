@@ -12,7 +12,7 @@ from rmqha.cli.diagnosis.checks.mounts import existing, mount_of
 from rmqha.cli.diagnosis.checks.node_under_test import ListeningPort, NodeUnderTest
 from rmqha.host.disk import HostDisk
 from rmqha.host.read_disk import HostReadDisk
-from rmqha.inspect.look import LOCK_PATH, is_run_name
+from rmqha.inspect.store_inspection import LOCK_PATH, is_run_name
 from rmqha.model.error import UsageError
 from rmqha.model.identity import join_address
 from rmqha.ops.finding import Finding, ok, warn, wrong

@@ -120,12 +120,14 @@ def missing(brokers: Sequence[BrokerProcess]) -> str:
 
 def _content(broker: BrokerProcess) -> dict[str, dict[Any, Any]]:
     core = broker.core
+    set_backs = core.offsets._set_backs
     return {
         "topic": core.topics.to_json()["topicConfigTable"],
         # without a record in the log the mark means nothing, and a new master drops it
         "deleted topic": dict.fromkeys(core.topics.deleted & broker.store.queues().keys(), "deleted"),
         "group": core.groups.to_json()["subscriptionGroupTable"],
         "consumer offsets of": core.offsets.to_json()["offsetTable"],
+        "time since when pops count of": {key: dict(set_backs.of(key)) for key in set_backs.keys()},  # noqa: SIM118
         "delay offset of level": core.delay_offsets.to_json()["offsetTable"],
     }
 

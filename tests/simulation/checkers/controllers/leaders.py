@@ -1,5 +1,6 @@
 """One Raft leader among the controllers in each term, and none beside one that may still answer alone: while a leader's
-lease is valid by its own clock nobody leads in a later term."""
+lease is valid by its own clock nobody leads in a later term. What a leader commits ends with an entry of its own term,
+and stands on the disks of a majority at that moment."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ class Leaders:
         self._controllers = controllers
         self._leases = leases
         self._leader_of: dict[tuple[int, int], str] = {}
+        self._committed: dict[str, tuple[int, int]] = {}
+        """By host: its life, and the last entry that it knows to be committed."""
 
     @property
     def terms(self) -> list[int]:
@@ -24,8 +27,15 @@ class Leaders:
 
     def stepped(self, controller: ControllerProcess) -> None:
         term = controller.led_term
+        log = controller.raft_log
+        before, self._committed[controller.host] = (
+            self._committed.get(controller.host),
+            (controller.life, log.commit_index),
+        )
         if term is None:
             return
+        if before is not None and before[0] == controller.life and log.commit_index > before[1]:
+            self._verify_commit(controller, term)
         key = controller.wipe_count, term
         is_new = key not in self._leader_of
         other = self._leader_of.setdefault(key, controller.host)
@@ -33,6 +43,22 @@ class Leaders:
             raise InvariantError(f"{controller.host} and {other} both lead the controllers in term {term}")
         if is_new and self._leases:
             self._verify_leases(controller, term)
+
+    def _verify_commit(self, leader: ControllerProcess, term: int) -> None:
+        index, voters = leader.raft_log.commit_index, leader.configuration.voters
+        of_term = leader.raft_log.term_at(index)
+        if of_term != term:
+            raise InvariantError(f"{leader.host} commits entry {index} of term {of_term}, and leads in term {term}")
+        holders = [
+            item.host
+            for item in self._controllers
+            if item.has_booted
+            and item.member in voters
+            and item.raft_log.durable_index >= index
+            and item.raft_log.term_at(index) in (of_term, None)
+        ]
+        if 2 * len(holders) <= len(voters):
+            raise InvariantError(f"{leader.host} commits entry {index}, which only {holders} of {voters} have on disk")
 
     def _verify_leases(self, leader: ControllerProcess, term: int) -> None:
         for other in self._controllers:

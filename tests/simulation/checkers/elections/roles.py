@@ -59,6 +59,6 @@ def half_bytes(broker: BrokerProcess) -> int:
     """Bytes of a record that is not whole, at its log's end; 0 also where rot hides what is whole."""
     store = broker.store
     try:
-        return store.max_phy_offset - store._reput.whole_below(store.max_phy_offset)
+        return store.max_phy_offset - store._dispatch_service.whole_below(store.max_phy_offset)
     except StoreError:
         return 0

@@ -1,24 +1,40 @@
-"""A set has one epoch, as the controllers apply it and as masters know it; and in CP a master waits for everybody whom
-a set may have that is in force by now (ruling 1). Seen at once, where survival needs the unlucky election to follow."""
+"""A set has one epoch, as the controllers apply it and as masters know it. In CP a master waits for everybody whom a
+set may have that is in force by now, or that may still be applied (ruling 1), commits nothing as long as it cannot know
+whom its former life has asked for, and acknowledges with no fewer members than the controllers count on (ruling 15).
+Seen at once, where survival needs the unlucky election to follow."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from controller.state.replicas_info import BrokerGroup, least_acknowledging_size
+from rmqha.model.offset import BrokerId
+from tests.simulation.checkers.elections.under_way import AskedSet, Members
 from tests.simulation.history import InvariantError
 from tests.simulation.processes.broker_process import BrokerProcess
 from tests.simulation.processes.controller_process import ControllerProcess
 
-Members = tuple[int, ...]
-
 
 class Sets:
-    """`brokers` are the replicas of group `name` that may be in a set."""
+    """`brokers` are the replicas of group `name` that may be in a set, `under_way` the sets that were asked for and may
+    still be applied."""
 
-    def __init__(self, name: str, brokers: Sequence[BrokerProcess], *, cp: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        brokers: Sequence[BrokerProcess],
+        under_way: Callable[[], Iterable[AskedSet]],
+        *,
+        cp: bool,
+    ) -> None:
         self._name = name
         self._brokers = brokers
+        self._under_way = under_way
         self._cp = cp
+        self._group: BrokerGroup | None = None
+        """As the controllers have applied it last."""
+        self._blind: dict[str, tuple[int, int, int]] = {}
+        """By host: its life, its epoch and the confirm offset since it has been blind."""
         self._applied: dict[tuple[int, int, int], Members] = {}
         """By disks lost, master epoch and set epoch."""
         self._newest: tuple[tuple[int, int], int, int, Members] = ((-1, -1), -1, -1, ())
@@ -35,6 +51,7 @@ class Sets:
         applied_to = controller.wipe_count, int(controller.machine._feed.index)
         if applied_to <= self._newest[0]:
             return
+        self._group = group
         members = tuple(sorted(map(int, group.sync_state_set)))
         key = controller.wipe_count, int(group.master_epoch), int(group.sync_state_set_epoch)
         before = self._applied.setdefault(key, members)
@@ -54,6 +71,9 @@ class Sets:
             self._known.pop(broker.host, None)
             return
         state = replica._set.state
+        if self._cp:
+            self._look_at_blind(broker)
+            self._look_at_size(broker)
         now = (broker.life, int(replica.epoch), state.set_epoch, state.confirmed, state.union, state.blind)
         before = self._known.get(broker.host)
         if now == before:
@@ -63,8 +83,37 @@ class Sets:
             raise InvariantError(f"{broker.host} takes set {now[2]} for news after set {before[2]} of epoch {now[1]}")
         self._judge(broker)
 
+    def _look_at_blind(self, broker: BrokerProcess) -> None:
+        if not broker.replica._set.state.blind:
+            self._blind.pop(broker.host, None)
+            return
+        life, epoch, confirm = broker.life, int(broker.replica.epoch), int(broker.store.confirm_offset)
+        before = self._blind.get(broker.host)
+        if before is None or before[:2] != (life, epoch):
+            self._blind[broker.host] = life, epoch, confirm
+        elif confirm > before[2]:
+            raise InvariantError(
+                f"{broker.host} commits up to {confirm} in epoch {epoch}, and does not know whom its former life has"
+                " asked for"
+            )
+
+    def _look_at_size(self, broker: BrokerProcess) -> None:
+        """`group` may be replaced by a snapshot, never changed back: the newest one counts."""
+        group, replica = self._group, broker.replica
+        own_id = replica.broker_id
+        if group is None or own_id is None or group.master_id != own_id or group.master_epoch != replica.epoch:
+            return
+        least = least_acknowledging_size(group, BrokerId(own_id))
+        if replica._set.majority < least:
+            raise InvariantError(
+                f"{broker.host} acknowledges with {replica._set.majority} members in epoch {replica.epoch}; the"
+                f" controllers count on {least}"
+            )
+
     def _judge(self, broker: BrokerProcess) -> None:
         _, epoch, set_epoch, confirmed, union, blind = self._known[broker.host]
+        if self._cp and not blind:
+            self._judge_under_way(broker, epoch, set_epoch, union)
         _, applied_epoch, applied_set_epoch, members = self._newest
         if applied_epoch != epoch or applied_set_epoch < set_epoch or not self._cp:
             return
@@ -75,3 +124,12 @@ class Sets:
             raise InvariantError(
                 f"{broker.host} waits for {union} in epoch {epoch}, and set {applied_set_epoch} is {members}"
             )
+
+    def _judge_under_way(self, broker: BrokerProcess, epoch: int, set_epoch: int, union: Members) -> None:
+        for asked in self._under_way():
+            is_possible = asked.master_epoch == epoch and asked.set_epoch >= set_epoch
+            if is_possible and not set(asked.members) <= set(union):
+                raise InvariantError(
+                    f"{broker.host} waits for {union} in epoch {epoch}, and {asked.where} has the request for set"
+                    f" {asked.members} behind set {asked.set_epoch}"
+                )

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from rmqha.model.offset import PhyOffset
+from rmqha.store.log.record import BLANK
 from tests.simulation.checkers.logs.visibility import checksum
 from tests.simulation.history import InvariantError
 from tests.simulation.processes.broker_process import BrokerProcess
@@ -21,6 +23,18 @@ class _Piece(NamedTuple):
     start: int
     end: int
     checksum: int
+
+
+def whole_records_end(broker: BrokerProcess, start: int, limit: int) -> int:
+    """End of the last whole record of [`start`, `limit`) of its log, `start` without any. Slaves acknowledge halves of
+    records too, and cut them when they start again; no client hears of them."""
+    end, first = start, int(broker.store.min_phy_offset)
+    while first <= end and end + BLANK.size <= limit:
+        size, _ = BLANK.unpack_from(broker.store.view(PhyOffset(end), BLANK.size), 0)
+        if size <= 0 or end + size > limit:
+            break
+        end += size
+    return end
 
 
 class TakeOvers:
@@ -54,7 +68,8 @@ class TakeOvers:
             self._newest = epoch, broker.host, broker.life
         if self._handed is not None and self._handed[1] == broker.broker_id and epoch == self._handed[0] + 1:
             self._verify_planned(broker, self._handed[2])
-        if self._cp and not broker.has_bad_disk:
+        # by an old notice one goes on in its epoch of before: nobody follows, and what it acknowledges is looked at
+        if self._cp and epoch >= self._newest[0] and not broker.has_bad_disk:
             self.judged_count += 1
             self._verify_end(broker, f"{broker.host} becomes master of epoch {epoch}")
             for piece in self._pieces:
@@ -116,10 +131,13 @@ class TakeOvers:
             self._acknowledges(master)
 
     def _acknowledges(self, master: BrokerProcess) -> None:
-        replica, end = master.replica, int(master.replica.releasable_offset)
+        replica, released = master.replica, int(master.replica.releasable_offset)
         term = master.life, int(replica.epoch)
         known = self._acked_by.get(master.host)
-        start = known[2] if known is not None and known[:2] == term else end
+        if known is not None and known[:2] == term:
+            start, end = known[2], whole_records_end(master, known[2], released)
+        else:
+            start = end = whole_records_end(master, int(master.store.min_phy_offset), released)
         self._acked_by[master.host] = (*term, max(start, end))
         if end <= start or start < master.store.min_phy_offset or master.lost_power:
             return

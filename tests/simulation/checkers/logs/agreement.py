@@ -8,14 +8,17 @@ from functools import cache
 
 from rmqha.model.error import StoreError
 from rmqha.model.identity import Role
+from rmqha.model.message import PROPERTY_KEYS, find_property
 from rmqha.model.offset import PhyOffset
 from rmqha.store.index.index_key import key_hash
+from rmqha.store.log.record import properties_of
 from tests.simulation.checkers.logs.records import entries, located
 from tests.simulation.checkers.logs.visibility import checksum
 from tests.simulation.history import InvariantError
 from tests.simulation.processes.broker_process import BrokerProcess
 
 QUERY_EVERY = 16
+_KEYS = PROPERTY_KEYS.encode()
 
 
 def missing(brokers: Sequence[BrokerProcess]) -> str:
@@ -83,8 +86,8 @@ def verify(brokers: Sequence[BrokerProcess]) -> None:
 
 
 def _check_index(broker: BrokerProcess, hash_of: Callable[[str, str], int]) -> None:
-    """Each record of a queue is found by the hash of its unique key, among those stored in its millisecond; some are
-    asked for as clients ask."""
+    """Each record of a queue is found by the hash of its unique key, among those stored in its millisecond, and entered
+    once for each time that it has that key; some are asked for as clients ask."""
     store = broker.store
     while store.index.build(1 << 20):
         pass
@@ -93,7 +96,10 @@ def _check_index(broker: BrokerProcess, hash_of: Callable[[str, str], int]) -> N
             for number, phy_offset, stored_ms, key, view, is_indexed in entries(broker, topic, queue_id):
                 if not key or not is_indexed:
                     continue
-                found = phy_offset in store.index.files.search(hash_of(topic, key), stored_ms, stored_ms)
+                count = list(store.index.files.search(hash_of(topic, key), stored_ms, stored_ms)).count(phy_offset)
+                if count > 1 + (find_property(properties_of(view), _KEYS) or b"").split(b" ").count(key.encode()):
+                    raise InvariantError(f"{broker.host} has {count} entries of {key} at {phy_offset} in its index")
+                found = count > 0
                 if found and number % QUERY_EVERY == 0:
                     found = view in store.index.query(topic, key, 64, stored_ms, stored_ms).records
                 if not found:

@@ -1,5 +1,6 @@
 """Right behind a cut of its log: no mark and no table of a replica speaks of what is gone, in memory or on its disk,
-and what is appended next follows what is left."""
+and what is appended next follows what is left. So where it gives its log up, or a file of it, and where it gets another
+master: deliveries count on no copies of the last one's that it lacks."""
 
 from __future__ import annotations
 
@@ -42,6 +43,55 @@ class Cuts:
             cut(end_offset)
 
         store.truncate = truncate  # type: ignore[method-assign]
+        restart, unlink = store.restart_at, store.schedule_unlink
+
+        def restart_at(phy_offset: PhyOffset) -> None:
+            restart(phy_offset)
+            verify_given_up(broker)
+
+        def schedule_unlink(now_ms: int, timeout_ms: int, retry_ms: int) -> bool:
+            before = first_file(broker)
+            more = unlink(now_ms, timeout_ms, retry_ms)
+            if first_file(broker) > before:
+                verify_removed(broker)
+            return more
+
+        store.restart_at = restart_at  # type: ignore[method-assign]
+        store.schedule_unlink = schedule_unlink  # type: ignore[method-assign]
+
+
+def first_file(broker: BrokerProcess) -> int:
+    """Where the oldest file of the log on the disk begins."""
+    names = broker.disk.list("commitlog") if broker.disk.exists("commitlog") else []
+    return min((int(name) for name in names if name.isdigit()), default=0)
+
+
+def verify_removed(broker: BrokerProcess) -> None:
+    """Old files have just left the disk: what a start goes on from lies behind them."""
+    position, first = broker.store._progress.position or 0, first_file(broker)
+    if position < first:
+        raise InvariantError(f"{broker.host} has removed what lies before {first}; its progress speaks of {position}")
+
+
+def verify_given_up(broker: BrokerProcess) -> None:
+    """Its log has just been set aside, and begins anew: no mark speaks of the old one."""
+    store = broker.store
+    low, high = store.min_phy_offset, store.max_phy_offset
+    position, confirm = store._progress.position or 0, store._checkpoint.value.confirm_phy_offset
+    wrong = [mark for mark in (position, confirm) if mark and not low <= mark <= high]
+    if wrong:
+        raise InvariantError(
+            f"{broker.host} begins its log anew at {low}; its progress and checkpoint speak of {wrong}"
+        )
+
+
+def verify_ahead(broker: BrokerProcess) -> None:
+    """It has just got another role, or another master."""
+    end = broker.store.max_phy_offset
+    if ahead := [state.log_end for state in broker.core.delay_offsets._states if state.log_end > end]:
+        raise InvariantError(
+            f"{broker.host} counts on copies up to {ahead[-1]} of its last master's log, and has {end}"
+        )
 
 
 def verify_cut(broker: BrokerProcess) -> None:

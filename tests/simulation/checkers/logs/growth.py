@@ -1,5 +1,6 @@
 """Nothing is kept that nobody needs: when a group is whole and at rest, each container of a process is as long as the
-group and its tables explain, and its disk holds no file that the log has left behind."""
+group and its tables explain, and its disk holds no file that the log has left behind. In the midst of the faults no
+container grows with the number of messages."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rmqha.broker.pop.pop import MAX_KNOWN_COUNT
+from rmqha.broker.pop.requests.pop_request import MAX_KNOWN_COUNT
 from rmqha.broker.services.transaction import MAX_REMEMBERED_COUNT
 from rmqha.broker.tables.delay_offsets import MAX_STATES
 from rmqha.broker.tables.table_version import MAX_REMEMBERED
@@ -21,6 +22,8 @@ from tests.simulation.processes.controller_process import ControllerProcess
 
 MOST_ITEMS = 24
 """In a container of a process at rest; a run sends thousands of messages to two queues."""
+MOST_BUSY_ITEMS = 1000
+"""The same under way, whoever stands still meanwhile: clients wait for one send, or a few, before the next."""
 EXPLAINED = (
     "._handlers",  # one for each request code
     ".latency_counts",  # one for each step of the scale
@@ -36,11 +39,11 @@ EXPLAINED = (
 )
 """Ends of paths whose length something else bounds."""
 BOUNDS = {
-    "._lineage._changes": MAX_REMEMBERED,
+    "._table_changes._changes": MAX_REMEMBERED,
     ".transactions._state._copies": MAX_REMEMBERED_COUNT,
     ".transactions._state._ended": MAX_REMEMBERED_COUNT,
     ".delay_offsets._states": MAX_STATES,
-    ".pops.pop._known": MAX_KNOWN_COUNT,
+    ".pops.reader._known": MAX_KNOWN_COUNT,
 }
 """Ends of paths that have a bound of their own."""
 ENTRY_BYTES = 20
@@ -75,17 +78,17 @@ def _parts(item: object) -> Iterator[tuple[str, Any]]:
             yield f".{key}", child
 
 
-def overgrown(root: object, name: str) -> list[str]:
+def overgrown(root: object, name: str, most: int = MOST_ITEMS) -> list[str]:
     """Each container that is longer than anything explains."""
     return [
         f"{path} has {length} items"
         for path, length in containers(root, name)
-        if length > _most(path) and not path.endswith(EXPLAINED)
+        if length > _most(path, most) and not path.endswith(EXPLAINED)
     ]
 
 
-def _most(path: str) -> int:
-    return next((most for end, most in BOUNDS.items() if path.endswith(end)), MOST_ITEMS)
+def _most(path: str, most: int) -> int:
+    return next((bound for end, bound in BOUNDS.items() if path.endswith(end)), most)
 
 
 def spare_connections(broker: BrokerProcess, peer_count: int) -> str:
@@ -131,3 +134,12 @@ def verify(brokers: Sequence[BrokerProcess], controllers: Sequence[ControllerPro
     found += [f"{item.host} keeps {excess}" for item in controllers for excess in overgrown(item.machine, "machine")]
     if found:
         raise InvariantError(f"at rest {'; '.join(found[:3])}")
+
+
+def verify_busy(brokers: Sequence[BrokerProcess], controllers: Sequence[ControllerProcess]) -> None:
+    """At any moment."""
+    roots = [(item.host, item.core, "broker") for item in brokers if item.alive and item.driver.is_log_free]
+    others = [(item.host, item.machine, "machine") for item in controllers if item.alive]
+    for host, root, name in (*roots, *others):
+        if found := overgrown(root, name, MOST_BUSY_ITEMS):
+            raise InvariantError(f"under way {host} keeps {'; '.join(found[:3])}")

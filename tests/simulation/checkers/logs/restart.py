@@ -12,8 +12,8 @@ from rmqha.model.offset import PhyOffset
 from rmqha.sim.disk import SimDisk
 from rmqha.store.log.record import BLANK, MAGIC_BLANK, BadRecordError, locate
 from rmqha.store.meta.checkpoint import CheckpointFile, ProgressFile
+from rmqha.store.queue.dispatch_service import walk
 from rmqha.store.queue.queue_check import UNIT
-from rmqha.store.queue.reput import walk
 from rmqha.store.store import Store
 from tests.simulation.history import InvariantError
 from tests.simulation.processes.broker_process import BrokerProcess

@@ -1,0 +1,127 @@
+"""A cut of the log takes the offsets of pops that counted on what goes.
+
+A group's offset counts on the checkpoints of its pops, that of a revive queue on the acknowledgements of what was
+worked off, the replica's own behind copies included. A replica holds no offset before its log holds those
+(`MetadataFollower`); where its log is cut they go, so the offsets go back: else what a client got and never
+acknowledged would be given nobody again. What goes back too far is given twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Protocol
+
+from rmqha.broker.pop.checkpoint import (
+    ACK_INTERVAL_MS,
+    REVIVE_GROUP,
+    Ack,
+    CheckPoint,
+    is_of_pop,
+    read,
+)
+from rmqha.broker.pop.positions import PopQueue
+from rmqha.broker.tables.offsets import OffsetTable
+from rmqha.model.error import DamagedError, RemoteProtocolError
+from rmqha.model.message import REVIVE_QUEUE_COUNT, TIMER_TOPIC
+from rmqha.port import Tracer
+from rmqha.store.log.record import BadRecordError, Located, Record, decode, verify
+from rmqha.store.reader import Unit
+
+STEP_COUNT = 256
+"""Entries that are looked at in one step."""
+CLOCKS_MS = 5000
+"""The clocks of two masters are less far apart."""
+
+
+class CutLog(Protocol):
+    """The log that is about to be cut; the store."""
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
+
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[Unit]: ...
+
+    def record_at(self, phy_offset: int) -> memoryview | None: ...
+
+    def undispatched(self, start_offset: int) -> Iterator[tuple[memoryview, int, Located]]: ...
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int: ...
+
+
+class PopCut:
+    def __init__(self, log: CutLog, offsets: OffsetTable, tracer: Tracer, revive_topic: str, broker_name: str) -> None:
+        self._log = log
+        self._offsets = offsets
+        self._tracer = tracer
+        self._revive_topic = revive_topic
+        self._broker_name = broker_name
+
+    def cut(self, end_offset: int) -> bool:
+        """Set back what counts on records from `end_offset` on, before they go; True if anything was. Raises
+        StoreError."""
+        firsts: dict[PopQueue, int] = {}
+        acked_ms: int | None = None
+        for record in self._records(end_offset):
+            try:
+                found = read(record, self._broker_name)
+            except (ValueError, RemoteProtocolError):
+                continue  # it has moved nobody
+            if isinstance(found, CheckPoint) and found.queue_offsets and not (found.put_times or found.is_changed):
+                place = PopQueue(found.topic, found.group, found.queue_id)
+                firsts[place] = min(found.queue_offsets[0], firsts.get(place, found.queue_offsets[0]))
+            elif isinstance(found, Ack):
+                acked_ms = found.pop_ms if acked_ms is None else min(acked_ms, found.pop_ms)
+        limits = {(f"{place.topic}@{place.group}", place.queue_id): first for place, first in firsts.items()}
+        if acked_ms is not None:
+            limits |= self._worked_off(acked_ms)
+        count = self._offsets.lower(limits)
+        if count:
+            self._tracer.event("pop_offsets_cut", count=count, end_offset=end_offset)
+        return count > 0
+
+    def _worked_off(self, popped_ms: int) -> dict[tuple[str, int], int]:
+        """For each revive queue the entry in front of all checkpoints of pops since then. A checkpoint comes there
+        ACK_INTERVAL_MS before its time at the earliest."""
+        since_ms, topic = popped_ms - ACK_INTERVAL_MS - CLOCKS_MS, self._revive_topic
+        lasts = {}
+        for queue_id in range(REVIVE_QUEUE_COUNT):
+            try:
+                first = self._log.offset_by_time(topic, queue_id, since_ms)
+            except DamagedError:  # one of the records whose time is asked for
+                first = self._log.queue_range(topic, queue_id)[0]
+            lasts[f"{topic}@{REVIVE_GROUP}", queue_id] = first - 1
+        return lasts
+
+    def _records(self, end_offset: int) -> Iterator[Record]:
+        """Sound records of pops that go, in no order."""
+        queues = [(self._revive_topic, queue_id) for queue_id in range(REVIVE_QUEUE_COUNT)]
+        for topic, queue_id in ((TIMER_TOPIC, 0), *queues):
+            yield from self._of_pops(self._dispatched(topic, queue_id, end_offset))
+        with suppress(DamagedError):  # what is behind it was never told to anybody
+            found = self._log.undispatched(end_offset)
+            yield from self._of_pops(view[at : at + parts[0]] for view, at, parts in found)
+
+    def _dispatched(self, topic: str, queue_id: int, end_offset: int) -> Iterator[memoryview]:
+        low, high = self._log.queue_range(topic, queue_id)
+        while low < high:
+            start = max(low, high - STEP_COUNT)
+            units = self._log.units(topic, queue_id, start, high - start)
+            for phy_offset, _, _ in reversed(units):
+                if phy_offset < end_offset:
+                    return
+                record = self._log.record_at(phy_offset)
+                if record is not None:
+                    yield record
+            high = start
+
+    def _of_pops(self, records: Iterable[memoryview]) -> Iterator[Record]:
+        for data in records:
+            try:
+                found = decode(data)
+                is_timer = found.topic == TIMER_TOPIC and is_of_pop(found.properties, self._revive_topic)
+                if not is_timer and found.topic != self._revive_topic:
+                    continue
+                verify(data, 0, len(data), found.phy_offset)
+            except BadRecordError:
+                continue  # rotten: what it said is not known
+            yield found

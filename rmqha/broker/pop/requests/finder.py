@@ -1,0 +1,323 @@
+"""The messages that a pop takes: of the queues that it names and of its group's retry topics. Data plane, no trio."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple, Protocol, TypeAlias
+
+from rmqha.broker.pop.order_table import OrderTable
+from rmqha.broker.pop.positions import PopPositions, PopQueue
+from rmqha.broker.pop.requests.polls import KINDS, NewRecord
+from rmqha.broker.pop.requests.pop_request import PopRequest
+from rmqha.broker.tables.offsets import OffsetTable
+from rmqha.broker.tables.topics import TopicTable
+from rmqha.model.code import ResponseCode
+from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.error import DamagedError
+from rmqha.model.message import (
+    MAX_PROPERTIES_BYTES,
+    PROPERTY_CRC32,
+    PROPERTY_ORIGIN_GROUP,
+    PROPERTY_POP_CK,
+    REVIVE_QUEUE_COUNT,
+    decode_properties,
+    encode_properties,
+    find_property,
+)
+from rmqha.model.offset import PhyOffset, QueueOffset
+from rmqha.port import Clock
+from rmqha.store.log.record import Located, decode, encode, topic_field
+from rmqha.store.reader import PullResult, RecordPredicate
+from rmqha.wire.state.receipt import ORDERED_QUEUE_ID, Receipt, kind_of, retry_topic
+
+RETRY_SHARE = 5
+"""One pop in so many looks at the retry topic first."""
+_QUEUE_OFFSET = struct.Struct(">q")
+_QUEUE_OFFSET_AT = 20
+_ORIGIN_GROUP = PROPERTY_ORIGIN_GROUP.encode()
+_Run: TypeAlias = "tuple[str, Sequence[int]]"
+"""Queues of one topic: its name, their ids."""
+
+
+class PopLog(Protocol):
+    """The part of the store that pops read; `Store` is one."""
+
+    @property
+    def max_phy_offset(self) -> PhyOffset: ...
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]: ...
+
+    def queue_ends(self, topic: str, queue_ids: Iterable[int]) -> list[int]: ...
+
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]: ...
+
+    def undispatched(self, start_offset: int) -> Iterator[tuple[memoryview, int, Located]]: ...
+
+    def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: QueueOffset,
+        max_count: int,
+        max_bytes: int,
+        tags_codes: frozenset[int] | None,
+        matches: RecordPredicate | None = None,
+    ) -> PullResult: ...
+
+
+class FoundPart(NamedTuple):
+    """Messages of one queue."""
+
+    place: PopQueue
+    start_offset: int
+    queue_offsets: tuple[int, ...]
+    next_offset: int
+
+
+@dataclass(slots=True)
+class FoundMessages:
+    """Messages that one pop takes."""
+
+    pop_ms: int
+    revive_queue_id: int
+    parts: list[FoundPart] = field(default_factory=list)
+    records: list[bytes] = field(default_factory=list)
+    size_bytes: int = 0
+    rest_count: int = 0
+    counts: list[str] = field(default_factory=list)
+
+
+class PopFinder:
+    """`is_recovering` is true while a new master has not looked through the checkpoints that its log holds: it gives
+    nothing yet."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        log: PopLog,
+        topics: TopicTable,
+        offsets: OffsetTable,
+        positions: PopPositions,
+        orders: OrderTable,
+        clock: Clock,
+        memory_bytes: int,
+        is_recovering: Callable[[], bool],
+    ) -> None:
+        self._log = log
+        self._topics = topics
+        self._offsets = offsets
+        self._positions = positions
+        self._orders = orders
+        self._clock = clock
+        self._memory_bytes = memory_bytes
+        self.is_recovering = is_recovering
+        self._turn = 0
+        self.blocked_until: dict[PopQueue, int] = {}
+        """Times (ms) at which queues give messages in order again."""
+        self.configure(config)
+
+    def configure(self, config: BrokerConfig) -> None:
+        self._config = config
+        self.max_bytes = config.max_transfer_bytes_on_message_in_memory
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+    def nothing(self, pop: PopRequest) -> FoundMessages:
+        """No messages, for a pop whose time is up."""
+        return FoundMessages(self._clock.wall_ms(), self._revive_queue_id(pop))
+
+    def _revive_queue_id(self, pop: PopRequest) -> int:
+        return ORDERED_QUEUE_ID if pop.is_ordered else self._turn % REVIVE_QUEUE_COUNT
+
+    def next_turn(self) -> None:
+        """Each look begins elsewhere."""
+        self._turn += 1
+
+    def find(self, pop: PopRequest) -> FoundMessages:
+        """The messages that it takes. Nothing of it is known to the log yet."""
+        self._turn += 1
+        found = FoundMessages(self._positions.pop_ms(self._clock.wall_ms()), self._revive_queue_id(pop))
+        if self.is_recovering():
+            return found
+        if pop.matches is not None:
+            pop.matches.begin()
+        for topic, queue_ids in self.runs(pop):
+            for step, queue_id in enumerate(queue_ids):
+                if len(found.records) >= pop.max_count:
+                    found.rest_count += self.rest_of(topic, pop.group, queue_ids[step:])
+                    break
+                self._search_queue(pop, PopQueue(topic, pop.group, queue_id), found)
+        return found
+
+    def find_new(self, pop: PopRequest, records: Sequence[NewRecord]) -> FoundMessages:
+        """Take of records which the queues lack: where the group has taken all that is in front."""
+        self._turn += 1
+        found = FoundMessages(self._positions.pop_ms(self._clock.wall_ms()), self._revive_queue_id(pop))
+        taken: dict[PopQueue, list[int]] = {}
+        for topic, queue_id, offset, tags_code, data in records:
+            if topic != pop.topic or queue_id >= pop.queue_count or 0 <= pop.queue_id != queue_id:
+                continue
+            place = PopQueue(topic, pop.group, queue_id)
+            if place not in taken:
+                self._take_reset(place)
+            offsets = taken.setdefault(place, [])
+            known = offsets[-1] + 1 if offsets else self._positions.next_offset(place)
+            if known != offset or (pop.tags_codes is not None and tags_code not in pop.tags_codes):
+                continue
+            if len(found.records) < pop.max_count and found.size_bytes < self.max_bytes:
+                offsets.append(offset)
+                found.records.append(bytes(data))
+                found.size_bytes += len(data)
+            else:
+                found.rest_count += 1
+        for place, offsets in taken.items():
+            if offsets:
+                found.parts.append(FoundPart(place, offsets[0], tuple(offsets), offsets[-1] + 1))
+        return found
+
+    def rest_of(self, topic: str, group: str, queue_ids: Sequence[int]) -> int:
+        """Messages that the group has not taken, in all of these queues."""
+        count, offsets = 0, self._positions.next_offsets(topic, group, queue_ids)
+        for queue_id, high, offset in zip(queue_ids, self._log.queue_ends(topic, queue_ids), offsets, strict=True):
+            if offset is None:
+                offset = self._log.queue_range(topic, queue_id)[0]
+            if offset < high:
+                count += high - offset
+        return count
+
+    def runs(self, pop: PopRequest) -> list[_Run]:
+        """Queues in the order in which they are looked at: by priority, or each first in its turn and the retry topic's
+        now and then. Both of its kinds cannot be told apart in an answer, so that each has its turn."""
+        count, turn = pop.queue_count, self._turn
+        by_priority = not pop.is_ordered and turn % 100 < pop.priority_factor
+        if pop.queue_id >= 0:
+            own: _Run = pop.topic, (pop.queue_id,)
+        elif by_priority:
+            own = pop.topic, range(count - 1, -1, -1)
+        else:
+            first = turn % count if count else 0
+            own = pop.topic, (*range(first, count), *range(first))
+        retry = None if pop.is_ordered else self._retry_run(pop)
+        if retry is None:
+            return [own]
+        return [own, retry] if by_priority or turn % RETRY_SHARE else [retry, own]
+
+    def _retry_run(self, pop: PopRequest) -> _Run | None:
+        for name in _retry_topics(pop.topic, pop.group)[:: 1 if self._turn % 2 else -1]:
+            topic = self._topics.get(name)
+            if topic is not None and self.rest_of(name, pop.group, queue_ids := range(topic.read_queue_count)):
+                return name, queue_ids
+        return None
+
+    def _search_queue(self, pop: PopRequest, place: PopQueue, found: FoundMessages) -> None:
+        self._take_reset(place)
+        if pop.is_ordered and (info := self._orders.get(place)) and info.blocks(pop.attempt_id, found.pop_ms):
+            self.blocked_until[place] = info.free_ms()
+            return
+        offset = self._positions.next_offset(place)
+        if offset is None:
+            offset = self._first_offset(pop, place)
+            self._offsets.commit(place.group, place.topic, place.queue_id, offset)
+        wanted = pop.max_count - len(found.records)
+        result = self._pull(pop, place, offset, wanted, max(1, self.max_bytes - found.size_bytes))
+        if result is None:
+            return
+        found.rest_count += max(0, result.max_offset - result.next_begin_offset)
+        if result.records:
+            self._take(pop, place, found, result)
+        elif result.next_begin_offset > offset:
+            self._positions.passed(place, result.next_begin_offset)
+
+    def _pull(self, pop: PopRequest, place: PopQueue, offset: int, count: int, max_bytes: int) -> PullResult | None:
+        """None: nothing can be read there now."""
+        bounds = count, max_bytes, pop.tags_codes, pop.matches
+        try:
+            result = self._log.pull(place.topic, place.queue_id, QueueOffset(offset), *bounds)
+            if result.status is ResponseCode.PULL_OFFSET_MOVED:
+                if self._positions.under_way_offset(place) > result.max_offset:
+                    return None  # what it has taken last is not in the queue yet
+                # the queue begins behind it, or ends before
+                self._positions.forget(place)
+                self._offsets.commit(place.group, place.topic, place.queue_id, result.next_begin_offset)
+                result = self._log.pull(place.topic, place.queue_id, result.next_begin_offset, *bounds)
+        except DamagedError:
+            return None  # others go on; it waits until a replica has given the record back
+        return result
+
+    def _take_reset(self, place: PopQueue) -> None:
+        offset = self._offsets.take_reset(place.group, place.topic, place.queue_id)
+        if offset is not None:
+            self._positions.forget(place)
+            self._orders.remove(place)
+            self._offsets.commit(place.group, place.topic, place.queue_id, offset)
+
+    def _first_offset(self, pop: PopRequest, place: PopQueue) -> int:
+        """The offset at which a new group begins: the newest message's if it wants that and the queue is not all in
+        memory, else the start."""
+        low, high = self._log.queue_range(place.topic, place.queue_id)
+        if pop.from_min or kind_of(place.topic) in KINDS:
+            return low
+        if low == 0 and self._is_in_memory(place):
+            return 0
+        return max(0, high - 1)
+
+    def _is_in_memory(self, place: PopQueue) -> bool:
+        if not self._memory_bytes:
+            return True
+        units = self._log.units(place.topic, place.queue_id, 0, 1)
+        budget = self._memory_bytes * self._config.access_message_in_memory_max_ratio // 100
+        return bool(units) and self._log.max_phy_offset - units[0][0] <= budget
+
+    def _take(self, pop: PopRequest, place: PopQueue, found: FoundMessages, result: PullResult) -> None:
+        records = result.records
+        if place.topic != pop.topic:
+            records = [record for record in records if is_for(pop.group, record)]
+        if not records:
+            self._positions.passed(place, int(result.next_begin_offset))
+            return
+        offsets = list[int]()
+        for record in records:
+            offsets += _QUEUE_OFFSET.unpack_from(record, _QUEUE_OFFSET_AT)
+        start = offsets[0]
+        found.parts.append(FoundPart(place, start, tuple(offsets), int(result.next_begin_offset)))
+        for record in records:
+            data = self._as_of(pop, place, found, start, record) if place.topic != pop.topic else bytes(record)
+            found.records.append(data)
+            found.size_bytes += len(data)
+
+    def _as_of(self, pop: PopRequest, place: PopQueue, found: FoundMessages, start: int, data: memoryview) -> bytes:
+        """A message of the retry topic as its client sees it: of the topic that it subscribes to, with its receipt."""
+        record = decode(data)
+        receipt = Receipt(
+            start,
+            found.pop_ms,
+            pop.invisible_ms,
+            found.revive_queue_id,
+            kind_of(place.topic),
+            self._config.broker_name,
+            place.queue_id,
+            record.queue_offset,
+        )
+        properties = decode_properties(record.properties)
+        properties.pop(PROPERTY_CRC32, None)
+        properties.setdefault(PROPERTY_POP_CK, receipt.encode())
+        encoded = encode_properties(properties)
+        if len(encoded) > MAX_PROPERTIES_BYTES:
+            return bytes(data)
+        message = record.anew(pop.topic, record.queue_id, encoded, record.store_host)
+        name, version = topic_field(pop.topic)
+        return encode(message, name, version, record.queue_offset, record.phy_offset, record.store_timestamp_ms)
+
+
+@lru_cache(maxsize=4096)
+def _retry_topics(topic: str, group: str) -> tuple[str, ...]:
+    return tuple(retry_topic(topic, group, kind) for kind in KINDS)
+
+
+def is_for(group: str, data: memoryview) -> bool:
+    """False of a message of a retry topic that comes again to another group: the name `%RETRY%a_b_T` may be that of
+    group a and topic b_T, or of group a_b and topic T."""
+    origin = find_property(decode(data).properties, _ORIGIN_GROUP)
+    return origin is None or origin == group.encode()

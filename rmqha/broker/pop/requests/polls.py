@@ -1,0 +1,310 @@
+"""Requests that wait for messages of a group: pops, and questions whether there are any. Data plane, no trio."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from rmqha.broker.replication.waiter import Answer
+from rmqha.broker.requests.record_access import denied
+from rmqha.broker.requests.request import Channel, number
+from rmqha.broker.requests.selectors import HeldFilters
+from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.error import DamagedError
+from rmqha.model.message import PROPERTY_TAGS, find_property, tags_code
+from rmqha.port import Clock
+from rmqha.store.log.record import SYS_INNER_BATCH, SYS_TRANSACTION, Located
+from rmqha.wire.auth.acl_needs import needs
+from rmqha.wire.command import Command
+from rmqha.wire.state.receipt import RETRY_V1, RETRY_V2, retry_topic
+
+KINDS = (RETRY_V1, RETRY_V2)
+"""Kinds of retry topics."""
+MAX_POLL_COUNT = 100_000
+MAX_POLL_COUNT_OF_LINE = 1024
+"""RocketMQ's maxPopPollingSize and popPollingSize."""
+MAX_POLL_BYTES = 64 * 1024 * 1024
+"""Memory of all that wait, without their filters: some 50,000 of short names."""
+MAX_POLL_BYTES_OF_CHANNEL = MAX_POLL_BYTES // 4
+KEPT_FIELDS = ("topic", "consumerGroup")
+"""Fields of a request that are kept while it waits: a header may have 256 KiB."""
+_POLL_BYTES, _POLL_BYTES_PER_CHAR = 1300, 4
+"""Memory of one that waits (measured), and of each character of its names, at most."""
+_TAGS = PROPERTY_TAGS.encode()
+
+
+def wait_ms(command: Command, wall_ms: int) -> int:
+    """Time (ms) until the client wants an answer; it counts from when it asked, by its own clock. Raises
+    RequestError."""
+    poll_ms, born_ms = number(command, "pollTime"), number(command, "bornTime", 0)
+    return poll_ms if born_ms == 0 else born_ms + poll_ms - wall_ms
+
+
+def was_refused(channel: Channel, command: Command) -> bool:
+    """True if the accounts have changed since it came, so that it is refused."""
+    principal = command.principal
+    if not principal.is_restricted or not (reason := principal.refusal(needs(command))):
+        return False
+    channel.send(command.reply(denied(command, reason).code, {}, remark=reason))
+    return True
+
+
+def poll_bytes(*names: str | None) -> int:
+    """Memory of one that waits with these names, at most."""
+    return _POLL_BYTES + _POLL_BYTES_PER_CHAR * sum(len(name) for name in names if name)
+
+
+class PollKey(NamedTuple):
+    """Polls that wait for the same; `queue_id` −1: for any queue."""
+
+    topic: str
+    group: str
+    queue_id: int
+    kind: int
+    """Request code."""
+
+
+class NewRecord(NamedTuple):
+    """A record that the log holds and its queue lacks."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    tags_code: int
+    data: memoryview
+
+
+def new_records(found: Iterable[tuple[memoryview, int, Located]], topics: Container[str]) -> list[NewRecord]:
+    """Records of these topics that become an entry of their queue, one each."""
+    records = []
+    with suppress(DamagedError):  # who dispatches it tells of it
+        for view, at, parts in found:
+            size, sys_flag, queue_id, queue_offset, _, _, topic_at, topic_size, more_at, more_size, _ = parts
+            topic = str(view[topic_at : topic_at + topic_size], "utf-8", "replace")
+            if topic in topics and not sys_flag & (SYS_TRANSACTION | SYS_INNER_BATCH):
+                tags = find_property(bytes(view[more_at : more_at + more_size]), _TAGS)
+                code = tags_code(tags.decode("utf-8", "replace")) if tags else 0
+                records.append(NewRecord(topic, queue_id, queue_offset, code, view[at : at + size]))
+    return records
+
+
+@lru_cache(maxsize=1024)
+def sources(line: PollKey) -> tuple[str, ...]:
+    """Topics whose growth a line waits for: its own, and where its messages come again."""
+    return (line.topic, *(retry_topic(line.topic, line.group, kind) for kind in KINDS))
+
+
+class Poll:
+    """`answer(True)` answers if there is something, and says whether it did; `answer(False)` in any case.
+    `size_bytes`: memory that it takes; `filter_chars`: length of its filter's expression, which `Polls.filters`
+    holds. `take` takes of records that nobody may see yet, to be answered when that is over, and says whether it did;
+    None: it waits until they may be seen."""
+
+    __slots__ = ("answer", "channel", "command", "deadline_ms", "filter_chars", "is_over", "line", "size_bytes", "take")
+
+    def __init__(
+        self,
+        channel: Channel,
+        command: Command,
+        line: PollKey,
+        deadline_ms: int,
+        answer: Callable[[bool], bool],
+        size_bytes: int,
+        filter_chars: int = 0,
+        take: Callable[[Sequence[NewRecord]], bool] | None = None,
+    ) -> None:
+        self.channel = channel
+        self.command = command
+        self.line = line
+        self.deadline_ms = deadline_ms
+        self.answer = answer
+        self.size_bytes = size_bytes
+        self.filter_chars = filter_chars
+        self.take = take
+        self.is_over = False
+
+
+class PendingPop(Answer):
+    """A client that waits until the checkpoint of its messages counts."""
+
+    __slots__ = ()
+
+
+class Polls:
+    """`sources_of` names the topics whose growth a line waits for: its own, and where its messages come again."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock, sources_of: Callable[[PollKey], Iterable[str]]) -> None:
+        self._clock = clock
+        self._sources_of = sources_of
+        self._lines: dict[PollKey, deque[Poll]] = {}
+        self._by_source: dict[str, dict[PollKey, None]] = {}
+        self._by_channel: dict[Channel, dict[Poll, None]] = {}
+        self._bytes_of: Counter[Channel] = Counter()
+        self._due: list[tuple[int, int, Poll]] = []
+        self._number = 0
+        self.filters = HeldFilters()
+        self.count = 0
+        self.size_bytes = 0
+        self.is_refusing = False
+        self.configure(config)
+
+    def configure(self, config: BrokerConfig) -> None:
+        self._max_wait_ms = config.long_polling_max_ms
+
+    def size_of(self, line: PollKey) -> int:
+        return len(self._lines.get(line, ()))
+
+    def is_full(self, line: PollKey, channel: Channel, size_bytes: int) -> bool:
+        """True if there is no room for one more of so many bytes: a connection has a quarter of all."""
+        return (
+            self.count >= MAX_POLL_COUNT
+            or self.size_of(line) > MAX_POLL_COUNT_OF_LINE
+            or self.size_bytes + size_bytes > MAX_POLL_BYTES
+            or self._bytes_of[channel] + size_bytes > MAX_POLL_BYTES_OF_CHANNEL
+        )
+
+    def hold(
+        self,
+        channel: Channel,
+        command: Command,
+        line: PollKey,
+        wait_ms: int,
+        answer: Callable[[bool], bool],
+        attempt_id: str | None,
+        filter_chars: int = 0,
+        take: Callable[[Sequence[NewRecord]], bool] | None = None,
+    ) -> bool:
+        """Let a request wait, as `Poll` has it; False if it may not."""
+        size_bytes = poll_bytes(line.topic, line.group, attempt_id)
+        is_full = self.is_refusing or self.is_full(line, channel, size_bytes)
+        if wait_ms <= 0 or is_full or not self.filters.hold(filter_chars):
+            return False
+        until_ms = self._clock.now_ms() + min(wait_ms, self._max_wait_ms)
+        self.add(Poll(channel, command, line, until_ms, answer, size_bytes, filter_chars, take))
+        return True
+
+    def add(self, poll: Poll) -> None:
+        line = self._lines.get(poll.line)
+        if line is None:
+            line = self._lines[poll.line] = deque()
+            for topic in self._sources_of(poll.line):
+                self._by_source.setdefault(topic, {})[poll.line] = None
+        line.append(poll)
+        self._by_channel.setdefault(poll.channel, {})[poll] = None
+        self._bytes_of[poll.channel] += poll.size_bytes
+        self.size_bytes += poll.size_bytes
+        self._number += 1
+        heappush(self._due, (poll.deadline_ms, self._number, poll))
+        self.count += 1
+
+    # --- wake ---------------------------------------------------------------------------------------------------------
+    def grown(self, queues: Iterable[tuple[str, int]]) -> None:
+        """These queues have grown."""
+        lines: dict[PollKey, None] = {}
+        for topic, queue_id in queues:
+            for line in self._by_source.get(topic, ()):
+                if line.queue_id in (-1, queue_id) or topic != line.topic:
+                    lines[line] = None
+        for line in lines:
+            self._wake(line)
+
+    def wake_group(self, topic: str, group: str) -> None:
+        """There may be something for the group."""
+        for line in [line for line in self._by_source.get(topic, ()) if line.group == group]:
+            self._wake(line)
+
+    def wake_all(self) -> None:
+        for line in list(self._lines):
+            self._wake(line)
+
+    def takers(self, topics: Iterable[str]) -> list[PollKey]:
+        """Lines whose first takes records of these topics before they may be seen."""
+        found = []
+        for topic in topics:
+            for line in self._by_source.get(topic, ()):
+                if line.topic == topic and self._lines[line][0].take is not None:
+                    found.append(line)
+        return found
+
+    def take(self, name: PollKey, records: Sequence[NewRecord]) -> None:
+        """Give records that nobody may see yet, from the front until one takes none."""
+        self._serve(name, lambda poll: poll.take is not None and poll.take(records))
+
+    def _wake(self, name: PollKey) -> None:
+        """Answer from the front until one finds nothing."""
+        self._serve(name, lambda poll: poll.answer(True))
+
+    def _serve(self, name: PollKey, serve: Callable[[Poll], bool]) -> None:
+        line = self._lines.get(name)
+        while line:
+            poll = line[0]
+            if not self._try(poll, serve):
+                return
+            self._remove(poll)
+
+    @staticmethod
+    def _try(poll: Poll, serve: Callable[[Poll], bool]) -> bool:
+        """One that cannot be answered is done with, and so is its session."""
+        try:
+            return serve(poll)
+        except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
+            poll.channel.fail(error, [poll.command])
+            return True
+
+    # --- end ----------------------------------------------------------------------------------------------------------
+    def timeout(self) -> None:
+        """Answer those whose time is up."""
+        now_ms = self._clock.now_ms()
+        while self._due and (self._due[0][2].is_over or self._due[0][0] <= now_ms):
+            _, _, poll = heappop(self._due)
+            if not poll.is_over:
+                self._end(poll)
+
+    def end_all(self) -> None:
+        """Answer all: there is nothing to wait for here any more."""
+        for poll in [poll for line in self._lines.values() for poll in line]:
+            self._end(poll)
+
+    def _end(self, poll: Poll) -> None:
+        self._remove(poll)
+        self._try(poll, lambda poll: poll.answer(False))
+
+    def closed(self, channel: Channel) -> None:
+        for poll in list(self._by_channel.get(channel, ())):
+            self._remove(poll)
+
+    def _remove(self, poll: Poll) -> None:
+        if poll.is_over:
+            return
+        poll.is_over = True
+        self.count -= 1
+        self.size_bytes -= poll.size_bytes
+        if poll.filter_chars:
+            self.filters.drop(poll.filter_chars)
+        line = self._lines[poll.line]
+        if line[0] is poll:
+            line.popleft()
+        else:
+            line.remove(poll)
+        if not line:
+            self._drop(poll.line)
+        of_channel = self._by_channel[poll.channel]
+        del of_channel[poll]
+        self._bytes_of[poll.channel] -= poll.size_bytes
+        if not of_channel:
+            del self._by_channel[poll.channel], self._bytes_of[poll.channel]
+        if len(self._due) > 2 * self.count + 1024:
+            self._due = sorted((item for item in self._due if not item[2].is_over), key=lambda item: item[:2])
+
+    def _drop(self, name: PollKey) -> None:
+        del self._lines[name]
+        for topic in self._sources_of(name):
+            lines = self._by_source.get(topic)
+            if lines is not None:
+                lines.pop(name, None)
+                if not lines:
+                    del self._by_source[topic]

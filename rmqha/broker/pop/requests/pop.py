@@ -1,0 +1,257 @@
+"""Request 200050: messages for whoever asks, out of sight for a while. Data plane, no trio.
+
+A pop stores a checkpoint for each queue that it takes from and is answered when the group's ack rule holds it: whatever
+a client was given comes again unless it is acknowledged, whoever is master then. In order there is no checkpoint: the
+offset of the group stays at the first message that is not done.
+Codes and remarks are those of RocketMQ's PopMessageProcessor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import islice
+
+from rmqha.broker.pop.checkpoint import CheckPoint
+from rmqha.broker.pop.counts import GetCounts, PopCounts
+from rmqha.broker.pop.order_info import OrderInfo
+from rmqha.broker.pop.order_table import OrderTable
+from rmqha.broker.pop.positions import PopPositions, stand_at
+from rmqha.broker.pop.requests.finder import FoundMessages, FoundPart, PopFinder, PopLog
+from rmqha.broker.pop.requests.polls import (
+    KEPT_FIELDS,
+    NewRecord,
+    PendingPop,
+    PollKey,
+    Polls,
+    new_records,
+    wait_ms,
+    was_refused,
+)
+from rmqha.broker.pop.requests.pop_request import PopRequest, PopRequestReader
+from rmqha.broker.replication.waiter import GatheringAppender
+from rmqha.broker.requests.request import Channel, RequestError, require_admission
+from rmqha.broker.services.statistics import BrokerStatistics
+from rmqha.broker.tables.topics import TopicTable
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.error import UsageError
+from rmqha.model.message import REVIVE_QUEUE_COUNT, TIMER_TOPIC
+from rmqha.model.offset import PhyOffset
+from rmqha.port import Clock
+from rmqha.store.log.record import Host, NewMessage
+from rmqha.wire.command import Command
+from rmqha.wire.frame import success_frame
+from rmqha.wire.state.receipt import message_count_info, message_offset_info, queue_count_info, start_offset_info
+
+TOO_LATE_MS = 500
+MAX_NEW_COUNT = 64
+"""Records of one turn that pops which wait look at before they may be seen: two of them may take all."""
+
+
+class PopProcessor:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        log: PopLog,
+        appends: GatheringAppender,
+        topics: TopicTable,
+        positions: PopPositions,
+        orders: OrderTable,
+        clock: Clock,
+        store_host: Host,
+        revive_topic: str,
+        statistics: BrokerStatistics,
+        gets: GetCounts,
+        counts: PopCounts,
+        reader: PopRequestReader,
+        finder: PopFinder,
+        polls: Polls,
+    ) -> None:
+        self._log = log
+        self._appends = appends
+        self._topics = topics
+        self._positions = positions
+        self._orders = orders
+        self._clock = clock
+        self._store_host = store_host
+        self._revive_topic = revive_topic
+        self._statistics = statistics
+        self._gets = gets
+        self._counts = counts
+        self._reader = reader
+        self._finder = finder
+        self.polls = polls
+        self.configure(config)
+
+    def configure(self, config: BrokerConfig) -> None:
+        self._config = config
+
+    # --- what the broker tells ----------------------------------------------------------------------------------------
+    def dispatched(self, grown: Iterable[tuple[str, int]]) -> None:
+        """These queues have grown."""
+        if self.polls.count and self._appends.is_serving:
+            self.polls.grown(grown)
+
+    def appended(self, topics: Iterable[str], start_offset: PhyOffset) -> None:
+        """These topics have grown, by records that nobody may see yet: pops that wait take them, so that the group
+        holds message and checkpoint by one round trip. What is not taken comes with `dispatched`."""
+        lines = self.polls.takers(topics)
+        if not lines or self._finder.is_recovering() or self._appends.admission()[0] is not ResponseCode.SUCCESS:
+            return
+        wanted = {line.topic for line in lines}
+        records = new_records(islice(self._log.undispatched(start_offset), MAX_NEW_COUNT), wanted)
+        for line in lines:
+            self.polls.take(line, records)
+
+    def timeout(self) -> None:
+        """Answer polls whose time is up, and wake those whose queue gives messages again."""
+        self.polls.timeout()
+        blocked_until = self._finder.blocked_until
+        if blocked_until:
+            now_ms = self._clock.wall_ms()
+            for place in [place for place, free_ms in blocked_until.items() if free_ms <= now_ms]:
+                del blocked_until[place]
+                self.polls.wake_group(place.topic, place.group)
+
+    def role_changed(self) -> None:
+        self._positions.clear()
+        self._finder.blocked_until.clear()
+        self.polls.end_all()
+
+    def refuse(self) -> None:
+        """This broker is stopping: nobody waits any more."""
+        self.polls.is_refusing = True
+        self.polls.end_all()
+
+    # --- 200050 -------------------------------------------------------------------------------------------------------
+    def process(self, channel: Channel, command: Command) -> None:
+        """Answer now or later. Raises RequestError."""
+        require_admission(self._appends)
+        time_ms = wait_ms(command, self._clock.wall_ms())
+        if time_ms < -TOO_LATE_MS:
+            raise RequestError(
+                ResponseCode.POLLING_TIMEOUT, f"the broker[{self._config.own_ip}] pop message is timeout too much"
+            )
+        pop = self._reader.parse(command, channel.peer)
+        found = self._finder.find(pop)
+        if found.parts:
+            self._give(channel, command, pop, found)
+            return
+        line, kept = PollKey(pop.topic, pop.group, pop.queue_id, RequestCode.POP_MESSAGE), command.stub(*KEPT_FIELDS)
+
+        def answer(wants_something: bool) -> bool:
+            return self._answer_poll(channel, kept, pop, wants_something)
+
+        def take(records: Sequence[NewRecord]) -> bool:
+            return self._take_new(channel, kept, pop, records)
+
+        taker = None if pop.is_ordered or pop.matches or pop.priority_factor else take
+        if not self.polls.hold(channel, kept, line, time_ms, answer, pop.attempt_id, pop.filter_chars, taker):
+            code = ResponseCode.POLLING_FULL if time_ms > 0 else ResponseCode.POLLING_TIMEOUT
+            channel.send(self._refusal(command, pop, found, code))
+
+    def _answer_poll(self, channel: Channel, command: Command, pop: PopRequest, wants_something: bool) -> bool:
+        if not wants_something:
+            empty = self._finder.nothing(pop)
+            channel.send(self._refusal(command, pop, empty, ResponseCode.POLLING_TIMEOUT))
+            return True
+        if was_refused(channel, command):
+            return True
+        if self._appends.admission()[0] is not ResponseCode.SUCCESS:
+            return False
+        found = self._finder.find(pop)
+        if not found.parts:
+            return False
+        self._give(channel, command, pop, found)
+        return True
+
+    def _take_new(self, channel: Channel, command: Command, pop: PopRequest, records: Sequence[NewRecord]) -> bool:
+        if was_refused(channel, command):
+            return True
+        found = self._finder.find_new(pop, records)
+        if not found.parts:
+            return False
+        self._give(channel, command, pop, found)
+        return True
+
+    # --- give ---------------------------------------------------------------------------------------------------------
+    def _give(self, channel: Channel, command: Command, pop: PopRequest, found: FoundMessages) -> None:
+        """Store what makes the messages come again, and answer then. Raises RequestError."""
+        if pop.is_ordered:
+            for part in found.parts:
+                self._give_in_order(pop, part, found)
+            channel.send_frames(self._frame(command, pop, found), 1)
+            return
+        (timer_end,) = self._log.queue_ends(TIMER_TOPIC, (0,))
+        self._topics.create_internal(self._revive_topic, REVIVE_QUEUE_COUNT)
+        try:
+            checkpoints = [self._checkpoint(pop, part, found) for part in found.parts]
+            self._appends.check(checkpoints)
+        except (UsageError, ValueError) as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"the checkpoint cannot be stored: {error}") from None
+        takes = []
+        for part in found.parts:
+            takes.append(self._positions.take(part.place, found.pop_ms, part.next_offset, timer_end))
+            self._counts.given(part.place.topic, pop.group, len(part.queue_offsets))
+        pending = PendingPop(channel, command, self._frame(command, pop, found))
+        self._appends.store_waiting(checkpoints, partial(stand_at, takes), pending)
+
+    def _checkpoint(self, pop: PopRequest, part: FoundPart, found: FoundMessages) -> NewMessage:
+        place = part.place
+        checkpoint = CheckPoint(
+            place.topic,
+            place.group,
+            place.queue_id,
+            part.start_offset,
+            found.pop_ms,
+            pop.invisible_ms,
+            self._config.broker_name,
+            part.queue_offsets,
+        )
+        when = found.pop_ms, self._store_host, self._config.timer_precision_ms
+        return checkpoint.message(self._revive_topic, found.revive_queue_id, *when)
+
+    def _give_in_order(self, pop: PopRequest, part: FoundPart, found: FoundMessages) -> None:
+        place, offsets = part.place, part.queue_offsets
+        before = self._orders.get(place)
+        info = OrderInfo.given(before, pop.attempt_id, found.pop_ms, pop.invisible_ms, offsets, found.pop_ms)
+        self._orders.put(place, info)
+        self._finder.blocked_until[place] = info.free_ms()
+        self._positions.passed(place, part.start_offset)  # nobody wants what lies before
+        for offset, count in info.counts.items():
+            found.counts.append(message_count_info(place.topic, place.queue_id, offset, count))
+        least = min(info.counts.values()) if len(info.counts) == len(offsets) else 0
+        found.counts.append(queue_count_info(place.topic, place.queue_id, least))
+
+    def _frame(self, command: Command, pop: PopRequest, found: FoundMessages) -> bytes:
+        """The answer with the messages, which are counted."""
+        count = len(found.records)
+        self._gets.get_count += count
+        self._statistics.given(pop.group, pop.topic, count, found.size_bytes)
+        if self._gets.traffic is not None:
+            self._gets.traffic.note_pulled(pop.group, pop.topic, count, found.size_bytes)
+        return success_frame(command, _fields(pop, found), b"".join(found.records), "FOUND")
+
+    def _refusal(self, command: Command, pop: PopRequest, found: FoundMessages, code: ResponseCode) -> Command:
+        """The answer without a message."""
+        self._gets.miss_count += 1
+        return command.reply(code, _fields(pop, found), remark="NO_MESSAGE_IN_QUEUE")
+
+
+def _fields(pop: PopRequest, found: FoundMessages) -> dict[str, str]:
+    starts, offsets = list[str](), list[str]()
+    for (topic, _, queue_id), start_offset, queue_offsets, _ in found.parts:
+        starts.append(start_offset_info(topic, queue_id, start_offset))
+        offsets.append(message_offset_info(topic, queue_id, queue_offsets))
+    ext = {
+        "popTime": str(found.pop_ms),
+        "invisibleTime": str(pop.invisible_ms),
+        "reviveQid": str(found.revive_queue_id),
+        "restNum": str(found.rest_count),
+        "startOffsetInfo": ";".join(starts),
+        "msgOffsetInfo": ";".join(offsets),
+    }
+    if pop.is_ordered:
+        ext["orderCountInfo"] = ";".join(found.counts)
+    return ext

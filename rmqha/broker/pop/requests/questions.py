@@ -1,0 +1,139 @@
+"""Requests 200052, 200054 and 200055: what a group could pop, and who waits for it. Data plane, no trio.
+
+Codes and remarks are those of the neighbours of RocketMQ's PopMessageProcessor.
+"""
+
+from __future__ import annotations
+
+from rmqha.broker.pop.checkpoint import MAX_COUNT
+from rmqha.broker.pop.order_table import OrderTable
+from rmqha.broker.pop.positions import PopPositions, PopQueue
+from rmqha.broker.pop.requests.finder import PopFinder, PopLog, is_for
+from rmqha.broker.pop.requests.polls import KEPT_FIELDS, KINDS, PollKey, Polls, wait_ms, was_refused
+from rmqha.broker.pop.requests.pop_request import PopRequest, PopRequestReader, attempt_id
+from rmqha.broker.requests.request import (
+    AdmittingState,
+    Channel,
+    Handler,
+    RequestError,
+    number,
+    require_admission,
+    truth,
+)
+from rmqha.broker.tables.topics import TopicTable
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.offset import QueueOffset
+from rmqha.port import Clock
+from rmqha.wire.command import Command
+from rmqha.wire.state.receipt import retry_topic
+
+
+class PopQuestions:
+    def __init__(
+        self,
+        log: PopLog,
+        state: AdmittingState,
+        topics: TopicTable,
+        positions: PopPositions,
+        orders: OrderTable,
+        clock: Clock,
+        reader: PopRequestReader,
+        finder: PopFinder,
+        polls: Polls,
+    ) -> None:
+        self._log = log
+        self._state = state
+        self._topics = topics
+        self._positions = positions
+        self._orders = orders
+        self._clock = clock
+        self._reader = reader
+        self._finder = finder
+        self._polls = polls
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.PEEK_MESSAGE: self._peek, RequestCode.POLLING_INFO: self._polling_info}
+
+    # --- 200054 -------------------------------------------------------------------------------------------------------
+    def notify(self, channel: Channel, command: Command) -> None:
+        """Tell, now or when it is so, that there are messages. Raises RequestError."""
+        if not self._state.is_serving:
+            require_admission(self._state)
+        self._reader.require_reads("peeking")
+        topic, group = self._reader.topic(command, channel.peer), self._reader.group(command)
+        queue_id, is_ordered = number(command, "queueId"), truth(command, "order")
+        attempt, kept = attempt_id(command), command.stub(*KEPT_FIELDS)
+        line = PollKey(topic.name, group, queue_id, RequestCode.NOTIFICATION)
+
+        def answer(wants_something: bool) -> bool:
+            if wants_something and was_refused(channel, kept):
+                return True
+            has_message = self._has_message(line, topic.read_queue_count, is_ordered, attempt)
+            if wants_something and not has_message:
+                return False
+            channel.send(_notice(kept, has_message=has_message, is_full=False))
+            return True
+
+        if answer(True):
+            return
+        time_ms = wait_ms(command, self._clock.wall_ms())
+        if not self._polls.hold(channel, kept, line, time_ms, answer, attempt):
+            channel.send(_notice(kept, has_message=False, is_full=time_ms > 0))
+
+    def _has_message(self, line: PollKey, queue_count: int, is_ordered: bool, attempt_id: str | None) -> bool:
+        if self._finder.is_recovering():
+            return False
+        now_ms = self._clock.wall_ms()
+        for queue_id in range(queue_count) if line.queue_id < 0 else (line.queue_id,):
+            place = PopQueue(line.topic, line.group, queue_id)
+            if is_ordered and (info := self._orders.get(place)) and info.blocks(attempt_id, now_ms):
+                self._finder.blocked_until[place] = info.free_ms()
+            elif self._finder.rest_of(line.topic, line.group, (queue_id,)):
+                return True
+        for kind in KINDS:
+            name = retry_topic(line.topic, line.group, kind)
+            topic = self._topics.get(name)
+            if topic is not None and self._finder.rest_of(name, line.group, range(topic.read_queue_count)):
+                return True
+        return False
+
+    # --- 200052, 200055 -----------------------------------------------------------------------------------------------
+    def _peek(self, channel: Channel, command: Command) -> Command:
+        """Messages that a pop would take, without taking them."""
+        self._reader.require_reads("peeking")
+        topic, group = self._reader.topic(command, channel.peer), self._reader.group(command)
+        max_count, queue_id = number(command, "maxMsgNums"), number(command, "queueId")
+        if not 0 < max_count <= MAX_COUNT:
+            raise RequestError(ResponseCode.INVALID_PARAMETER, f"maxMsgNums must be from 1 to {MAX_COUNT}")
+        everything = PopRequest(
+            topic.name, group, queue_id, max_count, 0, True, False, None, None, None, topic.read_queue_count
+        )
+        self._finder.next_turn()
+        records: list[bytes] = []
+        size_bytes = rest = 0
+        for place in [PopQueue(name, group, item) for name, ids in self._finder.runs(everything) for item in ids]:
+            rest += self._finder.rest_of(place.topic, group, (place.queue_id,))
+            if len(records) >= max_count:
+                continue
+            low = self._log.queue_range(place.topic, place.queue_id)[0]
+            offset = max(low, self._positions.next_offset(place) or 0)
+            bounds = max_count - len(records), max(1, self._finder.max_bytes - size_bytes), None
+            found = self._log.pull(place.topic, place.queue_id, QueueOffset(offset), *bounds).records
+            is_own = place.topic == topic.name
+            records += [bytes(record) for record in found if is_own or is_for(group, record)]
+            size_bytes = sum(map(len, records))
+        ext = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0", "restNum": str(rest)}
+        if not records:
+            return command.reply(ResponseCode.PULL_NOT_FOUND, ext, remark="NO_MESSAGE_IN_QUEUE")
+        return command.reply(ResponseCode.SUCCESS, ext, b"".join(records), "FOUND")
+
+    def _polling_info(self, channel: Channel, command: Command) -> Command:
+        self._reader.require_reads("peeking")
+        topic, group = self._reader.topic(command, channel.peer), self._reader.group(command)
+        line = PollKey(topic.name, group, number(command, "queueId"), RequestCode.POP_MESSAGE)
+        return command.reply(ResponseCode.SUCCESS, {"pollingNum": str(self._polls.size_of(line))})
+
+
+def _notice(command: Command, *, has_message: bool, is_full: bool) -> Command:
+    ext = {"hasMsg": str(has_message).lower(), "pollingFull": str(is_full).lower()}
+    return command.reply(ResponseCode.SUCCESS, ext)

@@ -1,0 +1,126 @@
+"""Themes of processes that come back: within milliseconds, with another time, behind files that went, behind a cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tests.simulation.options import Options
+from tests.simulation.themes.disks import ap_level
+from tests.simulation.themes.rough import rough
+
+
+def revenants(options: Options) -> Options:
+    """Processes die and are back within milliseconds, in the epoch of before, while connections of their former lives
+    stand still, are given up or break: what those carry arrives late. Topics, groups and offsets change in a third of
+    the runs; AP and CP."""
+    return replace(
+        rough(options),
+        broker_count=5 if options.broker_count == 5 else 3,
+        cp=options.cp,
+        client_count=2,
+        tables=options.client_count == 3,
+        max_delay_ms=20,
+        send_interval_ms=10,
+        kill_broker_per_mille=400,
+        kill_told_per_mille=60,
+        return_per_mille=60,
+        kill_controller_per_mille=60,
+        stick_per_mille=400,
+        reset_per_mille=200,
+        echo_per_mille=200,
+        pause_broker_per_mille=20,
+        cut_per_mille=20,
+        one_way_per_mille=20,
+        slow_per_mille=100,
+        restart_after_ms=30,
+        ap_level=ap_level(options),
+    )
+
+
+def clocks(options: Options) -> Options:
+    """A machine's wall clock is set as its broker starts, by up to an hour either way, and masters are back in the
+    epoch of before: offsets are stamped, timer messages come and are taken back by such clocks, consumers commit in
+    some runs. AP and CP."""
+    return replace(
+        rough(options),
+        broker_count=5 if options.broker_count == 5 else 3,
+        cp=options.cp,
+        client_count=1,
+        tables=options.client_count != 3,
+        resets=options.client_count == 1,
+        strict_offsets=options.client_count != 3 and options.kept_hours == 0,
+        consumer_count=1 if options.client_count == 2 else 0,
+        timed_per_mille=400 if options.client_count == 3 else 0,
+        send_interval_ms=20,
+        kept_files=0,
+        kept_hours=72,
+        clean_per_mille=0,
+        clock_at_start_per_mille=600,
+        clock_step_per_mille=20,
+        return_per_mille=60,
+        kill_broker_per_mille=250,
+        kill_controller_per_mille=60,
+        pause_broker_per_mille=20,
+        cut_per_mille=40,
+        switch_per_mille=60,
+        restart_after_ms=60,
+    )
+
+
+def trims(options: Options) -> Options:
+    """Logs that lose their oldest files all the time, and replicas that are given a log anew; processes stop or lose
+    their power at such moments, between two changes of their disks. AP and CP."""
+    return replace(
+        rough(options),
+        cp=options.cp,
+        sync_flush=options.sync_flush,
+        client_count=2,
+        file_size_bytes=64 * 1024,
+        kept_files=2,
+        kept_hours=0,
+        clean_per_mille=60,
+        send_interval_ms=2,
+        stop_per_mille=250,
+        moment_per_mille=80,
+        kill_broker_per_mille=40,
+        wipe_broker_per_mille=40,
+        pause_broker_per_mille=60,
+        cut_per_mille=60,
+        restart_after_ms=1500,
+        crash_probes=20,
+    )
+
+
+def pop_splits(options: Options) -> Options:
+    """AP: masters that groups pop from are cut off with their clients, another is elected, and both give and take
+    acknowledgements; then one of the logs is cut, and its replica may die at once."""
+    return replace(
+        rough(options),
+        broker_count=5 if options.broker_count == 5 else 3,
+        cp=False,
+        sync_flush=options.sync_flush,
+        pop_count=2 if options.client_count == 3 else 1,
+        client_count=1,
+        send_interval_ms=20,
+        kept_files=0,
+        kept_hours=72,
+        clean_per_mille=0,
+        isolate_per_mille=120,
+        kill_cut_per_mille=200,
+        kill_elected_per_mille=60,
+        kill_broker_per_mille=40,
+        pause_broker_per_mille=20,
+        cut_per_mille=20,
+        stick_per_mille=60,
+        switch_per_mille=60,
+        restart_after_ms=1000,
+    )
+
+
+LIFE_THEMES: dict[str, Callable[[Options], Options]] = {
+    "revenants": revenants,
+    "clocks": clocks,
+    "trims": trims,
+    "pop-splits": pop_splits,
+}
