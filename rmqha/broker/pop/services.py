@@ -190,7 +190,7 @@ class PopServices:
 
     def advance(self) -> None:
         """Commit how far groups are, as far as the log says it for good."""
-        self.positions.advance(self._store.settled_offset)
+        self.positions.advance(min(self._store.confirm_offset, self._store.synced_offset))
 
     def timeout(self) -> None:
         self.pop.timeout()

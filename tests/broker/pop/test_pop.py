@@ -438,6 +438,16 @@ def test_nothing_is_given_before_the_group_holds_its_checkpoint(pair: Broker) ->
     assert channel.one().code == 0
 
 
+def test_a_stop_before_the_next_dispatch_keeps_how_far_a_group_is(broker: Broker) -> None:
+    """Apache's broker goes by the file of offsets and would give all of it again."""
+    send(broker, b"a", b"b")
+    broker.core.processor.received(FakeChannel(), [pop_command()])
+    assert broker.store.dispatch_behind_bytes > 0
+    broker.store.sync()
+    broker.core.save()
+    assert broker.core.offsets.query("G", "T", 0) == 2
+
+
 def test_pops_of_one_read_are_waited_for_and_answered_together(pair: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     channel, ended, pieces = FakeChannel(), list[int](), list[int]()
     send_frames = channel.send_frames
