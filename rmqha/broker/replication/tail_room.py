@@ -2,10 +2,12 @@
 
 What is appended reaches the slaves in the order of the log, so a send of a hundred bytes waits for all that was
 appended before it, also by those who do not ask for an answer. As long as no more than TAIL_BYTES wait to be
-acknowledged, everybody appends at once. Beyond it each connection has LIGHT_BYTES free, and the rest stands in line;
-when there is room again, the next is whoever would have all that it asks for first if all in line were served at the
-same time, each with an equal share of the bytes (weighted fair queueing): who asks for little waits for no round of
-those who ask for megabytes. Each eighth turn is that of whoever has waited longest, however many others come.
+acknowledged, whoever asks for little appends at once; the more somebody asks for, the shorter the tail must be, down to
+NEAR_BYTES: two records of a megabyte never stand before a small one. Without room each connection has LIGHT_BYTES free,
+and the rest stands in line; when there is room again, the next is whoever would have all that it asks for first if all
+in line were served at the same time, each with an equal share of the bytes (weighted fair queueing): who asks for
+little waits for no round of those who ask for megabytes. Each eighth turn is that of whoever has waited longest,
+however many others come.
 """
 
 from __future__ import annotations
@@ -18,6 +20,10 @@ from rmqha.port import Clock
 
 TAIL_BYTES = 2 * 1024 * 1024
 """20 ms of a replication of 100 MB/s; a record may go beyond it by its own size."""
+NEAR_BYTES = 128 * 1024
+"""A tail behind which anything may be appended: so much is on its way while the next record is made."""
+SHORTER_BY = 16
+"""Bytes by which the tail must be shorter than TAIL_BYTES, for each byte that is asked for."""
 LIGHT_BYTES = 4 * 1024
 OLDEST_EVERY = 8
 NOMINAL_BYTES = 64 * 1024
@@ -82,11 +88,14 @@ class TailRoom:
         # every send asks: one call less
         return bool(self._waiting) or self._replica.unacknowledged_bytes + self._called_bytes > TAIL_BYTES
 
-    def _has_no_room(self) -> bool:
-        return self._replica.unacknowledged_bytes + self._called_bytes > TAIL_BYTES
+    def _has_room(self, size_bytes: int) -> bool:
+        bound_bytes = max(NEAR_BYTES, TAIL_BYTES - SHORTER_BY * size_bytes)
+        return self._replica.unacknowledged_bytes + self._called_bytes <= bound_bytes
 
     def takes(self, owner: object, size_bytes: int) -> bool:
-        """True if it may append so much without a turn. For a full tail."""
+        """True if it may append so much without a turn."""
+        if not self._waiting and self._has_room(size_bytes):
+            return True
         lent_bytes = self._lent.get(owner, 0) + size_bytes
         if lent_bytes > LIGHT_BYTES:
             return False
@@ -121,16 +130,8 @@ class TailRoom:
 
     def moved(self) -> None:
         """The log was acknowledged, or cut: call those for whom there is room."""
-        if self._has_no_room():
-            return
-        self._lent.clear()
-        while self._line and not self._has_no_room():
-            if self._turn_count % OLDEST_EVERY == OLDEST_EVERY - 1 and self._waiting:
-                turn = next(iter(self._waiting.values()))
-            else:
-                _, _, turn = heapq.heappop(self._line)
-            if turn.is_over:
-                continue
+        while (turn := self._next()) is not None and self._has_room(turn.size_bytes):
+            self._lent.clear()
             self._turn_count += 1
             self._share_bytes += turn.size_bytes // len(self._waiting)
             del self._waiting[turn.owner]
@@ -141,6 +142,14 @@ class TailRoom:
             self._line.clear()
             self._had.clear()
             self._share_bytes = 0
+
+    def _next(self) -> Turn | None:
+        """The one whose turn comes next. What is lent meanwhile is little, so it comes."""
+        if self._turn_count % OLDEST_EVERY == OLDEST_EVERY - 1 and self._waiting:
+            return next(iter(self._waiting.values()))
+        while self._line and self._line[0][2].is_over:
+            heapq.heappop(self._line)
+        return self._line[0][2] if self._line else None
 
     def timeout(self) -> None:
         """Call those who have waited as long as they may."""

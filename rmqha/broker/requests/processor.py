@@ -196,7 +196,7 @@ class BrokerProcessor:
                 raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
             later = self._later.get(command.code)
             if later is not None:
-                if command.code in _APPENDS and self._room.is_full and not self._room.takes(channel, NOMINAL_BYTES):
+                if command.code in _APPENDS and not self._room.takes(channel, NOMINAL_BYTES):
                     channel.work(self._in_turn(channel, command, later))
                 else:
                     later(channel, command)

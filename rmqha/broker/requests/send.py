@@ -281,7 +281,7 @@ class SendProcessor:
             self._refuse_late(channel, commands, channel.waited_ms)
         elif self._hold(channel, commands):
             pass
-        elif self._room.is_full and not self._room.takes(channel, sum(len(item.body) for item in commands)):
+        elif not self._room.takes(channel, sum(len(item.body) for item in commands)):
             channel.work(self._in_turn(channel, commands))
         else:
             self.admit(channel, commands)

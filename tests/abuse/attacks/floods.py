@@ -335,7 +335,7 @@ ATTACKS = [
         "master",
         big_bodies,
         "Sends of one MiB without waiting",
-        "Large sends wait unwritten while 2 MiB of the log are not acknowledged; turns go by bytes",
+        "Large sends wait unwritten while 128 KiB of the log are not acknowledged; turns go by bytes",
     ),
     Attack("bad-frames", "master", bad_frames, "Bytes that are no frame", "The connection is closed", churns=True),
     Attack("answers-to-nothing", "master", replies_to_nothing, "Responses that nobody asked for", "Dropped"),

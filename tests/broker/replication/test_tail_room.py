@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqha.broker.replication.tail_room import LIGHT_BYTES, TAIL_BYTES, TailRoom, Turn
+from rmqha.broker.replication.tail_room import LIGHT_BYTES, NEAR_BYTES, TAIL_BYTES, TailRoom, Turn
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from rmqha.wire.ha_stream import SlaveAck
@@ -46,7 +46,7 @@ class Crowd:
 
     def send(self, name: str, size_bytes: int, timeout_ms: int = 1000) -> bool:
         """True if it has appended at once."""
-        if not self.room.is_full or self.room.takes(name, size_bytes):
+        if self.room.takes(name, size_bytes):
             self.log.append(size_bytes)
             self.served.append(name)
             return True
@@ -71,9 +71,45 @@ class Crowd:
 
 def test_nobody_waits_while_the_tail_is_short() -> None:
     crowd = Crowd()
-    assert crowd.send("first", TAIL_BYTES)
+    assert crowd.send("first", NEAR_BYTES)
     assert crowd.send("second", 8 * MIB)
     assert not crowd.room.is_waited_for
+
+
+def test_a_small_one_waits_for_one_large_record_and_not_for_two() -> None:
+    """By ten connections that sent a MiB each, 3 MiB stood before it: 60 to 130 ms of a replication on two cores."""
+    crowd = Crowd()
+    names, most_bytes = [f"large-{number}" for number in range(10)], 0
+    for _ in range(300):
+        for name in names:
+            if name not in crowd.waiting:
+                crowd.send(name, MIB)
+        most_bytes = max(most_bytes, crowd.log.unacknowledged_bytes)
+        assert crowd.send("small", 100), "it stands in no line"
+        crowd.acked(min(crowd.log.end, crowd.log.acked + 100_000))
+    assert most_bytes <= NEAR_BYTES + MIB + 100
+    assert len(crowd.served) - crowd.served.count("small") > 25, "there is always something to replicate"
+
+
+def test_small_ones_need_no_short_tail() -> None:
+    crowd = Crowd()
+    for number in range(TAIL_BYTES // 1024 - 16):
+        assert crowd.send(f"small-{number % 64}", 1024)
+    assert not crowd.room.is_full
+    assert not crowd.send("large", 100_000)
+
+
+def test_a_large_one_comes_though_small_ones_keep_the_tail_long() -> None:
+    crowd = Crowd()
+    crowd.send("first", TAIL_BYTES)
+    assert not crowd.send("large", MIB)
+    for _ in range(1000):
+        for number in range(200):
+            name = f"small-{number}"
+            if name not in crowd.waiting:
+                crowd.send(name, 1024)
+        crowd.acked(min(crowd.log.end, crowd.log.acked + 100_000))
+    assert "large" in crowd.served
 
 
 def test_beyond_the_bound_the_large_wait_and_the_small_do_not() -> None:
@@ -96,12 +132,12 @@ def test_a_flood_of_small_ones_is_no_way_round_it() -> None:
 def test_turns_go_by_the_bytes_that_each_has_had() -> None:
     crowd = Crowd()
     crowd.send("first", TAIL_BYTES + 1)
-    asked = {"heavy": 4 * MIB, "modest": 64 * 1024}
+    asked = {"heavy": 4 * MIB, "modest": 128 * 1024}
     for _ in range(200):
         for name, size_bytes in asked.items():
             if name not in crowd.waiting:
                 assert not crowd.send(name, size_bytes)
-        crowd.acked(crowd.log.end - TAIL_BYTES)
+        crowd.acked(crowd.log.end - NEAR_BYTES)
     count = {name: crowd.served.count(name) for name in asked}
     assert count["modest"] > 150, "it is served as long as it has had less"
     assert count["heavy"] > 1
@@ -120,7 +156,7 @@ def test_a_small_one_waits_for_no_round_of_a_hundred_large_ones() -> None:
             pass  # what it has free
         before = len(crowd.served)
         crowd.acked(crowd.log.end)
-        assert "small" in crowd.served[before : before + 1]
+        assert "small" in crowd.served[before : before + 2]
         crowd.acked(crowd.log.end)
     assert min(map(crowd.served.count, names)) > 0
 
@@ -134,7 +170,7 @@ def test_newcomers_without_an_end_do_not_keep_a_large_one_waiting() -> None:
         for _ in range(10):
             number += 1
             assert not crowd.send(f"newcomer-{number}", LIGHT_BYTES + 1)
-        crowd.acked(crowd.log.end - TAIL_BYTES)
+        crowd.acked(crowd.log.end - NEAR_BYTES)
         assert number * LIGHT_BYTES < 40 * MIB
 
 
@@ -181,7 +217,8 @@ def test_the_tail_is_bounded_and_nobody_is_forgotten(story: list[tuple[int, int,
             asked.append(name)
             before_bytes = crowd.log.unacknowledged_bytes
             at_once = crowd.send(name, size_bytes)
-            assert not at_once or before_bytes <= TAIL_BYTES or size_bytes <= LIGHT_BYTES
+            may_be_bytes = NEAR_BYTES if size_bytes >= TAIL_BYTES // 16 else TAIL_BYTES
+            assert not at_once or before_bytes <= may_be_bytes or size_bytes <= LIGHT_BYTES
             busy.add(name)
         if acks:
             crowd.acked(crowd.log.end)
@@ -201,12 +238,14 @@ KEYS: dict[str, Any] = {
 
 
 def overloaded(make_broker: Callable[..., Broker]) -> Broker:
-    """A master with so much for its only slave that its log's tail has no room."""
+    """A master with so much for its only slave that its log's tail has room for small records only."""
     broker = make_broker(total_replicas=2, **KEYS).start()
     broker.join_slave(2)
     broker.run(10)
-    while not broker.core.room.is_full:
-        broker.core.processor.received(FakeChannel(), [send_command(body=BODY)])
+    while not broker.core.room.is_waited_for:
+        channel = FakeChannel()
+        broker.core.processor.received(channel, [send_command(body=bytes(8192))])
+    broker.core.processor.closed(channel)
     return broker
 
 
