@@ -443,8 +443,16 @@ class BrokerCore:
         for write in chain(self.table_writes(), self.writes()):
             write()
 
+    def finish(self) -> None:
+        """Leave what whoever opens the store next needs: the last step of a stop in order before the store is closed.
+        Raises OSError and StoreError."""
+        self.store.sync()  # the file of delay offsets says no more than the disk has
+        self.store.dispatch_all()  # nor do the offsets of groups that pop say more than the queues have
+        self.save()
+        self.hand_over()
+
     def hand_over(self) -> None:
-        """Leave what whoever opens the store next needs. Behind `save`, as the last step of a stop in order."""
+        """Leave a timer log of what waits. Behind `save`."""
         doubt, given = self.timers.doubt(), self.timers.hand_over()
         if doubt and self.timers.waiting_count:
             self._tracer.event("timer_log_not_written", reason=doubt)

@@ -438,9 +438,7 @@ def _close(core: BrokerCore, tracer: HostTracer, in_order: bool) -> None:
     if not in_order or not core.driver.is_log_free:
         return  # a thread in the midst of a change of the log is left behind with it
     try:
-        core.store.sync()  # the file of delay offsets says no more than the disk has
-        core.save()
-        core.hand_over()
+        core.finish()
     except BaseException:
         core.store.abandon()  # what could not be written is not behind a clean stop
         raise

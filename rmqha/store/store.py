@@ -244,8 +244,7 @@ class Store:
         log.probe(position, min(start, self._confirm))
         if self._confirm - position >= REBUILD_BYTES:
             dispatch_in_bulk(log, self._queues, self._dispatch_service, self._confirm)
-        while self.dispatch(DISPATCH_STEP_BYTES):
-            pass
+        self.dispatch_all()
         self._saved_at_ms, self._saved_position = self._dispatch_service.last_store_timestamp_ms, position
         if self._log.files.files and not (trusted and last_stop is LastStop.CLEAN):
             self._save(*self._mark)
@@ -276,8 +275,7 @@ class Store:
         """A clean stop: everything below the confirm offset is dispatched, all is durable, `abort` goes away."""
         try:
             self.commit()
-            while self.dispatch(DISPATCH_STEP_BYTES):
-                pass
+            self.dispatch_all()
             self.index.finish()
             self._sync(save=True)
             with self._flush:
@@ -510,6 +508,11 @@ class Store:
                 offsets.last_store_timestamp_ms, self._dispatch_service.last_store_timestamp_ms
             )
         return more
+
+    def dispatch_all(self) -> None:
+        """Dispatch everything below the confirm offset."""
+        while self.dispatch(DISPATCH_STEP_BYTES):
+            pass
 
     def _set_mark(self) -> None:
         """The checkpoint that a save would record: one value, for the flusher reads it in its own thread."""

@@ -377,9 +377,7 @@ class Broker:
 
     def close(self) -> None:
         self.open = False
-        self.store.sync()
-        self.core.save()
-        self.core.hand_over()
+        self.core.finish()
         self.store.close()
 
 

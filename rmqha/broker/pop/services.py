@@ -189,8 +189,9 @@ class PopServices:
         self.recovery.mark(self._clock.now_ms())
 
     def advance(self) -> None:
-        """Commit how far groups are, as far as the log says it for good."""
-        self.positions.advance(min(self._store.confirm_offset, self._store.synced_offset))
+        """Commit how far groups are, as far as the log says it for good and the queues have it: an offset behind
+        the end of its queue would be set back."""
+        self.positions.advance(self._store.settled_offset)
 
     def timeout(self) -> None:
         self.pop.timeout()

@@ -443,8 +443,7 @@ def test_a_stop_before_the_next_dispatch_keeps_how_far_a_group_is(broker: Broker
     send(broker, b"a", b"b")
     broker.core.processor.received(FakeChannel(), [pop_command()])
     assert broker.store.dispatch_behind_bytes > 0
-    broker.store.sync()
-    broker.core.save()
+    broker.core.finish()
     assert broker.core.offsets.query("G", "T", 0) == 2
 
 

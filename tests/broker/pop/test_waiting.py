@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rmqha.broker.replication.replica_driver import DISPATCH_BYTES
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.offset import PhyOffset
 from rmqha.wire.command import Command
@@ -206,3 +207,20 @@ def test_a_group_that_is_set_back_meanwhile_gets_it_again(ready: Broker) -> None
     ack(ready)
     assert bodies(given(ready, channel)) == [b"a"]
     assert sorted(bodies(popped(ready))) == [b"a", b"before", b"before"]
+
+
+def test_what_its_queue_does_not_have_yet_is_given_once(ready: Broker) -> None:
+    """A turn brings more bytes than are dispatched for a pop that looks."""
+    channel = polled(ready)
+    much = [send_command("U", 0, bytes(90_000), d="2") for _ in range(DISPATCH_BYTES // 90_000 + 1)]
+    ready.core.processor.received(FakeChannel(), [send_command("T", 0, b"a", d="2"), *much])
+    held(ready)
+    assert bodies(given(ready, channel)) == [b"a"]
+    ready.store.sync()
+    ready.core.save()
+    assert ready.store.dispatch_behind_bytes > DISPATCH_BYTES
+    again = FakeChannel()
+    for _ in range(2):
+        ready.core.processor.received(again, [pop_command()])
+        later(ready, 500)
+        assert again.one().code == ResponseCode.POLLING_TIMEOUT

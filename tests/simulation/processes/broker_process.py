@@ -288,9 +288,7 @@ class BrokerProcess(DiskProcess):
             self.after(LEAVE_TICK_MS, self._leave)
             return
         if self.driver.is_log_free:
-            self.store.sync()
-            self.core.save()
-            self.core.hand_over()
+            self.core.finish()
             self.store.close()
             self._tracer.event("stopped", end=self.store.max_phy_offset)
         self.kill(power_loss=False)
