@@ -220,6 +220,30 @@ async def test_offsets_that_an_operator_sets_back_are_read_and_committed_from_th
         assert fake.group.offsets["G", "T", 0] == 4
 
 
+async def test_commits_that_are_under_way_do_not_undo_an_order_of_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmqha.client.consumers.consumer.CALL_TIMEOUT_MS", 500)
+    async with FakeCluster() as fake:
+        fill(fake.group, "abcdef", queue_count=2)
+        asked, offsets = fake.group.master.requests, fake.group.master._offsets
+
+        def told(command: Command) -> Command | None:
+            is_held = command.code == RequestCode.UPDATE_CONSUMER_OFFSET and command.ext["queueId"] == "0"
+            return None if is_held else offsets(command)
+
+        async with Consumer(fake.namesrv, "G", "T") as consumer, trio.open_nursery() as nursery:
+            await take(consumer, 6)
+            monkeypatch.setattr(fake.group.master, "_offsets", told)
+            nursery.start_soon(consumer.commit)
+            with trio.fail_after(HANG_S):
+                while all(item.code != RequestCode.UPDATE_CONSUMER_OFFSET for item in asked):  # noqa: ASYNC110
+                    await trio.sleep(0.005)
+            body = b'{"offsetTable":{{"brokerName":"g-a","queueId":1,"topic":"T"}:1}}'
+            for session in fake.group.members["G"].values():
+                session.send(Command(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, {"group": "G"}, body, flag=2))
+        commits = [item.ext for item in asked if item.code == RequestCode.UPDATE_CONSUMER_OFFSET]
+        assert {ext["commitOffset"] for ext in commits if ext["queueId"] == "1"} <= {"1"}
+
+
 async def test_a_topic_that_is_made_by_the_first_send_is_read_soon_after() -> None:
     async with FakeCluster() as fake:
         fake.name_servers[0].auto_create = True

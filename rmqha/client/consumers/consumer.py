@@ -301,7 +301,8 @@ class Consumer:
         if self._standalone:
             return
         for assigned in list(self._assigned.values()):
-            await self._commit(assigned)
+            if self._assigned.get(assigned.queue) is assigned:  # another may have it by now, or it goes on elsewhere
+                await self._commit(assigned)
 
     async def refused(self) -> RemoteError:
         """Wait until a broker says that this consumer may not read (NO_PERMISSION): it goes on trying, for an operator
@@ -446,10 +447,14 @@ class Consumer:
         if old is None:
             return
         old.dropped = True
-        old.scope.cancel()
         if self._unfinished is not None and self._unfinished[0] is old:
             self._unfinished = None
-        assigned = self._assigned[queue] = Assigned(queue, pulled=offset, finished=offset)
+        self._go_on(old, offset, offset)
+
+    def _go_on(self, old: Assigned, offset: int, finished: int) -> None:
+        """Read the queue on at `offset`: nothing of what was read before counts there."""
+        old.scope.cancel()
+        assigned = self._assigned[old.queue] = Assigned(old.queue, pulled=offset, finished=finished)
         self._session.nursery.start_soon(self._read_queue, assigned, "committed")
         self._counts["offset_moves"] += 1
 
@@ -620,10 +625,10 @@ class Consumer:
             route = self._routes.cached(assigned.queue.topic)
             if route is None or assigned.address != route.master(assigned.queue.broker_name):
                 return offset
-            next_offset = high
-            # what is finished counts in the old log; the new one continues from its own end
-            assigned.finished = min(assigned.finished, high)
-        elif offset < low:
+            # what is finished, and what the reader still has, counts in the old log; the new one goes on at its end
+            self._go_on(assigned, high, min(assigned.finished, high))
+            return offset
+        if offset < low:
             next_offset = low
         self._counts["offset_moves"] += 1
         return next_offset

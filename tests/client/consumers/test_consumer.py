@@ -184,6 +184,25 @@ async def test_a_master_that_lost_its_tail_moves_the_offset_back_to_its_end() ->
         assert bodies(await take(consumer, 2)) == ["C", "D"]
 
 
+async def test_what_was_read_of_a_lost_tail_counts_for_nothing_in_the_new_log() -> None:
+    async with FakeCluster() as fake:
+        fill(fake.group, "abcd", queue_count=1)
+        with pytest.raises(KeyError):
+            async with Consumer(fake.namesrv, "G", "T") as consumer:
+                await take(consumer, 4)
+                fake.fail_over()
+                del fake.group.stored[2:]
+                with trio.fail_after(HANG_S):
+                    while consumer.statistics()["offset_moves"] == 0:  # noqa: ASYNC110 - a test looks from outside
+                        await trio.sleep(0.01)
+                fill(fake.group, "CDE", queue_count=1)
+                assert bodies(await take(consumer, 1)) == ["C"]
+                raise KeyError("cannot handle it")
+        assert fake.group.offsets["G", "T", 0] == 2
+        async with Consumer(fake.namesrv, "G", "T") as consumer:
+            assert bodies(await take(consumer, 3)) == ["C", "D", "E"]
+
+
 async def test_a_slave_that_is_behind_moves_nothing() -> None:
     async with FakeCluster() as fake, Consumer(fake.namesrv, "G", "T") as consumer:
         fill(fake.group, "abcd", queue_count=1)
