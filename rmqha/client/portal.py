@@ -6,6 +6,7 @@ can await. The client is entered and left by one task, so its own tasks end with
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
@@ -32,6 +33,8 @@ class Portal:
     def __init__(self, client: AbstractAsyncContextManager[Any]) -> None:
         self._client = client
         self._thread = threading.Thread(target=self._run, name="rmqha-client", daemon=True)
+        self._process_id = 0
+        """The process that has the thread: a fork of it has none."""
         self._started: Future[None] = Future()
         self._stopped: Future[None] = Future()
         self._token: trio.lowlevel.TrioToken | None = None
@@ -43,12 +46,17 @@ class Portal:
         """Done when the client is entered; fails with what entering raised. UsageError if it was started before."""
         if self._thread.ident is not None:
             raise UsageError("a client is opened once; make another one")
+        self._process_id = os.getpid()
         self._thread.start()
         return self._started
 
     def stop(self, *, by_error: bool) -> Future[None]:
         """Leave the client; calls that wait fail. `by_error`: as a block that an error ended. Done when the thread's
-        work is over; fails with what leaving raised."""
+        work is over; fails with what leaving raised. In a fork nothing is left: the client is its parent's."""
+        if self._is_parents:
+            done = Future[None]()
+            done.set_result(None)
+            return done
         if self._thread.ident is None and not self._stopped.done():
             self._stopped.set_result(None)
         elif self._token is not None:
@@ -65,12 +73,17 @@ class Portal:
         same. UsageError in the future if the client is not open."""
         future: Future[T] = Future()
         if not self.soon(lambda: self._begin(call, future, late)):
-            future.set_exception(_not_open())
+            future.set_exception(_not_here() if self._is_parents else _not_open())
         return future
+
+    @property
+    def _is_parents(self) -> bool:
+        """True in a fork of the process that has opened it."""
+        return self._process_id not in (0, os.getpid())
 
     def soon(self, work: Callable[[], None]) -> bool:
         """Run `work` in the client's thread, in the order of these calls; False if the loop does not run."""
-        if self._token is None:
+        if self._token is None or self._is_parents:
             return False
         try:
             self._token.run_sync_soon(work)
@@ -80,7 +93,8 @@ class Portal:
 
     def _begin(self, call: Callable[[], Awaitable[T]], future: Future[T], late: Callable[[T], None] | None) -> None:
         if self._nursery is None:
-            future.set_exception(_not_open())
+            if future.set_running_or_notify_cancel():
+                future.set_exception(_not_open())
         else:
             self._nursery.start_soon(self._answer, call, future, late)
 
@@ -203,3 +217,7 @@ class ConsumerReading:
 
 def _not_open() -> UsageError:
     return UsageError("the client is not open: use it by `with`, or call open()")
+
+
+def _not_here() -> UsageError:
+    return UsageError("the client was opened before this process was forked: open one of its own here")

@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 import rmqha.client
 from rmqha.client import aio, sync
 from rmqha.client.admin import Admin
 from rmqha.client.consumers.consumer import Consumer
 from rmqha.client.consumers.pop_consumer import PopConsumer
+from rmqha.client.portal import Portal
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import Producer
 from rmqha.model.error import RmqhaError, StoreError, UsageError
@@ -190,6 +195,47 @@ async def test_a_call_that_waits_ends_with_the_client() -> None:
 
         await beside(work)
         assert len(told) == 1
+
+
+_FORK = """
+import os, sys
+from rmqha.client.sync import Producer
+from rmqha.model.error import UsageError
+producer = Producer("127.0.0.1:1").open()
+child = os.fork()
+if child:
+    producer.statistics()
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+try:
+    producer.statistics()
+except UsageError as error:
+    assert "forked" in str(error), error
+else:
+    raise AssertionError("a call in a fork has no thread that answers it")
+"""
+
+
+def test_in_a_fork_a_call_is_one_clear_sentence_and_the_end_waits_for_nobody() -> None:
+    subprocess.run([sys.executable, "-c", _FORK], check=True, timeout=HANG_S)
+
+
+async def test_a_call_that_is_cancelled_while_the_client_opens_does_it_no_harm() -> None:
+    entered, portals = threading.Event(), list[Portal]()
+
+    class Client(AbstractAsyncContextManager[None]):
+        async def __aenter__(self) -> None:
+            future = portals[0].submit(trio.lowlevel.checkpoint)
+            assert future.cancel()
+            await trio.testing.wait_all_tasks_blocked()
+            entered.set()
+
+        async def __aexit__(self, *error: object) -> None: ...
+
+    portal = Portal(Client())
+    portals.append(portal)
+    await beside(portal.start().result)
+    assert entered.is_set()
+    await beside(portal.stop(by_error=False).result)
 
 
 async def test_a_block_that_an_error_ends_leaves_its_message_unfinished() -> None:
