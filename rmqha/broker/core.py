@@ -41,7 +41,7 @@ from rmqha.broker.tables.groups import GroupTable
 from rmqha.broker.tables.locks import LockRequests, LockTable
 from rmqha.broker.tables.metadata_follower import FollowedMaster
 from rmqha.broker.tables.metadata_leader import MetadataLeader
-from rmqha.broker.tables.offsets import OffsetTable
+from rmqha.broker.tables.offsets import FOREIGN_LAG_MS, OffsetTable
 from rmqha.broker.tables.queue_max_offsets import QueueMaxOffsets
 from rmqha.broker.tables.topics import TopicTable
 from rmqha.broker.timers import hand_over
@@ -147,7 +147,7 @@ class BrokerCore:
         synced = store.recovery.last_stop is LastStop.CLEAN  # else a write may have failed unseen (ruling 29)
         self.topics = TopicTable(disk, config, clock, self, is_synced=synced)
         self.groups = GroupTable(disk, clock, config, self, is_synced=synced)
-        self.offsets = OffsetTable(disk, self, self._log_ms, is_synced=synced)
+        self.offsets = self._offset_table(disk, is_synced=synced)
         self.clients, self.locks, self.modes = ClientTable(config), LockTable(clock), ModeTable(disk)
         self.notices = GroupNotices(self.clients, shell.wake_notices)
         self.retention = Retention(config, disk, self.driver, clock, tracer, shell.wake_retention, host.local_hour)
@@ -200,6 +200,12 @@ class BrokerCore:
         if not all(table.file.is_saved for table in (self.topics, self.groups, self.users)):
             self.save_tables()  # what is in doubt since a kill; a slave tries again before it polls
         self.live.hear(self._configure)
+
+    def _offset_table(self, disk: Disk, *, is_synced: bool) -> OffsetTable:
+        table = OffsetTable(disk, self, self._log_ms, is_synced=is_synced)
+        if table.is_foreign:
+            table.foreign_until_ms = self.store.last_store_timestamp_ms - (0 if is_synced else FOREIGN_LAG_MS)
+        return table
 
     def _machine(self, config: BrokerConfig, identity: IdentityStore) -> ReplicaMachine:
         if not config.enable_controller_mode:

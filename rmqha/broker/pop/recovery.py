@@ -4,7 +4,8 @@ Offsets of groups reach slaves and the disk a while after they are committed. A 
 given again what it has acknowledged. The log knows better: a checkpoint there says how far its group was. Where it
 may lie a mark tells: a consumer offset of REVIVE_GROUP in the timer topic, committed behind the offsets of all
 checkpoints below it, so that who has the mark has those offsets.
-What was popped before an operator set the group back, or removed its offset, says nothing any more.
+What was popped before an operator set the group back, or removed its offset, says nothing any more; nor does what was
+popped before an Apache broker, which notes no such times, wrote the offsets.
 """
 
 from __future__ import annotations
@@ -147,8 +148,8 @@ class PopRecovery:
             next_offset = found.queue_offsets[-1] + 1
         else:
             return
-        place = PopQueue(found.topic, found.group, found.queue_id)
-        if self._positions.raise_by_pop(place, found.pop_ms or record.store_timestamp_ms, next_offset):
+        place, pop_ms = PopQueue(found.topic, found.group, found.queue_id), found.pop_ms or record.store_timestamp_ms
+        if pop_ms > self._offsets.foreign_until_ms and self._positions.raise_by_pop(place, pop_ms, next_offset):
             self._raised_count += 1
 
     def mark(self, now_ms: int) -> None:

@@ -36,6 +36,10 @@ LOST_COMMIT_COUNT = 1_000_000
 LIVES_MS = 1_000_000
 """By the clock, whatever it shows, lives of a master are told apart within so much."""
 
+FOREIGN_LAG_MS = 60_000
+"""Longest time by which the offsets that an Apache broker tells, or has in its file while it runs, are behind its pops:
+it writes the file each 5 s, and keeps a checkpoint in memory for 10 s before it counts."""
+
 CUT_STAMP = TableVersion(0, 0)
 """Stamp of an offset that a cut of this replica's log has lowered."""
 
@@ -130,13 +134,18 @@ class OffsetTable:
         self._set_backs = SetBacks()
         self._log_ms = log_ms
         self._last_pop_ms = 0
+        self.is_foreign = bool(found.table.changes) and not found.table.is_stamped
+        """An Apache broker has written the file last."""
+        self.foreign_until_ms = 0
+        """Time (ms) up to which the log says nothing new of pops: an Apache broker has told the offsets since. It notes
+        no times of set-backs: what was popped before one would take the group on again. 0: none has."""
         self._events = events
         self._changed: set[str] = set()
         """Keys whose rows the file lacks."""
         self._file = TableFile(disk, _TABLE, _ROW_TABLES, optional=(_VERSIONS, _REMOVED, _SET_BACK))
         self._telling = Lock()
         self._told_order = 0
-        for change in sorted(found.table, key=_stamp_of):
+        for change in sorted(found.table.changes, key=_stamp_of):
             self._take(change)
         for name, row_of in self._row_makers.items():
             known: Iterable[str] = self._pairs.take_changed() if name == _TOPICS else self._changed
@@ -429,6 +438,7 @@ class OffsetTable:
     def replace(self, body: Mapping[str, Any]) -> None:
         """A slave takes the whole table of a master without stamps (Apache's): by definition it is the newer one."""
         table = parse_table(body)
+        self.foreign_until_ms = max(self.foreign_until_ms, self._log_ms() - FOREIGN_LAG_MS)
         self.version = DataVersion.from_json(body.get("dataVersion"))
         if table == self._offsets and not self._resets:
             return
@@ -548,7 +558,14 @@ def _unstamped(table: Mapping[str, Mapping[int, int]], version: DataVersion) -> 
             yield OffsetChange(key, queue_id, offset, TableVersion(version.state_version, sequence))
 
 
-def _parse(body: Mapping[str, Any]) -> list[OffsetChange]:
+class _Loaded(NamedTuple):
+    """The content of consumerOffset.json. `is_stamped`: ours has written it last."""
+
+    changes: list[OffsetChange]
+    is_stamped: bool
+
+
+def _parse(body: Mapping[str, Any]) -> _Loaded:
     """The offsets of consumerOffset.json. Where Apache's broker has written it last there are no stamps."""
     table, version = parse_table(body), DataVersion.from_json(body.get("dataVersion"))
     versions = mapping(body.get(_VERSIONS), _VERSIONS)
@@ -560,12 +577,13 @@ def _parse(body: Mapping[str, Any]) -> list[OffsetChange]:
         for queue_id, text in mapping(queues, str(key)).items():
             changes.append(OffsetChange(str(key), int(queue_id), None, TableVersion.parse(str(text))))
     times = mapping(body.get(_SET_BACK), _SET_BACK)
-    return [
+    changes = [
         change
         if (found := mapping(times.get(change.key), change.key).get(str(change.queue_id))) is None
         else change._replace(set_back_ms=int(found))
         for change in changes
     ]
+    return _Loaded(changes, bool(versions))
 
 
 def _stamped(change: OffsetChange, text: str) -> OffsetChange:

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from rmqha.broker.pop.checkpoint import CheckPoint, InOrder
+from rmqha.broker.tables.offsets import FOREIGN_LAG_MS
 from rmqha.model.code import RequestCode
+from rmqha.store.meta.boot_file import LastStop
 from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import dumps, loads
 from tests.broker.pop.test_order import ordered
 from tests.broker.pop.test_pop import bodies
 from tests.broker.pop.world import (
@@ -224,3 +227,42 @@ def test_the_records_say_when(broker: Broker) -> None:
 
 
 _CHECKPOINT = CheckPoint("T", "G", 0, 3, 1_700_000_000_000, 1000, "b", (3,))
+
+
+def as_apache_writes_it(broker: Broker, offset: int) -> None:
+    """The file of offsets after Apache's broker had the store, and set the group back."""
+    path = broker.directory / "config/consumerOffset.json"
+    table = loads(path.read_bytes())
+    table["offsetTable"]["T@G"] = {0: offset}
+    path.write_text(dumps({name: table[name] for name in ("dataVersion", "groupTopicMap", "offsetTable")}).decode())
+
+
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_what_apaches_broker_set_back_or_made_anew_is_not_raised(make_broker: MakeBroker, is_marked: bool) -> None:
+    """It tells nobody when, and a mark of ours is as old as our last run, or there is none."""
+    broker = make_broker().start()
+    send(broker, b"a", b"b", b"c")
+    ack_all(broker, pop(broker))
+    if is_marked:
+        later(broker, 2 * INVISIBLE_MS)
+    broker.close()
+    as_apache_writes_it(broker, 1)
+    broker = make_broker().start()
+    assert bodies(pop(broker)) == [b"b", b"c"]
+
+
+def test_after_a_kill_of_apaches_broker_its_last_pops_are_known(make_broker: MakeBroker) -> None:
+    broker = make_broker().start()
+    send(broker, b"a", b"b")
+    pop(broker, maxMsgNums=1)
+    later(broker, FOREIGN_LAG_MS + INVISIBLE_MS)
+    for message in pop(broker):
+        ack_all(broker, [message])
+    broker.store.sync()
+    broker.core.save()
+    broker.store.abandon()
+    broker.open = False
+    as_apache_writes_it(broker, 0)
+    broker = make_broker().start()
+    assert broker.store.recovery.last_stop is LastStop.KILLED
+    assert pop(broker) == []
