@@ -125,6 +125,29 @@ async def test_a_pause_stops_one_connection_and_no_other(tls: bool) -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_what_came_with_a_request_that_waits_counts_as_unhandled() -> None:
+    service, statistics = NodeUnderTest(), Statistics()
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(
+            lambda task_status: serve(
+                service, "127.0.0.1:0", max_frame_bytes=65536, statistics=statistics, task_status=task_status
+            )
+        )
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        await stream.send_all(encode_frame(Command(PAUSES)) + encode_frame(Command(1, opaque=2, body=bytes(5000))))
+        with trio.fail_after(HANG_S):
+            while not service.waits:
+                await trio.testing.wait_all_tasks_blocked()
+        assert statistics.partial_frames.total_bytes == Wait.size_bytes + 5000
+        resume = service.waits[0].resume
+        assert resume is not None
+        resume()
+        assert len(await opaques_of(stream, 2)) == 2
+        assert statistics.partial_frames.total_bytes == 0
+        await trio.aclose_forcefully(stream)
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_connection_that_ends_in_its_pause_is_let_go() -> None:
     service, statistics = NodeUnderTest(), Statistics()
     async with trio.open_nursery() as nursery:

@@ -515,14 +515,11 @@ class Session:
 
     def _count_unhandled(self) -> None:
         """Count as half a frame all that was read and has to wait."""
-        size_bytes = self._half_bytes + self._held_bytes
-        if self._is_paused:
-            size_bytes += sum(len(command.body) for command in self._left)
-        self._statistics.partial_frames.hold(self, size_bytes)
+        left_bytes = sum(len(command.body) for command in self._left) if self._is_paused or self._is_held else 0
+        self._statistics.partial_frames.hold(self, self._half_bytes + self._held_bytes + left_bytes)
 
     def _hold(self, pause: Pause) -> None:
         self._is_held, self._held_bytes, self._go_on = True, pause.size_bytes, trio.Event()
-        self._count_unhandled()
         pause.when_over(self._let_go)
 
     def _let_go(self) -> None:
@@ -599,6 +596,8 @@ class Session:
             self._works.clear()
             end = len(requests)
         self._left, self._corked = requests[end:], False
+        if self._is_held:
+            self._count_unhandled()
 
     def _work_on(self, began_s: float) -> bool:
         """Work on; True if all is done that requests have begun."""
