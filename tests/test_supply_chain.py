@@ -85,6 +85,22 @@ def test_the_environments_pip_is_the_lock_s() -> None:
             wrong(*given)
 
 
+@pytest.mark.parametrize(
+    ("path", "encoding", "version", "told"),
+    [
+        ("/srv/ü/rmqha", "ANSI_X3.4-1968", (3, 11), r"has not all letters of '/srv/\xfc/rmqha': set LC_ALL=C.UTF-8"),
+        ("/srv/ü/rmqha", "ANSI_X3.4-1968", (3, 13), ""),
+        ("/srv/ü/rmqha", "UTF-8", (3, 11), ""),
+        ("/srv/a b/rmqha", "ANSI_X3.4-1968", (3, 11), ""),
+    ],
+)
+def test_a_path_that_python_cannot_read_is_told_before_anything_is_fetched(
+    path: str, encoding: str, version: tuple[int, int], told: str
+) -> None:
+    problem = bootstrap.path_problem(path, encoding, version)
+    assert told in problem and bool(told) == bool(problem)
+
+
 def test_uv_hears_what_pip_was_told() -> None:
     made = uv.environment({"PIP_INDEX_URL": "https://index.example/simple", "UV_INDEX": "https://own.example"})
     assert made["UV_DEFAULT_INDEX"] == "https://index.example/simple"

@@ -14,6 +14,7 @@ This file is read by whatever `python3` is, so it keeps to what Python 3.6 under
 
 import hashlib
 import html.parser
+import locale
 import os
 import re
 import shutil
@@ -163,6 +164,19 @@ def pip_command(inside, directory):
     return [str(inside), f"{fetch_pip(directory)}/pip"]
 
 
+def path_problem(path, encoding, version):
+    """Why no Python of that version starts from an environment at `path`, or "". Until 3.13 it reads the names of an
+    environment's packages by the locale's encoding, whatever PYTHONUTF8 says."""
+    try:
+        str(path).encode("utf-8" if version >= (3, 13) else encoding)
+    except UnicodeEncodeError:
+        return (
+            f"the locale's encoding {encoding} has not all letters of {str(path)!a}: "
+            "set LC_ALL=C.UTF-8 here and wherever rmqha runs, or move the directory"
+        )
+    return ""
+
+
 def main():
     python = find_python()
     if python != sys.executable:
@@ -170,6 +184,9 @@ def main():
     light, given = "--light" in sys.argv[1:], [word for word in sys.argv[1:] if word != "--light"]
     directory = Path(given[0]).absolute() if given else ROOT / ".venv"
     major, minor = version_of(python)
+    problem = path_problem(ROOT, locale.nl_langinfo(locale.CODESET), (major, minor))
+    if problem:
+        sys.exit(f"bootstrap: {problem}")
     say(f"{directory} with Python {major}.{minor}")
     try:
         inside = make_environment(python, directory)
