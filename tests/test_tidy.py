@@ -59,7 +59,13 @@ def sizes(tree: ast.Module) -> Iterator[Finding]:
     return tidy.sizes(tree, max((getattr(node, "end_lineno", 0) for node in tree.body), default=0))
 
 
-OTHER_CHECKS = (tidy.swallowed_errors, tidy.late_callbacks, tidy.docstrings_without_subject, tidy.retired_words)
+OTHER_CHECKS = (
+    tidy.swallowed_errors,
+    tidy.late_callbacks,
+    tidy.docstrings_without_subject,
+    tidy.retired_words,
+    tidy.possessive_patterns,
+)
 PURE_CHECKS = (tidy.system_imports, tidy.unstable_identities, tidy.unsorted_sets, tidy.float_times)
 
 
@@ -77,6 +83,7 @@ LAWS = {
     "constructors take the callbacks that they need": Law(is_product, (tidy.late_callbacks,)),
     "names have the field's words": Law(is_product, (tidy.retired_words,)),
     "docstrings begin with their subject": Law(is_product, (tidy.docstrings_without_subject,)),
+    "patterns match alike with every Python": Law(is_product, (tidy.possessive_patterns,)),
     "public functions of the libraries have a docstring": Law(is_library, (tidy.public_functions_without_docstring,)),
     "modules and functions are short": Law(lambda path: True, (sizes,)),
 }
@@ -177,6 +184,9 @@ def test_every_tests_folder_is_a_package() -> None:
         (tidy.swallowed_errors, "try:\n    f()\nexcept OSError:\n    pass"),
         (tidy.late_callbacks, "class C:\n    def f(self):\n        self.a: Callable[[int], None] = lambda x: None"),
         (tidy.late_callbacks, "class C:\n    def f(self):\n        self.a: Callable[[], dict[str, int]] = dict"),
+        (tidy.possessive_patterns, "x = re.compile(r'(?:a|b)*+')"),
+        (tidy.possessive_patterns, "x = re.sub(rb'(?>a)b', b'', y)"),
+        (tidy.possessive_patterns, "x = re.match(rf'{a}[a-z]++', y)"),
         (tidy.retired_words, "class StoreLook: pass"),
         (tidy.retired_words, "async def look_at(): pass"),
         (tidy.retired_words, "def f(strangers): pass"),
@@ -202,6 +212,7 @@ def test_a_check_sees_what_it_is_for(check: Callable[[ast.Module], Iterator[Find
         "x = delay_ms // 2\ny = size_bytes / 2\nratio = 0.5",
         "try:\n    f()\nexcept OSError as error:\n    log(error)",
         '"""Offsets of a thing, as it has them."""\nx = "What"',
+        "x = re.compile(r'[*+]+\\++[]?+]')\ny = re.compile(rb'[+\\-*/]+')",
         "def look_up(lookup, outlook):\n    x = 1",
         "class C:\n    def f(self, a: Callable[[], None]):\n        self.a: Callable[[], None] = a",
     ],

@@ -270,6 +270,27 @@ def late_callbacks(tree: ast.Module) -> Iterator[Finding]:
             yield Finding(node.lineno, f"{node.target.attr} is a callback with a silent default; make it an argument")
 
 
+_NO_QUANTIFIER = re.compile(r"\\.|\[\^?\]?(?:\\.|[^]\\])*\]", re.DOTALL)
+_POSSESSIVE = re.compile(r"[*+?}]\+|\(\?>")
+
+
+def possessive_patterns(tree: ast.Module) -> Iterator[Finding]:
+    """Possessive quantifiers and atomic groups: Python before 3.11.5, Debian 12's too, matches some of them wrongly
+    (gh-106052)."""
+    for node in nodes(tree):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
+            continue
+        if not (isinstance(node.func.value, ast.Name) and node.func.value.id == "re"):
+            continue
+        for part in ast.walk(node.args[0]):
+            text = part.value if isinstance(part, ast.Constant) else ""
+            text = text.decode("latin-1") if isinstance(text, bytes) else str(text)
+            if _POSSESSIVE.search(_NO_QUANTIFIER.sub("_", text)):
+                yield Finding(
+                    node.lineno, "a possessive quantifier or an atomic group; Python 3.11.2 matches it wrongly"
+                )
+
+
 _SUBJECTLESS = re.compile(
     r"(What|Whatever|Of|How|As|Whether|Those|Who|Whom|Whose|Whoever|That|The same|So|Where|When|Why|Which)\b"
 )

@@ -54,9 +54,9 @@ _TOKEN = re.compile(
     r"|(?P<word>[a-zA-Z_$][a-zA-Z0-9_$]*)"
     r"|(?P<sign><>|>=|<=|[=<>(),+\-])"
 )
-_TEXT = re.compile(r"'(?:''|[^'])*'")
-_TEXT_LIST = re.compile(r"[ \t\n\r\f]*'(?:''|[^'])*+'(?:[ \t\n\r\f]*,[ \t\n\r\f]*'(?:''|[^'])*+')*+[ \t\n\r\f]*\)")
-"""Behind the opening parenthesis."""
+_TEXT = re.compile(r"'[^']*(?:''[^']*)*'")
+_TEXT_LIST = re.compile(rf"[ \t\n\r\f]*{_TEXT.pattern}(?:[ \t\n\r\f]*,[ \t\n\r\f]*{_TEXT.pattern})*[ \t\n\r\f]*\)")
+"""Behind the opening parenthesis. There is one way to read it, so that it ends soon where it does not match."""
 _JAVA_WHOLE = re.compile(r"[-+]?\d+")
 _JAVA_DOUBLE = re.compile(
     r"[-+]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?[fFdD]?)"
