@@ -6,9 +6,7 @@ tests/golden/upgrade-<release> comes from that release's tools/upgrade_states.py
 from __future__ import annotations
 
 import base64
-import io
 import json
-import tarfile
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cache
@@ -16,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import zstandard
 
 from controller.quorum.raft_log import DurableRaftLog
 from controller.server import read_config as read_controller_config
@@ -35,7 +32,7 @@ from rmqha.wire.command import Command
 from rmqha.wire.raft_message import HardState
 from tests.broker.support import Broker
 from tests.controller.harness import Cluster, Prng
-from tests.golden.reader import GOLDEN
+from tests.golden.reader import GOLDEN, unpack
 from tests.support.tracer import RecordingTracer
 from tools.upgrade_states import kept, parsed, said, said_by
 
@@ -68,10 +65,7 @@ def exchanges(release: str, stream: str) -> list[dict[str, Any]]:
 @pytest.fixture
 def directory(release: str, tmp_path: Path) -> Path:
     """The cluster's directory, in a machine that has booted since."""
-    packed = (GOLDEN / f"upgrade-{release}/states.tar.zst").read_bytes()
-    with tarfile.open(fileobj=io.BytesIO(zstandard.ZstdDecompressor().stream_reader(packed).read())) as tar:
-        tar.extractall(tmp_path, filter="data")
-    return tmp_path
+    return unpack(f"upgrade-{release}/states", tmp_path)
 
 
 # --- brokers ----------------------------------------------------------------------------------------------------------

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
+import tarfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import zstandard
 
 GOLDEN = Path(__file__).parent
 FRAME_FILES = (
@@ -41,3 +45,14 @@ def frames() -> Iterator[dict[str, Any]]:
 def manifest() -> dict[str, Any]:
     value: dict[str, Any] = json.loads((GOLDEN / "store/manifest.json").read_text())
     return value
+
+
+def unpack(archive: str, target: Path) -> Path:
+    """Extract tests/golden/<archive>.tar.zst; returns `target`."""
+    packed = (GOLDEN / f"{archive}.tar.zst").read_bytes()
+    plain = zstandard.ZstdDecompressor().stream_reader(packed).read()
+    with tarfile.open(fileobj=io.BytesIO(plain)) as tar:
+        # Debian 12's Python has no filters; what is extracted is our own
+        tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
+        tar.extractall(target)
+    return target

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import ipaddress
 import json
 import os
 import struct
-import tarfile
 import zlib
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -40,18 +38,12 @@ from rmqha.scan.api import (
 from rmqha.scan.columns import BATCH_BODY_MAX_BYTES, TYPES
 from rmqha.scan.properties import parse
 from tests.store.log_writer import MAGIC_BLANK, LogWriter, Message, encode, slow_properties, slow_rows
+from tests.store.support import unpack
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "store"
 COMPRESSED, INNER_BATCH = 0x1, 0x80
 UNCOMMITTED = ViewOptions(uncommitted=True)
 COMPARED = [name for name in TYPES if name not in ("brokerName", "msgId", "epoch")]
-
-
-def unpack(name: str, target: Path) -> Path:
-    packed = zstandard.ZstdDecompressor().stream_reader((GOLDEN / f"{name}.tar.zst").read_bytes()).read()
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        archive.extractall(target, filter="data")
-    return target
 
 
 @pytest.fixture(scope="module")

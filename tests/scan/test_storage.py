@@ -14,8 +14,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 from rmqha.model.error import StoreError, UsageError
 from rmqha.scan.api import Decoding, Interval, RowFilter, open_store, prune, read_store
 from rmqha.scan.storage import FsspecStorage, storage_of
-from tests.scan.test_api import rows_of, unpack
+from tests.scan.test_api import rows_of
 from tests.store.log_writer import LogWriter, Message
+from tests.store.support import unpack
 
 
 @pytest.fixture

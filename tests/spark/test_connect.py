@@ -10,7 +10,7 @@ import pytest
 
 from rmqha.scan.api import open_store, read_store
 from rmqha.spark.java import java_home
-from tests.scan.test_api import unpack
+from tests.store.support import unpack
 from tests.support.command import output_of
 
 CLIENT = """

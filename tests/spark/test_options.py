@@ -13,8 +13,8 @@ from rmqha.scan.api import TYPES, Interval, RowFilter
 from rmqha.spark.options import COMMENTS, OPTIONS, ReadOptions
 from rmqha.spark.queries import referenced_columns
 from rmqha.spark.stream import CommitLogStreamReader
-from tests.scan.test_api import unpack
 from tests.store.log_writer import LogWriter, Message
+from tests.store.support import unpack
 
 
 def test_names_are_case_insensitive_and_values_are_read() -> None:

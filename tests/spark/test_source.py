@@ -24,8 +24,9 @@ from rmqha.spark import audit
 from rmqha.spark.errors import translate
 from rmqha.spark.java import _launcher_home, bundled_java
 from rmqha.spark.pruning import need_of
-from tests.scan.test_api import GOLDEN, unpack
+from tests.scan.test_api import GOLDEN
 from tests.store.log_writer import LogWriter, Message
+from tests.store.support import unpack
 from tests.support.patience import HANG_S
 
 pytestmark = pytest.mark.spark

@@ -25,7 +25,7 @@ from rmqha.spark.write_rows import check_schema, parse_write_options
 from rmqha.spark.writer import CommitLogWriter
 from rmqha.store.config import StoreConfig
 from rmqha.store.store import Store
-from tests.scan.test_api import unpack
+from tests.store.support import unpack
 from tests.support.patience import HANG_S
 from tests.support.tracer import RecordingTracer
 

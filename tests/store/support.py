@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
 from pathlib import Path
 from typing import Any
-
-import zstandard
 
 from rmqha.port import Disk
 from rmqha.sim.disk import SimDisk
@@ -15,7 +11,7 @@ from rmqha.sim.prng import SimPrng
 from rmqha.store.config import StoreConfig
 from rmqha.store.log.record import Host, NewMessage, decode
 from rmqha.store.store import Store
-from tests.golden.reader import GOLDEN
+from tests.golden import reader
 from tests.support.tracer import RecordingTracer
 
 HOST: Host = (b"\x7f\x00\x00\x01", 10911)
@@ -39,12 +35,9 @@ MINI = StoreConfig(
 )
 
 
-def unpack(archive: str, target: Path) -> None:
-    """Extract tests/golden/store/<archive>.tar.zst."""
-    packed = (GOLDEN / "store" / f"{archive}.tar.zst").read_bytes()
-    plain = zstandard.ZstdDecompressor().stream_reader(packed).read()
-    with tarfile.open(fileobj=io.BytesIO(plain)) as tar:
-        tar.extractall(target, filter="data")
+def unpack(archive: str, target: Path) -> Path:
+    """Extract tests/golden/store/<archive>.tar.zst; returns `target`."""
+    return reader.unpack(f"store/{archive}", target)
 
 
 def message(number: int = 0, *, topic: str = "T", queue_id: int = 0, body: bytes = b"", **fields: Any) -> NewMessage:

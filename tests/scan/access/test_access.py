@@ -11,8 +11,8 @@ import pytest
 from rmqha.scan.access.key_index import key_hash
 from rmqha.scan.api import Decoding, Interval, ReadCounts, RowFilter, open_store, prune, read_store
 from rmqha.store.index.index_key import key_hash as stored_hash
-from tests.scan.test_api import unpack
 from tests.store.log_writer import LogWriter, Message
+from tests.store.support import unpack
 
 
 @pytest.fixture(scope="module")

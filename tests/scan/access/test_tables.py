@@ -10,7 +10,8 @@ import pytest
 from rmqha.model.error import StoreError
 from rmqha.scan.access.tables import SCHEMAS, table
 from rmqha.scan.api import open_store, read_store
-from tests.scan.test_api import GOLDEN, unpack
+from tests.scan.test_api import GOLDEN
+from tests.store.support import unpack
 
 
 @pytest.fixture(scope="module")

@@ -23,9 +23,9 @@ from rmqha.spark.archive import Archive, ArchiveReport, form_of, tables
 from rmqha.spark.lake.files import ArchiveFiles
 from rmqha.spark.lake.form import escaped
 from rmqha.spark.lake.manifest import batches
-from tests.scan.test_api import unpack
 from tests.spark.lake.killing import KilledError, die_in
 from tests.store.log_writer import LogWriter, Message
+from tests.store.support import unpack
 from tests.support.patience import HANG_S, until
 
 if TYPE_CHECKING:

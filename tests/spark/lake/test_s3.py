@@ -18,9 +18,9 @@ from rmqha.spark.lake.store_copy import CopyTarget, sync_copy
 from rmqha.spark.options import ReadOptions
 from rmqha.spark.source import CommitLogReader
 from rmqha.spark.stream import CommitLogStreamReader
-from tests.scan.test_api import unpack
 from tests.spark.lake.test_archive import expected, log
 from tests.store.log_writer import LogWriter, Message
+from tests.store.support import unpack
 
 MIB = 1024 * 1024
 

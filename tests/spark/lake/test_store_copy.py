@@ -16,9 +16,9 @@ from rmqha.cli.main import cli
 from rmqha.model.error import UsageError
 from rmqha.scan.api import RowFilter, open_store, read_store
 from rmqha.spark.lake.store_copy import CopyReport, CopyTarget, sync_copy
-from tests.scan.test_api import unpack
 from tests.spark.lake.killing import KilledError, die_in
 from tests.store.log_writer import LogWriter, Message
+from tests.store.support import unpack
 
 
 def log(root: Path, count: int, *, epoch_2_from: int | None = None, identity: str | None = "c#group-a#1") -> LogWriter:
