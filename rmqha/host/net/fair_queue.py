@@ -21,6 +21,8 @@ NEW_SHARE = 0.25
 NEW_COST_US = 250.0
 """Cost of one who has had no slice: a hundred newcomers do not stand before those who are known to ask for little."""
 DRAINED_DIVISOR = 8
+LONG_US = 500.0
+"""Slices are long from here on, if they are no sends that are handled together with those of others."""
 GRAIN_US = 64
 """Slices below it count as equally short, those up to twice as long too, and so on."""
 CREDIT_US = 5_000.0
@@ -48,6 +50,7 @@ class Place:
         "is_urgent",
         "is_waiting",
         "owner",
+        "puts_off",
         "serve",
     )
 
@@ -60,6 +63,8 @@ class Place:
         self.is_urgent = False
         self.is_drained = False
         """For `serve` to set: its last slice has left nothing, in its socket neither."""
+        self.puts_off = False
+        """For `serve` to set: what it has read in its last slice is handled with what others have sent."""
         self.came_at_s = 0.0
         """Since when it has waited."""
         self._waited_as = owner
@@ -69,6 +74,11 @@ class Place:
         self._cost_us = NEW_COST_US
         self._is_new = True
         self._ticket = 0
+
+    @property
+    def is_long(self) -> bool:
+        """Its slices are, as they have been lately, and nothing of them was put off."""
+        return self._cost_us >= LONG_US and not self.puts_off
 
     def length(self) -> int:
         """Length class of its slices; 0 for the shortest, then one more for each doubling."""
@@ -155,14 +165,31 @@ class FairQueue:
 
     def least(self) -> Place | None:
         """The one with the shortest slices of the owner who has had least, no longer in the queue."""
+        owner = self._first_owner()
+        if owner is None:
+            return None
+        _, _, place = heapq.heappop(owner.waiting)
+        self._left(place)
+        self._now_us = max(self._now_us, owner.had_us)
+        return place
+
+    def short(self) -> Place | None:
+        """Look for the one that `least` would find; None if its slices are long."""
+        owner = self._first_owner()
+        return None if owner is None or owner.waiting[0][2].is_long else self.least()
+
+    def _first_owner(self) -> _Owner | None:
+        """The owner who has had least; the first of his heap waits."""
         while self._by_use:
             _, entry, owner = self._by_use[0]
             if entry == owner.entry:
                 while owner.waiting:
-                    _, ticket, place = heapq.heappop(owner.waiting)
-                    if place._ticket == ticket and self._left(place):
-                        self._now_us = max(self._now_us, owner.had_us)
-                        return place
+                    _, ticket, place = owner.waiting[0]
+                    if place._ticket == ticket and place.is_waiting:
+                        return owner
+                    heapq.heappop(owner.waiting)
+                    if place._ticket == ticket:
+                        self._left(place)
                 owner.entry = 0
             heapq.heappop(self._by_use)
         return None

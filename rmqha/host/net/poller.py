@@ -29,6 +29,8 @@ ENDED_COUNT = 8
 """Sessions that end in one turn: each has its own task, which closes it in the next."""
 TURN_S = 0.005
 """After so long a turn ends with the slice that is being served."""
+PUT_OFF_S = 0.002
+"""Time (s) of a turn for which work is put off at most, but for the slice that is being served then."""
 SLICE_S = 0.002
 """Time (s) that one session may take at a time, but for the request that it is at then."""
 SLICE_COUNT = 64
@@ -83,6 +85,8 @@ class Poller:
         """Time (ms) for which the session that is being served has stood in line."""
         self._checked_at_s = self._turn_ends_s = 0.0
         self._is_serving = False
+        self._is_oldest_due = False
+        """The last turn was over before the order of age came: in this one only short slices stand before it."""
         self._lone: Place | None = None
         """The only one that was served in the last turn."""
         self._lone_ended_s = 0.0
@@ -133,8 +137,8 @@ class Poller:
         (self._urgent_line if place.is_urgent else self._line).charge_more(place, cost_us)
 
     def at_end(self, work: Callable[[], None], *, alone: bool = False) -> bool:
-        """Do `work` when this turn has served its last session; False, and nothing is done, unless several are served
-        in it, or one `alone`."""
+        """Do `work` when this turn has served its last session, or before a long slice of one that puts nothing off;
+        False, and nothing is done, unless several are served in it, or one `alone`."""
         if self.is_busy or (alone and self._is_serving):
             self._at_end.append(work)
             return True
@@ -194,9 +198,7 @@ class Poller:
                 self._line.join(lone)
         self._is_serving = self.is_busy = False
         if self._at_end:
-            works, self._at_end = self._at_end, []
-            for work in works:
-                work()
+            self._do_put_off()
         if lone is not None:
             came_soon = lone is self._lone and began_s - self._lone_ended_s < SOON_S
             self._soon_count = self._soon_count + 1 if came_soon else 0
@@ -210,10 +212,28 @@ class Poller:
             self._cpu_us, self._short_us = time.thread_time_ns() / 1000, 0.0
         if urgent_line:
             now_s = self._serve_some(urgent_line.least, urgent_line, now_s, now_s + TURN_S / 2)
+        is_oldest_due, self._is_oldest_due = self._is_oldest_due, False
         if line:
-            now_s = self._serve_some(line.least, line, now_s, (now_s + began_s + TURN_S) / 2)
-        if line:
+            next_one = line.short if is_oldest_due else line.least
+            now_s = self._serve_some(next_one, line, now_s, (now_s + began_s + TURN_S) / 2)
+        if line and (is_oldest_due or now_s < self._turn_ends_s - SLICE_S):
             self._serve_some(line.oldest, line, now_s, self._turn_ends_s)
+        elif line:
+            # slices as long as a turn: with one of each order nobody else would have a turn of the event loop for long
+            self._is_oldest_due = True
+
+    def _do_put_off(self) -> None:
+        works, self._at_end = self._at_end, []
+        for work in works:
+            work()
+
+    def _do_put_off_early(self) -> float:
+        """Do it within the turn; the time when it ends."""
+        self._is_serving = self.is_busy = False
+        self._do_put_off()
+        self._is_serving = self.is_busy = True
+        self._cpu_us, self._short_us = time.thread_time_ns() / 1000, 0.0
+        return time.monotonic()
 
     def _gather(self, now_s: float) -> Place | None:
         """Put into line who is ready. One that would be alone there is returned instead."""
@@ -241,10 +261,13 @@ class Poller:
 
     def _serve_some(self, next_one: Callable[[], Place | None], line: FairQueue, now_s: float, end_s: float) -> float:
         """The time when it ends."""
+        put_off_until_s = self._turn_ends_s - TURN_S + PUT_OFF_S
         for _ in range(SERVED_COUNT // 2):
             place = next_one()
             if place is None:
                 break
+            if self._at_end and (place.is_long or now_s >= put_off_until_s):
+                now_s = self._do_put_off_early()
             more, now_s = self._serve(line, place, now_s)
             if more:
                 line.join(place)

@@ -367,7 +367,7 @@ class Session:
         """The poller's call: read once if nothing is left of before, handle a slice, answer. Whether there is more."""
         handle, poller = self._handle, self._poller
         assert handle is not None and poller is not None
-        self._place.is_drained = False
+        self._place.is_drained = self._place.puts_off = False
         if self._closing or self._aborted or self._has_no_turns:
             return False
         self.waited_ms = poller.waited_ms
@@ -393,7 +393,7 @@ class Session:
             or not gatherer.add(self, self._unread)
         ):
             return False
-        self._is_with_taker = True
+        self._is_with_taker = self._place.puts_off = True
         self._place.is_drained = self._is_all_read
         return True
 
