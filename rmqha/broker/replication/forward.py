@@ -26,12 +26,12 @@ from rmqha.model.error import NotSentError, UnreachableError
 from rmqha.model.identity import Role
 from rmqha.port import Clock, Tracer
 from rmqha.wire.auth.acl import ON_BEHALF_OF
-from rmqha.wire.command import FLAG_ONEWAY, Command
+from rmqha.wire.command import FLAG_ONEWAY, Command, payload_bytes
 
 HOLD_MS = 2500
 """Below the 3 s that a Java producer waits, above the longest hand-over. So long a new master lets sends wait, too."""
-MAX_HELD_COUNT = 1000
-"""Requests held at a time; more are refused with code 14."""
+MAX_HELD_COUNT, MAX_HELD_BYTES = 1000, 64 * 1024 * 1024
+"""Requests held at a time, and their bytes; more are refused with code 14."""
 POLL_MS = 5
 MASTER_CHANGED = "the master has changed; ask for the route"
 """Remark of the answer to a send that was held in vain: nothing of it is written."""
@@ -113,7 +113,7 @@ class SendForwarder:
         """True if it was traced in this window that sends are passed on."""
         self._held: dict[Channel, deque[tuple[int, Command]]] = {}
         """By connection: (deadline, request), the oldest first; the first one is being worked on."""
-        self._held_count = 0
+        self._held_count = self._held_bytes = 0
         self.forwarded_count = 0
 
     def role_changed(self) -> None:
@@ -140,8 +140,12 @@ class SendForwarder:
         """True if they are taken care of."""
         if not self.is_holding(channel):
             return False
-        queue = self._held.get(channel)
-        if self._held_count + len(commands) > MAX_HELD_COUNT or any(FORWARDED in item.ext for item in commands):
+        queue, size_bytes = self._held.get(channel), sum(map(payload_bytes, commands))
+        if (
+            self._held_count + len(commands) > MAX_HELD_COUNT
+            or self._held_bytes + size_bytes > MAX_HELD_BYTES
+            or any(FORWARDED in item.ext for item in commands)
+        ):
             return False
         deadline_ms = self._clock.now_ms() + HOLD_MS
         for command in commands:
@@ -151,17 +155,20 @@ class SendForwarder:
             self._tasks.start_soon(self._work_on, channel, queue)
         queue.extend((deadline_ms, command) for command in commands)
         self._held_count += len(commands)
+        self._held_bytes += size_bytes
         return True
 
     async def _work_on(self, channel: Channel, queue: deque[tuple[int, Command]]) -> None:
         while queue:
             deadline_ms, command = queue[0]
+            size_bytes = payload_bytes(command)
             try:
                 await self._settle(channel, command, deadline_ms)
             except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
                 channel.fail(error, [command])
             queue.popleft()
             self._held_count -= 1
+            self._held_bytes -= size_bytes
         del self._held[channel]
 
     async def _settle(self, channel: Channel, command: Command, deadline_ms: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from rmqha.broker.replication.forward import HOLD_MS, MAX_HELD_COUNT, HostTasks, SendForwarder
+from rmqha.broker.replication.forward import HOLD_MS, MAX_HELD_BYTES, MAX_HELD_COUNT, HostTasks, SendForwarder
 from rmqha.broker.requests.request import FORWARDED, UNWRITTEN, Channel, Steps
 from rmqha.model.access import AccessList
 from rmqha.model.code import RequestCode, ResponseCode
@@ -142,8 +142,8 @@ class Story:
     def admit(self, channel: Channel, commands: list[Command]) -> None:
         self.admitted += [command.opaque for command in commands]
 
-    def send(self, opaque: int, *, client: Client | None = None, flag: int = 0) -> bool:
-        command = Command(RequestCode.SEND_MESSAGE_V2, {}, memoryview(b"body"), opaque=opaque, flag=flag)
+    def send(self, opaque: int, *, client: Client | None = None, flag: int = 0, body: bytes = b"body") -> bool:
+        command = Command(RequestCode.SEND_MESSAGE_V2, {}, memoryview(body), opaque=opaque, flag=flag)
         return self.forwarder.hold(client or self.client, [command])
 
     def switch(self) -> None:
@@ -329,6 +329,16 @@ async def test_what_is_held_is_bounded(story: Story, autojump_clock: MockClock) 
     story.switch()
     await trio.sleep(0.1)
     assert story.send(1), "they are gone"
+
+
+async def test_the_bytes_of_what_is_held_are_bounded_too(story: Story, autojump_clock: MockClock) -> None:
+    story.replica.hands_over = True
+    large = bytes(MAX_HELD_BYTES // 16)
+    assert sum(story.send(number, client=Client(), body=large) for number in range(20)) == 16
+    assert not story.send(20), "there is no room for a small one either"
+    story.switch()
+    await trio.sleep(0.1)
+    assert sum(story.send(number, client=Client(), body=large) for number in range(20)) == 16, "they are gone"
 
 
 async def test_the_window_ends_and_a_new_mastership_ends_it_too(autojump_clock: MockClock) -> None:
