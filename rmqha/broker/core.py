@@ -449,6 +449,23 @@ class BrokerCore:
         for write in chain(self.table_writes(), self.writes()):
             write()
 
+    # --- the end ------------------------------------------------------------------------------------------------------
+    def leave(self) -> None:
+        """Refuse what is new, and begin to hand over: the first step of a stop in order."""
+        self.driver.stopping()
+        self.pull.refuse()
+        self.pops.refuse()
+
+    def close(self) -> None:
+        """End with a clean stop, when nothing else runs. Raises StoreError or OSError; what could not be written is not
+        behind a clean stop then."""
+        try:
+            self.finish()
+        except BaseException:
+            self.store.abandon()
+            raise
+        self.store.close()
+
     def finish(self) -> None:
         """Leave what whoever opens the store next needs: the last step of a stop in order before the store is closed.
         Raises OSError and StoreError."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import count
 
 import trio
@@ -50,6 +51,23 @@ MAX_NOTICE_PAUSE_S = 0.5
 """Between two rounds of notices to large groups of consumers."""
 
 
+def dispatch_delay_ms(core: BrokerCore) -> int:
+    """The longest time (ms) until what was appended now is dispatched."""
+    driver = core.driver
+    has_readers = driver.has_readers
+    if driver.is_opening or (has_readers and (core.pull.hold_count or core.pops.poll_count)):
+        return 0
+    if not driver.is_serving:
+        return SLAVE_DISPATCH_DELAY_MS
+    return DISPATCH_DELAY_MS if has_readers else ITSELF_DISPATCH_DELAY_MS
+
+
+async def _written(write: Callable[[], object]) -> None:
+    """Return when a thread has made this write. Its table counts on it, so a stop does not come before it either."""
+    with trio.CancelScope(shield=True):
+        await trio.to_thread.run_sync(write)
+
+
 class BrokerLoops:
     """Each loop sleeps until the driver says that there is something to do."""
 
@@ -83,19 +101,11 @@ class BrokerLoops:
         that look catch up without this."""
         now_s, before_s = trio.current_time(), self._dispatch_woken_at_s
         self._dispatch_woken_at_s = now_s
-        has_readers = self._driver.has_readers
-        if not self._driver.is_serving:
-            delay_s = SLAVE_DISPATCH_DELAY_MS / 1000
-        else:
-            delay_s = (DISPATCH_DELAY_MS if has_readers else ITSELF_DISPATCH_DELAY_MS) / 1000
-        if now_s - before_s > delay_s or (has_readers and self._is_waited_for) or self._driver.is_opening:
+        delay_s = dispatch_delay_ms(self._core) / 1000
+        if not delay_s or now_s - before_s > delay_s:
             self._dispatch.set()
         elif now_s + delay_s < self._dispatch_wait.deadline:
             self._dispatch_wait.deadline = now_s + delay_s
-
-    @property
-    def _is_waited_for(self) -> bool:
-        return bool(self._core.pull.hold_count or self._core.pops.poll_count)
 
     def wake_flush(self) -> None:
         self._flush.set()
@@ -323,7 +333,7 @@ class BrokerLoops:
     async def _save(self) -> None:
         """Raises OSError; what was not written is still to be."""
         for write in self._core.writes():
-            await trio.to_thread.run_sync(write)
+            await _written(write)
 
     async def _run_save_tables(self) -> None:
         """One write serves everybody who changed topics or groups before it began."""
@@ -334,7 +344,7 @@ class BrokerLoops:
             began_at_ms, trouble = self._clock.now_ms(), ""
             for write in self._core.table_writes():
                 try:
-                    await trio.to_thread.run_sync(write)
+                    await _written(write)
                 except OSError as error:
                     trouble = str(error)  # as above: no reason to end
             self._core.tables_written(trouble)

@@ -422,9 +422,7 @@ def _probe(core: BrokerCore, client: remoting.RemotingClient, controllers: Calla
 async def _leave(core: BrokerCore, link: NameServerLink, loops: BrokerLoops, tracer: HostTracer) -> None:
     """Refuse what is new, hand over, drain; bounded."""
     tracer.event("stopping")
-    core.driver.stopping()
-    core.pull.refuse()
-    core.pops.refuse()
+    core.leave()
     with trio.move_on_after(HAND_OVER_MS / 1000):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.leave)
@@ -437,10 +435,5 @@ def _close(core: BrokerCore, tracer: HostTracer, in_order: bool) -> None:
     """Nothing runs any more. In order: everything is on disk and `abort` is gone; else the files stay as they are."""
     if not in_order or not core.driver.is_log_free:
         return  # a thread in the midst of a change of the log is left behind with it
-    try:
-        core.finish()
-    except BaseException:
-        core.store.abandon()  # what could not be written is not behind a clean stop
-        raise
-    core.store.close()
+    core.close()
     tracer.event("stopped", max_phy_offset=core.store.max_phy_offset)

@@ -377,8 +377,7 @@ class Broker:
 
     def close(self) -> None:
         self.open = False
-        self.core.finish()
-        self.store.close()
+        self.core.close()
 
 
 def send_command(topic: str = "T", queue_id: int = 0, body: bytes = b"x", **ext: Any) -> Command:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from threading import Semaphore, current_thread, main_thread
+from typing import Any
 
 import pytest
 import trio
@@ -15,6 +16,7 @@ import trio.testing
 from rmqha.broker import loops
 from rmqha.broker.loops import BrokerLoops
 from rmqha.broker.requests.change_gate import MAX_WAITING_COUNT
+from rmqha.broker.tables.topics import TopicConfig
 from rmqha.host.disk import HostDisk
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.offset import Buffer
@@ -59,6 +61,51 @@ async def test_tables_that_cannot_be_written_are_told_once_and_tried_again(
     body = loads((place / "consumerOffset.json").read_bytes())
     assert body["offsetTable"] == {"T@G": {"0": 7}}
     broker.close()
+
+
+@asynccontextmanager
+async def stopped_by(broker: Broker, monkeypatch: pytest.MonkeyPatch, table: object) -> AsyncIterator[BrokerLoops]:
+    """Loops that are stopped while a thread writes `table`."""
+    async with trio.open_nursery() as nursery:
+        write = table.write  # type: ignore[attr-defined]
+
+        def stop_and_write(data: object) -> None:
+            trio.from_thread.run_sync(nursery.cancel_scope.cancel)
+            write(data)
+
+        monkeypatch.setattr(table, "write", stop_and_write)
+        broker.shell.loops = running = BrokerLoops(broker.core, broker.clock)
+        nursery.start_soon(running.run)
+        yield running
+    monkeypatch.undo()
+    broker.close()
+
+
+def saved(root: Path, name: str) -> dict[str, Any]:
+    return dict(loads((root / "config" / f"{name}.json").read_bytes()))
+
+
+async def test_a_stop_while_topics_are_written_leaves_no_group_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker(tmp_path).start()
+    async with stopped_by(broker, monkeypatch, broker.core.topics.file):
+        broker.core.topics.put(TopicConfig("T", 1, 1))
+        broker.core.groups.put({"groupName": "G"})
+    assert "T" in saved(tmp_path, "topics")["topicConfigTable"]
+    assert "G" in saved(tmp_path, "subscriptionGroup")["subscriptionGroupTable"]
+
+
+async def test_a_stop_while_offsets_are_written_leaves_no_delivery_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker(tmp_path).start()
+    async with stopped_by(broker, monkeypatch, broker.core.offsets) as running:
+        broker.core.offsets.commit("G", "T", 0, 7)
+        broker.core.delay_offsets.put(1, 3)
+        running.save_offsets_soon()
+    assert saved(tmp_path, "consumerOffset")["offsetTable"] == {"T@G": {"0": 7}}
+    assert saved(tmp_path, "delayOffset")["offsetTable"] == {"1": 3}
 
 
 def create_command(topic: str) -> Command:

@@ -33,6 +33,7 @@ from tests.simulation.checkers.logs import agreement, growth, queues
 from tests.simulation.checkers.logs.copies import Copies
 from tests.simulation.checkers.logs.cuts import verify_ahead
 from tests.simulation.checkers.logs.pool import Pool
+from tests.simulation.checkers.logs.stops import Stops
 from tests.simulation.checkers.logs.survival import Audit, audit
 from tests.simulation.checkers.logs.visibility import Visibility
 from tests.simulation.checkers.logs.wholeness import Wholeness
@@ -145,6 +146,7 @@ class BrokerGroup:
             copy_count=2 if options.tuned or options.ap_level == IN_SYNC_TWO else 1,
         )
         in_cp = [self.wholeness.stepped] if options.cp else []
+        self.stops = Stops()
         self.live_rot = LiveRot()
         sound = [self.live_rot.stepped] if options.live_rot_per_mille else []
         pooled = [Pool().stepped] if options.pool else []
@@ -157,6 +159,7 @@ class BrokerGroup:
         spoken = [] if any(spoiled) else [connections.spoken]
         stamped = [Stamps().stepped] if options.follows_tables and not options.mixed_releases else []
         for broker in self.brokers:
+            self.stops.watch(broker)
             broker.takes_rotten_offers = options.live_rot_per_mille > 0
             broker.checks = (
                 self.roles.stepped,

@@ -148,6 +148,8 @@ class Options:
     """At most, and half a second, between two such orders."""
     stop_per_mille: int = 0
     """A process stops, or loses its power, between two changes of its disk, in the midst of a handler."""
+    clean_stop_per_mille: int = 0
+    """An operator stops a broker in order, or all of a group at once, and starts it again."""
     moment_per_mille: int = 0
     """Chance that a process is struck at one of the moments that `moments.MOMENTS` names."""
     timer_moment_per_mille: int = 0

@@ -105,6 +105,7 @@ class PopServices:
             store_host,
             self.polls.wake_group,
             self.counts,
+            self._is_recovering,
         )
         self.mode_requests = ModeRequests(
             modes, driver, topics, groups, clients, clock, shell.ask_name_server, modes_changed
@@ -204,6 +205,8 @@ class PopServices:
 
     def _is_recovering(self) -> bool:
         self._has_popped = True
+        if not self._driver.is_serving:
+            return True  # the queues lack records that it is to look through
         if not self.recovery.is_done and self.recovery.step():
             self._shell.wake_schedule()
         return not self.recovery.is_done

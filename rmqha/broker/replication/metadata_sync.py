@@ -51,7 +51,8 @@ class HostAwaits:
         await trio.sleep(duration_ms / 1000)
 
     async def write(self, write: Callable[[T], None], data: T) -> None:
-        await trio.to_thread.run_sync(write, data)
+        with trio.CancelScope(shield=True):  # the table counts on it: neither a stop nor another master comes before it
+            await trio.to_thread.run_sync(write, data)
 
 
 class MetadataSync:

@@ -76,7 +76,7 @@ class Awaits(Protocol):
     async def sleep(self, duration_ms: int) -> None: ...
 
     async def write(self, write: Callable[[T], None], data: T) -> None:
-        """`write(data)`, which waits for the disk. Raises what it raises."""
+        """`write(data)`, which waits for the disk: done in any case, whoever stops waiting. Raises what it raises."""
         ...
 
 

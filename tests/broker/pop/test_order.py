@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from rmqha.broker.pop.positions import PopQueue
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command
@@ -121,6 +123,33 @@ def test_what_was_acknowledged_is_done_after_a_kill(make_broker: Callable[..., B
     broker.store.close()
     broker = make_broker().start()
     assert bodies(ordered(broker, attemptId="two")) == [b"c"]
+
+
+def test_a_new_master_reads_what_is_done_before_it_takes_more(broker: Broker) -> None:
+    """Simulated (clean-stops, seed 17): the second one was answered, and its message came again."""
+    send(broker, b"a", b"b", b"c")
+    given = ordered(broker)
+    ack_all(broker, given[:1])
+    broker.store.sync()
+    broker.core.save()
+    pops = broker.core.pops
+    pops.demoted()
+    pops.role_changed()
+    broker.core.offsets._offsets["T@G"][0] = 0  # the slave that is master now had not heard of it
+    ack_all(broker, given[1:])
+    assert bodies(ordered(broker, attemptId="two")) == [b"c"]
+
+
+def test_an_acknowledgement_in_order_comes_before_a_new_master_has_its_queues(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(broker, b"a")
+    (given,) = ordered(broker)
+    broker.core.pops.role_changed()
+    monkeypatch.setattr(type(broker.core.driver), "is_serving", False)
+    assert broker.ask(ack_command(given)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    monkeypatch.undo()
+    ack_all(broker, [given])
 
 
 def test_a_repeated_acknowledgement_waits_for_what_it_repeats(pair: Broker) -> None:

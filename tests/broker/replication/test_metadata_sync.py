@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from rmqha.broker.replication.metadata_sync import ForeignProbe, MetadataSync
+from rmqha.broker.replication.metadata_sync import ForeignProbe, HostAwaits, MetadataSync
 from rmqha.broker.tables import config_table
 from rmqha.broker.tables import metadata_follower as table_follower
 from rmqha.broker.tables.metadata_follower import FollowedMaster
@@ -168,6 +168,15 @@ def check_all_tables(slave: Slave) -> None:
     assert group is not None and group["retryMaxTimes"] == 3
     assert core.offsets.query("G", "T", 0) == 1
     assert core.delay_offsets.get(1) == 1 and core.delay_offsets.unsaved() is not None
+
+
+async def test_what_is_to_be_written_is_though_nobody_waits(line: Line) -> None:
+    """Its table counts on it; a stop and another master end what follows."""
+    written = list[int]()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await HostAwaits(cast(RemotingClient, line)).write(written.append, 1)
+    assert written == [1]
 
 
 async def test_all_tables_of_a_master_that_does_not_know_polls(slave: Slave, line: Line) -> None:

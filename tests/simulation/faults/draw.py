@@ -17,7 +17,7 @@ from tests.simulation.faults.quorum_faults import QuorumFaults
 from tests.simulation.faults.set_faults import SetFaults
 from tests.simulation.faults.strikes import Stage, Strikes
 from tests.simulation.faults.timer_moments import TimerMoments
-from tests.simulation.faults.version_faults import VersionFaults
+from tests.simulation.faults.version_faults import CleanStops, VersionFaults
 from tests.simulation.processes.broker_process import BrokerProcess
 from tests.simulation.processes.controller_process import ControllerProcess
 from tests.simulation.tuning import tuned_broker, tuned_controller
@@ -35,6 +35,7 @@ class Faults(Strikes):
         self._disks = DiskFaults(self)
         self._quorum = QuorumFaults(self)
         self._versions = VersionFaults(self)
+        self._clean_stops = CleanStops(self)
         self.sets = SetFaults(self)
         self.moments = Moments(self, self._disks)
         self.timer_moments = TimerMoments(self)
@@ -96,6 +97,7 @@ class Faults(Strikes):
             *self._disks.kinds,
             *self._quorum.kinds,
             *self._versions.kinds,
+            *self._clean_stops.kinds,
             *self.sets.kinds,
         ):
             if per_mille:

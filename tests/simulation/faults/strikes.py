@@ -15,6 +15,8 @@ from tests.simulation.processes.broker_process import BrokerProcess
 from tests.simulation.processes.controller_process import ControllerProcess
 from tests.simulation.processes.name_server_process import NameServerProcess
 
+LOOK_MS = 50
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -81,6 +83,15 @@ class Strikes:
                 process.boot()
 
         self.scheduler.after(draws.between(least_ms, most_ms or self.options.restart_after_ms), start)
+
+    def start_when_ended(self, process: BrokerProcess | ControllerProcess, life: int) -> None:
+        """After the heal too: the operator finishes what was begun."""
+        if process.life == life:
+            if not process.alive:
+                self.tell("start", process.host)
+                process.boot()
+            else:
+                self.scheduler.after(LOOK_MS, lambda: self.start_when_ended(process, life))
 
     def _set_clock(self, broker: BrokerProcess) -> None:
         moment = f"{broker.host} {self.scheduler.now_ms}"

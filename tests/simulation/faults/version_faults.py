@@ -1,8 +1,10 @@
-"""Operators install another release, one process at a time: a later one or, back again, an earlier one."""
+"""Operators stop brokers in order and start them again: one, or all of a group at once. Or they install another
+release, one process at a time: a later one or, back again, an earlier one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from rmqha.sim.prng import SimPrng
 from tests.simulation.faults.strikes import Strikes
@@ -10,7 +12,8 @@ from tests.simulation.processes.broker_process import BrokerProcess
 from tests.simulation.processes.controller_process import ControllerProcess
 from tests.simulation.processes.versions import OF_BROKERS, OF_CONTROLLERS, drawn
 
-LOOK_MS = 50
+TOGETHER_MS = 60
+"""All of a group are told to stop within so much."""
 
 
 class VersionFaults:
@@ -32,13 +35,28 @@ class VersionFaults:
             process.stop_in_order()
         else:
             process.kill(power_loss=False)
-        self._start_when_ended(process, process.life)
+        self._strikes.start_when_ended(process, process.life)
 
-    def _start_when_ended(self, process: BrokerProcess | ControllerProcess, life: int) -> None:
-        """After the heal too: the operator finishes what was begun."""
-        if process.life == life:
-            if not process.alive:
-                self._strikes.tell("start", process.host)
-                process.boot()
-            else:
-                self._strikes.scheduler.after(LOOK_MS, lambda: self._start_when_ended(process, life))
+
+class CleanStops:
+    def __init__(self, strikes: Strikes) -> None:
+        self._strikes = strikes
+        self.kinds: Sequence[tuple[str, int, Callable[[SimPrng], None]]] = (
+            ("clean-stop", strikes.options.clean_stop_per_mille, self._stop),
+        )
+        """Name, chance per tick, and what happens."""
+
+    def _stop(self, draws: SimPrng) -> None:
+        brokers = self._strikes.group_of(draws).brokers
+        targets = brokers if draws.chance(1, 4) else [brokers[draws.below(len(brokers))]]
+        for broker in targets:
+            # ticks are multiples of much else that comes at intervals
+            self._strikes.scheduler.after(draws.below(TOGETHER_MS), partial(self._stop_one, broker, broker.life))
+
+    def _stop_one(self, broker: BrokerProcess, life: int) -> None:
+        strikes = self._strikes
+        if strikes.over or broker.life != life or not broker.alive or broker.is_paused or broker.is_stopping:
+            return
+        strikes.tell("clean-stop", broker.host)
+        broker.stop_in_order()
+        strikes.start_when_ended(broker, life)

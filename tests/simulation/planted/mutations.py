@@ -69,7 +69,6 @@ from tests.simulation.planted.delay_mutations import (
     POP_MUTATIONS,
     POP_UNSEEN,
 )
-from tests.simulation.planted.disk_mutations import DISK_MUTATIONS
 from tests.simulation.planted.group_mutations import GROUP_MUTATIONS
 from tests.simulation.planted.growth_mutations import GROWTH_MUTATIONS
 from tests.simulation.planted.moment_mutations import MOMENT_MUTATIONS, MOMENT_UNSEEN
@@ -77,6 +76,7 @@ from tests.simulation.planted.outsider_mutations import OUTSIDER_MUTATIONS, OUTS
 from tests.simulation.planted.rot_mutations import ROT_MUTATIONS
 from tests.simulation.planted.rule_mutations import RULE_MUTATIONS, RULE_UNSEEN
 from tests.simulation.planted.shell_mutations import SHELL_MUTATIONS, SHELL_UNSEEN
+from tests.simulation.planted.stop_mutations import DISK_MUTATIONS, STOP_MUTATIONS
 from tests.simulation.planted.version_mutations import VERSION_MUTATIONS
 from tests.simulation.run import Run
 
@@ -604,6 +604,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     **ROT_MUTATIONS,
     **SHELL_MUTATIONS,
     **VERSION_MUTATIONS,
+    **STOP_MUTATIONS,
     **RULE_MUTATIONS,
     **GROWTH_MUTATIONS,
     **OUTSIDER_MUTATIONS,

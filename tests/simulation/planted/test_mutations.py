@@ -252,6 +252,15 @@ FOUND_BY = {
     "an answer of a passed-on send says more than the master": "forwards:5",
     "a pop may have the time of a set-back": "set-backs:4",
     "old news make a master go by fewer replicas (ruling 15)": "moments:81",
+    "how far groups are waits for the next dispatch": "clean-stops:16",
+    "a stop saves no topics and groups": "clean-stops:21",
+    "a stop saves no offsets": "clean-stops:1",
+    "a stop saves before it syncs": "clean-stops:2",
+    "what was given in order is not saved": "clean-stops:4",
+    "how far timers are is not saved": "clean-stops:27",
+    "a stop comes before a write that was begun": "clean-stops:27",
+    "a clean stop leaves queues and marks behind": "clean-stops:2",
+    "a new master takes what is done in order before it knows more": "clean-stops:17",
 }
 """Name of the bug to the first run that finds it, as seeds.txt names runs."""
 DIRECTED = {

@@ -32,25 +32,6 @@ STEPS_BETWEEN = 300
 """Steps of a broker between two probes after handlers, at most; of a controller a tenth."""
 
 
-class _Mute:
-    def event(self, name: str, **fields: Any) -> None:
-        """Say nothing: a probe is no part of the run."""
-
-
-class _Never(SimPrng):
-    """Nothing survives that was not synced: the worst that a loss of power may do."""
-
-    def chance(self, numerator: int, denominator: int) -> bool:
-        return False
-
-
-def _opened(where: str, disk: SimDisk, broker: BrokerProcess) -> Store:
-    try:
-        return Store.open(disk, broker.store_config, _Mute())
-    except StoreError as error:
-        raise InvariantError(f"{where} would not start: {error}") from error
-
-
 class CrashProbes:
     def __init__(
         self, prng: SimPrng, brokers: Sequence[BrokerProcess], controllers: Sequence[ControllerProcess], most_count: int
@@ -142,7 +123,7 @@ class CrashProbes:
         killed."""
         draws = self._draws(process.host)
         power_loss = draws.chance(2, 3) or worst
-        disk = process.disk.copy(_Never(0) if draws.chance(1, 2) or worst else draws)
+        disk = process.disk.copy(restart.NothingSurvives(0) if draws.chance(1, 2) or worst else draws)
         disk.crash(power_loss=power_loss)
         return disk, power_loss
 
@@ -152,7 +133,7 @@ class CrashProbes:
         where = f"{broker.host}, started anew after {'a loss of power' if power_loss else 'a kill'} at this moment,"
         if power_loss:
             restart.verify_marks(where, disk, broker, after=after)
-        store = _opened(where, disk, broker)
+        store = restart.opened(where, disk, broker)
         found = restart.Restart(where, store, broker.store, promise, power_loss=power_loss)
         found.verify_promises()
         found.verify_queues()
@@ -171,7 +152,7 @@ class CrashProbes:
         file_bytes = broker.config.mapped_file_size_commit_log
         disk.rot(f"commitlog/{at // file_bytes * file_bytes:020d}", at % file_bytes, 1)
         where = f"{broker.host}, started anew after a kill with a bit of its last record rotten,"
-        restart.verify_rot(where, _opened(where, disk, broker), at)
+        restart.verify_rot(where, restart.opened(where, disk, broker), at)
 
     def _master_of(self, slave: BrokerProcess) -> Store | None:
         """The store of the master that `slave` follows and is aligned with."""
@@ -186,7 +167,7 @@ class CrashProbes:
         where = f"{controller.host}, started anew after {'a loss of power' if power_loss else 'a kill'} at this moment,"
         draws = self._draws(controller.host)
         try:
-            log = DurableRaftLog(disk, controller.config.controller_dleger_self_id, _Mute(), draws)
+            log = DurableRaftLog(disk, controller.config.controller_dleger_self_id, restart.Mute(), draws)
         except StoreError as error:
             raise InvariantError(f"{where} would not start: {error}") from error
         restart.verify_raft(where, log, controller.durable_log)

@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 from rmqha.broker.core import BrokerCore
 from rmqha.broker.identity import BrokerIdentity
+from rmqha.broker.loops import dispatch_delay_ms
 from rmqha.broker.replication.controller_route import ControllerRoute, answer_to, is_redirect
 from rmqha.broker.replication.forward import SendForwarder
 from rmqha.broker.replication.replica_driver import ReplicaDriver
@@ -66,6 +67,10 @@ class BrokerProcess(DiskProcess):
     kernel: ClassVar[BatchKernel] = PythonKernel()
     has_turns = False
     """What several connections have sent is served in one turn, as on the host."""
+    hand_overs_cancelled = 0
+    """How often a controller has told it to go on as master."""
+    forwards = False
+    """It passes sends on to a new master, as on the host."""
     turns: Turns | None = None
 
     def __init__(
@@ -104,8 +109,10 @@ class BrokerProcess(DiskProcess):
         """Told of what a controller says, answers and notices, before it is acted on."""
         self.asks_for_set: Callable[[BrokerProcess, Command], None] = lambda broker, command: None
         """Told of each request for a new set, before it is sent."""
-        self.hand_overs_cancelled = 0
-        """How often a controller has told it to go on as master."""
+        self.asked: Callable[[BrokerProcess, SimChannel, Command], None] = lambda broker, channel, command: None
+        """Told of each request, before it is served."""
+        self.stopped: Callable[[BrokerProcess], None] = lambda broker: None
+        """Told when it has stopped in order."""
         self.handed_over: tuple[int, int, int] | None = None
         """What it has answered last to a request for a hand-over, if it was SUCCESS: its epoch, to which replica, and
         where its log ended."""
@@ -125,8 +132,6 @@ class BrokerProcess(DiskProcess):
         """The loop of transactions runs, as on the host."""
         self.name_servers: list[str] = []
         """Addresses, where it registers."""
-        self.forwards = False
-        """It passes sends on to a new master, as on the host."""
         self._following: Following | None = None
         self.forwarder: SendForwarder | None = None
         self.registering: Registering | None = None
@@ -136,11 +141,10 @@ class BrokerProcess(DiskProcess):
         self.replica: Replica
         """Of `core`; asked for after every step. That of a static group answers the same calls."""
         self._rpc: Rpc
-        self._channels: dict[int, BrokerChannel] = {}
+        self._channels: dict[int, SimChannel] = {}
         self._timer: Timer | None = None
-        self._dispatching = False
-        self._flushing = False
-        self.is_delivering = False
+        self._dispatching = self._flushing = self.is_delivering = False
+        self._dispatch_due_ms = 0
         self._saving = self._saving_tables = False
         self._stop_by_ms = 0
         self._issued_id: BrokerId | None = None
@@ -277,9 +281,7 @@ class BrokerProcess(DiskProcess):
         """As after SIGTERM: it refuses what is new, gives others what they lack, and closes its store."""
         self.is_stopping = True
         self._stop_by_ms = self.clock.now_ms() + HAND_OVER_MS
-        self.driver.stopping()
-        self.core.pull.refuse()
-        self.core.pops.refuse()
+        self.core.leave()
         self.stepped()
         self._leave()
 
@@ -288,9 +290,11 @@ class BrokerProcess(DiskProcess):
             self.after(LEAVE_TICK_MS, self._leave)
             return
         if self.driver.is_log_free:
-            self.core.finish()
-            self.store.close()
+            if self._following is not None:
+                self._following.stop()
+            self.core.close()
             self._tracer.event("stopped", end=self.store.max_phy_offset)
+            self.stopped(self)
         self.kill(power_loss=False)
 
     def _new_disk(self, prng: SimPrng) -> SimDisk:
@@ -432,9 +436,10 @@ class BrokerProcess(DiskProcess):
     def _handle(self, conn: Connection, command: Command) -> None:
         channel = self._channels.get(conn.number)
         if channel is None:
-            channel = self._channels[conn.number] = BrokerChannel(self._rpc, conn, lambda work: self.after(0, work))
+            channel = self._channels[conn.number] = SimChannel(self._rpc, conn, lambda work: self.after(0, work))
         if command.code in NOTICES:
             self.heard(self, command)
+        self.asked(self, channel, command)
         if command.code == RequestCode.RMQHA_HAND_OVER:
             self._asked_to_hand_over(channel, command)
         if self.turns is not None:
@@ -445,7 +450,7 @@ class BrokerProcess(DiskProcess):
             self.core.processor.received(channel, [command])
         self.stepped()
 
-    def _asked_to_hand_over(self, channel: BrokerChannel, command: Command) -> None:
+    def _asked_to_hand_over(self, channel: SimChannel, command: Command) -> None:
         target = int(command.ext.get("targetBrokerId") or 0)
         if not target:
             self.hand_overs_cancelled += 1
@@ -484,9 +489,10 @@ class BrokerProcess(DiskProcess):
         self.stepped()
 
     def wake_dispatch(self) -> None:
-        if not self._dispatching:
-            self._dispatching = True
-            self.after(0 if self.turns is None else self.turns.dispatch_delay_ms, self._dispatch)
+        due_ms = self.scheduler.now_ms + (0 if self.turns is None else dispatch_delay_ms(self.core))
+        if not self._dispatching or due_ms < self._dispatch_due_ms:
+            self._dispatching, self._dispatch_due_ms = True, due_ms
+            self.after(due_ms - self.scheduler.now_ms, self._dispatch)
 
     def _dispatch(self) -> None:
         self._dispatching = False
@@ -631,20 +637,6 @@ def flipped(broker: BrokerProcess, phy_offset: int, data: bytes, draws: SimPrng)
     if not is_covered(broker.store, file_bytes, phy_offset + at, by_record=by_record):
         return data
     return data[:at] + bytes([data[at] ^ 1 << draws.below(8)]) + data[at + 1 :]
-
-
-class BrokerChannel(SimChannel):
-    def __init__(self, rpc: Rpc, conn: Connection, later: Callable[[Callable[[], None]], object]) -> None:
-        super().__init__(rpc, conn, later)
-        self.answered: dict[int, Callable[[Command], None]] = {}
-        """By the number of a request: who wants to know its answer."""
-
-    def send(self, command: Command) -> None:
-        if self.answered and (told := self.answered.pop(command.opaque, None)) is not None:
-            told(command)
-        super().send(command)
-
-    send_at_once = send
 
 
 class HaLinks:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rmqha.broker.loops import DISPATCH_DELAY_MS, SLAVE_DISPATCH_DELAY_MS
 from rmqha.broker.requests.request import Channel
 from rmqha.ha.action import RoleChanged
 from rmqha.sim.prng import SimPrng
@@ -17,7 +16,8 @@ from rmqha.wire.command import Command
 from rmqha.wire.frame import encode_frame
 
 if TYPE_CHECKING:
-    from tests.simulation.processes.broker_process import BrokerChannel, BrokerProcess
+    from tests.simulation.processes.broker_process import BrokerProcess
+    from tests.simulation.processes.process import SimChannel
 
 MOST_MS = 4
 """Between what comes first and the turn that serves it."""
@@ -108,7 +108,7 @@ class Turns:
     def __init__(self, process: BrokerProcess, draws: SimPrng) -> None:
         self._process = process
         self._draws = draws
-        self._waiting: dict[BrokerChannel, list[Command]] = {}
+        self._waiting: dict[SimChannel, list[Command]] = {}
         """By connection, in the order of their coming."""
         self._is_busy = False
         self._at_end: list[Callable[[], None]] = []
@@ -117,12 +117,12 @@ class Turns:
         self._news: dict[int, tuple[Connection, bytes]] = {}
         """By connection of a slave: a frame that tells only what the next one tells too, held back."""
 
-    def came(self, channel: BrokerChannel, command: Command) -> None:
+    def came(self, channel: SimChannel, command: Command) -> None:
         if not self._waiting:
             self._process.after(self._draws.below(MOST_MS), self._turn)
         self._waiting.setdefault(channel, []).append(command)
 
-    def closed(self, channel: BrokerChannel) -> None:
+    def closed(self, channel: SimChannel) -> None:
         """Nobody serves what it has sent."""
         if channel in self._waiting:
             self._waiting[channel].clear()
@@ -151,15 +151,6 @@ class Turns:
         process.stepped()
 
     # --- what the host puts off ---------------------------------------------------------------------------------------
-    @property
-    def dispatch_delay_ms(self) -> int:
-        """As the host's loop waits before it puts records into their queues."""
-        core = self._process.core
-        is_waited_for = core.pull.hold_count or core.pops.poll_count
-        if core.driver.is_opening or (is_waited_for and core.driver.has_readers):
-            return 0
-        return DISPATCH_DELAY_MS if core.driver.is_serving else SLAVE_DISPATCH_DELAY_MS
-
     def hold_news(self, conn: Connection, data: bytes) -> None:
         """A transfer may come before it leaves, and tells it too."""
         if conn.number not in self._news:

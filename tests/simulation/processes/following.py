@@ -49,6 +49,8 @@ class SimAwaits:
         self._process = process
         self._rpc = rpc
         self._draws = draws
+        self._writes: list[Callable[[], None]] = []
+        """Those that threads of the host would have begun: they come to their end, whoever stops waiting."""
 
     async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
         answer: Later[Command | None] = Later()
@@ -64,10 +66,32 @@ class SimAwaits:
         await over
 
     async def write(self, write: Callable[[T], None], data: T) -> None:
-        await self.sleep(self._draws.between(0, WRITE_MS))
-        while self._process.is_changing_log:
-            await self.sleep(WRITE_MS)  # the host's thread waits for that of the change
-        write(data)
+        written: Later[OSError | None] = Later()
+
+        def work() -> None:
+            if work not in self._writes:
+                return
+            if self._process.is_changing_log:
+                self._process.after(WRITE_MS, work)  # the host's thread waits for that of the change
+                return
+            self._writes.remove(work)
+            try:
+                write(data)
+            except OSError as error:
+                written.set(error)
+            else:
+                written.set(None)
+
+        self._writes.append(work)
+        self._process.after(self._draws.between(0, WRITE_MS), work)
+        error = await written
+        if error is not None:
+            raise error
+
+    def finish_writes(self) -> None:
+        """As a process that stops waits for its threads."""
+        for work in tuple(self._writes):
+            work()
 
 
 class Coroutines:
@@ -110,9 +134,10 @@ class Following:
         tables = core.topics, core.groups, core.offsets, core.delay_offsets, core.users, core.modes, core.told_counts
         self._process = process
         self._core = core
+        self._awaits = SimAwaits(process, rpc, draws)
         self._follower = MetadataFollower(
             *tables,
-            SimAwaits(process, rpc, draws),
+            self._awaits,
             lambda: core.followed_master,
             core.holds_log,
             tracer,
@@ -120,6 +145,10 @@ class Following:
         )
         core.store.on_truncate(lambda end_offset: self._follower.log_cut())
         self._work = Coroutines(self._begin)
+
+    def stop(self) -> None:
+        self._work.stop()
+        self._awaits.finish_writes()
 
     def role_changed(self) -> None:
         self._work.stop()

@@ -280,15 +280,25 @@ class SimChannel:
         self._rpc = rpc
         self._conn = conn
         self._later = later
+        self.answered: dict[int, Callable[[Command], None]] = {}
+        """By the number of a request: who wants to know its answer."""
         self.peer = f"127.0.0.9:{conn.number % 60000 + 1}"
 
     def send(self, command: Command) -> None:
+        self._tell(command)
         self._rpc.reply(self._conn, command)
 
     send_at_once = send
 
     def send_frames(self, frames: bytes, count: int) -> None:
+        if self.answered:
+            for command in FrameParser(MAX_FRAME_BYTES).feed(frames):
+                self._tell(command)
         self._conn.send(frames)
+
+    def _tell(self, command: Command) -> None:
+        if self.answered and (told := self.answered.pop(command.opaque, None)) is not None:
+            told(command)
 
     def work(self, steps: Steps) -> None:
         for pause in steps:

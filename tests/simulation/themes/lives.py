@@ -1,4 +1,4 @@
-"""Themes of processes that come back: within milliseconds, with another time, behind files that went, behind a cut."""
+"""Themes of processes that come back: at once, with another time, behind files that went, a cut or a stop in order."""
 
 from __future__ import annotations
 
@@ -118,9 +118,44 @@ def pop_splits(options: Options) -> Options:
     )
 
 
+def clean_stops(options: Options) -> Options:
+    """Brokers are stopped in order and started again, alone or all of a group at once, while groups pop, tables change
+    and messages wait for their time, or transactions are under way and a consumer commits. One replica in some runs:
+    nobody is there to hand over to. AP and CP."""
+    return replace(
+        rough(options),
+        broker_count={1: 1, 2: 2, 5: 1}.get(options.broker_count, 3),
+        cp=options.cp,
+        sync_flush=options.sync_flush,
+        pop_count=1 if options.client_count == 1 else 0,
+        tables=options.client_count == 2,
+        timed_per_mille=300 if options.client_count == 2 else 0,
+        delayed_per_mille=100 if options.client_count == 2 else 0,
+        transactions=options.client_count == 3,
+        consumer_count=1 if options.client_count == 3 else 0,
+        strict_offsets=options.kept_hours == 0 and options.client_count == 2,
+        client_count=1,
+        # what only pops store waits to be dispatched
+        send_interval_ms=200 if options.client_count == 1 and options.heal_per_mille != 300 else 20,
+        kept_files=0,
+        kept_hours=72,
+        clean_per_mille=0,
+        max_delay_ms=options.max_delay_ms,
+        clean_stop_per_mille=400,
+        kill_broker_per_mille=40,
+        pause_broker_per_mille=20,
+        cut_per_mille=30,
+        one_way_per_mille=20,
+        slow_per_mille=60,
+        restart_after_ms=1000,
+        turns=options.heal_per_mille != 300,
+    )
+
+
 LIFE_THEMES: dict[str, Callable[[Options], Options]] = {
     "revenants": revenants,
     "clocks": clocks,
     "trims": trims,
     "pop-splits": pop_splits,
+    "clean-stops": clean_stops,
 }

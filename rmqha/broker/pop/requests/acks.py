@@ -137,7 +137,8 @@ def batch_items(data: bytes | memoryview) -> _Batch | None:
 
 
 class AckProcessor:
-    """`wake` tells pops that a group may get more of a topic: the one that waited for its turn is done."""
+    """`wake` tells pops that a group may get more of a topic: the one that waited for its turn is done.
+    `is_recovering`: this master does not know yet how far groups are."""
 
     def __init__(
         self,
@@ -153,6 +154,7 @@ class AckProcessor:
         store_host: Host,
         wake: Callable[[str, str], None],
         counts: PopCounts,
+        is_recovering: Callable[[], bool],
     ) -> None:
         self._log = log
         self._appends = appends
@@ -165,6 +167,7 @@ class AckProcessor:
         self._store_host = store_host
         self._wake = wake
         self._counts = counts
+        self._is_recovering = is_recovering
         self.acked_count = 0
         self.configure(config)
 
@@ -259,6 +262,8 @@ class AckProcessor:
 
     def _ack_in_order(self, place: PopQueue, offset: int, pop_ms: int, peer: str, done: list[InOrder]) -> None:
         """Add to `done`, what one request says, how far the group is then, if that is news. Raises RequestError."""
+        if self._is_recovering():
+            raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, "this new master is still to read what is done")
         if self._positions.is_void(place, pop_ms):
             return
         of_request = [item.next_offset for item in done if item[:3] == place]

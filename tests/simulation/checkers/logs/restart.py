@@ -4,12 +4,14 @@ is called synced is there, marks speak of what is there, queues and epochs are t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 from zlib import crc32
 
 from controller.quorum.raft_log import DurableRaftLog
 from rmqha.model.error import StoreError
 from rmqha.model.offset import PhyOffset
 from rmqha.sim.disk import SimDisk
+from rmqha.sim.prng import SimPrng
 from rmqha.store.log.record import BLANK, MAGIC_BLANK, BadRecordError, locate
 from rmqha.store.meta.checkpoint import CheckpointFile, ProgressFile
 from rmqha.store.queue.dispatch_service import walk
@@ -22,6 +24,25 @@ LAST_ENTRIES = 60
 """Of each queue are looked at, and all records behind the first of them."""
 LAST_BYTES = 8192
 DISPATCH_BYTES = 1 << 22
+
+
+class Mute:
+    def event(self, name: str, **fields: Any) -> None:
+        """Say nothing: what is opened to be looked at is no part of the run."""
+
+
+class NothingSurvives(SimPrng):
+    """Draws of a disk of which nothing survives that was not synced: the worst that a loss of power may do."""
+
+    def chance(self, numerator: int, denominator: int) -> bool:
+        return False
+
+
+def opened(where: str, disk: SimDisk, broker: BrokerProcess) -> Store:
+    try:
+        return Store.open(disk, broker.store_config, Mute())
+    except StoreError as error:
+        raise InvariantError(f"{where} would not start: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
