@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from shlex import quote
 
 import pytest
 from click.testing import CliRunner
@@ -66,9 +67,9 @@ def test_everything_else_is_printed() -> None:
 def test_bash_completes_commands(tmp_path: Path) -> None:
     script = tmp_path / "completion.bash"
     script.write_text(run("completion", "bash"))
-    program = Path(sys.executable).with_name("rmqha")
-    words = f"COMP_WORDS=({program} gen); COMP_CWORD=1"
-    ask = f'source {script}; {words}; _rmqha_completion {program}; echo "${{COMPREPLY[@]}}"'
+    path = f"PATH={quote(str(Path(sys.executable).parent))}:$PATH"
+    words = "COMP_WORDS=(rmqha gen); COMP_CWORD=1"
+    ask = f'source {quote(str(script))}; {path}; {words}; _rmqha_completion rmqha; echo "${{COMPREPLY[@]}}"'
     done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["generate"]
 

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from functools import partial
+from shlex import quote
 from subprocess import PIPE
 
 import pytest
@@ -131,7 +132,7 @@ async def test_tags_and_the_last_end() -> None:
 async def test_a_reader_that_has_seen_enough_ends_it_quietly() -> None:
     async with FakeCluster() as fake:
         fill(fake.group, (str(number) for number in range(2000)))
-        command = f"{sys.executable} -m rmqha receive --namesrv '{fake.namesrv}' --topic T | head -1"
+        command = f"{quote(sys.executable)} -m rmqha receive --namesrv '{fake.namesrv}' --topic T | head -1"
         done = await trio.run_process(["bash", "-c", f"set -o pipefail; {command}"], capture_stdout=True,
                                       capture_stderr=True, check=False)  # fmt: skip
         assert (done.returncode, done.stderr, len(done.stdout.splitlines())) == (0, b"", 1)
