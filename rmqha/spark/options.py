@@ -159,6 +159,8 @@ class ReadOptions:
     """By the address that paths are below: the options of fsspec, as JSON."""
     rows: RowFilter = ALL_ROWS
     """Filter of the rows that the options alone leave."""
+    asked_bytes: Interval = ALL_ROWS.physical_offsets
+    """Physical offsets that must be there: those of starting… and ending…, not those that `where` compares with."""
     columns: tuple[str, ...] = tuple(TYPES)
     uncommitted: bool = False
     properties_as: str = "json"
@@ -211,6 +213,7 @@ class ReadOptions:
             paths=tuple(dict.fromkeys(found for path in written for found in _matching(path))),
             storage=storage,
             rows=parse_rows(values),
+            asked_bytes=parse_rows({name: values[name] for name in values if name != "where"}).physical_offsets,
             columns=_columns(values, on_corrupt),
             uncommitted=_switch(values, "readUncommitted", default=False),
             properties_as=_choice(values, "propertiesAs", ("json", "map")),
@@ -282,7 +285,7 @@ class ReadOptions:
             check_queues(self.rows, views)
 
     def _check_bytes(self, view: StoreView) -> None:
-        bounds = self.rows.physical_offsets
+        bounds = self.asked_bytes
         if 0 <= bounds.low < view.min_offset:
             raise StoreError(
                 f"{view.root} begins at {view.min_offset}, later than startingPhysicalOffset = {bounds.low}: "

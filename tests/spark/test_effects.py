@@ -58,6 +58,7 @@ CASES: list[tuple[dict[str, str], list[int]]] = [
     ({"topic": "orders", "endingOffsets": '{"orders": {"0": 2, "1": 1}}'}, [0, 1, 2]),
     ({"where": '[["topic", "in", ["orders"]], ["tags", "in", ["red"]], ["queueOffset", ">=", 7]]'}, [18]),
     ({"where": '[["keys", "in", ["k4", "k5"]], ["queueId", "in", [0]]]'}, [4, 5]),
+    ({"where": '[["physicalOffset", "<=", 99999999]]'}, list(range(20))),
     ({"startingPhysicalOffset": "OFFSET 17"}, [17, 18, 19]),
     ({"endingPhysicalOffset": "OFFSET 2"}, [0, 1]),
     ({"startingTimestamp": str(AT_MS + 18_000)}, [18, 19]),
@@ -183,6 +184,18 @@ def test_damage_and_loss(tmp_path: Path) -> None:
         numbers(verifyCrc="false")
     kept = [n for n, offset in enumerate(offsets) if not 4096 <= offset < 8192]
     assert numbers(verifyCrc="false", failOnDataLoss="false") == kept
+
+
+def test_a_condition_may_name_bytes_that_the_log_does_not_have(tmp_path: Path) -> None:
+    """An option that does is refused, and so was `where physicalOffset >= 8` once the first file had expired."""
+    writer = LogWriter(tmp_path, 4096)
+    writer.append_all([sent(number, body=bytes(300)) for number in range(20)])
+    root = writer.write(confirm_offset=writer.end)
+    (root / "commitlog" / f"{0:020}").unlink()
+    left = rows_of(root, columns="physicalOffset", where='[["physicalOffset", ">=", 8]]')
+    assert left == rows_of(root, columns="physicalOffset") and left[0]
+    with pytest.raises(StoreError, match="later than startingPhysicalOffset = 8"):
+        rows_of(root, columns="physicalOffset", startingPhysicalOffset="8")
 
 
 def test_a_clock_that_stepped_back(tmp_path: Path) -> None:
