@@ -18,7 +18,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
-from rmqha.scan.api import ALL_ROWS, TYPES, Interval, RowFilter
+from rmqha.scan.api import ALL_ROWS, CORRUPT, TYPES, Interval, RowFilter
 from rmqha.spark.source import push
 
 SCAN = "DataSourceV2ScanRelation"
@@ -120,7 +120,7 @@ class _Seen:
             if int(number) in self.wanted
         }
         rows = [rows for _, rows in self.scans]
-        return ScanNeed(tuple(name for name in TYPES if name in names), either(rows))
+        return ScanNeed(tuple(name for name in (*TYPES, CORRUPT) if name in names), either(rows))
 
 
 def _items(seq: Any) -> Iterator[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import subprocess
 import sys
@@ -139,6 +140,12 @@ def test_what_a_query_needs(
         assert set(options["columns"].split(",")) == (set(TYPES) if columns == "*" else set(columns.split(",")))
     expected = [["queueId", ">=", 1], ["queueId", "<=", 3]] if conditions else None
     assert (json.loads(options["where"]) if "where" in options else None) == expected
+
+
+def test_a_read_that_marks_damage_is_pruned_too(spark: SparkSession, golden: Path) -> None:
+    marked = rmqha.spark.read(spark, golden, columns=["_corrupt", "topic"], onCorrupt="row")
+    assert marked.columns == ["_corrupt", "topic"] and marked.where("_corrupt is null").count() == 746
+    assert re.search(r"BatchScan commitlog\[topic#\d+, _corrupt#\d+\]", marked._jdf.queryExecution().toString())
 
 
 def test_of_a_python_source_spark_takes_rows_and_hears_of_no_hosts(spark: SparkSession, golden: Path) -> None:
