@@ -310,14 +310,9 @@ def ready_source(source: str, rows_per_byte: float, cores: int) -> Any:
     return Ready
 
 
-def bench_spark(
-    root: Path, log_bytes: int, rounds: int, cores: str, written_rows: int, *, is_naive: bool
-) -> list[dict[str, Any]]:
+def naive_source() -> Any:
+    """A source of rows, as a user would write it first."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-
-    from rmqha.spark import session
-
-    spark = session("bench", cores=cores)
 
     class NaiveReader(DataSourceReader):
         def __init__(self, path: str) -> None:
@@ -343,7 +338,24 @@ def bench_spark(
         def reader(self, schema: Any) -> NaiveReader:
             return NaiveReader(self.options["path"])
 
-    spark.dataSource.register(Naive)
+    return Naive
+
+
+def bench_spark(
+    root: Path,
+    log_bytes: int,
+    rounds: int,
+    cores: str,
+    written_rows: int,
+    *,
+    is_naive: bool,
+    with_questions: bool,
+) -> list[dict[str, Any]]:
+    from rmqha.spark import read, session
+
+    spark = session("bench", cores=cores)
+
+    spark.dataSource.register(naive_source())
 
     def of(source: str, columns: tuple[str, ...], **options: str) -> Callable[[], object]:
         def run() -> None:
@@ -354,6 +366,15 @@ def bench_spark(
         return run
 
     ours, ready = partial(of, "commitlog"), partial(of, READY)
+
+    def natural(columns: tuple[str, ...], where: str | None = None) -> Callable[[], object]:
+        """By `rmqha.spark.read`, which chooses between the data source and mapInArrow."""
+
+        def run() -> None:
+            frame = read(spark, root, columns=columns, where=where)
+            frame.write.format("noop").mode("overwrite").save()
+
+        return run
 
     def naive() -> None:
         spark.read.format("naive_commitlog").load(str(root)).write.format("noop").mode("overwrite").save()
@@ -366,13 +387,16 @@ def bench_spark(
     queries: dict[str, tuple[Callable[[], object], int]] = {
         "naive source, nine columns": (naive, 1),
         "nine columns": (ours(NINE), rounds),
+        "nine columns, by read": (natural(NINE), rounds),
         "nine columns, ready batches": (ready(NINE), rounds),
         "nine columns, CRC unchecked": (ours(NINE, verifyCrc="false"), rounds),
         "topic + body": (ours(TOPIC_AND_BODY), rounds),
+        "topic + body, by read": (natural(TOPIC_AND_BODY), rounds),
         "topic + body, ready batches": (ready(TOPIC_AND_BODY), rounds),
         "header columns only": (ours(HEADERS), rounds),
         "header columns only, ready batches": (ready(HEADERS), rounds),
         "one topic of eight, nine columns": (ours(NINE, topic="bench-3"), rounds),
+        "one topic of eight, nine columns, by read": (natural(NINE, "topic = 'bench-3'"), rounds),
     }
     if not is_naive:
         del queries["naive source, nine columns"]
@@ -381,7 +405,8 @@ def bench_spark(
         took = timed(work, count)
         row = {"what": what, **took, "mb_per_s": log_bytes / took["best_s"] / 1e6}
         told(results, row | ({"against_naive": (results or [row])[0]["best_s"] / took["best_s"]} if is_naive else {}))
-    bench_questions(results, spark, root, log_bytes, rounds)
+    if with_questions:
+        bench_questions(results, spark, root, log_bytes, rounds)
     if written_rows:
         bench_writer(results, spark, root.parent, written_rows)
     spark.stop()
@@ -570,6 +595,7 @@ def main() -> None:
     parser.add_argument("--only-spark", action="store_true", help="leave out what needs no Spark")
     parser.add_argument("--written-rows", type=int, default=1_000_000, help="rows for the writer; 0: it is left out")
     parser.add_argument("--no-naive", action="store_true", help="leave out what a row-wise source does")
+    parser.add_argument("--no-questions", action="store_true", help="leave out SQL, Parquet and DuckDB")
     parser.add_argument("--json", type=Path, help="file for the numbers")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rmqha-bench-") as directory:
@@ -582,8 +608,15 @@ def main() -> None:
         if not given.only_spark:
             bench_alone(results, root, given.rounds)
         if not given.no_spark:
-            written_rows, is_naive = given.written_rows, not given.no_naive
-            results["spark"] = bench_spark(root, log_bytes, given.rounds, given.cores, written_rows, is_naive=is_naive)
+            results["spark"] = bench_spark(
+                root,
+                log_bytes,
+                given.rounds,
+                given.cores,
+                given.written_rows,
+                is_naive=not given.no_naive,
+                with_questions=not given.no_questions,
+            )
             show(f"Spark, local[{given.cores}]", results["spark"], "against_naive")
             results["limit"] = beside_limit(results["spark"])
             print("\nbeside what Spark makes of ready batches, MB/s")

@@ -23,7 +23,7 @@ from rmqha.scan.storage import S3A
 from rmqha.spark.java import LOG_VARIABLE, java_home
 from rmqha.spark.partition import UNKNOWN, Sizing
 from rmqha.spark.sink.cluster import RocketmqSink
-from rmqha.spark.source import CommitLogSource
+from rmqha.spark.source import CommitLogRanges, CommitLogSource
 
 LOG_NAME = "spark.log"
 PY_FILES = "spark.submit.pyFiles"
@@ -43,9 +43,10 @@ def register(spark: SparkSession) -> SparkSession:
         os.environ["PYSPARK_PYTHON"] = sys.executable
         context.pythonExec = sys.executable
     sizing = UNKNOWN if context is None else Sizing(context.defaultParallelism, not _is_local(str(context.master)))
-    # a class of its own, which Spark pickles whole: it plans in other processes
+    # classes of its own, which Spark pickles whole: it plans in other processes
     known = {"sizing": sizing, "storage": s3a_settings(context)}
-    spark.dataSource.register(type(CommitLogSource.__name__, (CommitLogSource,), known))
+    for source in (CommitLogSource, CommitLogRanges):
+        spark.dataSource.register(type(source.__name__, (source,), known))
     spark.dataSource.register(RocketmqSink)
     return spark
 

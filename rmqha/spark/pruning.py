@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
 from rmqha.scan.api import ALL_ROWS, CORRUPT, TYPES, Interval, RowFilter
+from rmqha.spark.ranges import RANGES
 from rmqha.spark.source import push
 
 SCAN = "DataSourceV2ScanRelation"
@@ -39,6 +40,7 @@ PASSES_THROUGH = frozenset(
     )
 )
 """Nodes that need of their input only what they name, and what is wanted of them. Others take all of it."""
+COLUMNS = (*TYPES, CORRUPT)
 COMPARISONS = {
     "EqualTo": (EqualTo, EqualTo),
     "GreaterThan": (GreaterThan, LessThan),
@@ -89,9 +91,9 @@ def need_of(frame: DataFrame) -> ScanNeed | None:
         seen.visit(item, None)
         seen.wanted |= _ids(item.output())
     text: str = plan.toString()
-    if not seen.scans or text.count("RelationV2[") != len(seen.scans):
+    if not seen.scans or text.count("RelationV2[") != len(seen.scans) + seen.others:
         return None
-    return seen.need()
+    return seen.need([number for _, number in _numbered(plan.output())])
 
 
 class _Seen:
@@ -99,10 +101,15 @@ class _Seen:
 
     def __init__(self) -> None:
         self.scans: list[tuple[Any, RowFilter]] = []
+        self.others = 0
+        """Scans of ranges: reads that are narrowed already, in another view."""
         self.wanted: set[int] = set()
 
     def visit(self, node: Any, above: Any) -> None:
         if node.getClass().getSimpleName() == SCAN:
+            if [name for name, _ in _numbered(node.output())] == [RANGES]:
+                self.others += 1
+                return
             is_filtered = above is not None and above.nodeName() == "Filter"
             self.scans.append((node, _rows_of(above.condition()) if is_filtered else ALL_ROWS))
             return
@@ -112,15 +119,20 @@ class _Seen:
                 self.wanted |= _ids(child.output())
             self.visit(child, node)
 
-    def need(self) -> ScanNeed:
-        names = {
-            name
-            for scan, _ in self.scans
-            for name, number in _NAMED.findall(scan.output().mkString(" "))
-            if int(number) in self.wanted
-        }
-        rows = [rows for _, rows in self.scans]
-        return ScanNeed(tuple(name for name in (*TYPES, CORRUPT) if name in names), either(rows))
+    def need(self, output: Sequence[int]) -> ScanNeed:
+        """The columns come as in the query's `output`, if they do: Spark need not make rows anew to put them so."""
+        found: dict[str, int] = {}
+        for scan, _ in self.scans:
+            for name, number in _numbered(scan.output()):
+                if number in self.wanted and name in COLUMNS:
+                    place = output.index(number) if number in output else len(output)
+                    found[name] = min(place, found.get(name, place))
+        columns = sorted(found, key=lambda name: (found[name], COLUMNS.index(name)))
+        return ScanNeed(tuple(columns), either([rows for _, rows in self.scans]))
+
+
+def _numbered(attributes: Any) -> list[tuple[str, int]]:
+    return [(name, int(number)) for name, number in _NAMED.findall(attributes.mkString(" "))]
 
 
 def _items(seq: Any) -> Iterator[Any]:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,7 +19,8 @@ from rmqha.scan.api import TYPES
 from rmqha.spark.errors import translate
 from rmqha.spark.local import s3a_settings, session
 from rmqha.spark.options import ReadOptions
-from rmqha.spark.pruning import ScanNeed, need_of
+from rmqha.spark.pruning import ScanNeed, found_value, need_of
+from rmqha.spark.ranges import is_wide, messages
 
 VIEW = "log"
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -35,7 +36,8 @@ class LogSource:
     """Stores and how they are read."""
 
     paths: tuple[str, ...]
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str]
+    parsed: ReadOptions
 
     @classmethod
     def of(cls, spark: SparkSession, paths: Paths, options: Mapping[str, Any]) -> LogSource:
@@ -43,14 +45,35 @@ class LogSource:
         several = [paths] if isinstance(paths, (str, os.PathLike)) else paths
         named = tuple(os.fspath(path) for path in several)
         given = {name: _text(value) for name, value in options.items()}
-        settings = s3a_settings(getattr(spark, "sparkContext", None))
-        ReadOptions.parse(given | {"paths": json.dumps(named)}, settings).check_paths()
-        return cls(named, given)
+        parsed = ReadOptions.parse(given | {"paths": json.dumps(named)}, _settings(spark))
+        parsed.check_paths()
+        return cls(named, given, parsed)
 
     def frame(self, spark: SparkSession, options: Mapping[str, str] | None = None) -> DataFrame:
         """The DataFrame of the stores, by these options instead of the log's own."""
-        chosen = self.options if options is None else options
-        return spark.read.format("commitlog").options(**chosen).load(list(self.paths))
+        return self._load(spark, "commitlog", self.options if options is None else options)
+
+    def narrowed(self, spark: SparkSession, need: ScanNeed) -> DataFrame:
+        """The DataFrame of what a query needs of the stores, made in the way that is the quicker one for it."""
+        given = need.options(self.options)
+        chosen = self.parsed
+        if found_value(self.options, "columns") is None:
+            chosen = replace(chosen, columns=tuple(given["columns"].split(",")))
+        if _is_remote(spark) or not is_wide(chosen.columns):
+            return self._load(spark, "commitlog", given)
+        return messages(self._load(spark, "commitlog_ranges", given), chosen.ddl)
+
+    def _load(self, spark: SparkSession, source: str, options: Mapping[str, str]) -> DataFrame:
+        return spark.read.format(source).options(**options).load(list(self.paths))
+
+
+def _settings(spark: SparkSession) -> dict[str, str]:
+    return s3a_settings(getattr(spark, "sparkContext", None))
+
+
+def _is_remote(spark: SparkSession) -> bool:
+    """Does the session only ask a server, by Spark Connect?"""
+    return getattr(spark, "_jsparkSession", None) is None
 
 
 _LOGS: WeakKeyDictionary[SparkSession, LogSource] = WeakKeyDictionary()
@@ -100,7 +123,7 @@ def tables(spark: SparkSession, paths: Paths, *, names: Sequence[str] = TABLES, 
     small = [name for name in names if name in SCHEMAS]
     if small:
         given = {**log.options, "paths": json.dumps(log.paths)}
-        views = ReadOptions.parse(given, s3a_settings(getattr(spark, "sparkContext", None))).open()
+        views = ReadOptions.parse(given, _settings(spark)).open()
         for name in small:
             spark.createDataFrame(table(name, views)).createOrReplaceTempView(name)
     return list(names)
@@ -148,7 +171,7 @@ def derive(spark: SparkSession, paths: Paths, question: Callable[[DataFrame], Da
     log = LogSource.of(spark, paths, options)
     plain = question(log.frame(spark))
     need = need_of(plain)
-    return plain if need is None else _narrowed(plain, lambda: question(log.frame(spark, need.options(log.options))))
+    return plain if need is None else _narrowed(plain, lambda: question(log.narrowed(spark, need)))
 
 
 def sql(spark: SparkSession, text: str, paths: Paths | None = None, **options: Any) -> DataFrame:
@@ -180,7 +203,7 @@ def _asked(spark: SparkSession, text: str, log: LogSource) -> DataFrame:
         return plain
 
     def narrow() -> DataFrame:
-        log.frame(spark, need.options(log.options)).createOrReplaceTempView(VIEW)
+        log.narrowed(spark, need).createOrReplaceTempView(VIEW)
         return spark.sql(text)
 
     return _narrowed(plain, narrow)

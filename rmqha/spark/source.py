@@ -40,6 +40,7 @@ from rmqha.scan.api import Interval, RowFilter, by_group, prune, told_of
 from rmqha.spark.errors import sentences
 from rmqha.spark.options import COMMENTS, ReadOptions, column_type, is_table, known_column, without_table_properties
 from rmqha.spark.partition import UNKNOWN, LogPartition, Sizing, partitions, read
+from rmqha.spark.ranges import RANGES, RangesReader
 
 if TYPE_CHECKING:
     from rmqha.spark.stream import CommitLogStreamReader
@@ -79,9 +80,7 @@ class CommitLogSource(DataSource):
     def reader(self, schema: StructType) -> CommitLogReader:
         """Reader of a batch query. Raises UsageError for wrong options or columns."""
         options, properties_as = self._checked(schema)
-        if options.from_latest:
-            raise UsageError("startingOffsets = 'latest' is for a streaming query; here it would read nothing")
-        return CommitLogReader(options, schema.fieldNames(), properties_as, self.sizing)
+        return self._reader(options, schema.fieldNames(), properties_as)
 
     @sentences()
     def streamReader(self, schema: StructType) -> CommitLogStreamReader:  # noqa: N802 - the base class's name
@@ -102,6 +101,11 @@ class CommitLogSource(DataSource):
         path, config = parse_write_options(self.options)
         check_schema({field.name: field.dataType.simpleString() for field in schema.fields})
         return CommitLogWriter(path, config, overwrite=overwrite)
+
+    def _reader(self, options: ReadOptions, columns: list[str], properties_as: str) -> CommitLogReader:
+        if options.from_latest:
+            raise UsageError("startingOffsets = 'latest' is for a streaming query; here it would read nothing")
+        return CommitLogReader(options, columns, properties_as, self.sizing)
 
     def _options_of(self, schema: StructType) -> dict[str, str]:
         given = dict(self.options)
@@ -127,6 +131,25 @@ class CommitLogSource(DataSource):
             if name == "properties":
                 properties_as = types[given]
         return options, properties_as
+
+
+class CommitLogRanges(CommitLogSource):
+    """A row for each task of a read, with the ranges of the log that it is to read (`ranges.py`)."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Name of the data source in `spark.read.format`."""
+        return "commitlog_ranges"
+
+    def schema(self) -> str:
+        """The one column. The options are looked at by `reader`."""
+        return f"{RANGES} binary"
+
+    @sentences()
+    def reader(self, schema: StructType) -> RangesReader:  # type: ignore[override]
+        """Reader of the ranges. Raises UsageError for wrong options."""
+        options = ReadOptions.parse(self.options, self.storage)
+        return RangesReader(self._reader(options, list(options.columns), options.properties_as))
 
 
 class CommitLogReader(DataSourceReader):

@@ -32,7 +32,7 @@ plain = spark.read.format("commitlog").option("columns", "topic,msgId").load(roo
 told = {"module": type(spark).__module__, "plain": sorted(row.msgId for row in plain.collect())}
 asked = rmqha.spark.sql(spark, "select topic, count(*) n from log group by topic", root)
 told["sql"] = {row.topic: row.n for row in asked.collect()}
-order = rmqha.spark.read(spark, root, columns=["queueOffset"], where="topic = 'GoldOrder'")
+order = rmqha.spark.read(spark, root, columns=["queueOffset", "body"], where="topic = 'GoldOrder'")
 told["read"] = order.count()
 rmqha.spark.tables(spark, root)
 told["groups"] = spark.sql("select count(*) n from groups").first().n

@@ -76,6 +76,7 @@ def test_a_worker_keeps_what_its_first_call_has_loaded(
     frozen: list[int] = []
     monkeypatch.setattr("rmqha.spark.errors._keeps", False)
     monkeypatch.setattr("gc.freeze", lambda: frozen.append(1))
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")  # put back, for a session of this process hands it to its workers
     if runtime is not None:
         monkeypatch.setenv("SPARK_PYTHON_RUNTIME", runtime)
     assert read(store, topic="t3") == COUNT // 8
@@ -162,9 +163,10 @@ class ConnectSession:
 def test_a_session_without_a_context_is_registered_with_unknown_cores() -> None:
     given = ConnectSession()
     register(cast(Any, given))
-    source, sink = given.sources
+    *sources, sink = given.sources
     assert sink.name() == "rocketmq"
-    assert source.sizing is UNKNOWN and source.name() == "commitlog"
+    assert [source.name() for source in sources] == ["commitlog", "commitlog_ranges"]
+    assert all(source.sizing is UNKNOWN for source in sources)
     assert given.settings == {}, "filters are not pushed"
 
 

@@ -145,7 +145,7 @@ def test_what_a_query_needs(
 def test_a_read_that_marks_damage_is_pruned_too(spark: SparkSession, golden: Path) -> None:
     marked = rmqha.spark.read(spark, golden, columns=["_corrupt", "topic"], onCorrupt="row")
     assert marked.columns == ["_corrupt", "topic"] and marked.where("_corrupt is null").count() == 746
-    assert re.search(r"BatchScan commitlog\[topic#\d+, _corrupt#\d+\]", marked._jdf.queryExecution().toString())
+    assert re.search(r"BatchScan commitlog\[_corrupt#\d+, topic#\d+\]", marked._jdf.queryExecution().toString())
 
 
 def test_of_a_python_source_spark_takes_rows_and_hears_of_no_hosts(spark: SparkSession, golden: Path) -> None:

@@ -16,11 +16,14 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from rmqha.host.disk import HostDisk
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.spark.errors import translate
-from tests.spark.slow_start import SLOW_START, STARTS
 from tests.spark.test_stream_reader import append, fill
 from tests.store.log_writer import LogWriter, Message
 from tests.store.support import commit_all, open_store
 from tests.support.patience import HANG_S
+
+SLOW_START, STARTS = "Python worker failed to connect back", 10
+"""Spark gives a streaming query's own Python process 10 s to start, whatever else the machine does; no setting changes
+it. A query that has read nothing yet is started again, so often at most."""
 
 pytestmark = pytest.mark.spark
 

@@ -27,7 +27,7 @@ from rmqha.model.printable import printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rmqha.spark.archive import Archive
+    from rmqha.spark.lake.archive import Archive
 
 TABLE_MAX_ROWS = 1000
 FORMATS = ("parquet", "delta", "iceberg")
@@ -102,7 +102,7 @@ def archive_command(
     _check_installed("pyarrow")
     say = _saying(is_quiet=output == "json")
     say(f"archiving {', '.join(paths)} to {target}")
-    from rmqha.spark.archive import Archive, check_columns
+    from rmqha.spark.lake.archive import Archive, check_columns
     from rmqha.spark.lake.files import ArchiveFiles
     from rmqha.spark.options import ReadOptions
     from rmqha.spark.row_options import duration_ms, size_bytes
@@ -158,7 +158,7 @@ def restore_command(
     """
     _check_installed("pyspark", "pyarrow")
     click.echo(f"restoring {archive} into {target}", err=True)
-    from rmqha.spark.archive import tables
+    from rmqha.spark.lake.archive import tables
     from rmqha.spark.lake.files import ArchiveFiles
     from rmqha.spark.write_rows import parse_write_options
     from rmqha.spark.writer import CommitLogWriter

@@ -19,7 +19,7 @@ from rmqha.scan.api import open_store
 from rmqha.spark import session
 from rmqha.spark.errors import translate
 from tests.chaos.conftest import Tell
-from tests.spark.slow_start import SLOW_START, STARTS
+from tests.spark.test_stream import SLOW_START, STARTS
 from tests.support.patience import HANG_S
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark]

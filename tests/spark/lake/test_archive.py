@@ -19,7 +19,7 @@ from rmqha.cli.storage.fsck import fsck
 from rmqha.cli.storage.spark import spark
 from rmqha.model.error import StoreError, UsageError
 from rmqha.scan.api import open_store, read_store
-from rmqha.spark.archive import Archive, ArchiveReport, form_of, tables
+from rmqha.spark.lake.archive import Archive, ArchiveReport, form_of, tables
 from rmqha.spark.lake.files import ArchiveFiles
 from rmqha.spark.lake.form import escaped
 from rmqha.spark.lake.manifest import batches

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from rmqha.model.error import StoreError, UsageError
 from rmqha.scan.storage import file_system, of_s3a, storage_of, use_options
-from rmqha.spark.archive import Archive, tables
+from rmqha.spark.lake.archive import Archive, tables
 from rmqha.spark.lake.files import ArchiveFiles
 from rmqha.spark.lake.store_copy import CopyTarget, sync_copy
 from rmqha.spark.options import ReadOptions
