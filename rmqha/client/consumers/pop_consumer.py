@@ -343,7 +343,7 @@ class PopConsumer:
 
     async def _taken(self, broker_name: str, answer: Command) -> deque[PoppedMessage]:
         """The messages of an answer. What nobody here will read is done with: one whose tag has the hash of another
-        tag, and one that stands for too many bytes, which goes to the dead letters. Raises as `_pop`."""
+        tag, and one that stands for too many bytes, which goes to the dead letters. Raises RemoteProtocolError."""
         kept_ms = _now_ms() + self._invisible_ms
         batch = MessageBatch(broker_name, answer.body, max_body_bytes=self._max_body_bytes)
         receipts, found = Receipts(answer), deque[PoppedMessage]()
@@ -359,14 +359,19 @@ class PopConsumer:
             except BodyTooLargeError as error:
                 self._counts["too_large"] += 1
                 self._last_error = f"message {view.msg_id} of {view.topic}: {error}"
-                await self._to_dead_letters(view)
-                await self._done_with(view, receipt)
+                await self._done_with(view, receipt, is_dead=True)
             else:
                 found.append(PoppedMessage(message, receipt, kept_ms, receipts.count_of(view)))
         return found
 
-    async def _done_with(self, view: MessageView, receipt: Receipt) -> None:
-        await self._insist(view.broker_name, RequestCode.ACK_MESSAGE, self._fields(view, receipt))
+    async def _done_with(self, view: MessageView, receipt: Receipt, *, is_dead: bool = False) -> None:
+        """Acknowledge what nobody here will read. If the broker refuses it comes again, and the others are given."""
+        try:
+            if is_dead:
+                await self._to_dead_letters(view)
+            await self._insist(view.broker_name, RequestCode.ACK_MESSAGE, self._fields(view, receipt))
+        except (RemoteError, UnreachableError) as error:
+            self._last_error = str(error)
 
 
 _FINAL = frozenset(

@@ -180,6 +180,17 @@ async def test_nobody_waits_for_what_no_reader_wants() -> None:
         assert [(one.ext["offset"], one.ext["delayLevel"]) for one in backs] == [("4000", "-1")]
 
 
+async def test_what_cannot_be_done_with_keeps_no_other_from_the_reader() -> None:
+    messages = [stored(b"hash of another", 3, TAGS="BB"), stored(b"wanted", 4, TAGS="Aa")]
+    async with FakeCluster({"g-a": 1}) as fake:
+        refused = Pops([messages], answer=lambda command: command.reply(ResponseCode.NO_MESSAGE, remark="gone"))
+        refused.put_to(fake.group.master)
+        with trio.fail_after(HANG_S):
+            async with PopConsumer(fake.namesrv, "G", "T", "Aa") as consumer:
+                assert (await consumer.receive()).body == b"wanted"
+                assert "gone" in consumer.statistics()["last_error"]
+
+
 async def test_dead_letters_are_put_there_and_done_with() -> None:
     message = stored(b"a", 4)
     async with FakeCluster({"g-a": 1}) as fake:
