@@ -130,7 +130,7 @@ class BrokerGroup:
             strict_offsets=options.strict_offsets,
         )
         self.consumption = Consumption(self._has_led, self._is_superseded, cp=options.cp)
-        self.popping = Popping(lambda: [item.clock.wall_ms() for item in self.brokers], cp=options.cp)
+        self.popping = Popping(self._times_ms, cp=options.cp)
         self.popping_in_order = PoppingInOrder(self._standing, self._is_superseded, cp=options.cp)
         self.routes = Routes(self.name)
         processes = [*self._controllers, *self.name_servers, *self.brokers]
@@ -367,6 +367,11 @@ class BrokerGroup:
         return any(
             broker.config.address == address and self.roles.is_superseded(broker.host) for broker in self.brokers
         )
+
+    def _times_ms(self) -> list[int]:
+        """Of all brokers, and of their logs: a stamp does not lie before the last one, though a clock is set back."""
+        stores = [broker.store for broker in self.brokers if broker.end_offset]
+        return [*(item.clock.wall_ms() for item in self.brokers), *(store.last_store_timestamp_ms for store in stores)]
 
     def _standing(self, address: str) -> tuple[str, int, int]:
         (broker,) = [item for item in self.brokers if item.config.address == address]

@@ -3,7 +3,8 @@ invisible time and not before, one whose acknowledgement was answered does not, 
 queue is given twice, unless an operator has set the group back behind it: then all from there on is given again. In
 order: nothing is given before what stands in front of it is done, whichever master gives.
 
-Times are those of the brokers' wall clocks: what lies before the time that each of them shows lies before it at all."""
+Times are those of the brokers' wall clocks and of the last records of their logs: what lies before each of them lies
+before it at all."""
 
 from __future__ import annotations
 
@@ -85,7 +86,7 @@ class Found(NamedTuple):
 
 
 class Popping:
-    """What the group GROUP was given. `walls` are the wall times of all brokers."""
+    """What the group GROUP was given. `walls` are the times of all brokers."""
 
     def __init__(self, walls: Callable[[], Iterable[int]], *, cp: bool) -> None:
         self._walls = walls
