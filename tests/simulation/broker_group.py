@@ -289,17 +289,20 @@ class BrokerGroup:
         return made
 
     def _poppers(self) -> list[Popper]:
+        is_late = self.options.late_pops
         made: list[Popper] = [
-            PopClient(self._place(self._host("q", number)), self.name, self.popping)
+            PopClient(self._place(self._host("q", number)), self.name, self.popping, is_late=is_late)
             for number in range(1, self.options.pop_count + 1)
         ]
-        made.append(OrderedPopClient(self._place(self._host("f", 1)), self.name, self.popping_in_order))
+        place = self._place(self._host("f", 1))
+        made.append(OrderedPopClient(place, self.name, self.popping_in_order, is_late=is_late))
         for client in made:
             client.unanswered = self.answers.missing
         return made
 
     def _pop_operators(self) -> list[PopOperator]:
-        return [PopOperator(self._place(self._host("s", 1)), self.popping, self.options.set_back_pause_ms)]
+        place, options, groups = self._place(self._host("s", 1)), self.options, (self.popping, self.popping_in_order)
+        return [PopOperator(place, *groups, options.set_back_pause_ms, both=options.late_pops)]
 
     def _host(self, kind: str, number: int) -> str:
         """Of a client, by its number in this group."""

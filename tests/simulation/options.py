@@ -144,6 +144,9 @@ class Options:
     """Clients that pop the topic in any order; one more pops it in order, as another group."""
     pop_set_backs: bool = False
     """An operator sets the offsets of the group back that pops in any order."""
+    late_pops: bool = False
+    """Clients that pop go by receipts whose time is over, the operator sets back the group in order too, and clients
+    commit offsets of before."""
     set_back_pause_ms: int = 6000
     """At most, and half a second, between two such orders."""
     stop_per_mille: int = 0

@@ -75,9 +75,11 @@ class Popper(GroupClient):
 class PopClient(Popper):
     """It has one pop under way, and any number of messages."""
 
-    def __init__(self, place: ClientPlace, broker_name: str, popping: Popping) -> None:
+    def __init__(self, place: ClientPlace, broker_name: str, popping: Popping, *, is_late: bool) -> None:
+        """`is_late`: it wants messages at another time also when their time is over."""
         super().__init__(place, GROUP, broker_name)
         self._popping = popping
+        self._is_late = is_late
 
     def _next(self) -> None:
         self._pop(self._popped, count=1 + self._prng.below(MOST_MESSAGES))
@@ -101,6 +103,9 @@ class PopClient(Popper):
             self._work(self._prng.below(300), partial(self._ack, delivery, MOST_TRIES))
         elif what < 7:
             self._work(self._prng.below(300), partial(self._change, delivery))
+        elif what == 8 and self._is_late:
+            late_ms = delivery.receipt.invisible_ms - 100 + self._prng.below(800)
+            self._work(late_ms, partial(self._change, delivery))
         elif what == 7:
             late_ms = delivery.receipt.invisible_ms - 300 + self._prng.below(1800)
             self._work(late_ms, partial(self._ack, delivery, MOST_TRIES))
@@ -201,9 +206,13 @@ class PopClient(Popper):
 class OrderedPopClient(Popper):
     """It has one pop under way, or works off what that has given, in its order."""
 
-    def __init__(self, place: ClientPlace, broker_name: str, popping: PoppingInOrder) -> None:
+    def __init__(self, place: ClientPlace, broker_name: str, popping: PoppingInOrder, *, is_late: bool) -> None:
+        """`is_late`: what it has given up it acknowledges when it has come again, by the receipt of before, which
+        counts for nothing."""
         super().__init__(place, IN_ORDER, broker_name)
         self._popping = popping
+        self._is_late = is_late
+        self._given_up: list[Popped] = []
         self._attempt = 0
         self._has_lost_answer = False
         self._unclear_until_ms = 0
@@ -224,6 +233,7 @@ class OrderedPopClient(Popper):
             given = self._messages(reply)
             self._popping.deliver(given, address, is_repeated=is_repeated)
             self.working_count = len(given)
+            self._ack_by_old_receipts(given)
             self.after(self._prng.below(60), lambda: self._treat(given, 0))
 
         attempt_id = f"{self.host}-{self._attempt}"
@@ -234,13 +244,22 @@ class OrderedPopClient(Popper):
         self.working_count = len(given) - place
         if place == len(given):
             self._next()
-        elif not self._stopped and self._prng.chance(1, 40):
+        elif not self._stopped and self._prng.chance(1, 8 if self._is_late else 40):
             self.working_count = 0
+            self._given_up = given[place:] if self._is_late else []
             self.after(self._prng.below(200), self._next)
         elif not self._stopped and self._prng.chance(1, 40):
             self._delay(given[place])
         else:
             self._ack(given, place, MOST_TRIES)
+
+    def _ack_by_old_receipts(self, given: list[Popped]) -> None:
+        """Of no checker's concern: nothing is done by it."""
+        again = {(message.topic, message.record.queue_id, message.record.queue_offset) for message in given}
+        for old in self._given_up:
+            if (old.topic, old.record.queue_id, old.record.queue_offset) in again and not self._stopped:
+                self._call(named(RequestCode.ACK_MESSAGE, old, self._group), lambda address, reply: None)
+        self._given_up = []
 
     def _ack(self, given: list[Popped], place: int, tries: int) -> None:
         message = given[place]

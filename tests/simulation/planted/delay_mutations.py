@@ -317,15 +317,15 @@ POP_MUTATIONS: dict[str, Callable[[], Any]] = {
     ),
     "slaves do not hear when a group was set back": lambda: patch.object(metadata_leader, "to_body", _without_times),
     "a pop may have the time of a set-back": lambda: patch.object(OffsetTable, "pop_ms", lambda self, wall_ms: wall_ms),
-}
-POP_UNSEEN: dict[str, Callable[[], Any]] = {
     "another time counts when the old one is over": lambda: patch.object(
         ReviveService, "is_spent", lambda *args: False
     ),
-    "pops under way move a group that was set back": lambda: patch.object(PopPositions, "_forget_void", _keep_void),
     "a set-back has the time of the clock alone": lambda: patch.object(
         OffsetTable, "_set_back_ms", lambda self: self._log_ms()
     ),
-    "a set-back leaves what was given in order": lambda: patch.object(PopFinder, "_take_reset", _leave_what_was_given),
     "an acknowledgement in order is of any pop": lambda: patch.object(OrderInfo, "done", _done_of_any_pop),
+}
+POP_UNSEEN: dict[str, Callable[[], Any]] = {
+    "pops under way move a group that was set back": lambda: patch.object(PopPositions, "_forget_void", _keep_void),
+    "a set-back leaves what was given in order": lambda: patch.object(PopFinder, "_take_reset", _leave_what_was_given),
 }

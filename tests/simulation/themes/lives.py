@@ -152,10 +152,42 @@ def clean_stops(options: Options) -> Options:
     )
 
 
+def late_pops(options: Options) -> Options:
+    """CP: clients acknowledge by receipts of messages that have come again since, and want such at another time whose
+    time is over; both groups that pop are set back, by an operator or by a client's commit, and wall clocks jump by up
+    to a second in a third of the runs."""
+    return replace(
+        rough(options),
+        broker_count={1: 1, 2: 2, 5: 5}.get(options.broker_count, 3),
+        sync_flush=options.sync_flush,
+        pop_count=1,
+        late_pops=True,
+        pop_set_backs=options.heartbeat_ms == 200,
+        set_back_pause_ms=500 if options.controller_count == 3 else 2000,
+        clock_step_per_mille=500 if options.heartbeat_ms == 200 and options.client_count != 1 else 0,
+        clock_step_ms=1000,
+        client_count=1,
+        send_interval_ms=40,
+        kept_files=0,
+        kept_hours=72,
+        clean_per_mille=0,
+        kill_broker_per_mille=60,
+        kill_elected_per_mille=60,
+        pause_broker_per_mille=20,
+        cut_per_mille=40,
+        one_way_per_mille=20,
+        slow_per_mille=60,
+        switch_per_mille=60,
+        restart_after_ms=1000,
+        turns=options.heal_per_mille == 80,
+    )
+
+
 LIFE_THEMES: dict[str, Callable[[Options], Options]] = {
     "revenants": revenants,
     "clocks": clocks,
     "trims": trims,
     "pop-splits": pop_splits,
     "clean-stops": clean_stops,
+    "late-pops": late_pops,
 }

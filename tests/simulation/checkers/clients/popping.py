@@ -62,8 +62,9 @@ class Copy(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class SetBack:
-    """An order that GROUP goes on at an offset of a queue of TOPIC."""
+    """An order that a group goes on at an offset of a queue of TOPIC."""
 
+    group: str
     queue_id: int
     offset: int
     given_count: int
@@ -74,6 +75,52 @@ class SetBack:
     def is_of(self, place: Place) -> bool:
         """True if that place is given again by it."""
         return place.topic == TOPIC and place.queue_id == self.queue_id and place.queue_offset >= self.offset
+
+
+class SetBacks:
+    """Those of one group."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self.asked: list[SetBack] = []
+        self._last: dict[str, int] = {}
+        """By key, which delivery was its last one."""
+        self._count = 0
+
+    def begins(self, queue_id: int, offset: int) -> SetBack:
+        """Somebody asks for it."""
+        found = SetBack(self._group, queue_id, offset, self._count)
+        self.asked.append(found)
+        return found
+
+    def refused(self, asked: SetBack) -> None:
+        """Nothing of it was carried out."""
+        self.asked.remove(asked)
+
+    def given(self, key: str) -> None:
+        self._count += 1
+        self._last[key] = self._count
+
+    def verify(self, broker: BrokerProcess) -> int:
+        """All from the last one on that was answered was given since. One that was not answered may have been carried
+        out behind it: what lies before that place may be left out. Returns how many messages that was true of."""
+        count = 0
+        for queue_id in broker.store.queues().get(TOPIC, ()):
+            asked = [item for item in self.asked if item.queue_id == queue_id]
+            last = next((item for item in reversed(asked) if item.is_answered), None)
+            if last is None:
+                continue
+            start = max(item.offset for item in asked if item is last or not item.is_answered)
+            for entry in entries(broker, TOPIC, queue_id):
+                if entry.queue_offset < start:
+                    continue
+                if self._last[entry.key] <= last.given_count:
+                    raise InvariantError(
+                        f"{self._group} was set back to {last.offset} of queue {queue_id} and not given {entry.key} of"
+                        f" {entry.queue_offset} again"
+                    )
+                count += 1
+        return count
 
 
 class Found(NamedTuple):
@@ -95,21 +142,8 @@ class Popping:
         self._places: dict[Place, Delivery] = {}
         self.ends: dict[int, int] = {}
         """For each queue of TOPIC the offset behind the last message that was given."""
-        self._set_backs: list[SetBack] = []
+        self.set_backs = SetBacks(GROUP)
         self._times: Counter[Place] = Counter()
-        self._count = 0
-        self._last: dict[str, int] = {}
-        """By key, which delivery was its last one."""
-
-    def set_back_begins(self, queue_id: int, offset: int) -> SetBack:
-        """An operator asks for it."""
-        found = SetBack(queue_id, offset, self._count)
-        self._set_backs.append(found)
-        return found
-
-    def set_back_refused(self, asked: SetBack) -> None:
-        """Nothing of it was carried out."""
-        self._set_backs.remove(asked)
 
     def deliver(self, message: Popped, address: str) -> Delivery:
         record = message.record
@@ -127,14 +161,13 @@ class Popping:
             )
         self._places[place] = found
         self.given[key].append(found)
-        self._count += 1
-        self._last[key] = self._count
+        self.set_backs.given(key)
         if place.topic == TOPIC:
             self.ends[place.queue_id] = max(self.ends.get(place.queue_id, 0), place.queue_offset + 1)
         return found
 
     def _set_back_count(self, place: Place) -> int:
-        return sum(item.is_of(place) for item in self._set_backs)
+        return sum(item.is_of(place) for item in self.set_backs.asked)
 
     def acknowledged(self, delivery: Delivery) -> None:
         delivery.acked_wall_ms = max(self._walls())
@@ -163,28 +196,7 @@ class Popping:
             (delivery.level > 0 for delivery in every),
             (delivery.acked_wall_ms is not None for delivery in every),
         )
-        return Found(len(every), sum(again), sum(acked), self._verify_set_backs(broker) if self._cp else 0)
-
-    def _verify_set_backs(self, broker: BrokerProcess) -> int:
-        """All from the last one on that was answered was given since. One that was not answered may have been carried
-        out behind it: what lies before that place may be left out. Returns how many messages that was true of."""
-        count = 0
-        for queue_id in broker.store.queues().get(TOPIC, ()):
-            asked = [item for item in self._set_backs if item.queue_id == queue_id]
-            last = next((item for item in reversed(asked) if item.is_answered), None)
-            if last is None:
-                continue
-            start = max(item.offset for item in asked if item is last or not item.is_answered)
-            for entry in entries(broker, TOPIC, queue_id):
-                if entry.queue_offset < start:
-                    continue
-                if self._last[entry.key] <= last.given_count:
-                    raise InvariantError(
-                        f"{GROUP} was set back to {last.offset} of queue {queue_id} and not given {entry.key} of"
-                        f" {entry.queue_offset} again"
-                    )
-                count += 1
-        return count
+        return Found(len(every), sum(again), sum(acked), self.set_backs.verify(broker) if self._cp else 0)
 
     def _check(self, delivery: Delivery, copies: dict[int, list[Copy]]) -> None:
         if len(copies[delivery.level]) != 1 or self._set_back_count(delivery.place):
@@ -249,6 +261,9 @@ class PoppingInOrder:
         self._queues: dict[int, _Queue] = defaultdict(_Queue)
         self._last: dict[str, bool] = {}
         """By key, whether it was tried to acknowledge since it was given last."""
+        self.set_backs = SetBacks(IN_ORDER)
+        self.ends: dict[int, int] = {}
+        """For each queue the offset behind the last message that was given."""
         self.given_count = 0
 
     def deliver(self, messages: Sequence[Popped], address: str, *, is_repeated: bool) -> None:
@@ -257,6 +272,7 @@ class PoppingInOrder:
         for message in messages:
             by_queue[message.record.queue_id].append(message)
             self._last[_key_of(message)] = False
+            self.set_backs.given(_key_of(message))
         self.given_count += len(messages)
         for queue_id, given in by_queue.items():
             self._deliver(queue_id, given, address, is_repeated=is_repeated)
@@ -264,26 +280,33 @@ class PoppingInOrder:
     def _deliver(self, queue_id: int, given: list[Popped], address: str, *, is_repeated: bool) -> None:
         queue, offsets = self._queues[queue_id], [message.record.queue_offset for message in given]
         first = offsets[0]
+        self.ends[queue_id] = max(self.ends.get(queue_id, 0), offsets[-1] + 1)
+        is_set_back = any(item.queue_id == queue_id for item in self.set_backs.asked)
         if offsets != list(range(first, first + len(offsets))):
             raise InvariantError(f"{address} gives {offsets} of queue {queue_id} in order")
-        passed = [offset for offset in range(first) if offset not in queue.tried]
+        passed = [offset for offset in range(self._skipped(queue_id), first) if offset not in queue.tried]
         if passed:
             raise InvariantError(
                 f"{address} gives {first} of queue {queue_id} in order; {passed[0]} was never acknowledged"
             )
-        if self._cp and first < queue.done_offset and not self._is_superseded(address):
+        if self._cp and first < queue.done_offset and not (is_set_back or self._is_superseded(address)):
             raise InvariantError(
                 f"{address} gives {first} of queue {queue_id} in order, though all before {queue.done_offset} was"
                 " acknowledged"
             )
         receipt, standing = given[0].receipt, self._standing(address)
         still_open = queue.open_offsets.intersection(range(first + len(offsets))) or queue.open_offsets
-        if still_open and standing == queue.standing and receipt.pop_ms < queue.open_until_ms and not is_repeated:
+        may_come = is_repeated or is_set_back or receipt.pop_ms >= queue.open_until_ms
+        if still_open and standing == queue.standing and not may_come:
             raise InvariantError(
                 f"{address} gives {first} of queue {queue_id} in order at {receipt.pop_ms};"
                 f" {min(still_open)} may come again at {queue.open_until_ms}"
             )
         queue.open_offsets, queue.open_until_ms, queue.standing = set(offsets), receipt.due_ms, standing
+
+    def _skipped(self, queue_id: int) -> int:
+        """Whoever set the group back may have set it forward: what lies before was perhaps never done."""
+        return max((item.offset for item in self.set_backs.asked if item.queue_id == queue_id), default=0)
 
     def trying(self, message: Popped) -> None:
         self._queues[message.record.queue_id].tried.add(message.record.queue_offset)
@@ -307,8 +330,10 @@ class PoppingInOrder:
             for entry in entries(broker, TOPIC, queue_id):
                 if entry.key not in self._last:
                     raise InvariantError(f"{entry.key} is in the log and was never given to {IN_ORDER}")
-                if not self._last[entry.key]:
+                if not self._last[entry.key] and entry.queue_offset >= self._skipped(queue_id):
                     raise InvariantError(f"{entry.key} was given to {IN_ORDER}, not acknowledged, and never came again")
+        if self._cp:
+            self.set_backs.verify(broker)
         return self.given_count
 
 
