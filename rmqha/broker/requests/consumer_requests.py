@@ -223,8 +223,14 @@ class ConsumerRequests:
         return command.reply(ResponseCode.SUCCESS, {"offset": str(low)})
 
     def _offset_by_time(self, channel: Channel, command: Command) -> Command:
-        topic, queue_id = text(command, "topic"), number(command, "queueId")
-        offset = self._log.offset_by_time(topic, queue_id, number(command, "timestamp"))
+        topic, queue_id, timestamp_ms = text(command, "topic"), number(command, "queueId"), number(command, "timestamp")
+        if command.ext.get("boundaryType", "").lower() != "upper":
+            offset = self._log.offset_by_time(topic, queue_id, timestamp_ms)
+        else:
+            # the last one stored by then; 0 if none was, as RocketMQ's
+            low, _ = self._log.queue_range(topic, queue_id)
+            behind = self._log.offset_by_time(topic, queue_id, timestamp_ms + 1)
+            offset = QueueOffset(behind - 1 if behind > low else 0)
         return command.reply(ResponseCode.SUCCESS, {"offset": str(offset)})
 
     def _queue_entries(self, channel: Channel, command: Command) -> Command:

@@ -190,7 +190,7 @@ class PullProcessor:
             self._process_as_slave(channel, command, pull)
             return
         committed = number(command, "commitOffset", 0)
-        if number(command, "sysFlag", 0) & FLAG_COMMIT_OFFSET and pull.suspend_ms and committed >= 0:
+        if number(command, "sysFlag", 0) & FLAG_COMMIT_OFFSET and committed >= 0:
             self._offsets.commit(pull.group, pull.topic, pull.queue_id, committed)
         reset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if reset is not None:

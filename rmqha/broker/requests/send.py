@@ -574,7 +574,7 @@ class SendProcessor:
 
     def _queue_id(self, request: _Request, topic: TopicConfig, peer: str) -> int:
         count = max(topic.write_queue_count, topic.read_queue_count)
-        if request.queue_id >= count:
+        if request.queue_id >= count or (request.queue_id < 0 and not topic.write_queue_count):
             raise _Refused(
                 ResponseCode.INVALID_PARAMETER,
                 f"request queueId[{request.queue_id}] is illegal, {topic.text()} Producer: {peer}",

@@ -16,7 +16,6 @@ from rmqha.client.producers.outgoing import COMPRESS_OVER_BYTES, OutgoingMessage
 from rmqha.client.producers.result import OnResult, SendResult, SendTally
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UsageError
-from rmqha.model.message import PROPERTY_DELAY
 
 MAX_BATCH_BYTES = 1024 * 1024
 """A batch takes no further message beyond it; brokers take 4 MiB."""
@@ -131,21 +130,22 @@ class BatchPipeline:
         size_bytes = 0
         for item in items:
             message = item[1]
-            alone = len(message.body) > self._longest or PROPERTY_DELAY in message.properties
-            if together and (alone or size_bytes + len(message.body) > MAX_BATCH_BYTES):
+            unique_key, part = message.unique_key or self._unique_key(), b""
+            if len(message.body) <= self._longest and not message.unheard_in_batches:
+                try:
+                    check_message(message)
+                    part = batch_part(message, unique_key)
+                except UsageError as error:
+                    self._note(item, error)
+                    continue
+            if together and (not part or size_bytes + len(part) > MAX_BATCH_BYTES):
                 await self._send_together(together)
                 together, size_bytes = [], 0
-            if alone:
+            if not part:
                 await self._send_alone(item)
                 continue
-            unique_key = message.unique_key or self._unique_key()
-            try:
-                check_message(message)
-                together.append((item, batch_part(message, unique_key), unique_key))
-            except UsageError as error:
-                self._note(item, error)
-                continue
-            size_bytes += len(message.body)
+            together.append((item, part, unique_key))
+            size_bytes += len(part)
         if together:
             await self._send_together(together)
 

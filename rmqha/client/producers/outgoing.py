@@ -16,10 +16,14 @@ from rmqha.model.code import RequestCode
 from rmqha.model.error import UsageError
 from rmqha.model.message import (
     MAX_PROPERTIES_BYTES,
+    PROPERTY_DELAY,
     PROPERTY_KEYS,
+    PROPERTY_PRIORITY,
     PROPERTY_TAGS,
+    PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQUE_KEY,
     PROPERTY_WAIT,
+    TIMER_PROPERTIES,
     encode_properties,
 )
 from rmqha.wire.command import Command
@@ -27,6 +31,8 @@ from rmqha.wire.command import Command
 COMPRESS_OVER_BYTES = 4096
 MAX_BODY_BYTES = 4 * 1024 * 1024
 _RESERVED = (PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY, PROPERTY_WAIT)
+_UNHEARD_IN_BATCHES = frozenset((PROPERTY_DELAY, *TIMER_PROPERTIES, PROPERTY_PRIORITY, PROPERTY_TRANSACTION_PREPARED))
+"""Properties that brokers act on, but not on those of a batch's messages: those are stored as they are."""
 _BATCH_HEAD = struct.Struct(">iiiii")
 _BATCH_PROPERTIES = struct.Struct(">h")
 
@@ -53,6 +59,11 @@ class OutgoingMessage:
         if self.key is not None:
             return self.topic, self.key
         return None if self.queue_id is None else (self.topic, self.queue_id)
+
+    @property
+    def unheard_in_batches(self) -> str:
+        """A property that brokers pass over if the message is in a batch; "" if it has none."""
+        return min(_UNHEARD_IN_BATCHES & self.properties.keys(), default="")
 
 
 def check_body(topic: str, body: object) -> None:

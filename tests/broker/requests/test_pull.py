@@ -349,6 +349,14 @@ def test_commit_flag_and_closed_channel(broker: Broker) -> None:
     assert channel.take() == []
 
 
+@pytest.mark.parametrize(("flags", "suspend_ms"), [("5", "15000"), ("5", "0"), ("7", "0")])
+def test_a_pull_that_does_not_wait_commits_too(broker: Broker, flags: str, suspend_ms: str) -> None:
+    """RocketMQ commits whether the client lets the broker hold the pull or not."""
+    broker.ask(send_command())
+    broker.ask(pull_command(offset=1, sysFlag=flags, commitOffset="1", suspendTimeoutMillis=suspend_ms))
+    assert broker.core.offsets.query("G", "T", 0) == 1
+
+
 @pytest.mark.parametrize("offset", ["-1", str(-(1 << 63))])
 def test_a_pull_commits_no_offset_below_0(broker: Broker, offset: str) -> None:
     """As request 15 does not; among replicas -1 stands for an offset that was removed."""

@@ -82,6 +82,23 @@ def test_whatever_is_accepted_every_replica_accepts(make_broker: Callable[..., B
     assert count > 400
 
 
+@pytest.mark.parametrize("code", [10, 310, 320, 324, 325])
+def test_a_topic_without_write_queues_has_none_to_choose(broker: Broker, code: int) -> None:
+    """An operator takes them away before a topic moves. What else came with it is stored and answered."""
+    topic = {"topic": "Z", "readQueueNums": "4", "writeQueueNums": "0", "perm": "6", "topicFilterType": "SINGLE_TAG"}
+    assert broker.ask(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, topic)).code == 0
+    bad = send_command(queue_id=-1, body=inner(b"x"), b="Z")
+    bad.ext |= {"topic": "Z", "queueId": "-1", "defaultTopic": "TBW102"}
+    bad.code = code
+    channel = FakeChannel()
+    broker.core.processor.received(channel, [send_command(body=b"before"), bad, send_command(body=b"after")])
+    broker.run(10)
+    codes = sorted(reply.code for reply in channel.take())
+    assert codes == [0, 0, ResponseCode.INVALID_PARAMETER]
+    assert [bytes(record.body) for record in stored(broker)] == [b"before", b"after"]
+    assert broker.ask(send_command("New", queue_id=-1, d="0")).code == ResponseCode.INVALID_PARAMETER
+
+
 @pytest.mark.parametrize("properties", ["", "UNIQ_KEY\x01\x02", "KEYS\x01k", "KEYS\x01k\x02", "aUNIQ_KEY\x01no\x02"])
 def test_a_message_without_unique_key_gets_one(broker: Broker, properties: str) -> None:
     """Small clients leave it to the broker. Its form is RocketMQ's: address, pid, instance, time, counter."""

@@ -174,6 +174,19 @@ def test_offset_by_time(broker: Broker) -> None:
         assert broker.ask(Command(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext)).ext == {"offset": offset}
 
 
+@pytest.mark.parametrize("name", ["upper", "UPPER"])
+def test_the_last_offset_by_a_time(broker: Broker, name: str) -> None:
+    """As `DefaultMQAdminExt.searchUpperBoundaryOffset` asks: the last message stored by then, 0 if none was."""
+    for _ in range(3):
+        broker.ask(send_command())
+        broker.ask(send_command())
+        broker.run(100)
+    start = broker.clock.wall_ms() - 300
+    for timestamp, offset in ((0, "0"), (start, "1"), (start + 99, "1"), (start + 100, "3"), (start + 999, "5")):
+        ext = {"topic": "T", "queueId": "0", "timestamp": str(timestamp), "boundaryType": name}
+        assert broker.ask(Command(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext)).ext == {"offset": offset}
+
+
 def test_who_consumes_a_topic(broker: Broker) -> None:
     broker.ask(send_command("T"))
     broker.core.processor.received(FakeChannel(), [beat(body("Here"))])

@@ -316,6 +316,31 @@ async def test_a_batch_is_one_request() -> None:
             await producer.send_batch([])
 
 
+UNHEARD = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "_SYS_MSG_PRIORITY_", "TRAN_MSG")
+"""Properties that a broker acts on in a message, but in none of a batch: a timer message would come at once."""
+
+
+@pytest.mark.parametrize("name", UNHEARD)
+async def test_no_batch_holds_a_message_whose_property_it_would_silence(name: str) -> None:
+    async with FakeCluster() as fake, Producer(fake.namesrv) as producer:
+        late = OutgoingMessage("T", b"late", properties={name: "3"})
+        with pytest.raises(UsageError, match=f"property {name} does nothing in a batch"):
+            await producer.send_batch([OutgoingMessage("T", b"now"), late])
+        assert fake.stored == []
+        messages = [OutgoingMessage("T", b"%d" % number) for number in range(8)]
+        assert (await producer.send_many([*messages, late, *messages], window=32, batch=32)).acknowledged == 17
+        codes = [(item.body == b"late", item.ext["m"]) for item in fake.stored]
+        assert sorted(set(codes)) == [(False, "true"), (True, "false")]
+
+
+async def test_a_batch_counts_the_properties_that_it_carries() -> None:
+    """Counted by their bodies alone, the messages would make a batch that no broker takes, and all would fail."""
+    async with FakeCluster() as fake, Producer(fake.namesrv) as producer:
+        messages = [OutgoingMessage("T", b"x", properties={"a": "b" * 30_000}) for _ in range(200)]
+        assert (await producer.send_many(messages, window=200, batch=200)).acknowledged == 200
+        assert all(len(item.body) <= 1 << 20 for item in fake.group.master.requests)
+
+
 async def test_send_many_keeps_its_window_and_reports_each() -> None:
     async with FakeCluster() as fake, Producer(fake.namesrv) as producer:
         in_flight: list[int] = []
