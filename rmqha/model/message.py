@@ -97,6 +97,10 @@ SYS_FLAG_COMPRESSION_ZLIB = 0x300
 """Also meant by an all-zero compression field when SYS_FLAG_COMPRESSED is set (old clients)."""
 
 _RECALL_VERSION = "v1"
+RESERVED_PROPERTIES = (PROPERTY_CRC32, PROPERTY_POP_CK)
+"""Said by no client: a record's own CRC (formats.md §2.3), which recovery would believe, and the receipt of a pop,
+which consumers would believe of whoever passes on what it has popped."""
+_RESERVED = tuple(name.encode() for name in RESERVED_PROPERTIES)
 _PAIRS = re.compile(rb"[^\x01\x02]+\x01[^\x02]*(?:\x02[^\x01\x02]+\x01[^\x02]*)*\x02?")
 _INT32 = re.compile("[+-]?[0-9]{1,10}")
 _NO_PRIORITY = (PROPERTY_DELAY, *TIMER_PROPERTIES, PROPERTY_SHARDING_KEY)
@@ -120,6 +124,19 @@ def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:
     missing, a repeated name keeps its last value, bytes that are not UTF-8 become U+FFFD."""
     pairs = str(data, "utf-8", "replace").split("\x02")
     return {name: value for name, separator, value in (pair.partition("\x01") for pair in pairs) if separator and name}
+
+
+def has_reserved(data: bytes) -> bool:
+    """True if properties may hold one that no client says."""
+    return any(name in data for name in _RESERVED)
+
+
+def without_reserved(data: bytes) -> bytes:
+    """The properties that a client may say."""
+    if not has_reserved(data):
+        return data
+    found = decode_properties(data)
+    return encode_properties({name: found[name] for name in found if name not in RESERVED_PROPERTIES})
 
 
 def priority_of(properties: Mapping[str, str]) -> int | None:

@@ -33,7 +33,6 @@ from rmqha.model.message import (
     HALF_TOPIC,
     MAX_PROPERTIES_BYTES,
     PROPERTY_CLUSTER,
-    PROPERTY_CRC32,
     PROPERTY_DELAY,
     PROPERTY_INNER_NUM,
     PROPERTY_MSG_REGION,
@@ -48,6 +47,7 @@ from rmqha.model.message import (
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQUE_KEY,
     PROPERTY_WAIT,
+    RESERVED_PROPERTIES,
     RETRY_PREFIX,
     SYS_FLAG_INNER_BATCH,
     SYS_FLAG_NEED_UNWRAP,
@@ -59,8 +59,10 @@ from rmqha.model.message import (
     decode_properties,
     encode_properties,
     find_property,
+    has_reserved,
     offset_message_ids,
     priority_of,
+    without_reserved,
 )
 from rmqha.model.offset import PhyOffset
 from rmqha.port import Clock
@@ -462,8 +464,8 @@ class SendProcessor:
         if request.is_batch:
             parts = self.split(body)
             if not topic.is_batch or find_property(request.properties, _UNIQUE_KEY) is None:
-                if _CRC32 in b"".join([tail for _, tail, _ in parts]):
-                    parts = [(text, _tail_without_crc(tail), flag) for text, tail, flag in parts]
+                if has_reserved(b"".join([tail for _, tail, _ in parts])):
+                    parts = [(text, _tail_without_reserved(tail), flag) for text, tail, flag in parts]
                 batch = NewBatch(
                     request.topic,
                     queue_id,
@@ -632,7 +634,7 @@ class SendProcessor:
 
     def _with_own(self, properties: bytes) -> bytes:
         """The client's properties and the broker's three; the client's own of those names give way."""
-        properties = _without_crc(properties)
+        properties = without_reserved(properties)
         if b"MSG_REGION" in properties or b"TRACE_ON" in properties or b"CLUSTER" in properties:
             return encode_properties({**decode_properties(properties), **self._own})
         if properties and properties[-1] != 2:
@@ -684,17 +686,8 @@ def _by_priority(request: _Request, queue_id: int, queue_count: int) -> tuple[_R
     return request._replace(properties=encode_properties(properties)), queue_id
 
 
-def _without_crc(properties: bytes) -> bytes:
-    """A record's own CRC (formats.md §2.3) is nothing that a client may say: recovery would believe it."""
-    if _CRC32 not in properties:
-        return properties
-    found = decode_properties(properties)
-    found.pop(PROPERTY_CRC32, None)
-    return encode_properties(found)
-
-
-def _tail_without_crc(tail: bytes) -> bytes:
-    properties = _without_crc(tail[2:])
+def _tail_without_reserved(tail: bytes) -> bytes:
+    properties = without_reserved(tail[2:])
     return _INT16.pack(len(properties)) + properties
 
 
@@ -706,7 +699,7 @@ _NOT_PLAIN = tuple(
         PROPERTY_TIMER_DELIVER_MS,
         PROPERTY_TRANSACTION_PREPARED,
         PROPERTY_INNER_NUM,
-        PROPERTY_CRC32,
+        *RESERVED_PROPERTIES,
         PROPERTY_MSG_REGION,
         PROPERTY_TRACE_ON,
         PROPERTY_CLUSTER,
@@ -716,8 +709,7 @@ _NOT_PLAIN = tuple(
 )
 """Texts in the properties of messages that are looked at one by one."""
 _KINDS = {SCHEDULE_TOPIC: "delay", TIMER_TOPIC: "delay", HALF_TOPIC: "transaction"}
-_CRC32, _PRIORITY = PROPERTY_CRC32.encode(), PROPERTY_PRIORITY.encode()
-_WAIT = PROPERTY_WAIT.encode()
+_PRIORITY, _WAIT = PROPERTY_PRIORITY.encode(), PROPERTY_WAIT.encode()
 _UNIQUE_KEY = PROPERTY_UNIQUE_KEY.encode()
 _INNER_NUM = PROPERTY_INNER_NUM.encode()
 

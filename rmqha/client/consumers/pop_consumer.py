@@ -402,14 +402,15 @@ class Receipts:
             self._counts[name] = _number(count, "orderCountInfo")
 
     def of(self, view: MessageView) -> Receipt:
-        """Raises RemoteProtocolError."""
+        """The receipt that the message carries if it comes again, else the one that the answer tells. A message may
+        carry that of another pop too, which its producer has passed on. Raises RemoteProtocolError."""
         given = view.properties.get(PROPERTY_POP_CK)
         try:
-            if given:
-                return Receipt.decode(given)
             pop_ms, invisible_ms, revive_id = (
                 int(self._answer.ext[name]) for name in ("popTime", "invisibleTime", "reviveQid")
             )
+            if given and given.split(" ")[1:2] == [str(pop_ms)]:
+                return Receipt.decode(given)
             start = self._starts[view.queue_id]
         except (KeyError, ValueError) as error:
             raise RemoteProtocolError(

@@ -15,11 +15,12 @@ from rmqha.broker.pop.checkpoint import REVIVE_GROUP, CheckPoint, offsets_to_bit
 from rmqha.broker.pop.requests import pop_request
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import UsageError
-from rmqha.model.message import decode_properties
+from rmqha.model.message import decode_properties, encode_properties
 from rmqha.store.appender import AppendedBatch
 from rmqha.store.log.record import EncodedBatch, NewMessage, decode
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
+from rmqha.wire.state.receipt import Receipt
 from tests.broker.pop.world import (
     INVISIBLE_MS,
     Popped,
@@ -53,6 +54,36 @@ def test_a_message_is_given_once_and_comes_again_after_its_time(broker: Broker) 
     properties = decode_properties(again[0].record.properties)
     assert again[0].record.topic == "T" and again[0].receipt.kind == "1" and again[0].record.reconsume_times == 1
     assert properties["ORIGIN_GROUP"] == "G" and int(properties["1ST_POP_TIME"]) > 0
+
+
+def test_a_message_that_was_popped_elsewhere_is_acknowledged_by_its_own_receipt(broker: Broker) -> None:
+    """Who passes on what it has popped passes on the receipt as well, with all properties."""
+    old = Receipt(3, 1, 2, 1, "1", "broker-a", 0, 9).encode()
+    send(broker, b"passed on", POP_CK=old)
+    (first,) = pop(broker)
+    assert first.receipt.kind == "0"
+    later(broker, INVISIBLE_MS + 5000)
+    ack_all(broker, pop(broker))
+    later(broker, INVISIBLE_MS + 5000)
+    assert pop(broker) == []
+
+
+def test_a_receipt_in_the_retry_topic_is_none(broker: Broker) -> None:
+    """Apache's broker stores that of a batch's message, and passes it on to the retry topic."""
+    send(broker, b"a")
+    pop(broker)
+    later(broker, INVISIBLE_MS + 5000)
+    properties = encode_properties({"POP_CK": Receipt(3, 1, 2, 1, "1", "broker-a", 0, 9).encode(), "UNIQ_KEY": "U"})
+    host = (b"\x7f\0\0\1", 50000)
+    stored = broker.core.driver.append([NewMessage("%RETRY%G_T", 0, b"b", properties, 1, host, host)])
+    broker.core.driver.appended(stored.end_offset, None)
+    broker.run()
+    again = pop(broker)
+    assert bodies(again) == [b"a", b"b"]
+    assert again[1].receipt == again[0].receipt._replace(queue_offset=1)
+    ack_all(broker, again)
+    later(broker, INVISIBLE_MS + 5000)
+    assert pop(broker) == []
 
 
 def test_operators_are_told_what_is_in_flight(broker: Broker) -> None:

@@ -82,6 +82,27 @@ def test_whatever_is_accepted_every_replica_accepts(make_broker: Callable[..., B
     assert count > 400
 
 
+@pytest.mark.parametrize(
+    ("more", "place"),
+    [
+        ("", ("T", 0)),
+        ("DELAY\x013\x02", ("SCHEDULE_TOPIC_XXXX", 2)),
+        ("TIMER_DELAY_SEC\x019\x02", ("rmq_sys_wheel_timer", 0)),
+        ("TRAN_MSG\x01true\x02PGROUP\x01P\x02", ("RMQ_SYS_TRANS_HALF_TOPIC", 0)),
+    ],
+)
+def test_no_client_says_a_record_s_receipt_or_crc(broker: Broker, more: str, place: tuple[str, int]) -> None:
+    """Who passes on what it has popped says the old receipt too; its consumers would acknowledge by that."""
+    reserved = "POP_CK\x011 2 3 4 0 broker-a 0 7\x02__CRC32#\x01x\x02"
+    assert broker.ask(send_command(i=f"KEYS\x01k\x02{reserved}{more}")).code == 0
+    batch = send_command(body=inner(b"x", f"KEYS\x01k\x02{reserved}".encode()), i=reserved)
+    batch.code = RequestCode.SEND_BATCH_MESSAGE
+    assert broker.ask(batch).code == 0
+    found = [decode_properties(record.properties) for record in stored(broker, *place) + stored(broker)]
+    assert len(found) >= 2 and {item["KEYS"] for item in found} == {"k"}
+    assert not any(name in item for item in found for name in ("POP_CK", "__CRC32#"))
+
+
 @pytest.mark.parametrize("code", [10, 310, 320, 324, 325])
 def test_a_topic_without_write_queues_has_none_to_choose(broker: Broker, code: int) -> None:
     """An operator takes them away before a topic moves. What else came with it is stored and answered."""

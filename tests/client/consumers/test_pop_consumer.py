@@ -79,6 +79,19 @@ async def test_a_message_is_named_by_its_receipt() -> None:
         )
 
 
+@pytest.mark.parametrize("told", [Receipt(7, 1, 2, 5, RETRY_V1, "g-b", 3, 9).encode(), "x", "1 2"])
+async def test_a_receipt_of_another_pop_is_none(told: str) -> None:
+    """A producer that passes on what it has popped may send it along, and Apache's brokers keep it in batches."""
+    async with FakeCluster({"g-a": 1}) as fake:
+        pops = Pops([[stored(b"a", 4, POP_CK=told), stored(b"b", 5)]]).put_to(fake.group.master)
+        with trio.fail_after(HANG_S):
+            async with PopConsumer(fake.namesrv, "G", "T", invisible_ms=INVISIBLE_MS) as consumer:
+                await consumer.ack(await consumer.receive())
+        (command,) = pops.told
+        assert command.ext["topic"] == "T"
+        assert Receipt.decode(command.ext["extraInfo"]) == Receipt(4, POP_MS, INVISIBLE_MS, 3, NORMAL, "g-a", 0, 4)
+
+
 async def test_another_time_is_asked_of_the_newest_receipt() -> None:
     changed = {"popTime": str(POP_MS + 9), "invisibleTime": "500", "reviveQid": "3"}
     async with FakeCluster({"g-a": 1}) as fake:

@@ -302,7 +302,7 @@ class PopFinder:
         )
         properties = decode_properties(record.properties)
         properties.pop(PROPERTY_CRC32, None)
-        properties.setdefault(PROPERTY_POP_CK, receipt.encode())
+        properties[PROPERTY_POP_CK] = receipt.encode()  # whatever an Apache broker has stored
         encoded = encode_properties(properties)
         if len(encoded) > MAX_PROPERTIES_BYTES:
             return bytes(data)
