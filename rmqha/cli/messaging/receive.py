@@ -50,7 +50,7 @@ NO_GROUP = "rmqha-receive"
 )  # fmt: skip
 @click.option(
     "--from", "start", type=click.Choice(["first", "last", "committed"]),
-    help="Where to begin; default: committed with --group, else first.",
+    help="Where to begin, with --group in queues that it has no offset in; default: committed with it, else first.",
 )  # fmt: skip
 @click.option(
     "--since", "since_ms", callback=moment, metavar="TIME", help="Begin with what was stored at TIME or later."

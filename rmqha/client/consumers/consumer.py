@@ -94,7 +94,9 @@ class Consumer:
         max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
         """`tags`: "*" or "A || B"; `selector`: SQL92 over the properties instead (brokers need enablePropertyFilter).
-        `start`: where queues begin at first: "committed" (nothing committed: the first message), "first" or "last".
+        `start`: where queues begin that have no offset of the group, or of the file, when this member starts: "first"
+        and "committed" at the first message, "last" at the end, which is committed then: who takes the queue over goes
+        on from there. A standalone consumer begins there in any case.
 
         By default the group's members share the queues. `offset_file` makes this a broadcast reader: it reads all
         queues and keeps its own offsets there. `standalone`: read all queues without joining the group, commit nothing;
@@ -504,13 +506,17 @@ class Consumer:
             return known
         if self._read_range.since_ms is not None:
             return answered_offset(await self._ask_group(queue, *first_offset_request(self._read_range)))
-        if start == "committed":
+        if start == "committed" or not self._standalone:
             committed = await self._offsets.load(queue)
             kept = max(self._kept_offsets.get(queue, -1), -1 if committed is None else committed)
             if kept >= 0:
                 return kept
         if start == "last" and queue.topic == self._topic:
-            return answered_offset(await self._ask_group(queue, RequestCode.GET_MAX_OFFSET, {"committed": "true"}))
+            end = answered_offset(await self._ask_group(queue, RequestCode.GET_MAX_OFFSET, {"committed": "true"}))
+            if not self._standalone:
+                # another member may have the queue before anything is finished: what comes now is not passed over
+                await self._offsets.store(queue, end)
+            return end
         return answered_offset(await self._ask_group(queue, *first_offset_request(self._read_range)))
 
     # -- one queue -------------------------------------------------------------------------------------------------

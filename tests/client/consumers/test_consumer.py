@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import trio
 
-from rmqha.client.consumers.consumer import Consumer
+from rmqha.client.consumers.consumer import Consumer, Start
 from rmqha.client.consumers.message import Message
 from rmqha.client.producers.producer import Producer
 from rmqha.model.code import RequestCode
@@ -103,11 +105,48 @@ async def test_where_it_starts() -> None:
         async with Consumer(fake.namesrv, "G", "T", start="first", standalone=True) as consumer:
             assert bodies(await take(consumer, 3)) == ["a", "b", "c"]
         assert fake.group.offsets["G", "T", 0] == 2
-        async with Consumer(fake.namesrv, "G", "T", start="last") as consumer:
+        async with Consumer(fake.namesrv, "New", "T", start="last") as consumer:
             asked = fake.group.master.requests
             asked.clear()
             await pulled(asked, "T")
             fill(fake.group, "d", queue_count=1)
+            assert bodies(await take(consumer, 1)) == ["d"]
+
+
+@pytest.mark.parametrize("start", ["first", "last", "committed"])
+async def test_a_restart_goes_on_from_the_group_s_offset(start: Start) -> None:
+    """So does a member that joins: to begin at the end it would pass over what others have and have not finished."""
+    async with FakeCluster() as fake:
+        fill(fake.group, "abc", queue_count=1)
+        fake.group.offsets["G", "T", 0] = 2
+        async with Consumer(fake.namesrv, "G", "T", start=start) as consumer:
+            assert bodies(await take(consumer, 1)) == ["c"]
+
+
+@pytest.mark.parametrize("start", ["first", "last", "committed"])
+async def test_a_broadcast_reader_goes_on_from_its_file(start: Start, tmp_path: Path) -> None:
+    async with FakeCluster() as fake:
+        fill(fake.group, "ab", queue_count=1)
+        async with Consumer(fake.namesrv, "G", "T", offset_file=tmp_path / "offsets") as consumer:
+            assert bodies(await take(consumer, 2)) == ["a", "b"]
+        fill(fake.group, "c", queue_count=1)
+        async with Consumer(fake.namesrv, "G", "T", start=start, offset_file=tmp_path / "offsets") as consumer:
+            assert bodies(await take(consumer, 1)) == ["c"]
+
+
+@pytest.mark.parametrize("start", ["last", "committed"])
+async def test_who_takes_a_queue_over_goes_on_where_its_group_began(start: Start) -> None:
+    """Nothing was finished yet, and what has come meanwhile is not passed over, though both begin at the end."""
+    async with FakeCluster() as fake:
+        fill(fake.group, "abc", queue_count=1)
+        asked = fake.group.master.requests
+        with suppress(KeyError):
+            async with Consumer(fake.namesrv, "G", "T", start="last") as consumer:
+                await pulled(asked, "T")
+                fill(fake.group, "d", queue_count=1)
+                async for message in consumer:
+                    raise KeyError(message.body)
+        async with Consumer(fake.namesrv, "G", "T", start=start) as consumer:
             assert bodies(await take(consumer, 1)) == ["d"]
 
 
