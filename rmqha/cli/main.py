@@ -9,9 +9,9 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-from io import TextIOWrapper
+from io import BufferedWriter, FileIO, TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -20,6 +20,8 @@ from rmqha.cli.safe_text import safe_streams
 from rmqha.model.error import BrokenInvariantError, RemoteProtocolError, RmqhaError, UnreachableError, UsageError
 
 WITHOUT_ASSERTIONS = "Python runs without assertions (-O, PYTHONOPTIMIZE), which guard the log; start it without that"
+
+OUTPUT = "the output"
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -234,11 +236,36 @@ def cli(security_file: str | None) -> None:
         ambient.set(for_client(security_file))
 
 
+class Output(FileIO):
+    """Standard output; an error names it, or it would read as one of a node's disk, and is raised once."""
+
+    has_failed = False
+
+    def write(self, data: Any) -> int:
+        if self.has_failed or not data:
+            # nothing is written by click, which asks so whether a stream takes bytes
+            return len(data)
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.has_failed = True
+            raise OSError(error.errno, error.strerror, OUTPUT) from None
+
+
 def print_anything() -> None:
     """A character that a terminal's encoding lacks, and half a character of a file's name, are printed as escapes."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    out = sys.stdout
+    if isinstance(out, TextIOWrapper):
+        out.reconfigure(errors="backslashreplace")
+        is_direct = isinstance(out.buffer, FileIO)  # PYTHONUNBUFFERED
+        if is_direct or isinstance(out.buffer, BufferedWriter):
+            raw = Output(out.fileno(), "w", closefd=False)
+            buffer = raw if is_direct else BufferedWriter(raw)
+            sys.stdout = TextIOWrapper(
+                buffer, out.encoding, out.errors, line_buffering=out.line_buffering, write_through=is_direct
+            )
+    if isinstance(sys.stderr, TextIOWrapper):
+        sys.stderr.reconfigure(errors="backslashreplace")
 
 
 def first_error(error: BaseException) -> BaseException:
@@ -271,10 +298,36 @@ def exit_code(error: BaseException) -> int | None:
             return None
 
 
+def sentence(error: BaseException) -> str:
+    """The error in words."""
+    if isinstance(error, OSError) and error.filename == OUTPUT:
+        return f"cannot write {OUTPUT}: {error.strerror}"
+    if isinstance(error, FileNotFoundError) and error.filename is None:
+        try:
+            Path.cwd()
+        except FileNotFoundError:
+            return "the current directory was removed; change to one that is there"
+    return str(error) or "interrupted"
+
+
 def main(args: Sequence[str] | None = None) -> NoReturn:
     print_anything()
     with safe_streams():
-        _run(args)
+        try:
+            _run(args)
+        finally:
+            flush_output()
+
+
+def flush_output() -> None:
+    """Write what is left now: the interpreter would tell an error by a traceback."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        sys.exit(1)
+    except OSError as error:
+        click.echo(f"rmqha: {sentence(error)}", err=True)
+        sys.exit(1)
 
 
 def _run(args: Sequence[str] | None) -> NoReturn:
@@ -300,7 +353,7 @@ def _run(args: Sequence[str] | None) -> NoReturn:
         code = exit_code(cause)
         if code is None:
             raise
-        click.echo(f"rmqha: {str(cause) or 'interrupted'}", err=True)
+        click.echo(f"rmqha: {sentence(cause)}", err=True)
         sys.exit(code)
     sys.exit(0)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import select
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -68,6 +69,8 @@ WARNINGS = frozenset(
 )
 """Events that a person should look at; the level of a JSON line."""
 KEPT_FILE_COUNT = 3
+PIECE_CHARS = 400
+"""A pipe that polls writable takes 4 KiB at once; a character has 10 bytes at most, as an escape."""
 AUDIT_FILE = "audit.log"
 """The audit log's name beside the log."""
 
@@ -106,6 +109,43 @@ class RotatingLogFile(RotatingFileHandler):
             self.lost_count += 1
 
 
+class ErrorStream:
+    """Standard error as a log: a reader that is gone, one that does not read, and a full disk lose lines, not the
+    server, and nobody waits. The loss is counted as that of a file is."""
+
+    _lock = Lock()
+    """One for all: two writers after one look could find room for one of them."""
+
+    def __init__(self) -> None:
+        self._stream = sys.stderr
+        self._poll: select.poll | None = None
+        self.lost_count = 0
+        try:
+            descriptor = self._stream.fileno()
+        except OSError:
+            # in memory, as tests have it
+            return
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
+
+    def line(self, text: str) -> None:
+        """From any thread."""
+        text += "\n"
+        with self._lock:
+            try:
+                for start in range(0, len(text), PIECE_CHARS):
+                    if self._poll is not None and not self._poll.poll(0):
+                        self.lost_count += 1
+                        return
+                    self._stream.write(text[start : start + PIECE_CHARS])
+                    self._stream.flush()
+            except OSError:
+                self.lost_count += 1
+
+    def close(self) -> None:
+        """Nothing: the stream is the process's."""
+
+
 class HostTracer:
     """Safe to use from several threads."""
 
@@ -132,11 +172,13 @@ class HostTracer:
         self._history: deque[dict[str, Any]] = deque()
         self._history_lock = Lock()
         self._kept = kept
-        self._write: Callable[[str], object] = sys.stderr.write if write is None else write
+        self._write = None if log_file else write
         self.listeners: list[Callable[[int, str, Mapping[str, Any]], None]] = []
         """Called with the monotonic time, the name and the fields, JSON values, of each event."""
-        self._file: RotatingLogFile | None = None
-        if log_file:
+        self._file: RotatingLogFile | ErrorStream
+        if not log_file:
+            self._file = ErrorStream()
+        else:
             try:
                 self._file = RotatingLogFile.open(log_file, max_bytes, KEPT_FILE_COUNT)
             except OSError as error:
@@ -167,7 +209,7 @@ class HostTracer:
             line = " ".join([stamp(at_ms), name, *(f"{key}={_text(value)}" for key, value in known.items())])
         else:
             line = self._json_lines.line(stamp(at_ms), name, known, warning=name in WARNINGS)
-        if self._file is None:
+        if self._write is not None:
             self._write(line + "\n")
         else:
             self._file.line(line)
@@ -199,14 +241,12 @@ class HostTracer:
 
     def reopen(self) -> None:
         """Go on in a new file if the present one was moved away (SIGHUP)."""
-        if self._file is not None:
-            self._file.close()
+        self._file.close()
 
     def close(self) -> None:
         if self._kept is not None:
             self._kept.close()
-        if self._file is not None:
-            self._file.close()
+        self._file.close()
 
 
 def stamp(at_ms: int) -> str:

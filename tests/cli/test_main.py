@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -171,3 +173,53 @@ def test_ctrl_c_while_the_command_is_imported_ends_it_without_a_traceback() -> N
         [sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+CLOSED_STREAMS = """
+import os, subprocess, sys
+for number in range(3):
+    os.close(number)
+sys.stdin = sys.stdout = sys.stderr = None
+from rmqha.__main__ import open_what_is_closed
+open_what_is_closed()
+print("nobody hears this", file=sys.stderr)
+child = subprocess.run([sys.executable, "-c", "import sys; sys.exit(None in (sys.stdin, sys.stdout, sys.stderr))"])
+with open(sys.argv[1], "w") as told:
+    print(*(os.readlink(f"/proc/self/fd/{number}") for number in range(3)), child.returncode, file=told)
+"""
+
+
+def test_no_file_gets_the_number_of_a_standard_stream_that_was_closed(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    subprocess.run([sys.executable, "-c", CLOSED_STREAMS, str(told)], timeout=HANG_S, check=True)
+    assert told.read_text() == "/dev/null /dev/null /dev/null 0\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["generate", "k8s"]])
+def test_a_full_disk_under_the_output_is_told_as_that_of_the_output(tmp_path: Path, arguments: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = run_process(tmp_path, arguments, full)
+    assert (done.returncode, done.stderr) == (1, "rmqha: cannot write the output: No space left on device\n")
+
+
+def test_a_reader_that_is_gone_ends_a_command_without_a_word(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as pipe:
+        done = run_process(tmp_path, ["--help"], pipe)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_a_current_directory_that_was_removed_is_a_sentence(tmp_path: Path) -> None:
+    gone = "import os; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); from rmqha.__main__ import main; main()"
+    command = [sys.executable, "-c", gone, "log", "ls", "."]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False)
+    sentence = "rmqha: the current directory was removed; change to one that is there\n"
+    assert (done.returncode, done.stderr) == (1, sentence)
+
+
+def run_process(directory: Path, arguments: list[str], output: TextIO) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rmqha", *arguments]
+    return subprocess.run(
+        command, cwd=directory, stdout=output, stderr=subprocess.PIPE, text=True, timeout=HANG_S, check=False
+    )

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +22,7 @@ from rmqha.model.identity import Role
 from tests.support.clock import ManualClock
 
 CLOCK = ManualClock(0, 1_795_247_737_123)
+FULL = Path("/dev/full")
 PACKAGES = ("rmqha", "controller", "nameserver")
 
 
@@ -168,3 +173,45 @@ def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
     lines = path.read_text().splitlines()
     assert len(lines) == 800
     assert all(len(line.split()) == 4 for line in lines)
+
+
+@contextmanager
+def piped(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Make standard error a pipe and give its reading end, which the caller closes."""
+    reader, writer = os.pipe()
+    with suppress(OSError), os.fdopen(writer, "w", buffering=1) as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        yield reader
+
+
+def test_a_reader_of_standard_error_that_is_gone_ends_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    with piped(monkeypatch) as reader:
+        tracer = HostTracer()
+        os.close(reader)
+        for _ in range(3):
+            tracer.event("unheard")
+    assert tracer.statistics() == {"lost_line_count": 3}
+    assert len(tracer.history()) == 3
+
+
+def test_a_reader_of_standard_error_that_does_not_read_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with piped(monkeypatch) as reader:
+        tracer = HostTracer()
+        filled = 0
+        while not tracer.statistics()["lost_line_count"]:
+            tracer.event("step", n=filled, text="\u2028" * 10_000)
+            filled += 1
+        assert filled < 20
+        while select.select([reader], [], [], 0)[0]:
+            os.read(reader, 65536)
+        tracer.event("heard")
+        assert os.read(reader, 65536).decode().endswith(" heard\n")
+        os.close(reader)
+
+
+def test_standard_error_on_a_full_disk_ends_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    with suppress(OSError), FULL.open("w", buffering=1) as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        tracer = HostTracer()
+        tracer.event("one")
+    assert tracer.statistics() == {"lost_line_count": 1}

@@ -8,7 +8,6 @@ so many are lines of their own: a flood neither hides nor rotates away the rest.
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rmqha.host.clock import HostClock
-from rmqha.host.tracer import AUDIT_FILE, RotatingLogFile, stamp
+from rmqha.host.tracer import AUDIT_FILE, ErrorStream, RotatingLogFile, stamp
 from rmqha.model.code import RequestCode
 from rmqha.model.config.servers import ServerConfig
 from rmqha.model.error import UsageError
@@ -147,6 +146,9 @@ class AuditEntry(NamedTuple):
     reason: str
 
 
+NOT_TAKEN = "the disk, or standard error, does not take the audit log"
+
+
 class AuditLog:
     """`write` takes lines; it is called by the writing thread only."""
 
@@ -157,7 +159,7 @@ class AuditLog:
         tracer: Tracer,
         *,
         everything: bool = False,
-        file: RotatingLogFile | None = None,
+        file: RotatingLogFile | ErrorStream | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._server = server
@@ -184,7 +186,8 @@ class AuditLog:
         path = config.audit_log_file or (str(Path(config.log_file).parent / AUDIT_FILE) if config.log_file else "")
         everything = level == "all"
         if not path:
-            return cls(server, _to_stderr, tracer, everything=everything)
+            stream = ErrorStream()
+            return cls(server, stream.line, tracer, everything=everything, file=stream)
         try:
             file = RotatingLogFile.open(path, config.audit_log_max_bytes, config.audit_log_file_count)
         except OSError as error:
@@ -290,7 +293,9 @@ class AuditLog:
             self._write("\n".join(lines))
         failed_count = self._file.lost_count if self._file is not None else 0
         if failed_count and not self._failed_count:
-            self._tracer.event("audit_lost", count=failed_count, reason="the disk does not take the audit log")
+            self._tracer.event(
+                "audit_lost", count=failed_count, reason="the disk, or standard error, does not take the audit log"
+            )
         self._failed_count = failed_count
 
     def _now(self) -> str:
@@ -331,10 +336,6 @@ def about(command: Command, *, trusted: bool) -> tuple[tuple[str, str], ...]:
             bytes(command.body), lambda body: ",".join(str(item.get(name, "?")) for item in body[members])
         )
     return tuple(found.items())
-
-
-def _to_stderr(lines: str) -> None:
-    sys.stderr.write(lines + "\n")
 
 
 def _read(body: bytes, read: Callable[[Any], str]) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -246,3 +248,15 @@ def test_it_is_kept_where_accounts_are(tmp_path: Path, tracer: HostTracer) -> No
         AuditLog.of(ServerConfig(audit_log_file="/proc/x", audit_log_level="all"), "x", tracer)
     with pytest.raises(ConfigError, match="auditLogLevel = 'some' is none of auto, off, changes, all"):
         ServerConfig.from_properties({"auditLogLevel": "some"}, "f")
+
+
+def test_standard_error_that_takes_nothing_ends_no_audit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    events: list[str] = []
+    with suppress(OSError), Path("/dev/full").open("w", buffering=1) as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        made = AuditLog.of(ServerConfig(audit_log_level="changes"), "broker", HostTracer(write=events.append))
+        assert made is not None
+        guarded(tmp_path, made, signed_send("U"))
+        made.close()
+        assert made.lost_count == 1
+    assert "the disk, or standard error, does not take the audit log" in events[0]
