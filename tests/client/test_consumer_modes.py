@@ -84,7 +84,7 @@ async def test_a_message_that_is_handed_back_comes_again_under_its_own_topic() -
             "group": "G",
             "offset": str(first.phy_offset),
             "delayLevel": "5",
-            "originMsgId": first.offset_msg_id,
+            "originMsgId": first.msg_id,
             "originTopic": "T",
         }
         assert asked.ext["maxReconsumeTimes"] == "3"

@@ -206,7 +206,8 @@ class ConsumerRequests:
         known = self._topics.get(topic)
         if known is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
-        if not 0 <= queue_id < known.read_queue_count:
+        # who gives back a queue that an operator has taken away still says how far it is
+        if not 0 <= queue_id < known.read_queue_count and self._offsets.query(group, topic, queue_id) is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"there is no queue {queue_id} of {topic}")
         # clients that have no offset yet commit -1: RocketMQ says yes, and forgets where the group was
         if offset >= 0 and not self._offsets.commit(group, topic, queue_id, offset):

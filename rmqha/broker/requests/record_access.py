@@ -9,7 +9,13 @@ from __future__ import annotations
 from rmqha.broker.requests.request import RequestError
 from rmqha.model.access import Needs, Permission, is_mixed
 from rmqha.model.code import ResponseCode
-from rmqha.model.message import PROPERTY_REAL_TOPIC, PROPERTY_RETRY_TOPIC, find_property
+from rmqha.model.message import (
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_UNIQUE_KEY,
+    SYS_FLAG_INNER_BATCH,
+    find_property,
+)
 from rmqha.store.log.record import Record
 from rmqha.wire.command import Command
 
@@ -34,8 +40,22 @@ def require_reader(command: Command, record: Record, named_topic: str | None) ->
     if not command.principal.is_restricted:
         return
     require_owner(command, record, Permission.SUB)
-    if named_topic and named_topic not in (record.topic, owner_topic(record), _property(record, PROPERTY_RETRY_TOPIC)):
+    if named_topic and named_topic not in _topics_of(record):
         raise denied(command, f"the message at {record.phy_offset} is none of topic {named_topic}")
+
+
+def is_meant(record: Record, named_id: str, named_topic: str) -> bool:
+    """False if the record at a place is not the message that a request names, each "" if it does not: where the log was
+    cut (AP) another may stand there."""
+    key = _property(record, PROPERTY_UNIQUE_KEY)
+    if key and named_id and not record.sys_flag & SYS_FLAG_INNER_BATCH:
+        return named_id == key or named_id.upper().endswith(f"{record.phy_offset:016X}")
+    return not named_topic or named_topic in _topics_of(record)
+
+
+def _topics_of(record: Record) -> tuple[str, str, str]:
+    """The names by which readers know the record's topic; some are ""."""
+    return record.topic, owner_topic(record), _property(record, PROPERTY_RETRY_TOPIC)
 
 
 def require_producer(command: Command, group: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from rmqha.broker.replication.waiter import MessageAppender, Waiting
-from rmqha.broker.requests.record_access import require_reader
+from rmqha.broker.requests.record_access import is_meant, require_reader
 from rmqha.broker.requests.request import Channel, RequestError, number, text
 from rmqha.broker.services.schedule import to_schedule
 from rmqha.broker.services.statistics import BrokerStatistics
@@ -153,8 +153,8 @@ class SendBackProcessor:
             channel.send(command.reply())  # a group without retries drops what fails
             return
         retry_topic = self._rules.retry_topic(group)
-        record = self._find(phy_offset)
-        if record is None:
+        record, named = self._find(phy_offset), (command.ext.get("originMsgId", ""), command.ext.get("originTopic", ""))
+        if record is None or not is_meant(record, *named):
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {phy_offset}")
         limit = number(command, "maxReconsumeTimes", int(settings["retryMaxTimes"]))
         level = number(command, "delayLevel", 0)

@@ -115,7 +115,7 @@ def send_back_fields(message: Message | MessageView, delay_level: int) -> dict[s
     return {
         "offset": str(message.phy_offset),
         "delayLevel": str(delay_level),
-        "originMsgId": message.offset_msg_id,
+        "originMsgId": message.msg_id,
         "originTopic": message.topic,
         "unitMode": "false",
         "bname": message.broker_name,

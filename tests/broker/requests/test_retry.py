@@ -35,7 +35,7 @@ STATISTICS = BrokerStatistics("C")
 
 def back(offset: int = 0, level: int = 0, **ext: str) -> Command:
     """Request 36 as the Java client writes it."""
-    fields = {"group": "G", "originTopic": "T", "originMsgId": "ID", "offset": str(offset), "delayLevel": str(level)}
+    fields = {"group": "G", "originTopic": "T", "originMsgId": "", "offset": str(offset), "delayLevel": str(level)}
     return Command(
         RequestCode.CONSUMER_SEND_MSG_BACK, {**fields, "unitMode": "false", "maxReconsumeTimes": "16", **ext}
     )
@@ -64,6 +64,31 @@ def test_a_message_comes_back_through_the_retry_topic(broker: Broker) -> None:
     expected = {"RETRY_TOPIC": "T", "ORIGIN_MESSAGE_ID": sent.ext["msgId"], "WAIT": "false", "DELAY": "3", "TAGS": "a"}
     assert expected.items() <= found.items()
     assert (found["REAL_TOPIC"], found["REAL_QID"]) == (RETRY, "0")
+
+
+@pytest.mark.parametrize(
+    ("named", "is_meant"),
+    [
+        ({"originMsgId": "U1"}, True),
+        ({"originMsgId": "7F000001000051AF0000000000000000"}, True),
+        ({"originMsgId": "7f000001000051af0000000000000000", "originTopic": "ns%T"}, True),
+        ({"originMsgId": "", "originTopic": ""}, True),
+        ({"originMsgId": "U2"}, False),
+        ({"originMsgId": "7F000001000051AF0000000000000001"}, False),
+        ({"originTopic": "Other"}, False),
+        ({"originTopic": RETRY}, False),
+    ],
+)
+def test_only_the_message_that_is_meant_comes_back(broker: Broker, named: dict[str, Any], *, is_meant: bool) -> None:
+    """Where the log was cut (AP) one of another topic may stand at the place: the group would be given that, and its
+    own would be gone."""
+    broker.ask(send_command(i="UNIQ_KEY\x01U1\x02"))
+    reply = broker.ask(back(**named))
+    if is_meant:
+        assert reply.code == 0
+    else:
+        assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, "look message by offset failed, 0")
+    assert count(broker, SCHEDULE, 2) == is_meant
 
 
 @pytest.mark.parametrize("waits", ["", "DELAY\x011\x02", "TIMER_DELAY_SEC\x011\x02"])
@@ -294,7 +319,9 @@ def test_what_a_real_broker_stored_of_messages_that_came_back(broker: Broker, go
             golden, taker, broker.core.retry_rules, theirs.store_host, 18, BrokerStatistics("C")
         )
         channel = FakeChannel()
-        processor.process(channel, back(offset, level, group=group))
+        processor.process(
+            channel, back(offset, level, group=group, originTopic=decode_properties(theirs.properties)["RETRY_TOPIC"])
+        )
         assert channel.one().code == 0
         ours = taker.messages.pop()
         assert (ours.topic, ours.queue_id, bytes(ours.body)) == (theirs.topic, theirs.queue_id, bytes(theirs.body))
@@ -308,7 +335,7 @@ def test_a_record_of_several_messages_cannot_come_back_as_a_whole(broker: Broker
     taker = _Taker()
     processor = SendBackProcessor(golden, taker, broker.core.retry_rules, batch.store_host, 18, STATISTICS)
     with pytest.raises(RequestError, match="MESSAGE_ILLEGAL"):
-        processor.process(FakeChannel(), back(batch.phy_offset))
+        processor.process(FakeChannel(), back(batch.phy_offset, originTopic="GoldBatchCQ", originMsgId="a member's"))
     assert taker.messages == []
 
 

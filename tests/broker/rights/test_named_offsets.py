@@ -23,7 +23,7 @@ def view(offset: int) -> Command:
 
 
 def send_back(offset: int) -> Command:
-    fields = {"group": "G", "originTopic": "T", "originMsgId": "ID", "offset": str(offset), "delayLevel": "0"}
+    fields = {"group": "G", "originTopic": "T", "originMsgId": "", "offset": str(offset), "delayLevel": "0"}
     return Command(RequestCode.CONSUMER_SEND_MSG_BACK, {**fields, "maxReconsumeTimes": "16"})
 
 

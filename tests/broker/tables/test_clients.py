@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -162,6 +163,23 @@ def test_a_commit_makes_neither_group_nor_topic(broker: Broker) -> None:
     assert set(broker.core.topics.names()) == {*topics, "%RETRY%G"}
     assert broker.core.offsets.groups_of("Nope") == []
     assert broker.ask(Command(RequestCode.UPDATE_CONSUMER_OFFSET, ask)).code == 0
+
+
+def test_a_queue_that_was_taken_away_keeps_its_group_s_last_commit(broker: Broker) -> None:
+    """Its member gives the queue back with a commit; the group goes on there once it is read again."""
+    broker.ask(send_command(queue_id=3))
+    broker.core.processor.received(FakeChannel(), [beat(body("G"))])
+    ask = {"consumerGroup": "G", "topic": "T", "queueId": "3", "commitOffset": "1"}
+    assert broker.ask(Command(RequestCode.UPDATE_CONSUMER_OFFSET, ask)).code == 0
+    known = broker.core.topics.get("T")
+    assert known is not None
+    broker.core.topics.put(replace(known, read_queue_count=2))
+    codes = {}
+    for queue_id in ("-1", "2", "3", "4", str(2**31)):
+        change = Command(RequestCode.UPDATE_CONSUMER_OFFSET, ask | {"queueId": queue_id, "commitOffset": "7"})
+        codes[queue_id] = broker.ask(change).code
+    assert codes.pop("3") == 0 and set(codes.values()) == {ResponseCode.SYSTEM_ERROR}
+    assert broker.core.offsets.queues_of("G", "T") == {3: 7}
 
 
 def test_offset_by_time(broker: Broker) -> None:
