@@ -57,6 +57,16 @@ QUEUE_TYPE = "queue.type"
 BATCH_QUEUE = "BatchCQ"
 MESSAGE_TYPE, PRIORITY_TYPE = "message.type", "PRIORITY"
 SIMPLE_QUEUE = "SimpleCQ"
+CLEANUP_POLICY, COMPACTION = "cleanup.policy", "COMPACTION"
+_VALUES = {
+    QUEUE_TYPE: (BATCH_QUEUE, SIMPLE_QUEUE),
+    CLEANUP_POLICY: ("DELETE", COMPACTION),
+    MESSAGE_TYPE: ("DELAY", "FIFO", "MIXED", "NORMAL", PRIORITY_TYPE, "TRANSACTION", "UNSPECIFIED"),
+    "reserve.time": (),
+}
+"""RocketMQ's attributes of topics, with their values; the last one is a number of hours, or -1."""
+_UNCHANGEABLE = (QUEUE_TYPE, CLEANUP_POLICY)
+_HOURS = re.compile("-1|[0-9]{1,18}")
 MAX_TOPIC_LENGTH = 127
 MAX_QUEUE_COUNT = 1024
 ENCODED_AT_A_TIME = 256
@@ -517,22 +527,35 @@ def parse_deleted(body: Mapping[str, Any]) -> frozenset[str]:
 
 
 def merge_attributes(present: Mapping[str, str] | None, change: str) -> dict[str, str]:
-    """Apply "+name=value,-name" as mqadmin writes it; `present` is None for a new topic. The type of queues is given to
-    a topic when it is made, as in RocketMQ. Raises ValueError with a sentence."""
+    """Apply "+name=value,-name" as mqadmin writes it; `present` is None for a new topic. The type of queues and how
+    they are cleaned is given to a topic when it is made, as in RocketMQ. Raises ValueError with a sentence."""
     merged = dict(present or {})
     for piece in filter(None, change.split(",")):
         name, equals, value = piece[1:].partition("=")
-        if name == QUEUE_TYPE and present is not None:
-            raise ValueError(f"attempt to update an unchangeable attribute. key: {name}")
-        if name == QUEUE_TYPE and piece[0] == "+" and value not in (BATCH_QUEUE, SIMPLE_QUEUE):
-            raise ValueError(f"{name} must be {BATCH_QUEUE} or {SIMPLE_QUEUE}, not {value!r}")
-        if piece[0] == "+" and equals and name:
-            merged[name] = value
-        elif piece[0] == "-" and not equals and name:
-            merged.pop(name, None)
-        else:
+        if not name or piece[0] not in "+-" or bool(equals) != (piece[0] == "+"):
             raise ValueError(f"attribute {piece!r} must be +name=value or -name")
+        if name in _UNCHANGEABLE and present is not None:
+            raise ValueError(f"attempt to update an unchangeable attribute. key: {name}")
+        if equals:
+            _check_attribute(name, value)
+            merged[name] = value
+        elif merged.pop(name, None) is None and name not in _VALUES:
+            raise ValueError(f"unsupported key: {name}")
     return merged
+
+
+def _check_attribute(name: str, value: str) -> None:
+    """Raises ValueError."""
+    values = _VALUES.get(name)
+    if values is None:
+        raise ValueError(f"unsupported key: {name}")
+    if values and value not in values:
+        raise ValueError(f"{name} must be {' or '.join(values)}, not {value!r}")
+    if not values and not _HOURS.fullmatch(value):
+        raise ValueError(f"{name} must be a number of hours or -1, not {value!r}")
+    if value == COMPACTION:
+        # what an operator would rely on is that the newest message of a key stays, however old it is
+        raise ValueError(f"{name}={value} is not offered: this broker removes whole log files by their age alone")
 
 
 def refusal_to_send(name: str) -> tuple[ResponseCode, str] | None:

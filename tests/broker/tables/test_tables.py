@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -320,11 +321,33 @@ def test_update_topic_refuses(broker: Broker, change: dict[str, str], code: Resp
 
 
 def test_merge_attributes() -> None:
-    assert merge_attributes({"a": "1", "b": "2"}, "+c=3,-a,+b=4") == {"b": "4", "c": "3"}
+    present = {"a": "1", "message.type": "FIFO"}
+    changed = merge_attributes(present, "+reserve.time=-1,-a,+message.type=PRIORITY,-reserve.time,+reserve.time=72")
+    assert changed == {"message.type": "PRIORITY", "reserve.time": "72"}
     assert merge_attributes({}, "") == {}
     for wrong in ("+a", "-a=1", "+=1", "x"):
         with pytest.raises(ValueError, match="attribute"):
             merge_attributes({}, wrong)
+
+
+@pytest.mark.parametrize(
+    ("present", "change", "sentence"),
+    [
+        (None, "+cleanup.policy=COMPACTION", "cleanup.policy=COMPACTION is not offered: this broker removes whole"),
+        ({}, "+cleanup.policy=COMPACTION", "attempt to update an unchangeable attribute. key: cleanup.policy"),
+        (None, "+cleanup.policy=compaction", "cleanup.policy must be DELETE or COMPACTION, not 'compaction'"),
+        (None, "+message.type=fifo", "message.type must be DELAY or FIFO or "),
+        ({}, "+reserve.time=3d", "reserve.time must be a number of hours or -1, not '3d'"),
+        ({}, "+mesage.type=FIFO", "unsupported key: mesage.type"),
+        ({}, "-mesage.type", "unsupported key: mesage.type"),
+    ],
+)
+def test_attributes_that_cannot_be(present: dict[str, str] | None, change: str, sentence: str) -> None:
+    """RocketMQ refuses them too, but for the first one: a topic that is kept by its keys."""
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}"):
+        merge_attributes(present, change)
+    if present is None:
+        assert merge_attributes(None, "+cleanup.policy=DELETE") == {"cleanup.policy": "DELETE"}
 
 
 def test_a_new_master_restores_topics_that_only_the_queues_know(make_broker: Callable[..., Broker]) -> None:
@@ -497,9 +520,11 @@ def test_a_list_of_topics(broker: Broker) -> None:
     broker.core.topics.put(TopicConfig("Kept", 4, 4, attributes={"message.type": "FIFO", "a": "b"}))
     more = [{"topicName": f"T{number}"} for number in range(40)]
     kept = {"topicName": "Kept", "readQueueNums": 5, "writeQueueNums": 3, "perm": 4, "order": True, "topicSysFlag": 1,
-            "attributes": {"+a": "c", "-message.type": ""}}  # fmt: skip
+            "attributes": {"+reserve.time": "24", "-message.type": ""}}  # fmt: skip
     assert broker.ask(list_command(TOPICS, [{"topicName": "Same"}, kept, *more])).code == 0
-    assert broker.core.topics.get("Kept") == TopicConfig("Kept", 5, 3, 4, 1, True, attributes={"a": "c"})
+    assert broker.core.topics.get("Kept") == TopicConfig(
+        "Kept", 5, 3, 4, 1, True, attributes={"a": "b", "reserve.time": "24"}
+    )
     assert [broker.core.topics.get(f"T{number}") for number in range(40)] == [
         TopicConfig(f"T{number}", 16, 16) for number in range(40)
     ]
