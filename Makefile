@@ -21,7 +21,7 @@ NATIVE_STAMP := native/target/stamp
 # else every server that a test starts, and every collection, compiles what it imports
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env demo test interop chaos abuse browser spec drills night image lint types sim sim-many sim-kernels sim-day planted fuzz laws fuzz-frames fuzz-kernel sanitize native dist bench lock test-lowest sbom clean
+.PHONY: help env demo test interop chaos abuse browser spec drills night image lint types sim sim-many sim-kernels sim-day planted fuzz laws fuzz-frames fuzz-kernel sanitize native dist bench lock test-lowest test-newest sbom clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -113,13 +113,16 @@ bench: .venv/stamp ## figures and plots, into benchmarks/results
 
 clean: ## the environment and all caches
 	rm -rf native/target rmqha/kernel/librmqha_kernel.so
-	rm -rf .venv .venv-lowest .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-lowest .venv-newest .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 lock: .venv/stamp ## renew requirements/*.lock: the newest versions that pyproject.toml allows, with their hashes
 	$(BIN)/python -m tools.release.lock
 
 test-lowest: .venv/stamp ## the tests that need no Java, with the lowest versions that pyproject.toml allows
 	$(BIN)/python -m tools.release.lowest
+
+test-newest: .venv/stamp ## the same with the newest Python here that the locks serve
+	$(BIN)/python -m tools.release.newest
 
 sbom: .venv/stamp ## build/rmqha.cdx.json: what the wheel needs at run time, as CycloneDX
 	$(BIN)/python -m tools.release.sbom build/rmqha.cdx.json

@@ -33,6 +33,7 @@ LANES = {
         "sbom",
         "sanitize",
         "test-lowest",
+        "test-newest",
         "test",
         "sim",
         "fuzz",

@@ -28,6 +28,5 @@ def read_text(path: Path | str, what: str, limit_bytes: int = MAX_TEXT_BYTES) ->
         raise UsageError(f"cannot read {what} {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UsageError(f"cannot read {what} {path}: it is not UTF-8 text") from None
-    except ValueError as error:
-        # a name with a zero byte, which no system call takes
-        raise UsageError(f"cannot read {what} {path!r}: {error}") from None
+    except ValueError:
+        raise UsageError(f"cannot read {what} {path!r}: no name of a file has a zero byte") from None

@@ -48,5 +48,5 @@ def test_what_is_no_text_of_that_size_is_refused_in_a_sentence(tmp_path: Path) -
     assert refused("/dev/zero") == "cannot read the configuration /dev/zero: it is a device or a socket, not a file"
     assert refused(tmp_path).endswith("Is a directory")
     assert refused(tmp_path / "none").endswith("No such file or directory")
-    assert refused("a\0b") == "cannot read the configuration 'a\\x00b': embedded null byte"
+    assert refused("a\0b") == "cannot read the configuration 'a\\x00b': no name of a file has a zero byte"
     assert "\\udcff" in repr(refused("\udcff"))

@@ -70,7 +70,7 @@ def component(found: Distribution, scope: str, hashes: dict[tuple[str, str], lis
         "scope": scope,
         "purl": f"pkg:pypi/{name}@{found.version}",
     }
-    if found.metadata["License-Expression"]:
+    if "License-Expression" in found.metadata:
         described["licenses"] = [{"expression": found.metadata["License-Expression"]}]
     files = hashes.get((name, found.version), [])
     if files:

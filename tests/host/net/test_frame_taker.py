@@ -19,7 +19,7 @@ from rmqha.host.access.accounts import AccessFile
 from rmqha.host.access.audit import AuditLog
 from rmqha.host.access.peer_filter import PeerRules
 from rmqha.host.access.security import Security
-from rmqha.host.net import poller
+from rmqha.host.net import fair_queue, poller
 from rmqha.host.net import session as session_module
 from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.poller import SLICE_COUNT
@@ -115,6 +115,13 @@ async def asked(service: Taking, counts: Statistics, **keys: Any) -> AsyncIterat
         yield stream
 
 
+def take_all_of_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine must not end the turn, or the call, between two of those that send."""
+    for name in ("TURN_S", "PUT_OFF_S"):
+        monkeypatch.setattr(poller, name, HANG_S)
+    monkeypatch.setattr(fair_queue, "LONG_US", HANG_S * 1e6)
+
+
 async def answers(stream: trio.SocketStream, count: int) -> list[int]:
     parser, opaques = FrameParser(65536), list[int]()
     with trio.fail_after(HANG_S):
@@ -151,7 +158,7 @@ async def test_slices_of_what_was_read_in_order(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 async def test_what_several_send_in_a_turn_is_taken_in_one_call(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each connection all is answered in order, whatever the others send: frames that are left, or cut anywhere."""
-    monkeypatch.setattr(poller, "TURN_S", HANG_S)  # a busy machine must not end the turn between two of them
+    take_all_of_a_turn(monkeypatch)
     draws, service, counts, number = random.Random(seed), Taking(), Statistics(), 6
     streams_bytes, codes, firsts = [], list[int](), list[int]()
     for connection in range(number):
@@ -212,7 +219,7 @@ async def test_what_the_call_leaves_waits_when_the_turn_is_over(monkeypatch: pyt
 
 
 async def test_what_does_not_end_the_process_closes_those_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poller, "TURN_S", HANG_S)
+    take_all_of_a_turn(monkeypatch)
 
     class Failing(Taking):
         def take(self, reads: Sequence[tuple[Session, bytes]], max_count: int) -> list[tuple[int, int]]:
