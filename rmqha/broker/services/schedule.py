@@ -156,7 +156,8 @@ class _Delivery(Waiting):
 
 class ScheduleService:
     """`deliver` is called about every 100 ms while `is_waiting`, else each second, which no level is shorter than, and
-    whenever `wake` was. `levels_ms` are the times of the levels."""
+    whenever `wake` was. `levels_ms` are the times of the levels, `queue_count` tells how many queues their topic has:
+    messages may wait in those of levels that are no more."""
 
     def __init__(
         self,
@@ -168,6 +169,7 @@ class ScheduleService:
         store_host: tuple[bytes, int],
         levels_ms: Sequence[int],
         wake: Callable[[], None],
+        queue_count: Callable[[], int],
     ) -> None:
         self._log = log
         self._appends = appends
@@ -181,6 +183,7 @@ class ScheduleService:
         self.is_waiting = True
         """Messages wait, as far as is known."""
         self._wake = wake
+        self._queue_count = queue_count
 
     def end_of(self, level: int) -> int:
         """The end of a level's queue."""
@@ -193,9 +196,9 @@ class ScheduleService:
             return
         self.is_waiting = False
         known = self._offsets.levels()
-        for level, delay_ms in enumerate(self.levels_ms, 1):
+        for level in range(1, max(len(self.levels_ms), self._queue_count()) + 1):
             if level not in self._pending and (level in known or self.end_of(level)):
-                self._deliver(level, delay_ms)
+                self._deliver(level, self.levels_ms[level - 1] if level <= len(self.levels_ms) else None)
 
     def role_changed(self) -> None:
         """Forget what was on its way: it is the new master's to deliver."""
@@ -205,7 +208,7 @@ class ScheduleService:
         """(next offset, end) of each level that has delivered."""
         return {level: (self._offsets.get(level), self.end_of(level)) for level in self._offsets.levels()}
 
-    def _deliver(self, level: int, delay_ms: int) -> None:
+    def _deliver(self, level: int, delay_ms: int | None) -> None:
         low, high = self._log.queue_range(SCHEDULE_TOPIC, level - 1)
         known = self._offsets.get(level)
         offset = min(max(known, low), high)
@@ -220,14 +223,14 @@ class ScheduleService:
         if offset != known:
             self._offsets.put(level, offset)
 
-    def _due(self, level: int, delay_ms: int, offset: int) -> tuple[list[NewMessage], int]:
-        """The due messages from `offset` on, and the offset behind them."""
+    def _due(self, level: int, delay_ms: int | None, offset: int) -> tuple[list[NewMessage], int]:
+        """The due messages from `offset` on, and the offset behind them. `delay_ms` None: nobody knows any more."""
         now_ms = self._clock.wall_ms()
         messages = []
         for unit in self._log.units(SCHEDULE_TOPIC, level - 1, offset, MAX_DELIVERY_COUNT):
             phy_offset, _, deliver_at_ms = unit
             # A time that lies further ahead than the level is long comes from a clock that was put back: due now.
-            if now_ms < deliver_at_ms <= now_ms + delay_ms:
+            if now_ms < deliver_at_ms and (delay_ms is None or deliver_at_ms <= now_ms + delay_ms):
                 break
             try:
                 record = self._log.sound_record(SCHEDULE_TOPIC, level - 1, offset, unit, says_where_to)

@@ -415,7 +415,8 @@ class BrokerConfig(ServerConfig):
     """A reset of consumer offsets is kept by the broker and told with the next pull; false: only members of the group
     that are connected are told, at once (request 220)."""
     message_delay_level: str = DEFAULT_DELAY_LEVELS
-    """Time that each level of a delayed message waits, level 1 first; the same on all replicas of a group."""
+    """Time that each level of a delayed message waits, level 1 first; the same on all replicas of a group. What waits
+    in levels that are no more comes at its time."""
     mapped_file_size_timer_log: int = knob(100 * 1024 * 1024, 1024, 2**31 - 1)
     """Size of each file of the timer log, which a clean stop leaves for RocketMQ's brokers."""
     timer_wheel_enable: bool = knob(True)

@@ -125,6 +125,28 @@ def test_own_levels(make_broker: Callable[..., Broker]) -> None:
     assert bodies(broker) == [b"first", b"last"]
 
 
+@pytest.mark.parametrize("has_delivered", [True, False])
+def test_a_level_that_is_no_more_still_delivers(make_broker: Callable[..., Broker], *, has_delivered: bool) -> None:
+    """Messages wait in its queue when messageDelayLevel gets shorter: at their time, as it was told."""
+    broker = make_broker().start()
+    if has_delivered:
+        broker.ask(delayed(3, b"before"))
+        broker.run(10_000)
+    broker.ask(delayed(3, b"10 s"))
+    broker.ask(delayed(18, b"2 h"))
+    broker.close()
+    broker = make_broker(message_delay_level="1s").start()
+    broker.run(10_000 * has_delivered)  # its clock begins anew
+    broker.ask(delayed(3, b"1 s now"))
+    before = [b"before"] * has_delivered
+    broker.run(2000)
+    assert bodies(broker) == [*before, b"1 s now"]
+    broker.run(10_000)
+    assert bodies(broker) == [*before, b"1 s now", b"10 s"]
+    broker.run(7_200_000)
+    assert bodies(broker) == [*before, b"1 s now", b"10 s", b"2 h"]
+
+
 def test_many_at_once(broker: Broker) -> None:
     count = 2 * MAX_DELIVERY_COUNT + 3
     for number in range(count):
