@@ -57,7 +57,7 @@ from rmqha.ha.replica import Replica
 from rmqha.ha.static_replica import StaticReplica
 from rmqha.kernel.batch_kernel import BatchKernel
 from rmqha.model.code import RequestCode
-from rmqha.model.config.delay_level import SCHEDULE_TOPIC, parse_delay_levels
+from rmqha.model.config.delay_level import parse_delay_levels
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import Role
 from rmqha.model.message import TIMER_TOPIC, UniqueKeys
@@ -160,8 +160,8 @@ class BrokerCore:
         self.scrubber = Scrubber(store, kernel.skip_sound)
         levels_ms = parse_delay_levels(config.message_delay_level)
         delivery = store, self.driver, self.delay_offsets, clock, tracer, store_host
-        self.schedule = ScheduleService(*delivery, levels_ms, shell.wake_schedule, self._delay_queue_count)
-        self.timers = TimerService(*delivery, _timer_rules(config), shell.wake_schedule)
+        self.schedule = ScheduleService(*delivery, levels_ms, shell.wake_schedule, self.topics)
+        self.timers = TimerService(*delivery, _timer_rules(config), shell.wake_schedule, self.topics)
         self.delay_offsets.clamp(self.schedule.end_of, self.timers.end_offset)
         self.timer_snapshots = TimerSnapshots(disk, self.timers, self.delay_offsets, clock, tracer)
         store.on_truncate(self._deliveries_cut)
@@ -407,10 +407,6 @@ class BrokerCore:
         """The log is about to be cut: offsets that count on what goes are set back, on the disk too. Raises OSError."""
         if self.pops.cut.cut(end_offset) and (unsaved := self.offsets.unsaved()) is not None:
             self.offsets.write(unsaved)
-
-    def _delay_queue_count(self) -> int:
-        topic = self.topics.get(SCHEDULE_TOPIC)
-        return 0 if topic is None else topic.read_queue_count
 
     def _deliveries_cut(self, end_offset: int) -> None:
         self.delay_offsets.log_cut(end_offset, self.schedule.end_of, self.timers.end_offset)

@@ -83,6 +83,10 @@ class RetryRules:
             raise RequestError(ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden")
         return name
 
+    def read_queue(self, retry_topic: str, queue_id: int) -> int:
+        """A queue that consumers read: the topic keeps those that it was made with, whatever the group's settings."""
+        return self._topics.read_queue(retry_topic, queue_id)
+
     def dead_letter_topic(self, group: str) -> str:
         return self._topics.create_internal(DLQ_PREFIX + group, DLQ_QUEUE_COUNT).name
 
@@ -162,7 +166,7 @@ class SendBackProcessor:
             topic, queue_id, level = self._rules.dead_letter_topic(group), 0, 0
         else:
             self._next_queue += 1
-            topic, queue_id = retry_topic, self._next_queue % queue_count
+            topic, queue_id = retry_topic, self._rules.read_queue(retry_topic, self._next_queue % queue_count)
             level = level or FIRST_RETRY_LEVEL + record.reconsume_times
         try:
             stored = self._appends.append([self._copy(record, topic, queue_id, level)])

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from rmqha.broker.replication.waiter import MessageAppender, Waiting
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
+from rmqha.broker.tables.topics import TopicTable
 from rmqha.ha.action import AckStatus
 from rmqha.model.code import ResponseCode
 from rmqha.model.config.delay_level import SCHEDULE_TOPIC, delay_level
@@ -156,8 +157,7 @@ class _Delivery(Waiting):
 
 class ScheduleService:
     """`deliver` is called about every 100 ms while `is_waiting`, else each second, which no level is shorter than, and
-    whenever `wake` was. `levels_ms` are the times of the levels, `queue_count` tells how many queues their topic has:
-    messages may wait in those of levels that are no more."""
+    whenever `wake` was. `levels_ms` are the times of the levels; messages may wait in more, which are no more."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class ScheduleService:
         store_host: tuple[bytes, int],
         levels_ms: Sequence[int],
         wake: Callable[[], None],
-        queue_count: Callable[[], int],
+        topics: TopicTable,
     ) -> None:
         self._log = log
         self._appends = appends
@@ -183,7 +183,7 @@ class ScheduleService:
         self.is_waiting = True
         """Messages wait, as far as is known."""
         self._wake = wake
-        self._queue_count = queue_count
+        self._topics = topics
 
     def end_of(self, level: int) -> int:
         """The end of a level's queue."""
@@ -196,7 +196,8 @@ class ScheduleService:
             return
         self.is_waiting = False
         known = self._offsets.levels()
-        for level in range(1, max(len(self.levels_ms), self._queue_count()) + 1):
+        topic = self._topics.get(SCHEDULE_TOPIC)
+        for level in range(1, max(len(self.levels_ms), 0 if topic is None else topic.read_queue_count) + 1):
             if level not in self._pending and (level in known or self.end_of(level)):
                 self._deliver(level, self.levels_ms[level - 1] if level <= len(self.levels_ms) else None)
 
@@ -241,6 +242,7 @@ class ScheduleService:
             if message is None:
                 self._tracer.event("delayed_message_without_topic", level=level, phy_offset=phy_offset)
             else:
+                message.queue_id = self._topics.read_queue(message.topic, message.queue_id)
                 messages.append(message)
         return messages, offset
 

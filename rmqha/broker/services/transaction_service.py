@@ -221,6 +221,7 @@ class TransactionService:
             commit = to_commit(half, self._store_host)
             if commit is None:
                 raise RequestError(ResponseCode.SYSTEM_ERROR, "the prepared message does not say where it belongs")
+            commit.queue_id = self._topics.read_queue(commit.topic, commit.queue_id)
             # In this order: a cut of the log may take the mark alone, never the message alone.
             messages.insert(0, commit)
         try:

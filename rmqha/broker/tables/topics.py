@@ -265,6 +265,13 @@ class TopicTable:
     def names(self) -> list[str]:
         return sorted(self._topics)
 
+    def read_queue(self, name: str, queue_id: int) -> int:
+        """The queue for a message that has waited: the one that it was sent to, or, where the topic has fewer queues by
+        now, one that consumers read."""
+        topic = self._topics.get(name)
+        count = 0 if topic is None else topic.read_queue_count
+        return queue_id if queue_id < count or not count else queue_id % count
+
     def no_room_for(self, name: str) -> str:
         """The reason why no topic of that name can be made, "" if one can or is there."""
         if name in self._topics or len(self._topics) < self._max_count:

@@ -18,6 +18,7 @@ from rmqha.broker.replication.waiter import MessageAppender, Waiting
 from rmqha.broker.services.schedule import ScheduleLog, append_all
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.timer_check import TimerProgress
+from rmqha.broker.tables.topics import TopicTable
 from rmqha.broker.timers.known import KnownTime
 from rmqha.broker.timers.message import (
     STEP_MS,
@@ -121,6 +122,7 @@ class TimerService:
         store_host: tuple[bytes, int],
         rules: TimerRules,
         wake: Callable[[], None],
+        topics: TopicTable,
     ) -> None:
         self._log = log
         self._appends = appends
@@ -130,6 +132,7 @@ class TimerService:
         self._store_host = store_host
         self.rules = rules
         self._wake = wake
+        self._topic_table = topics
         self.delivered_count = 0
         self.delivered_counts: dict[str, int] = {}
         """By topic."""
@@ -488,6 +491,7 @@ class TimerService:
                 continue
             message = self._message(record, now_ms)
             if message is not None:
+                message.queue_id = self._topic_table.read_queue(message.topic, message.queue_id)
                 messages.append(message)
         if len(units) < len(entries):
             self._tracer.event("timer_messages_expired", count=len(entries) - len(units))
