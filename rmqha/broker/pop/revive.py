@@ -34,6 +34,7 @@ from rmqha.ha.action import AckStatus
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import DamagedError, RemoteProtocolError, UsageError
 from rmqha.model.message import (
+    MAX_PROPERTIES_BYTES,
     PROPERTY_CRC32,
     PROPERTY_FIRST_POP_TIME,
     PROPERTY_ORIGIN_GROUP,
@@ -60,6 +61,8 @@ REPEATED_MS = 5000
 PUT_BACK_MS = (10_000, 20_000, 30_000, 60_000, 120_000, 300_000, 600_000)
 """Pauses before a message that cannot be read now is tried again, the last one again and again."""
 MAX_RECONSUME_TIMES = 2**31 - 1
+MAX_TOLD_BYTES = MAX_PROPERTIES_BYTES - 32
+"""Bytes of the properties of a message that comes again, but for those that it was sent with; a CRC finds room."""
 
 
 class ReviveLog(ScheduleLog, Protocol):
@@ -412,11 +415,14 @@ class ReviveService:
             topic = retry_topic(topic, checkpoint.group)
         self._provide(topic, checkpoint.group)
         properties = decode_properties(record.properties)
-        properties.pop(PROPERTY_CRC32, None)
+        for name in (PROPERTY_CRC32, PROPERTY_ORIGIN_GROUP):
+            properties.pop(name, None)
+        told = {PROPERTY_ORIGIN_GROUP: checkpoint.group}
         if not record.reconsume_times or PROPERTY_FIRST_POP_TIME not in properties:
-            properties[PROPERTY_FIRST_POP_TIME] = str(checkpoint.pop_ms)
-        properties[PROPERTY_ORIGIN_GROUP] = checkpoint.group
-        message = record.anew(topic, 0, encode_properties(properties), self._store_host)
+            told[PROPERTY_FIRST_POP_TIME] = str(checkpoint.pop_ms)
+        while len(encoded := encode_properties({**properties, **told})) > MAX_TOLD_BYTES and told:
+            told.popitem()  # rather than the message
+        message = record.anew(topic, 0, encoded, self._store_host)
         message.sys_flag &= ~SYS_FLAG_INNER_BATCH
         message.born_host = self._store_host
         message.reconsume_times = min(record.reconsume_times + 1, MAX_RECONSUME_TIMES)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from rmqha.model.config.delay_level import SCHEDULE_TOPIC
 from rmqha.model.message import (
     HALF_TOPIC,
+    MAX_PROPERTIES_BYTES,
     PROPERTY_CRC32,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
@@ -63,6 +64,8 @@ _CRC_MARK = PROPERTY_CRC32.encode() + b"\x01"
 PROPERTY_DUE = "rmqhaDueMs"
 """The time that was named as a delay, in a copy that waits on: the moment from which it counts is not there. What is
 delivered is without it."""
+_TOLD_BYTES = 256
+"""Room for what a delivery adds to the properties. It is for onlookers: without room they stay as they are stored."""
 _DUE = PROPERTY_DUE.encode()
 _DUE_MARK = _DUE + b"\x01"
 
@@ -307,12 +310,14 @@ def from_timer(record: Record, now_ms: int, store_host: tuple[bytes, int]) -> Ne
     enqueued_ms = record.store_timestamp_ms // 1000 * 1000
     is_rolled = wheel_ms - record.store_timestamp_ms >= ROLL_WINDOW_MS
     if not is_rolled and properties.endswith(b"\x02") and not _has_what_changes(properties):
-        properties += b"%b%d\x02%b%d\x02" % (_ENQUEUE_MARK, enqueued_ms, _DEQUEUE_MARK, now_ms)
+        if len(properties) <= MAX_PROPERTIES_BYTES - _TOLD_BYTES:
+            properties += b"%b%d\x02%b%d\x02" % (_ENQUEUE_MARK, enqueued_ms, _DEQUEUE_MARK, now_ms)
         return record.anew(topic, int(queue_id), properties, store_host)
     found = decode_properties(properties)
     found.pop(PROPERTY_CRC32, None)
     if not is_rolled:
         found.pop(PROPERTY_DUE, None)
+    as_stored = dict(found)
     found[PROPERTY_TIMER_ENQUEUE_MS] = str(enqueued_ms)
     found[PROPERTY_TIMER_DEQUEUE_MS] = str(now_ms)
     if is_rolled:
@@ -323,6 +328,8 @@ def from_timer(record: Record, now_ms: int, store_host: tuple[bytes, int]) -> Ne
         if before_ms is not None and wheel_ms <= before_ms <= last_ms:
             found[PROPERTY_DUE] = str(before_ms + 1)
         topic, queue_id = TIMER_TOPIC, b"%d" % TIMER_QUEUE_ID
+    if len(properties) > MAX_PROPERTIES_BYTES - _TOLD_BYTES:
+        found = as_stored
     return record.anew(topic, int(queue_id), encode_properties(found), store_host)
 
 

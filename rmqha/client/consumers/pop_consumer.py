@@ -30,7 +30,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RemoteProtocolError, RmqhaError, UnreachableError, UsageError
 from rmqha.model.message import PROPERTY_POP_CK
 from rmqha.wire.command import Command
-from rmqha.wire.state.receipt import NORMAL, Receipt, real_topic
+from rmqha.wire.state.receipt import Receipt, kind_of, real_topic
 
 INVISIBLE_MS = 60_000
 POLL_MS = 15_000
@@ -392,12 +392,12 @@ class Receipts:
     def __init__(self, answer: Command) -> None:
         """Raises RemoteProtocolError."""
         self._answer = answer
-        self._starts: dict[int, int] = {}
+        self._starts: dict[tuple[str, int], int] = {}
+        """By kind of topic and queue."""
         self._counts: dict[str, int] = {}
         """In order, by queue or message: how often it was given before."""
         for kind, queue_id, start in _words(answer, "startOffsetInfo"):
-            if kind == NORMAL:
-                self._starts[_number(queue_id, "startOffsetInfo")] = _number(start, "startOffsetInfo")
+            self._starts[kind, _number(queue_id, "startOffsetInfo")] = _number(start, "startOffsetInfo")
         for _, name, count in _words(answer, "orderCountInfo"):
             self._counts[name] = _number(count, "orderCountInfo")
 
@@ -411,13 +411,14 @@ class Receipts:
             )
             if given and given.split(" ")[1:2] == [str(pop_ms)]:
                 return Receipt.decode(given)
-            start = self._starts[view.queue_id]
+            # one that comes again and has no room for a receipt comes by its retry topic's name
+            start = self._starts[kind := kind_of(view.topic), view.queue_id]
         except (KeyError, ValueError) as error:
             raise RemoteProtocolError(
                 f"group {view.broker_name} gave a message without a receipt that can be read: {error}"
             ) from None
         queue = view.broker_name, view.queue_id, int(view.queue_offset)
-        return Receipt(start, pop_ms, invisible_ms, revive_id, NORMAL, *queue)
+        return Receipt(start, pop_ms, invisible_ms, revive_id, kind, *queue)
 
     def count_of(self, view: MessageView) -> int:
         """Number of times that the group was given it, this one included."""

@@ -8,7 +8,7 @@ from rmqha.model.code import RequestCode
 from rmqha.model.message import encode_properties
 from rmqha.store.log.record import Record, decode
 from rmqha.wire.command import Command
-from rmqha.wire.state.receipt import Receipt
+from rmqha.wire.state.receipt import Receipt, kind_of
 from tests.broker.support import Broker, FakeChannel, send_command
 
 INVISIBLE_MS = 10_000
@@ -62,9 +62,10 @@ def messages(reply: Command, topic: str = "T", group: str = "G", broker_name: st
         if "POP_CK" in properties:
             receipt = Receipt.decode(properties["POP_CK"])
         else:
-            start = starts["0", str(record.queue_id)]
+            kind = kind_of(record.topic)
+            start = starts[kind, str(record.queue_id)]
             times = int(reply.ext["popTime"]), int(reply.ext["invisibleTime"]), int(reply.ext["reviveQid"])
-            receipt = Receipt(start, *times, "0", broker_name, record.queue_id, record.queue_offset)
+            receipt = Receipt(start, *times, kind, broker_name, record.queue_id, record.queue_offset)
         real = {"0": topic, "1": f"%RETRY%{group}_{topic}", "2": f"%RETRY%{group}+{topic}"}[receipt.kind]
         found.append(Popped(record, receipt, real))
     return found

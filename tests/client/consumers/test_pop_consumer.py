@@ -92,6 +92,18 @@ async def test_a_receipt_of_another_pop_is_none(told: str) -> None:
         assert Receipt.decode(command.ext["extraInfo"]) == Receipt(4, POP_MS, INVISIBLE_MS, 3, NORMAL, "g-a", 0, 4)
 
 
+async def test_a_message_without_room_for_a_receipt_comes_by_the_name_of_its_retry_topic() -> None:
+    async with FakeCluster({"g-a": 1}) as fake:
+        again = Stored("%RETRY%G_T", 0, 7, b"a", {"UNIQ_KEY": "U"}, 0, {})
+        pops = Pops([[again]], {"startOffsetInfo": "0 0 3;1 0 6"}).put_to(fake.group.master)
+        with trio.fail_after(HANG_S):
+            async with PopConsumer(fake.namesrv, "G", "T", invisible_ms=INVISIBLE_MS) as consumer:
+                await consumer.ack(await consumer.receive())
+        (command,) = pops.told
+        assert (command.ext["topic"], command.ext["offset"]) == ("%RETRY%G_T", "7")
+        assert Receipt.decode(command.ext["extraInfo"]) == Receipt(6, POP_MS, INVISIBLE_MS, 3, RETRY_V1, "g-a", 0, 7)
+
+
 async def test_another_time_is_asked_of_the_newest_receipt() -> None:
     changed = {"popTime": str(POP_MS + 9), "invisibleTime": "500", "reviveQid": "3"}
     async with FakeCluster({"g-a": 1}) as fake:
