@@ -144,7 +144,8 @@ def why_no_member(group: BrokerGroup) -> str:
         return f"no member of the last SyncStateSet is ready to lead; waiting for one of: {names}"
     if group.unclean_ids:
         names = group.labels(group.unclean_ids)
-        return f"the last members ({names}) lost power and may have lost messages; an operator must elect with unclean"
+        why = "lost power, or have an older copy of their disk, and may have lost messages"
+        return f"the last members ({names}) {why}; an operator must elect with unclean"
     return "the SyncStateSet is empty; an operator must elect with unclean"
 
 

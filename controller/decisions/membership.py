@@ -125,7 +125,7 @@ def register(
     # Sent before its sender learned that it was elected in spite of its unclean boot: the answer tells it.
     accepted = group.master_epoch if request.accepted_epoch is None else request.accepted_epoch
     unaware = group.accepts_loss and group.master_id == broker_id and accepted < group.master_epoch
-    if request.unclean and broker_id in group.electable_ids and not unaware:
+    if (request.unclean or has_forgotten(group, request)) and broker_id in group.electable_ids and not unaware:
         events.append(MemberRemoved(group.broker_name, broker_id, at_ms))
     replica = group.replicas[broker_id]
     registered = BrokerRegistered(
@@ -149,6 +149,14 @@ def register(
     if not group.total_replicas and request.total_replicas:
         events.append(GroupSized(group.broker_name, request.total_replicas))
     return events
+
+
+def has_forgotten(group: BrokerGroup, request: ReplicaRegistration) -> bool:
+    """A member of the set has not accepted the epoch in which a master took it in: its disk is an older one, a backup
+    for example, and may lack what was acknowledged with it."""
+    accepted = request.accepted_epoch
+    is_sure = group.altered_epoch == group.master_epoch and request.broker_id in group.sync_state_set
+    return is_sure and accepted is not None and accepted < group.master_epoch
 
 
 def _problem(request: ReplicaRegistration) -> str:

@@ -21,7 +21,7 @@ CAUSES = {
     Cause.CONTROLLED_SHUTDOWN: "the master was stopped in order",
     Cause.UNCLEAN_BY_OPERATOR: "an operator accepted the loss of messages",
     Cause.UNCLEAN_AUTOMATIC: "enableElectUncleanMaster: no member of the set was alive",
-    Cause.UNCLEAN_BOOT: "the master booted after a loss of power",
+    Cause.UNCLEAN_BOOT: "the master booted after a loss of power, or with an older copy of its disk",
     Cause.CLEANED: "an operator removed the master",
     Cause.NO_LIVE_MEMBER: "no member of the set was alive",
     Cause.SOLE_REPLICA: "the only replica of its group",
@@ -62,7 +62,7 @@ def _why_not(group: GroupState, replica: RegisteredReplica) -> str | None:
     if replica.async_learner:
         return "an async learner"
     if broker_id in group.unclean_ids or replica.unclean:
-        return "booted after a loss of power and may lack messages"
+        return "booted after a loss of power, or with an older copy of its disk, and may lack messages"
     if not replica.alive:
         return "not alive"
     if group.set_known and not replica.in_sync_state_set and broker_id not in group.eligible:

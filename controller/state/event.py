@@ -131,7 +131,8 @@ class MasterVacated:
 
 @dataclass(frozen=True, slots=True)
 class MemberRemoved:
-    """A replica that booted unclean leaves the set, the eligible ones and the mastership (ruling 3)."""
+    """A replica that booted unclean, or with an older copy of its disk, leaves the set, the eligible ones and the
+    mastership (ruling 3)."""
 
     broker_name: str
     broker_id: BrokerId

@@ -14,10 +14,12 @@ import cbor2
 from controller.state.event import Cause, array
 from controller.state.replicas_info import BrokerGroup, ElectionRecord, ReplicaInfo, ReplicasInfo
 from rmqha.model.error import StoreError
+from rmqha.model.offset import NO_EPOCH
 
-VERSION = 4
-_ROW_SIZE = 16
-"""Version 2 had two fields less, version 3 one."""
+VERSION = 5
+_LATER: list[Any] = [[], [], NO_EPOCH]
+"""The last fields where a row lacks them: version 2 had three fields less, version 3 two, version 4 one."""
+_ROW_SIZE = 17
 SLICE_GROUPS = 40
 """Groups of one slice: half a ms of work, some ms where a million replicas are in nobody's cache."""
 
@@ -52,6 +54,7 @@ def _group_row(group: BrokerGroup) -> bytes:
             group.next_total_replicas,
             group.drained_ids,
             group.maintenance_ids,
+            group.altered_epoch,
         ]
     )
     return cbor2.dumps(row)
@@ -97,8 +100,8 @@ def _group(row: list[Any], place: int) -> BrokerGroup:
     (
         cluster_name, broker_name, next_broker_id, replicas, total_replicas, master_id, master_epoch,
         sync_state_set, sync_state_set_epoch, eligible, unclean_ids, set_known, elections, next_total_replicas,
-        drained_ids, maintenance_ids,
-    ) = [*row, [], []][:_ROW_SIZE] if _ROW_SIZE - 2 <= len(row) < _ROW_SIZE else row  # fmt: skip
+        drained_ids, maintenance_ids, altered_epoch,
+    ) = [*row, *_LATER[len(row) - _ROW_SIZE :]] if 0 < _ROW_SIZE - len(row) <= len(_LATER) else row  # fmt: skip
     return BrokerGroup(
         cluster_name=cluster_name,
         broker_name=broker_name,
@@ -120,6 +123,7 @@ def _group(row: list[Any], place: int) -> BrokerGroup:
         next_total_replicas=next_total_replicas,
         drained_ids=tuple(array(drained_ids)),
         maintenance_ids=tuple(array(maintenance_ids)),
+        altered_epoch=altered_epoch,
     )
 
 
@@ -164,7 +168,7 @@ class ImageReader:
     def _head(self) -> None:
         try:
             version, count = cbor2.loads(bytes(self._data[:32]))
-            if version not in (2, 3, VERSION):
+            if version not in (2, 3, 4, VERSION):
                 raise StoreError(f"the controllers' snapshot has version {version}; this release reads 1 to {VERSION}")
             self._place = len(cbor2.dumps([version, count]))
             if type(count) is not int or not 0 <= count <= len(self._data):

@@ -94,12 +94,14 @@ class BrokerGroup:
     eligible: tuple[BrokerId, ...] = ()
     """Not in the set, and yet sure to hold every acknowledged message (ruling 9). Disjoint from the set."""
     unclean_ids: tuple[BrokerId, ...] = ()
-    """Members that booted unclean since the last election."""
+    """Members that booted unclean, or with an older copy of their disk, since the last election."""
     drained_ids: tuple[BrokerId, ...] = ()
     """Replicas that an operator keeps out of the set."""
     maintenance_ids: tuple[BrokerId, ...] = ()
     """Replicas that an operator works on: members as ever, masters only if nobody else can be."""
     set_known: bool = False
+    altered_epoch: Epoch = NO_EPOCH
+    """The master epoch of the set's last change by a master: who is in the set then has accepted it durably."""
     elections: tuple[ElectionRecord, ...] = ()
     """The last ones, oldest first; and before them, if it is older, the newest that may have lost messages."""
 
@@ -275,7 +277,7 @@ def _sync_state_set_altered(group: BrokerGroup, event: SyncStateSetAltered) -> N
     )
     if fits:
         group.sync_state_set, group.sync_state_set_epoch = event.sync_state_set, event.sync_state_set_epoch
-        group.eligible = without(event.eligible, *event.sync_state_set)
+        group.eligible, group.altered_epoch = without(event.eligible, *event.sync_state_set), event.master_epoch
         group.unclean_ids = without(group.unclean_ids, *event.sync_state_set)
 
 

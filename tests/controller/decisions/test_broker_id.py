@@ -22,6 +22,7 @@ from controller.state.event import (
     GroupSized,
     MasterElected,
     MemberRemoved,
+    SyncStateSetAltered,
 )
 from controller.state.replicas_info import ReplicasInfo
 from rmqha.model.code import ResponseCode
@@ -142,6 +143,22 @@ def test_an_unclean_boot_leaves_the_set_before_anything_else() -> None:
     assert register(
         eligible, ReplicaRegistration("g", BrokerId(2), "127.0.0.1:2", "", 3, "ap", unclean=True), bool
     ) == [MemberRemoved("g", BrokerId(2))]
+
+
+@pytest.mark.parametrize("broker_id", [1, 2])
+def test_a_member_that_knows_an_older_epoch_than_it_joined_in_has_an_older_disk(broker_id: int) -> None:
+    """An old backup of a store was put back. As master it would have the others cut what was acknowledged since."""
+    info = ReplicasInfo()
+    group = info.groups["g"] = make_group(3, sync_state_set=(1,), master_epoch=6)
+    back = ReplicaRegistration("g", BrokerId(broker_id), f"127.0.0.1:{broker_id}", "", 3, "ap", accepted_epoch=5)
+    assert register(group, back, bool) == [], "who was elected may never have heard of it"
+    info.apply(SyncStateSetAltered("g", Epoch(6), group.sync_state_set_epoch + 1, ids(1, 2), ()))
+    assert group.sync_state_set == (1, 2)
+    assert register(group, back, bool) == [MemberRemoved("g", BrokerId(broker_id))]
+    assert register(group, replace(back, accepted_epoch=6), bool) == []
+    assert register(group, replace(back, accepted_epoch=None), bool) == [], "Apache's do not tell"
+    outside = replace(back, broker_id=BrokerId(3), address="127.0.0.1:3")
+    assert register(group, outside, bool) == []
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_an_unclean_boot_of_the_last_member_leaves_the_set_known_and_empty() -> 
 
 def test_images_that_cannot_be_read_are_refused() -> None:
     assert decode_image(b"").groups == {}
-    with pytest.raises(StoreError, match="has version 9; this release reads 1 to 4"):
+    with pytest.raises(StoreError, match="has version 9; this release reads 1 to 5"):
         decode_image(cbor2.dumps([9, []]))
     with pytest.raises(StoreError):
         decode_image(b"\x82\x01")
@@ -133,15 +133,16 @@ def test_an_image_of_the_release_before_is_read() -> None:
 def test_rows_of_earlier_versions_lack_what_came_later() -> None:
     info = ReplicasInfo()
     group = info.groups["g"] = make_group()
-    group.drained_ids, group.maintenance_ids = ids(2), ids(3)
+    group.drained_ids, group.maintenance_ids, group.altered_epoch = ids(2), ids(3), Epoch(5)
     image = encode_image(info)
-    head = len(cbor2.dumps([4, 1]))
+    assert decode_image(image).groups["g"] == group
+    head = len(cbor2.dumps([5, 1]))
     row = cbor2.loads(cbor2.loads(image[head:]))
-    assert len(row) == 16
-    for version, cut, kept in ((3, 15, ((2,), ())), (2, 14, ((), ()))):
+    assert len(row) == 17
+    for version, cut, kept in ((4, 16, ((2,), (3,), 0)), (3, 15, ((2,), (), 0)), (2, 14, ((), (), 0))):
         group = decode_image(cbor2.dumps([version, 1]) + cbor2.dumps(cbor2.dumps(row[:cut]))).groups["g"]
-        assert (group.drained_ids, group.maintenance_ids) == kept
-    for cut in (13, 17):
+        assert (group.drained_ids, group.maintenance_ids, group.altered_epoch) == kept
+    for cut in (13, 18):
         with pytest.raises(StoreError):
             decode_image(cbor2.dumps([3, 1]) + cbor2.dumps(cbor2.dumps([*row, ()][:cut])))
 
