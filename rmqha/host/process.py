@@ -43,9 +43,9 @@ def raise_file_limit() -> int:
 
 def session_room() -> int:
     """Number of connections that this process may serve: a quarter of its descriptors stays for its files, or a crowd
-    of connections would keep the log from its next file."""
+    of connections would keep the log from its next file; three quarters where there are few, and never all."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return max(1, limit - max(RESERVED_FILES, limit // 4))
+    return max(1, limit - max(min(RESERVED_FILES, limit * 3 // 4), limit // 4))
 
 
 def spare_loaded_state() -> None:

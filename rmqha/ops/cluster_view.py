@@ -196,7 +196,9 @@ def _leaderless(group: GroupView, replicas: Iterable[NodeView]) -> str:
     """The reason why nobody can say what its replicas are, "" if the controllers can."""
     if _is_static(replicas) or (group.told is not None and group.told.master_broker_id is not None):
         return ""
-    return "no controller answers" if group.told is None else "has no master"
+    if group.told is None:
+        return "no controller answers"
+    return f"has no master: {group.told.why_no_master}" if group.told.why_no_master else "has no master"
 
 
 def _group_problems(group: GroupView, replicas: dict[str, NodeView]) -> dict[str, str]:

@@ -100,16 +100,17 @@ def test_file_limit() -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (limit, limit)
 
 
-def test_few_descriptors_leave_some_for_files_and_are_told() -> None:
+@pytest.mark.parametrize(("limit", "room"), [(1000, 744), (256, 64), (64, 16)])
+def test_few_descriptors_leave_some_for_files_and_are_told(limit: int, room: int) -> None:
     code = (
-        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (1000, 1000))\n"
+        f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))\n"
         "from rmqha.host.process import run_server, session_room\n"
         "async def serve(stopping): print(session_room())\n"
         "class Tracer:\n    def event(self, name, **fields): print(name, fields['connections'])\n"
         "run_server(serve, tracer=Tracer())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "few_descriptors 744\n744\n"
+    assert done.stdout == f"few_descriptors {room}\n{room}\n"
 
 
 def test_a_process_is_named_by_pid_and_start_time() -> None:

@@ -114,13 +114,21 @@ def test_a_drained_replica_may_be_stopped() -> None:
     assert notes(view) == {"g-2": "drained, stopped; take it back with rmqha drain g-2 --undo"}
 
 
-@pytest.mark.parametrize("told", [None, told_of(None, [1])])
-def test_a_replica_is_not_back_while_nobody_can_say_that_it_is_in_the_set(told: GroupState | None) -> None:
+@pytest.mark.parametrize(
+    ("told", "trouble"),
+    [
+        (None, "no controller answers"),
+        (told_of(None, [1]), "has no master"),
+        (replace(told_of(None, [1]), why_no_master="waiting for 1"), "has no master: waiting for 1"),
+    ],
+)
+def test_a_replica_is_not_back_while_nobody_can_say_that_it_is_in_the_set(
+    told: GroupState | None, trouble: str
+) -> None:
     """`rmqha start` waits for that, and once called a replica in the set whose group had no master."""
     view = group_of_two(second_runs=True, maintained=False)
     assert problems_of(view, ["g-2"]) == {}
     view.groups["g"] = replace(view.groups["g"], told=told)
     view.nodes["g-2"] = replace(view.nodes["g-2"], replica=state_of(brokerId=2, role="STARTING"))
-    trouble = "has no master" if told else "no controller answers"
     assert problems_of(view, ["g-2"]) == {"g-2": f"group g: {trouble}; see rmqha explain g"}
     assert problems_of(view, ["g", "g-2"]) == problems(view) == {"g": trouble}, "once"

@@ -18,7 +18,7 @@ from rmqha.cli.options import cluster_options, complete_node, directory_option, 
 from rmqha.host.asking.shell import ask_by, open_client, sleep
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.cluster_view import ClusterView
-from rmqha.ops.local.cluster_state import FILE, LOCK, OWN_FILE, ClusterState, NodeRecord
+from rmqha.ops.local.cluster_state import FILE, LOCK, LOST_FOUND, OWN_FILE, ClusterState, NodeRecord
 from rmqha.ops.local.supervisor import Process, send_signal, stop_all, wait_gone
 from rmqha.ops.node_log import NodeLog
 
@@ -228,13 +228,27 @@ def purge(directory: Path | None, yes: bool) -> None:
         # only what `up` made: whatever else somebody keeps here stays, and what links lead to
         for name in state.nodes:
             if (made := state.node_directory(name)).is_dir():
-                shutil.rmtree(made)
+                _remove(made)
         for file in (FILE, OWN_FILE, LOCK, SECRET_FILE):
             (state.directory / file).unlink(missing_ok=True)
     state.forget_as_last()
-    left = sorted(path.name for path in state.directory.iterdir())
+    left = sorted(path.name for path in state.directory.iterdir() if path.name != LOST_FOUND)
     if left:
         click.echo(f"deleted all but {', '.join(left)} in {state.directory}")
+    elif state.directory.is_mount():
+        click.echo(f"deleted all in {state.directory}, a disk of its own")
     else:
         state.directory.rmdir()
         click.echo(f"deleted {state.directory}")
+
+
+def _remove(directory: Path) -> None:
+    """A node's directory; a disk of its own is left, empty."""
+    if not directory.is_mount():
+        shutil.rmtree(directory)
+        return
+    for item in directory.iterdir():
+        if item.is_symlink() or not item.is_dir():
+            item.unlink()
+        elif item.name != LOST_FOUND:
+            shutil.rmtree(item)

@@ -14,7 +14,7 @@ from rmqha.cli.options import output_option
 from rmqha.host.access.shared_secret import make_secret_file
 from rmqha.host.asking.shell import ask_by
 from rmqha.host.disk import make_directories
-from rmqha.model.error import UsageError
+from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.cluster_view import ClusterView
 from rmqha.ops.local.cluster_file import (
     SECRET_FILE,
@@ -144,6 +144,8 @@ def start_missing(state: ClusterState, timeout_s: float) -> ClusterView:
             else:
                 started.append(launch(state, name))
         return ask_by(wait_well, state, [*state.nodes, *state.groups], timeout_s)
-    except BaseException:
+    except BaseException as error:
         stop_all(started, STOP_TIMEOUT_S)
+        if started and isinstance(error, RmqhaError):
+            click.echo("what was started is stopped again; rmqha start NODE lets a node run that is not well", err=True)
         raise

@@ -11,7 +11,7 @@ from pathlib import Path
 from rmqha.model.error import UsageError
 from rmqha.model.identity import host_of
 from rmqha.ops.local.cluster_file import ClusterSpec, NodeSpec, properties_text
-from rmqha.ops.local.cluster_state import FILE, ClusterState
+from rmqha.ops.local.cluster_state import FILE, LOST_FOUND, ClusterState
 
 IDENTITY_FILE = "brokerIdentity"
 LOWEST_PORT, HIGHEST_PORT = 12000, 32000
@@ -33,7 +33,7 @@ def check_cluster(spec: ClusterSpec, *, other_ports: str = "") -> ClusterState |
                 "name another --directory"
             )
         _check_unchanged(spec, state)
-    elif spec.directory.exists() and any(spec.directory.iterdir()):
+    elif spec.directory.exists() and any(item.name != LOST_FOUND for item in spec.directory.iterdir()):
         raise UsageError(
             f"{spec.directory} is not empty and has no {FILE}, so it is not a cluster's; name another --directory"
         )

@@ -121,6 +121,20 @@ def test_purge_follows_no_link(state: ClusterState, tmp_path: Path) -> None:
     assert (precious / "file").exists() and not state.directory.exists()
 
 
+@pytest.mark.parametrize("mount", [".", "broker-a-1"])
+def test_purge_empties_a_disk_and_leaves_its_directory(
+    state: ClusterState, mount: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who removes a mount point is told that it is busy, after all in it has gone."""
+    disk = (state.directory / mount).resolve()
+    (disk / "lost+found").mkdir()
+    monkeypatch.setattr(Path, "is_mount", lambda self: self.resolve() == disk)
+    done = run(state, "purge", "--yes")
+    said = f"all in {state.directory}, a disk of its own" if mount == "." else f"all but {mount} in {state.directory}"
+    assert (done.exit_code, done.output) == (0, f"deleted {said}\n")
+    assert [path.name for path in disk.iterdir()] == ["lost+found"]
+
+
 def test_a_link_in_the_place_of_a_node_or_the_lock_is_refused(state: ClusterState, tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("x")

@@ -69,6 +69,11 @@ def test_a_directory_of_something_else_is_refused(spec: ClusterSpec) -> None:
         check_cluster(spec)
 
 
+def test_a_new_disk_is_an_empty_directory(spec: ClusterSpec) -> None:
+    (spec.directory / "lost+found").mkdir(parents=True)
+    assert check_cluster(spec) is None
+
+
 def test_a_file_in_the_place_of_the_directory_is_refused(spec: ClusterSpec) -> None:
     spec.directory.touch()
     with pytest.raises(UsageError, match="is not a directory"):

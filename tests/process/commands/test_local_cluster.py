@@ -163,6 +163,7 @@ def test_a_node_that_cannot_start_stops_all_that_was_started(cluster: LocalClust
     done = cluster.up()
     assert done.returncode == 1
     assert "broker-a-3 ended while starting: " in done.stderr
+    assert "rmqha start NODE lets a node run that is not well" in done.stderr
     assert all(node["pid"] is None for node in cluster.status()["nodes"])
 
 
