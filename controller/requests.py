@@ -203,7 +203,10 @@ class Requests:
             raise InvalidRequestError("acceptedEpoch is out of range")
         if self._leadership.must_wait(name, asked):
             return
-        group = self._info.group(name)
+        group, key = self._info.group(name), BrokerKey(name, request.broker_id)
+        if two := self._two_processes(now_ms, group, request, asked.session_id):
+            self._refuse(asked, Refusal(ResponseCode.CONTROLLER_INVALID_REQUEST, two))
+            return
         events = register(
             group,
             request,
@@ -213,7 +216,6 @@ class Requests:
         if isinstance(events, Refusal):
             self._refuse(asked, events)
             return
-        key = BrokerKey(name, request.broker_id)
         self._leadership.table.registered(
             now_ms, key, asked.session_id, unclean=request.unclean, accepted_epoch=accepted
         )
@@ -222,6 +224,21 @@ class Requests:
         else:
             self._leadership.answer(asked, self._registered_answer(asked.command))
             self._leadership.reconcile(now_ms, name, urgent=True)
+
+    def _two_processes(
+        self, now_ms: int, group: BrokerGroup | None, request: ReplicaRegistration, session_id: int
+    ) -> str:
+        """A sentence if the replica lives at another address: a copied store must not take over who it is a copy of."""
+        known = None if group is None else group.replicas.get(request.broker_id)
+        if known is None or group is None or not known.ha_address or known.address == request.address:
+            return ""
+        key = BrokerKey(group.broker_name, request.broker_id)
+        if not self._leadership.table.speaks_elsewhere(now_ms, key, session_id):
+            return ""
+        return (
+            f"{group.label(request.broker_id)} lives at {known.address}, this one says {request.address}: two "
+            "processes with one identity, a copied store? stop one of them"
+        )
 
     def _registered_answer(self, command: Command) -> Command:
         name = command.ext["brokerName"]

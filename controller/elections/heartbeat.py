@@ -61,6 +61,8 @@ class BrokerLive:
     """Smoothed time between heartbeats."""
     check_ms: int = 0
     session_id: int | None = None
+    session_ms: int = 0
+    """The last word that came through this session."""
     alive: bool = True
     suspect: bool = False
     probe_id: int | None = None
@@ -115,6 +117,7 @@ class HeartbeatTable:
             broker = self._brokers[key] = self._new(now_ms, key)
         self._bind(broker, session_id)
         self._heard(broker, now_ms)
+        broker.session_ms = now_ms
         broker.unclean, broker.stopping = unclean, False
         broker.accepted_epoch = max(broker.accepted_epoch, accepted_epoch)
 
@@ -134,6 +137,8 @@ class HeartbeatTable:
                 broker.interval_ms += (gap_ms - broker.interval_ms) // 8
         if broker.session_id is None:
             self._bind(broker, session_id)
+        if broker.session_id == session_id:
+            broker.session_ms = now_ms
         if beat.timeout_ms and beat.timeout_ms != broker.timeout_ms:
             broker.timeout_ms = min(beat.timeout_ms, MAX_TIMEOUT_MS)
             broker.interval_ms = broker.timeout_ms // 4
@@ -217,6 +222,13 @@ class HeartbeatTable:
         """End of the replica's log as last reported, NO_LOG if it was not."""
         broker = self._brokers.get(key)
         return NO_LOG if broker is None else broker.log_end
+
+    def speaks_elsewhere(self, now_ms: int, key: BrokerKey, session_id: int) -> bool:
+        """It has spoken through its session within its time-out, and that is another one."""
+        broker = self._brokers.get(key)
+        if broker is None or not broker.alive or broker.session_id in (None, session_id):
+            return False
+        return now_ms - self._paused_ms - broker.session_ms < broker.timeout_ms
 
     def is_alive(self, now_ms: int, key: BrokerKey) -> bool:
         broker = self._brokers.get(key)

@@ -359,5 +359,8 @@ class ControllerClient:
         return make_check_code(config.address, now_ms + self._wall_offset_ms, name)
 
     def _refused(self, now_ms: int, reply: Command) -> None:
-        self.refusal = f"code {reply.code}: {reply.remark or 'no remark'}"
+        refusal = f"code {reply.code}: {reply.remark or 'no remark'}"
+        if refusal != self.refusal:
+            self._tracer.event("controller_refuses", reason=refusal)
+        self.refusal = refusal
         self._step_at_ms = now_ms + RETRY_MS

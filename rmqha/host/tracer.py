@@ -38,6 +38,7 @@ WARNINGS = frozenset(
         "audit_lost",
         "config_overrides_ignored",
         "controller_paused",
+        "controller_refuses",
         "controller_unfit",
         "controller_unreachable",
         "damage_not_repaired",

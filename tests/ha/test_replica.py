@@ -14,6 +14,26 @@ from rmqha.wire.command import Command
 from tests.ha.group import Group, started
 
 
+def test_a_refusal_of_the_controllers_is_told_once_and_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group(1)
+    group.kill(1)
+    answer, why = group.controller.answer, "two processes with one identity"
+
+    def refused(command: Command) -> Command | None:
+        if command.code == RequestCode.CONTROLLER_REGISTER_BROKER:
+            return command.reply(ResponseCode.CONTROLLER_INVALID_REQUEST, remark=why)
+        return answer(command)
+
+    monkeypatch.setattr(group.controller, "answer", refused)
+    node = group.restart(1)
+    group.run(5000)
+    told = [fields["reason"] for fields in node.trace.named("controller_refuses")]
+    assert told == [f"code {ResponseCode.CONTROLLER_INVALID_REQUEST}: {why}"]
+    monkeypatch.undo()
+    group.run(5000)
+    assert not node.replica.state(group.now_ms).controller_refusal
+
+
 def test_ids_are_applied_for_in_two_phases_and_kept() -> None:
     group = Group(1)
     codes = [command.code for command in group.controller.seen]

@@ -579,3 +579,46 @@ def test_steps_of_the_wall_clock_change_no_decision() -> None:
     cluster.crash(brokers[0])
     cluster.run(100)
     assert (cluster.group().master_id, cluster.group().elections[-1].at_ms < 0) == (2, True)
+
+
+class Elsewhere(Broker):
+    """The same identity at another address: a copied store, or a replica that has moved."""
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{30000 + self.broker_id}"
+
+
+def test_a_copied_store_does_not_take_over_who_it_is_a_copy_of() -> None:
+    """It once was master of the same epoch beside the original, and took the group's members out of the set."""
+    cluster, brokers = group_of(3)
+    copy = Elsewhere(1, total_replicas=3, ha_mode="cp", session_id=77)
+    answer = cluster.register(copy)
+    assert answer.code == ResponseCode.CONTROLLER_INVALID_REQUEST
+    assert "lives at 127.0.0.1:20001, this one says 127.0.0.1:30001: two processes with one identity" in str(
+        answer.remark
+    )
+    cluster.run(5000)
+    assert (cluster.group().master_id, set(cluster.group().sync_state_set)) == (1, {1, 2, 3})
+    assert cluster.group().replicas[BrokerId(1)].address == brokers[0].address
+
+
+def test_a_replica_that_has_moved_is_taken_once_its_old_connection_is_silent() -> None:
+    """Half-open: its old machine is gone, no close was seen, and it sends heartbeats from the new one already."""
+    cluster, brokers = group_of(3)
+    brokers[0].beating = False
+    moved = Elsewhere(1, total_replicas=3, ha_mode="cp", session_id=77, beating=True)
+    cluster.brokers[moved.address] = moved
+    cluster._beat(moved, 77)
+    cluster.run(1000)
+    assert cluster.register(moved).code == ResponseCode.CONTROLLER_INVALID_REQUEST
+    cluster.run(1000)
+    assert cluster.register(moved).code == ResponseCode.SUCCESS
+    assert cluster.group().replicas[BrokerId(1)].address == moved.address
+
+
+def test_a_replica_whose_address_changes_while_it_runs_is_taken_at_once() -> None:
+    cluster, brokers = group_of(3)
+    renamed = Elsewhere(1, total_replicas=3, ha_mode="cp", session_id=brokers[0].session_id)
+    assert cluster.register(renamed).code == ResponseCode.SUCCESS
+    assert cluster.group().replicas[BrokerId(1)].address == renamed.address
