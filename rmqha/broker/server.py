@@ -251,7 +251,8 @@ def _open(
         message_index_enable=config.message_index_enable,
         max_hash_slot_num=config.max_hash_slot_num,
         max_index_num=config.max_index_num,
-        max_message_size=config.max_message_size,
+        # what waits was taken under a maxMessageSize that may have been larger, up to this; sends are looked at before
+        max_message_size=config.mapped_file_size_commit_log // 2,
         enabled_append_prop_crc=config.enabled_append_prop_crc,
         delay_levels_ms=parse_delay_levels(config.message_delay_level),
     )

@@ -236,6 +236,27 @@ async def test_send_pull_commit_stop_reopen(tmp_path: Path) -> None:
         await again.stop()
 
 
+async def test_what_waits_comes_though_the_longest_body_is_shorter_by_now(tmp_path: Path) -> None:
+    async with shells(tmp_path) as here:
+        broker = await here.start()
+        await here.send(broker, b"first")
+        for more in ("DELAY\x011\x02", "TIMER_DELAY_MS\x01900\x02"):
+            late = send_command(body=b"x" * 50_000, i=f"UNIQ_KEY\x01U\x02{more}")
+            assert (await here.call(broker.address, late)).code == 0
+        await broker.stop()
+        again = await here.start(max_message_size=10_000)
+        await here.send(again, b"second")
+        long = await here.call(again.address, send_command(body=b"x" * 10_001))
+        assert long.code == ResponseCode.MESSAGE_ILLEGAL
+
+        async def come() -> bool:
+            pulled = await here.call(again.address, pull_command(offset=0))
+            return bytes(pulled.body).count(b"x" * 50_000) == 2
+
+        await here.eventually(come)
+        await again.stop()
+
+
 def test_a_stop_that_cannot_write_the_tables_is_not_a_clean_one(
     make_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
