@@ -60,12 +60,12 @@ class IcebergForm:
         assert isinstance(rows, TableRows)
         if not rows.row_count:
             return
-        catalog = self._catalog()
         try:
-            found = self._table(catalog) or self._made(catalog, rows.table.schema)
-            with found.transaction() as change:
-                change.append(rows.table)
-                change.set_properties({BATCH: str(manifest.number)})
+            with self._catalog() as catalog:
+                found = self._table(catalog) or self._made(catalog, rows.table.schema)
+                with found.transaction() as change:
+                    change.append(rows.table)
+                    change.set_properties({BATCH: str(manifest.number)})
         except ValueError as error:
             raise UsageError(f"{self._target.address} takes no more rows: {str(error).splitlines()[0]}") from None
 
@@ -86,7 +86,8 @@ class IcebergForm:
 
     def finish(self, manifest: Manifest) -> bool:
         """Ask the table for the last batch that it has."""
-        table = self._table(self._catalog())
+        with self._catalog() as catalog:
+            table = self._table(catalog)
         last = 0 if table is None else int(table.properties.get(BATCH, 0))
         if last > manifest.number:
             raise StoreError(f"{self._target.address} has batch {last}, and {manifest.number} is pending")
@@ -100,7 +101,8 @@ class IcebergForm:
 
     def rows_of(self, manifest: Manifest, stretches: Sequence[Sequence[Stretch]] | None) -> Iterator[Any]:
         """Ask the table for each stretch."""
-        table = self._table(self._catalog())
+        with self._catalog() as catalog:
+            table = self._table(catalog)
         if table is None:
             raise StoreError(f"{self._target.address}: the Iceberg table is gone")
         kept = tuple(field.name for field in table.schema().fields if field.name not in ("day", "hour"))
