@@ -14,6 +14,9 @@ from rmqha.wire.rocketmq_header import decode_rocketmq_header, encode_rocketmq_h
 
 MAX_HEADER_BYTES = 256 * 1024
 """32 KiB of properties with every byte escaped as JSON's six still fit."""
+LARGE_BYTES = 64 * 1024
+"""Body and rest of a frame that is longer, and came in pieces, are copied by themselves, not out of a copy of all: new
+pages cost more than the bytes."""
 
 _WORDS = struct.Struct(">iI")
 _unpack_words = _WORDS.unpack_from
@@ -87,11 +90,12 @@ class FrameParser:
 
     def unparsed(self, data: bytes) -> bytes:
         """Everything that is not parsed, and `data` behind it, for somebody else to look at; what he does not take must
-        be put back or fed. Empty as long as the frame at the front is not whole."""
+        be put back or fed. Empty as long as the frame at the front is not whole, or if it is large: that is for `feed`,
+        to which nothing new needs to be given then."""
         if not self._buffer:
             return data
         self._buffer += data
-        if len(self._buffer) < self._wanted:
+        if len(self._buffer) < self._wanted or self._wanted > LARGE_BYTES:
             return b""
         data = bytes(self._buffer)
         self._buffer.clear()
@@ -108,16 +112,21 @@ class FrameParser:
         """At most `max_count` commands at a time. Raises RemoteProtocolError for a length out of bounds or a header
         that does not decode."""
         self.has_more = False
+        commands: list[Command] = []
         if self._buffer:
             self._buffer += data
             if len(self._buffer) < self._wanted:
-                return []
+                return commands
+            if self._wanted > LARGE_BYTES:
+                commands.append(self._cut_first())
             data = bytes(self._buffer)
             self._buffer.clear()
-        commands: list[Command] = []
         position, end = 0, len(data)
         self._wanted = 8
         while end - position >= 8:
+            if len(commands) == max_count:
+                self.has_more = True
+                break
             size, word = _unpack_words(data, position)
             header_bytes = word & 0xFFFFFF
             if not 4 + header_bytes <= size <= self._max_frame_bytes or header_bytes > MAX_HEADER_BYTES:
@@ -135,12 +144,20 @@ class FrameParser:
                 command.body = data[body_start:frame_end]
             commands.append(command)
             position = frame_end
-            if max_count is not None and len(commands) >= max_count:
-                self.has_more = end - position >= 8
-                break
         if position < end:
             self._buffer += data[position:] if position else data
         return commands
+
+    def _cut_first(self) -> Command:
+        """The frame at the front, which is whole, out of the buffer; its length is within bounds. Raises as `feed`."""
+        buffer, frame_end = self._buffer, self._wanted
+        _, word = _unpack_words(buffer)
+        body_start = 8 + (word & 0xFFFFFF)
+        command = _decode_header(word >> 24, bytes(buffer[8:body_start]))
+        with memoryview(buffer) as view:
+            command.body = bytes(view[body_start:frame_end])
+            self._buffer = bytearray(view[frame_end:])
+        return command
 
 
 def _decode_header(codec: int, data: bytes) -> Command:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteProtocolError
 from rmqha.wire.command import Command, HeaderCodec, Language
-from rmqha.wire.frame import MAX_HEADER_BYTES, FrameParser, begins_otherwise, encode_frame, success_frame
+from rmqha.wire.frame import LARGE_BYTES, MAX_HEADER_BYTES, FrameParser, begins_otherwise, encode_frame, success_frame
 from rmqha.wire.json_header import decode_json_header, encode_json_header
 from rmqha.wire.rocketmq_header import MAX_EXT_COUNT, decode_rocketmq_header
 from tests.golden.reader import frames, raw
@@ -242,6 +242,33 @@ def test_what_is_left_comes_by_further_calls() -> None:
     found += parser.feed(stream[-half:], 3)
     assert [command.opaque for command in found] == list(range(7))
     assert (parser.has_more, parser.buffered_bytes) == (False, 0)
+
+
+@pytest.mark.parametrize("max_count", [1, 2, 64])
+@pytest.mark.parametrize("piece_bytes", [50_000, 65_536, 224 * 1024])
+def test_large_frames_in_pieces(piece_bytes: int, max_count: int) -> None:
+    sizes = (0, 3, LARGE_BYTES - 100, LARGE_BYTES, 300_000, 5, 1_000_000, 0, 200_000, 9)
+    commands = [Command(310, {"i": "x"}, bytes(size), opaque=number) for number, size in enumerate(sizes)]
+    stream, parser, found = b"".join(map(encode_frame, commands)), FrameParser(LIMIT), list[Command]()
+    for begin in range(0, len(stream), piece_bytes):
+        more = parser.feed(stream[begin : begin + piece_bytes], max_count)
+        while more:
+            assert len(more) <= max_count
+            found += more
+            more = parser.feed(b"", max_count) if parser.has_more else []
+    assert found == commands
+    assert all(type(command.body) is bytes for command in found)
+    assert (parser.has_more, parser.buffered_bytes) == (False, 0)
+
+
+def test_a_large_frame_is_left_to_the_parser() -> None:
+    small, large = encode_frame(Command(310, body=b"x")), encode_frame(Command(310, body=bytes(LARGE_BYTES)))
+    parser = FrameParser(LIMIT)
+    parser.feed(small[:9])
+    assert parser.unparsed(small[9:]) == small
+    parser.feed(large[:9])
+    assert parser.unparsed(large[9:] + small) == b""
+    assert [len(command.body) for command in parser.feed(b"")] == [LARGE_BYTES, 1]
 
 
 def test_half_a_frame_takes_the_memory_that_has_come_and_no_more() -> None:

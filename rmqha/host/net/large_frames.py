@@ -1,8 +1,10 @@
 """Turns of reading large frames. Shell.
 
-A large frame that is read before the log has room for it only takes memory, and the time of everybody's turns. So those
-that are read, or wait to be handled, announce MAX_BIG_BYTES at most at a time, or are one; the others stay unread in
-their sockets, in line. Whoever sends too slowly while others stand in line goes to its end, with what came of his.
+A large frame that is read before the log has room for it only takes memory, and the time of everybody's turns: when a
+hundred come at once, that of the second in which they come. So those that are read, or wait to be handled, announce
+QUICK_BYTES at most at a time, or are one; the others stay unread in their sockets, in line. Who has not sent all of his
+after SLOW_S keeps nobody waiting, up to MAX_BIG_BYTES; and whoever sends too slowly while others stand in line goes to
+its end, with what came of his.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ from rmqha.wire.frame import FrameParser
 
 LARGE_BYTES = 64 * 1024
 """A frame that announces more than this needs a turn."""
-MAX_BIG_BYTES = 32 * 1024 * 1024
+MAX_BIG_BYTES, QUICK_BYTES = 32 * 1024 * 1024, 8 * 1024 * 1024
 TURN_S = 2.0
 """Time (s) in which a frame should have come, if others wait."""
-CHECK_S = TURN_S / 4
+SLOW_S = 0.25
+"""Time (s) in which QUICK_BYTES are read: what has not come then has not been sent."""
 
 
 class LargeFrameTurn:
@@ -82,8 +85,8 @@ def bytes_to_read(parser: FrameParser, short_bytes: int, long_bytes: int) -> int
 class LargeFrames:
     """The large frames of one server's sessions."""
 
-    def __init__(self, max_bytes: int = MAX_BIG_BYTES) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self, max_bytes: int = MAX_BIG_BYTES, quick_bytes: int = QUICK_BYTES) -> None:
+        self._max_bytes, self._quick_bytes = max_bytes, quick_bytes
         self._turns: dict[LargeFrameTurn, tuple[int, float]] = {}
         """Bytes that were announced, and since when it is its turn, by trio's time."""
         self._line: dict[LargeFrameTurn, int] = {}
@@ -92,6 +95,9 @@ class LargeFrames:
         """Deadlines of the server; set before it serves, None: nobody stands in line."""
         self.total_bytes = 0
         """Announced by those whose turn it is."""
+        self._slow: set[LargeFrameTurn] = set()
+        """Turns that keep nobody waiting."""
+        self._slow_bytes = 0
 
     @property
     def waiting_count(self) -> int:
@@ -113,7 +119,12 @@ class LargeFrames:
         self._call()
 
     def _is_full(self, size_bytes: int) -> bool:
-        return bool(self._turns) and self.total_bytes + size_bytes > self._max_bytes
+        if not self._turns:
+            return False
+        quick_bytes = self.total_bytes - self._slow_bytes
+        return self.total_bytes + size_bytes > self._max_bytes or (
+            quick_bytes > 0 and quick_bytes + size_bytes > self._quick_bytes
+        )
 
     def _give(self, turn: LargeFrameTurn, size_bytes: int) -> None:
         self._turns[turn] = size_bytes, trio.current_time()
@@ -122,6 +133,9 @@ class LargeFrames:
     def _take(self, turn: LargeFrameTurn) -> int:
         size_bytes, _ = self._turns.pop(turn, (0, 0.0))
         self.total_bytes -= size_bytes
+        if turn in self._slow:
+            self._slow.remove(turn)
+            self._slow_bytes -= size_bytes
         return size_bytes
 
     def _call(self) -> None:
@@ -135,16 +149,22 @@ class LargeFrames:
 
     def _check_soon(self, deadlines: Deadlines) -> None:
         if self._check is None:
-            self._check = deadlines.add(trio.current_time() + CHECK_S, self._end_overdue)
+            self._check = deadlines.add(trio.current_time() + SLOW_S, self._check_turns)
 
-    def _end_overdue(self) -> None:
-        """End the turns of those whose frames are too long in coming, if others wait."""
+    def _check_turns(self) -> None:
+        """If others wait: end the turns of those whose frames are too long in coming, and note who is slow."""
         self._check = None
-        if self._line and self.deadlines is not None:
-            before_s = trio.current_time() - TURN_S
-            for turn in [turn for turn, (_, since_s) in self._turns.items() if since_s <= before_s]:
-                if not turn.is_whole:
-                    self._line[turn] = self._take(turn)
-                    turn.taken()
-            self._call()
-            self._check_soon(self.deadlines)
+        if not self._line or self.deadlines is None:
+            return
+        now_s = trio.current_time()
+        for turn, (size_bytes, since_s) in list(self._turns.items()):
+            if turn.is_whole:
+                continue
+            if since_s <= now_s - TURN_S:
+                self._line[turn] = self._take(turn)
+                turn.taken()
+            elif since_s <= now_s - SLOW_S and turn not in self._slow:
+                self._slow.add(turn)
+                self._slow_bytes += size_bytes
+        self._call()
+        self._check_soon(self.deadlines)

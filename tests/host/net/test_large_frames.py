@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from rmqha.host.net.deadlines import Deadlines
-from rmqha.host.net.large_frames import TURN_S, LargeFrames, LargeFrameTurn, bytes_to_read
+from rmqha.host.net.large_frames import SLOW_S, TURN_S, LargeFrames, LargeFrameTurn, bytes_to_read
 from rmqha.host.net.statistics import Statistics
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
@@ -82,6 +82,35 @@ async def test_who_is_slow_goes_to_the_end_of_the_line(autojump_clock: MockClock
         next_one.announced(0)
         handled.end()
         assert told == ["slow stops", "next reads", "handled reads", "slow reads"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_has_not_sent_all_keeps_nobody_waiting(autojump_clock: MockClock) -> None:
+    frames, told = LargeFrames(500_000, 200_000), list[str]()
+    frames.deadlines = Deadlines()
+    slow, whole, quick, late, huge = (a_turn(frames, told, name) for name in ("slow", "whole", "quick", "late", "huge"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(frames.deadlines.run)
+        slow.announced(100_000)
+        whole.announced(100_000)
+        whole.is_whole = True
+        quick.announced(90_000)
+        late.announced(90_000)
+        huge.announced(400_000)
+        assert told == [], "more would only be read ahead"
+        await trio.sleep(1.5 * SLOW_S)
+        assert told == ["quick reads"], "one that is whole waits for the server"
+        await trio.sleep(SLOW_S)
+        assert told == ["quick reads", "late reads"]
+        whole.announced(0)
+        late.is_whole = True
+        late.announced(0)
+        assert told == ["quick reads", "late reads"], "huge would take too much"
+        slow.end()
+        assert (told[2:], frames.total_bytes) == (["huge reads"], 490_000)
+        quick.end()
+        huge.end()
+        assert (frames.total_bytes, frames.waiting_count) == (0, 0)
         nursery.cancel_scope.cancel()
 
 
@@ -161,7 +190,7 @@ async def test_what_large_frames_take_is_bounded_while_they_wait_for_the_log() -
 
 async def test_half_a_large_frame_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmqha.host.net.large_frames.TURN_S", 0.01)
-    monkeypatch.setattr("rmqha.host.net.large_frames.CHECK_S", 0.01)
+    monkeypatch.setattr("rmqha.host.net.large_frames.SLOW_S", 0.01)
     service, statistics = Recorder(), Statistics(large_frames=LargeFrames(2 * len(BIG)))
     async with running(service, statistics) as address:
         *stuck, honest = await _known(address, service, 5)
