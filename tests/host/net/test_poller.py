@@ -519,6 +519,7 @@ class Together:
 
 async def test_what_is_put_off_comes_when_all_of_a_turn_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TURN_S", HANG_S)  # a busy machine must not end the turn between two of them
+    monkeypatch.setattr(module, "PUT_OFF_S", HANG_S)
     poller = module.Poller()
     service = Together(poller)
     async with trio.open_nursery() as nursery:
