@@ -15,9 +15,11 @@ from tests.simulation.checkers.clients.consumption import Consumption, behind
 from tests.simulation.checkers.clients.popping import Popping, PoppingInOrder
 from tests.simulation.checkers.clients.routes import Routes
 from tests.simulation.checkers.clients.service import Service
+from tests.simulation.checkers.clients.set_back_places import SetBackPlaces
 from tests.simulation.checkers.clients.set_back_times import SetBackTimes
 from tests.simulation.checkers.clients.stamps import Stamps
 from tests.simulation.checkers.clients.tables import Tables
+from tests.simulation.checkers.clients.waiting_timers import TimersKnown
 from tests.simulation.checkers.elections import connections
 from tests.simulation.checkers.elections.alone import Alone
 from tests.simulation.checkers.elections.causes import Causes
@@ -155,8 +157,9 @@ class BrokerGroup:
             *(options.rot_log_per_mille, options.misdirect_per_mille, options.rot_file_per_mille),
             *(options.live_rot_per_mille, options.mixed_releases, options.static, options.conversions),
         )
-        timed = [SetBackTimes().stepped] if options.pop_set_backs else []
+        timed = [SetBackTimes().stepped, SetBackPlaces().stepped] if options.pop_set_backs else []
         spoken = [] if any(spoiled) else [connections.spoken]
+        waiting = [TimersKnown().stepped] if options.waits else []
         stamped = [Stamps().stepped] if options.follows_tables and not options.mixed_releases else []
         for broker in self.brokers:
             self.stops.watch(broker)
@@ -171,6 +174,7 @@ class BrokerGroup:
                 self.take_overs.stepped,
                 *pooled,
                 *stamped,
+                *waiting,
                 *spoken,
                 *timed,
                 connections.stepped,

@@ -118,6 +118,8 @@ class Options:
     """Broker groups beside the first, under the same controllers and name servers."""
     snapshot_after_entries: int = 0
     """Of the controllers; 0: as by default, which no run reaches."""
+    append_entries: int = 0
+    """Entries of one append between controllers, at most; 0: as by default, which no run reaches."""
     spared: bool = False
     """Faults of brokers and links touch the first group alone."""
     batches: bool = False

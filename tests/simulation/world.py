@@ -14,6 +14,7 @@ from rmqha.sim.scheduler import Scheduler
 from rmqha.sim.transport import Delays, Transport
 from tests.simulation.broker_group import CLEAN_INTERVAL_MS, FIRST, BrokerGroup
 from tests.simulation.checkers.clients.crosstalk import Crosstalk
+from tests.simulation.checkers.controllers import sessions
 from tests.simulation.checkers.controllers.leaders import Leaders
 from tests.simulation.checkers.controllers.states import States
 from tests.simulation.checkers.logs import agreement, growth
@@ -197,6 +198,7 @@ class World:
             config = tuned_controller(shared, prng.child("keys"))
         made = ControllerProcess(host, config, self.scheduler, self.transport, ground.clock(host), prng, self.tracer)
         made.echo_per_mille = self.options.echo_per_mille
+        made.most_entries = self.options.append_entries
         if self.options.mixed_releases:
             made.dialect = drawn(prng.child("version"), OF_CONTROLLERS)
         made.stepped = self._controller_stepped
@@ -215,6 +217,7 @@ class World:
     def _controller_stepped(self, controller: ControllerProcess) -> None:
         self.leaders.stepped(controller)
         self.states.stepped(controller)
+        sessions.stepped(controller)
         if self.crash_probes is not None:
             self.crash_probes.controller_stepped(controller)
         for group in self.groups:

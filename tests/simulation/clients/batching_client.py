@@ -15,7 +15,7 @@ from tests.simulation.clients.client_process import (
     TIMEOUT_MS,
     TOPIC,
     ClientProcess,
-    is_refused,
+    is_unwritten,
 )
 from tests.simulation.history import InvariantError, Send
 from tests.simulation.processes.process import Rpc
@@ -91,7 +91,7 @@ class BatchingClient(ClientProcess):
             self.acknowledged(address, int(ids[-1][-16:], 16))
             self.after(self._interval_ms, self._next)
             return
-        if is_refused(reply):
+        if is_unwritten(reply):
             for attempt in attempts:
                 attempt.outcome = AttemptOutcome.REFUSED
         if self._prng.chance(1, 2):

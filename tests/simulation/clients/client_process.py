@@ -36,10 +36,22 @@ REFUSED_BEFORE_THE_WRITE = (
 )
 """How remarks begin that say of a send, also of one that was passed on, that nothing of it is written."""
 
+SURVIVAL_UNKNOWN = "this broker is no longer the master; whether the message survives is not known"
+"""Remark of an answer with code 14 of who was master when it took the send."""
+
 
 def is_refused(reply: Command | None) -> bool:
     """Whether the answer to a send says that nothing of it is written."""
     return reply is not None and (reply.remark or "").startswith(REFUSED_BEFORE_THE_WRITE)
+
+
+def is_unwritten(reply: Command | None) -> bool:
+    """Whether the answer to a send lets its client believe that nothing of it is written: code 14 does, on which all
+    try again, unless it says that the message may be there."""
+    if reply is None or reply.code != ResponseCode.SERVICE_NOT_AVAILABLE:
+        return is_refused(reply)
+    says_open = (reply.remark or "").startswith(SURVIVAL_UNKNOWN) or reply.ext.get("duplicatePossible") == "true"
+    return not says_open
 
 
 def send_fields(
@@ -151,7 +163,7 @@ class ClientProcess(GroupClient):
             self._may_take_back(send, reply.ext.get("recallHandle", ""))
             self.after(self._interval_ms, self._next)
             return
-        if is_refused(reply):
+        if is_unwritten(reply):
             attempt.outcome = AttemptOutcome.REFUSED
         if self._prng.chance(1, 2):
             self._target += 1

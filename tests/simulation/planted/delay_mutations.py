@@ -151,9 +151,6 @@ DELAY_MUTATIONS: dict[str, Callable[[], Any]] = {
     "timers count as delivered before the group holds the copies": lambda: patch.object(
         TimerService, "_append", _append_and_move
     ),
-}
-
-DELAY_UNSEEN: dict[str, Callable[[], Any]] = {
     "a snapshot of timers counts for any log": lambda: patch.object(TimerService, "_has", lambda self, kept: True),
     "a snapshot of timers counts though less is delivered": lambda: patch.object(
         TimerService, "restore", _restore_whatever_is_delivered
@@ -324,8 +321,6 @@ POP_MUTATIONS: dict[str, Callable[[], Any]] = {
         OffsetTable, "_set_back_ms", lambda self: self._log_ms()
     ),
     "an acknowledgement in order is of any pop": lambda: patch.object(OrderInfo, "done", _done_of_any_pop),
-}
-POP_UNSEEN: dict[str, Callable[[], Any]] = {
     "pops under way move a group that was set back": lambda: patch.object(PopPositions, "_forget_void", _keep_void),
     "a set-back leaves what was given in order": lambda: patch.object(PopFinder, "_take_reset", _leave_what_was_given),
 }

@@ -63,12 +63,7 @@ from rmqha.store.reader import PullResult
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
-from tests.simulation.planted.delay_mutations import (
-    DELAY_MUTATIONS,
-    DELAY_UNSEEN,
-    POP_MUTATIONS,
-    POP_UNSEEN,
-)
+from tests.simulation.planted.delay_mutations import DELAY_MUTATIONS, POP_MUTATIONS
 from tests.simulation.planted.group_mutations import GROUP_MUTATIONS
 from tests.simulation.planted.growth_mutations import GROWTH_MUTATIONS
 from tests.simulation.planted.moment_mutations import MOMENT_MUTATIONS, MOMENT_UNSEEN
@@ -619,8 +614,6 @@ UNSEEN: dict[str, Callable[[], Any]] = {
     **MOMENT_UNSEEN,
     **RULE_UNSEEN,
     **OUTSIDER_UNSEEN,
-    **DELAY_UNSEEN,
-    **POP_UNSEEN,
     **SHELL_UNSEEN,
     "marks do not say where to begin": lambda: patch.object(
         transaction_service, "told_waiting_from", lambda record: None

@@ -375,24 +375,25 @@ OUTSIDER_MUTATIONS: dict[str, Callable[[], Any]] = {
     "an answer of a passed-on send says more than the master": lambda: patch.object(
         SendForwarder, "_pass_on", _says_more
     ),
-}
-
-OUTSIDER_UNSEEN: dict[str, Callable[[], Any]] = {
-    "the longer log wins before the newer epoch": lambda: patch.object(election, "choose", _longest_first),
-    "the end of an older connection ends the newer one (ruling 17)": lambda: patch.object(
-        HeartbeatTable, "_unbind", _old_sessions_count
-    ),
     "delay offsets may lie behind their queues": lambda: patch.object(
         DelayOffsetTable, "clamp", lambda self, end_of, timer_end: None
     ),
-    "an older offset replaces a newer one": lambda: patch.object(OffsetTable, "merge", _takes_older),
     "a cut leaves the timers that are known": lambda: patch.object(TimerService, "log_cut", lambda self: None),
     "a timer message that cannot be read is passed over (ruling 30)": lambda: patch.object(
         TimerService, "_take", _damaged_passed_over
     ),
     "timers do not see that a clock is put back": lambda: patch.object(KnownTime, "check", _one_check),
-    "timers of a slot stand as they came": lambda: patch.object(WaitingTimers, "_add_near", _as_they_come),
     "what takes back goes before what is late": lambda: patch.object(TimerService, "_drop_recalls", _recalls_go),
+    "a lost answer of a passed-on send is a refusal": lambda: patch.object(forward, "DUPLICATE_POSSIBLE", "planted"),
+    "the end of an older connection ends the newer one (ruling 17)": lambda: patch.object(
+        HeartbeatTable, "_unbind", _old_sessions_count
+    ),
+}
+
+OUTSIDER_UNSEEN: dict[str, Callable[[], Any]] = {
+    "the longer log wins before the newer epoch": lambda: patch.object(election, "choose", _longest_first),
+    "an older offset replaces a newer one": lambda: patch.object(OffsetTable, "merge", _takes_older),
+    "timers of a slot stand as they came": lambda: patch.object(WaitingTimers, "_add_near", _as_they_come),
     "what a slave gives back undoes what was changed since": lambda: patch.object(
         OffsetTable, "take_back", _whatever_is_newer
     ),
@@ -401,6 +402,5 @@ OUTSIDER_UNSEEN: dict[str, Callable[[], Any]] = {
         "_CERTAIN_REFUSALS",
         (*sync_state_set_manager._CERTAIN_REFUSALS, ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH),
     ),
-    "a lost answer of a passed-on send is a refusal": lambda: patch.object(forward, "DUPLICATE_POSSIBLE", "planted"),
 }
 """Found by no run so far: docs/internals/simulation.md says in how many, and which test finds each."""

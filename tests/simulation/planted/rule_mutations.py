@@ -262,6 +262,9 @@ RULE_MUTATIONS: dict[str, Callable[[], Any]] = {
         "has_quorum",
         lambda self: len(self._set.state.confirmed) >= self._set.majority or self.is_sole_copy(),
     ),
+    "entries of older terms are committed by count (Raft)": lambda: patch.object(
+        raft_leader, "count_commits", _commits_any_term
+    ),
 }
 
 RULE_UNSEEN: dict[str, Callable[[], Any]] = {
@@ -269,9 +272,6 @@ RULE_UNSEEN: dict[str, Callable[[], Any]] = {
         BrokerGroup,
         "binding_total_replicas",
         property(lambda self: self.next_total_replicas or self.total_replicas),
-    ),
-    "entries of older terms are committed by count (Raft)": lambda: patch.object(
-        raft_leader, "count_commits", _commits_any_term
     ),
 }
 """Found by no run so far (docs/internals/simulation.md)."""

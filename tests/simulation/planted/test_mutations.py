@@ -264,13 +264,23 @@ FOUND_BY = {
     "a set-back has the time of the clock alone": "late-pops:8",
     "an acknowledgement in order is of any pop": "late-pops:2",
     "a new master takes what is done in order before it knows more": "clean-stops:17",
+    "entries of older terms are committed by count (Raft)": "fives:3",
+    "delay offsets may lie behind their queues": "timer-splits:3",
+    "a cut leaves the timers that are known": "timer-splits:1",
+    "a timer message that cannot be read is passed over (ruling 30)": "rotting:2",
+    "timers do not see that a clock is put back": "timer-splits:5",
+    "a snapshot of timers counts for any log": "timer-splits:3",
+    "a snapshot of timers counts though less is delivered": "timer-splits:15",
+    "what takes back goes before what is late": "timer-splits:1",
+    "a lost answer of a passed-on send is a refusal": "forwards:1",
+    "pops under way move a group that was set back": "set-backs:2",
+    "a set-back leaves what was given in order": "late-pops:8",
+    "the end of an older connection ends the newer one (ruling 17)": "late:1",
 }
 """Name of the bug to the first run that finds it, as seeds.txt names runs."""
 DIRECTED = {
     "a smaller number of replicas binds at once (ruling 15)": "tests/controller/decisions/test_resize.py"
     "::test_the_larger_number_binds_until_the_master_goes_by_it",
-    "entries of older terms are committed by count (Raft)": "tests/raft/test_mutations.py"
-    "::test_the_same_story_without_the_bug",
     "an answer to an earlier proposal counts": "tests/ha/sets/test_sync_state_set_manager.py"
     "::test_an_answer_to_an_earlier_proposal_says_nothing_of_the_present_one",
     "a set that has moved is a refusal": "tests/ha/sets/test_sync_state_set_manager.py"
@@ -279,34 +289,12 @@ DIRECTED = {
     "::test_only_the_newest_connection_says_what_a_member_holds",
     "the longer log wins before the newer epoch": "tests/controller/elections/test_silent_candidate.py"
     "::test_a_slow_candidate_with_more_becomes_master",
-    "the end of an older connection ends the newer one (ruling 17)": "tests/controller/elections/test_failover.py"
-    "::test_the_late_end_of_an_older_session_evicts_nobody",
-    "delay offsets may lie behind their queues": "tests/broker/tables/test_delay_offsets.py"
-    "::test_offsets_behind_a_queues_end_come_back_durably",
     "an older offset replaces a newer one": "tests/broker/tables/test_offsets.py"
     "::test_a_stale_offset_never_overwrites_a_newer_one",
     "what a slave gives back undoes what was changed since": "tests/broker/tables/test_offsets.py"
     "::test_what_a_slave_gives_back_does_not_undo_what_was_changed_since",
-    "a cut leaves the timers that are known": "tests/broker/timers/test_service.py"
-    "::test_a_cut_takes_back_what_was_delivered_behind_it",
-    "a timer message that cannot be read is passed over (ruling 30)": "tests/broker/timers/test_service.py"
-    "::test_what_cannot_be_read_when_it_comes_is_waited_for",
-    "timers do not see that a clock is put back": "tests/broker/timers/test_known.py"
-    "::test_nothing_behind_a_clock_that_is_put_back_is_known",
     "timers of a slot stand as they came": "tests/broker/timers/test_waiting.py"
     "::test_they_come_in_the_order_of_their_slots_and_offsets",
-    "a snapshot of timers counts for any log": "tests/broker/timers/test_snapshot.py"
-    "::test_a_log_that_was_cut_and_has_grown_again_is_another",
-    "a snapshot of timers counts though less is delivered": "tests/broker/timers/test_snapshot.py"
-    "::test_it_does_not_count_where_less_is_delivered",
-    "what takes back goes before what is late": "tests/broker/timers/test_recall.py"
-    "::test_it_counts_though_the_clock_was_put_back_behind_what_has_been_worked_off",
-    "a lost answer of a passed-on send is a refusal": "tests/broker/replication/test_forward.py"
-    "::test_what_was_sent_once_is_stored_once_and_the_answer_says_no_more_than_the_new_master",
-    "pops under way move a group that was set back": "tests/broker/pop/test_set_back.py"
-    "::test_a_pop_whose_checkpoint_is_not_durable_yet_does_not_lift_a_set_back",
-    "a set-back leaves what was given in order": "tests/broker/pop/test_set_back.py"
-    "::test_what_is_done_in_order_of_before_does_not_lift_a_set_back",
     "marks do not say where to begin": "tests/broker/services/test_transaction_switch.py"
     "::test_offsets_that_a_lost_part_of_the_log_has_left_hide_nothing_that_waits",
 }

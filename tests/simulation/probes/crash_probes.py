@@ -15,6 +15,7 @@ from rmqha.model.error import StoreError
 from rmqha.sim.disk import SimDisk
 from rmqha.sim.prng import SimPrng
 from rmqha.store.store import Store
+from tests.simulation.checkers.clients import waiting_timers
 from tests.simulation.checkers.logs import cuts, restart
 from tests.simulation.faults.moments import OF_BROKERS
 from tests.simulation.history import InvariantError
@@ -141,6 +142,7 @@ class CrashProbes:
         if after:
             found.verify_log()
             cuts.verify_deliveries(f"{where} its disk", disk, store, broker.core.delay_offsets)
+            waiting_timers.verify_start(where, disk, store, broker)
 
     def _probe_rot(self, broker: BrokerProcess) -> None:
         """A kill, and a bit of the last record has rotted: that is no torn write (ruling 29)."""

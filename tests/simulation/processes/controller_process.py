@@ -60,6 +60,8 @@ class ControllerProcess(DiskProcess):
         self._notices: dict[str, list[Command]] = {}
         """To each address, oldest first."""
         self.stepped: Callable[[ControllerProcess], None] = lambda process: None
+        self.most_entries = 0
+        """Of one append; 0: as by default."""
 
     def boot(self) -> None:
         """Read the log and join. A log that cannot be read leaves the process dead."""
@@ -77,11 +79,12 @@ class ControllerProcess(DiskProcess):
         raft_prng = self._raft_prng.child(str(self.life))
         self._log = DurableRaftLog(self.disk, config.controller_dleger_self_id, self._tracer, raft_prng.child("log"))
         stored = self._log.stored
+        usual = RaftConfig.for_timeout(config.election_timeout_ms)
         raft = RaftNode(
             self._log.identity,
             Configuration.static(config.peers),
             stored,
-            RaftConfig.for_timeout(config.election_timeout_ms),
+            replace(usual, max_append_entries=self.most_entries or usual.max_append_entries),
             raft_prng,
             self._tracer,
             self.clock.now_ms(),

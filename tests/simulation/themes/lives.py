@@ -118,6 +118,39 @@ def pop_splits(options: Options) -> Options:
     )
 
 
+def timer_splits(options: Options) -> Options:
+    """AP: masters at which messages wait for their time are cut off with their clients, another is elected, and both
+    take, take back and deliver; then one of the logs is cut, and its replica may die at once, and again when it has
+    grown. Wall clocks jump in some runs."""
+    return replace(
+        rough(options),
+        broker_count=5 if options.broker_count == 5 else 3,
+        cp=False,
+        sync_flush=options.sync_flush,
+        client_count=2,
+        delayed_per_mille=200,
+        timed_per_mille=400,
+        timer_moment_per_mille=60,
+        kept_files=0,
+        kept_hours=72,
+        clean_per_mille=0,
+        send_interval_ms=20,
+        isolate_per_mille=150,
+        heal_per_mille=25 if options.heartbeat_ms == 200 else 80,
+        chaos_ms=20_000,
+        kill_cut_per_mille=200,
+        kill_elected_per_mille=60,
+        kill_broker_per_mille=120,
+        power_broker_per_mille=40 if options.kept_hours == 0 else 0,
+        clock_step_per_mille=60 if options.controller_count == 1 else 0,
+        pause_broker_per_mille=20,
+        cut_per_mille=20,
+        slow_per_mille=40,
+        restart_after_ms=1000,
+        crash_probes=20,
+    )
+
+
 def clean_stops(options: Options) -> Options:
     """Brokers are stopped in order and started again, alone or all of a group at once, while groups pop, tables change
     and messages wait for their time, or transactions are under way and a consumer commits. One replica in some runs:
@@ -188,6 +221,7 @@ LIFE_THEMES: dict[str, Callable[[Options], Options]] = {
     "clocks": clocks,
     "trims": trims,
     "pop-splits": pop_splits,
+    "timer-splits": timer_splits,
     "clean-stops": clean_stops,
     "late-pops": late_pops,
 }

@@ -240,6 +240,32 @@ def lost_elections(options: Options) -> Options:
     )
 
 
+def fives(options: Options) -> Options:
+    """Five controllers, three in some runs, whose appends have one entry or two: leaders die, stand still and are cut
+    off with entries that some have, and the next ones go on with these. Masters and totalReplicas are changed,
+    replicas drained. AP and CP."""
+    return replace(
+        rough(options),
+        cp=options.cp,
+        controller_count=3 if options.client_count == 3 else 5,
+        append_entries=1 if options.heartbeat_ms == 200 else 2,
+        client_count=1,
+        send_interval_ms=40,
+        max_delay_ms=20,
+        kill_broker_per_mille=100,
+        kill_elected_per_mille=100,
+        pause_broker_per_mille=20,
+        slow_per_mille=200,
+        stick_per_mille=100,
+        kill_controller_per_mille=300,
+        pause_controller_per_mille=150,
+        switch_per_mille=150,
+        resize_per_mille=60,
+        drain_per_mille=150,
+        restart_after_ms=300,
+    )
+
+
 SHELL_THEMES: dict[str, Callable[[Options], Options]] = {
     "forwards": forwards,
     "quorum": quorum,
@@ -251,4 +277,5 @@ SHELL_THEMES: dict[str, Callable[[Options], Options]] = {
     "sets": sets,
     "snapshots": snapshots,
     "lost-elections": lost_elections,
+    "fives": fives,
 }

@@ -1,9 +1,12 @@
 """A stamp of a consumer's offset is given once: whichever replica has it has that offset. Replicas take what has the
-newer stamp, so a stamp that stands for two offsets leaves them different for ever."""
+newer stamp, so a stamp that stands for two offsets leaves them different for ever. And what has been changed on a
+master stays, whatever a slave gives back to it that its last life had told."""
 
 from __future__ import annotations
 
-from rmqha.broker.tables.offsets import CUT_STAMP
+from collections.abc import Callable, Iterable
+
+from rmqha.broker.tables.offsets import CUT_STAMP, OffsetChange
 from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
 from tests.simulation.history import InvariantError
 from tests.simulation.processes.broker_process import BrokerProcess
@@ -26,6 +29,8 @@ class Stamps:
         newest = offsets.stamp
         if known == (broker.life, newest):
             return
+        if known is None or known[0] != broker.life:
+            _watch(broker)
         since = known[1] if known is not None and known[0] == broker.life else NO_STAMP
         self._seen[broker.host] = broker.life, newest
         for change in offsets.changes_since(since, MOST):
@@ -35,3 +40,27 @@ class Stamps:
             before, host = self._content.setdefault(change.stamp, (content, broker.host))
             if before != content:
                 raise InvariantError(f"{broker.host} has {content} with stamp {change.stamp}, and {host} has {before}")
+
+
+def _watch(broker: BrokerProcess) -> None:
+    """Of one life."""
+    offsets = broker.core.offsets
+    take_back = offsets.take_back
+
+    def checked(changes: Iterable[OffsetChange], end_of: Callable[[str, int, int], int]) -> int:
+        given_back = {place for place, (told, _) in offsets._taken_back.items() if offsets._stamps.get(place) == told}
+        changed = {
+            place: offsets._offsets[place[0]][place[1]]
+            for place, stamp in offsets._stamps.items()
+            if stamp > offsets._begun and place not in given_back
+        }
+        count = take_back(changes, end_of)
+        for (key, queue_id), offset in changed.items():
+            found = offsets._offsets.get(key, {}).get(queue_id)
+            if found != offset:
+                raise InvariantError(
+                    f"{broker.host} is given back {found} of {key} {queue_id}, where {offset} was told since it leads"
+                )
+        return count
+
+    offsets.take_back = checked  # type: ignore[method-assign]

@@ -35,6 +35,8 @@ class Sets:
         """As the controllers have applied it last."""
         self._blind: dict[str, tuple[int, int, int]] = {}
         """By host: its life, its epoch and the confirm offset since it has been blind."""
+        self._majorities: dict[str, tuple[int, int, int]] = {}
+        """By host: its life, its epoch and how many members it acknowledges with."""
         self._applied: dict[tuple[int, int, int], Members] = {}
         """By disks lost, master epoch and set epoch."""
         self._newest: tuple[tuple[int, int], int, int, Members] = ((-1, -1), -1, -1, ())
@@ -108,6 +110,14 @@ class Sets:
             raise InvariantError(
                 f"{broker.host} acknowledges with {replica._set.majority} members in epoch {replica.epoch}; the"
                 f" controllers count on {least}"
+            )
+        now = broker.life, int(replica.epoch), int(replica._set.majority)
+        before, self._majorities[broker.host] = self._majorities.get(broker.host, now), now
+        has_fallen = before[:2] == now[:2] and now[2] < before[2]
+        if has_fallen and group.next_total_replicas and now[2] < group.total_replicas // 2 + 1:
+            raise InvariantError(
+                f"{broker.host} goes over to a majority of {now[2]} in epoch {replica.epoch}, while"
+                f" {group.total_replicas} replicas are still to become {group.next_total_replicas}"
             )
 
     def _judge(self, broker: BrokerProcess) -> None:
