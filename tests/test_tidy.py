@@ -178,6 +178,7 @@ def test_every_tests_folder_is_a_package() -> None:
         (tidy.prints, "print('x')"),
         (tidy.public_functions_without_docstring, "class C:\n    @property\n    def f(self): return 1"),
         (tidy.docstrings_without_subject, '"""What a thing is."""'),
+        (tidy.docstrings_without_subject, 'def f():\n    """Is there one?"""'),
         (tidy.docstrings_without_subject, 'def f():\n    """\n    Of a thing.\n    """'),
         (tidy.docstrings_without_subject, 'class C:\n    x: int\n    """Own. How many there are."""'),
         (tidy.docstrings_without_subject, 'class C:\n    async def f(self):\n        """The same, later."""'),

@@ -295,6 +295,8 @@ _SUBJECTLESS = re.compile(
     r"(What|Whatever|Of|How|As|Whether|Those|Who|Whom|Whose|Whoever|That|The same|So|Where|When|Why|Which)\b"
 )
 """Beginnings of a first line that names no subject: the reader must guess what the rest is said of."""
+_ASKING = re.compile(r"(Is|Are|Was|Were|Has|Have|Does|Do|Did|Can|May|Must|Should|Will|Would)\b[^.]*\?")
+"""A first sentence that asks: say when the answer is True."""
 
 
 def docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
@@ -310,11 +312,13 @@ def docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
 
 
 def docstrings_without_subject(tree: ast.Module) -> Iterator[Finding]:
-    """First lines that begin with a relative pronoun or a question word; `Own.` marks a key and is passed over."""
+    """First lines that ask, or begin with a relative pronoun or a question word; `Own.` marks a key, and is skipped."""
     for text in docstrings(tree):
         found = _SUBJECTLESS.match(str(text.value).strip().removeprefix("Own. "))
         if found:
             yield Finding(text.lineno, f"a docstring begins with {found[0]!r}; begin with its subject or an imperative")
+        elif _ASKING.match(str(text.value).strip()):
+            yield Finding(text.lineno, "a docstring asks; say when the answer is True")
 
 
 def public_functions_without_docstring(tree: ast.Module) -> Iterator[Finding]:

@@ -87,7 +87,7 @@ class BrokerLive:
 
     @property
     def is_eligible(self) -> bool:
-        """May become master: reported to this leader over a connection that is open, booted clean, not stopping."""
+        """True if it may become master: it reports here over an open connection, booted clean, and is not stopping."""
         return self.alive and self.session_id is not None and not self.unclean and not self.stopping
 
 

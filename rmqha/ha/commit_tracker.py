@@ -49,7 +49,8 @@ class CommitTracker:
         return self._set.total_replicas
 
     def has_quorum(self) -> bool:
-        """CP: may anything new be committed? A majority is confirmed, or this is the synced copy of two (ruling 6)."""
+        """CP: True if anything new may be committed: a majority is confirmed, or this is the synced one of two (ruling
+        6)."""
         sync = self._set.state
         return not sync.blind and (len(sync.confirmed) >= self._set.majority or self.is_sole_copy())
 

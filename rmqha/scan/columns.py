@@ -356,7 +356,7 @@ class Records:
 
     @property
     def whole(self) -> NDArray[np.bool_]:
-        """Do the lengths inside each record add up to its size? Those of a record that is being written do not."""
+        """True where the lengths inside a record add up to its size. Those of one that is being written do not."""
         return self._layout[1]
 
     @cached_property
@@ -552,7 +552,7 @@ class Records:
 
 
 def codec_available(name: str) -> bool:
-    """Was pyarrow built with this codec? Wheels have all three."""
+    """True if pyarrow was built with this codec. Wheels have all three."""
     return bool(pa.Codec.is_available(name))
 
 

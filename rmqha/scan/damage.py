@@ -144,7 +144,7 @@ class _Salvage:
 
     @property
     def _goes_on(self) -> bool:
-        """Is there more behind the window?"""
+        """True if there is more behind the window."""
         return self._window.size_bytes < self._stop
 
     def _describe_break(self, end: int) -> str:

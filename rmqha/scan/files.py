@@ -198,8 +198,8 @@ class _Walked:
         return 0 if 0 < found < self.name.size_bytes and self._is_named_before(found) else found
 
     def _is_named_before(self, position: int) -> bool:
-        """Do queues of the records from `position` on have others before it in this file? Then the log does not begin
-        there: what stands before is damaged."""
+        """True if queues of the records from `position` on have others before it in this file: then the log does not
+        begin there, and what stands before is damaged."""
         if self._queues is None or not self._queues.exist:
             return False
         window = self.file.window(position, min(position + NEW_BYTES, self.name.size_bytes))
@@ -364,7 +364,7 @@ class _Inspection:
             self._cache.tails.clear()
 
     def _is_unchanged(self, view: StoreView) -> bool:
-        """Is everything that was written committed, the last record the same, and nothing behind it?"""
+        """True if everything that was written is committed, the last record is the same, and nothing is behind it."""
         tail = None if not view.files else self._cache.tails.get(view.files[-1].path)
         if tail is None or view.end_offset != view.written_end or self._read_write_limit() is not None:
             return False

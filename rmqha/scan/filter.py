@@ -142,7 +142,7 @@ class RowFilter:
 
     @property
     def names_topics(self) -> bool:
-        """Does it look at the topic?"""
+        """True if it looks at the topic."""
         return bool(
             self.topics is not None or self.topic_pattern is not None or self.queues is not None or self.queue_offsets
         )

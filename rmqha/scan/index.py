@@ -107,7 +107,7 @@ class Stripe:
 
 
 def is_indexed(rows: RowFilter) -> bool:
-    """Can queues tell more of this filter than the log's walk?"""
+    """True if queues can tell more of this filter than the log's walk."""
     numbers = rows.intervals.keys() | rows.values.keys()
     named = rows.topics, rows.topic_pattern, rows.queues, rows.tags
     return (
@@ -261,7 +261,7 @@ class QueueIndex:
 
 
 def _wants(rows: RowFilter, topic: str, queue_id: int) -> bool:
-    """Can a record of this queue pass?"""
+    """True if a record of this queue can pass."""
     limit, values = rows.intervals.get("queueId", Interval()), rows.values.get("queueId")
     if not limit.low <= queue_id <= limit.high or (values is not None and queue_id not in values):
         return False
@@ -275,7 +275,7 @@ def _wants(rows: RowFilter, topic: str, queue_id: int) -> bool:
 
 
 def _is_told(topic: str) -> bool:
-    """Is the name of a queue's directory its topic, letter by letter?"""
+    """True if the name of a queue's directory is its topic, letter by letter."""
     return topic.isprintable() and UNREADABLE not in topic
 
 

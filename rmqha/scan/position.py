@@ -41,13 +41,14 @@ def _position(epochs: Sequence[tuple[int, int]], physical_offset: int) -> Positi
 
 
 def may_have_changed(root: str, position: Position) -> bool:
-    """Does the epoch file speak of another history below the position? Cheaper than to look at the log."""
+    """True if the epoch file speaks of another history below the position. Cheaper than to look at the log."""
     epochs = read_epochs(root) if position.epoch >= 0 else ()
     return bool(epochs) and _position(epochs, position.physical_offset) != position
 
 
 def has_reached(view: StoreView, position: Position, *, same_replica: bool = True) -> bool:
-    """Does the log go as far as the position? Not if it is only behind: its marks are, or it is of another replica.
+    """True if the log goes as far as the position; False if it is only behind: its marks are, or it is of another
+    replica.
 
     StoreError, one sentence, if the log was cut below the position or has another history there. Only the replica where
     the position was taken (`same_replica`) must have been cut if it ends before it.

@@ -97,7 +97,7 @@ class Properties:
         return text(spans(self.data, start + len(head), end, pa.array(chosen, mask=missing)))
 
     def _one_each(self, start: I64) -> bool:
-        """Is there one of these for each row?"""
+        """True if there is one of these for each row."""
         if len(start) != self.row_count:
             return False
         return bool((start >= self.row_offsets[:-1]).all() and (start < self.row_offsets[1:]).all())
@@ -119,7 +119,7 @@ class Properties:
         return Pieces(np.repeat(np.arange(self.row_count), of_row), start, middle, end, dropped)
 
     def duplicated(self) -> bool:
-        """Does any record give a name twice?"""
+        """True if any record gives a name twice."""
         row, start, middle, _, _ = self.pieces
         if not len(row):
             return False
@@ -158,7 +158,7 @@ class Properties:
         return pa.array(shown, pa.string())
 
     def _plain(self) -> bool:
-        """Does every byte stand for itself in JSON?"""
+        """True if every byte stands for itself in JSON."""
         if self.pieces.dropped:
             return False
         special = (self.octets < 0x20) | (self.octets == ord('"')) | (self.octets == ord("\\"))

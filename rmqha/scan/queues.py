@@ -48,7 +48,7 @@ class QueueEntries:
         return None
 
     def has(self, record: Records) -> bool:
-        """Does its queue have this one record? Reads one entry only, not the queue's file."""
+        """True if its queue has this one record. Reads one entry only, not the queue's file."""
         topic, queue_id = str(record.topic[0]), int(record.number("queueId")[0])
         queue = self._queue(topic, queue_id)
         return queue is not None and queue.has(*(int(record.number(name)[0]) for name in ENTRY_COLUMNS[1:]), alone=True)
@@ -113,7 +113,7 @@ class _Queue:
         self._paths = {base // unit_bytes: path for base, path in paths.items()}
 
     def has(self, queue_offset: int, phy_offset: int, size: int, *, alone: bool = False) -> bool:
-        """Does the queue have this record? A batch queue, whose entries have other numbers, is searched for it.
+        """True if the queue has this record. A batch queue, whose entries have other numbers, is searched for it.
         `alone`: only its entry is read, for no other will be asked for."""
         if self._is_batch:
             last = self._entries(max(self._paths))

@@ -168,7 +168,7 @@ class LogFile:
         return 0
 
     def _unwritten(self, stop: int) -> bool:
-        """Are all bytes up to there 0? If not, the first ones are a damaged header."""
+        """True if all bytes up to there are 0. If not, the first ones are a damaged header."""
         steps = range(0, stop, WINDOW_BYTES)
         return not any(self.window(at, min(at + WINDOW_BYTES, stop), reused=True).data.any() for at in steps)
 

@@ -248,7 +248,7 @@ def _hop(window: Window, position: int, stop: int) -> Chain:
 
 
 def _closes_file(window: Window, position: int) -> bool:
-    """Is there a blank record that takes the rest of the file?"""
+    """True if there is a blank record that takes the rest of the file."""
     left = window.file_end - position
     if len(window.data) - position < BLANK_HEADER_BYTES:
         return False

@@ -1,4 +1,4 @@
-"""Was every acknowledged message kept? The list that a producer wrote against the log itself.
+"""Proof that every acknowledged message was kept: the list that a producer wrote against the log itself.
 
 The list has one JSON object per line, as `rmqha send --acked` writes it: msgId, and where known topic, queueId,
 queueOffset and sendStatus. Only SEND_OK is an acknowledgement; a line without sendStatus counts as one.

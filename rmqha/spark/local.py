@@ -61,7 +61,7 @@ def s3a_settings(context: SparkContext | None) -> dict[str, str]:
 
 
 def _is_local(master: str) -> bool:
-    """Do the tasks run in the driver's process, whose cores stay as many as they are?"""
+    """True if the tasks run in the driver's process, whose cores stay as many as they are."""
     return re.fullmatch(r"local(\[[^]]*])?", master) is not None
 
 

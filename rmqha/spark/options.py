@@ -90,7 +90,7 @@ TABLE_PROPERTIES = frozenset(("collation", "comment", "external", "is_managed_lo
 
 
 def is_table(given: Mapping[str, str]) -> bool:
-    """Are these the options of a table, with its properties?"""
+    """True if these are the options of a table, with its properties."""
     return any(name.lower() in TABLE_PROPERTIES for name in given)
 
 

@@ -72,7 +72,7 @@ def _settings(spark: SparkSession) -> dict[str, str]:
 
 
 def _is_remote(spark: SparkSession) -> bool:
-    """Does the session only ask a server, by Spark Connect?"""
+    """True if the session only asks a server, by Spark Connect."""
     return getattr(spark, "_jsparkSession", None) is None
 
 

@@ -24,7 +24,7 @@ WIDE_COLUMNS = frozenset(("body", "properties"))
 
 
 def is_wide(columns: Iterable[str]) -> bool:
-    """Is a read of these columns faster as a `mapInArrow`?"""
+    """True if a read of these columns is faster as a `mapInArrow`."""
     return not WIDE_COLUMNS.isdisjoint(columns)
 
 

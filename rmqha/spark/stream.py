@@ -94,7 +94,7 @@ class StreamPartition(LogPartition):
 
 
 def _is_of(view: StoreView, place: Place) -> bool:
-    """Was it taken from this very replica?"""
+    """True if it was taken from this very replica."""
     return place.get("brokerId") in (None, view.broker_id)
 
 
@@ -164,7 +164,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return start if start and self._is_to_wait(views, start, found) else found
 
     def _is_to_wait(self, views: Sequence[StoreView], start: Offset, end: Offset) -> bool:
-        """Are there fewer messages than minOffsetsPerTrigger, and has that not been so for maxTriggerDelay?"""
+        """True if there are fewer messages than minOffsetsPerTrigger, and that has not been so for maxTriggerDelay."""
         least = self._options.min_offsets_per_trigger
         if least is None or self._target is not None:
             return False

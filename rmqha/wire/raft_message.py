@@ -66,7 +66,7 @@ class RaftMessage:
 
 @dataclass(frozen=True, slots=True)
 class PreVoteRequest(RaftMessage):
-    """Would you vote for me? Changes nothing at the receiver (dissertation §9.6)."""
+    """Question if the receiver would vote for the sender. Changes nothing there (dissertation §9.6)."""
 
     last_index: RaftIndex
     last_term: Term

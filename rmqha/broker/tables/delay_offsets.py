@@ -24,7 +24,7 @@ from rmqha.store.timer.timer_width import MAX_WIDTH_MS, TimerWidths, slot_width_
 MAX_STATES = 256
 """More are thinned out."""
 RECENT_STATES = 64
-"""Are kept all; of older ones fewer, the longer the log has grown since."""
+"""Newest states, which are all kept; of older ones fewer are, the longer the log has grown since."""
 _TABLE = "delayOffset"
 _LOG_END = "logEnd"
 _TIMER = "timer"

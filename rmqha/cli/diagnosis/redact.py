@@ -35,7 +35,7 @@ _LONG_STRING = re.compile(r'("""|\'\'\').*?\1', re.S)
 
 
 def is_secret(name: str) -> bool:
-    """Is a key of this name to be kept?"""
+    """True if a key of this name is to be kept."""
     return _NAME.fullmatch(name) is not None and not _HARMLESS.search(name)
 
 

@@ -62,6 +62,6 @@ def failover_phases(
 
 
 def _has_master(event: Event) -> bool:
-    """Does the route that the event tells of have a master, broker id 0?"""
+    """True if the route that the event tells of has a master, broker id 0."""
     addresses = event.get("broker_addrs", event.get("addresses", {}))
     return "0" in addresses or 0 in addresses

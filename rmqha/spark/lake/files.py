@@ -41,7 +41,7 @@ class ArchiveFiles:
         return Path(self._root, path)
 
     def exists(self, path: str) -> bool:
-        """Is there such a file or directory?"""
+        """True if there is such a file or directory."""
         return bool(self._files.get_file_info(self._at(path)).type != pyarrow.fs.FileType.NotFound)
 
     def names(self, path: str) -> list[str]:

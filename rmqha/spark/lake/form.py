@@ -80,7 +80,7 @@ class ParquetForm:
         self.finish(manifest)
 
     def finish(self, manifest: Manifest) -> bool:
-        """May be done again after any part of it."""
+        """Move what is aside into its place. It may be done again after any part of it."""
         target = self._target
         for path, aside in manifest.files.items():
             if aside and target.exists(aside):

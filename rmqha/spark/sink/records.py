@@ -213,7 +213,7 @@ def _check_properties(properties: Any, sizes: I64, topic_of: Callable[[int], str
 
 
 def _holds(texts: Any, byte: bytes) -> bool:
-    """Is this byte anywhere in the texts, or beside them in their memory?"""
+    """True if this byte is anywhere in the texts, or beside them in their memory."""
     _, _, data = texts.buffers()
     return data is not None and byte in data.to_pybytes()
 

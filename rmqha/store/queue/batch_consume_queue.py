@@ -225,8 +225,8 @@ class BatchConsumeQueue(UnitFiles):
         return found == (*said, unit.store_timestamp_ms)
 
     def _left_over(self, position: int, log_end: int) -> tuple[bool, bool]:
-        """The units behind end_index: units behind the log's end? anything that may have been a unit of a record
-        below `position`?"""
+        """Two answers about the units behind end_index: True if some are behind the log's end, and if anything there
+        may have been a unit of a record below `position`."""
         at = self.end_index * UNIT_BYTES
         behind = lost = False
         for file in self.files.files:

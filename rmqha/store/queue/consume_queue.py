@@ -236,8 +236,8 @@ class ConsumeQueue(UnitFiles):
         return (parts[0], parts[2], parts[3], topic) == (size, self.queue_id, queue_offset, self.topic.encode())
 
     def _left_over(self, position: int, log_end: int) -> tuple[bool, bool]:
-        """The entries behind max_offset: entries behind the log's end? anything that may have been an entry of a record
-        below `position`?"""
+        """Two answers about the entries behind max_offset: True if some are behind the log's end, and if anything there
+        may have been an entry of a record below `position`."""
         at = self.max_offset * UNIT_BYTES
         behind = lost = False
         for file in self.files.files:

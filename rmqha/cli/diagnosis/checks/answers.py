@@ -196,7 +196,7 @@ async def _ask(client: RemotingClient, node_under_test: NodeUnderTest, found: An
 
 
 async def _reach(node_under_test: NodeUnderTest, config: BrokerConfig, found: Answers) -> None:
-    """The addresses that others are told: do they lead to something?"""
+    """Dial the addresses that others are told, to see if they lead to something."""
     for key, address in (("brokerIP1", config.address), ("brokerIP2", config.ha_address)):
         try:
             stream = await dial(address, DIAL_TIMEOUT_MS)

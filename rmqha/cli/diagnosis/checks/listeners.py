@@ -26,7 +26,7 @@ class SocketOwner:
         return f"pid {self.pid} ({' '.join(self.command)[:60] or 'no command line'})"
 
     def runs(self, server: str, config: Path | None) -> bool:
-        """Is it this server of ours, with this file?"""
+        """True if it is this server of ours, with this file."""
         names_file = config is None or any(Path(word).absolute() == config.absolute() for word in self.command)
         return server in self.command and any("rmqha" in word for word in self.command) and names_file
 
