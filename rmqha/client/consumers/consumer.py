@@ -296,7 +296,7 @@ class Consumer:
 
     def assignment(self) -> list[MessageQueue]:
         """The queues that this member reads now."""
-        return sorted(self._assigned)
+        return sorted(queue for queue, assigned in self._assigned.items() if not assigned.dropped)
 
     async def commit(self) -> None:
         """Tell the brokers now what has been finished; what fails is tried again at the next turn."""
@@ -439,14 +439,15 @@ class Consumer:
         assigned.scope.cancel()
         if self._unfinished is not None and self._unfinished[0] is assigned:
             self._unfinished = None
-        del self._assigned[assigned.queue]
         if not await self._commit(assigned):
             self._kept_offsets[assigned.queue] = assigned.finished
+        # only now: a close in between commits it
+        del self._assigned[assigned.queue]
 
     def _reset(self, queue: MessageQueue, offset: int) -> None:
         """Go on at `offset`, as an operator wants: what has been read ahead of the old place is dropped."""
         old = self._assigned.get(queue)
-        if old is None:
+        if old is None or old.dropped:
             return
         old.dropped = True
         if self._unfinished is not None and self._unfinished[0] is old:

@@ -170,6 +170,36 @@ async def test_two_members_share_the_queues_and_the_one_that_stays_takes_all() -
         await _until_assigned(first, 8)
 
 
+async def test_a_close_commits_what_was_read_of_queues_that_go_to_another_member(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their commits are under way then."""
+    async with FakeCluster() as fake:
+        fill(fake.group, "abcdefgh")
+        master, unanswered = fake.group.master, set[str]()
+        answer = master._offsets
+
+        def first_is_lost(command: Command) -> Command | None:
+            queue_id = command.ext.get("queueId", "")
+            if command.code == RequestCode.UPDATE_CONSUMER_OFFSET and queue_id not in unanswered:
+                unanswered.add(queue_id)
+                return None
+            return answer(command)
+
+        monkeypatch.setattr(master, "_offsets", first_is_lost)
+        async with Consumer(fake.namesrv, "G", "T") as consumer:
+            await take(consumer, 8)
+            (session,) = fake.group.members["G"].values()
+            fake.group.members["G"]["0-another"] = session
+            master._notify("G")
+            with trio.fail_after(HANG_S):
+                while not unanswered:  # noqa: ASYNC110 - a test looks from outside
+                    await trio.sleep(0.005)
+            assert unanswered == {"0"}, "what goes is committed first"
+            monkeypatch.setattr(master, "_offsets", answer)
+        assert fake.group.offsets == {("G", "T", queue_id): 2 for queue_id in range(4)}
+
+
 async def _until_assigned(consumer: Consumer, queue_count: int) -> None:
     with trio.fail_after(HANG_S):
         while len(consumer.assignment()) != queue_count:  # noqa: ASYNC110 - a test looks from outside
