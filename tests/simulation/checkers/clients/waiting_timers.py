@@ -118,8 +118,9 @@ def verify_start(where: str, disk: SimDisk, store: Store, broker: BrokerProcess)
     through the queue."""
     live = broker.core
     table = DelayOffsetTable(disk, live.delay_offsets._clock, store, _Deaf())
+    own = live.timers
     timers = TimerService(
-        store, live.driver, table, live.timers._clock, Mute(), live.timers._store_host, live.timers.rules, _rest
+        *(store, live.driver, table, own._clock, Mute(), own._store_host), own.rules, _rest, live.topics
     )
     table.clamp(lambda level: store.queue_range(SCHEDULE_TOPIC, level - 1)[1], timers.end_offset)
     try:
