@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection
+from pathlib import Path
+from tempfile import TemporaryFile
 from types import TracebackType
 
 import click
@@ -16,18 +18,33 @@ from rmqha.ops.local.cluster_state import ClusterState, last_line
 from rmqha.ops.local.supervisor import Process, server_arguments, spawn
 
 POLL_INTERVAL_S = 0.1
+LEAST_ROOM_BYTES = 64 * 1024
+"""Room for a node's first lines and its lock."""
 
 
 def launch(state: ClusterState, name: str) -> Process:
     """Start the node's server and record its process. Raises RmqhaError if that cannot be done."""
     output = state.output_path(name)
     make_directories(output.parent)
+    check_room(output.parent)
     if output.exists() and output.stat().st_size:
         # what an earlier run printed stays to be read, and is not taken for this one's
         output.replace(output.with_suffix(".out.1"))
     process = spawn(server_arguments(state.node(name).kind, state.config_path(name)), output)
     state.record_process(name, process)
     return process
+
+
+def check_room(directory: Path) -> None:
+    """A node on a disk that takes nothing could not even say why it ends. Raises RmqhaError."""
+    try:
+        with TemporaryFile(dir=directory) as file:
+            file.write(bytes(LEAST_ROOM_BYTES))
+    except OSError as error:
+        raise RmqhaError(
+            f"nothing can be written in {directory}: {error.strerror}; free some space or mend that disk, then start "
+            "the node again"
+        ) from None
 
 
 def last_words(state: ClusterState, name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -13,8 +14,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from rmqha.cli.local import launch
 from rmqha.cli.main import cli
-from rmqha.model.error import UsageError
+from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.local import cluster_state
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 from rmqha.ops.local.supervisor import start_stamp
@@ -119,6 +121,24 @@ def test_purge_follows_no_link(state: ClusterState, tmp_path: Path) -> None:
     (state.node_directory("broker-a-1") / "store" / "link").symlink_to(precious)
     assert run(state, "purge", "--yes").exit_code == 0
     assert (precious / "file").exists() and not state.directory.exists()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+def test_a_node_on_a_disk_that_takes_nothing_is_not_started(
+    state: ClusterState, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended at once, after it had been called well, and could write nowhere why."""
+
+    def full(dir: Path) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(launch, "TemporaryFile", full)
+    done = run(state, "start", "broker-a-1")
+    assert isinstance(done.exception, RmqhaError), done.output
+    where = state.output_path("broker-a-1").parent
+    assert f"nothing can be written in {where}: {os.strerror(code)}; free" in str(done.exception)
+    after = ClusterState.read(state.directory)
+    assert after is not None and not after.node("broker-a-1").pid
 
 
 @pytest.mark.parametrize("mount", [".", "broker-a-1"])
