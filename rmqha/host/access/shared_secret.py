@@ -37,12 +37,19 @@ def _read(path: str) -> bytes:
 
 
 def make_secret_file(path: Path) -> bool:
-    """Make the file unless there is one; True if there was none. An old one stays: running servers know it. Raises
-    OSError."""
+    """Make the file unless there is one; True if there was none. An old one stays: running servers know it. An empty
+    one is what a full disk or a kill has left. Raises OSError."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        return False
-    with os.fdopen(handle, "w") as file:
-        file.write(new_secret() + "\n")
+        if path.lstat().st_size:
+            return False
+        path.unlink()
+        return make_secret_file(path)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(new_secret() + "\n")
+    except OSError:
+        path.unlink()
+        raise
     return True

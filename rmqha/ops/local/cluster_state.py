@@ -33,6 +33,7 @@ VERSION = 1
 FILE = "cluster.json"
 OWN_FILE = "cluster.toml"
 """Cluster file that `up` writes if it is given none and another size or other ports are asked for."""
+CONFIG_FILE = "node.conf"
 LOCK = "cluster.lock"
 LOST_FOUND = "lost+found"
 """Stands at the root of every new ext4, which may be all the cluster's."""
@@ -215,7 +216,7 @@ class ClusterState:
         return self.directory / name
 
     def config_path(self, name: str) -> Path:
-        return self.directory / name / "node.conf"
+        return self.directory / name / CONFIG_FILE
 
     def properties(self, name: str) -> dict[str, str]:
         """Keys of the node's file; nothing if there is none."""

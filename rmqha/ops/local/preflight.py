@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rmqha.model.error import UsageError
 from rmqha.model.identity import host_of
-from rmqha.ops.local.cluster_file import ClusterSpec, NodeSpec, properties_text
-from rmqha.ops.local.cluster_state import FILE, LOST_FOUND, ClusterState
+from rmqha.ops.local.cluster_file import SECRET_FILE, ClusterSpec, NodeSpec, properties_text
+from rmqha.ops.local.cluster_state import CONFIG_FILE, FILE, LOCK, LOST_FOUND, ClusterState
 
 IDENTITY_FILE = "brokerIdentity"
 LOWEST_PORT, HIGHEST_PORT = 12000, 32000
@@ -33,7 +33,7 @@ def check_cluster(spec: ClusterSpec, *, other_ports: str = "") -> ClusterState |
                 "name another --directory"
             )
         _check_unchanged(spec, state)
-    elif spec.directory.exists() and any(item.name != LOST_FOUND for item in spec.directory.iterdir()):
+    elif spec.directory.exists() and not _is_as_begun(spec):
         raise UsageError(
             f"{spec.directory} is not empty and has no {FILE}, so it is not a cluster's; name another --directory"
         )
@@ -43,6 +43,18 @@ def check_cluster(spec: ClusterSpec, *, other_ports: str = "") -> ClusterState |
         _check_identity(spec, node)
     check_ports(missing, spec.source, other_ports)
     return state
+
+
+def _is_as_begun(spec: ClusterSpec) -> bool:
+    """It holds no more than an `up` that was cut short may leave before it writes the record: no data of a node."""
+    nodes = {node.name for node in spec.nodes}
+    for item in spec.directory.iterdir():
+        if item.name in nodes and item.is_dir() and not item.is_symlink():
+            if any(not inner.name.startswith(CONFIG_FILE) for inner in item.iterdir()):
+                return False
+        elif not item.name.startswith((LOCK, SECRET_FILE, FILE)) and item.name != LOST_FOUND:
+            return False
+    return True
 
 
 def _check_directory(directory: Path) -> None:

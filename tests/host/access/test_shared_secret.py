@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import stat
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from rmqha.cli.generate.command import generate
+from rmqha.host.access import shared_secret
 from rmqha.host.access.shared_secret import make_secret_file, secret_file
 from rmqha.model.error import UsageError
 
@@ -22,6 +24,24 @@ def test_it_is_made_once_and_for_its_owner(tmp_path: Path) -> None:
     assert not make_secret_file(path)
     assert secret_file(str(path)).current == secret
     assert make_secret_file(tmp_path / "other") and secret_file(str(tmp_path / "other")).current != secret
+
+
+def test_a_full_disk_leaves_no_empty_secret_and_one_that_is_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ha.secret"
+
+    def full() -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(shared_secret, "new_secret", full)
+        with pytest.raises(OSError, match="No space left on device"):
+            make_secret_file(path)
+    assert not path.exists()
+    path.touch()
+    assert make_secret_file(path) and len(secret_file(str(path)).current) == 64
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_what_cannot_be_used_is_a_sentence(tmp_path: Path) -> None:

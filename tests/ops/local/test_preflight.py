@@ -74,6 +74,18 @@ def test_a_new_disk_is_an_empty_directory(spec: ClusterSpec) -> None:
     assert check_cluster(spec) is None
 
 
+def test_what_an_up_that_was_cut_short_has_left_is_used_and_a_nodes_data_is_not(spec: ClusterSpec) -> None:
+    """A full disk, or a kill: there was no record yet, and neither `up` nor `purge` took the directory."""
+    node = spec.directory / spec.nodes[0].name
+    node.mkdir(parents=True)
+    for begun in (spec.directory / "cluster.lock", spec.directory / "ha.secret", node / "node.conf.tmp"):
+        begun.touch()
+    assert check_cluster(spec) is None
+    (node / "store").mkdir()
+    with pytest.raises(UsageError, match="is not empty and has no cluster"):
+        check_cluster(spec)
+
+
 def test_a_file_in_the_place_of_the_directory_is_refused(spec: ClusterSpec) -> None:
     spec.directory.touch()
     with pytest.raises(UsageError, match="is not a directory"):
