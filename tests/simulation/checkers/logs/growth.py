@@ -16,6 +16,7 @@ from rmqha.ha.replica import Replica
 from rmqha.ha.static_replica import StaticReplica
 from rmqha.store.queue.batch_consume_queue import DIRECTORY as BATCH_DIRECTORY
 from rmqha.store.queue.batch_consume_queue import UNIT_BYTES as BATCH_UNIT_BYTES
+from rmqha.store.queue.dispatch_cache import MAX_COUNT as MAX_UNDISPATCHED_COUNT
 from tests.simulation.history import InvariantError
 from tests.simulation.processes.broker_process import BrokerProcess
 from tests.simulation.processes.controller_process import ControllerProcess
@@ -44,6 +45,7 @@ BOUNDS = {
     ".transactions._state._ended": MAX_REMEMBERED_COUNT,
     ".delay_offsets._states": MAX_STATES,
     ".pops.reader._known": MAX_KNOWN_COUNT,
+    "._dispatch_service._fresh": MAX_UNDISPATCHED_COUNT,  # while a confirm offset, or rot, stands in front
 }
 """Ends of paths that have a bound of their own."""
 ENTRY_BYTES = 20

@@ -88,7 +88,7 @@ class Restart:
         end = store.max_phy_offset
         if end < promised and end + self._record_bytes(end) <= promised:
             raise self._wrong(f"would have a log that ends at {end}; {promised} was promised")
-        if end > live.max_phy_offset:
+        if end > live.max_phy_offset and not self._fills(live.record_end_offset, end):
             raise self._wrong(f"would have a log that ends at {end}; it was cut to {live.max_phy_offset}")
         start = max(store.min_phy_offset, live.min_phy_offset, min(end, promised) - LAST_BYTES)
         if start < min(end, promised) and _sum(store, start, min(end, promised)) != _sum(
@@ -101,6 +101,11 @@ class Restart:
         found = [(item.epoch, item.start_offset) for item in store.epochs]
         if found != known:
             raise self._wrong(f"would have epochs {found} of a log that ends at {end}; it has {known}")
+
+    def _fills(self, position: int, end: int) -> bool:
+        """A file's blank end of which a slave has the head alone: a start takes it for whole, and it is zeros."""
+        view = self._live.view(PhyOffset(position), BLANK.size)
+        return len(view) == BLANK.size and BLANK.unpack_from(view, 0) == (end - position, MAGIC_BLANK)
 
     def _record_bytes(self, position: int) -> int:
         """Of the record at `position` of the live log: a half one is cut at a start."""
