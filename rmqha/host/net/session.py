@@ -609,6 +609,7 @@ class Session:
                 if time.monotonic() - began_s > SLICE_S:
                     return False
             self._works.popleft()
+        self._worked_on = []  # or each session would keep its last large body
         return True
 
     def _next_requests(self) -> list[Command]:

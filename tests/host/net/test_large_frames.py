@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from rmqha.host.net.deadlines import Deadlines
 from rmqha.host.net.large_frames import SLOW_S, TURN_S, LargeFrames, LargeFrameTurn, bytes_to_read
+from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
@@ -120,9 +121,11 @@ class Slow(Recorder):
     def __init__(self) -> None:
         super().__init__()
         self.resumes: list[Callable[[], None]] = []
+        self.sessions: list[Session] = []
 
     def received(self, session, commands):  # type: ignore[no-untyped-def]
         super().received(session, commands)
+        self.sessions.append(session)
         if any(len(command.body) > READ_BYTES for command in commands):
             session.work(iter([_Wait(self.resumes)]))
 
@@ -161,6 +164,21 @@ async def _known(address: str, service: Recorder, count: int) -> list[trio.Socke
         await stream.send_all(SMALL)
         await _until(lambda number=number: len(service.batches) == number)  # type: ignore[misc]
     return streams
+
+
+async def test_a_session_keeps_nothing_of_a_request_that_is_done() -> None:
+    """A hundred connections that had sent a MiB each kept it: 100 MiB."""
+    service = Slow()
+    async with running(service, Statistics()) as address:
+        [stream] = await _known(address, service, 1)
+        await stream.send_all(BIG)
+        await _until(lambda: service.resumes)
+        session = service.sessions[-1]
+        assert [len(command.body) for command in session._worked_on] == [BODY_BYTES]
+        service.resumes.pop()()
+        await _until(lambda: not session._works)
+        assert not session._worked_on
+        await stream.aclose()
 
 
 async def test_what_large_frames_take_is_bounded_while_they_wait_for_the_log() -> None:
