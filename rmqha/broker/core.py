@@ -61,7 +61,7 @@ from rmqha.model.config.delay_level import parse_delay_levels
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import Role
 from rmqha.model.message import TIMER_TOPIC, UniqueKeys
-from rmqha.model.offset import BrokerId, Epoch, PhyOffset, QueueOffset
+from rmqha.model.offset import OPEN_END, BrokerId, Epoch, PhyOffset, QueueOffset
 from rmqha.model.quota import QuotaLimits, Quotas
 from rmqha.port import Clock, Disk, IdentityStore, Tracer
 from rmqha.store.appender import AppendedBatch
@@ -85,6 +85,7 @@ class _GroupView:
     def __init__(self, replica: ReplicaMachine, store: Store, driver: ReplicaDriver) -> None:
         self._replica = replica
         self._store = store
+        self._driver = driver
         self.slave_is_level = driver.timeout
         self.other_members = replica.other_members
         self.may_follow_tables = replica.may_follow_tables
@@ -101,7 +102,10 @@ class _GroupView:
 
     def end_of(self, topic: str, queue_id: int, epoch: int) -> int:
         """End of the queue as it counts for what a consumer has told a master of `epoch`: if that was another master,
-        where it ended when this one took over, since what that one had behind may be lost."""
+        where it ended when this one took over, since what that one had behind may be lost. No bound before this one
+        serves: its queues may lack what it has, and what lies behind their ends is lowered when it opens."""
+        if not self._driver.is_serving:
+            return OPEN_END
         low, high = (int(bound) for bound in self._store.queue_range(topic, queue_id))
         last = self._store.epochs.last
         if last is None or epoch >= last.epoch:

@@ -119,7 +119,8 @@ class TableGroup(Protocol):
         ...
 
     def end_of(self, topic: str, queue_id: int, epoch: int) -> int:
-        """The end of a queue: behind it no offset may lie that a consumer told a master of that epoch."""
+        """The end of a queue: behind it no offset may lie that a consumer told a master of that epoch. No bound while
+        this replica does not serve yet."""
         ...
 
     def slave_is_level(self) -> None:

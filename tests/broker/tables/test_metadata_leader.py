@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rmqha.broker.replication.replica_driver import ReplicaDriver
 from rmqha.broker.tables.metadata_leader import MAX_FOLLOWER_COUNT, MAX_HOLD_MS, STALE_MS
 from rmqha.broker.tables.offsets import OffsetChange
 from rmqha.broker.tables.table_version import MAX_REMEMBERED, NO_STAMP, TableChanges, TableVersion
@@ -129,6 +130,26 @@ def test_commits_that_a_slave_still_has_come_back_to_a_master_that_was_killed(br
     # the newer ones count, none behind the end of its queue, and replicas hear of them as changes of this master
     assert found == {("T@G", 0): 3, ("T@H", 0): -1, ("T@G", 1): 1}
     assert broker.core.offsets.stamp > newer
+
+
+def test_what_comes_back_to_a_master_that_opens_is_bound_by_its_queues_once_they_are_whole(
+    broker: Broker, slave: Slave, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by `make sim SEED=9240359 THEME=tables`: acknowledged commits were lowered to what it had dispatched."""
+    broker.core.processor.received(slave.channel, [send_command("T", e="0"), send_command("T", e="0")])
+    slave.channel.take()
+    monkeypatch.setattr(ReplicaDriver, "is_serving", False)
+    known = broker.core.offsets.stamp
+    newer = TableVersion(known.epoch, known.sequence + 1)
+    command = follow_command(broker, offsets=NO_STAMP, waitMs=0)
+    command.body = lenient_json.dumps({"offsets": [OffsetChange("T@G", 0, 2, newer).to_json()]})
+    assert broker.store.queue_range("T", 0)[1] == 0, "not dispatched yet"
+    broker.core.processor.received(slave.channel, [command])
+    assert broker.core.offsets.query("G", "T", 0) == 2
+    broker.run()
+    broker.core.offsets.commit("G", "T", 1, 1)
+    broker.core.opened()
+    assert (broker.core.offsets.query("G", "T", 0), broker.core.offsets.query("G", "T", 1)) == (2, 0)
 
 
 @pytest.mark.parametrize("body", [b"[]", b"{}", b'{"offsets":[[1]]}', b"{"])
