@@ -59,6 +59,7 @@ from rmqha.kernel.batch_kernel import BatchKernel
 from rmqha.model.code import RequestCode
 from rmqha.model.config.delay_level import parse_delay_levels
 from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.error import StoreError
 from rmqha.model.identity import Role
 from rmqha.model.message import TIMER_TOPIC, UniqueKeys
 from rmqha.model.offset import OPEN_END, BrokerId, Epoch, PhyOffset, QueueOffset
@@ -169,7 +170,7 @@ class BrokerCore:
         self.delay_offsets.clamp(self.schedule.end_of, self.timers.end_offset)
         self.timer_snapshots = TimerSnapshots(disk, self.timers, self.delay_offsets, clock, tracer)
         store.on_truncate(self._deliveries_cut)
-        store.on_truncate(lambda end_offset: self._clamp_offsets())
+        store.on_truncate(lambda end_offset: self._offsets_cut())
         for table in tables:
             for line in table.findings:
                 tracer.event("recovery", finding=line)
@@ -357,7 +358,7 @@ class BrokerCore:
     def opened(self) -> None:
         """The queues hold everything that is committed: no topic of theirs may be missing (ruling 16), and no consumer
         may be told to have read more."""
-        self._clamp_offsets(stamped=True)
+        self._clamp_offsets(self._dispatched_end, stamped=True)
         restored = self.topics.restore(self.store.queues(), self.store.batch_topics)
         if restored:
             self._tracer.event("topics_restored", topics=restored)
@@ -423,9 +424,18 @@ class BrokerCore:
         own_id = self.replica.broker_id
         return {} if own_id is None else {own_id: self.store.confirm_offset}
 
-    def _clamp_offsets(self, *, stamped: bool = False) -> None:
-        end_of = self.store.queue_range
-        count = self.offsets.clamp(lambda topic, queue_id: end_of(topic, queue_id)[1], stamped=stamped)
+    def _offsets_cut(self) -> None:
+        """Offsets that counted on what is gone. What the queues lack only for now is there all the same."""
+        try:
+            self._clamp_offsets(self.store.queue_end)
+        except StoreError:  # damaged: its dispatch, which comes to it next, tells so
+            self._clamp_offsets(self._dispatched_end)
+
+    def _dispatched_end(self, topic: str, queue_id: int) -> QueueOffset:
+        return self.store.queue_range(topic, queue_id)[1]
+
+    def _clamp_offsets(self, end_of: Callable[[str, int], QueueOffset], *, stamped: bool = False) -> None:
+        count = self.offsets.clamp(end_of, stamped=stamped)
         if count:
             self._tracer.event("consumer_offsets_clamped", count=count)
 

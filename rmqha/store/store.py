@@ -438,6 +438,12 @@ class Store:
         """(min, max) of what consumers may see; (0, 0) for a queue that does not exist."""
         return self._reader.queue_range(topic, queue_id)
 
+    def queue_end(self, topic: str, queue_id: int) -> QueueOffset:
+        """The end of a queue, with what the log holds beyond what is dispatched. Raises StoreError if the log cannot be
+        read there."""
+        self._offsets.cover()
+        return QueueOffset(self._offsets.next_for((topic, queue_id)))
+
     def queue_ends(self, topic: str, queue_ids: Iterable[int]) -> list[int]:
         """The max of `queue_range` for each of these queues."""
         return self._reader.queue_ends(topic, queue_ids)
@@ -669,11 +675,11 @@ class Store:
             for derived in self._derived:
                 derived.truncate(end_offset)
             self.index.truncate(end_offset)
-            for hook in self._truncate_hooks if cuts_records else ():
-                hook(end_offset)
             self._dispatch_service.position = min(self._dispatch_service.position, end_offset)
             self._set_mark()
             self._offsets.take_from_queues(self._dispatch_service.position)
+            for hook in self._truncate_hooks if cuts_records else ():
+                hook(end_offset)
             dropped = self._epochs.truncate(end_offset)
         cut_bytes = old_end - end_offset
         self._tracer.event("log_truncated", end_offset=end_offset, cut_bytes=cut_bytes, epochs_dropped=dropped)

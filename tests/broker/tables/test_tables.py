@@ -30,6 +30,7 @@ from rmqha.wire.command import Command
 from tests.broker.support import (
     GOLDEN,
     Broker,
+    FakeChannel,
     FakeLog,
     TableListener,
     group_table,
@@ -207,6 +208,18 @@ def test_consumer_offsets_follow_a_cut_of_the_log(broker: Broker) -> None:
     assert [broker.core.offsets.query("G", "T", queue_id) for queue_id in (0, 1)] == [3, 2]
     assert broker.core.offsets.query("G", "Gone", 0) == 0
     assert ("consumer_offsets_clamped", {"count": 2}) in broker.tracer.events
+
+
+def test_a_cut_lowers_no_offset_for_what_is_only_not_dispatched_yet(broker: Broker) -> None:
+    channel, ends = FakeChannel(), []
+    for number in range(6):
+        broker.core.processor.received(channel, [send_command(queue_id=number % 2)])
+        ends.append(broker.store.max_phy_offset)
+    for queue_id in (0, 1):
+        broker.core.offsets.commit("G", "T", queue_id, 3)
+    assert broker.core.store.queue_range("T", 0)[1] == 0
+    broker.store.truncate(ends[4])
+    assert [broker.core.offsets.query("G", "T", queue_id) for queue_id in (0, 1)] == [3, 2]
 
 
 def test_a_new_master_knows_no_offset_behind_a_queue(make_broker: Callable[..., Broker]) -> None:
