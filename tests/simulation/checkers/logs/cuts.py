@@ -120,8 +120,8 @@ def verify_cut(broker: BrokerProcess) -> None:
 
 
 def verify_tables(broker: BrokerProcess) -> None:
-    """Of a replica that has cut its log: deliveries count no copies that are gone, no offset lies behind its queue. The
-    files of deliveries say so too: a kill may follow at once."""
+    """Of a replica that has cut its log: deliveries count no copies that are gone, no offset lies behind what the log
+    has of its queue. The files of deliveries say so too: a kill may follow at once."""
     core, store = broker.core, broker.store
     end, where = store.max_phy_offset, f"{broker.host} has cut its log to {store.max_phy_offset}, and"
     table = core.delay_offsets
@@ -135,7 +135,7 @@ def verify_tables(broker: BrokerProcess) -> None:
         raise InvariantError(f"{where} has delivered {behind} and {table.timer} of {timer_end}")
     for key, queues in core.offsets.to_json()["offsetTable"].items():
         topic = key.rpartition("@")[0]
-        beyond = {queue: at for queue, at in queues.items() if at > store.queue_range(topic, int(queue))[1]}
+        beyond = {queue: at for queue, at in queues.items() if at > store.queue_end(topic, int(queue))}
         if beyond:
             raise InvariantError(f"{where} has offsets of {key} behind the queues: {beyond}")
     verify_deliveries(f"{where} its disk", broker.disk, store, table)
