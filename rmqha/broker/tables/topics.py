@@ -325,8 +325,9 @@ class TopicTable:
             self._commit([name])
 
     def restore(self, queues: Mapping[str, list[int]], batch_topics: Set[str] = frozenset()) -> list[str]:
-        """Re-create topics that have queues on disk and no entry here, too few queues or another type (ruling 16).
-        `queues`: their ids, ascending. Returns the topics' names."""
+        """Re-create topics that have queues on disk and no entry here, too few to read or another type (ruling 16). A
+        known topic gets none to write to: an operator may have taken them away. `queues`: their ids, ascending. Returns
+        the topics' names."""
         missing = []
         if self.deleted:
             self.deleted &= queues.keys()
@@ -338,13 +339,12 @@ class TopicTable:
                 continue  # a failover waits for this loop, and nearly every topic is so
             if name in self.deleted:
                 continue
-            present = present or TopicConfig(name, 0, 0)
+            present = present or TopicConfig(name, 0, needed)
             attributes = {**present.attributes, QUEUE_TYPE: BATCH_QUEUE} if name in batch_topics else present.attributes
             if present.read_queue_count < needed or present.attributes != attributes:
                 self._topics[name] = replace(
                     present,
                     read_queue_count=max(needed, present.read_queue_count),
-                    write_queue_count=max(needed, present.write_queue_count),
                     attributes=attributes,
                 )
                 missing.append(name)

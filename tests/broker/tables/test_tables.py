@@ -385,6 +385,13 @@ def test_restore_widens_a_topic_that_has_more_queues_on_disk(tmp_path: Path) -> 
     assert table.get("T") == TopicConfig("T", 3, 4, 4, attributes={"a": "b"})
 
 
+def test_a_failover_gives_back_no_queue_to_write_to_that_an_operator_took_away(tmp_path: Path) -> None:
+    table = topic_table(HostDisk(tmp_path), BrokerConfig(), ManualClock())
+    table.put(TopicConfig("T", 2, 2))
+    assert table.restore({"T": list(range(8))}) == ["T"]
+    assert table.get("T") == TopicConfig("T", 8, 2), "what lies in the others can still be read"
+
+
 def test_slices(broker: Broker) -> None:
     ext = {"topicSeq": "1", "maxTopicNum": "2", "dataVersion": ""}
     reply = broker.ask(Command(RequestCode.GET_ALL_TOPIC_CONFIG, ext))
