@@ -302,11 +302,6 @@ def sentence(error: BaseException) -> str:
     """The error in words."""
     if isinstance(error, OSError) and error.filename == OUTPUT:
         return f"cannot write {OUTPUT}: {error.strerror}"
-    if isinstance(error, FileNotFoundError) and error.filename is None:
-        try:
-            Path.cwd()
-        except FileNotFoundError:
-            return "the current directory was removed; change to one that is there"
     return str(error) or "interrupted"
 
 
@@ -334,6 +329,11 @@ def _run(args: Sequence[str] | None) -> NoReturn:
     if not __debug__:
         click.echo(f"rmqha: {WITHOUT_ASSERTIONS}", err=True)
         sys.exit(2)
+    try:
+        Path.cwd()
+    except FileNotFoundError:  # modules of some commands could not even be imported
+        click.echo("rmqha: the current directory was removed; change to one that is there", err=True)
+        sys.exit(1)
     try:
         cli.main(args=args, prog_name="rmqha", standalone_mode=False)
     except click.exceptions.Exit as error:

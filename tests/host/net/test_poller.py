@@ -15,6 +15,7 @@ import trio.testing
 import trustme
 
 from rmqha.host.access.security import Security, ServerTls
+from rmqha.host.net import fair_queue
 from rmqha.host.net import poller as module
 from rmqha.host.net import session as session_module
 from rmqha.host.net.fair_queue import Place
@@ -520,6 +521,7 @@ class Together:
 async def test_what_is_put_off_comes_when_all_of_a_turn_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TURN_S", HANG_S)  # a busy machine must not end the turn between two of them
     monkeypatch.setattr(module, "PUT_OFF_S", HANG_S)
+    monkeypatch.setattr(fair_queue, "LONG_US", HANG_S * 1e6)
     poller = module.Poller()
     service = Together(poller)
     async with trio.open_nursery() as nursery:
