@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +20,6 @@ from tests.support.patience import HANG_S
 
 HALF = "\udcff\udcfe"
 """What Python makes of the bytes FF FE on a command line."""
-DEVICE = "/dev/zero"
 """A command that reads for ever is ended by SIGALRM, and the test run with it."""
 
 
@@ -121,11 +121,23 @@ def test_bytes_that_are_no_text_are_refused(
     assert is_name or "\\udcff" in said, said
 
 
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A device that never ends. For root it is none of the machine's: a command that is wrong may replace it."""
+    path = tmp_path_factory.mktemp("devices") / "zero"
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))
+    except PermissionError:
+        return "/dev/zero"
+    return str(path)
+
+
 @pytest.mark.parametrize(("path", "name"), [slot for slot in SLOTS if is_path(*slot)], ids=label)
 def test_a_file_that_never_ends_is_refused(
-    path: tuple[str, ...], name: str, capsys: pytest.CaptureFixture[str]
+    path: tuple[str, ...], name: str, device: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, said = run(call(path, name, DEVICE), capsys)
+    code, said = run(call(path, name, device), capsys)
+    assert Path(device).is_char_device(), "still there"
     assert code in (1, 2), said
     assert said.startswith("rmqha: ") and said.count("\n") == 1, said
 

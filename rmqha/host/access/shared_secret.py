@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from functools import partial
 from pathlib import Path
 
@@ -42,7 +43,8 @@ def make_secret_file(path: Path) -> bool:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        if path.lstat().st_size:
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size:
             return False
         path.unlink()
         return make_secret_file(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import stat
 from pathlib import Path
 
@@ -42,6 +43,15 @@ def test_a_full_disk_leaves_no_empty_secret_and_one_that_is_there_is_none(
     path.touch()
     assert make_secret_file(path) and len(secret_file(str(path)).current) == 64
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_what_is_no_file_is_not_replaced_by_a_secret(tmp_path: Path) -> None:
+    """A pipe is as empty as a new file; so is /dev/zero, which root's command would have replaced."""
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to("nowhere")
+    assert not make_secret_file(pipe) and pipe.is_fifo()
+    assert not make_secret_file(link) and link.is_symlink()
 
 
 def test_what_cannot_be_used_is_a_sentence(tmp_path: Path) -> None:
