@@ -15,6 +15,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,9 @@ from rmqha.store.meta import config_file, epoch_file, identity_file
 from rmqha.store.store import Store
 from rmqha.wire import lenient_json
 
-NEW_STORE = frozenset(("lock", "abort", "rmqha.boot", "rmqha.end", "rmqha.write"))
+RESTORE_MARK = "rmqha.restore"
+"""Where a restore stands (`rmqha.spark.lake.restore`)."""
+NEW_STORE = frozenset(("lock", "abort", "rmqha.boot", "rmqha.end", "rmqha.write", RESTORE_MARK))
 """Names in a store that nothing was appended to: a write may have been killed so early."""
 STALE_S = 24 * 3600
 """Rows that a killed driver has left aside are removed by a later write when nobody has touched them for so long."""
@@ -121,12 +124,13 @@ class CommitLogWriter(DataSourceArrowWriter):
         shutil.rmtree(self._staging, ignore_errors=True)
         oldest = time.time() - STALE_S
         for left in self._root.parent.glob(f"{glob.escape(self._staged)}*"):
-            if left.stat().st_mtime < oldest:
-                shutil.rmtree(left, ignore_errors=True)
+            with suppress(FileNotFoundError):  # another write may remove it too
+                if left.stat().st_mtime < oldest:
+                    shutil.rmtree(left, ignore_errors=True)
 
     def _append(self, parts: list[StagedPart]) -> None:
         existed = self._root.exists()
-        is_empty = not existed or not any(self._root.iterdir())
+        is_empty = not existed or all(item.name == RESTORE_MARK for item in self._root.iterdir())
         self._root.mkdir(parents=True, exist_ok=True)
         disk = HostDisk(self._root.absolute())
         try:

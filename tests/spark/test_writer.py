@@ -243,6 +243,12 @@ def test_rows_that_a_killed_driver_left_aside_are_removed_later(tmp_path: Path) 
     assert not old.exists() and new.exists() and other.exists()
 
 
+def test_rows_left_aside_that_another_write_removes_meanwhile_fail_no_write(tmp_path: Path) -> None:
+    (tmp_path / ".s.rmqha-write-1").symlink_to(tmp_path / "gone")
+    commit(tmp_path / "s", ROW)
+    assert bodies(tmp_path / "s") == [b"x"]
+
+
 def test_a_path_with_the_scheme_file_is_a_directory(tmp_path: Path) -> None:
     assert parse_write_options({"path": f"file://{tmp_path}"})[0] == str(tmp_path)
 

@@ -154,22 +154,20 @@ def restore_command(
 ) -> None:
     """Write the messages of an archive into a store, in their order; offsets are made anew.
 
-    A batch of the archive is written whole or not at all. Example: rmqha spark restore /lake/messages --to /data/again
+    A batch of the archive is written whole or not at all; a restore that was stopped goes on after the last whole one.
+
+    Example: rmqha spark restore /lake/messages --to /data/again
     """
     _check_installed("pyspark", "pyarrow")
     click.echo(f"restoring {archive} into {target}", err=True)
-    from rmqha.spark.lake.archive import tables
     from rmqha.spark.lake.files import ArchiveFiles
+    from rmqha.spark.lake.restore import restore
     from rmqha.spark.write_rows import parse_write_options
-    from rmqha.spark.writer import CommitLogWriter
 
     path, config = parse_write_options({**_reader_options(options), "path": target})
-    count = 0
-    files = ArchiveFiles(archive, storage_options(storage))
-    for found in tables(files, topics, catalog):
-        CommitLogWriter(path, config, overwrite=False).write_table(found)
-        count += found.num_rows
-    click.echo(f"{count:,} messages in {path}")
+    done = restore(ArchiveFiles(archive, storage_options(storage)), path, config, topics, catalog)
+    before = f", {done.earlier_count:,} of them since an earlier run" if done.earlier_count else ""
+    click.echo(f"{done.row_count:,} messages in {path}{before}")
 
 
 def _check_installed(*names: str) -> None:
