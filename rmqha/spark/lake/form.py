@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
@@ -93,8 +94,9 @@ class ParquetForm:
         return True
 
     def compact(self, manifests: Sequence[Manifest]) -> Manifest | None:
-        """Join the small files of each directory, in their order, to larger ones."""
+        """Join the small files of each directory, in their order, to larger ones; files of other columns stay apart."""
         last, kept, removed = manifests[-1], dict[str, str](), list[str]()
+        known = {path for manifest in manifests for path in manifest.files}
         for directory, paths in _by_directory(manifests).items():
             for group in self._groups(paths):
                 if len(group) == 1:
@@ -102,7 +104,9 @@ class ParquetForm:
                     continue
                 aside = f"{STAGING}/joined-{len(kept)}.parquet"
                 self._join(group, aside)
-                kept[f"{directory}/part-{last.number:08}-joined-{len(kept):05}.parquet".lstrip("/")] = aside
+                begin = f"{directory}/part-{last.number:08}-joined-".lstrip("/")
+                names = (f"{begin}{number:05}.parquet" for number in count(len(kept)))
+                kept[next(name for name in names if name not in known and name not in kept)] = aside
                 removed += group
         if not removed:
             return None
@@ -111,19 +115,25 @@ class ParquetForm:
         return Manifest(last.number, last.places, kept, rows, log_bytes, spans, removed)
 
     def _groups(self, paths: Sequence[str]) -> list[list[str]]:
-        groups, filled = list[list[str]](), MERGED_FILE_BYTES
+        groups, filled, columns = list[list[str]](), MERGED_FILE_BYTES, None
         for path in paths:
             size = self._target.size_bytes(path)
             if size >= SMALL_FILE_BYTES:
                 groups.append([path])
                 filled = MERGED_FILE_BYTES
-            elif filled + size > MERGED_FILE_BYTES:
+                continue
+            before, columns = columns, self._columns(path)
+            if filled + size > MERGED_FILE_BYTES or columns != before:
                 groups.append([path])
                 filled = size
             else:
                 groups[-1].append(path)
                 filled += size
         return groups
+
+    def _columns(self, path: str) -> Any:
+        with self._target.open_input(path) as file:
+            return pq.read_schema(file)
 
     def _join(self, paths: Sequence[str], aside: str) -> None:
         writer = None
@@ -140,8 +150,13 @@ class ParquetForm:
     def rows_of(self, manifest: Manifest, stretches: Sequence[Sequence[Stretch]] | None) -> Iterator[Any]:
         """Read the files of a batch; of joined ones only the row groups that have a stretch."""
         for wanted in stretches if stretches is not None and manifest.spans else [None]:
-            parts = [part for path in manifest.files if (part := self._read(path, wanted)).num_rows]
-            if parts:
+            by_columns = dict[Any, list[Any]]()
+            for path in manifest.files:
+                part = self._read(path, wanted)
+                if part.num_rows:
+                    columns = frozenset((field.name, str(field.type)) for field in part.schema)
+                    by_columns.setdefault(columns, []).append(part)
+            for parts in by_columns.values():
                 yield pa.concat_tables([part.select(parts[0].column_names) for part in parts])
 
     def _read(self, path: str, wanted: Sequence[Stretch] | None) -> Any:

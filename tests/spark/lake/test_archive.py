@@ -127,6 +127,31 @@ def test_small_files_are_joined_and_batches_stay_apart(tmp_path: Path) -> None:
     assert archived(tmp_path / "a") == expected(tmp_path / "s") == restored(tmp_path / "a")
 
 
+def test_joined_files_are_joined_again(tmp_path: Path) -> None:
+    log(tmp_path / "s", 200)
+    run(tmp_path / "a", tmp_path / "s", by=("topic",))
+    sizes = [path.stat().st_size for path in (tmp_path / "a").rglob("*.parquet")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rmqha.spark.lake.form.MERGED_FILE_BYTES", 2 * max(sizes))
+        run(tmp_path / "a", tmp_path / "s", by=("topic",), compacts=True)
+    assert len(list((tmp_path / "a" / "topic=orders").iterdir())) > 1
+    assert run(tmp_path / "a", tmp_path / "s", by=("topic",), compacts=True).joined_count > 1
+    assert restored(tmp_path / "a") == expected(tmp_path / "s")
+    assert [len(list(path.iterdir())) for path in (tmp_path / "a").glob("topic=*")] == [1, 1]
+
+
+def test_files_of_other_columns_are_not_joined(tmp_path: Path) -> None:
+    log(tmp_path / "s", 60)
+    run(tmp_path / "a", tmp_path / "s")
+    log(tmp_path / "s", 120)
+    other, target = {"propertiesAs": "map"}, ArchiveFiles(str(tmp_path / "a"))
+    report = Archive(target, [str(tmp_path / "s")], other, batch_bytes=SMALL, compacts=True).run()
+    assert report.joined_count > 0
+    assert restored(tmp_path / "a") == expected(tmp_path / "s")
+    kinds = [str(table.schema.field("properties").type) for table in tables(target)]
+    assert kinds == sorted(kinds, reverse=True) and len(set(kinds)) == 2
+
+
 # --- tables: Delta and Iceberg ----------------------------------------------------------------------------------------
 
 
