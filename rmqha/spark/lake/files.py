@@ -85,12 +85,12 @@ class ArchiveFiles:
         self.make_parent(target)
         self._files.move(self._at(source), self._at(target))
         if self.is_local:
-            _sync(self.local_path(target).parent)
+            sync_path(self.local_path(target).parent)
 
     def sync(self, path: str) -> None:
         """Make a file of a local disk durable."""
         if self.is_local:
-            _sync(self.local_path(path))
+            sync_path(self.local_path(path))
 
     def remove(self, path: str) -> None:
         """Remove a file."""
@@ -124,7 +124,8 @@ def _of_fsspec(address: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     return pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(filesystem)), root
 
 
-def _sync(path: Path) -> None:
+def sync_path(path: Path) -> None:
+    """Make a file, or the names in a directory, durable."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -3,7 +3,8 @@
 Files are written in an order that a reader at work bears: first a mark (`rmqha.write`) says how far the copy counts,
 then come the log, the queues, the tables and the checkpoint, and in the end the mark goes. The copy ends at the confirm
 offset of the moment: no entry of a queue, and no checkpoint, speaks of more. A log that was cut and written anew is
-copied anew from there. What a killed run left, the next one does again.
+copied anew from there. What a killed run left, the next one does again, after a loss of power too: each file is durable
+before the next.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from rmqha.scan.api import StoreView, open_store
 from rmqha.scan.files import CONFIRM_OFFSET_AT, WRITE_MARK
 from rmqha.scan.queues import BATCH_UNIT_BYTES, UNIT_BYTES
 from rmqha.scan.storage import file_system
+from rmqha.spark.lake.files import sync_path
 
 STATE, MARK = "rmqha.sync", "rmqha.write"
 VERSION = 1
@@ -94,7 +96,7 @@ class CopyTarget:
 
     def write(self, path: str, blocks: Iterator[bytes] | list[bytes], length_bytes: int = 0) -> int:
         """Whole or, where it is no object store, in place of the old file in the end; the number of bytes. On a local
-        disk the file has `length_bytes` at least, zeros behind what is written."""
+        disk the file has `length_bytes` at least, zeros behind what is written, and is durable."""
         place, size = self._at(path), 0
         self._files.makedirs(place.rpartition("/")[0], exist_ok=True)
         aside = f"{place}.tmp" if self._is_local else place
@@ -104,7 +106,9 @@ class CopyTarget:
                 size += len(block)
         if self._is_local:
             os.truncate(aside, max(size, length_bytes))
+            sync_path(Path(aside))
             Path(aside).replace(place)
+            sync_path(Path(place).parent)
         return size
 
     def remove(self, path: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -111,6 +112,40 @@ def test_files_that_the_store_lets_go_leave_the_copy_unless_they_are_kept(tmp_pa
     (store / "commitlog" / f"{0:020}").unlink()
     sync(store, tmp_path / "kept", keeps=True)
     assert len(rows(tmp_path / "kept")) == 310
+
+
+def test_what_a_copy_says_of_itself_is_on_the_disk_before_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a loss of power leaves zeros where the copy says that it has the file, and no later run looks there."""
+    durable, named = set[str](), set[str]()
+    fsync, replace, remove = os.fsync, Path.replace, CopyTarget.remove
+
+    def noting_fsync(handle: int) -> None:
+        place = os.readlink(f"/proc/self/fd/{handle}")
+        durable.add(place)
+        named.difference_update({name for name in named if os.path.dirname(name) == place})
+        fsync(handle)
+
+    def noting_replace(self: Path, target: str) -> Path:
+        assert str(self) in durable, f"the content of {target} is not durable"
+        assert not named, f"the names of {named} are not durable"
+        durable.discard(str(self))
+        named.add(target)
+        return replace(self, target)
+
+    def noting_remove(self: CopyTarget, path: str) -> None:
+        assert not named, f"the names of {named} are not durable"
+        remove(self, path)
+
+    monkeypatch.setattr(os, "fsync", noting_fsync)
+    monkeypatch.setattr(Path, "replace", noting_replace)
+    monkeypatch.setattr(CopyTarget, "remove", noting_remove)
+    log(tmp_path / "s", 60)
+    assert sync(tmp_path / "s", tmp_path / "copy").file_count > 3
+    log(tmp_path / "s", 90)
+    assert sync(tmp_path / "s", tmp_path / "copy").file_count > 3
+    assert rows(tmp_path / "copy") == rows(tmp_path / "s")
 
 
 @settings(max_examples=40)
