@@ -105,9 +105,9 @@ class RouteTable:
         self._tracer = tracer
         self.max_route_count = max_route_count
         self._route_count = 0
+        """Topics of all groups, each counted once for each group that has it."""
         self.change_count = 0
         """Changes of the addresses of some group, since the start."""
-        """Topics of all groups, each counted once for each group that has it."""
         self._lite_timeout_ms = lite_timeout_ms
         self._register_timeout_ms = register_timeout_ms
         self._groups: dict[str, _Group] = {}
@@ -262,10 +262,17 @@ class RouteTable:
     def elected(self, broker_name: str, address: str, epoch: int) -> None:
         """A controller has told that `address` is master of `epoch`, "" that the group has none. The route follows at
         once: the old master goes, the new one is shown as master if it is registered as a slave. A group whose master
-        is gone without a successor keeps its route: clients that still reach it may go on (ruling 5)."""
-        if not address or epoch <= self._elected.get(broker_name, 0):
+        is gone without a successor keeps its route: clients that still reach it may go on (ruling 5).
+
+        A log of controllers never lowers an epoch: one that is lower is of other controllers, for a group that was made
+        anew. No route follows it, but whoever claims to be its master is no longer ignored for older ones."""
+        known = self._elected.get(broker_name, 0)
+        if not address or epoch == known:
             return
         self._elected[broker_name] = epoch
+        if epoch < known:
+            self._tracer.event("epochs_begin_anew", broker_name=broker_name, epoch=epoch, known_epoch=known)
+            return
         group = self._groups.get(broker_name)
         if group is None or group.master == address:
             return

@@ -417,6 +417,19 @@ def test_an_election_heard_before_the_first_registration_fences_an_older_master(
     assert story.addresses() == {0: B}
 
 
+def test_a_group_that_is_made_anew_under_new_controllers_is_routed() -> None:
+    """Its epochs begin at 1 again, and the name server has heard of later ones."""
+    story = Story()
+    story.table.elected("g", A, 57)
+    story.register(A, 0, 57)
+    story.table.unregister("g", A)
+    assert story.register(B, 0, 1)[2], "so far it may be an old master"
+    story.table.elected("g", B, 1)
+    assert not story.register(B, 0, 1)[2]
+    assert story.addresses() == {0: B}
+    assert story.events.named("epochs_begin_anew") == [{"broker_name": "g", "epoch": 1, "known_epoch": 57}]
+
+
 def test_what_a_former_life_of_the_master_sent_does_not_lower_its_epoch() -> None:
     """Else a master between the two epochs could take its place. By a newer connection a lower epoch is its own."""
     story = Story()
