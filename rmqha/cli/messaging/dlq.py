@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,7 +63,8 @@ def ls_command(group: str | None, limit: int, namesrv: str, output: str) -> None
                 ],
             )
         return
-    found = asked(namesrv, lambda admin: _letters(admin, group, limit + 1))
+    found: list[Message] = []
+    asked(namesrv, lambda admin: _each(admin, group, found.append, limit + 1))
     for message in found[:limit]:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         click.echo(json_line(message) if output == "json" else table_line(message, width))
@@ -82,19 +84,18 @@ def queue_json(queue: DeadLetterQueue) -> dict[str, Any]:
     }
 
 
-async def _letters(admin: Admin, group: str, limit: int | None) -> list[Message]:
-    """Dead letters of all queues, the oldest first."""
+async def _each(admin: Admin, group: str, take: Callable[[Message], object], limit: int | None = None) -> int:
+    """Give `take` the dead letters of all queues, the oldest first; the number of them."""
     from rmqha.ops.messaging import resending
 
-    found: list[Message] = []
-    for queue in await resending.queues_of(admin, group):
-        end = None if limit is None else len(found) + limit
-        async with aclosing(resending.letters(admin, queue, 0)) as told:
-            async for message in told:
-                found.append(message)
-                if len(found) == end:
-                    break
-    return sorted(found, key=lambda item: (item.stored_at_ms, item.broker_name, item.queue_offset))
+    count = 0
+    async with aclosing(resending.in_order(admin, await resending.queues_of(admin, group))) as told:
+        async for message in told:
+            take(message)
+            count += 1
+            if count == limit:
+                break
+    return count
 
 
 @dlq.command("resend", epilog="Example: rmqha dlq resend billing --dry-run")
@@ -156,17 +157,16 @@ def export_command(group: str, path: Path, force: bool, namesrv: str, output: st
 
     Exit code: 0 written, 2 GROUP has none, FILE cannot be written or nobody to ask.
     """
-    found = asked(namesrv, lambda admin: _letters(admin, group, None))
     if str(path) == "-":
-        for message in found:
-            click.echo(json_line(message))
+        asked(namesrv, lambda admin: _each(admin, group, lambda message: click.echo(json_line(message))))
         return
     from rmqha.cli.storage.log_export import whole_file
 
     with whole_file(path, force=force) as out:
-        for message in found:
-            out.write(json_line(message).encode() + b"\n")
+        count = asked(
+            namesrv, lambda admin: _each(admin, group, lambda message: out.write(json_line(message).encode() + b"\n"))
+        )
     if output == "json":
-        echo_json({"group": group, "file": str(path), "count": len(found)})
+        echo_json({"group": group, "file": str(path), "count": count})
     else:
-        click.echo(f"{len(found)} dead letters of {printable(group, lines=False)} in {path}")
+        click.echo(f"{count} dead letters of {printable(group, lines=False)} in {path}")

@@ -21,7 +21,9 @@ ROWS_AT_ONCE = 5000
 @contextmanager
 def whole_file(target: Path, *, force: bool) -> Iterator[IO[bytes]]:
     """A file that takes its name only when it is complete and durable. UsageError if it exists and `force` is not
-    given, or cannot be made."""
+    given, if what exists is no file, or if it cannot be made."""
+    if target.exists() and not target.is_file():
+        raise UsageError(f"{target} is a directory, a device or a pipe, which no file may replace: name another file")
     if target.exists() and not force:
         raise UsageError(f"{target} exists; say --force to replace it")
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")

@@ -8,9 +8,10 @@ twice by a second call.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 from functools import partial
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from rmqha.client.admin import Admin
@@ -140,6 +141,25 @@ async def letters(admin: Admin, queue: DeadLetterQueue, offset: int) -> AsyncGen
         for message in found:
             if message.queue_offset < queue.high:
                 yield message
+
+
+async def in_order(admin: Admin, queues: Sequence[DeadLetterQueue]) -> AsyncGenerator[Message, None]:
+    """Dead letters of these queues, the one that was stored first before the others; one answer of each is held."""
+    async with AsyncExitStack() as stack:
+        told = [await stack.enter_async_context(aclosing(letters(admin, queue, 0))) for queue in queues]
+        heads = list[tuple[int, int, Message]]()
+
+        async def push(place: int) -> None:
+            async for message in told[place]:
+                heappush(heads, (message.stored_at_ms, place, message))
+                return
+
+        for place in range(len(told)):
+            await push(place)
+        while heads:
+            _, place, message = heappop(heads)
+            yield message
+            await push(place)
 
 
 def for_its_group(message: Message, group: str) -> OutgoingMessage:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -178,6 +179,17 @@ def test_export_is_whole_or_not_there(
     assert (code, text) == (2, f"rmqha: {target} exists; say --force to replace it\n")
     assert target.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == [target.name]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory"])
+def test_no_export_replaces_what_is_no_file(
+    golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    target = tmp_path / "out.jsonl"
+    os.mkfifo(target) if kind == "pipe" else target.mkdir()
+    code, text = sentence(capsys, "log", "export", str(golden), str(target), "--force")
+    assert (code, text.count("\n")) == (2, 1) and "which no file may replace: name another file" in text
+    assert not target.is_file() and list(tmp_path.iterdir()) == [target]
 
 
 def test_verify_names_the_first_failure(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
