@@ -21,6 +21,9 @@ NEW_SHARE = 0.25
 NEW_COST_US = 250.0
 """Cost of one who has had no slice: a hundred newcomers do not stand before those who are known to ask for little."""
 DRAINED_DIVISOR = 8
+USUAL_COUNT = 16
+"""A slice with more requests counts as if it had had so many: what has gathered while somebody waits costs more at a
+time, and must not make him wait among those whose every request is costly."""
 LONG_US = 500.0
 """Slices are long from here on, if they are no sends that are handled together with those of others."""
 GRAIN_US = 64
@@ -51,6 +54,7 @@ class Place:
         "is_waiting",
         "owner",
         "puts_off",
+        "request_count",
         "serve",
     )
 
@@ -65,6 +69,8 @@ class Place:
         """For `serve` to set: its last slice has left nothing, in its socket neither."""
         self.puts_off = False
         """For `serve` to set: what it has read in its last slice is handled with what others have sent."""
+        self.request_count = 0
+        """For `serve` to set: requests that its last slice has handled."""
         self.came_at_s = 0.0
         """Since when it has waited."""
         self._waited_as = owner
@@ -74,6 +80,11 @@ class Place:
         self._cost_us = NEW_COST_US
         self._is_new = True
         self._ticket = 0
+
+    def begin_slice(self) -> None:
+        """For `serve` to call first."""
+        self.is_drained = self.puts_off = False
+        self.request_count = 0
 
     @property
     def is_long(self) -> bool:
@@ -86,15 +97,20 @@ class Place:
 
     def charge(self, cost_us: float) -> None:
         """A slice of it took so long. One that has handled all there was counts as shorter: what gathers while somebody
-        waits must not make him wait among those who always want more."""
-        if self.is_drained:
-            cost_us /= DRAINED_DIVISOR
-        self._cost_us += (cost_us - self._cost_us) * (1 if self._is_new else NEW_SHARE)
+        waits must not make him wait among those who always want more. Of one who is new the first slice counts in full
+        if it is long; a short one is no proof yet that he asks for little."""
+        cost_us = self._usual(cost_us)
+        self._cost_us += (cost_us - self._cost_us) * (1 if self._is_new and cost_us > NEW_COST_US else NEW_SHARE)
         self._is_new = False
 
     def charge_more(self, cost_us: float) -> None:
         """The slice that was charged last has taken so much more."""
-        self._cost_us += cost_us * NEW_SHARE / (DRAINED_DIVISOR if self.is_drained else 1)
+        self._cost_us += self._usual(cost_us) * NEW_SHARE
+
+    def _usual(self, cost_us: float) -> float:
+        if self.is_drained:
+            cost_us /= DRAINED_DIVISOR
+        return cost_us * USUAL_COUNT / self.request_count if self.request_count > USUAL_COUNT else cost_us
 
 
 class _Owner:
@@ -158,8 +174,9 @@ class FairQueue:
         place.charge(cost_us)
         self._had(place, cost_us)
 
-    def charge_more(self, place: Place, cost_us: float) -> None:
-        """The slice that was charged last has taken so much more."""
+    def charge_more(self, place: Place, cost_us: float, request_count: int) -> None:
+        """The slice that was charged last has taken so much more, for so many requests."""
+        place.request_count = request_count
         place.charge_more(cost_us)
         self._had(place, cost_us)
 

@@ -132,9 +132,9 @@ class Poller:
             place.came_at_s = time.monotonic()
             self._join(self._urgent_line if place.is_urgent else self._line, place)
 
-    def charge_more(self, place: Place, cost_us: float) -> None:
-        """The slice that was served last for `place` has taken so much more."""
-        (self._urgent_line if place.is_urgent else self._line).charge_more(place, cost_us)
+    def charge_more(self, place: Place, cost_us: float, request_count: int) -> None:
+        """The slice that was served last for `place` has taken so much more, for so many requests."""
+        (self._urgent_line if place.is_urgent else self._line).charge_more(place, cost_us, request_count)
 
     def at_end(self, work: Callable[[], None], *, alone: bool = False) -> bool:
         """Do `work` when this turn has served its last session, or before a long slice of one that puts nothing off;

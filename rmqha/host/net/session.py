@@ -367,7 +367,7 @@ class Session:
         """The poller's call: read once if nothing is left of before, handle a slice, answer. Whether there is more."""
         handle, poller = self._handle, self._poller
         assert handle is not None and poller is not None
-        self._place.is_drained = self._place.puts_off = False
+        self._place.begin_slice()
         if self._closing or self._aborted or self._has_no_turns:
             return False
         self.waited_ms = poller.waited_ms
@@ -402,7 +402,7 @@ class Session:
         handle, poller = self._handle, self._poller
         assert handle is not None and poller is not None
         self._is_with_taker = False
-        poller.charge_more(self._place, cost_us)
+        poller.charge_more(self._place, cost_us, count)
         if self._closing or self._aborted:
             return
         rest, self._unread = self._unread[end:], b""
@@ -595,7 +595,7 @@ class Session:
             self.fail(error, requests[start:end] or (self._worked_on if self._works else []))
             self._works.clear()
             end = len(requests)
-        self._left, self._corked = requests[end:], False
+        self._left, self._corked, self._place.request_count = requests[end:], False, end
         if self._is_held:
             self._count_unhandled()
 

@@ -183,6 +183,32 @@ def test_what_gathered_while_somebody_waited_does_not_make_him_wait_again(flood_
     assert waited_for <= 3
 
 
+@pytest.mark.parametrize("flood_count", [1, 10, 100])
+def test_many_cheap_requests_at_once_do_not_stand_behind_costly_ones(flood_count: int) -> None:
+    """What had gathered at an attack's begin made the slices of an honest client as long as the attacker's, and they
+    stayed so as long as the attack lasted."""
+    server = Server()
+    (honest,) = server.places(1, waiting=False)
+    for place in server.places(flood_count):
+        place.request_count = 4
+    honest.request_count = 64
+    for _ in range(30):
+        server.queue.join(honest)
+        served = []
+        while honest not in served:
+            served.append(server.serve(lambda place: SLICE_S, lambda place: place is not honest))
+        waited_for = len(served)
+    assert waited_for <= 3
+
+
+def test_a_first_short_slice_is_no_proof_yet_and_a_long_one_is() -> None:
+    short, long = Place(lambda: True), Place(lambda: True)
+    before = short.length()
+    short.charge(70)
+    long.charge(2000)
+    assert short.length() == before and long.length() == (2000 // GRAIN_US).bit_length()
+
+
 def test_who_is_drained_by_costly_requests_is_no_better_than_others() -> None:
     server = Server()
     costly, cheap = server.places(2)
