@@ -122,9 +122,9 @@ def test_what_a_copy_says_of_itself_is_on_the_disk_before_it_says_so(
     fsync, replace, remove = os.fsync, Path.replace, CopyTarget.remove
 
     def noting_fsync(handle: int) -> None:
-        place = os.readlink(f"/proc/self/fd/{handle}")
+        place = str(Path(f"/proc/self/fd/{handle}").readlink())
         durable.add(place)
-        named.difference_update({name for name in named if os.path.dirname(name) == place})
+        named.difference_update({name for name in named if str(Path(name).parent) == place})
         fsync(handle)
 
     def noting_replace(self: Path, target: str) -> Path:
