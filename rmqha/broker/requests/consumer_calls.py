@@ -1,7 +1,8 @@
 """Requests that members of a consumer group answer: how far they are (223), the state of one (307), a message consumed
 on demand (309). No trio.
 
-The broker passes them on by the connection that the member's heartbeats come from, and answers what it answers.
+The broker passes them on by the connection that the member's heartbeats come from, and answers what it answers. Who has
+signed a request, the member does not hear: Apache's signatures count again, for its account too.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rmqha.model.message import parse_offset_message_id
 from rmqha.model.offset import PhyOffset
 from rmqha.store.integrity.record_starts import StoredRecord
 from rmqha.wire import lenient_json
+from rmqha.wire.auth.signature import unsigned
 from rmqha.wire.body_bound import body_fault
 from rmqha.wire.command import Command
 
@@ -67,11 +69,11 @@ class ConsumerCalls:
         }
 
     def _running_info(self, channel: Channel, command: Command) -> None:
-        self._pass_on(channel, command, dict(command.ext), b"")
+        self._pass_on(channel, command, unsigned(command.ext), b"")
 
     def _consume_directly(self, channel: Channel, command: Command) -> None:
         """The member gets the stored record in the body."""
-        ext = command.ext | {"brokerName": self._broker_name}
+        ext = unsigned(command.ext) | {"brokerName": self._broker_name}
         topic = self._topics.get(command.ext.get("topic") or "")
         if topic is not None:
             ext["topicSysFlag"] = str(topic.sys_flag)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 from binascii import b2a_base64
+from collections.abc import Mapping
 
 from rmqha.model.identity import Credentials
 from rmqha.wire.command import Command
@@ -16,6 +17,8 @@ from rmqha.wire.command import Command
 ACCESS_KEY = "AccessKey"
 SIGNATURE = "Signature"
 OWN_FORM_FIELDS = ("SignatureForm", "SignatureCount")
+_SIGNED_BY = frozenset((ACCESS_KEY, SIGNATURE, "SecurityToken", *OWN_FORM_FIELDS))
+"""Fields by which a request says who asks."""
 _UNIQUE_QUERY_FLAG = "_UNIQUE_KEY_QUERY"
 _LAST_VERSION_THAT_FLAGS_LATER = 399
 """MQVersion ordinal of 4.9.3: up to it clients added the flag of a query after they had signed it."""
@@ -58,3 +61,9 @@ def sign(command: Command, credentials: Credentials) -> None:
     command.ext[ACCESS_KEY] = credentials.access_key
     command.ext.pop(SIGNATURE, None)
     command.ext[SIGNATURE] = signature(command, credentials.secret_key)
+
+
+def unsigned(fields: Mapping[str, str]) -> dict[str, str]:
+    """Fields of a request for somebody else than who checks it: a signature of this form is good for other requests
+    with the same values, too."""
+    return {name: value for name, value in fields.items() if name not in _SIGNED_BY}
