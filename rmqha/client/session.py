@@ -33,12 +33,13 @@ class ClientSession:
         self.remoting = RemotingClient(on_request=on_request, on_closed=on_closed, security=security)
         self.routes = ClientRoutes(self.remoting, namesrv)
         self.local_host = "127.0.0.1"
-        self.process_id = os.getpid()
+        self.process_id: int
         self._stack = AsyncExitStack()
         self.nursery: trio.Nursery
 
     async def __aenter__(self) -> ClientSession:
         async with AsyncExitStack() as stack:
+            self.process_id = os.getpid()  # clients may be made before a process forks, and opened behind
             self.local_host = await local_host_towards(name_servers(self._namesrv)[0])
             await stack.enter_async_context(self.remoting)
             self.nursery = await stack.enter_async_context(trio.open_nursery())

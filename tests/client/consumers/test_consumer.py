@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Iterable
 from contextlib import suppress
@@ -59,6 +60,18 @@ async def test_all_messages_of_all_queues_arrive_in_order_per_queue() -> None:
             assert first.offset_msg_id == "7F00000100002A9F0000000000000000"
             assert bodies(messages) == [f"{number:02}" for number in range(30)]
             assert consumer.statistics()["received"] == 30
+
+
+async def test_members_that_were_made_before_their_process_forked_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that forks its workers may have made their consumer before: two with one id would each read all."""
+    async with FakeCluster() as fake:
+        consumer = Consumer(fake.namesrv, "G", "T")
+        monkeypatch.setattr(os, "getpid", lambda: 4711)  # a worker
+        fill(fake.group, "a")
+        async with consumer:
+            await take(consumer, 1)
+            (client_id,) = fake.group.members["G"]
+        assert "@4711#" in client_id
 
 
 async def test_a_new_message_wakes_the_long_poll() -> None:
