@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 import trio
@@ -64,6 +64,17 @@ class PoppedMessage:
         return self.message.body
 
 
+@dataclass(frozen=True, slots=True)
+class _Unreadable:
+    """A message that was given and cannot be read here: it comes again at `visible_at_ms`."""
+
+    error: RmqhaError
+    visible_at_ms: int
+
+
+_Found: TypeAlias = "deque[PoppedMessage | _Unreadable]"
+
+
 class PopConsumer:
     """Async context manager and async iterator of PoppedMessage; one task reads from it, any may acknowledge."""
 
@@ -102,8 +113,8 @@ class PopConsumer:
         self._invisible_ms = invisible_ms
         self._count = count
         self._max_body_bytes = max_body_bytes
-        self._found = deque[PoppedMessage]()
-        self._found_in, self._found_out = trio.open_memory_channel[deque[PoppedMessage]](0)
+        self._found: _Found = deque()
+        self._found_in, self._found_out = trio.open_memory_channel[_Found](0)
         self._asking: dict[str, trio.CancelScope] = {}
         """Tasks that ask, by broker name."""
         self._polled: dict[str, tuple[str, trio.CancelScope]] = {}
@@ -142,13 +153,18 @@ class PopConsumer:
 
     async def receive(self) -> PoppedMessage:
         """The next message; waits as long as it takes, so bound it with `trio.move_on_after`. One whose time was over
-        before it was asked for is left out: it comes again."""
+        before it was asked for is left out: it comes again.
+
+        Raises UsageError if its body needs a library that is not installed, RemoteProtocolError if it does not
+        decompress: the next call gives the next message, and this one comes again after its time."""
         while True:
             while self._found:
-                message = self._found.popleft()
-                if message.visible_at_ms > _now_ms():
+                found = self._found.popleft()
+                if found.visible_at_ms > _now_ms():
+                    if isinstance(found, _Unreadable):
+                        raise found.error
                     self._counts["received"] += 1
-                    return message
+                    return found
                 self._counts["expired"] += 1
             self._found = await self._found_out.receive()
 
@@ -311,7 +327,7 @@ class PopConsumer:
                 else:
                     await trio.sleep(PAUSE_MS / 1000)
 
-    async def _pop(self, broker_name: str, attempt_id: str) -> deque[PoppedMessage] | None:
+    async def _pop(self, broker_name: str, attempt_id: str) -> _Found | None:
         """The messages of one pop; None if the master has changed meanwhile. Raises UnreachableError, RemoteError,
         RemoteProtocolError, UsageError."""
         ext = {
@@ -341,13 +357,18 @@ class PopConsumer:
             return None
         return await self._taken(broker_name, answer) if answer.code == ResponseCode.SUCCESS else deque()
 
-    async def _taken(self, broker_name: str, answer: Command) -> deque[PoppedMessage]:
+    async def _taken(self, broker_name: str, answer: Command) -> _Found:
         """The messages of an answer. What nobody here will read is done with: one whose tag has the hash of another
-        tag, and one that stands for too many bytes, which goes to the dead letters. Raises RemoteProtocolError."""
+        tag, and one that stands for too many bytes, which goes to the dead letters. In order what stands behind one
+        that cannot be read is not given: that one comes again first. Raises RemoteProtocolError."""
         kept_ms = _now_ms() + self._invisible_ms
         batch = MessageBatch(broker_name, answer.body, max_body_bytes=self._max_body_bytes)
-        receipts, found = Receipts(answer), deque[PoppedMessage]()
+        receipts = Receipts(answer)
+        found: _Found = deque()
+        stopped = set[int]()
         for view in batch:
+            if view.queue_id in stopped:
+                continue
             receipt = receipts.of(view)
             wanted = self._membership.tags
             if wanted is not None and view.tags not in wanted:
@@ -360,6 +381,11 @@ class PopConsumer:
                 self._counts["too_large"] += 1
                 self._last_error = f"message {view.msg_id} of {view.topic}: {error}"
                 await self._done_with(view, receipt, is_dead=True)
+            except (RemoteProtocolError, UsageError) as error:
+                self._last_error = f"message {view.msg_id} of {view.topic}: {error}"
+                found.append(_Unreadable(error, kept_ms))
+                if self._ordered:
+                    stopped.add(view.queue_id)
             else:
                 found.append(PoppedMessage(message, receipt, kept_ms, receipts.count_of(view)))
         return found

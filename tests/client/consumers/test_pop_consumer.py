@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ import trio
 from rmqha.client.consumers import pop_consumer
 from rmqha.client.consumers.pop_consumer import PopConsumer
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.error import RemoteError, UsageError
+from rmqha.model.error import RemoteError, RemoteProtocolError, RmqhaError, UsageError
 from rmqha.model.message import SYS_FLAG_COMPRESSED
 from rmqha.wire.command import Command
 from rmqha.wire.state.receipt import NORMAL, RETRY_V1, Receipt
@@ -214,6 +215,33 @@ async def test_what_cannot_be_done_with_keeps_no_other_from_the_reader() -> None
             async with PopConsumer(fake.namesrv, "G", "T", "Aa") as consumer:
                 assert (await consumer.receive()).body == b"wanted"
                 assert "gone" in consumer.statistics()["last_error"]
+
+
+@pytest.mark.parametrize(
+    ("sys_flag", "kind", "sentence"),
+    [(SYS_FLAG_COMPRESSED, RemoteProtocolError, "does not decompress"), (0x201, UsageError, "zstd bodies need")],
+)
+@pytest.mark.parametrize(("ordered", "bodies"), [(False, [b"behind", b"beside"]), (True, [b"beside"])])
+async def test_a_message_that_cannot_be_read_is_told_and_keeps_no_other_from_the_reader(
+    monkeypatch: pytest.MonkeyPatch,
+    sys_flag: int,
+    kind: type[RmqhaError],
+    sentence: str,
+    ordered: bool,
+    bodies: list[bytes],
+) -> None:
+    """In order the queue stays at it."""
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    messages = [stored(b"packed", 3, sys_flag=sys_flag), stored(b"behind", 4), stored(b"beside", 7, queue_id=1)]
+    async with FakeCluster({"g-a": 1}) as fake:
+        pops = Pops([messages, [stored(b"later", 8, queue_id=1)]]).put_to(fake.group.master)
+        with trio.fail_after(HANG_S):
+            async with PopConsumer(fake.namesrv, "G", "T", ordered=ordered) as consumer:
+                with pytest.raises(kind, match=sentence):
+                    await consumer.receive()
+                assert [(await consumer.receive()).body for _ in range(len(bodies) + 1)] == [*bodies, b"later"]
+                assert "message U3 of T" in consumer.statistics()["last_error"]
+        assert not pops.told
 
 
 async def test_dead_letters_are_put_there_and_done_with() -> None:
