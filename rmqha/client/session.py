@@ -13,8 +13,13 @@ from rmqha.client.route import name_servers
 from rmqha.client.route_table import ClientRoutes
 from rmqha.host.access.security import Security
 from rmqha.host.net.remoting import RemotingClient
+from rmqha.model.error import UsageError
 from rmqha.model.identity import parse_address
 from rmqha.wire.command import Command
+
+
+class ClosedError(UsageError):
+    """A client that was closed is asked for more."""
 
 
 class ClientSession:
@@ -34,6 +39,7 @@ class ClientSession:
         self.routes = ClientRoutes(self.remoting, namesrv)
         self.local_host = "127.0.0.1"
         self.process_id: int
+        self._was_open = False
         self._stack = AsyncExitStack()
         self.nursery: trio.Nursery
 
@@ -45,6 +51,7 @@ class ClientSession:
             self.nursery = await stack.enter_async_context(trio.open_nursery())
             self.nursery.start_soon(self.routes.run)
             self._stack = stack.pop_all()
+            self._was_open = True
         return self
 
     async def __aexit__(
@@ -55,6 +62,12 @@ class ClientSession:
             await self._stack.aclose()
         else:
             await self._stack.__aexit__(kind, error, trace)
+
+    def not_open(self) -> UsageError:
+        """The error of a call that waits for what comes only while the client is open."""
+        if self._was_open:
+            return ClosedError("the client was closed: open another one")
+        return UsageError("the client is not open: use it by `async with`")
 
 
 async def local_host_towards(address: str) -> str:

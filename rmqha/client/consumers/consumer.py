@@ -28,7 +28,7 @@ from rmqha.client.heartbeat import CALL_TIMEOUT_MS
 from rmqha.client.names import check_group, check_topic
 from rmqha.client.route import MessageQueue
 from rmqha.client.route_table import Backoff
-from rmqha.client.session import ClientSession
+from rmqha.client.session import ClientSession, ClosedError
 from rmqha.host.access.security import Security
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RemoteProtocolError, RmqhaError, UnreachableError, UsageError
@@ -68,11 +68,14 @@ class Batches:
         return self
 
     async def __anext__(self) -> MessageBatch:
-        return await self._consumer.receive_batch()
+        try:
+            return await self._consumer.receive_batch()
+        except ClosedError:
+            raise StopAsyncIteration from None
 
 
 class Consumer:
-    """Async context manager and async iterator of Message; one task reads from it.
+    """Async context manager and async iterator of Message, which ends with it; one task reads from it.
 
     A message (or batch) counts as finished when the next one is asked for, the last one when the block ends without an
     error.
@@ -136,6 +139,7 @@ class Consumer:
         self._batch: PrefetchedMessages | None = None
         self._unfinished: tuple[Assigned, int] | None = None
         self._ready_in, self._ready = trio.open_memory_channel[PrefetchedMessages](0)
+        self._ready_in.close()  # nothing comes before it is open
         self._counts = dict.fromkeys(
             (
                 "received",
@@ -173,6 +177,7 @@ class Consumer:
                 raise UsageError(
                     f"topic {self._topic} has no queue {queue.broker_name}:{queue.queue_id} to read; it has {known}"
                 )
+            self._ready_in, self._ready = trio.open_memory_channel[PrefetchedMessages](0)
             nursery = self._session.nursery
             for task in (self._keep_rebalanced, self._watch_routes, self._poll_routes, self._keep_committed):
                 nursery.start_soon(task)
@@ -190,6 +195,8 @@ class Consumer:
         with trio.move_on_after(CLOSE_TIMEOUT_MS / 1000, shield=True):
             # no task may join again or pull on while this member leaves
             self._session.nursery.cancel_scope.cancel()
+            self._ready_in.close()
+            self._batch = None
             await self.commit()
             if not self._standalone:
                 await self._membership.leave()
@@ -200,7 +207,10 @@ class Consumer:
         return self
 
     async def __anext__(self) -> Message:
-        return await self.receive()
+        try:
+            return await self.receive()
+        except ClosedError:
+            raise StopAsyncIteration from None
 
     async def receive(self) -> Message:
         """The next message; waits as long as it takes, so bound it with `trio.move_on_after`.
@@ -209,7 +219,7 @@ class Consumer:
         counts it as too_large); outside a group it is passed over.
 
         Raises UsageError if its body needs a library that is not installed, RemoteProtocolError if it does not
-        decompress; the next call gives the same message again."""
+        decompress; the next call gives the same message again. UsageError as well where the consumer is not open."""
         self._finish()
         while True:
             batch = self._batch
@@ -284,13 +294,17 @@ class Consumer:
         self._counts["retried"] += 1
 
     async def _next_batch(self) -> PrefetchedMessages:
-        """The next one that holds a message of a queue that is still this member's."""
+        """The next one that holds a message of a queue that is still this member's. Raises UsageError where the
+        consumer is not open, or is closed meanwhile."""
         while True:
             batch = self._batch
             if batch is not None and not batch.assigned.dropped:
                 batch.assigned.finished = max(batch.assigned.finished, batch.next_offset)
             self._batch = None
-            batch = self._batch = await self._ready.receive()
+            try:
+                batch = self._batch = await self._ready.receive()
+            except trio.EndOfChannel:
+                raise self._session.not_open() from None
             if len(batch.messages) and not batch.assigned.dropped:
                 return batch
 

@@ -24,7 +24,7 @@ from rmqha.client.consumers.message import Message, MessageBatch, MessageView
 from rmqha.client.heartbeat import CALL_TIMEOUT_MS
 from rmqha.client.names import check_group, check_topic
 from rmqha.client.route_table import Backoff
-from rmqha.client.session import ClientSession
+from rmqha.client.session import ClientSession, ClosedError
 from rmqha.host.access.security import Security
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RemoteProtocolError, RmqhaError, UnreachableError, UsageError
@@ -76,7 +76,8 @@ _Found: TypeAlias = "deque[PoppedMessage | _Unreadable]"
 
 
 class PopConsumer:
-    """Async context manager and async iterator of PoppedMessage; one task reads from it, any may acknowledge."""
+    """Async context manager and async iterator of PoppedMessage, which ends with it; one task reads from it, any may
+    acknowledge."""
 
     def __init__(
         self,
@@ -115,6 +116,7 @@ class PopConsumer:
         self._max_body_bytes = max_body_bytes
         self._found: _Found = deque()
         self._found_in, self._found_out = trio.open_memory_channel[_Found](0)
+        self._found_in.close()  # nothing comes before it is open
         self._asking: dict[str, trio.CancelScope] = {}
         """Tasks that ask, by broker name."""
         self._polled: dict[str, tuple[str, trio.CancelScope]] = {}
@@ -129,6 +131,7 @@ class PopConsumer:
         await self._session.__aenter__()
         try:
             await self._routes.get(self._topic)
+            self._found_in, self._found_out = trio.open_memory_channel[_Found](0)
             for task in (self._keep_asking, self._watch_routes, self._poll_routes):
                 self._session.nursery.start_soon(task)
         except BaseException as error:
@@ -142,6 +145,8 @@ class PopConsumer:
         """Leave the group; messages that were not acknowledged come again after their time."""
         with trio.move_on_after(CALL_TIMEOUT_MS / 1000, shield=True):
             self._session.nursery.cancel_scope.cancel()
+            self._found_in.close()
+            self._found.clear()
             await self._membership.leave()
         await self._session.__aexit__(kind, error, trace)
 
@@ -149,14 +154,18 @@ class PopConsumer:
         return self
 
     async def __anext__(self) -> PoppedMessage:
-        return await self.receive()
+        try:
+            return await self.receive()
+        except ClosedError:
+            raise StopAsyncIteration from None
 
     async def receive(self) -> PoppedMessage:
         """The next message; waits as long as it takes, so bound it with `trio.move_on_after`. One whose time was over
         before it was asked for is left out: it comes again.
 
         Raises UsageError if its body needs a library that is not installed, RemoteProtocolError if it does not
-        decompress: the next call gives the next message, and this one comes again after its time."""
+        decompress: the next call gives the next message, and this one comes again after its time. UsageError as well
+        where the consumer is not open."""
         while True:
             while self._found:
                 found = self._found.popleft()
@@ -166,7 +175,10 @@ class PopConsumer:
                     self._counts["received"] += 1
                     return found
                 self._counts["expired"] += 1
-            self._found = await self._found_out.receive()
+            try:
+                self._found = await self._found_out.receive()
+            except trio.EndOfChannel:
+                raise self._session.not_open() from None
 
     async def ack(self, message: PoppedMessage) -> None:
         """Say that it is done; answered once the group's ack rule holds it. Raises RemoteError, or UnreachableError if

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from rmqha.client.consumers.consumer import Consumer, Start
 from rmqha.client.consumers.message import Message
+from rmqha.client.consumers.pop_consumer import PopConsumer
 from rmqha.client.producers.producer import Producer
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteError, UnreachableError, UsageError
@@ -72,6 +74,36 @@ async def test_members_that_were_made_before_their_process_forked_are_several(mo
             await take(consumer, 1)
             (client_id,) = fake.group.members["G"]
         assert "@4711#" in client_id
+
+
+@pytest.mark.parametrize("kind", [Consumer, PopConsumer])
+async def test_who_reads_from_a_consumer_that_is_not_open_waits_for_nothing(
+    kind: type[Consumer] | type[PopConsumer],
+) -> None:
+    """Another task than the one that closes it may read."""
+    async with FakeCluster() as fake:
+        consumer = kind(fake.namesrv, "G", "T")
+        ended: list[object] = []
+
+        async def iterate() -> None:
+            ended.extend([message async for message in consumer])
+            ended.append("iteration")
+
+        async def receive() -> None:
+            with pytest.raises(UsageError, match="the client was closed: open another one"):
+                await consumer.receive()
+            ended.append("call")
+
+        with trio.fail_after(HANG_S):
+            with pytest.raises(UsageError, match="the client is not open: use it by `async with`"):
+                await consumer.receive()
+            async with trio.open_nursery() as nursery, consumer:
+                nursery.start_soon(iterate)
+                nursery.start_soon(receive)
+                await trio.testing.wait_all_tasks_blocked()
+                assert not ended
+            await receive()
+        assert sorted(map(str, ended)) == ["call", "call", "iteration"]
 
 
 async def test_a_new_message_wakes_the_long_poll() -> None:
