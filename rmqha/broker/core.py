@@ -144,7 +144,7 @@ class BrokerCore:
         self.kernel, self.quotas = kernel, quotas or Quotas(QuotaLimits())
         self.quotas.configure(config.quotas)
         self.store = store
-        self._tracer, self._clock, self._shell, self._disk = tracer, clock, shell, disk
+        self._tracer, self._clock, self._shell, self.disk = tracer, clock, shell, disk
         self.replica = self._machine(config, identity)
         self.room = TailRoom(self.replica, clock)
         self.statistics = BrokerStatistics(config.broker_cluster_name)
@@ -223,7 +223,7 @@ class BrokerCore:
         tables = self.topics, self.groups, self.offsets, self.clients
         modes = self.modes, self.feed.changed
         places = self._clock, self._tracer, store_host, self._shell, *modes, memory_bytes, self.statistics, self.pull
-        pops = PopServices(self.config, self._disk, self.store, self.driver, tables, self.timers, *places)
+        pops = PopServices(self.config, self.disk, self.store, self.driver, tables, self.timers, *places)
         for line in pops.findings:
             self._tracer.event("recovery", finding=line)
         self.store.before_cut(self._pops_cut)
@@ -496,7 +496,7 @@ class BrokerCore:
         if given is not None:
             size_bytes = self.live.current.mapped_file_size_timer_log
             metrics = lenient_json.dumps(self.timer_requests.metrics())
-            hand_over.give_over(self._disk, self.delay_offsets, given, metrics, size_bytes, self._tracer)
+            hand_over.give_over(self.disk, self.delay_offsets, given, metrics, size_bytes, self._tracer)
 
     def save_tables(self) -> None:
         """Write topics, groups and users now. What cannot be written is still to be."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -276,7 +275,7 @@ def _open(
                     "kernel": choice.words,
                     "release": __version__,
                 },
-                disk_usage=lambda: shutil.disk_usage(root),
+                disk_usage=disk.usage,
                 history=tracer.history,
                 local_hour=lambda: time.localtime().tm_hour,
                 month_of=local_month_ms,
@@ -330,8 +329,7 @@ async def _serve(
         nursery.start_soon(retention.run)
         nursery.start_soon(ScrubLoop(core).run)
         if core.config.disk_probe_interval_millis:
-            disk = HostDisk(core.config.store_path_root_dir)
-            disk_probe = DiskProbe(core.config, disk, clock, driver.disk_probed)
+            disk_probe = DiskProbe(core.config, core.disk, clock, driver.disk_probed)
             nursery.start_soon(disk_probe.run)
         gate.core = core
         driver.start()

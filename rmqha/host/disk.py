@@ -28,6 +28,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _GONE = "rmqha.gone"
 """The name of a directory that is being removed."""
 _NO_FALLOCATE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+NOT_THE_SAME = "the directory is no longer the one that was opened: it was moved or removed, or its disk was unmounted"
 
 
 def _reserve(fd: int, start: int, end: int) -> None:
@@ -179,7 +180,10 @@ class HostAppendFile:
 
 
 class HostDisk(HostTree):
-    """Implements `rmqha.port.Disk`. The root is made by the first write that needs it."""
+    """Implements `rmqha.port.Disk`. The root is made by the first write that needs it. From `lock` on it is the
+    directory that was there then: where it was moved away, or unmounted, nothing is made in its place."""
+
+    _locked_root: os.stat_result | None = None
 
     def _make_parent(self, path: Path) -> None:
         """Make the directories above `path`; each new one is durable in its own parent."""
@@ -188,6 +192,7 @@ class HostDisk(HostTree):
 
     def _make_directories(self, path: Path) -> list[Path]:
         """Make those above `path`; the parents of the new ones, which know them for good once they are synced."""
+        self._refuse_other_root()
         missing = []
         parent = path.parent
         while not parent.is_dir():
@@ -196,6 +201,17 @@ class HostDisk(HostTree):
         for directory in reversed(missing):
             directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
         return [directory.parent for directory in reversed(missing)]
+
+    def _refuse_other_root(self) -> None:
+        known = self._locked_root
+        if known is None:
+            return
+        try:
+            is_same = os.path.samestat(known, self._root.stat())
+        except FileNotFoundError:
+            is_same = False
+        if not is_same:
+            raise OSError(errno.ESTALE, NOT_THE_SAME)
 
     def size_bytes(self, path: str) -> int:
         found = self._at(path).stat()
@@ -303,17 +319,30 @@ class HostDisk(HostTree):
                 return None
             if os.fstat(fd).st_size == 0:
                 os.write(fd, b"lock")
+            # held open, else another directory could get its inode number
+            root = os.open(self._root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except BaseException:
             os.close(fd)
             raise
-        return lambda: os.close(fd)
+        self._locked_root = os.fstat(root)
 
-    def space(self) -> tuple[int, int]:
+        def release() -> None:
+            self._locked_root = None
+            os.close(root)
+            os.close(fd)
+
+        return release
+
+    def usage(self) -> tuple[int, int, int]:
+        """(total, used, usable) bytes of the file system that the root lies on, or will."""
         existing = self._root
         while not existing.exists():
             existing = existing.parent
-        found = shutil.disk_usage(existing)
-        return found.used, found.free
+        return shutil.disk_usage(existing)
+
+    def space(self) -> tuple[int, int]:
+        _, used, free = self.usage()
+        return used, free
 
     def boot_id(self) -> str:
         return _BOOT_ID.read_text("ascii").strip()

@@ -79,6 +79,8 @@ class EventFile:
             self._lines.extend(_lines_of(file))
         self._waiting: Queue[bytes | None] = Queue(MAX_WAITING_COUNT)
         self._thread: Thread | None = None
+        self._has_directory = False
+        """It is made once: an operator may move it away, with the store that it is."""
         self.lost_count = 0
 
     @property
@@ -123,7 +125,9 @@ class EventFile:
 
     def _write(self, line: bytes) -> None:
         """The file is opened anew each time: such events are rare, and whoever moves it away gets a new one."""
-        make_directories(self._path.parent)
+        if not self._has_directory:
+            make_directories(self._path.parent)
+            self._has_directory = True
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(self._path, flags, FILE_MODE)
         try:

@@ -257,6 +257,25 @@ async def test_what_waits_comes_though_the_longest_body_is_shorter_by_now(tmp_pa
         await again.stop()
 
 
+async def test_a_store_that_is_moved_away_is_told_until_it_is_back(tmp_path: Path) -> None:
+    async with shells(tmp_path) as here:
+        broker = await here.start(disk_probe_interval_millis=20)
+        await here.send(broker, b"one")
+        (tmp_path / "a").rename(tmp_path / "away")
+
+        async def is_told() -> bool:
+            return "it was moved or removed" in (await here.state(broker))["diskProblem"]
+
+        await here.eventually(is_told)
+        assert not (tmp_path / "a").exists()
+        assert (await here.call(broker.address, Command(RequestCode.GET_BROKER_RUNTIME_INFO))).code == 0
+        (tmp_path / "away").rename(tmp_path / "a")
+        await here.until_state(broker, diskProblem="")
+        assert (await here.send(broker, b"two")).code == 0
+        await broker.stop()
+        assert not (tmp_path / "a" / "abort").exists()
+
+
 def test_a_stop_that_cannot_write_the_tables_is_not_a_clean_one(
     make_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:

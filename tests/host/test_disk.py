@@ -9,7 +9,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -385,3 +385,37 @@ def test_files_and_directories_are_closed_to_others_whatever_the_umask(tmp_path:
     for path in (tmp_path / "root").rglob("*"):
         assert path.stat().st_mode & 0o777 == (0o750 if path.is_dir() else 0o640), path
     assert (tmp_path / "root").stat().st_mode & 0o777 == 0o750
+
+
+def test_what_is_locked_is_written_there_or_nowhere(tmp_path: Path) -> None:
+    """An operator moves the directory away, and another one comes in its place: as a mount that goes leaves it."""
+    root, aside = tmp_path / "root", tmp_path / "aside"
+    disk = HostDisk(root)
+    disk.make_dirs("")
+    release = disk.lock("lock")
+    assert release is not None
+    root.rename(aside)
+    writes: list[Callable[[], object]] = [
+        lambda: disk.write_atomic("a", b"x"),
+        lambda: disk.map("b", 4096, create=True),
+        lambda: disk.open_append("c/d"),
+        lambda: disk.make_dirs("e"),
+        lambda: disk.rename("lock", "f"),
+    ]
+    for write in writes:
+        with pytest.raises(OSError, match="no longer the one that was opened"):
+            write()
+    assert not root.exists()
+    assert disk.space()[1] > 0
+    root.mkdir()
+    for write in writes:
+        with pytest.raises(OSError, match="no longer the one that was opened"):
+            write()
+    assert list(root.iterdir()) == []
+    root.rmdir()
+    aside.rename(root)
+    disk.write_atomic("a", b"x")
+    release()
+    root.rename(aside)
+    disk.write_atomic("a", b"y")
+    assert (root / "a").read_bytes() == b"y", "who holds no lock makes what it needs"

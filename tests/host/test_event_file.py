@@ -105,6 +105,19 @@ def test_a_place_that_cannot_be_read_or_written_costs_lines_only(tmp_path: Path)
     assert not (tmp_path / "elsewhere").exists()
 
 
+def test_a_directory_that_is_moved_away_is_not_made_again(tmp_path: Path) -> None:
+    store, away = tmp_path / "store", tmp_path / "away"
+    found = EventFile(store / "history")
+    found._write(b"1\n")
+    store.rename(away)
+    with pytest.raises(FileNotFoundError):
+        found._write(b"2\n")
+    assert not store.exists()
+    away.rename(store)
+    found._write(b"3\n")
+    assert (store / "history").read_bytes() == b"1\n3\n"
+
+
 def test_a_disk_that_hangs_takes_no_time_from_the_server(tmp_path: Path) -> None:
     """A pipe that nobody reads stands for it: opening it never ends."""
     path = tmp_path / "history"

@@ -19,6 +19,7 @@ _ADVICE = {
     errno.EIO: "check the disk, then replace it or remove this replica",
     errno.ENOTDIR: "choose a directory, not a file",
     errno.EMFILE: "raise the limit of open files",
+    errno.ESTALE: "put it back in its place, or stop this server and start it again",
 }
 
 

@@ -51,7 +51,7 @@ def test_a_kill_right_behind_the_cut_changes_nothing(broker: Broker) -> None:
     settle(broker)
     broker.core.save()
     broker.store.truncate(PhyOffset(end))
-    found = OffsetTable(broker.core._disk, TableListener())
+    found = OffsetTable(broker.core.disk, TableListener())
     assert found.query("G", "T", 0) == 1
     assert found.stamps()["T@G", 0] == CUT_STAMP, "what the master has counts"
 
