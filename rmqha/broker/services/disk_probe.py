@@ -13,9 +13,11 @@ from rmqha.model.config.servers import BrokerConfig
 from rmqha.port import Clock, Disk
 
 PATH = "rmqha.probe"
+NEW_PATH = f"{PATH}.new"
 PROBE = bytes(4096)
 """A block of its own each time, else a disk that has just filled up would still take some."""
 MAX_FILE_BYTES = 64 * 1024
+"""From this size on a new file takes its place."""
 PROBE_INTERVAL_MS = 200
 
 
@@ -85,17 +87,22 @@ class DiskProbe:
 
 
 def write_block(disk: Disk) -> str:
-    """Write a block durably; the result is what the system said, "" if the bytes are durable."""
+    """Write a block durably, every sixteenth time into a new file: a disk may have blocks left and no inode. The result
+    is what the system said, "" if the bytes are durable."""
+    path, making = PATH, ""
     try:
-        file = disk.open_append(PATH)
+        if disk.exists(PATH) and disk.size_bytes(PATH) >= MAX_FILE_BYTES:
+            path, making = NEW_PATH, "no new file can be made (see df -i): "
+        file = disk.open_append(path)
+        making = ""
         try:
             file.append(PROBE)
             file.sync()
-            if file.size_bytes >= MAX_FILE_BYTES:
-                # only now: on a full disk the blocks that this frees would let the next writes pass
-                file.truncate(0)
         finally:
             file.close()
+        if path == NEW_PATH:
+            # only now: on a full disk the blocks that this frees would let the next writes pass
+            disk.rename(NEW_PATH, PATH)
     except OSError as error:
-        return f"{disk.label}/{PATH}: {error.strerror or error}"
+        return f"{disk.label}/{path}: {making}{error.strerror or error}"
     return ""

@@ -51,7 +51,7 @@ STORE_FILES = (
 )
 """Files of a store; `rmqha.*` are our own small files."""
 PROBE_FILE = "rmqha.probe"
-"""File that the disk probe writes: zeros."""
+"""Begin of the names of files that the disk probe writes: zeros."""
 MACHINE_FILES = (
     "/etc/os-release",
     "/proc/loadavg",
@@ -207,7 +207,7 @@ def _take_store(bundle: Bundle, place: str, data: Path, patterns: Collection[str
     bundle.add_json(f"{place}/files.json", listing(data), str(data))
     for pattern in patterns:
         for path in sorted(data.glob(pattern)):
-            if path.is_file() and path.name != PROBE_FILE:
+            if path.is_file() and not path.name.startswith(PROBE_FILE):
                 bundle.take(f"{place}/store/{path.relative_to(data)}", path, limit_bytes=SMALL_BYTES)
 
 

@@ -102,11 +102,16 @@ async def test_the_probes_file_stays_small(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
-class SmallFile:
-    """An append file on a disk without a free block: it may have as many bytes as `limit_bytes`."""
+def used_bytes(root: Path) -> int:
+    return sum(path.stat().st_size for path in root.iterdir())
 
-    def __init__(self, file: AppendFile, limit_bytes: int | None) -> None:
+
+class SmallFile:
+    """An append file on a disk without a free block: all files together may have as many bytes as `limit_bytes`."""
+
+    def __init__(self, file: AppendFile, root: Path, limit_bytes: int | None) -> None:
         self._file = file
+        self._root = root
         self._limit_bytes = limit_bytes
 
     @property
@@ -114,7 +119,7 @@ class SmallFile:
         return self._file.size_bytes
 
     def append(self, data: Buffer) -> None:
-        if self._limit_bytes is not None and self._file.size_bytes + len(data) > self._limit_bytes:
+        if self._limit_bytes is not None and used_bytes(self._root) + len(data) > self._limit_bytes:
             raise OSError(errno.ENOSPC, "No space left on device")
         self._file.append(data)
 
@@ -134,7 +139,7 @@ class SmallDisk(HostDisk):
     limit_bytes: int | None = None
 
     def open_append(self, path: str) -> AppendFile:
-        return SmallFile(super().open_append(path), self.limit_bytes)
+        return SmallFile(super().open_append(path), self._root, self.limit_bytes)
 
 
 @pytest.mark.parametrize("blocks", range(17))
@@ -146,4 +151,29 @@ async def test_a_full_disk_is_found_wherever_the_probes_file_has_got_to(tmp_path
         nursery.start_soon(DiskProbe(CONFIG, disk, HostClock(), lambda problem, hangs: found.append(problem)).run)
         await until(found, "No space left on device")
         nursery.cancel_scope.cancel()
-    assert (tmp_path / PATH).stat().st_size == 4096 * blocks
+    assert used_bytes(tmp_path) == 4096 * blocks
+
+
+class FewFilesDisk(HostDisk):
+    """Without a free inode while `is_out`: there are blocks, and no new file."""
+
+    is_out = True
+
+    def open_append(self, path: str) -> AppendFile:
+        if self.is_out and not self.exists(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().open_append(path)
+
+
+async def test_a_disk_that_takes_blocks_and_no_new_file_is_found_and_forgiven(tmp_path: Path) -> None:
+    disk, found = FewFilesDisk(tmp_path), list[str]()
+    (tmp_path / PATH).write_bytes(bytes(MAX_FILE_BYTES // 2))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(DiskProbe(CONFIG, disk, HostClock(), lambda problem, hangs: found.append(problem)).run)
+        await until(found, "no new file can be made (see df -i): No space left on device")
+        assert used_bytes(tmp_path) == MAX_FILE_BYTES
+        disk.is_out = False
+        with trio.fail_after(HANG_S):
+            while found[-1]:  # noqa: ASYNC110
+                await trio.sleep(0.005)
+        nursery.cancel_scope.cancel()

@@ -66,6 +66,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, real_syncs: None) -> None:
     monkeypatch.setattr(check_machine, "SYNC_COUNT", 5)
     monkeypatch.setattr(check_machine, "mount_of", lambda path: Mount("/", "ext4", read_only=False))
     monkeypatch.setattr(HostDisk, "space", lambda self: (60 * 10**9, 40 * 10**9))
+    monkeypatch.setattr(check_machine, "files_left", lambda place: None)
 
 
 def run(*arguments: str) -> tuple[list[dict[str, Any]], int]:
@@ -386,6 +387,15 @@ def test_space(
     monkeypatch.setattr(HostDisk, "space", lambda self: (round(used * 10**9), round(free * 10**9)))
     findings, _ = look(spec, "broker-a-1", "--no-write")
     assert words in told(findings, "broker-a-1", "disk", verdict)
+
+
+def test_a_disk_without_inodes(spec: ClusterSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HostDisk, "space", lambda self: (10 * 10**9, 90 * 10**9))
+    for left, verdict in ((7, Verdict.WRONG), (100_000, Verdict.OK), (None, Verdict.OK)):
+        monkeypatch.setattr(check_machine, "files_left", lambda place, left=left: left)
+        findings, _ = look(spec, "broker-a-1", "--no-write")
+        words = "has room for 7 more files (inodes)" if verdict is Verdict.WRONG else "10 % in use"
+        assert words in told(findings, "broker-a-1", "disk", verdict)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,6 +30,8 @@ LOW_MEMORY_SHARE = 0.1
 SWAPPED_BYTES = 16 * MIB
 PRESSURE_PERCENT = 10.0
 IO_PRESSURE_PERCENT = 50.0
+LEAST_FILES = 256
+"""Room for new files below which a broker may soon end: it makes some for each queue."""
 
 
 # --- processes and ports ----------------------------------------------------------------------------------------------
@@ -200,6 +203,19 @@ def check_disk(node_under_test: NodeUnderTest) -> Iterator[Finding]:
         yield wrong(name, "disk", f"{place} cannot be looked at: {error.strerror}", "dmesg | tail")
         return
     yield _space(node_under_test, place, used, free)
+    left = files_left(place)
+    if left is not None and left < LEAST_FILES:
+        sentence = f"{place} has room for {left} more files (inodes): its queues and its log need new ones"
+        yield wrong(name, "disk", sentence, f"remove small files there; df -i {place} tells")
+
+
+def files_left(place: Path) -> int | None:
+    """Number of files that a user may still make there; None where the file system has no limit."""
+    try:
+        found = os.statvfs(place)
+    except OSError:
+        return None
+    return found.f_favail if found.f_files else None
 
 
 def _space(node_under_test: NodeUnderTest, place: Path, used: int, free: int) -> Finding:
