@@ -111,6 +111,15 @@ class CopyTarget:
             sync_path(Path(place).parent)
         return size
 
+    def files(self, directory: str) -> list[str]:
+        """Paths of all files in a directory and below it, none if it is not there."""
+        root = self._root.rstrip("/")
+        self._files.invalidate_cache()
+        try:
+            return [str(name).removeprefix(f"{root}/") for name in self._files.find(f"{root}/{directory}")]
+        except FileNotFoundError:
+            return []
+
     def remove(self, path: str) -> None:
         """Remove a file, if it is there."""
         try:
@@ -130,16 +139,21 @@ def sync_copy(
 class _Run:
     def __init__(self, root: str, target: CopyTarget, keeps: bool, say: Callable[[str], None]) -> None:
         self._root, self._target, self._keeps, self._say = Path(root), target, keeps, say
+        self._left: list[str] = []
+        """Files that a killed run had made, and that no whole run knows."""
         content = target.read(STATE)
         self._before = SyncedFiles() if content is None else SyncedFiles.parse(content, f"{target.address}/{STATE}")
         if (mark := target.read(MARK)) is not None:
             self._before.forget_behind(_marked(mark))
+            made = [name for directory in ("commitlog", *QUEUES) for name in target.files(directory)]
+            self._left = [name for name in made if name not in self._before.files]
         self._view = open_store(root)
         self._now = SyncedFiles(self._view.end_offset, [list(item) for item in self._view.epochs])
         self._count = self._bytes = 0
 
     def run(self) -> CopyReport:
         self._check_identity()
+        self._check_no_hole()
         common = self._same_bytes(_common_end(self._view, self._before))
         if common == self._view.end_offset < self._before.end_offset:
             return CopyReport(self._before.end_offset, 0, 0, 0, False)  # this replica is behind the one that was copied
@@ -154,15 +168,30 @@ class _Run:
             if (self._root / name).exists():
                 self._small(name, (self._root / name).read_bytes())
         self._small("checkpoint", self._checkpoint())
-        gone = [name for name in self._before.files if name not in self._now.files]
         if self._keeps:
-            self._now.files |= {name: self._before.files[name] for name in gone}
-        for name in () if self._keeps else gone:
+            older = {name: told for name, told in self._before.files.items() if not self._is_behind(name)}
+            self._now.files = older | self._now.files
+        gone = [name for name in (*self._before.files, *self._left) if name not in self._now.files]
+        for name in gone:
             self._target.remove(name)
         self._target.write(STATE, [json.dumps(asdict(self._now)).encode()])
         self._target.remove(MARK)
-        removed = 0 if self._keeps else len(gone)
-        return CopyReport(self._view.end_offset, self._count, self._bytes, removed, was_cut)
+        return CopyReport(self._view.end_offset, self._count, self._bytes, len(gone), was_cut)
+
+    def _is_behind(self, path: str) -> bool:
+        """True of a log file behind the end: of another history."""
+        directory, _, name = path.partition("/")
+        return directory == "commitlog" and int(name) >= self._view.end_offset
+
+    def _check_no_hole(self) -> None:
+        """StoreError if older files that are to be kept do not reach up to where the store begins by now."""
+        begin = self._view.files[0].base_offset if self._view.files else self._view.end_offset
+        held = any(name.startswith("commitlog/") for name in self._before.files)
+        if self._keeps and held and begin > self._before.end_offset:
+            raise StoreError(
+                f"{self._root} begins at {begin}, and the copy ends at {self._before.end_offset}: what is between was "
+                "removed before it was copied; give another address, or no --keep, and the older files go"
+            )
 
     def _same_bytes(self, common: int) -> int:
         """The offset, or the begin of a file before it, at which the last bytes are the same: a plain broker has no

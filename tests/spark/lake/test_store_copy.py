@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rmqha.cli.main import cli
-from rmqha.model.error import UsageError
+from rmqha.model.error import StoreError, UsageError
 from rmqha.scan.api import RowFilter, open_store, read_store
 from rmqha.spark.lake.store_copy import CopyReport, CopyTarget, sync_copy
 from tests.spark.lake.killing import KilledError, die_in
@@ -146,6 +146,55 @@ def test_what_a_copy_says_of_itself_is_on_the_disk_before_it_says_so(
     log(tmp_path / "s", 90)
     assert sync(tmp_path / "s", tmp_path / "copy").file_count > 3
     assert rows(tmp_path / "copy") == rows(tmp_path / "s")
+
+
+@pytest.mark.parametrize("whole", [0, 100])
+def test_what_a_killed_run_left_is_no_hole_once_the_store_has_let_it_go(tmp_path: Path, whole: int) -> None:
+    store, copy = tmp_path / "s", tmp_path / "copy"
+    if whole:
+        log(store, whole)
+        sync(store, copy)
+    log(store, 300)
+    with pytest.MonkeyPatch.context() as patch:
+        die_in(patch, CopyTarget, "write", 3, is_before=False)
+        with suppress(KilledError):
+            sync(store, copy)
+    left = len(list((copy / "commitlog").iterdir()))
+    (copy / "commitlog" / "half.tmp").touch()
+    log(store, 900)
+    for path in sorted((store / "commitlog").iterdir())[: left + 2]:
+        path.unlink()
+    sync(store, copy)
+    assert rows(copy) == rows(store)
+    assert names(copy) == names(store)
+
+
+def names(root: Path) -> list[str]:
+    return sorted(path.name for path in (root / "commitlog").iterdir())
+
+
+def test_older_files_are_kept_only_if_the_log_goes_on_from_them(tmp_path: Path) -> None:
+    store, copy = tmp_path / "s", tmp_path / "copy"
+    log(store, 100)
+    sync(store, copy, keeps=True)
+    writer = log(store, 600)
+    for path in sorted((store / "commitlog").iterdir())[:3]:
+        path.unlink()
+    with pytest.raises(StoreError, match=r"begins at 24576, .* was removed before it was copied"):
+        sync(store, copy, keeps=True)
+    assert len(rows(copy)) == 100
+    sync(store, copy)
+    assert rows(copy) == rows(store) and open_store(str(copy)).end_offset == writer.end
+
+
+def test_files_of_another_history_are_not_kept(tmp_path: Path) -> None:
+    store, copy = tmp_path / "s", tmp_path / "copy"
+    log(store, 400)
+    sync(store, copy, keeps=True)
+    log(store, 150, epoch_2_from=100)
+    sync(store, copy, keeps=True)
+    assert rows(copy) == rows(store)
+    assert names(copy) == names(store)
 
 
 @settings(max_examples=40)
