@@ -19,7 +19,7 @@ from rmqha.cli.local.members import (
 )
 from rmqha.cli.local.nodes import DRAIN_TIMEOUT_S
 from rmqha.cli.options import complete_node, echo_json, output_option
-from rmqha.host.asking.shell import ask_by, beside, open_client
+from rmqha.host.asking.shell import Caller, ask_by, beside, open_client
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
@@ -35,7 +35,8 @@ from rmqha.wire.state.explained_state import ExplainedGroup, ExplainedReplica
 def remove(node: str, timeout: float, state: ClusterState, output: str) -> None:
     """Stop counting NODE: stop it, clean it from the controllers, lower totalReplicas.
 
-    It must be drained, or dead and out of the SyncStateSet. Its directory stays.
+    It must be drained, or dead and out of the SyncStateSet. Its directory stays. The same command finishes a removal
+    that was cut short.
     """
     record = broker_node(state, node)
     sentence = f"{node} is no replica of {record.group} any more"
@@ -64,7 +65,7 @@ async def _remove(state: ClusterState, record: NodeRecord, timeout_s: float) -> 
         view = await ask_group(client, state, group)
         replica = replica_at(view, record.address)
         if replica is None:
-            raise UsageError(f"the controllers know no replica at {record.address}; see rmqha explain {group}")
+            return await _finish(client, state, record, view, timeout_s)
         check_removable(record.name, record.alive, replica)
         if record.alive and state.is_remote:
             raise UsageError(f"{record.name} runs: stop it on its machine first, this only makes the others forget it")
@@ -93,6 +94,19 @@ async def _remove(state: ClusterState, record: NodeRecord, timeout_s: float) -> 
         if not replica.async_learner and total > len(counted(view)):
             await resize(client, state, group, total - 1, timeout_s)
         return await ask_group(client, state, group)
+
+
+async def _finish(
+    client: Caller, state: ClusterState, record: NodeRecord, view: ExplainedGroup, timeout_s: float
+) -> ExplainedGroup:
+    """The rest of a removal that was cut short: the controllers have forgotten the replica already."""
+    if record.alive or state.is_remote or any(item.node_name == record.name for item in view.replicas):
+        raise UsageError(f"the controllers know no replica at {record.address}; see rmqha explain {record.group}")
+    total = max(view.total_replicas, view.next_total_replicas or 0)
+    left = sum(1 for node in state.brokers if node.group == record.group and node.name != record.name)
+    wanted = total if total <= max(left, len(counted(view))) else total - 1
+    await resize(client, state, record.group, wanted, timeout_s)
+    return await ask_group(client, state, record.group)
 
 
 def check_removable(name: str, alive: bool, replica: ExplainedReplica) -> None:

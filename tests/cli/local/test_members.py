@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from rmqha.cli.local import remove as removing
 from rmqha.cli.local.join import new_node
 from rmqha.cli.local.members import redundancy, refuse_to_stop_sends
 from rmqha.cli.local.remove import check_removable
@@ -103,6 +105,38 @@ def state(tmp_path: Path) -> ClusterState:
     path = tmp_path / "cluster.toml"
     path.write_text(TEXT)
     return ClusterState.of(load(path, directory=tmp_path / "data"))
+
+
+@pytest.mark.parametrize(("total", "next_total", "wanted"), [(3, None, 2), (3, 2, 2), (2, None, 2)])
+def test_a_removal_that_was_cut_short_is_finished(
+    total: int, next_total: int | None, wanted: int, state: ClusterState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controllers have forgotten the replica; totalReplicas, or only the record here, still counts it."""
+    told = view(2, 2)
+    for item, node in zip(told.replicas, state.brokers, strict=False):
+        item.address, item.node_name = node.address, node.name
+    told.total_replicas, told.next_total_replicas = total, next_total
+    resized: list[int] = []
+
+    async def ask_group(*_: object) -> ExplainedGroup:
+        return told
+
+    async def resize(client: object, state: object, group: str, number: int, timeout_s: float) -> None:
+        resized.append(number)
+        told.total_replicas, told.next_total_replicas = number, None
+
+    monkeypatch.setattr(removing, "ask_group", ask_group)
+    monkeypatch.setattr(removing, "resize", resize)
+    state.directory.mkdir(mode=0o755)
+    state.write()
+    done = CliRunner().invoke(removing.remove, ["broker-a-3", "--directory", str(state.directory)])
+    assert done.exit_code == 0, done
+    assert "broker-a-3 is no replica of broker-a any more: 2 of 2 copies" in done.stdout
+    assert resized == [wanted]
+    assert [node.name for node in ClusterState.require(state.directory).brokers] == ["broker-a-1", "broker-a-2"]
+    told.replicas[1].address = "127.0.0.1:1"
+    moved = CliRunner().invoke(removing.remove, ["broker-a-2", "--directory", str(state.directory)])
+    assert isinstance(moved.exception, UsageError) and "the controllers know no replica at" in str(moved.exception)
 
 
 def test_a_new_node_is_what_the_file_would_have_with_one_replica_more(state: ClusterState) -> None:
