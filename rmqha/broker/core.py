@@ -227,6 +227,7 @@ class BrokerCore:
         for line in pops.findings:
             self._tracer.event("recovery", finding=line)
         self.store.before_cut(self._pops_cut)
+        self.store.on_restart(self.timers.log_cut)
         return pops
 
     def tell(self, state: ReplicaState) -> None:
@@ -525,17 +526,25 @@ class BrokerCore:
 
     def writes(self) -> Iterator[Callable[[], None]]:
         """One for each other table whose file follows from time to time and is behind; a thread may call it. Each
-        raises OSError."""
-        if not self.driver.is_log_free:
-            return  # a cut writes them too
+        raises OSError. They end where a change of the log begins meanwhile: its thread changes the tables, and a cut
+        writes them too."""
+        for made in (self._offset_writes, self._delay_writes, self.timer_snapshots.writes, self._order_writes):
+            if not self.driver.is_log_free:
+                return
+            yield from made()
+
+    def _offset_writes(self) -> Iterator[Callable[[], None]]:
         self.pops.advance()
         offsets = self.offsets.unsaved()
         if offsets is not None:
             yield partial(self.offsets.write, offsets)
+
+    def _delay_writes(self) -> Iterator[Callable[[], None]]:
         delays = self.delay_offsets.unsaved()
         if delays is not None:
             yield partial(self.delay_offsets.write, delays)
-        yield from self.timer_snapshots.writes()
+
+    def _order_writes(self) -> Iterator[Callable[[], None]]:
         orders = self.pops.orders.unsaved(self._clock.wall_ms())
         if orders is not None:
             yield partial(self.pops.orders.write, orders)

@@ -132,6 +132,7 @@ class Store:
         self._saved_at_ms = self._saved_position = 0
         self._truncate_hooks: list[Callable[[int], None]] = [self._starts.forget, self.damage.cut]
         self._before_cut_hooks: list[Callable[[int], None]] = []
+        self._restart_hooks: list[Callable[[], None]] = []
         self.recovery = Recovery()
 
     # --- open and close ---------------------------------------------------------------------------------------------
@@ -652,6 +653,10 @@ class Store:
         before anything is changed."""
         self._before_cut_hooks.append(hook)
 
+    def on_restart(self, hook: Callable[[], None]) -> None:
+        """Register what must forget the old log: `hook()` runs once `restart_at` has begun another."""
+        self._restart_hooks.append(hook)
+
     def undispatched(self, start_offset: int) -> Iterator[tuple[memoryview, int, Located]]:
         """Whole records from `start_offset` on that the queues lack, sound or not: the buffer, where in it the record
         begins, and its parts. Raises StoreError for bytes that are no record."""
@@ -678,6 +683,7 @@ class Store:
             self._dispatch_service.position = min(self._dispatch_service.position, end_offset)
             self._set_mark()
             self._offsets.take_from_queues(self._dispatch_service.position)
+            self._trimmer.cut(end_offset)
             for hook in self._truncate_hooks if cuts_records else ():
                 hook(end_offset)
             dropped = self._epochs.truncate(end_offset)
@@ -726,6 +732,8 @@ class Store:
             self.damage.cut(0)
             self.index.restart_at(phy_offset)
             self._offsets.take_from_queues(phy_offset)
+        for hook in self._restart_hooks:
+            hook()
         self._tracer.event("log_restarted", phy_offset=phy_offset, set_aside=directory)
 
     @property

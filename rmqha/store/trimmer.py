@@ -35,8 +35,8 @@ class _PendingUnlink(NamedTuple):
 
 
 class Trimmer:
-    """`trim`, `trim_derived`, `trim_epochs`, `oldest` and `forget` belong to the store's thread; `schedule_unlink` may
-    run in another. `flush` is the store's lock over files."""
+    """`trim`, `cut`, `trim_derived`, `trim_epochs`, `oldest` and `forget` belong to the store's thread;
+    `schedule_unlink` may run in another. `flush` is the store's lock over files."""
 
     def __init__(
         self,
@@ -121,6 +121,11 @@ class Trimmer:
             self._newest.pop(file.start_offset, None)
         self._detached.extend(detached)
         self.trim_derived()
+
+    def cut(self, end_offset: int) -> None:
+        """The log was cut to `end_offset`: of files that reach so far other records may tell the age."""
+        size_bytes = self._log.file_size_bytes
+        self._newest = {start: newest for start, newest in self._newest.items() if start + size_bytes < end_offset}
 
     def trim_derived(self) -> None:
         """Trim what is derived from records that are gone; also what a crash kept from going."""

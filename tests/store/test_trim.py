@@ -257,6 +257,23 @@ def test_ages_come_from_the_first_record_behind_a_file() -> None:
         assert file.newest_stored_at_ms == decode(found).store_timestamp_ms
 
 
+def test_a_cut_file_is_as_old_as_what_it_gets_then() -> None:
+    """A fork that reached into the next file has told an age: what another master wrote in its place would go with it,
+    minutes old."""
+    store = filled(sim_disk())
+    store.oldest_files(3, 10**6)
+    first = store.record_at(2 * FILE)
+    assert first is not None
+    store.truncate(PhyOffset(2 * FILE + len(first)))
+    for number in range(8):
+        store.append(message(number, body=b"z" * 900), 900_000 + number)
+    commit_all(store)
+    files, _ = store.oldest_files(3, 10**6)
+    behind = store.record_at(files[2].end_offset)
+    assert behind is not None
+    assert files[2].newest_stored_at_ms == decode(behind).store_timestamp_ms > 900_000
+
+
 def test_a_time_that_has_not_come_yet_is_not_believed() -> None:
     """A clock that was wrong once must not keep a log for ever."""
     disk = sim_disk()

@@ -133,23 +133,36 @@ class ReadRepair:
             except (UnreachableError, RemoteProtocolError) as error:
                 reasons.append(str(error))
                 continue
-            if damage.get(offset) is not record:
-                return False  # the log was cut meanwhile
+            if not self._is_still(record):
+                return False
             if outcome is Repair.WRITTEN:
                 await awaits.write(self._store.repair.sync, offset)
-                damage.repaired(offset, address)
-                # a sector holds several records, and where one begins is known from the one before
-                self._check(self._store.repair.end_of(offset))
-                self._settled()
-                return True
+                return await self._mended(awaits, record, address)
             if outcome is Repair.SAME:
                 damage.lacked(offset, ENTRY_DAMAGED, as_written=True)
                 self._settled()
                 return False
             reasons.append(f"{address}: {reason}")
-        damage.lacked(offset, "; ".join(reasons) or NOBODY)
-        self._settled()
+        if self._is_still(record):
+            damage.lacked(offset, "; ".join(reasons) or NOBODY)
+            self._settled()
         return False
+
+    def _is_still(self, record: DamagedRecord) -> bool:
+        """False if the log is being changed, or was cut or trimmed while this task waited."""
+        return not self._group.is_writing and self._store.damage.get(record.phy_offset) is record
+
+    async def _mended(self, awaits: Awaits, record: DamagedRecord, address: str) -> bool:
+        """The copy that `address` has given back is durable. True unless the record is gone since, with its file."""
+        while self._group.is_writing:
+            await awaits.sleep(CLAIM_PAUSE_MS)
+        if not self._is_still(record):
+            return False
+        self._store.damage.repaired(record.phy_offset, address)
+        # a sector holds several records, and where one begins is known from the one before
+        self._check(self._store.repair.end_of(record.phy_offset))
+        self._settled()
+        return True
 
     async def _ask(self, awaits: Awaits, address: str, record: DamagedRecord) -> tuple[Repair, str]:
         """Raises UnreachableError, RemoteProtocolError and StoreError."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 from rmqha.broker.tables import config_table, timer_check
@@ -52,8 +53,9 @@ class _State(NamedTuple):
 
 
 class Unsaved(NamedTuple):
-    """Content that the two files must hold; None: as it is."""
+    """Content that the two files must hold; None: as it is. `order`: of two the later one is true."""
 
+    order: int
     levels: bytes | None
     timer: bytes | None
 
@@ -89,6 +91,11 @@ class DelayOffsetTable:
         self._states = [_State(log.max_phy_offset, found.version, found.table, timer)]
         """In the order in which they were heard. Of the first, the file's, all copies are in the log that is found."""
         self._events = events  # of what slaves have not heard of, a new master delivers again
+        self._made_count = 0
+        self._writing = Lock()
+        """Held by a write: the thread that cuts the log may come in one of a save."""
+        self._levels_order = self._timer_order = 0
+        """Order of what was written last."""
         self._written: Mapping[int, int] | None = found.table if is_synced or not found.table else None
         self._written_timer: TimerProgress | None = timer if is_synced or timer == TimerProgress() else None
 
@@ -259,7 +266,8 @@ class DelayOffsetTable:
         if levels is None and timer is None:
             return None
         self._written, self._written_timer = state.offsets, state.timer
-        return Unsaved(levels, timer)
+        self._made_count += 1
+        return Unsaved(self._made_count, levels, timer)
 
     @property
     def written_timer(self) -> TimerProgress | None:
@@ -272,15 +280,20 @@ class DelayOffsetTable:
         return self._written_timer == self._states[-1].timer
 
     def write(self, unsaved: Unsaved) -> None:
-        """Raises OSError; `unsaved` then has it again."""
-        try:
-            if unsaved.levels is not None:
-                config_table.write(self._disk, _TABLE, unsaved.levels)
-            if unsaved.timer is not None:
-                self._write_timer(unsaved.timer)
-        except OSError:
-            self._written = self._written_timer = self._noted_widths = None
-            raise
+        """Write the files: when it returns, each holds this, or what another thread has written later. Raises OSError;
+        `unsaved` then has it again."""
+        order = unsaved.order
+        with self._writing:
+            try:
+                if unsaved.levels is not None and order > self._levels_order:
+                    config_table.write(self._disk, _TABLE, unsaved.levels)
+                    self._levels_order = order
+                if unsaved.timer is not None and order > self._timer_order:
+                    self._write_timer(unsaved.timer)
+                    self._timer_order = order
+            except OSError:
+                self._written = self._written_timer = self._noted_widths = None
+                raise
 
     def claim_timer(self, waits_from: int | None) -> None:
         """Write config/timercheck as ours, true without a timer log. All from `waits_from` on in the queue of timers

@@ -95,6 +95,20 @@ def test_no_loop_looks_at_the_log_meanwhile(hung: Broker, monkeypatch: pytest.Mo
     hung.core.retention.check()
 
 
+def test_a_save_ends_where_a_change_of_the_log_begins(tmp_path: Path) -> None:
+    """The thread that cuts the log changes the tables that are to be saved next."""
+    broker = Broker(tmp_path).start()
+    broker.join_slave(2)
+    broker.core.offsets.commit("G", "T", 0, 0)
+    broker.core.delay_offsets.put(1, 1)
+    writes = broker.core.writes()
+    next(writes)()
+    broker.shell.disk_hangs = True
+    broker.core.driver.role_notified(broker.controller.elect(2))
+    assert not broker.core.driver.is_log_free
+    assert list(writes) == []
+
+
 async def test_a_stop_waits_for_the_change(hung: Broker) -> None:
     """Else the store is not closed, and its next start takes the replica for killed."""
     loops = hung.shell.loops = BrokerLoops(hung.core, hung.clock)

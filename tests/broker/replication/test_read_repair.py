@@ -38,6 +38,8 @@ class Pair:
         self.addresses = [PEER]
         self.answer: Callable[[Command], Command | None] = lambda command: None
         self.asked = 0
+        self.meanwhile: Callable[[], None] = lambda: None
+        """What happens while a thread makes a copy durable."""
         self.repair = ReadRepair(master.store, self, master.tracer, master.core._repair_settled)
 
     def holders(self, phy_offset: PhyOffset) -> list[str]:
@@ -58,6 +60,7 @@ class Pair:
 
     async def write(self, write: Callable[[T], None], data: T) -> None:
         write(data)
+        self.meanwhile()
 
     def copy(self) -> None:
         """Bytes, epochs and the confirm offset, as HA brings them."""
@@ -328,6 +331,43 @@ def test_the_entry_of_a_queue_is_told_from_the_record(pair: Pair) -> None:
     assert pair.master.ask(pull_command()).code == ResponseCode.SYSTEM_ERROR
     pair.run()
     assert pair.damage()["lackedCount"] == 1
+
+
+def test_a_file_may_go_while_a_copy_is_made_durable(pair: Pair) -> None:
+    """Retention looks at the log meanwhile; a disk takes its time over a sync."""
+    store = pair.master.store
+    pair.master.ask(send_command(body=b"number 0"))
+    pair.copy()
+    store.roll()
+    pair.master.ask(send_command(body=b"number 1"))
+    flip(pair.master, places(pair.master, 0)["body"])
+    pair.master.ask(pull_command())
+    assert pair.damage()["waitingCount"] == 1
+
+    def trim() -> None:
+        store.sync()
+        store.trim(PhyOffset(1 << 20))
+
+    pair.meanwhile = trim
+    pair.run()
+    assert (pair.damage()["waitingCount"], pair.damage()["repairedCount"]) == (0, 0)
+
+
+def test_a_copy_counts_once_no_thread_changes_the_log(pair: Pair) -> None:
+    """Nobody else looks at it, or at what is known to be damaged."""
+    pair.master.ask(send_command(body=b"number 0"))
+    pair.copy()
+    flip(pair.master, places(pair.master, 0)["body"])
+    pair.master.ask(pull_command())
+
+    def hang() -> None:
+        pair.is_writing = True
+
+    pair.meanwhile = hang
+    repair = pair.repair.run(pair)
+    with pytest.raises(PausedError):
+        repair.send(None)
+    assert pair.damage()["repairedCount"] == 0
 
 
 def test_a_cut_ends_the_damage(pair: Pair) -> None:

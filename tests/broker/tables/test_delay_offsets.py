@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from rmqha.broker.tables.delay_offsets import MAX_STATES, RECENT_STATES, DelayOffsetTable
+from rmqha.broker.tables.timer_check import TimerProgress
 from rmqha.host.disk import HostDisk
-from rmqha.model.offset import PhyOffset
+from rmqha.model.offset import Buffer, PhyOffset
 from rmqha.wire import lenient_json
 from tests.broker.support import FakeLog, TableListener
 from tests.store.support import unpack
 from tests.support.clock import ManualClock
+from tests.support.patience import HANG_S
 
 
 @pytest.fixture
@@ -79,6 +83,68 @@ def test_the_file_says_no_more_than_the_disk_has(tmp_path: Path, table: DelayOff
     log.synced_offset = PhyOffset(300)
     unsaved = table.unsaved()
     assert unsaved is not None and b"1:9" in (unsaved.levels or b"")
+
+
+def test_a_save_that_comes_behind_a_cut_writes_nothing(tmp_path: Path, table: DelayOffsetTable, log: FakeLog) -> None:
+    """Both are threads. What the save was made of counts on copies that are gone (AP): after a kill this replica would
+    leave those messages out."""
+    grow(log, 300)
+    log.synced_offset = PhyOffset(300)
+    table.put(1, 5, 100)
+    table.put(1, 9, 300)
+    table.put_timer(TimerProgress(7000, 1, 2, 0), 300)
+    late = table.unsaved()
+    assert late is not None
+    grow(log, 200)
+    log.synced_offset = PhyOffset(200)
+    table.log_cut(200, {1: 9}.__getitem__, 5)
+    table.write(late)
+    found = DelayOffsetTable(HostDisk(tmp_path), ManualClock(), log, TableListener())
+    assert (found.get(1), found.timer) == (5, TimerProgress())
+
+
+def test_what_a_late_save_alone_has_is_written(tmp_path: Path, table: DelayOffsetTable) -> None:
+    table.put(1, 5)
+    late = table.unsaved()
+    table.put_timer(TimerProgress(7000, 1, 2, 0), 0)
+    save(table)
+    assert late is not None
+    table.write(late)
+    found = DelayOffsetTable(HostDisk(tmp_path), ManualClock(), FakeLog(), TableListener())
+    assert (found.get(1), found.timer.read_ms) == (5, 7000)
+
+
+class MeetingDisk(HostDisk):
+    """The first write of a file waits whether another one begins meanwhile."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.begun, self.other = Event(), Event()
+        self.have_met = False
+
+    def write_atomic(self, path: str, data: Buffer) -> None:
+        if self.begun.is_set():
+            self.other.set()
+        else:
+            self.begun.set()
+            self.have_met = self.other.wait(0.2)
+        super().write_atomic(path, data)
+
+
+def test_a_cut_waits_for_a_save(tmp_path: Path, log: FakeLog) -> None:
+    """Two writers of one file take the temporary file from each other, and an error in a cut ends the broker."""
+    disk = MeetingDisk(tmp_path)
+    table = DelayOffsetTable(disk, ManualClock(), log, TableListener())
+    table.put(1, 5)
+    late = table.unsaved()
+    assert late is not None
+    with ThreadPoolExecutor(1) as pool:
+        saved = pool.submit(table.write, late)
+        assert disk.begun.wait(HANG_S)
+        table.log_cut(0, {1: 3}.__getitem__, 0)
+        saved.result()
+    assert not disk.have_met
+    assert DelayOffsetTable(HostDisk(tmp_path), ManualClock(), log, TableListener()).get(1) == 3
 
 
 # --- the log ----------------------------------------------------------------------------------------------------------

@@ -26,6 +26,15 @@ def test_all_is_known_up_to_now_once_all_entries_are_looked_at() -> None:
     assert known.ms < 5200
 
 
+def test_what_is_cut_is_waited_for_no_more() -> None:
+    known, log = known_of(130, 100, 3)
+    known.check(3, 5000)
+    assert known.ms == 0
+    log.max_phy_offset = 100
+    known.check(3, 6000)
+    assert known.ms == 6000
+
+
 def test_nothing_behind_a_clock_that_is_put_back_is_known() -> None:
     """What is stored now has the earlier time."""
     known, _ = known_of(100, 100, 3)

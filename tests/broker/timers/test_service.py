@@ -303,6 +303,43 @@ def test_a_cut_of_what_waits_leaves_its_place_to_others(make_broker: Callable[..
     assert bodies(again) == [b"in its place"], "the copies of the other had been acknowledged before they were cut"
 
 
+def test_a_log_that_begins_anew_has_its_own_timers(make_broker: Callable[..., Broker]) -> None:
+    """A first master that had replicated nothing copies the next one's log from 0 on."""
+    broker, other = make_broker().start(), make_broker("other").start()
+    for number in range(3):
+        broker.ask(timed(b"%d" % number, TIMER_DELAY_SEC=60))
+    other.ask(timed(b"theirs", TIMER_DELAY_SEC=2))
+    broker.core.driver.role_notified(broker.controller.elect(2))
+    broker.run(1000)
+    store = broker.store
+    store.restart_at(PhyOffset(0))
+    assert store.append_raw(PhyOffset(0), other.store.view(PhyOffset(0), 1 << 20)) == ""
+    store.set_confirm_offset(store.max_phy_offset)
+    broker.run(0)
+    assert broker.core.timers.waiting_count == 1
+    broker.core.driver.role_notified(broker.controller.elect(1))
+    for _ in range(4):
+        broker.run(1000)
+    assert bodies(broker) == [b"theirs"]
+
+
+def test_half_a_record_at_a_new_masters_end_holds_up_nothing(broker: Broker) -> None:
+    """It goes, and nobody sends."""
+    broker.ask(timed(b"waits", TIMER_DELAY_SEC=5))
+    end = broker.store.max_phy_offset
+    broker.ask(send_command("T", body=b"z" * 500))
+    half = bytes(broker.store.view(end, 100))
+    broker.core.driver.role_notified(broker.controller.elect(2))
+    broker.store.truncate(end)
+    assert broker.store.append_raw(end, half) == ""
+    for _ in range(3):
+        broker.run(1000)
+    broker.core.driver.role_notified(broker.controller.elect(1))
+    for _ in range(5):
+        broker.run(1000)
+    assert bodies(broker) == [b"waits"]
+
+
 def test_a_slave_follows_its_masters_progress(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker().start()
     for number, seconds in enumerate((2, 4, 60)):
