@@ -19,6 +19,7 @@ from controller.state.replicas_info import BrokerGroup
 from rmqha.broker.replication import forward
 from rmqha.broker.replication.forward import SendForwarder
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
+from rmqha.broker.tables.metadata_follower import MetadataFollower
 from rmqha.broker.tables.offsets import OffsetChange, OffsetTable
 from rmqha.broker.tables.table_version import TableVersion
 from rmqha.broker.timers.known import KnownTime
@@ -36,6 +37,7 @@ from rmqha.model.message import TIMER_TOPIC
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.raft import follower
 from rmqha.raft import leader as raft_leader
+from rmqha.raft import node as raft_node
 from rmqha.raft.core import Core
 from rmqha.raft.log import RaftLog
 from rmqha.store.meta.boot_file import BootFile
@@ -43,6 +45,7 @@ from rmqha.store.meta.checkpoint import ProgressFile
 from rmqha.store.meta.epoch_file import EpochFile
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
+from rmqha.wire.raft_message import AppendReply
 from tests.simulation.processes import broker_process
 
 # --- the set and acknowledgements -------------------------------------------------------------------------------------
@@ -309,7 +312,29 @@ async def _says_more(self: SendForwarder, channel: Any, command: Command, master
     return await _PASS_ON(self, channel, command, master, timeout_ms)
 
 
+# --- what no planted bug had touched by 2026-11-29 --------------------------------------------------------------------
+_ALIGNED = HaClient._aligned
+
+
+def _acknowledges_on(self: HaClient, *args: Any) -> Any:
+    acked = self._acked_offset
+    actions = _ALIGNED(self, *args)
+    self._acked_offset = acked
+    return actions
+
+
+async def _saves_no_tables(self: MetadataFollower) -> None:
+    """They are saved from time to time."""
+
+
 OUTSIDER_MUTATIONS: dict[str, Callable[[], Any]] = {
+    "a follower answers before its disk has it (Raft)": lambda: patch.object(
+        raft_node, "_EARLY", (*raft_node._EARLY, AppendReply)
+    ),
+    "a slave acknowledges what it has cut": lambda: patch.object(HaClient, "_aligned", _acknowledges_on),
+    "a slave holds tables before its disk does (ruling 16)": lambda: patch.object(
+        MetadataFollower, "_save_tables", _saves_no_tables
+    ),
     "a target that lacks its last bytes counts as level (ruling 18)": lambda: patch.object(
         HandOver, "advance", _nearly_level
     ),

@@ -276,6 +276,9 @@ FOUND_BY = {
     "pops under way move a group that was set back": "set-backs:2",
     "a set-back leaves what was given in order": "late-pops:8",
     "the end of an older connection ends the newer one (ruling 17)": "late:1",
+    "a follower answers before its disk has it (Raft)": "controllers:1",
+    "a slave acknowledges what it has cut": "splits:2",
+    "a slave holds tables before its disk does (ruling 16)": "tables:2",
 }
 """Name of the bug to the first run that finds it, as seeds.txt names runs."""
 DIRECTED = {
