@@ -7,6 +7,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -15,11 +16,10 @@ import trio.testing
 import trustme
 
 from rmqha.host.access.security import Security, ServerTls
-from rmqha.host.net import fair_queue
+from rmqha.host.net import fair_queue, remoting
 from rmqha.host.net import poller as module
 from rmqha.host.net import session as session_module
 from rmqha.host.net.fair_queue import Place
-from rmqha.host.net.remoting import serve
 from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
 from rmqha.wire.command import Command
@@ -30,6 +30,8 @@ SERVED_COUNT = 40
 CROWD_COUNT = 5 * SERVED_COUNT
 URGENT = 2
 FRAME = encode_frame(Command(1))
+serve = partial(remoting.serve, first_request_timeout_ms=HANG_S * 1000)
+"""Codes here are no broker's: whoever sends nothing else would be closed after two seconds, busy machine or not."""
 
 
 class TurnCount(trio.abc.Instrument):
