@@ -37,7 +37,7 @@ from rmqha.store.store import Store
 from rmqha.wire import lenient_json
 
 RESTORE_MARK = "rmqha.restore"
-"""Where a restore stands (`rmqha.spark.lake.restore`)."""
+"""Name of the file that says how far a restore is (`rmqha.spark.lake.restore`)."""
 NEW_STORE = frozenset(("lock", "abort", "rmqha.boot", "rmqha.end", "rmqha.write", RESTORE_MARK))
 """Names in a store that nothing was appended to: a write may have been killed so early."""
 STALE_S = 24 * 3600

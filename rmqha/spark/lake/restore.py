@@ -46,7 +46,7 @@ class RestoreReport:
 
     row_count: int
     earlier_count: int
-    """Those of them that an earlier run had written."""
+    """Messages of them that an earlier run had written."""
 
 
 def restore(
