@@ -129,7 +129,7 @@ class TlsPeer(Peer):
             self._tls.do_handshake()
             self.is_secure = True
         except ssl.SSLWantReadError:
-            pass
+            pass  # the handshake goes on with what the peer sends next
         except ssl.SSLError:
             self.close()
         data = bytearray(self._out.read())

@@ -134,7 +134,7 @@ def test_every_crash_leaves_the_state_before_or_after_a_ready(seed: int) -> None
                 model = model.after(change)
                 outcomes = [model]
         except DiskStopped:
-            pass
+            pass  # the crash that this test is of
         disk.crash(power_loss=prng.chance(1, 2))
         stored = open_log(disk).stored
         assert stored in [outcome.stored() for outcome in outcomes]

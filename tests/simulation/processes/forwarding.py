@@ -61,7 +61,7 @@ class SimTasks:
         try:
             later: Later[Any] = running.send(None)
         except StopIteration:
-            pass
+            pass  # it has come to its end
         else:
             later.then = partial(self._resume, running)
         self._stepped()

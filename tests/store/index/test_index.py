@@ -283,7 +283,7 @@ def test_a_kill_at_every_write_leaves_every_key_findable() -> None:
             while store.index.build(700):
                 pass
         except DiskStopped:
-            pass
+            pass  # the stop that was asked for; without one all places have been tried
         else:
             break
         disk.crash(power_loss=False)
