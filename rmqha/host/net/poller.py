@@ -57,6 +57,8 @@ AWAKE_S = 0.000_05
 """Time (s) of a wait awake at most; if nothing comes in it, SOON_COUNT begins anew."""
 AWAKE_POLLS = 500
 """Looks of a wait awake at most."""
+_WATCHED = select.EPOLLIN | select.EPOLLRDHUP
+_GONE = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 
 
 class Poller:
@@ -102,7 +104,7 @@ class Poller:
     def add(self, handle: int, place: Place) -> None:
         """Serve `place` whenever the socket is readable, at its end or broken, until `remove`."""
         self._readers[handle] = place
-        (self._urgent if place.is_urgent else self._epoll).register(handle, select.EPOLLIN)
+        (self._urgent if place.is_urgent else self._epoll).register(handle, _WATCHED)
 
     def remove(self, handle: int) -> None:
         """Before the socket is closed. Nothing happens if it is not there."""
@@ -123,7 +125,7 @@ class Poller:
         place = self._readers.get(handle)
         if place is not None and not place.is_urgent:
             self._epoll.unregister(handle)
-            self._urgent.register(handle, select.EPOLLIN)
+            self._urgent.register(handle, _WATCHED)
             place.is_urgent = True
 
     def stand_in_line(self, place: Place) -> None:
@@ -246,9 +248,11 @@ class Poller:
             lone.came_at_s = now_s
             line.pass_by(lone)
             return lone
-        for handle, _ in ready:
+        for handle, events in ready:
             place = readers.get(handle)
             if place is not None:
+                if events & _GONE:
+                    place.is_gone = True
                 _join(line, place, now_s)
             elif handle == self._wake:
                 os.eventfd_read(handle)
