@@ -381,7 +381,7 @@ class ReviveService:
         origin = normal_topic(checkpoint.topic, checkpoint.group)
         copies: list[NewMessage] = []
         stored_offsets: list[int] = []
-        if self._topics.get(origin) is None or self._groups.get(checkpoint.group) is None:
+        if self._topics.get(origin) is None or self._is_forgotten(checkpoint):
             return copies, stored_offsets  # deleted: nobody will ask
         for offset in sorted(point.open_offsets):
             try:
@@ -395,6 +395,15 @@ class ReviveService:
                 copies.append(self._copy(checkpoint, record))
                 stored_offsets.append(offset)
         return copies, stored_offsets
+
+    def _is_forgotten(self, checkpoint: CheckPoint) -> bool:
+        """True if an operator has deleted the group with its offsets since. One that is not known may otherwise be made
+        again by its next pop, and goes on where it was: its settings alone were deleted, or have not reached this new
+        master."""
+        place = checkpoint.group, checkpoint.topic, checkpoint.queue_id
+        if self._groups.get(checkpoint.group) is not None or self._offsets.query(*place) is not None:
+            return False
+        return 0 < checkpoint.pop_ms <= self._offsets.set_back_ms(*place)
 
     def _ack_of(self, queue_id: int, checkpoint: CheckPoint, offsets: list[int]) -> NewMessage:
         """The word behind the copies of a checkpoint's messages that they are done."""

@@ -682,6 +682,36 @@ def test_what_has_come_again_does_not_come_once_more_under_the_next_owner(make_b
     assert bodies(pop(broker)) == [b"b", b"c"]
 
 
+def test_what_a_group_has_in_flight_comes_again_though_the_new_master_does_not_know_it(
+    make_broker: Callable[..., Broker],
+) -> None:
+    """Its table was written on another replica, and is not told yet."""
+    broker = make_broker().start()
+    send(broker, b"a", b"b")
+    ack_all(broker, pop(broker)[:1])
+    broker.store.close()
+    broker.open = False
+    (broker.directory / "config/subscriptionGroup.json").unlink(missing_ok=True)
+    broker = make_broker().start()
+    assert broker.core.groups.get("G") is None
+    later(broker, INVISIBLE_MS + 6000)
+    assert broker.core.groups.get("G") is None
+    assert bodies(pop(broker)) == [b"b"]
+
+
+@pytest.mark.parametrize(("cleans", "count"), [("false", 1), ("true", 0)])
+def test_what_is_in_flight_is_forgotten_with_the_offsets_of_its_group(
+    broker: Broker, cleans: str, count: int
+) -> None:
+    """Who deletes the settings alone has not said that it is to begin elsewhere."""
+    send(broker, b"a", b"b")
+    ack_all(broker, pop(broker)[:1])
+    fields = {"groupName": "G", "cleanOffset": cleans}
+    assert broker.ask(Command(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)).code == 0
+    later(broker, INVISIBLE_MS + 6000)
+    assert broker.store.queue_range("%RETRY%G_T", 0)[1] == count
+
+
 def test_a_stop_in_order_keeps_what_is_in_flight(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker().start()
     send(broker, b"a", b"b")
