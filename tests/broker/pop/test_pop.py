@@ -341,6 +341,20 @@ def test_a_question_whether_there_is_something(broker: Broker) -> None:
     assert channel.one().ext["hasMsg"] == "true"
 
 
+def test_a_question_that_waits_knows_the_queues_that_its_topic_gets(broker: Broker) -> None:
+    send(broker, b"a")
+    ack_all(broker, pop(broker))
+    fields = {"consumerGroup": "G", "topic": "T", "queueId": "-1", "pollTime": "9000", "bornTime": "0"}
+    channel = FakeChannel()
+    broker.core.processor.received(channel, [Command(RequestCode.NOTIFICATION, fields)])
+    topic = broker.core.topics.get("T")
+    assert channel.take() == [] and topic is not None
+    new_id = topic.read_queue_count
+    broker.core.topics.put(replace(topic, read_queue_count=new_id + 1, write_queue_count=new_id + 1))
+    send(broker, b"b", queue_id=new_id)
+    assert channel.one().ext["hasMsg"] == "true"
+
+
 def test_a_look_takes_nothing(broker: Broker) -> None:
     send(broker, b"a")
     fields = {"consumerGroup": "G", "topic": "T", "queueId": "0", "maxMsgNums": "5"}

@@ -224,3 +224,17 @@ def test_what_its_queue_does_not_have_yet_is_given_once(ready: Broker) -> None:
         ready.core.processor.received(again, [pop_command()])
         later(ready, 500)
         assert again.one().code == ResponseCode.POLLING_TIMEOUT
+
+
+@pytest.mark.parametrize("way", [{}, {"order": "true"}], ids=["at once", "once it may be seen"])
+def test_a_queue_that_its_topic_has_got_meanwhile(ready: Broker, way: dict[str, str]) -> None:
+    topic = ready.core.topics.get("T")
+    assert topic is not None
+    new_id = topic.read_queue_count
+    channel = polled(ready, **way)
+    ready.core.topics.put(replace(topic, read_queue_count=new_id + 1, write_queue_count=new_id + 1))
+    sent(ready, b"first", queue_id=new_id)
+    ack(ready)
+    if not way:  # the group has no offset in that queue yet: it comes when it may be seen, and a word more
+        ack(ready)
+    assert bodies(given(ready, channel)) == [b"first"]

@@ -160,15 +160,22 @@ class PopProcessor:
             return True
         if self._appends.admission()[0] is not ResponseCode.SUCCESS:
             return False
+        pop = self._of_now(pop)
         found = self._finder.find(pop)
         if not found.parts:
             return False
         self._give(channel, command, pop, found)
         return True
 
+    def _of_now(self, pop: PopRequest) -> PopRequest:
+        """The pop with the queues that its topic has now: it may have got some while the pop waited."""
+        topic = self._topics.get(pop.topic)
+        return pop if topic is None else pop._replace(queue_count=topic.read_queue_count)
+
     def _take_new(self, channel: Channel, command: Command, pop: PopRequest, records: Sequence[NewRecord]) -> bool:
         if was_refused(channel, command):
             return True
+        pop = self._of_now(pop)
         found = self._finder.find_new(pop, records)
         if not found.parts:
             return False

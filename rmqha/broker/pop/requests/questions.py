@@ -68,7 +68,8 @@ class PopQuestions:
         def answer(wants_something: bool) -> bool:
             if wants_something and was_refused(channel, kept):
                 return True
-            has_message = self._has_message(line, topic.read_queue_count, is_ordered, attempt)
+            now = self._topics.get(topic.name) or topic  # it may have got queues while the question waited
+            has_message = self._has_message(line, now.read_queue_count, is_ordered, attempt)
             if wants_something and not has_message:
                 return False
             channel.send(_notice(kept, has_message=has_message, is_full=False))
