@@ -223,13 +223,17 @@ class AckProcessor:
         topic = self._topics.get(name)
         if topic is None:
             raise no_topic(name)
-        if not 0 <= queue_id < topic.read_queue_count:
+        if not (0 <= queue_id < topic.read_queue_count or self._has_been_read(name, queue_id)):
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"queueId[{queue_id}] is illegal, topic:[{name}] topicConfig.readQueueNums:"
                 f"[{topic.read_queue_count}] consumer:[/{peer}]",
             )
         return PopQueue(name, text(command, "consumerGroup"), queue_id)
+
+    def _has_been_read(self, topic: str, queue_id: int) -> bool:
+        """True if pops may have got messages of that queue, which its topic has no more."""
+        return queue_id >= 0 and self._log.queue_range(topic, queue_id)[1] > 0
 
     def _range(self, place: PopQueue, offset: int) -> tuple[int, int]:
         """Offsets of the queue; if `offset` is not there yet, those that pops have taken before it is count too."""
@@ -310,7 +314,9 @@ class AckProcessor:
         place, start, pop_ms, revive_id = item.place, item.start_offset, item.pop_ms, item.revive_queue_id
         self._check(broker_name, revive_id, pop_ms, item.invisible_ms)
         known = self._topics.get(place.topic)
-        if known is None or not 0 <= place.queue_id < known.read_queue_count:
+        if known is None or place.queue_id < 0:
+            return []
+        if place.queue_id >= known.read_queue_count and not self._has_been_read(place.topic, place.queue_id):
             return []
         named = bits_to_offsets(start, item.bits, MAX_ACKS)
         low, high = self._range(place, named[-1] if named else start)
