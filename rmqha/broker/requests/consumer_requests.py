@@ -133,6 +133,8 @@ class ConsumerRequests:
     def _provide(self, body: Mapping[str, Any]) -> Iterator[None]:
         """A group that shows itself gets its settings and its retry topic."""
         for item in list(body.get("consumerDataSet") or [])[:MAX_GROUPS_PER_CHANNEL]:
+            if not self._serving.is_serving:
+                return  # it was the master when the heartbeat came
             name = str(item["groupName"])
             settings = self._groups.get_or_create(name)
             retry = RETRY_PREFIX + name

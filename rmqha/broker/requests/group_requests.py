@@ -435,6 +435,7 @@ class GroupRequests:
         connected = self._clients.consumer_group(source)
         if connected is not None and connected.subscriptions and not truth(command, "offline"):
             topics = [name for name in topics if name in connected.subscriptions]
+        self._changes.check()
         for place, name in enumerate(topics):
             if place % CLONED_AT_A_TIME == CLONED_AT_A_TIME - 1:
                 yield

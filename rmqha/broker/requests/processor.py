@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 from rmqha.broker.replication.tail_room import NOMINAL_BYTES, TailRoom
 from rmqha.broker.replication.waiter import RecordGatherer
@@ -218,6 +218,10 @@ class BrokerProcessor:
         """Once the log's tail has room; it may append a record as large as any."""
         turn = self._room.wait(channel, NOMINAL_BYTES)
         yield turn
+        if not self._is_log_free():
+            self._put_off(channel, command)
+            self._room.took(turn)
+            return
         try:
             later(channel, command)
         except (RequestError, RemoteProtocolError, DamagedError) as error:
@@ -226,12 +230,26 @@ class BrokerProcessor:
         self._room.took(turn)
 
     def _in_steps(self, channel: Channel, command: Command, work: PausingWork) -> Steps:
+        """All steps, as long as what it looks at is not being changed by a thread."""
         try:
-            reply = yield from work
+            reply = yield from work if command.code in _BESIDE_THE_LOG else self._while_log_free(work)
         except (RequestError, RemoteProtocolError, DamagedError) as error:
             reply = _refused(command, error)
         if reply is not None and not command.is_oneway:
             channel.send(reply)
+
+    def _while_log_free(self, work: PausingWork) -> PausingWork:
+        """Raises RequestError between two steps if the log is being changed; what of `work` is made then stays made."""
+        try:
+            while self._is_log_free():
+                try:
+                    pause = next(work)
+                except StopIteration as end:
+                    return cast("Command | None", end.value)
+                yield pause
+        finally:
+            work.close()
+        raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, WAITS)
 
     def closed(self, channel: Channel) -> None:
         self._room.left(channel)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqha.broker.replication.tail_room import LIGHT_BYTES, NEAR_BYTES, TAIL_BYTES, TailRoom, Turn
+from rmqha.ha.log_writes import WAITS
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from rmqha.wire.ha_stream import SlaveAck
@@ -292,6 +293,19 @@ def test_small_requests_that_append_large_records_wait_too(make_broker: Callable
     assert channel.take() == []
     ack_all(broker)
     assert channel.one().code != 0, "it is answered when its turn comes"
+
+
+def test_what_waits_for_room_does_not_look_at_a_log_that_is_being_changed(
+    make_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, channel = overloaded(make_broker), FakeChannel()
+    command = Command(RequestCode.CONSUMER_SEND_MSG_BACK, {"offset": "0", "group": "G", "delayLevel": "0"})
+    broker.core.processor.received(channel, [command])
+    driver = broker.core.driver
+    monkeypatch.setattr(type(driver), "is_log_free", property(lambda driver: False))
+    ack_all(broker)
+    reply = channel.one()
+    assert (reply.code, reply.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, WAITS)
 
 
 def test_a_connection_that_closes_leaves_the_line(make_broker: Callable[..., Broker]) -> None:

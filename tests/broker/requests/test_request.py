@@ -6,6 +6,8 @@ import pytest
 
 from rmqha.broker.requests.consumer_requests import LARGE_HEARTBEAT_BYTES
 from rmqha.broker.requests.request import Steps
+from rmqha.broker.tables.topics import TopicConfig
+from rmqha.ha.log_writes import WAITS
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps
@@ -94,3 +96,45 @@ def test_a_connection_goes_on_after_its_heartbeat(broker: Broker, subscription_c
     assert channel.finish().code == ResponseCode.SUCCESS
     broker.core.processor.received(channel, [heartbeat("a", subscription_count)])
     assert channel.finish().code == ResponseCode.SUCCESS
+
+
+def writes_log(monkeypatch: pytest.MonkeyPatch, broker: Broker) -> None:
+    """A thread changes the log from now on."""
+    monkeypatch.setattr(type(broker.core.driver), "is_log_free", property(lambda driver: False))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Command(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {"topic": "T", "group": "G", "timestamp": "1"}),
+        Command(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}),
+    ],
+    ids=["looks at queues", "changes a table"],
+)
+def test_what_is_done_in_steps_ends_where_a_change_of_the_log_begins(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, command: Command
+) -> None:
+    broker.core.topics.put(TopicConfig("T", 64, 64))
+    broker.core.groups.put({"groupName": "G"})
+    for queue_id in range(64):
+        broker.core.offsets.commit("G", "T", queue_id, 0)
+    channel = begin(broker, command)
+    writes_log(monkeypatch, broker)
+    assert not channel.step(), "nothing looks at the log now"
+    reply = channel.one()
+    assert (reply.code, reply.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, WAITS)
+
+
+def test_a_heartbeat_goes_on_while_the_log_is_being_changed(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    channel = begin(broker, heartbeat("a", 900))
+    writes_log(monkeypatch, broker)
+    assert channel.finish().code == ResponseCode.SUCCESS
+
+
+def test_a_heartbeat_makes_nothing_once_another_is_master(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    channel = begin(broker, heartbeat("a", 2))
+    while broker.core.topics.get("%RETRY%a0") is None:
+        assert channel.step()
+    monkeypatch.setattr(type(broker.core.driver), "is_serving", property(lambda driver: False))
+    assert channel.finish().code == ResponseCode.SUCCESS
+    assert broker.core.topics.get("%RETRY%a1") is None
