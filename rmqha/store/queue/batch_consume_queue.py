@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
 from typing import NamedTuple
 
@@ -283,7 +284,9 @@ class BatchConsumeQueues(QueueTable[BatchConsumeQueue]):
         there."""
         for topic in sorted(self._to_move):
             olds = [queue for (name, _), queue in self._queues.table.items() if name == topic]
-            with self._guard, disk_errors(self._disk, f"{DIRECTORY}/{topic}", "make the directory"):
+            # a sync may hold the guard for as long as the disk takes: a new topic has no files that it could meet
+            guard: AbstractContextManager[object] = self._guard if olds else nullcontext()
+            with guard, disk_errors(self._disk, f"{DIRECTORY}/{topic}", "make the directory"):
                 # an empty directory says that there was nothing to put into it
                 self._disk.make_dirs(f"{DIRECTORY}/{topic}")
                 for old in olds:

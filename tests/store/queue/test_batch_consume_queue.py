@@ -234,6 +234,21 @@ def test_a_topic_that_turns_out_to_be_a_batch_one_keeps_its_messages() -> None:
         assert store.batch_topics == {"L"}
 
 
+def test_a_new_topic_does_not_wait_for_a_sync_under_way() -> None:
+    """It is made in the broker's loop, and a slow disk may take any time for a sync."""
+    disk = sim_disk()
+    store = open_store(disk)
+    guard = store._batch_queues._guard
+    assert guard is store._flush
+    with guard, pytest.MonkeyPatch.context() as patches:
+        patches.setattr(store._batch_queues, "_guard", None)  # whoever waited for it would wait for ever
+        store.add_batch_topics(["New"])
+    assert disk.exists("batchconsumequeue/New") and store.batch_topics == {"New"}
+    store.append(batch(0, 5, topic="New"), 0)
+    commit_all(store)
+    assert seen(store, "New") == [(0, 5)]
+
+
 @pytest.mark.parametrize("power_loss", [False, True])
 def test_a_crash_anywhere_in_a_move(power_loss: bool) -> None:
     moved = 0
