@@ -13,7 +13,12 @@ from typing import Protocol
 from rmqha.broker.requests.request import Channel, RequestError, Steps
 from rmqha.broker.tables.clients import ClientTable
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.message import decode_properties, encode_properties
+from rmqha.model.message import (
+    PROPERTY_TRANSACTION_PREPARED,
+    SYS_FLAG_TRANSACTION_MASK,
+    decode_properties,
+    encode_properties,
+)
 from rmqha.port import Clock
 from rmqha.wire.command import Command
 
@@ -76,6 +81,7 @@ class ReplyProcessor:
         as_send.principal = command.principal
         as_send.ext.pop("m", None)  # a reply is never a batch
         as_send.ext.pop("batch", None)
+        _forget_transaction(as_send)
         self._sends.require_sendable(channel, as_send)
         fields = _fields(command)
         properties = decode_properties(fields.get("properties", "").encode())
@@ -152,6 +158,19 @@ class _Pushed(Channel):
 
     def fail(self, error: Exception, commands: Sequence[Command]) -> None:
         self._channel.fail(error, commands)
+
+
+def _forget_transaction(as_send: Command) -> None:
+    """A reply is no half of a transaction, though it may have the properties of a message that was."""
+    is_v2 = as_send.code == RequestCode.SEND_MESSAGE_V2
+    properties, flag = ("i", "f") if is_v2 else ("properties", "sysFlag")
+    text = as_send.ext.get(properties, "")
+    if PROPERTY_TRANSACTION_PREPARED in text:
+        kept = decode_properties(text.encode())
+        kept.pop(PROPERTY_TRANSACTION_PREPARED, None)
+        as_send.ext[properties] = encode_properties(kept).decode()
+    if as_send.ext.get(flag, "").isdecimal():
+        as_send.ext[flag] = str(int(as_send.ext[flag]) & ~SYS_FLAG_TRANSACTION_MASK)
 
 
 def _fields(command: Command) -> dict[str, str]:

@@ -152,6 +152,24 @@ def test_who_is_no_master_pushes_nothing(broker: Broker, asker: Asker) -> None:
     assert len(asker.pushed) == 1
 
 
+@pytest.mark.parametrize("flag", ["0", "4"])
+@pytest.mark.parametrize("is_v2", [True, False])
+def test_a_reply_is_no_half_of_a_transaction(broker: Broker, asker: Asker, flag: str, is_v2: bool) -> None:
+    """Who answers a transactional message may copy its properties."""
+    properties = encode_properties(PROPERTIES | {"TRAN_MSG": "true", "REPLY_TO_CLIENT": "asker"}).decode()
+    command = reply_command(f=flag)
+    command.ext["i"] = properties
+    if not is_v2:
+        ext = {"producerGroup": "P", "topic": TOPIC, "defaultTopic": "TBW102", "defaultTopicQueueNums": "4"}
+        ext |= {"queueId": "0", "sysFlag": flag, "bornTimestamp": "1", "flag": "0", "properties": properties}
+        command = Command(RequestCode.SEND_REPLY_MESSAGE, ext, b"answer")
+    channel = ask(broker, command)
+    asker.pushed[0][2](asker.pushed[0][1].reply())
+    broker.run()
+    assert channel.one().code == ResponseCode.SUCCESS
+    assert stored(broker) == 1 and broker.store.queue_range("RMQ_SYS_TRANS_HALF_TOPIC", 0)[1] == 0
+
+
 def test_a_oneway_reply_is_pushed_and_stored(broker: Broker, asker: Asker) -> None:
     command = reply_command()
     command.flag |= FLAG_ONEWAY
