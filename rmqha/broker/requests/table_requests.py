@@ -188,7 +188,14 @@ class TableRequests:
             attributes = merge_attributes(present.attributes if present else None, attribute_changes)
         except ValueError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        return replace(given, attributes=attributes, unknown=present.unknown if present else {})
+        topic = replace(given, attributes=attributes, unknown=present.unknown if present else {})
+        if present is None and name in self._topics.kept_batch_topics and not topic.is_batch:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"topic {name} was deleted, and its queues, which stay, are of queue.type=BatchCQ: make it with "
+                "+queue.type=BatchCQ, or take another name",
+            )
+        return topic
 
     def _held_and_routed(self, done: Callable[[str], None]) -> None:
         """Hold the answer until the topic is routed: a client that sends at once must find its route, or it might be

@@ -218,6 +218,8 @@ class TopicTable:
         """All of them together; empty when the table has changed."""
         self._table_digest = ""
         self._granted = config.broker_permission
+        self.kept_batch_topics: Set[str] = frozenset()
+        """Topics, deleted ones too, whose queues have the form of queue.type=BatchCQ: it stays theirs."""
         self.configure(config)
         for topic in _system_topics(config):
             self._topics[topic.name] = topic
@@ -294,7 +296,8 @@ class TopicTable:
         if default_topic == DEFAULT_TOPIC and not self._auto_create:
             return None
         count = max(0, min(client_queue_count, pattern.write_queue_count))
-        topic = TopicConfig(name, count, count, pattern.perm & ~PERM_INHERIT, pattern.sys_flag)
+        attributes = {QUEUE_TYPE: BATCH_QUEUE} if name in self.kept_batch_topics else {}
+        topic = TopicConfig(name, count, count, pattern.perm & ~PERM_INHERIT, pattern.sys_flag, attributes=attributes)
         self.put(topic)
         return topic
 

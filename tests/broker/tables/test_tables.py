@@ -291,6 +291,27 @@ def test_the_type_of_queues_is_given_once(broker: Broker) -> None:
     assert broker.core.topics.batch_topics() == {"B"} == broker.store.batch_topics
 
 
+def test_a_topic_that_is_made_anew_has_the_queues_that_it_had(broker: Broker) -> None:
+    """They stay when it is deleted: the next master would make it a BatchCQ topic, which nobody can pop."""
+
+    def update(attributes: str) -> Command:
+        ext = {"topic": "B", "readQueueNums": "1", "writeQueueNums": "1", "attributes": attributes}
+        return broker.ask(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext))
+
+    assert update("+queue.type=BatchCQ").code == 0
+    assert broker.ask(send_command("B")).code == 0
+    assert broker.ask(Command(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "B"})).code == 0
+    reply = update("")
+    assert reply.code == ResponseCode.SYSTEM_ERROR and "make it with +queue.type=BatchCQ" in (reply.remark or "")
+    assert update("+queue.type=SimpleCQ").code == ResponseCode.SYSTEM_ERROR and broker.core.topics.get("B") is None
+    assert broker.ask(send_command("B")).code == 0
+    made = broker.core.topics.get("B")
+    assert made is not None and made.is_batch, "the first send makes it"
+    assert broker.ask(Command(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "B"})).code == 0
+    assert update("+queue.type=BatchCQ").code == 0
+    assert broker.ask(send_command("B")).code == 0 and broker.store.queue_range("B", 0)[1] == 3
+
+
 def test_a_slave_learns_the_type_with_the_table(broker: Broker) -> None:
     broker.ask(send_command("Late"))
     late = broker.core.topics.get("Late")
