@@ -14,7 +14,7 @@ from tests.interop.lab.lab import Lab
 @pytest.fixture(scope="session")
 def java(tmp_path_factory: pytest.TempPathFactory) -> Java:
     try:
-        return Java(tmp_path_factory.mktemp("java"), shares_classes=True)
+        return Java(tmp_path_factory.mktemp("java"), starts_fast=True)
     except MissingError as error:
         pytest.fail(str(error), pytrace=False)
 

@@ -86,7 +86,6 @@ def test_a_producer_goes_to_the_other_group_while_one_is_down(lab: Lab, tmp_path
         until("it reads what group b has", lambda: waiting() < count // 2, TIMEOUT_S, consumer)
         assert waiting() > count // 10
         assert cluster.rmqha("start", "broker-a-1").returncode == 0
-        # the first consumer looks for queues each 20 s only
         late = lab.client("Consume", "JavaTopic", "push", "group-late")
         until("all is read", lambda: set(sent) <= consumed(late), TIMEOUT_S, late)
     finally:

@@ -45,6 +45,7 @@ public final class Batches {
             }
         }
         producer.shutdown();
+        System.exit(0); // the client's threads go on for three seconds
     }
 
     private static SendResult send(Callable<SendResult> attempt) throws Exception {

@@ -44,6 +44,7 @@ public final class Produce {
             }
         }
         producer.shutdown();
+        System.exit(0); // the client's threads go on for three seconds
     }
 
     /** The body is the number, filled up to the size with dots. */

@@ -39,6 +39,7 @@ public final class Select {
             System.out.println(select(consumer, queue, selector, number++));
         }
         consumer.shutdown();
+        System.exit(0); // the client's threads go on for three seconds
     }
 
     private static List<String> lines(String file) throws Exception {

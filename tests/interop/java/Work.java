@@ -30,12 +30,10 @@ public final class Work {
     private static void work(String[] arguments) throws Exception {
         int failures = Integer.parseInt(arguments[4]);
         boolean pops = arguments[2].equals("pop");
-        if (pops) {
-            System.setProperty("rocketmq.client.rebalance.waitInterval", "1000"); // it asks how to get messages so often
-        }
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(arguments[3]);
         consumer.setNamesrvAddr(arguments[0]);
         consumer.setPollNameServerInterval(1000);
+        consumer.setHeartbeatBrokerInterval(1000);
         consumer.setPersistConsumerOffsetInterval(500);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setMaxReconsumeTimes(Integer.parseInt(arguments[5]));

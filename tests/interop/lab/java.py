@@ -40,6 +40,10 @@ OPENED = (
 """Packages of the JDK that RocketMQ reaches into; its own start scripts open them too."""
 
 
+WITHOUT_TLS = {"tls.server.mode": "disabled"}
+"""Else each server makes two pairs of RSA keys for certificates of its own as it starts: a second of CPU and more."""
+
+
 class MissingError(Exception):
     """What make interop needs and does not find."""
 
@@ -132,12 +136,13 @@ def share_classes(java: str, lib: Path) -> Path:
 
 class Java:
     """Command lines for programs of RocketMQ and of tests/interop/java. `scratch` takes classes and Java's home.
-    `shares_classes`: each start takes less CPU than Apache's programs need elsewhere, so no measurement asks for it."""
+    `starts_fast`: each start takes less CPU than Apache's programs need elsewhere, so no measurement asks for it."""
 
-    def __init__(self, scratch: Path, *, shares_classes: bool = False) -> None:
+    def __init__(self, scratch: Path, *, starts_fast: bool = False) -> None:
+        self.starts_fast = starts_fast
         self._tools = find_tools()
         self._lib = fetch(self._tools["mvn"])
-        self._archive = share_classes(self._tools["java"], self._lib) if shares_classes else None
+        self._archive = share_classes(self._tools["java"], self._lib) if starts_fast else None
         self._home = scratch / "home"
         self._home.mkdir()
         self._classes = scratch / "classes"
@@ -159,6 +164,7 @@ class Java:
             "rocketmq.home.dir": str(self._home),
             "rocketmq.client.logUseSlf4j": "true",
             "java.net.preferIPv4Stack": "true",
+            **(WITHOUT_TLS if self.starts_fast else {}),
             **(properties or {}),
         }
         options = [f"-Xms{heap}", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]

@@ -50,6 +50,13 @@ JAVA_BROKER = {
 }
 """Small files that stay, however old a golden store is and however full the disk; else Apache's defaults, that of
 heartbeats with ours too: a busy machine may hold a broker up for two seconds. So its sends may wait; 200 ms else."""
+JAVA_BROKER_STARTS_FAST = {"transactionMetricFlushInterval": "500"}
+"""Else 10,000 ms: until they are over first, a thread of each broker that starts looks at the clock again and again,
+and keeps a core busy (TransactionMetricsFlushService of 5.4.0)."""
+
+REBALANCES_SOON = {"rocketmq.client.rebalance.waitInterval": "1000"}
+"""Else 20,000 ms: so long a consumer may not see a topic, a retry topic or another consumer. The programs of
+clients/test_java_cases.py have Apache's default."""
 
 
 @dataclass
@@ -206,9 +213,8 @@ class Lab:
 
     def java_broker(self, name: str, **keys: str) -> Node:
         main = "org.apache.rocketmq.broker.BrokerStartup"
-        return self._node(
-            name, JAVA_BROKER, keys, lambda config: self.java.command(main, "-c", str(config), heap="512m")
-        )
+        kind = JAVA_BROKER | (JAVA_BROKER_STARTS_FAST if self.java.starts_fast else {})
+        return self._node(name, kind, keys, lambda config: self.java.command(main, "-c", str(config), heap="512m"))
 
     def run(self, node: Node) -> Node:
         """Start it and wait until it listens."""
@@ -225,7 +231,7 @@ class Lab:
     def client(self, main: str, *arguments: str, codec: str = "JSON", **settings: str) -> Process:
         """A program of tests/interop/java; `codec` is the header codec of its requests."""
         self._client_count += 1
-        properties = {"rocketmq.serialize.type": codec, "interop.level": "WARN", **settings}
+        properties = {"rocketmq.serialize.type": codec, "interop.level": "WARN", **REBALANCES_SOON, **settings}
         command = self.java.command(main, self.name_server, *arguments, heap="128m", properties=properties)
         self._clients.append(self.start(f"{main.lower()}-{self._client_count}", command))
         return self._clients[-1]

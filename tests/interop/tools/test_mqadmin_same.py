@@ -75,6 +75,7 @@ OTHER_SETTINGS = {
     "totalReplicas": "the laboratory's",
     "updateNameServerAddrPeriod": "ours is shorter",
     "transactionCheckInterval": "the laboratory's",
+    "transactionMetricFlushInterval": "the laboratory's",
     "waitTimeMillsInSendQueue": "ours waits longer",
 }
 """Keys with other values."""

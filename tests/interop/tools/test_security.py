@@ -174,6 +174,7 @@ def java_slave(lab: Lab) -> Node:
     )
     main = next(number for number, word in enumerate(node.command) if word.startswith("org.apache."))
     own = {key: lab.security[key] for key in ("tls.server.certPath", "tls.server.keyPath")}
+    own["tls.server.mode"] = "permissive"
     flags = [f"-D{key}={value}" for key, value in (tls(lab) | own).items()]
     node.command[main - 2 : main - 2] = flags
     return node
