@@ -13,8 +13,6 @@ from tests.interop.lab.processes import until
 
 pytestmark = pytest.mark.interop
 
-INVISIBLE_MS = 15_000
-
 
 @pytest.mark.parametrize("end", ["kill", "switch"])
 def test_pops_go_on_whoever_becomes_master(lab: Lab, end: str) -> None:
@@ -26,7 +24,7 @@ def test_pops_go_on_whoever_becomes_master(lab: Lab, end: str) -> None:
         lab.run(node)
     is_master(lab, ours)
     whole_set(lab, ours, apaches)
-    pops = Pops(ours.store, invisible_ms=INVISIBLE_MS)
+    pops = Pops(ours.store)
     with explained(pops, ours):
         _is_used(ours, pops)
         for old, new in ((ours, apaches), (apaches, ours)):

@@ -28,7 +28,7 @@ TOPIC, GROUP = "PoppedTopic", "Poppers"
 RETRY_TOPIC, REVIVE_TOPIC = retry_topic(TOPIC, GROUP), REVIVE_TOPIC_PREFIX + CLUSTER
 COUNT = 8
 """Messages of each owner: the first half is acknowledged at once, the next quarter under the next owner."""
-INVISIBLE_MS = 25_000
+INVISIBLE_MS = 15_000
 TELLING = ("n", "UNIQ_KEY", "TAGS", "TIMER_OUT_MS", "TIMER_DELIVER_MS", "TIMER_ENQUEUE_MS", "1ST_POP_TIME")
 """Properties that tell of a record."""
 

@@ -30,8 +30,10 @@ from tests.store.support import unpack
 pytestmark = pytest.mark.interop
 
 TOPIC = "TimedTopic"
-DELAYS_S = (3, 4, 5, 25, 26, 27, 60, 61, 90)
-"""Of what each owner is sent: due under itself, under the next one, later."""
+DELAYS_S = (3, 4, 5, 15, 16, 17)
+"""Of what each owner is sent: due under itself, under the next one."""
+LATE_DELAYS_S = (40, 41, 60)
+"""Of what the first two owners are sent too, one of each kind: due under a later one."""
 SOON_S = 5
 """What is due by then after it was sent is waited for before the next owner."""
 GOLDEN_DELAYS_S = (2, 3, 12, 13)
@@ -66,15 +68,15 @@ class Ownership:
 
 
 class Timed:
-    """What was sent, and what is in the log of it. `delays_s`: of what `send` sends, three times each."""
+    """What was sent, and what is in the log of it. `delays_s`: of what `send` sends, three times each, `more_s` too."""
 
     def __init__(self, delays_s: tuple[int, ...] = DELAYS_S) -> None:
         self._delays_s = delays_s
         self._soon_ms = 0
         self.due_ms: dict[int, int] = {}
 
-    def send(self, node: Node) -> None:
-        self._send(node, (delay_s * 1000 for delay_s in self._delays_s * 3))
+    def send(self, node: Node, more_s: tuple[int, ...] = ()) -> None:
+        self._send(node, (delay_s * 1000 for delay_s in (self._delays_s + more_s) * 3))
         self._soon_ms = now_ms() + SOON_S * 1000
 
     def send_last(self, node: Node) -> None:
@@ -101,10 +103,15 @@ class Timed:
         self.wait(node, self._soon_ms)
 
     def wait(self, node: Node, until_ms: int) -> None:
-        """All that is due by then has come."""
+        """All that is due by then has come. Before the last is due nobody looks: each look reads the whole log."""
         numbers = {number for number, at_ms in self.due_ms.items() if at_ms <= until_ms}
+        last_ms = max(self.due_ms[number] for number in numbers)
+
+        def have_come() -> bool:
+            return now_ms() >= last_ms and numbers <= set(self.came(node))
+
         try:
-            until(f"{len(numbers)} have come", lambda: numbers <= set(self.came(node)), TIMEOUT_S, node.running)
+            until(f"{len(numbers)} have come", have_come, TIMEOUT_S, node.running)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self._left_out(node, numbers)}") from None
 
@@ -168,7 +175,7 @@ def test_timers_go_on_when_the_store_changes_hands(lab: Lab, end: str) -> None:
         owners.append(Ownership(node is apaches, now_ms()))
         lab.run(node)
         is_master(lab, node)
-        timed.send(node)
+        timed.send(node, LATE_DELAYS_S if len(owners) <= 2 else ())
         timed.wait_for_soon(node)
         doubles.append(sum(len(times) - 1 for times in timed.came(node).values()))
         timed.send_last(node)
