@@ -36,7 +36,8 @@ test: .venv/stamp ## everything but what needs the real RocketMQ or minutes of f
 	$(BIN)/pytest tests $(PARALLEL) -m "not interop and not chaos and not browser and not abuse and not sim and not spec"
 	@echo "left to others: make interop (the real RocketMQ), make chaos (minutes of real processes), make abuse (minutes of attacks), make browser (Chromium), make sim (200 seeds, each planted bug), make spec (every run of the model), make fuzz"
 
-interop: .venv/stamp ## beside the real Apache RocketMQ
+interop: WORKERS = 3
+interop: .venv/stamp ## beside the real Apache RocketMQ; WORKERS=3 at once, for many of its tests wait
 	$(BIN)/pytest tests/interop $(PARALLEL) -m interop
 
 chaos: .venv/stamp ## faults and operators at work on real processes, for minutes

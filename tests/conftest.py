@@ -38,11 +38,14 @@ WAITING = (
     "test_lanes.py",
     "interop/groups/test_timers_swapped.py",
     "interop/proxy",
+    "interop/tools/test_mqadmin_same.py",
+    "interop/clients/test_consumers.py",
+    "interop/tools/test_every_command.py",
+    "interop/clients/test_java_client.py",
+    "interop/clients/test_pop.py",
+    "interop/tools/test_security.py",
     "interop/groups",
     "interop/pair",
-    "interop/clients/test_consumers.py",
-    "interop/tools/test_mqadmin_same.py",
-    "interop/tools/test_every_command.py",
 )
 COMPUTING = ("broker/bounds", "spark/lake", "inspect", "test_tidy.py", "raft", "simulation", "store")
 """Where the longest modules are: those that wait for servers and for Spark, and those that keep a core busy. That of
