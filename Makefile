@@ -40,7 +40,8 @@ interop: WORKERS = 3
 interop: .venv/stamp ## beside the real Apache RocketMQ; WORKERS=3 at once, for many of its tests wait
 	$(BIN)/pytest tests/interop $(PARALLEL) -m interop
 
-chaos: .venv/stamp ## faults and operators at work on real processes, for minutes
+chaos: WORKERS = 3
+chaos: .venv/stamp ## faults and operators at work on real processes, for minutes; WORKERS=3 at once, then what is timed alone
 	status=0; \
 	$(BIN)/pytest tests/chaos tests/process tests/cli/test_unreachable.py tests/spark/test_source.py tests/spark/sink/test_sink.py tests/spark/test_connect.py $(PARALLEL) -m "chaos and not timed" || status=1; \
 	$(BIN)/pytest tests/chaos tests/process -m "chaos and timed" || status=1; \

@@ -34,6 +34,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 TESTS = Path(__file__).parent
 WAITING = (
     "spark",
+    "chaos/spark",
+    "process/commands/test_tutorial.py",
     "process",
     "test_lanes.py",
     "interop/groups/test_timers_swapped.py",
