@@ -10,6 +10,7 @@ import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from rmqha.host.text_file import user_directory
 from rmqha.model.error import UsageError
 from rmqha.model.identity import parse_address
 
@@ -55,16 +56,21 @@ class Contexts:
         return self.saved[name]
 
 
-def path() -> Path:
-    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "rmqha" / "contexts.json"
+def path() -> Path | None:
+    """None for a user without a home directory, who has saved none."""
+    directory = user_directory("XDG_CONFIG_HOME", ".config")
+    return None if directory is None else directory / "rmqha" / "contexts.json"
 
 
 def read() -> Contexts:
     """No file: no contexts. Raises UsageError for one that is none of ours."""
+    file = path()
+    if file is None:
+        return Contexts()
     try:
-        document = json.loads(path().read_text(encoding="utf-8"))
+        document = json.loads(file.read_text(encoding="utf-8"))
         if document["version"] != VERSION:
-            raise UsageError(f"{path()} is of version {document['version']!r}; this rmqha reads version {VERSION}")
+            raise UsageError(f"{file} is of version {document['version']!r}; this rmqha reads version {VERSION}")
         saved = {str(name): Context(**fields) for name, fields in document["contexts"].items()}
         for context in saved.values():
             context.check()
@@ -72,24 +78,27 @@ def read() -> Contexts:
     except (FileNotFoundError, NotADirectoryError):
         return Contexts()
     except OSError as error:
-        raise UsageError(f"cannot read {path()}: {error.strerror}") from None
+        raise UsageError(f"cannot read {file}: {error.strerror}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise UsageError(f"{path()} holds no contexts of rmqha; move it away and save them again") from None
+        raise UsageError(f"{file} holds no contexts of rmqha; move it away and save them again") from None
 
 
 def write(contexts: Contexts) -> None:
     from rmqha.ops.local.cluster_state import write_atomic
 
+    file = path()
+    if file is None:
+        raise UsageError("there is no home directory to save contexts in: set XDG_CONFIG_HOME to a directory of yours")
     document = {
         "version": VERSION,
         "current": contexts.current,
         "contexts": {name: asdict(context) for name, context in sorted(contexts.saved.items())},
     }
     try:
-        path().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomic(path(), json.dumps(document, indent=2) + "\n")
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomic(file, json.dumps(document, indent=2) + "\n")
     except OSError as error:
-        raise UsageError(f"cannot write {error.filename or path()}: {error.strerror}") from None
+        raise UsageError(f"cannot write {error.filename or file}: {error.strerror}") from None
 
 
 def elsewhere() -> Context | None:

@@ -1,13 +1,35 @@
-"""Text files that a user names: read whole, but only as far as such a file can reasonably be. Shell."""
+"""Files that a user names: their paths, and their text, read whole, but only as far as such a file can reasonably be.
+Shell."""
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
 from rmqha.model.error import UsageError
 
 MAX_TEXT_BYTES = 4 * 1024 * 1024
+
+
+def expanded(path: Path | str) -> Path:
+    """The path with ~ and ~USER as their home directories. UsageError where the machine knows none, as in a container
+    that runs with any uid and without $HOME."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        user = Path(path).parts[0]
+        raise UsageError(
+            f"cannot find {path}: this machine knows no home directory for {user}; write the path in full"
+        ) from None
+
+
+def user_directory(variable: str, beside_it: str) -> Path | None:
+    """The directory that an XDG variable names, else `beside_it` in the home directory; None where there is neither."""
+    try:
+        return expanded(os.environ.get(variable) or f"~/{beside_it}")
+    except UsageError:
+        return None
 
 
 def read_text(path: Path | str, what: str, limit_bytes: int = MAX_TEXT_BYTES) -> str:

@@ -19,6 +19,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+from rmqha.host.text_file import user_directory
 from rmqha.model.error import UsageError
 
 MIN_JAVA_VERSION = 17
@@ -87,7 +88,7 @@ def java_version(java: Path) -> int:
 def _launcher_home(java: Path) -> Path:
     script = _LAUNCHER.format(java=shlex.quote(str(java)), variable=LOG_VARIABLE)
     name = hashlib.sha256(script.encode()).hexdigest()[:16]
-    problem: OSError | None = None
+    problem: OSError | str = "there is no home directory"
     for cache in _cache_directories():
         home = cache / f"java-{name}"
         target = home / "bin" / "java"
@@ -102,9 +103,9 @@ def _launcher_home(java: Path) -> Path:
 
 
 def _cache_directories() -> list[Path]:
-    user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rmqha"
+    user = user_directory("XDG_CACHE_HOME", ".cache")
     in_environment = [Path(sys.prefix) / "var" / "rmqha"] if sys.prefix != sys.base_prefix else []
-    return [*in_environment, user]
+    return [*in_environment, *([user / "rmqha"] if user is not None else [])]
 
 
 def _write_executable(target: Path, content: str) -> None:

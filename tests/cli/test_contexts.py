@@ -17,6 +17,7 @@ from rmqha.cli.settings.context import context, use
 from rmqha.model.error import UsageError
 from rmqha.ops.local.cluster_state import DIRECTORY_VARIABLE, ClusterState, NodeRecord
 from rmqha.ops.local.node_kind import NodeKind
+from tests.support.command import forget_home, rmqha_in
 
 PROD = Context("10.0.0.1:9876;10.0.0.2:9876", "10.0.0.1:9878")
 
@@ -92,8 +93,10 @@ def test_the_order_in_which_a_cluster_is_chosen(home: Path, monkeypatch: pytest.
     ],
 )
 def test_a_file_that_is_none_of_ours_is_a_sentence(text: str, said: str) -> None:
-    contexts.path().parent.mkdir(parents=True)
-    contexts.path().write_text(text)
+    file = contexts.path()
+    assert file is not None
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
     with pytest.raises(UsageError, match=said):
         contexts.read()
 
@@ -116,3 +119,29 @@ def test_bad_input_is_one_sentence(arguments: list[str], capsys: pytest.CaptureF
         main(arguments)
     told = capsys.readouterr()
     assert ended.value.code == 2 and told.err.startswith("rmqha: ") and told.err.count("\n") == 1
+
+
+def test_a_user_without_a_home_directory_has_no_contexts(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_home(monkeypatch)
+    assert contexts.elsewhere() is None
+    assert rmqha_in(home, "context", "ls").returncode == 0
+    done = rmqha_in(home, "context", "add", "prod", "--namesrv", PROD.namesrv)
+    assert done.returncode == 2 and done.stderr == (
+        "rmqha: there is no home directory to save contexts in: set XDG_CONFIG_HOME to a directory of yours\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("status", "--directory", "~nobody-of-that-name/x"),
+        ("up", "--directory", "~nobody-of-that-name/x"),
+        ("context", "add", "prod", "--namesrv", PROD.namesrv, "--security", "~nobody-of-that-name/x"),
+    ],
+)
+def test_the_home_directory_of_an_unknown_user_is_refused_in_a_sentence(home: Path, arguments: tuple[str, ...]) -> None:
+    done = rmqha_in(home, *arguments)
+    assert done.returncode == 2 and done.stderr == (
+        "rmqha: cannot find ~nobody-of-that-name/x: this machine knows no home directory for ~nobody-of-that-name; "
+        "write the path in full\n"
+    )

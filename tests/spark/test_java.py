@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from rmqha.model.error import UsageError
 from rmqha.spark import java
+from tests.support.command import forget_home
 
 
 def fake_java(directory: Path, version: str) -> Path:
@@ -22,6 +24,17 @@ def fake_java(directory: Path, version: str) -> Path:
     )
     path.chmod(0o755)
     return path
+
+
+def test_without_a_home_directory_the_launcher_lies_in_the_virtual_environment_or_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget_home(monkeypatch)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert java._cache_directories() == [tmp_path / "var" / "rmqha"]
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    with pytest.raises(UsageError, match=r"Spark's Java launcher \(there is no home directory\): set XDG_CACHE_HOME"):
+        java._launcher_home(tmp_path / "java")
 
 
 @pytest.fixture

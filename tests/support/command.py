@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pwd
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,9 @@ from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
+import pytest
 import trio
 
 from rmqha.cli.main import main
@@ -99,3 +102,14 @@ finally:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=HANG_S, check=False)
     return set(json.loads(done.stderr.splitlines()[-1])), done.stdout
+
+
+def forget_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command run as a user of whom the machine knows nothing, as in a container that runs with any uid."""
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def nobody(uid: int) -> NoReturn:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)

@@ -22,6 +22,7 @@ from rmqha.cli.options import namesrv_option
 from rmqha.client.admin import Admin
 from rmqha.host.access.process_security import ambient
 from rmqha.host.asking.shell import ask_by
+from rmqha.host.text_file import user_directory
 from rmqha.model.error import UsageError
 from rmqha.model.identity import Credentials
 
@@ -84,8 +85,11 @@ def proxy(
 
 
 def cache() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "rmqha"
+    """Raises UsageError."""
+    root = user_directory("XDG_CACHE_HOME", ".cache")
+    if root is None:
+        raise UsageError("there is no home directory to keep the proxy in: set XDG_CACHE_HOME to a directory of yours")
+    return root / "rmqha"
 
 
 def find_java() -> str:

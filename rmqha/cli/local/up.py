@@ -14,6 +14,7 @@ from rmqha.cli.options import output_option
 from rmqha.host.access.shared_secret import make_secret_file
 from rmqha.host.asking.shell import ask_by
 from rmqha.host.disk import make_directories
+from rmqha.host.text_file import expanded
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.cluster_view import ClusterView
 from rmqha.ops.local.cluster_file import (
@@ -73,7 +74,7 @@ def up(
     if file is not None and (brokers is not None or port_base is not None):
         raise UsageError(f"--brokers and --port-base are for `rmqha up` without a file; {file} says those")
     mode = "ap" if ap else mode
-    own = (directory or OWN_DIRECTORY).expanduser().absolute() / OWN_FILE
+    own = expanded(directory or OWN_DIRECTORY).absolute() / OWN_FILE
     text = quickstart_text(brokers, port_base, mode or "cp") if brokers is not None or port_base is not None else ""
     if text:
         spec = parse(str(own), tomllib.loads(text), ha_mode=mode, directory=own.parent)

@@ -9,6 +9,7 @@ import click
 from rmqha.cli import contexts
 from rmqha.cli.options import echo_json, output_option
 from rmqha.cli.plain_table import echo_table
+from rmqha.host.text_file import expanded
 from rmqha.model.error import UsageError
 
 COLUMNS = [("", "left"), ("CONTEXT", "left"), ("NAMESRV", "left"), ("CONTROLLER", "left"), ("SECURITY", "left")]
@@ -88,9 +89,7 @@ def _absolute(file: str) -> str:
     """The file as every folder finds it. UsageError if it cannot be read."""
     if not file:
         return ""
-    from pathlib import Path
-
-    found = Path(file).expanduser().absolute()
+    found = expanded(file).absolute()
     if not found.is_file():
         raise UsageError(f"--security: there is no file {found}")
     return str(found)

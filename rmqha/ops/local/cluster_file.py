@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rmqha.host.text_file import read_text
+from rmqha.host.text_file import expanded, read_text
 from rmqha.model.config.servers import CLOSED, BrokerConfig, ServerConfig
 from rmqha.model.error import ConfigError
 from rmqha.model.identity import join_address, parse_address
@@ -236,7 +236,7 @@ def parse(
             f"[cluster] listenAddress = {cluster.listen_address!r} must be a name or a number of this machine"
         ) from None
     root = directory or Path(cluster.directory or f"rmqha-data/{cluster.name}")
-    root = root.expanduser().absolute()
+    root = expanded(root).absolute()
     if any(0xD800 <= ord(letter) < 0xE000 for letter in str(root)):
         raise reader.wrong(
             f"directory = {str(root)!r} is no UTF-8 text, as the servers' files must be; choose another name"
@@ -482,7 +482,7 @@ def _security_properties(reader: _Reader) -> dict[str, str]:
             if isinstance(value, bool):
                 found[key] = str(value).lower()
             else:
-                found[key] = str(Path(value).expanduser().absolute()) if key.endswith(("File", "Path")) else value
+                found[key] = str(expanded(value).absolute()) if key.endswith(("File", "Path")) else value
 
     add(reader.table("security"), "")
     ServerConfig.from_properties(found, reader.source)

@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rmqha.host.text_file import read_text
+from rmqha.host.text_file import expanded, read_text
 from rmqha.model.config.base import DEFAULT_HTTP_HOST, parse_properties
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.model.identity import join_address, parse_address
@@ -129,7 +129,7 @@ class ClusterState:
             if not named:
                 return None
             directory = Path(named)
-        return cls.read(directory.expanduser().absolute())
+        return cls.read(expanded(directory).absolute())
 
     @classmethod
     def require(cls, directory: Path | None) -> ClusterState:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmqha.cli.local import proxy
-from tests.support.command import rmqha_in
+from tests.support.command import forget_home, rmqha_in
 
 
 def java(directory: Path, version: str) -> None:
@@ -40,6 +40,14 @@ def test_without_maven_the_first_start_says_so(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("PATH", "/nowhere")
     done = rmqha_in(tmp_path, "proxy", "--cluster", "c", "--check")
     assert done.returncode == 2 and "install Maven" in done.stderr
+
+
+def test_without_a_home_directory_it_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java(tmp_path / "java", "17.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    forget_home(monkeypatch)
+    done = rmqha_in(tmp_path, "proxy", "--cluster", "c", "--check")
+    assert done.returncode == 2 and "no home directory" in done.stderr and "set XDG_CACHE_HOME" in done.stderr
 
 
 def test_the_configuration_names_cluster_name_servers_and_ports(
