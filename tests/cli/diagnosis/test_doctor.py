@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from rmqha.cli.diagnosis import disk_test
 from rmqha.cli.diagnosis.checks import machine as check_machine
 from rmqha.cli.diagnosis.checks.listeners import SocketOwner, listening, parse_listeners
-from rmqha.cli.diagnosis.checks.machine import parse_pressure, parse_sizes
+from rmqha.cli.diagnosis.checks.machine import check_memory_limit, parse_pressure, parse_sizes
 from rmqha.cli.diagnosis.checks.mounts import Mount
 from rmqha.cli.diagnosis.checks.node_under_test import kind_of
 from rmqha.cli.diagnosis.doctor import doctor
@@ -453,6 +453,31 @@ def test_too_few_descriptors(spec: ClusterSpec, monkeypatch: pytest.MonkeyPatch)
     assert words in told(findings, "broker-a-1", "descriptors", Verdict.WRONG)
     monkeypatch.setattr(resource, "getrlimit", lambda which: (1010, 1010))
     assert "soon needs more" in told(look(spec)[0], "broker-a-1", "descriptors", Verdict.WARN)
+
+
+V2 = ("memory.max", "memory.current", "memory.stat", "")
+V1 = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_")
+
+
+@pytest.mark.parametrize(("limit_file", "used_file", "stat_file", "prefix"), [V2, V1])
+def test_the_page_cache_is_no_memory_that_a_container_lacks(
+    tmp_path: Path, limit_file: str, used_file: str, stat_file: str, prefix: str
+) -> None:
+    (tmp_path / "memory").mkdir()
+    (tmp_path / limit_file).write_text(f"{1000 << 20}\n")
+    (tmp_path / used_file).write_text(f"{990 << 20}\n")
+
+    def told(anonymous: int, active: int, inactive: int) -> list[str]:
+        lines = {f"{prefix}active_anon": anonymous, f"{prefix}active_file": active, f"{prefix}inactive_file": inactive}
+        (tmp_path / stat_file).write_text("".join(f"{name} {size << 20}\n" for name, size in lines.items()))
+        return [found.sentence for found in check_memory_limit(tmp_path)]
+
+    assert told(190, active=300, inactive=500) == []
+    assert told(950, active=10, inactive=30) == [
+        "this container holds 950 of 1,000 MiB without the page cache: the kernel may kill a node"
+    ]
+    (tmp_path / limit_file).write_text("max\n")
+    assert told(950, active=10, inactive=30) == []
 
 
 def test_what_the_kernel_tells_is_read() -> None:

@@ -30,6 +30,7 @@ LOW_MEMORY_SHARE = 0.1
 SWAPPED_BYTES = 16 * MIB
 PRESSURE_PERCENT = 10.0
 IO_PRESSURE_PERCENT = 50.0
+CGROUPS = Path("/sys/fs/cgroup")
 LEAST_FILES = 256
 """Room for new files below which a broker may soon end: it makes some for each queue."""
 
@@ -300,16 +301,34 @@ def check_memory(running: Collection[NodeUnderTest], log_file_bytes: int) -> Ite
         if swapped > SWAPPED_BYTES:
             sentence = f"{swapped // MIB} MiB of it are swapped out: heartbeats and acknowledgements stall"
             yield warn(node_under_test.name, "memory", sentence, "swapoff -a, or MemorySwapMax=0 in its unit")
-    yield from _cgroup()
+    yield from check_memory_limit()
     yield from _pressure()
 
 
-def _cgroup() -> Iterator[Finding]:
-    root = Path("/sys/fs/cgroup")
-    limit, used = _number(root / "memory.max", 0), _number(root / "memory.current", 0)
-    if limit and used > 0.9 * limit:
-        sentence = f"this container uses {used // MIB:,} of {limit // MIB:,} MiB: the kernel may kill a node"
+def check_memory_limit(root: Path = CGROUPS) -> Iterator[Finding]:
+    """Memory of this container that the kernel cannot take back, against its limit. The page cache counts as used to a
+    control group, and fills any limit beside a log."""
+    if (root / "memory.max").exists():
+        directory, limit_file, used_file, prefix = root, "memory.max", "memory.current", ""
+    else:
+        directory, limit_file, used_file = root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+        prefix = "total_"
+    limit = _number(directory / limit_file, 0)
+    stat = parse_counts(_text(directory / "memory.stat"))
+    reclaimable = sum(stat.get(prefix + name, 0) for name in ("active_file", "inactive_file", "slab_reclaimable"))
+    held = _number(directory / used_file, 0) - reclaimable
+    if limit and held > 0.9 * limit:
+        sentence = (
+            f"this container holds {held // MIB:,} of {limit // MIB:,} MiB without the page cache: "
+            "the kernel may kill a node"
+        )
         yield warn("machine", "memory limit", sentence, "raise the container's memory limit")
+
+
+def parse_counts(text: str) -> dict[str, int]:
+    """Lines `name 12`."""
+    lines = (line.split() for line in text.splitlines())
+    return {words[0]: int(words[1]) for words in lines if len(words) == 2 and words[1].isdigit()}
 
 
 def _pressure() -> Iterator[Finding]:
