@@ -113,12 +113,14 @@ def test_mounts() -> None:
         "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
         "23 22 0:5 / /data rw - nfs4 server:/x rw,vers=4\n"
         "24 22 0:6 / /with\\040space ro,nosuid - tmpfs tmpfs rw\n"
+        "25 22 0:7 / /größe\\040\\134x\u00a0y\u2028z ro - tmpfs tmpfs ro\n"
         "nonsense\n"
     )
     assert parse_mounts(text) == [
         Mount("/", "ext4", read_only=False),
         Mount("/data", "nfs4", read_only=False),
         Mount("/with space", "tmpfs", read_only=True),
+        Mount("/größe \\x\u00a0y\u2028z", "tmpfs", read_only=True),
     ]
     assert parse_mounts(text)[1].on_network
     assert mount_of(Path("/proc/self/no/such")).kind == "proc"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 MOUNTS = Path("/proc/self/mountinfo")
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs", "devtmpfs")
+ESCAPED = re.compile(r"\\([0-7]{3})")
+"""A space, tab, line feed or backslash of a name, as the kernel writes it: nothing else is escaped."""
 ON_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "ceph", "glusterfs", "9p", "afs", "lustre")
 
 
@@ -36,12 +40,12 @@ def existing(path: Path) -> Path:
 def parse_mounts(text: str) -> list[Mount]:
     """Lines of /proc/self/mountinfo, in the order in which they were mounted."""
     found = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         head, _, tail = line.partition(" - ")
-        fields, rest = head.split(), tail.split()
+        fields, rest = head.split(" "), tail.split(" ")
         if len(fields) < 6 or len(rest) < 3:
             continue
-        point = fields[4].encode().decode("unicode_escape") if "\\" in fields[4] else fields[4]
+        point = ESCAPED.sub(lambda found: chr(int(found[1], 8)), fields[4])
         options = {*fields[5].split(","), *rest[2].split(",")}
         found.append(Mount(point, rest[0], "ro" in options))
     return found
@@ -50,7 +54,7 @@ def parse_mounts(text: str) -> list[Mount]:
 def mount_of(path: Path) -> Mount:
     """The mount that `path` lies on, or will."""
     try:
-        mounts = parse_mounts(MOUNTS.read_text(encoding="utf-8", errors="replace"))
+        mounts = parse_mounts(os.fsdecode(MOUNTS.read_bytes()))
     except OSError:
         mounts = []
     place = existing(path).resolve()
