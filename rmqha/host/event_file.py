@@ -128,14 +128,20 @@ class EventFile:
         if not self._has_directory:
             make_directories(self._path.parent)
             self._has_directory = True
+        if not self._append(line):
+            self._path.replace(self._old_path)
+            if not self._append(line):
+                self.lost_count += 1
+
+    def _append(self, line: bytes) -> bool:
+        """False, and nothing written, if the file would grow beyond its bound."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(self._path, flags, FILE_MODE)
         try:
             if os.fstat(descriptor).st_size + len(line) > MAX_FILE_BYTES:
-                self._path.replace(self._old_path)
-                os.close(descriptor)
-                descriptor = os.open(self._path, flags, FILE_MODE)
+                return False
             os.write(descriptor, line)
+            return True
         finally:
             os.close(descriptor)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -103,6 +104,26 @@ def test_a_place_that_cannot_be_read_or_written_costs_lines_only(tmp_path: Path)
         assert names(found) == [("writable", 1)]
         assert found.statistics() == {"lost_line_count": 1}, path
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_rotation_without_a_new_file_closes_the_old_one_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number that is closed twice may be another thread's file by then."""
+    path = tmp_path / "history"
+    path.write_bytes(b"x" * MAX_FILE_BYTES)
+    found, opened = EventFile(path), os.open
+
+    def full(file: str | Path, flags: int, mode: int = 0o777) -> int:
+        if file == path and not path.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return opened(file, flags, mode)
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(OSError) as caught:
+        found._write(b"1\n")
+    assert caught.value.errno == errno.ENOSPC
+    monkeypatch.undo()
+    found._write(b"2\n")
+    assert path.read_bytes() == b"2\n" and path.with_name("history.1").stat().st_size == MAX_FILE_BYTES
 
 
 def test_a_directory_that_is_moved_away_is_not_made_again(tmp_path: Path) -> None:
