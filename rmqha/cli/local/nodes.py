@@ -6,7 +6,6 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from rmqha.host.asking.shell import ask_by, open_client, sleep
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.cluster_view import ClusterView
 from rmqha.ops.local.cluster_state import FILE, LOCK, LOST_FOUND, OWN_FILE, ClusterState, NodeRecord
+from rmqha.ops.local.followed_file import FollowedFile
 from rmqha.ops.local.supervisor import Process, send_signal, stop_all, wait_gone
 from rmqha.ops.node_log import NodeLog
 
@@ -162,12 +162,21 @@ def logs(state: ClusterState, node: str, follow: bool, lines: int, audit: bool) 
             raise UsageError(f"{node} has no audit log in {log.parent}; it keeps one with aclEnable or auditLogLevel")
     if not printed.exists() and not log.exists():
         raise UsageError(f"{node} has no log in {log.parent} yet")
-    for path in (log,) if audit else (printed, log):
-        for line in tail(path, lines):
-            click.echo(line)
-    if follow:
-        for text in followed(log):
-            click.echo(text, nl=False)
+    if not audit:
+        with FollowedFile(printed) as file:
+            _echo_last(file.added(), lines)
+    with FollowedFile(log) as file:
+        _echo_last(file.added(), lines)
+        while follow:
+            sys.stdout.flush()
+            time.sleep(FOLLOW_INTERVAL_S)
+            click.echo(file.added(), nl=False)
+
+
+def _echo_last(text: str, count: int) -> None:
+    lines = text.splitlines()
+    for line in lines[len(lines) - min(count, len(lines)) :]:
+        click.echo(line)
 
 
 async def _remote_logs(address: str, follow: bool, lines: int, audit: bool) -> None:
@@ -182,31 +191,6 @@ async def _remote_logs(address: str, follow: bool, lines: int, audit: bool) -> N
                 await sleep(REMOTE_INTERVAL_S)
             last = await log.added(last)
             click.echo(last.data.decode(errors="replace"), nl=False)
-
-
-def tail(path: Path, count: int) -> list[str]:
-    """The last `count` lines of a file, none if there is no file."""
-    if not path.exists() or not count:
-        return []
-    return path.read_text(encoding="utf-8", errors="replace").splitlines()[-count:]
-
-
-def followed(path: Path) -> Iterator[str]:
-    """Lines that are added to the file from now on, through rotations; never ends."""
-    position, inode = (path.stat().st_size, path.stat().st_ino) if path.exists() else (0, 0)
-    while True:
-        if path.exists():
-            found = path.stat()
-            if found.st_ino != inode or found.st_size < position:
-                position, inode = 0, found.st_ino
-            with path.open("rb") as file:
-                file.seek(position)
-                data = file.read()
-            position += len(data)
-            if data:
-                yield data.decode(errors="replace")
-        sys.stdout.flush()
-        time.sleep(FOLLOW_INTERVAL_S)
 
 
 @click.command(epilog="Example: rmqha down && rmqha purge")

@@ -1,0 +1,58 @@
+"""A log that is followed loses nothing: through rotations, cuts in place, and halves of letters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmqha.ops.local.followed_file import FollowedFile
+
+
+def write(path: Path, data: bytes, mode: str = "ab") -> None:
+    with path.open(mode) as file:
+        file.write(data)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a.log"
+
+
+def test_a_rotation_loses_nothing_that_was_written_before_it(path: Path) -> None:
+    write(path, b"1\n")
+    with FollowedFile(path) as file:
+        assert file.added() == "1\n"
+        write(path, b"2\n")
+        path.rename(path.with_name("a.log.1"))
+        write(path, b"3\n")
+        assert file.added() == "2\n3\n"
+        write(path, b"4\n")
+        path.rename(path.with_name("a.log.2"))
+        assert file.added() == "4\n", "the new one is not there yet"
+        write(path, b"5\n")
+        assert file.added() == "5\n"
+        assert file.added() == ""
+
+
+def test_a_file_may_come_later_and_be_cut_in_place(path: Path) -> None:
+    with FollowedFile(path) as file:
+        assert file.added() == ""
+        write(path, b"12345\n")
+        assert file.added() == "12345\n"
+        write(path, b"6\n", "wb")
+        assert file.added() == "6\n"
+
+
+def test_a_letter_that_is_written_in_two_parts_is_read_whole(path: Path) -> None:
+    whole = "ä".encode()
+    write(path, whole[:1])
+    with FollowedFile(path) as file:
+        assert file.added() == ""
+        write(path, whole[1:])
+        assert file.added() == "ä"
+        write(path, whole[:1])
+        assert file.added() == ""
+        path.rename(path.with_name("a.log.1"))
+        write(path, b"b\n")
+        assert file.added() == "\N{REPLACEMENT CHARACTER}b\n"
