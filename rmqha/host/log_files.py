@@ -42,7 +42,8 @@ class LogFiles:
                 raise ValueError("this server writes its log to standard error; set logFile")
             wanted = _number(command, "maxBytes")
             count = MAX_PIECE_BYTES if wanted is None else min(wanted, MAX_PIECE_BYTES)
-            return _piece(command, path, _number(command, "offset"), count)
+            offset = _number(command, "offset")
+            return _piece(command, _holding(path, command.ext.get("file", ""), offset), offset, count)
         except FileNotFoundError:
             what = "audit log; it keeps one with aclEnable or auditLogLevel" if wants_audit else "log yet"
             return command.reply(ResponseCode.SYSTEM_ERROR, remark=f"this server has no {what}")
@@ -59,6 +60,17 @@ def _number(command: Command, name: str) -> int | None:
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise ValueError(f"{name} is a number from 0 on")
     return int(text)
+
+
+def _holding(path: Path, file: str, offset: int | None) -> Path:
+    """The log, or the one before it, if that is the `file` that is read and has bytes from `offset` on: those are told
+    before the new one's."""
+    old = path.with_name(f"{path.name}.1")
+    try:
+        found = old.stat()
+    except OSError:
+        return path
+    return old if offset is not None and file == str(found.st_ino) and offset < found.st_size else path
 
 
 def _piece(command: Command, path: Path, offset: int | None, count: int) -> Command:

@@ -37,11 +37,13 @@ class NodeLog:
         self._address = address
         self._audit = audit
 
-    async def piece(self, offset: int | None, count: int = PIECE_BYTES) -> NodeLogPiece:
-        """From `offset` on, or the last `count` bytes; never more than the node tells at once."""
+    async def piece(self, offset: int | None, count: int = PIECE_BYTES, file: str = "") -> NodeLogPiece:
+        """From `offset` on, or the last `count` bytes; never more than the node tells at once. While the one before the
+        log is `file` and holds `offset`, it is read."""
         fields = {"version": "1", "maxBytes": str(count)}
         fields |= {"audit": "true"} if self._audit else {}
         fields |= {"offset": str(offset)} if offset is not None else {}
+        fields |= {"file": file} if file else {}
         reply = await ask(self._client, self._address, Command(RequestCode.RMQHA_READ_LOG_FILE, fields))
         with reading(self._address, "a server's"):
             ext = reply.ext
@@ -61,8 +63,9 @@ class NodeLog:
         return lines[len(lines) - min(count, len(lines)) :], last
 
     async def added(self, last: NodeLogPiece) -> NodeLogPiece:
-        """Bytes that were added since; of the new file, from its beginning, if the log was rotated."""
-        found = await self.piece(last.next_offset)
+        """Bytes that were added since; if the log was rotated, the rest of the old file first, then the new one from
+        its beginning."""
+        found = await self.piece(last.next_offset, file=last.file)
         if found.file == last.file and found.offset == last.next_offset:
             return found
         return await self.piece(0)

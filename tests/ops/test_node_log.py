@@ -69,8 +69,11 @@ async def test_what_is_added_follows_through_a_rotation(path: Path) -> None:
     last = await log.added(last)
     assert last.data == b"xxxx"
     assert (await log.added(last)).data == b""
+    write(path, "before\n", "a")
     await trio.Path(path).rename(f"{path}.1")
     write(path, "three\n")
+    last = await log.added(last)
+    assert last.data == b"before\n", "the end of the old one"
     last = await log.added(last)
     assert last.data == b"three\n"
     write(path, "")
