@@ -43,7 +43,7 @@ from rmqha.host.prng import HostPrng
 from rmqha.host.text_file import read_text
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.config.servers import parse_properties
+from rmqha.model.config.base import parse_properties, properties_of
 from rmqha.model.error import RemoteProtocolError, StoreError, UnreachableError, UsageError, whole
 from rmqha.model.principal import UNRESTRICTED
 from rmqha.model.quota import Quotas
@@ -95,13 +95,14 @@ class _Store:
         except StoreError as problem:
             raise UsageError(str(problem)) from None
         except OSError as error:
-            raise UsageError(f"cannot use controllerStorePath {path}: {error.strerror or error}") from None
+            place = error.filename or path
+            raise UsageError(f"cannot use controllerStorePath {place}: {error.strerror or error}") from None
 
     def _with_overrides(self, config: ControllerConfig, tracer: HostTracer) -> ControllerConfig:
         self.overrides: dict[str, str] = {}
         if self.disk.exists(OVERRIDES_FILE):
             source = f"{self.disk.label}/{OVERRIDES_FILE}"
-            given = parse_properties(self.disk.read(OVERRIDES_FILE).decode(), source)
+            given = properties_of(self.disk.read(OVERRIDES_FILE), source)
             self.overrides, ignored = config.live_part(given)
             if ignored:
                 tracer.event("config_overrides_ignored", keys=ignored, file=source)

@@ -433,7 +433,8 @@ def open_kept(config: NamesrvConfig, tracer: HostTracer) -> tuple[KvConfig, Live
         disk = HostDisk(str(directory))
         return KvConfig(disk, Path(path).name), LiveConfig(disk, config, tracer, OVERRIDES_FILE)
     except OSError as error:
-        raise UsageError(f"kvConfigPath = {path} cannot be used: {error.strerror}") from None
+        place = error.filename or path
+        raise UsageError(f"kvConfigPath = {path} cannot be used: {place}: {error.strerror}") from None
 
 
 async def run_name_server(

@@ -10,7 +10,7 @@ import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rmqha.host.text_file import user_directory
+from rmqha.host.text_file import read_text, user_directory
 from rmqha.model.error import UsageError
 from rmqha.model.identity import parse_address
 
@@ -68,15 +68,15 @@ def read() -> Contexts:
     if file is None:
         return Contexts()
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        if not file.exists():
+            return Contexts()
+        document = json.loads(read_text(file, "the saved contexts"))
         if document["version"] != VERSION:
             raise UsageError(f"{file} is of version {document['version']!r}; this rmqha reads version {VERSION}")
         saved = {str(name): Context(**fields) for name, fields in document["contexts"].items()}
         for context in saved.values():
             context.check()
         return Contexts(str(document["current"]), saved)
-    except (FileNotFoundError, NotADirectoryError):
-        return Contexts()
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):

@@ -291,6 +291,16 @@ async def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
     assert "cannot use controllerStorePath" in await fails_with(sole(tmp_path / "file"))
 
 
+async def test_a_spoilt_file_of_changed_keys_is_one_sentence(tmp_path: Path) -> None:
+    foreign, directory = tmp_path / "foreign" / OVERRIDES_FILE, tmp_path / "directory" / OVERRIDES_FILE
+    foreign.parent.mkdir()
+    foreign.write_bytes(b"snapshotAfterEntries=\xff\n")
+    assert await fails_with(sole(foreign.parent)) == f"{foreign} is not UTF-8 text; restore it or remove it"
+    directory.mkdir(parents=True)
+    said = await fails_with(sole(directory.parent))
+    assert said == f"cannot use controllerStorePath {directory}: Is a directory"
+
+
 def test_a_configuration_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot read the configuration .*: No such file"):
         read_config(str(tmp_path / "none.conf"))

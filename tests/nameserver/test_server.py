@@ -211,6 +211,12 @@ def test_settings_survive(tmp_path: Path) -> None:
     assert open_settings("").get("n", "k") is None
 
 
+def test_a_directory_in_the_place_of_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / OVERRIDES_FILE).mkdir()
+    with pytest.raises(UsageError, match=f"{OVERRIDES_FILE}: Is a directory"):
+        open_settings(str(tmp_path / "kv.json"))
+
+
 async def test_keys_changed_at_run_time(tmp_path: Path) -> None:
     path = str(tmp_path / "kv.json")
     async with name_server(kv_config_path=path) as (client, address, ask):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from rmqha.model.config.servers import Config, parse_properties
+from rmqha.model.config.base import parse_properties, properties_of
+from rmqha.model.config.servers import Config
 from rmqha.model.error import ConfigError
 from rmqha.port import Disk, Tracer
 
@@ -25,11 +26,7 @@ class LiveConfig(Generic[C]):
         self._listeners: list[Callable[[C], None]] = []
         if disk is not None and disk.exists(path):
             source = f"{disk.label}/{path}"
-            try:
-                given = parse_properties(disk.read(path).decode(), source)
-            except UnicodeDecodeError:
-                raise ConfigError(f"{source} is not UTF-8 text; restore it or remove it") from None
-            self._overrides, ignored = config.live_part(given)
+            self._overrides, ignored = config.live_part(properties_of(disk.read(path), source))
             if ignored:
                 tracer.event("config_overrides_ignored", keys=ignored, file=source)
             self.current, _ = config.updated(self._overrides, source)

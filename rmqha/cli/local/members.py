@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rmqha.host.asking.shell import Caller, now_s, sleep
+from rmqha.host.text_file import read_text
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UsageError
 from rmqha.model.identity import node_label
@@ -132,7 +133,7 @@ async def resize(client: Caller, state: ClusterState, group: str, total: int, ti
 
 
 def _write_total(path: Path, total: int) -> None:
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path, "the configuration")
     write_atomic(path, re.sub(r"(?m)^totalReplicas=.*$", f"totalReplicas={total}", text))
 
 

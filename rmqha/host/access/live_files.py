@@ -17,8 +17,10 @@ T = TypeVar("T")
 
 
 def refuse_if_open_to_others(path: str, holds: str) -> None:
-    """Raises UsageError if more than its owner and, for reading, its group may open this file; OSError."""
-    if Path(path).stat().st_mode & (stat.S_IRWXO | stat.S_IWGRP):
+    """Raises UsageError if more than its owner and, for reading, its group may open this file; OSError. A directory is
+    left to whoever reads it to refuse."""
+    mode = Path(path).stat().st_mode
+    if not stat.S_ISDIR(mode) and mode & (stat.S_IRWXO | stat.S_IWGRP):
         raise UsageError(f"{path} holds {holds} and others may open it: chmod 600 {path}")
 
 

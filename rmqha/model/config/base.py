@@ -44,6 +44,10 @@ def knob(default: T, low: int = 0, high: int = 0, *, key: str = "", drawn: tuple
     return value
 
 
+MAX_SHOWN_CHARS = 100
+"""Characters of a wrong line that its sentence repeats."""
+
+
 def _metadata(key: str, **more: Any) -> dict[str, Any]:
     return more | ({"key": key} if key else {})
 
@@ -52,6 +56,14 @@ def camel(name: str) -> str:
     """The key of a field."""
     head, *tail = name.split("_")
     return head + "".join(word.capitalize() for word in tail)
+
+
+def properties_of(data: bytes, source: str) -> dict[str, str]:
+    """The bytes of a properties file of ours. Raises ConfigError, also for what is not UTF-8."""
+    try:
+        return parse_properties(data.decode(), source)
+    except UnicodeDecodeError:
+        raise ConfigError(f"{source} is not UTF-8 text; restore it or remove it") from None
 
 
 def parse_properties(text: str, source: str) -> dict[str, str]:
@@ -67,7 +79,8 @@ def parse_properties(text: str, source: str) -> dict[str, str]:
         key, equals, value = line.partition("=")
         key, value = key.strip(), value.strip()
         if not equals or not key:
-            raise ConfigError(f"{source}:{number}: expected key=value, found {line!r}")
+            shown = line if len(line) <= MAX_SHOWN_CHARS else f"{line[:MAX_SHOWN_CHARS]}…"
+            raise ConfigError(f"{source}:{number}: expected key=value, found {shown!r}")
         if found.get(key, value) != value:
             raise ConfigError(f"{source}:{number}: {key} is given twice, as {found[key]!r} and {value!r}")
         found[key] = value

@@ -38,6 +38,7 @@ LOCK = "cluster.lock"
 LOST_FOUND = "lost+found"
 """Stands at the root of every new ext4, which may be all the cluster's."""
 DIRECTORY_VARIABLE = "RMQHA_DIRECTORY"
+MAX_PATH_BYTES = 64 * 1024
 LAST_UP = Path("rmqha-data") / "last-up"
 """Holds the directory of the last `rmqha up` that was called from this current directory."""
 
@@ -125,7 +126,7 @@ class ClusterState:
                 with contextlib.suppress(FileNotFoundError):
                     for path in (LAST_UP.parent, LAST_UP):
                         refuse_foreign(path)
-                    named = LAST_UP.read_text(encoding="utf-8").strip()
+                    named = _last_up()
             if not named:
                 return None
             directory = Path(named)
@@ -220,10 +221,8 @@ class ClusterState:
 
     def properties(self, name: str) -> dict[str, str]:
         """Keys of the node's file; nothing if there is none."""
-        try:
-            return parse_properties(self.config_path(name).read_text(encoding="utf-8"), name)
-        except FileNotFoundError:
-            return {}
+        path = self.config_path(name)
+        return parse_properties(read_text(path, "the configuration"), str(path)) if path.exists() else {}
 
     def refuse_static(self, group: str) -> None:
         """UsageError if `group` is a group of this cluster without a controller."""
@@ -280,8 +279,16 @@ class ClusterState:
         write_atomic(LAST_UP, f"{self.directory}\n")
 
     def forget_as_last(self) -> None:
-        if LAST_UP.exists() and LAST_UP.read_text(encoding="utf-8").strip() == str(self.directory):
+        if LAST_UP.exists() and _last_up() == str(self.directory):
             LAST_UP.unlink()
+
+
+def _last_up() -> str:
+    """The directory that LAST_UP names. Raises UsageError if that is no text."""
+    found = read_text(LAST_UP, "the note of the last `rmqha up`", MAX_PATH_BYTES).strip()
+    if "\0" in found:
+        raise UsageError(f"{LAST_UP} names no directory; remove it, or name a --directory")
+    return found
 
 
 def write_atomic(path: Path, text: str) -> None:

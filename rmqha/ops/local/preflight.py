@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterable
 from pathlib import Path
 
+from rmqha.host.text_file import read_text
 from rmqha.model.error import UsageError
 from rmqha.model.identity import host_of
 from rmqha.ops.local.cluster_file import SECRET_FILE, ClusterSpec, NodeSpec, properties_text
@@ -74,7 +75,7 @@ def _check_unchanged(spec: ClusterSpec, state: ClusterState) -> None:
             continue
         if name not in wanted:
             raise UsageError(f"{name} runs but is not in {spec.source}; run `rmqha stop {name}` first")
-        runs_with = state.config_path(name).read_text(encoding="utf-8")
+        runs_with = read_text(state.config_path(name), "the configuration")
         text = properties_text(spec, wanted[name])
         if "haSecretFile=" not in runs_with:
             # started by a release that made no secret: it counts from the next start on
