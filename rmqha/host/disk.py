@@ -48,7 +48,8 @@ def make_directories(directory: Path) -> None:
         directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Make durable which names it holds."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -133,7 +134,7 @@ class HostRegion:
     def sync(self) -> None:
         os.fdatasync(self._fd)
         while self._unsynced:
-            _sync_directory(self._unsynced[-1])
+            sync_directory(self._unsynced[-1])
             self._unsynced.pop()
 
     def close(self) -> bool:
@@ -188,7 +189,7 @@ class HostDisk(HostTree):
     def _make_parent(self, path: Path) -> None:
         """Make the directories above `path`; each new one is durable in its own parent."""
         for directory in self._make_directories(path):
-            _sync_directory(directory)
+            sync_directory(directory)
 
     def _make_directories(self, path: Path) -> list[Path]:
         """Make those above `path`; the parents of the new ones, which know them for good once they are synced."""
@@ -241,7 +242,7 @@ class HostDisk(HostTree):
         finally:
             os.close(fd)
         temporary.replace(target)
-        _sync_directory(target.parent)
+        sync_directory(target.parent)
 
     def map(
         self, path: str, size_bytes: int, *, create: bool = False, reserve: bool = True, durable: bool = True
@@ -276,21 +277,21 @@ class HostDisk(HostTree):
         fresh = not target.exists()
         fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
         if fresh:
-            _sync_directory(target.parent)
+            sync_directory(target.parent)
         return HostAppendFile(fd)
 
     def rename(self, old_path: str, new_path: str) -> None:
         old, new = self._at(old_path), self._at(new_path)
         self._make_parent(new)
         old.rename(new)
-        _sync_directory(new.parent)
+        sync_directory(new.parent)
         if old.parent != new.parent:
-            _sync_directory(old.parent)
+            sync_directory(old.parent)
 
     def remove(self, path: str) -> None:
         target = self._at(path)
         target.unlink()
-        _sync_directory(target.parent)
+        sync_directory(target.parent)
 
     def remove_tree(self, path: str) -> None:
         if not self._at(path).is_dir():

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from rmqha.ops.local.cluster_state import ClusterState
     from rmqha.store.log.record import Record
 
-KEPT_FILES = ("brokerIdentity", "rmqha.highestEpoch")
-"""Files that the new store begins with: the replica keeps its id, and the highest epoch that it has accepted."""
-
 
 @click.group()
 def fork() -> None:
@@ -90,6 +87,7 @@ def repair(node: str, yes: bool, timeout: float, directory: Path | None) -> None
     from rmqha.cli.local.nodes import DRAIN_TIMEOUT_S, running, started_story
     from rmqha.cli.storage.log_export import export_lines
     from rmqha.host.asking.shell import ask_by
+    from rmqha.ops.local.fresh_store import put_aside
     from rmqha.ops.local.supervisor import stop_all
 
     state = acting_cluster(directory)
@@ -106,7 +104,7 @@ def repair(node: str, yes: bool, timeout: float, directory: Path | None) -> None
         number = _next_number(store.parent)
         target = store.parent / f"fork-{number}.jsonl"
         count = export_lines(_records(store, item.point), target, "base64", force=False)
-        aside = _put_aside(store, number)
+        aside = put_aside(store, number)
         launch(state, node)
     click.echo(f"{count} messages are in {target}; the whole store is kept in {aside}", err=True)
     view = ask_by(wait_well, state, [node], timeout)
@@ -164,24 +162,3 @@ def _alone(state: ClusterState, item: RefusedFork) -> list[str]:
 def _next_number(directory: Path) -> int:
     taken = [path.name.rpartition("-")[2].removesuffix(".jsonl") for path in directory.glob("*fork-*")]
     return 1 + max((int(text) for text in taken if text.isdigit()), default=0)
-
-
-def _put_aside(store: Path, number: int) -> Path:
-    """The store under another name, and in its place an empty one that the same replica may start from."""
-    import os
-    import shutil
-
-    from rmqha.host.disk import make_directories
-
-    aside = store.with_name(f"{store.name}.fork-{number}")
-    fresh = store.with_name(f".{store.name}.fresh")
-    shutil.rmtree(fresh, ignore_errors=True)
-    make_directories(fresh)
-    for name in KEPT_FILES:
-        if (store / name).exists():
-            shutil.copy2(store / name, fresh / name)
-            with (fresh / name).open("rb") as copied:
-                os.fsync(copied.fileno())
-    store.rename(aside)
-    fresh.rename(store)
-    return aside

@@ -15,6 +15,7 @@ from rmqha.host.disk import make_directories
 from rmqha.model.error import RmqhaError
 from rmqha.ops.cluster_view import ClusterView, ask_cluster, problems_of
 from rmqha.ops.local.cluster_state import ClusterState, last_line
+from rmqha.ops.local.fresh_store import finish_putting_aside
 from rmqha.ops.local.supervisor import Process, server_arguments, spawn
 
 POLL_INTERVAL_S = 0.1
@@ -27,10 +28,15 @@ def launch(state: ClusterState, name: str) -> Process:
     output = state.output_path(name)
     make_directories(output.parent)
     check_room(output.parent)
+    record = state.node(name)
+    if record.is_broker and finish_putting_aside(state.data_path(record)):
+        click.echo(
+            f"{name}: a killed `rmqha fork repair` had put its store aside; it starts empty, as that meant", err=True
+        )
     if output.exists() and output.stat().st_size:
         # what an earlier run printed stays to be read, and is not taken for this one's
         output.replace(output.with_suffix(".out.1"))
-    process = spawn(server_arguments(state.node(name).kind, state.config_path(name)), output)
+    process = spawn(server_arguments(record.kind, state.config_path(name)), output)
     state.record_process(name, process)
     return process
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from click.testing import CliRunner, Result
@@ -121,6 +121,22 @@ def test_purge_follows_no_link(state: ClusterState, tmp_path: Path) -> None:
     (state.node_directory("broker-a-1") / "store" / "link").symlink_to(precious)
     assert run(state, "purge", "--yes").exit_code == 0
     assert (precious / "file").exists() and not state.directory.exists()
+
+
+def test_a_start_after_a_killed_repair_has_the_identity(state: ClusterState, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty store without it would ask the controllers for another id."""
+    store = state.node_directory("broker-a-1") / "store"
+    store.rename(store.with_name("store.fork-1"))
+    (store.with_name(".store.fresh")).mkdir()
+    (store.with_name(".store.fresh") / "brokerIdentity").write_text("c#broker-a#1")
+
+    def spawned(arguments: list[str], output: Path) -> NoReturn:
+        raise RmqhaError((store / "brokerIdentity").read_text())
+
+    monkeypatch.setattr(launch, "spawn", spawned)
+    done = run(state, "start", "broker-a-1")
+    assert str(done.exception) == "c#broker-a#1"
+    assert "a killed `rmqha fork repair` had put its store aside" in done.stderr
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])

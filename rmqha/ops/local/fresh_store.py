@@ -1,0 +1,48 @@
+"""A broker's store put aside whole, and an empty one in its place. Control plane.
+
+DIR/store.fork-<n>   the old store
+DIR/.store.fresh     the new one, until the old one has gone
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from rmqha.host.disk import make_directories, sync_directory
+
+KEPT_FILES = ("brokerIdentity", "rmqha.highestEpoch")
+"""Files that the new store begins with: the replica keeps its id, and the highest epoch that it has accepted."""
+
+
+def put_aside(store: Path, number: int) -> Path:
+    """The store under its new name. A kill at any moment leaves the old store in its place, or what
+    `finish_putting_aside` finishes."""
+    aside, fresh = store.with_name(f"{store.name}.fork-{number}"), _fresh(store)
+    shutil.rmtree(fresh, ignore_errors=True)
+    make_directories(fresh)
+    for name in KEPT_FILES:
+        if (store / name).exists():
+            shutil.copy2(store / name, fresh / name)
+            with (fresh / name).open("rb") as copied:
+                os.fsync(copied.fileno())
+    sync_directory(fresh)
+    sync_directory(store.parent)
+    store.rename(aside)
+    sync_directory(store.parent)
+    finish_putting_aside(store)
+    return aside
+
+
+def finish_putting_aside(store: Path) -> bool:
+    """Put the new store in its place if a kill has left none there. False if there is nothing to finish."""
+    if store.exists() or not _fresh(store).is_dir():
+        return False
+    _fresh(store).rename(store)
+    sync_directory(store.parent)
+    return True
+
+
+def _fresh(store: Path) -> Path:
+    return store.with_name(f".{store.name}.fresh")
