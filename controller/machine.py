@@ -188,7 +188,7 @@ class ControllerMachine:
     @whole
     def stopping(self, now_ms: int) -> None:
         """SIGTERM: hand the leadership to the voter that the log has reached furthest."""
-        target = self._raft.best_successor
+        target = self._raft.best_successor(now_ms)
         if target is not None:
             self._raft.transfer_leadership(now_ms, target)
             self._settle(now_ms)

@@ -123,7 +123,7 @@ class QuorumRequests:
         if not raft.is_leader:
             return self._not_leader(command)
         node_id = text(command.ext, "node", "")
-        target = raft.configuration.find(node_id) if node_id else raft.best_successor
+        target = raft.configuration.find(node_id) if node_id else raft.best_successor(now_ms)
         if target is None:
             remark = f"the group has no node {node_id}" if node_id else "there is no other voter"
             return command.reply(ResponseCode.CONTROLLER_INVALID_REQUEST, remark=remark)

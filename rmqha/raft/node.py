@@ -428,13 +428,19 @@ class RaftNode:
         role = self._core.role
         return isinstance(role, Leader) and role.noop_index <= self._applied_index
 
-    @property
-    def best_successor(self) -> str | None:
-        """The other voter that holds most of the log, by identity; None if this node does not lead or is alone."""
-        role = self._core.role
-        if not isinstance(role, Leader) or not self._core.other_voters:
+    def best_successor(self, now_ms: int) -> str | None:
+        """The other voter that holds most of the log, by identity: of those that have answered of late, if any have,
+        and of two that hold as much the one that answered last. None if this node does not lead or is alone."""
+        core, role = self._core, self._core.role
+        if not isinstance(role, Leader) or not core.other_voters:
             return None
-        return max(self._core.other_voters, key=lambda voter: (role.progress[voter].match_index, voter))
+
+        def fitness(voter: str) -> tuple[bool, RaftIndex, int, str]:
+            progress = role.progress[voter]
+            heard_at_ms = -1 if progress.heard_at_ms is None else progress.heard_at_ms
+            return reconfiguration.is_heard(core, role, now_ms, voter), progress.match_index, heard_at_ms, voter
+
+        return max(core.other_voters, key=fitness)
 
     def lease_valid(self, now_ms: int) -> bool:
         """True if a read of the applied state, taken now, is linearizable. It may become false at any later moment."""

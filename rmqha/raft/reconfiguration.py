@@ -52,7 +52,7 @@ def change(core: Core, role: Leader, now_ms: int, wanted: MembershipChange) -> t
         return Refused("another change of the group is under way; ask again when it is done")
     if role.transfer is not None:
         return Refused("the leadership is being handed over; ask the next leader")
-    dead = [id_of(voter) for voter in found.voters if not _is_heard(core, role, now_ms, voter)]
+    dead = [id_of(voter) for voter in found.voters if not is_heard(core, role, now_ms, voter)]
     if len(found.voters) - len(dead) < found.majority:
         names = ", ".join(dead)
         return Refused(f"the new group would have no majority: {names} does not answer; start it or remove it first")
@@ -90,7 +90,8 @@ def is_settled(core: Core, role: Leader) -> bool:
     return core.membership.index <= commit_index and role.noop_index <= commit_index
 
 
-def _is_heard(core: Core, role: Leader, now_ms: int, member: str) -> bool:
+def is_heard(core: Core, role: Leader, now_ms: int, member: str) -> bool:
+    """True if it is this node, or has answered it within quorum_timeout_ms."""
     if member == core.node_id:
         return True
     heard_at_ms = role.progress[member].heard_at_ms if member in role.progress else None

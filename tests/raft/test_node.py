@@ -107,6 +107,25 @@ def test_only_a_leader_takes_proposals_reads_and_transfers() -> None:
     assert not leader().transfer_leadership(400, "z")
 
 
+def test_the_best_successor_answers_and_holds_most() -> None:
+    """A voter that died while nothing was proposed holds as much as the others."""
+    one = leader()
+    for voter in ("b", "c"):
+        one.step(400, AppendReply(voter, "a", Term(1), RaftIndex(1)))
+    assert one.best_successor(400) == "c", "both alike: the last of the ids"
+    one.step(450, HeartbeatReply("b", "a", Term(1), 1))
+    assert one.best_successor(450) == "b", "as long, and heard later"
+    one.propose(450, b"x")
+    settle(one)
+    one.step(460, AppendReply("c", "a", Term(1), RaftIndex(2)))
+    one.step(470, HeartbeatReply("b", "a", Term(1), 1))
+    assert one.best_successor(470) == "c", "the longer log, heard of late"
+    one.step(2_000, HeartbeatReply("b", "a", Term(1), 1))
+    assert one.best_successor(2_000) == "b", "c has been silent for long"
+    assert one.best_successor(60_000) == "c", "silent are all: as if nobody were"
+    assert node().best_successor(0) is None
+
+
 def test_one_ready_at_a_time_waits_for_the_disk() -> None:
     one = leader()
     one.propose(400, b"x")
