@@ -314,6 +314,16 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
             flush_output()
 
 
+def complain(text: str) -> None:
+    """Tell an error. Where standard error takes nothing, a full disk or a reader that is gone, the exit code alone says
+    it, and stays the error's own."""
+    try:
+        click.echo(text, err=True)
+    except OSError:
+        # closed, or the interpreter would try once more at its end, and make 120 of the code
+        sys.stderr = None
+
+
 def flush_output() -> None:
     """Write what is left now: the interpreter would tell an error by a traceback."""
     try:
@@ -321,18 +331,18 @@ def flush_output() -> None:
     except BrokenPipeError:
         sys.exit(1)
     except OSError as error:
-        click.echo(f"rmqha: {sentence(error)}", err=True)
+        complain(f"rmqha: {sentence(error)}")
         sys.exit(1)
 
 
 def _run(args: Sequence[str] | None) -> NoReturn:
     if not __debug__:
-        click.echo(f"rmqha: {WITHOUT_ASSERTIONS}", err=True)
+        complain(f"rmqha: {WITHOUT_ASSERTIONS}")
         sys.exit(2)
     try:
         Path.cwd()
     except FileNotFoundError:  # modules of some commands could not even be imported
-        click.echo("rmqha: the current directory was removed; change to one that is there", err=True)
+        complain("rmqha: the current directory was removed; change to one that is there")
         sys.exit(1)
     try:
         cli.main(args=args, prog_name="rmqha", standalone_mode=False)
@@ -340,20 +350,20 @@ def _run(args: Sequence[str] | None) -> NoReturn:
         sys.exit(error.exit_code)
     except click.Abort as error:
         if isinstance(error.__cause__, KeyboardInterrupt):
-            click.echo("rmqha: interrupted", err=True)
+            complain("rmqha: interrupted")
         sys.exit(130)
     except click.ClickException as error:
         if isinstance(error, click.exceptions.NoArgsIsHelpError):
             error.show()
         else:
-            click.echo(f"rmqha: {usage_sentence(error)}", err=True)
+            complain(f"rmqha: {usage_sentence(error)}")
         sys.exit(2)
     except BaseException as wrapped:
         cause = first_error(wrapped)
         code = exit_code(cause)
         if code is None:
             raise
-        click.echo(f"rmqha: {sentence(cause)}", err=True)
+        complain(f"rmqha: {sentence(cause)}")
         sys.exit(code)
     sys.exit(0)
 

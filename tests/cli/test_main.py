@@ -202,6 +202,17 @@ def test_a_full_disk_under_the_output_is_told_as_that_of_the_output(tmp_path: Pa
     assert (done.returncode, done.stderr) == (1, "rmqha: cannot write the output: No space left on device\n")
 
 
+def test_an_error_that_cannot_be_told_keeps_its_exit_code(tmp_path: Path) -> None:
+    """1 would say that something is wrong with the cluster, where the command is wrong."""
+    command = [sys.executable, "-m", "rmqha", "no-such-command"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as broken, Path("/dev/full").open("w") as full:
+        for stream in (full, broken):
+            done = subprocess.run(command, cwd=tmp_path, stderr=stream, timeout=HANG_S, check=False)
+            assert done.returncode == 2
+
+
 def test_a_reader_that_is_gone_ends_a_command_without_a_word(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
