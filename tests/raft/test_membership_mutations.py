@@ -84,7 +84,7 @@ def test_changing_before_the_terms_first_commit(monkeypatch: pytest.MonkeyPatch)
         return asked_in_time
 
     # a leader also refuses before it has heard from a majority, which hides this bug
-    monkeypatch.setattr(reconfiguration, "_is_heard", lambda core, role, now_ms, member: True)
+    monkeypatch.setattr(reconfiguration, "is_heard", lambda core, role, now_ms, member: True)
     assert not story()
     monkeypatch.setattr(
         reconfiguration, "is_settled", lambda core, role: core.membership.index <= core.log.commit_index
