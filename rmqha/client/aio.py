@@ -24,7 +24,7 @@ from rmqha.client.consumers.message import Message, MessageBatch, MessageView
 from rmqha.client.consumers.pop_consumer import INVISIBLE_MS, POP_COUNT, PoppedMessage
 from rmqha.client.consumers.pop_consumer import PopConsumer as TrioPopConsumer
 from rmqha.client.consumers.read_range import ReadRange
-from rmqha.client.portal import ConsumerReading, MessageFeed, Portal
+from rmqha.client.portal import ConsumerReading, MessageFeed, Portal, Receive
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import SEND_TIMEOUT_MS
 from rmqha.client.producers.producer import Producer as TrioProducer
@@ -246,7 +246,7 @@ class AwaitedConsumer(Awaited[TrioConsumer]):
         # what nobody has got is not finished
         await super()._leave(by_error=by_error or self._reading.is_behind)
 
-    async def _next(self, receive: Callable[[], Coroutine[Any, Any, T]], kind: type[T]) -> T:
+    async def _next(self, receive: Receive[T], kind: type[T]) -> T:
         keep = cast("Callable[[T | None], None]", self._reading.keep)
         taken = await self._wait(self._portal.submit(lambda: self._reading.next(receive, kind, None), keep), keep)
         assert taken is not None, "without a limit of time something comes"

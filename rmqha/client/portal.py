@@ -11,7 +11,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import trio
 
@@ -21,6 +21,7 @@ from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.model.error import UsageError
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class _EndedByError(Exception):
@@ -183,6 +184,14 @@ class MessageFeed:
         return message
 
 
+class Receive(Protocol[T_co]):
+    """`receive`, or `receive_batch`, of a trio consumer."""
+
+    def __call__(self, *, wait: bool) -> Awaitable[T_co | None]:
+        """None without `wait` if nothing is there yet."""
+        ...
+
+
 class ConsumerReading:
     """Receives of one consumer, one at a time. What a caller that gave up has not got comes first the next time: to ask
     the client again would count it as finished."""
@@ -196,13 +205,16 @@ class ConsumerReading:
         """True while something was received that nobody has got."""
         return bool(self._kept)
 
-    async def next(self, receive: Callable[[], Awaitable[T]], kind: type[T], timeout_ms: int | None) -> T | None:
-        """Result of `receive`, None after `timeout_ms`. Raises UsageError if what was kept is of another kind."""
-        limit_s = float("inf") if timeout_ms is None else timeout_ms / 1000
-        with trio.move_on_after(limit_s):
+    async def next(self, receive: Receive[T], kind: type[T], timeout_ms: int | None) -> T | None:
+        """Result of `receive`, None after `timeout_ms`; with 0 it is what has come already. Raises UsageError if what
+        was kept is of another kind."""
+        wait = timeout_ms is None or timeout_ms > 0
+        if not wait and self._lock.locked():
+            return None  # another call has asked first
+        with trio.move_on_after(float("inf") if timeout_ms is None or not wait else timeout_ms / 1000):
             async with self._lock:
                 if not self._kept:
-                    return await receive()
+                    return await receive(wait=wait)
                 if not isinstance(self._kept[0], kind):
                     name = "receive_batch" if isinstance(self._kept[0], MessageBatch) else "receive"
                     raise UsageError(f"a call that was broken off had received more: get it by {name}() first")

@@ -25,7 +25,7 @@ from rmqha.client.consumers.message import Message, MessageBatch, MessageView
 from rmqha.client.consumers.pop_consumer import INVISIBLE_MS, POP_COUNT, PoppedMessage
 from rmqha.client.consumers.pop_consumer import PopConsumer as TrioPopConsumer
 from rmqha.client.consumers.read_range import ReadRange
-from rmqha.client.portal import ConsumerReading, MessageFeed, Portal
+from rmqha.client.portal import ConsumerReading, MessageFeed, Portal, Receive
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import SEND_TIMEOUT_MS
 from rmqha.client.producers.producer import Producer as TrioProducer
@@ -249,11 +249,12 @@ class BlockingConsumer(Blocking[TrioConsumer]):
     statistics = immediate(TrioConsumer.statistics)
 
     def receive(self, *, timeout_ms: int | None = None) -> Message | None:
-        """The next message; None after `timeout_ms` without one. Raises as `rmqha.client.Consumer.receive`."""
+        """The next message; None after `timeout_ms` without one, 0: what has come already. Raises as
+        `rmqha.client.Consumer.receive`."""
         return self._next(self._client.receive, Message, timeout_ms)
 
     def receive_batch(self, *, timeout_ms: int | None = None) -> MessageBatch | None:
-        """The next messages of one queue; None after `timeout_ms` without one."""
+        """The next messages of one queue; None after `timeout_ms` without one, 0: what has come already."""
         return self._next(self._client.receive_batch, MessageBatch, timeout_ms)
 
     def messages(self, *, idle_ms: int | None = None) -> Iterator[Message]:
@@ -273,7 +274,7 @@ class BlockingConsumer(Blocking[TrioConsumer]):
         # what nobody has got is not finished
         super()._leave(by_error=by_error or self._reading.is_behind)
 
-    def _next(self, receive: Callable[[], Coroutine[Any, Any, T]], kind: type[T], timeout_ms: int | None) -> T | None:
+    def _next(self, receive: Receive[T], kind: type[T], timeout_ms: int | None) -> T | None:
         keep = cast("Callable[[T | None], None]", self._reading.keep)
         return self._wait(self._portal.submit(lambda: self._reading.next(receive, kind, timeout_ms), keep), keep)
 
@@ -319,7 +320,8 @@ class BlockingPopConsumer(Blocking[TrioPopConsumer]):
     statistics = immediate(TrioPopConsumer.statistics)
 
     def receive(self, *, timeout_ms: int | None = None) -> PoppedMessage | None:
-        """The next message; None after `timeout_ms` without one. Raises as `rmqha.client.PopConsumer.receive`."""
+        """The next message; None after `timeout_ms` without one, 0: what has come already. Raises as
+        `rmqha.client.PopConsumer.receive`."""
         receive, keep = self._client.receive, self._reading.keep
         return self._wait(
             self._portal.submit(lambda: self._reading.next(receive, PoppedMessage, timeout_ms), keep), keep

@@ -13,7 +13,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import trio
 
@@ -212,8 +212,17 @@ class Consumer:
         except ClosedError:
             raise StopAsyncIteration from None
 
-    async def receive(self) -> Message:
-        """The next message; waits as long as it takes, so bound it with `trio.move_on_after`.
+    @overload
+    async def receive(self, *, wait: Literal[True] = True) -> Message:
+        """Wait for what comes next."""
+
+    @overload
+    async def receive(self, *, wait: bool) -> Message | None:
+        """Give None without `wait` if nothing has come."""
+
+    async def receive(self, *, wait: bool = True) -> Message | None:
+        """The next message; waits as long as it takes, so bound it with `trio.move_on_after`. Without `wait` None if
+        none has been read ahead.
 
         One whose compressed body stands for more than `max_body_bytes` goes to the group's dead letters (`statistics`
         counts it as too_large); outside a group it is passed over.
@@ -224,7 +233,9 @@ class Consumer:
         while True:
             batch = self._batch
             if batch is None or batch.assigned.dropped or batch.index == len(batch.messages):
-                batch = await self._next_batch()
+                batch = await self._next_batch(wait=wait)
+                if batch is None:
+                    return None
             view = batch.messages[batch.index]
             try:
                 message = view.message()
@@ -250,14 +261,24 @@ class Consumer:
         """All that arrives, in batches whose messages are decoded when they are looked at."""
         return Batches(self)
 
-    async def receive_batch(self) -> MessageBatch:
+    @overload
+    async def receive_batch(self, *, wait: Literal[True] = True) -> MessageBatch:
+        """Wait for what comes next."""
+
+    @overload
+    async def receive_batch(self, *, wait: bool) -> MessageBatch | None:
+        """Give None without `wait` if nothing has come."""
+
+    async def receive_batch(self, *, wait: bool = True) -> MessageBatch | None:
         """The next messages of one queue, up to PULL_MAX_COUNT, the rest of a batch that `receive` began. Waits as long
-        as it takes. A view whose `body` raises BodyTooLargeError is handed to the dead letters by `retry` with
-        delay_level=-1."""
+        as it takes; without `wait` None if none have been read ahead. A view whose `body` raises BodyTooLargeError is
+        handed to the dead letters by `retry` with delay_level=-1."""
         self._finish()
         batch = self._batch
         if batch is None or batch.assigned.dropped or batch.index == len(batch.messages):
-            batch = await self._next_batch()
+            batch = await self._next_batch(wait=wait)
+            if batch is None:
+                return None
         messages = batch.messages.after(batch.index)
         batch.index = len(batch.messages)
         self._unfinished = batch.assigned, batch.next_offset
@@ -293,18 +314,20 @@ class Consumer:
                 await self._routes.recover(self._topic, backoff)
         self._counts["retried"] += 1
 
-    async def _next_batch(self) -> PrefetchedMessages:
-        """The next one that holds a message of a queue that is still this member's. Raises UsageError where the
-        consumer is not open, or is closed meanwhile."""
+    async def _next_batch(self, *, wait: bool) -> PrefetchedMessages | None:
+        """The next one that holds a message of a queue that is still this member's; None without `wait` if there is
+        none yet. Raises UsageError where the consumer is not open, or is closed meanwhile."""
         while True:
             batch = self._batch
             if batch is not None and not batch.assigned.dropped:
                 batch.assigned.finished = max(batch.assigned.finished, batch.next_offset)
             self._batch = None
             try:
-                batch = self._batch = await self._ready.receive()
+                batch = self._batch = await self._ready.receive() if wait else self._ready.receive_nowait()
             except trio.EndOfChannel:
                 raise self._session.not_open() from None
+            except trio.WouldBlock:
+                return None
             if len(batch.messages) and not batch.assigned.dropped:
                 return batch
 

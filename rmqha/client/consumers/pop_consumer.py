@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, overload
 from uuid import uuid4
 
 import trio
@@ -159,9 +159,17 @@ class PopConsumer:
         except ClosedError:
             raise StopAsyncIteration from None
 
-    async def receive(self) -> PoppedMessage:
-        """The next message; waits as long as it takes, so bound it with `trio.move_on_after`. One whose time was over
-        before it was asked for is left out: it comes again.
+    @overload
+    async def receive(self, *, wait: Literal[True] = True) -> PoppedMessage:
+        """Wait for what comes next."""
+
+    @overload
+    async def receive(self, *, wait: bool) -> PoppedMessage | None:
+        """Give None without `wait` if nothing has come."""
+
+    async def receive(self, *, wait: bool = True) -> PoppedMessage | None:
+        """The next message; waits as long as it takes, so bound it with `trio.move_on_after`. Without `wait` None if
+        none has come yet. One whose time was over before it was asked for is left out: it comes again.
 
         Raises UsageError if its body needs a library that is not installed, RemoteProtocolError if it does not
         decompress: the next call gives the next message, and this one comes again after its time. UsageError as well
@@ -176,9 +184,11 @@ class PopConsumer:
                     return found
                 self._counts["expired"] += 1
             try:
-                self._found = await self._found_out.receive()
+                self._found = await self._found_out.receive() if wait else self._found_out.receive_nowait()
             except trio.EndOfChannel:
                 raise self._session.not_open() from None
+            except trio.WouldBlock:
+                return None
 
     async def ack(self, message: PoppedMessage) -> None:
         """Say that it is done; answered once the group's ack rule holds it. Raises RemoteError, or UnreachableError if
