@@ -297,6 +297,26 @@ async def test_a_group_that_comes_later_is_read_too_and_no_data_moves(monkeypatc
         assert [item.body for item in fake.groups["g-a"].stored] == [b"first"]
 
 
+async def test_a_batch_that_cannot_be_read_is_told_and_takes_no_other_message_with_it() -> None:
+    async with FakeCluster() as fake, Producer(fake.namesrv):
+        fill(fake.group, "a", queue_count=1)
+        fake.group.stored.append(Stored("T", 0, 1, b"plain", {"UNIQ_KEY": "U1"}, 1 | SYS_FLAG_INNER_BATCH, {}))
+        fake.group.stored.append(Stored("T", 0, 2, b"c", {"UNIQ_KEY": "U2"}, 0, {}))
+        async with Consumer(fake.namesrv, "G", "T") as consumer:
+            assert bodies(await take(consumer, 1)) == ["a"]
+            for _ in range(2):
+                with pytest.raises(
+                    RemoteProtocolError, match=r"message U1 of T at g-a:0/1: .* receive_batch\(\) gives it"
+                ):
+                    await take(consumer, 1)
+            told, behind = await consumer.receive_batch()
+            assert told.is_undivided and behind.body == b"c"
+            await consumer.retry(told, delay_level=-1)
+        asked = [item.ext for item in fake.group.master.requests if item.code == RequestCode.CONSUMER_SEND_MSG_BACK]
+        assert [(ext["delayLevel"], ext["originMsgId"]) for ext in asked] == [("-1", "U1")]
+        assert fake.group.offsets["G", "T", 0] == 3
+
+
 def bomb(size_bytes: int, queue_offset: int = 0) -> Stored:
     body = zlib.compress(bytes(size_bytes), 9)
     return Stored("T", 0, queue_offset, body, {"UNIQ_KEY": f"U{queue_offset}"}, 1, {})

@@ -228,7 +228,8 @@ class Consumer:
         counts it as too_large); outside a group it is passed over.
 
         Raises UsageError if its body needs a library that is not installed, RemoteProtocolError if it does not
-        decompress; the next call gives the same message again. UsageError as well where the consumer is not open."""
+        decompress or holds a batch that cannot be read; the next call gives the same message again, `receive_batch`
+        the messages from it on. UsageError as well where the consumer is not open."""
         self._finish()
         while True:
             batch = self._batch
@@ -243,6 +244,11 @@ class Consumer:
                 await self._refuse(view, error)
                 batch.index += 1
                 batch.assigned.finished = max(batch.assigned.finished, view.queue_offset + 1)
+            except (RemoteProtocolError, UsageError) as error:
+                place = f"{view.topic} at {view.broker_name}:{view.queue_id}/{view.queue_offset}"
+                raise type(error)(
+                    f"message {view.msg_id} of {place}: {error}; receive_batch() gives it undecoded, to go on behind it"
+                ) from error
             else:
                 break
         batch.index += 1

@@ -9,10 +9,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import NoReturn, overload
 
-from rmqha.client.compression import MAX_BODY_BYTES, BodyTooLargeError, decompress
-from rmqha.model.error import RemoteProtocolError
+from rmqha.client.compression import MAX_BODY_BYTES, decompress
+from rmqha.model.error import RemoteProtocolError, RmqhaError, UsageError
 from rmqha.model.message import (
     PROPERTY_INNER_BASE,
     PROPERTY_KEYS,
@@ -37,6 +37,7 @@ _TAGS = PROPERTY_TAGS.encode()
 _KEYS = PROPERTY_KEYS.encode()
 _UNIQUE_KEY = PROPERTY_UNIQUE_KEY.encode()
 _RETRY_TOPIC = PROPERTY_RETRY_TOPIC.encode()
+_MAX_OFFSET_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,11 @@ class MessageView:
         _, sys_flag, _, _, at, size, _, _, _, _, _ = self._parts
         view = self._batch.buffer[at : at + size]
         return decompress(view, sys_flag, self._batch.max_body_bytes) if sys_flag & SYS_FLAG_COMPRESSED else view
+
+    @property
+    def is_undivided(self) -> bool:
+        """True of a record with several messages that cannot be told apart: `body` and `message()` raise why."""
+        return False
 
     @property
     def raw_properties(self) -> bytes:
@@ -262,6 +268,31 @@ class _Member(MessageView):
         )
 
 
+class _Undivided(MessageView):
+    """A record whose members cannot be read, as one message: it is told where it is read. An answer that raised would
+    be asked for again without end, and what stands beside it would be lost."""
+
+    __slots__ = ("_error",)
+
+    def __init__(self, batch: MessageBatch, parts: Located, error: RmqhaError) -> None:
+        super().__init__(batch, parts)
+        self._error = error
+
+    @property
+    def is_undivided(self) -> bool:
+        return True
+
+    @property
+    def body(self) -> memoryview | bytes:
+        self._refuse()
+
+    def message(self) -> Message:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise type(self._error)(str(self._error))
+
+
 class MessageBatch(Sequence[MessageView]):
     """The wanted messages of one pull's answer, in the order of their queue. `len`, an index and a loop decode nothing
     but what is asked of each view; `messages()` decodes all."""
@@ -281,7 +312,7 @@ class MessageBatch(Sequence[MessageView]):
         """Messages below `from_offset` and those with another tag than `tags` are left out. `is_retry`: the records are
         a retry topic's, and each names the topic it was sent to. A compressed body stands for `max_body_bytes` at most.
 
-        Raises as `decompress`, and RemoteProtocolError if the bytes are no records."""
+        Raises RemoteProtocolError if the bytes are no records."""
         self.broker_name = broker_name
         self.buffer = memoryview(body)
         self.is_retry = is_retry
@@ -290,7 +321,7 @@ class MessageBatch(Sequence[MessageView]):
             views = self._find(from_offset)
         except BadRecordError as error:
             raise RemoteProtocolError(f"group {broker_name} sent what is no record: {error}") from error
-        self._views = views if tags is None else [view for view in views if view.tags in tags]
+        self._views = views if tags is None else [view for view in views if view.is_undivided or view.tags in tags]
 
     def __len__(self) -> int:
         return len(self._views)
@@ -326,7 +357,7 @@ class MessageBatch(Sequence[MessageView]):
         return _text(find_property(bytes(properties), _RETRY_TOPIC)) or stored_topic
 
     def _find(self, from_offset: int) -> list[MessageView]:
-        """Raises BadRecordError, RemoteProtocolError, UsageError."""
+        """Raises BadRecordError."""
         buffer, end, at = self.buffer, len(self.buffer), 0
         unpack_phy_offset = _INT64.unpack_from
         views: list[MessageView] = []
@@ -339,9 +370,8 @@ class MessageBatch(Sequence[MessageView]):
                 whole = MessageView(self, parts)
                 try:
                     views += [view for view in self._members(whole, parts) if view.queue_offset >= from_offset]
-                except BodyTooLargeError:
-                    # it is told where it is read, as one message: a pull that failed would be repeated for ever
-                    views.append(whole)
+                except (RemoteProtocolError, UsageError) as error:
+                    views.append(_Undivided(self, parts, error))
             elif parts[3] >= from_offset:
                 views.append(MessageView(self, parts))
         return views
@@ -350,7 +380,8 @@ class MessageBatch(Sequence[MessageView]):
         """Members of one record that holds a batch, as in request 320; their queue offsets follow each other."""
         data = memoryview(record.body)
         base = record.properties.get(PROPERTY_INNER_BASE, "")
-        queue_offset = int(base) if base.isdigit() else record.queue_offset
+        is_number = base.isascii() and base.isdigit() and len(base) <= _MAX_OFFSET_DIGITS
+        queue_offset = int(base) if is_number else record.queue_offset
         position = 0
         try:
             while position < len(data):

@@ -393,7 +393,7 @@ class PopConsumer:
                 continue
             receipt = receipts.of(view)
             wanted = self._membership.tags
-            if wanted is not None and view.tags not in wanted:
+            if wanted is not None and view.tags not in wanted and not view.is_undivided:
                 self._counts["filtered"] += 1
                 await self._done_with(view, receipt)
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,9 +20,9 @@ from hypothesis import strategies as st
 from rmqha.client.compression import MAX_BODY_BYTES, compression, decompress
 from rmqha.client.consumers.expression import parse_tags
 from rmqha.client.consumers.membership import allocate_averagely
-from rmqha.client.consumers.message import decode_messages
+from rmqha.client.consumers.message import MessageBatch, decode_messages
 from rmqha.client.producers.outgoing import OutgoingMessage, encode_batch
-from rmqha.model.error import RemoteProtocolError, UsageError
+from rmqha.model.error import RemoteProtocolError, RmqhaError, UsageError
 from tests.client.fake import Stored, encode_stored, split_batch
 
 
@@ -92,6 +93,45 @@ def test_members_of_a_stored_batch_come_one_by_one() -> None:
     ]
     with pytest.raises(RemoteProtocolError, match="leaves it"):
         decode_messages("g", encode_stored(replace(whole, body=body[:-1])))
+
+
+@pytest.mark.parametrize("tags", [None, frozenset("A")])
+@pytest.mark.parametrize(
+    ("body", "sys_flag", "kind", "sentence"),
+    [
+        (encode_batch([OutgoingMessage("T", b"x")], ["U"]), 0xC1, RemoteProtocolError, "does not decompress"),
+        (zlib.compress(b"x" * 999)[:-1], 0xC1, RemoteProtocolError, "ends before"),
+        (b"packed", 0x2C1, UsageError, "zstd bodies need a package"),
+        (b"cut", 0xC0, RemoteProtocolError, "cut off"),
+    ],
+    ids=["plain", "cut zlib", "zstd", "cut members"],
+)
+def test_a_batch_that_cannot_be_read_takes_no_other_message_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+    tags: frozenset[str] | None,
+    body: bytes,
+    sys_flag: int,
+    kind: type[RmqhaError],
+    sentence: str,
+) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    bad = Stored("T", 0, 5, body, {"UNIQ_KEY": "U"}, sys_flag, {})
+    records = [Stored("T", 0, 4, b"a", {"TAGS": "A"}, 0, {}), bad, Stored("T", 0, 7, b"b", {"TAGS": "A"}, 0, {})]
+    before, told, behind = MessageBatch("g", b"".join(map(encode_stored, records)), tags=tags)
+    assert (before.body, behind.body, told.msg_id, told.queue_offset) == (b"a", b"b", "U", 5)
+    assert [view.is_undivided for view in (before, told, behind)] == [False, True, False]
+    for _ in range(2):
+        with pytest.raises(kind, match=sentence):
+            told.message()
+        with pytest.raises(kind, match=sentence):
+            told.body  # noqa: B018 - it raises
+
+
+@pytest.mark.parametrize("base", ["\N{SUPERSCRIPT TWO}", "9" * 5000, "-1", "", "x"], ids=range(5))
+def test_a_batch_whose_base_is_no_offset_begins_at_its_record(base: str) -> None:
+    body = encode_batch([OutgoingMessage("T", b"x")] * 2, ["U0", "U1"])
+    found = decode_messages("g", encode_stored(Stored("T", 2, 40, body, {"INNER_BASE": base}, 0xC0, {})))
+    assert [item.queue_offset for item in found] == [40, 41]
 
 
 @given(st.binary(max_size=300))

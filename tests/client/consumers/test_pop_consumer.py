@@ -15,7 +15,7 @@ from rmqha.client.consumers import pop_consumer
 from rmqha.client.consumers.pop_consumer import PopConsumer
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RemoteProtocolError, RmqhaError, UsageError
-from rmqha.model.message import SYS_FLAG_COMPRESSED
+from rmqha.model.message import SYS_FLAG_COMPRESSED, SYS_FLAG_INNER_BATCH
 from rmqha.wire.command import Command
 from rmqha.wire.state.receipt import NORMAL, RETRY_V1, Receipt
 from tests.client.fake import FakeCluster, Node, Stored, encode_stored
@@ -242,6 +242,18 @@ async def test_a_message_that_cannot_be_read_is_told_and_keeps_no_other_from_the
                 assert [(await consumer.receive()).body for _ in range(len(bodies) + 1)] == [*bodies, b"later"]
                 assert "message U3 of T" in consumer.statistics()["last_error"]
         assert not pops.told
+
+
+async def test_a_batch_that_cannot_be_read_is_told_though_nobody_knows_its_tags() -> None:
+    batch = stored(b"plain", 3, sys_flag=SYS_FLAG_COMPRESSED | SYS_FLAG_INNER_BATCH)
+    async with FakeCluster({"g-a": 1}) as fake:
+        pops = Pops([[batch, stored(b"wanted", 4, TAGS="A"), stored(b"not", 5)]]).put_to(fake.group.master)
+        with trio.fail_after(HANG_S):
+            async with PopConsumer(fake.namesrv, "G", "T", "A") as consumer:
+                with pytest.raises(RemoteProtocolError, match="does not decompress"):
+                    await consumer.receive()
+                assert (await consumer.receive()).body == b"wanted"
+        assert [command.ext["offset"] for command in pops.told] == ["5"]
 
 
 async def test_dead_letters_are_put_there_and_done_with() -> None:
