@@ -67,7 +67,11 @@ class Heartbeats:
 
     async def leave(self, group: dict[str, str]) -> None:
         """Say that the client goes; `group`: `consumerGroup` or `producerGroup` by that name."""
-        for address in sorted(self._heard):
-            with suppress(UnreachableError):
-                command = Command(RequestCode.UNREGISTER_CLIENT, {"clientID": self.client_id, **group})
-                await self._session.remoting.call(address, command, LEAVE_TIMEOUT_MS)
+        async with trio.open_nursery() as nursery:
+            for address in sorted(self._heard):
+                nursery.start_soon(self._leave, address, group)
+
+    async def _leave(self, address: str, group: dict[str, str]) -> None:
+        with suppress(UnreachableError):
+            command = Command(RequestCode.UNREGISTER_CLIENT, {"clientID": self.client_id, **group})
+            await self._session.remoting.call(address, command, LEAVE_TIMEOUT_MS)

@@ -10,7 +10,7 @@ retry topic, which its members read as well.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, overload
@@ -24,7 +24,7 @@ from rmqha.client.consumers.membership import ConsumerMembership, allocate_avera
 from rmqha.client.consumers.message import Message, MessageBatch, MessageView
 from rmqha.client.consumers.offsets import BrokerOffsets, FileOffsets, Offsets, answered_offset
 from rmqha.client.consumers.read_range import ReadRange, first_offset_request
-from rmqha.client.heartbeat import CALL_TIMEOUT_MS
+from rmqha.client.heartbeat import CALL_TIMEOUT_MS, LEAVE_TIMEOUT_MS
 from rmqha.client.names import check_group, check_topic
 from rmqha.client.route import MessageQueue
 from rmqha.client.route_table import Backoff
@@ -197,7 +197,8 @@ class Consumer:
             self._session.nursery.cancel_scope.cancel()
             self._ready_in.close()
             self._batch = None
-            await self.commit()
+            with trio.move_on_after((CLOSE_TIMEOUT_MS - LEAVE_TIMEOUT_MS) / 1000):
+                await self.commit()
             if not self._standalone:
                 await self._membership.leave()
         self._offsets.close()
@@ -345,9 +346,7 @@ class Consumer:
         """Tell the brokers now what has been finished; what fails is tried again at the next turn."""
         if self._standalone:
             return
-        for assigned in list(self._assigned.values()):
-            if self._assigned.get(assigned.queue) is assigned:  # another may have it by now, or it goes on elsewhere
-                await self._commit(assigned)
+        await self._commit_all(self._assigned.values())
 
     async def refused(self) -> RemoteError:
         """Wait until a broker says that this consumer may not read (NO_PERMISSION): it goes on trying, for an operator
@@ -451,8 +450,7 @@ class Consumer:
             queues += allocate_averagely(await self._retry_queues(), members, client_id)
         mine = set(queues)
         lost = [assigned for queue, assigned in self._assigned.items() if queue not in mine]
-        for assigned in lost:
-            await self._drop(assigned)
+        await self._drop(lost)
         gained = [queue for queue in queues if queue not in self._assigned]
         for queue in gained:
             assigned = self._assigned[queue] = Assigned(queue)
@@ -476,16 +474,19 @@ class Consumer:
         self._retry_refreshes = RETRY_REFRESHES
         return route.read_queues()
 
-    async def _drop(self, assigned: Assigned) -> None:
-        """Stop reading a queue; what could not be committed is remembered in case it comes back."""
-        assigned.dropped = True
-        assigned.scope.cancel()
-        if self._unfinished is not None and self._unfinished[0] is assigned:
-            self._unfinished = None
-        if not await self._commit(assigned):
-            self._kept_offsets[assigned.queue] = assigned.finished
-        # only now: a close in between commits it
-        del self._assigned[assigned.queue]
+    async def _drop(self, lost: Sequence[Assigned]) -> None:
+        """Stop reading queues; what could not be committed is remembered in case they come back."""
+        for assigned in lost:
+            assigned.dropped = True
+            assigned.scope.cancel()
+            if self._unfinished is not None and self._unfinished[0] is assigned:
+                self._unfinished = None
+        await self._commit_all(lost)
+        for assigned in lost:
+            if not self._is_committed(assigned):
+                self._kept_offsets[assigned.queue] = assigned.finished
+            # only now: a close in between commits it
+            del self._assigned[assigned.queue]
 
     def _reset(self, queue: MessageQueue, offset: int) -> None:
         """Go on at `offset`, as an operator wants: what has been read ahead of the old place is dropped."""
@@ -511,20 +512,40 @@ class Consumer:
             await trio.sleep(COMMIT_MS / 1000)
             await self.commit()
 
-    async def _commit(self, assigned: Assigned) -> bool:
+    async def _commit_all(self, queues: Iterable[Assigned]) -> None:
+        """Side by side at the broker groups: one that does not answer keeps back no other."""
+        by_group: dict[str, list[Assigned]] = {}
+        for assigned in queues:
+            by_group.setdefault(assigned.queue.broker_name, []).append(assigned)
+        async with trio.open_nursery() as nursery:
+            for of_group in by_group.values():
+                nursery.start_soon(self._commit_in_turn, of_group)
+
+    async def _commit_in_turn(self, queues: Sequence[Assigned]) -> None:
+        for assigned in queues:
+            if self._assigned.get(assigned.queue) is not assigned:
+                continue  # another may have it by now, or it goes on elsewhere
+            began = trio.current_time()
+            await self._commit(assigned)
+            if not self._is_committed(assigned) and (trio.current_time() - began) * 1000 >= CALL_TIMEOUT_MS:
+                return  # asked for each queue, a silent group would keep the others from the next turn
+
+    def _is_committed(self, assigned: Assigned) -> bool:
         """True if the broker knows all that is finished."""
+        return self._standalone or assigned.finished < 0 or assigned.finished == assigned.committed
+
+    async def _commit(self, assigned: Assigned) -> None:
+        if self._is_committed(assigned):
+            return
         offset = assigned.finished
-        if self._standalone or offset < 0 or offset == assigned.committed:
-            return True
         try:
             await self._offsets.store(assigned.queue, offset)
         except RmqhaError as error:
             self._note(str(error))
             self._counts["failed_commits"] += 1
-            return False
-        assigned.committed = offset
-        self._counts["commits"] += 1
-        return True
+        else:
+            assigned.committed = offset
+            self._counts["commits"] += 1
 
     async def _ask_group(self, queue: MessageQueue, code: RequestCode, more: dict[str, str]) -> Command:
         """Ask the queue's master, or a slave if there is none. Raises UnreachableError, RemoteError."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteError, UnreachableError, UsageError
 from rmqha.wire.command import Command
 from tests.client.fake import FakeCluster, Group, Stored
-from tests.support.patience import HANG_S
+from tests.support.patience import HANG_MS, HANG_S
 
 
 def fill(group: Group, bodies: Iterable[str], queue_count: int = 4, tags: str = "") -> None:
@@ -245,6 +245,57 @@ async def test_a_close_commits_what_was_read_of_queues_that_go_to_another_member
             assert unanswered == {"0"}, "what goes is committed first"
             monkeypatch.setattr(master, "_offsets", answer)
         assert fake.group.offsets == {("G", "T", queue_id): 2 for queue_id in range(4)}
+
+
+@pytest.fixture
+def silent_commits(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeCluster], None]:
+    """Lets the groups' first one answer no commit."""
+
+    def silence(fake: FakeCluster) -> None:
+        master = fake.group.master
+        answer = master._offsets
+
+        def silent(command: Command) -> Command | None:
+            return None if command.code == RequestCode.UPDATE_CONSUMER_OFFSET else answer(command)
+
+        monkeypatch.setattr(master, "_offsets", silent)
+
+    return silence
+
+
+async def test_a_close_commits_and_leaves_at_all_groups_though_one_is_silent(
+    silent_commits: Callable[[FakeCluster], None],
+) -> None:
+    async with FakeCluster({"g-a": 1, "g-b": 1}) as fake:
+        for group in fake.groups.values():
+            fill(group, "ab", queue_count=2)
+        silent_commits(fake)
+        async with Consumer(fake.namesrv, "G", "T") as consumer:
+            await take(consumer, 4)
+        last = fake.groups["g-b"]
+        assert last.offsets == {("G", "T", queue_id): 1 for queue_id in range(2)}
+        for group in fake.groups.values():
+            assert RequestCode.UNREGISTER_CLIENT in {command.code for command in group.master.requests}
+
+
+async def test_queues_that_go_to_another_member_are_committed_though_one_group_is_silent(
+    monkeypatch: pytest.MonkeyPatch, silent_commits: Callable[[FakeCluster], None]
+) -> None:
+    monkeypatch.setattr("rmqha.client.consumers.consumer.CALL_TIMEOUT_MS", 10 * HANG_MS)
+    async with FakeCluster({"g-a": 1, "g-b": 1}) as fake:
+        for group in fake.groups.values():
+            fill(group, "ab", queue_count=2)
+        async with Consumer(fake.namesrv, "G", "T") as consumer:
+            await take(consumer, 4)
+            await consumer.receive(wait=False)  # now the fourth is finished too
+            silent_commits(fake)
+            for group in fake.groups.values():
+                (session,) = group.members["G"].values()
+                group.members["G"] = {"another": session}
+            fake.group.master._notify("G")
+            with trio.fail_after(HANG_S):
+                while len(fake.groups["g-b"].offsets) < 2:  # noqa: ASYNC110 - a test looks from outside
+                    await trio.sleep(0.005)
 
 
 async def _until_assigned(consumer: Consumer, queue_count: int) -> None:
