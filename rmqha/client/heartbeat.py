@@ -41,25 +41,29 @@ class Heartbeats:
         return f"{self._session.local_host}@{self._session.process_id}#{self._number}#{self._started_ms}"
 
     async def beat(self, route: TopicRoute, body: Callable[[], dict[str, Any]]) -> None:
-        """To all replicas that have heard nothing for HEARTBEAT_MS. Who does not answer is asked again at the next
-        call. `body`: the sets of producers and consumers."""
+        """To all replicas that have heard nothing for HEARTBEAT_MS, side by side. Who does not answer is asked again at
+        the next call. `body`: the sets of producers and consumers."""
         due = trio.current_time() - HEARTBEAT_MS / 1000
         addresses = [address for address in route.brokers() if self._heard.get(address, float("-inf")) <= due]
         if not addresses:
             return
         said = {"clientID": self.client_id, "heartbeatFingerprint": 0, "withoutSub": False, **body()}
         data = json.dumps(said, separators=(",", ":")).encode()
-        for address in addresses:
-            # it may hear this and its answer come too late for us: `leave` must reach it too
-            self._heard.setdefault(address, float("-inf"))
-            try:
-                command = Command(RequestCode.HEART_BEAT, {}, data)
-                answer = await self._session.remoting.call(address, command, CALL_TIMEOUT_MS)
-            except UnreachableError:
-                self.forget(address)
-            else:
-                if answer.code == ResponseCode.SUCCESS:
-                    self._heard[address] = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for address in addresses:
+                nursery.start_soon(self._tell, address, data)
+
+    async def _tell(self, address: str, data: bytes) -> None:
+        # it may hear this and its answer come too late for us: `leave` must reach it too
+        self._heard.setdefault(address, float("-inf"))
+        try:
+            command = Command(RequestCode.HEART_BEAT, {}, data)
+            answer = await self._session.remoting.call(address, command, CALL_TIMEOUT_MS)
+        except UnreachableError:
+            self.forget(address)
+        else:
+            if answer.code == ResponseCode.SUCCESS:
+                self._heard[address] = trio.current_time()
 
     def forget(self, address: str) -> None:
         """The connection is gone, and with it what the broker knew."""

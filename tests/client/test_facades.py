@@ -8,11 +8,10 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import trio
@@ -30,9 +29,8 @@ from rmqha.model.error import RmqhaError, StoreError, UsageError
 from tests.client.consumers.test_consumer import fill
 from tests.client.consumers.test_pop_consumer import Pops, stored
 from tests.client.fake import FakeCluster
-from tests.support.patience import HANG_MS, HANG_S
+from tests.support.patience import HANG_MS, HANG_S, until
 
-T = TypeVar("T")
 TRIO_ONLY = {"Outcome", "Transaction", "TransactionProducer"}
 
 
@@ -281,15 +279,6 @@ async def test_a_cancelled_receive_loses_nothing() -> None:
         assert found == [b"%03d" % number for number in range(100)]
 
 
-def at_last(ask: Callable[[], T | None]) -> T:
-    """The first answer that is not None."""
-    end = time.monotonic() + HANG_S
-    while (found := ask()) is None and time.monotonic() < end:
-        time.sleep(0.001)
-    assert found is not None
-    return found
-
-
 async def test_a_receive_that_may_not_wait_gives_what_has_come() -> None:
     async with FakeCluster() as fake:
         fill(fake.group, "abcdef", queue_count=1)  # the fake gives three at once
@@ -299,7 +288,7 @@ async def test_a_receive_that_may_not_wait_gives_what_has_come() -> None:
                 first = consumer.receive()
                 second, third = consumer.receive(timeout_ms=0), consumer.receive(timeout_ms=0)
                 assert [getattr(message, "body", None) for message in (first, second, third)] == [b"a", b"b", b"c"]
-                batch = at_last(lambda: consumer.receive_batch(timeout_ms=0))
+                batch = until(lambda: consumer.receive_batch(timeout_ms=0))
                 assert [bytes(view.body) for view in batch] == [b"d", b"e", b"f"]
                 assert consumer.receive(timeout_ms=0) is None and consumer.receive_batch(timeout_ms=-1) is None
                 consumer.commit()
@@ -317,7 +306,7 @@ async def test_a_pop_s_receive_that_may_not_wait_gives_what_has_come() -> None:
                 first, second = consumer.receive(), consumer.receive(timeout_ms=0)
                 assert first is not None and second is not None
                 assert (first.body, second.body) == (b"a", b"b")
-                assert at_last(lambda: consumer.receive(timeout_ms=0)).body == b"c"
+                assert until(lambda: consumer.receive(timeout_ms=0)).body == b"c"
                 assert consumer.receive(timeout_ms=0) is None
 
         await beside(work)

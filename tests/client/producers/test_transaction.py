@@ -18,7 +18,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import UsageError
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from tests.client.fake import Do, FakeCluster, InTurn, encode_stored
-from tests.support.patience import HANG_S
+from tests.support.patience import HANG_MS, HANG_S
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden" / "wire" / "java-producer.jsonl"
 COMMIT, ROLLBACK = "8", "12"
@@ -252,6 +252,16 @@ async def test_a_broker_that_heard_and_did_not_answer_yet_is_told_that_the_produ
         async with TransactionProducer(fake.namesrv, "P", never, topics=["T"]):
             await until(lambda: fake.group.master.producers)
         await until(lambda: fake.group.master.producers == {})
+
+
+async def test_a_broker_that_does_not_answer_keeps_no_heartbeat_from_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rmqha.client.heartbeat.CALL_TIMEOUT_MS", 10 * HANG_MS)
+    async with FakeCluster({"g-a": 2}) as fake:
+        fake.group.master.answers_heartbeats = False
+        async with TransactionProducer(fake.namesrv, "P", never, topics=["T"]):
+            await until(lambda: fake.group.nodes[2].producers)
 
 
 def count(node: object) -> int:
