@@ -289,7 +289,7 @@ async def test_a_receive_that_may_not_wait_gives_what_has_come() -> None:
                 second, third = consumer.receive(timeout_ms=0), consumer.receive(timeout_ms=0)
                 assert [getattr(message, "body", None) for message in (first, second, third)] == [b"a", b"b", b"c"]
                 batch = until(lambda: consumer.receive_batch(timeout_ms=0))
-                assert [bytes(view.body) for view in batch] == [b"d", b"e", b"f"]
+                assert batch is not None and [bytes(view.body) for view in batch] == [b"d", b"e", b"f"]
                 assert consumer.receive(timeout_ms=0) is None and consumer.receive_batch(timeout_ms=-1) is None
                 consumer.commit()
                 assert fake.group.offsets["G", "T", 0] == 6
@@ -306,7 +306,8 @@ async def test_a_pop_s_receive_that_may_not_wait_gives_what_has_come() -> None:
                 first, second = consumer.receive(), consumer.receive(timeout_ms=0)
                 assert first is not None and second is not None
                 assert (first.body, second.body) == (b"a", b"b")
-                assert until(lambda: consumer.receive(timeout_ms=0)).body == b"c"
+                third = until(lambda: consumer.receive(timeout_ms=0))
+                assert third is not None and third.body == b"c"
                 assert consumer.receive(timeout_ms=0) is None
 
         await beside(work)
