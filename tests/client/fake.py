@@ -99,6 +99,8 @@ class Node:
         self.requests: list[Command] = []
         self.producers: dict[str, tuple[str, Session]] = {}
         """By client id: the group, and the connection of the last heartbeat."""
+        self.heard: dict[tuple[str, str], Session] = {}
+        """By consumer group and client id: the connection of the last heartbeat."""
         self.answers_heartbeats = True
         self.asked = trio.Event()
         self.held: list[tuple[Session, Command]] = []
@@ -110,12 +112,19 @@ class Node:
 
     def closed(self, session: Session) -> None:
         self.held = [item for item in self.held if item[0] is not session]
+        self.heard = {place: owner for place, owner in self.heard.items() if owner is not session}
         for group, members in self.group.members.items():
             gone = [client for client, owner in members.items() if owner is session]
             for client in gone:
-                del members[client]
-            if gone:
-                self._notify(group)
+                # the others still know it, whichever heard of it last
+                known = [
+                    node.heard[group, client] for node in self.group.nodes.values() if (group, client) in node.heard
+                ]
+                if known:
+                    members[client] = known[0]
+                else:
+                    del members[client]
+                    self._notify(group)
 
     def received(self, session: Session, commands: list[Command]) -> None:
         for command in commands:
@@ -140,7 +149,7 @@ class Node:
                 for consumer in value["consumerDataSet"]:
                     name = consumer["groupName"]
                     known = value["clientID"] in self.group.members[name]
-                    self.group.members[name][value["clientID"]] = session
+                    self.group.members[name][value["clientID"]] = self.heard[name, value["clientID"]] = session
                     if not known:
                         self._notify(name)
                 return command.reply() if self.answers_heartbeats else None
