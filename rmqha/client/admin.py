@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from types import TracebackType
 from typing import Any
 
+from rmqha.client.answers import number, reading
 from rmqha.client.consumers.expression import parse_tags
 from rmqha.client.consumers.message import Message, MessageBatch, decode_messages
 from rmqha.client.names import check_topic
@@ -57,7 +58,7 @@ class Admin:
         id 0 is the master."""
         address, body = await self._name_servers.ask(RequestCode.GET_BROKER_CLUSTER_INFO, {})
         value = _readable(address, body)
-        try:
+        with reading(address, "the cluster list"):
             brokers = {
                 str(name): {
                     "cluster": group.get("cluster", ""),
@@ -66,14 +67,12 @@ class Admin:
                 for name, group in value["brokerAddrTable"].items()
             }
             clusters = {str(name): sorted(members) for name, members in value["clusterAddrTable"].items()}
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RemoteProtocolError(f"{address}: the cluster list is not readable: {error!r}") from error
         return {"brokers": brokers, "clusters": clusters}
 
     async def route(self, topic: str) -> dict[str, Any]:
         """{"topic", "brokers": {name: {id: address}}, "queues": {name: {"read", "write", "perm"}}, "answered_by"}."""
         address, body = await self._name_servers.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
-        route = parse_route(topic, body)
+        route = parse_route(topic, body, address)
         return {
             "topic": topic,
             "brokers": {name: dict(group) for name, group in route.addresses.items()},
@@ -141,13 +140,11 @@ class Admin:
             command = Command(RequestCode.GET_CONSUME_STATS, {"consumerGroup": group, "topic": topic})
             address = replicas[MASTER_ID]
             answer = _readable(address, bytes((await self.ask(address, command)).body))
-            try:
+            with reading(address, f"the progress of group {group}"):
                 for place, row in answer["offsetTable"].items():
                     committed, end = int(row["consumerOffset"]), int(row["brokerOffset"])
                     queue = {"broker": str(place["brokerName"]), "queue": int(place["queueId"])}
                     found.append({**queue, "committed": committed, "end": end, "lag": end - committed})
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise RemoteProtocolError(f"{address}: the group's progress is not readable: {error!r}") from error
         return sorted(found, key=lambda row: (row["broker"], row["queue"]))
 
     async def reset_offsets(self, group: str, topic: str, timestamp_ms: int) -> list[str]:
@@ -240,8 +237,7 @@ class Admin:
         }
         self._ask_count += 1
         answer = await self._client.call(address, Command(RequestCode.PULL_MESSAGE, ext), self._timeout_ms)
-        next_text = answer.ext.get("nextBeginOffset", "")
-        next_offset = int(next_text) if next_text.isdigit() else offset
+        next_offset = number(answer.ext, "nextBeginOffset", address, offset)
         match answer.code:
             case ResponseCode.SUCCESS:
                 found = MessageBatch(broker_name, answer.body, from_offset=offset, tags=wanted).messages()

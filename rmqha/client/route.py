@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rmqha.client.answers import reading
 from rmqha.model.code import PERM_READ, PERM_WRITE, RequestCode, ResponseCode
-from rmqha.model.error import RemoteError, RemoteProtocolError, UnreachableError, UsageError
+from rmqha.model.error import RemoteError, UnreachableError, UsageError
 from rmqha.model.identity import parse_address
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from rmqha.host.asking.shell import Caller
 
 ASK_TIMEOUT_MS = 1_000
+MAX_QUEUE_COUNT = 1 << 16
+"""Queues of a topic in one group: a client lists all that a route names."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -93,9 +96,9 @@ class TopicRoute:
         return [address for _, address in sorted(pairs)]
 
 
-def parse_route(topic: str, body: bytes) -> TopicRoute:
-    """The body of answer 105. Raises RemoteProtocolError if it is no route."""
-    try:
+def parse_route(topic: str, body: bytes, address: str) -> TopicRoute:
+    """The body of answer 105 of the name server at `address`. Raises RemoteProtocolError if it is no route."""
+    with reading(address, f"the route of topic {topic}"):
         value = loads(body)
         addresses: dict[str, dict[int, str]] = {
             str(group["brokerName"]): {int(key): str(address) for key, address in group["brokerAddrs"].items()}
@@ -107,8 +110,8 @@ def parse_route(topic: str, body: bytes) -> TopicRoute:
             )
             for item in value["queueDatas"]
         ]
-    except (RemoteProtocolError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RemoteProtocolError(f"the name server's route of topic {topic} is not readable: {error!r}") from error
+        if any(max(data.read_queue_count, data.write_queue_count) > MAX_QUEUE_COUNT for data in queues):
+            raise ValueError(f"more than {MAX_QUEUE_COUNT} queues")
     return TopicRoute(topic, addresses, tuple(sorted(queues, key=lambda data: data.broker_name)))
 
 

@@ -139,7 +139,7 @@ class ClientRoutes:
     async def _ask(self, topic: str) -> TopicRoute:
         self._refresh_count += 1
         try:
-            return parse_route(topic, await self._body(topic))
+            return await self._asked_route(topic, topic)
         except RemoteError as error:
             if error.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
@@ -150,7 +150,7 @@ class ClientRoutes:
 
     async def _auto_created(self, topic: str, unknown: RemoteError) -> TopicRoute:
         try:
-            route = parse_route(topic, await self._body(AUTO_CREATE_TOPIC))
+            route = await self._asked_route(topic, AUTO_CREATE_TOPIC)
         except RemoteError:
             raise RemoteError(
                 unknown.code, f"topic {topic} does not exist and its brokers create none by themselves", unknown.address
@@ -165,10 +165,11 @@ class ClientRoutes:
         )
         return replace(route, queue_data=queues, auto_created=True)
 
-    async def _body(self, topic: str) -> bytes:
-        ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
-        _, body = await self._name_servers.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
-        return body
+    async def _asked_route(self, topic: str, asked_topic: str) -> TopicRoute:
+        """The route of `asked_topic` as that of `topic`."""
+        ext = {"topic": asked_topic, "acceptStandardJsonOnly": "true"}
+        address, body = await self._name_servers.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
+        return parse_route(topic, body, address)
 
     def _store(self, topic: str, route: TopicRoute) -> TopicRoute:
         old = self._routes.get(topic)

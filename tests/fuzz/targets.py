@@ -201,7 +201,7 @@ def _receipt(data: bytes) -> None:
 def _pop_answer(data: bytes) -> None:
     """Two fields of an answer, one after the other."""
     starts, _, counts = data.decode("utf-8", "replace").partition("|")
-    Receipts(Command(0, {"startOffsetInfo": starts, "orderCountInfo": counts}))
+    Receipts(Command(0, {"startOffsetInfo": starts, "orderCountInfo": counts}), "b")
 
 
 def _checkpoint(data: bytes) -> None:
@@ -408,7 +408,7 @@ TARGETS: dict[str, Target] = {
     "controllers-image": Target(decode_image, (StoreError,), _image),
     "selector": Target(_selector, (SelectorError,), _begin(*SELECTORS)),
     "properties": Target(decode_properties, (), lambda: [encode_properties(PROPERTIES)]),
-    "route": Target(lambda data: parse_route("T", data), REMOTE, _begin(json.dumps(ROUTE).encode())),
+    "route": Target(lambda data: parse_route("T", data, "h:1"), REMOTE, _begin(json.dumps(ROUTE).encode())),
     "looked-up": Target(lambda data: peeks("b", data, 128), REMOTE, lambda: [_log()]),
     "pulled": Target(lambda data: decode_messages("b", data), REMOTE, lambda: [_log()]),
     "body": Target(_bodies, REMOTE, _begin(b"plain", zlib.compress(b"b" * 50))),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import trio
 
+from rmqha.client.answers import reading
 from rmqha.client.consumers.message import MessageBatch
 from rmqha.client.route import MessageQueue
-from rmqha.model.error import RemoteProtocolError
 from rmqha.wire.lenient_json import loads
 
 
@@ -38,16 +37,10 @@ class PrefetchedMessages:
     index: int = 0
 
 
-def number(ext: Mapping[str, str], name: str, default: int) -> int:
-    """A whole number of an answer's fields; `default` for anything else."""
-    text = ext.get(name, "")
-    return int(text) if text.lstrip("-").isdigit() else default
-
-
-def reset_offsets(body: bytes) -> Iterator[tuple[MessageQueue, int]]:
-    """Contents of request 220: the queue and the offset to go on from. Raises RemoteProtocolError."""
-    try:
-        for place, offset in loads(body)["offsetTable"].items():
-            yield MessageQueue(str(place["topic"]), str(place["brokerName"]), int(place["queueId"])), int(offset)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RemoteProtocolError(f"a request to reset offsets is not readable: {error!r}") from error
+def reset_offsets(body: bytes, address: str) -> list[tuple[MessageQueue, int]]:
+    """Contents of request 220: the queues and the offsets to go on from. Raises RemoteProtocolError."""
+    with reading(address, "a request to reset offsets"):
+        return [
+            (MessageQueue(str(place["topic"]), str(place["brokerName"]), int(place["queueId"])), int(offset))
+            for place, offset in loads(body)["offsetTable"].items()
+        ]

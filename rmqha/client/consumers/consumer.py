@@ -17,8 +17,9 @@ from typing import Any, Literal, overload
 
 import trio
 
+from rmqha.client.answers import number
 from rmqha.client.compression import MAX_BODY_BYTES, BodyTooLargeError
-from rmqha.client.consumers.assigned import Assigned, PrefetchedMessages, number, reset_offsets
+from rmqha.client.consumers.assigned import Assigned, PrefetchedMessages, reset_offsets
 from rmqha.client.consumers.expression import TAG
 from rmqha.client.consumers.membership import ConsumerMembership, allocate_averagely, send_back_fields
 from rmqha.client.consumers.message import Message, MessageBatch, MessageView
@@ -391,7 +392,7 @@ class Consumer:
             return None
         if command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET and command.ext.get("group") == self._group:
             try:
-                for queue, offset in list(reset_offsets(bytes(command.body))):
+                for queue, offset in reset_offsets(bytes(command.body), address):
                     self._reset(queue, offset)
             except RemoteProtocolError as error:
                 self._note(str(error))
@@ -565,24 +566,28 @@ class Consumer:
             raise RemoteError(answer.code, answer.remark or "", address)
         return answer
 
+    async def _ask_offset(self, queue: MessageQueue, code: RequestCode, more: dict[str, str]) -> int:
+        """Raises UnreachableError, RemoteError, RemoteProtocolError."""
+        return answered_offset(await self._ask_group(queue, code, more), f"group {queue.broker_name}")
+
     async def _first_offset(self, queue: MessageQueue, start: Start) -> int:
         """The offset to begin at. Raises UnreachableError, RemoteError."""
         if (known := self._read_range.known.get(queue, self._read_range.offset)) is not None:
             return known
         if self._read_range.since_ms is not None:
-            return answered_offset(await self._ask_group(queue, *first_offset_request(self._read_range)))
+            return await self._ask_offset(queue, *first_offset_request(self._read_range))
         if start == "committed" or not self._standalone:
             committed = await self._offsets.load(queue)
             kept = max(self._kept_offsets.get(queue, -1), -1 if committed is None else committed)
             if kept >= 0:
                 return kept
         if start == "last" and queue.topic == self._topic:
-            end = answered_offset(await self._ask_group(queue, RequestCode.GET_MAX_OFFSET, {"committed": "true"}))
+            end = await self._ask_offset(queue, RequestCode.GET_MAX_OFFSET, {"committed": "true"})
             if not self._standalone:
                 # another member may have the queue before anything is finished: what comes now is not passed over
                 await self._offsets.store(queue, end)
             return end
-        return answered_offset(await self._ask_group(queue, *first_offset_request(self._read_range)))
+        return await self._ask_offset(queue, *first_offset_request(self._read_range))
 
     # -- one queue -------------------------------------------------------------------------------------------------
 
@@ -656,12 +661,17 @@ class Consumer:
         return None
 
     def _accept(self, assigned: Assigned, answer: Command) -> MessageBatch:
-        """The wanted messages of an answer; moves `pulled`. Raises RemoteError for one that is no answer to a pull."""
-        ext, offset = answer.ext, assigned.pulled
-        next_offset = number(ext, "nextBeginOffset", offset)
-        suggested = number(ext, "suggestWhichBrokerId", assigned.preferred_id)
+        """The wanted messages of an answer; moves `pulled`. Raises RemoteError for one that is no answer to a pull,
+        RemoteProtocolError for one that cannot be read."""
+        ext, offset, address = answer.ext, assigned.pulled, assigned.address
+        next_offset = number(ext, "nextBeginOffset", address, offset, least=0)
+        suggested = number(ext, "suggestWhichBrokerId", address, assigned.preferred_id)
         body: bytes | memoryview = b""
         match answer.code:
+            case ResponseCode.SUCCESS if next_offset <= offset:
+                raise RemoteProtocolError(
+                    f"{address} gave messages from {offset} on and says that {next_offset} is next"
+                )
             case ResponseCode.SUCCESS:
                 body = answer.body
             case ResponseCode.PULL_NOT_FOUND | ResponseCode.PULL_RETRY_IMMEDIATELY:
@@ -691,7 +701,7 @@ class Consumer:
         """The offset is not in the queue. Below its start: go there. Beyond its end: the master's word counts, for a
         new one may have less (AP); a slave's does not, for it may only be behind."""
         offset = assigned.pulled
-        low, high = number(ext, "minOffset", 0), number(ext, "maxOffset", offset)
+        low, high = number(ext, "minOffset", assigned.address, 0), number(ext, "maxOffset", assigned.address, offset)
         if offset > high:
             route = self._routes.cached(assigned.queue.topic)
             if route is None or assigned.address != route.master(assigned.queue.broker_name):

@@ -6,13 +6,14 @@ import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from rmqha.client.answers import reading
 from rmqha.client.consumers.expression import SQL92, TAG, parse_tags
 from rmqha.client.consumers.message import Message, MessageView
 from rmqha.client.heartbeat import CALL_TIMEOUT_MS, Heartbeats
 from rmqha.client.route import TopicRoute
 from rmqha.client.session import ClientSession
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.error import RemoteError, RemoteProtocolError, UnreachableError, UsageError
+from rmqha.model.error import RemoteError, UnreachableError, UsageError
 from rmqha.model.message import RETRY_PREFIX, java_string_hash
 from rmqha.model.selector import SelectorError, parse_selector
 from rmqha.wire.command import Command
@@ -65,7 +66,7 @@ class ConsumerMembership:
                     reason = str(error)
                     continue
                 if answer.code == ResponseCode.SUCCESS:
-                    return _client_ids(bytes(answer.body))
+                    return _client_ids(bytes(answer.body), address)
                 if answer.code == ResponseCode.NO_PERMISSION:
                     raise RemoteError(answer.code, answer.remark or "", address)
                 reason = f"{address} answered {answer.code}: {answer.remark or 'no remark'}"
@@ -122,12 +123,13 @@ def send_back_fields(message: Message | MessageView, delay_level: int) -> dict[s
     }
 
 
-def _client_ids(body: bytes) -> list[str]:
-    value = loads(body)
-    ids = value.get("consumerIdList") if isinstance(value, dict) else None
-    if not isinstance(ids, list):
-        raise RemoteProtocolError("the list of a consumer group's members is not readable")
-    return sorted(str(item) for item in ids)
+def _client_ids(body: bytes, address: str) -> list[str]:
+    """Raises RemoteProtocolError."""
+    with reading(address, "the list of a consumer group's members"):
+        ids = loads(body)["consumerIdList"]
+        if not isinstance(ids, list):
+            raise TypeError("no list")
+        return sorted(str(item) for item in ids)
 
 
 # --- assignment of queues to the members of a consumer group ----------------------------------------------------------

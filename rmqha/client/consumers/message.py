@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, overload
 
+from rmqha.client.answers import whole_number
 from rmqha.client.compression import MAX_BODY_BYTES, decompress
 from rmqha.model.error import RemoteProtocolError, RmqhaError, UsageError
 from rmqha.model.message import (
@@ -37,7 +38,6 @@ _TAGS = PROPERTY_TAGS.encode()
 _KEYS = PROPERTY_KEYS.encode()
 _UNIQUE_KEY = PROPERTY_UNIQUE_KEY.encode()
 _RETRY_TOPIC = PROPERTY_RETRY_TOPIC.encode()
-_MAX_OFFSET_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,9 +379,8 @@ class MessageBatch(Sequence[MessageView]):
     def _members(self, record: MessageView, parts: Located) -> Iterator[MessageView]:
         """Members of one record that holds a batch, as in request 320; their queue offsets follow each other."""
         data = memoryview(record.body)
-        base = record.properties.get(PROPERTY_INNER_BASE, "")
-        is_number = base.isascii() and base.isdigit() and len(base) <= _MAX_OFFSET_DIGITS
-        queue_offset = int(base) if is_number else record.queue_offset
+        named = whole_number(record.properties.get(PROPERTY_INNER_BASE, ""))
+        queue_offset = record.queue_offset if named is None or named < 0 else named
         position = 0
         try:
             while position < len(data):

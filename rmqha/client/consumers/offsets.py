@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from rmqha.client.answers import number
 from rmqha.client.route import MessageQueue
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.error import RemoteError, RemoteProtocolError, UsageError
+from rmqha.model.error import RemoteError, UsageError
 from rmqha.store.meta import sidecar
 from rmqha.wire.command import Command
 
@@ -41,7 +42,8 @@ class BrokerOffsets:
     async def load(self, queue: MessageQueue) -> int | None:
         """Ask the broker for the committed offset; None if it has none."""
         try:
-            return answered_offset(await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, {}))
+            answer = await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, {})
+            return answered_offset(answer, f"group {queue.broker_name}")
         except RemoteError as error:
             if error.code != ResponseCode.QUERY_NOT_FOUND:
                 raise
@@ -119,9 +121,6 @@ def _entries(where: Path, fields: Mapping[str, Any]) -> dict[tuple[str, str, int
     return found
 
 
-def answered_offset(answer: Command) -> int:
-    """Raises RemoteProtocolError."""
-    text = answer.ext.get("offset", "")
-    if not text.isdigit():
-        raise RemoteProtocolError(f"an answer lacks its offset: {answer.ext}")
-    return int(text)
+def answered_offset(answer: Command, whose: str) -> int:
+    """Raises RemoteProtocolError, which says who answered."""
+    return number(answer.ext, "offset", whose, least=0)

@@ -18,6 +18,7 @@ from uuid import uuid4
 
 import trio
 
+from rmqha.client.answers import number
 from rmqha.client.compression import MAX_BODY_BYTES, BodyTooLargeError
 from rmqha.client.consumers.membership import ConsumerMembership, send_back_fields
 from rmqha.client.consumers.message import Message, MessageBatch, MessageView
@@ -214,13 +215,10 @@ class PopConsumer:
         answer = await self._tell(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, message, ext)
         self._counts["changed"] += 1
         message.visible_at_ms = asked_at_ms + invisible_ms
-        try:
-            times = {name: int(answer.ext[name]) for name in ("popTime", "invisibleTime", "reviveQid")}
-        except (KeyError, ValueError):
+        if "popTime" not in answer.ext:
             return  # in order, of a message that is done already
-        receipt = message.receipt._replace(
-            pop_ms=times["popTime"], invisible_ms=times["invisibleTime"], revive_queue_id=times["reviveQid"]
-        )
+        pop_ms, invisible, revive_id = _times(answer, message.message.broker_name)
+        receipt = message.receipt._replace(pop_ms=pop_ms, invisible_ms=invisible, revive_queue_id=revive_id)
         if not receipt.is_ordered:
             receipt = receipt._replace(start_offset=message.message.queue_offset)
         message.receipt = receipt
@@ -385,7 +383,7 @@ class PopConsumer:
         that cannot be read is not given: that one comes again first. Raises RemoteProtocolError."""
         kept_ms = _now_ms() + self._invisible_ms
         batch = MessageBatch(broker_name, answer.body, max_body_bytes=self._max_body_bytes)
-        receipts = Receipts(answer)
+        receipts = Receipts(answer, broker_name)
         found: _Found = deque()
         stopped = set[int]()
         for view in batch:
@@ -437,26 +435,26 @@ _FINAL = frozenset(
 class Receipts:
     """Receipts of one answer's messages, and how often they were given."""
 
-    def __init__(self, answer: Command) -> None:
+    def __init__(self, answer: Command, broker_name: str) -> None:
         """Raises RemoteProtocolError."""
         self._answer = answer
+        self._broker_name = broker_name
         self._starts: dict[tuple[str, int], int] = {}
         """By kind of topic and queue."""
         self._counts: dict[str, int] = {}
         """In order, by queue or message: how often it was given before."""
-        for kind, queue_id, start in _words(answer, "startOffsetInfo"):
-            self._starts[kind, _number(queue_id, "startOffsetInfo")] = _number(start, "startOffsetInfo")
-        for _, name, count in _words(answer, "orderCountInfo"):
-            self._counts[name] = _number(count, "orderCountInfo")
+        for kind, queue_id, start in self._words("startOffsetInfo"):
+            at = self._number(queue_id, "startOffsetInfo")
+            self._starts[kind, at] = self._number(start, "startOffsetInfo")
+        for _, name, count in self._words("orderCountInfo"):
+            self._counts[name] = self._number(count, "orderCountInfo")
 
     def of(self, view: MessageView) -> Receipt:
         """The receipt that the message carries if it comes again, else the one that the answer tells. A message may
         carry that of another pop too, which its producer has passed on. Raises RemoteProtocolError."""
         given = view.properties.get(PROPERTY_POP_CK)
+        pop_ms, invisible_ms, revive_id = _times(self._answer, self._broker_name)
         try:
-            pop_ms, invisible_ms, revive_id = (
-                int(self._answer.ext[name]) for name in ("popTime", "invisibleTime", "reviveQid")
-            )
             if given and given.split(" ")[1:2] == [str(pop_ms)]:
                 return Receipt.decode(given)
             # one that comes again and has no room for a receipt comes by its retry topic's name
@@ -473,19 +471,21 @@ class Receipts:
         before = self._counts.get(f"qo{view.queue_id}%{view.queue_offset}")
         return 1 + max(view.reconsume_times, self._counts.get(str(view.queue_id), 0) if before is None else before)
 
+    def _words(self, name: str) -> list[list[str]]:
+        """Entries of three words each. Raises RemoteProtocolError."""
+        entries = [item.split(" ") for item in self._answer.ext.get(name, "").split(";") if item]
+        if any(len(words) != 3 for words in entries):
+            raise RemoteProtocolError(f"the answer of group {self._broker_name} to a pop has no readable {name}")
+        return entries
 
-def _words(answer: Command, name: str) -> list[list[str]]:
-    """Entries of three words each. Raises RemoteProtocolError."""
-    entries = [item.split(" ") for item in answer.ext.get(name, "").split(";") if item]
-    if any(len(words) != 3 for words in entries):
-        raise RemoteProtocolError(f"the field {name} of a pop's answer is not readable")
-    return entries
+    def _number(self, word: str, name: str) -> int:
+        return number({name: word}, name, f"group {self._broker_name}", least=0)
 
 
-def _number(word: str, name: str) -> int:
-    if not (word.isascii() and word.isdigit()):
-        raise RemoteProtocolError(f"the field {name} of a pop's answer has {word[:40]!r} for a number")
-    return int(word)
+def _times(answer: Command, broker_name: str) -> tuple[int, int, int]:
+    """When the messages were given, for how long, and the revive queue. Raises RemoteProtocolError."""
+    ext, whose = answer.ext, f"group {broker_name}"
+    return number(ext, "popTime", whose), number(ext, "invisibleTime", whose), number(ext, "reviveQid", whose)
 
 
 def _now_ms() -> int:

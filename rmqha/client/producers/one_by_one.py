@@ -18,7 +18,7 @@ from rmqha.client.route import NameServers, TopicRoute, name_servers, parse_rout
 from rmqha.host.asking.shell import Caller, open_client
 from rmqha.host.clock import local_month_ms
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.error import NotSentError, RemoteError, RmqhaError
+from rmqha.model.error import NotSentError, RemoteError, RemoteProtocolError, RmqhaError
 from rmqha.model.identity import parse_address
 from rmqha.model.message import UniqueKeys
 
@@ -83,14 +83,19 @@ async def send_one_by_one(
             if status is None or (require_ok and status is not SendStatus.SEND_OK):
                 unsent.copies_possible = int(answer.code not in NOTHING_WRITTEN)
                 return unsent
-            on_result(result_of(answer, status, outgoing.unique_key, queue, tries=1, copies_possible=0))
+            try:
+                result = result_of(answer, status, outgoing.unique_key, queue, master, tries=1, copies_possible=0)
+            except RemoteProtocolError:
+                unsent.copies_possible = 1
+                return unsent
+            on_result(result)
     return Unsent([])
 
 
 async def _route(client: Caller, namesrv: str, topic: str) -> TopicRoute:
     ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
-    _, body = await NameServers(client, namesrv).ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
-    return parse_route(topic, body)
+    address, body = await NameServers(client, namesrv).ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
+    return parse_route(topic, body, address)
 
 
 def _local_host(namesrv: str) -> bytes:

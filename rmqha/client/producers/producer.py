@@ -144,7 +144,8 @@ class Producer:
         With `require_ok` an answer that the record is stored but not copied or flushed in time is tried again as well,
         else it is returned with that status, as the Java client does.
         Raises UsageError for a message that no broker takes, RemoteError for an answer that a retry cannot change or
-        the last one before the deadline, UnreachableError if no answer came.
+        the last one before the deadline, UnreachableError if no answer came, RemoteProtocolError for one that cannot be
+        read: the message may be stored then.
         """
         timed = timer_properties(deliver_at, delay, properties or {}, _wall_ms())
         message = OutgoingMessage(topic, body, keys, tags, timed, key, queue_id)
@@ -348,7 +349,7 @@ class Producer:
         route: TopicRoute,
         progress: _Progress,
     ) -> SendResult | None:
-        """A result, None to try again, or RemoteError if trying again cannot help."""
+        """A result, None to try again, or RemoteError or RemoteProtocolError if trying again cannot help."""
         status = STATUS_OF_CODE.get(answer.code)
         if status is not SendStatus.SEND_OK:
             progress.failure = RemoteError(answer.code, answer.remark or "", address)
@@ -360,7 +361,7 @@ class Producer:
             progress.copies_possible += answer.code not in NOTHING_WRITTEN
             return None
         tries, copies = progress.tries, progress.copies_possible
-        result = result_of(answer, status, outgoing.unique_key, queue, tries=tries, copies_possible=copies)
+        result = result_of(answer, status, outgoing.unique_key, queue, address, tries=tries, copies_possible=copies)
         progress.copies_possible += status is not SendStatus.SEND_OK
         return result
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
+from rmqha.client.answers import number
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.route import MessageQueue
 from rmqha.model.code import ResponseCode
@@ -56,17 +57,24 @@ class SendResult:
 
 
 def result_of(
-    answer: Command, status: SendStatus, unique_key: str, queue: MessageQueue, *, tries: int, copies_possible: int
+    answer: Command,
+    status: SendStatus,
+    unique_key: str,
+    queue: MessageQueue,
+    address: str,
+    *,
+    tries: int,
+    copies_possible: int,
 ) -> SendResult:
-    """The result that the answer to a send to `queue` tells."""
+    """The result that the answer of the broker at `address` to a send to `queue` tells. Raises RemoteProtocolError."""
     ext = answer.ext
     return SendResult(
         status,
         unique_key,
         ext.get("msgId", ""),
         queue.broker_name,
-        int(ext.get("queueId", queue.queue_id)),
-        int(ext.get("queueOffset", -1)),
+        number(ext, "queueId", address, queue.queue_id),
+        number(ext, "queueOffset", address, -1),
         tries,
         copies_possible,
         ext.get("recallHandle", ""),

@@ -233,7 +233,8 @@ async def _states(admin: Admin, broker: AskedBroker, group: ConsumerGroup, topic
 
 async def _offset_at(admin: Admin, broker: AskedBroker, topic: str, state: QueueState, at_ms: int) -> int:
     ext = {"topic": topic, "queueId": str(state.queue.queue_id), "timestamp": str(at_ms)}
-    return answered_offset(await admin.ask(broker.address, Command(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext)))
+    command = Command(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext)
+    return answered_offset(await admin.ask(broker.address, command), broker.address)
 
 
 async def _way(admin: Admin, broker: AskedBroker, group: ConsumerGroup, target: Target) -> ResetMethod:

@@ -213,9 +213,9 @@ async def scan(
 async def _offset(admin: Admin, address: str, place: dict[str, str], at_ms: int | None, end: RequestCode) -> int:
     """The queue offset at a time, or the queue's end that the request tells."""
     if at_ms is None:
-        return answered_offset(await admin.ask(address, Command(end, dict(place))))
+        return answered_offset(await admin.ask(address, Command(end, dict(place))), address)
     command = Command(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, {**place, "timestamp": str(at_ms)})
-    return answered_offset(await admin.ask(address, command))
+    return answered_offset(await admin.ask(address, command), address)
 
 
 # --- who has read it --------------------------------------------------------------------------------------------------

@@ -120,7 +120,8 @@ async def queues_of(admin: Admin, group: str) -> list[DeadLetterQueue]:
 async def _resent(admin: Admin, broker: AskedBroker, topic: str, queue_id: int) -> int:
     ext = {"consumerGroup": RESEND_GROUP, "topic": topic, "queueId": str(queue_id), "setZeroIfNotFound": "false"}
     try:
-        return answered_offset(await admin.ask(broker.address, Command(RequestCode.QUERY_CONSUMER_OFFSET, ext)))
+        answer = await admin.ask(broker.address, Command(RequestCode.QUERY_CONSUMER_OFFSET, ext))
+        return answered_offset(answer, broker.address)
     except RemoteError as error:
         if error.code != ResponseCode.QUERY_NOT_FOUND:
             raise
