@@ -21,6 +21,7 @@ from nameserver.config import NamesrvConfig
 from nameserver.route_info import RouteTable
 from nameserver.web.message_view import message_view, share_bytes, short
 from nameserver.web.records import MessagePreview, peeks
+from rmqha.client.answers import number
 from rmqha.host.access.security import Security
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
@@ -202,11 +203,11 @@ class Lookup:
             if reply.code == ResponseCode.SUCCESS:
                 await self._take(group, reply, found)
                 return
-            low, high = reply.ext.get("minOffset"), reply.ext.get("maxOffset")
-            if low is None or high is None:
+            if not {"minOffset", "maxOffset"} <= reply.ext.keys():
                 found.notes.append(f"{group.broker_name} at {address} answered {reply.code}: {reply.remark}")
             else:
-                held = "holds nothing" if low == high else f"holds the offsets {low} to {int(high) - 1}"
+                low, high = number(reply.ext, "minOffset", address), number(reply.ext, "maxOffset", address)
+                held = "holds nothing" if low == high else f"holds the offsets {low} to {high - 1}"
                 found.notes.append(f"queue {ext['queueId']} of {topic} in {group.broker_name} {held}")
 
         await self._ask_groups(groups, ask, found)
@@ -225,7 +226,7 @@ class Lookup:
                 if reply.code != ResponseCode.SUCCESS:
                     found.notes.append(f"{group.broker_name} at {address} answered {reply.code}: {reply.remark}")
                     return
-                pull = _pull(topic, queue_id, int(reply.ext.get("offset", "0")), MAX_MESSAGES)
+                pull = _pull(topic, queue_id, number(reply.ext, "offset", address, 0, least=0), MAX_MESSAGES)
                 reply = await client.call(address, Command(RequestCode.PULL_MESSAGE, pull), TIMEOUT_MS)
                 if reply.code == ResponseCode.SUCCESS:
                     await self._take(group, reply, found)

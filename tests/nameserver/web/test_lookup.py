@@ -169,6 +169,20 @@ async def test_a_group_that_refuses_or_is_silent_is_a_note() -> None:
         assert "what is no record" in found["notes"][0]
 
 
+@pytest.mark.parametrize("word", ["x", "", "\N{SUPERSCRIPT TWO}", "9" * 5000], ids=range(4))
+@pytest.mark.parametrize("name", ["minOffset", "maxOffset", "offset"])
+async def test_a_broker_that_answers_what_is_no_number_is_a_note(word: str, name: str) -> None:
+    async with shop() as site:
+        peer = site.brokers[0]
+        peer.replies[Code.PULL_MESSAGE] = (21, {"minOffset": "0", "maxOffset": "2", name: word}, b"")
+        peer.replies[Code.SEARCH_OFFSET_BY_TIMESTAMP] = (0, {name: word}, b"")
+        query = {"since": "1"} if name == "offset" else {"queue": "0", "group": GROUP, "offset": "9"}
+        status, found = await look(site, by="time" if name == "offset" else "place", topic="T", **query)
+        assert (status, found["messages"]) == (200, [])
+        (note,) = found["notes"]
+        assert note.startswith(f"{GROUP}: the answer of {peer.address} is not readable: it has")
+
+
 async def test_another_sites_page_gets_no_message() -> None:
     async with shop() as site:
         status, _, _ = await site.get("/lookup?by=key&topic=T&key=k", {"Sec-Fetch-Site": "cross-site"})
