@@ -287,6 +287,10 @@ class AwaitedPopConsumer(Awaited[TrioPopConsumer]):
         )
         self._reading = ConsumerReading()
 
+    def _put_back(self, message: PoppedMessage | None) -> None:
+        # in the client's thread, before its next call
+        self._portal.soon(lambda: self._client._put_back(message))
+
     ack = awaited(TrioPopConsumer.ack)
     nack = awaited(TrioPopConsumer.nack)
     dead_letter = awaited(TrioPopConsumer.dead_letter)
@@ -295,7 +299,7 @@ class AwaitedPopConsumer(Awaited[TrioPopConsumer]):
 
     async def receive(self) -> PoppedMessage:
         """The next message; bound it with `asyncio.wait_for`. Raises as `rmqha.client.PopConsumer.receive`."""
-        receive, keep = self._client.receive, self._reading.keep
+        receive, keep = self._client.receive, self._put_back
         taken = await self._wait(
             self._portal.submit(lambda: self._reading.next(receive, PoppedMessage, None), keep), keep
         )

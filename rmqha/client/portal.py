@@ -16,7 +16,6 @@ from typing import Any, Protocol, TypeVar, cast
 import trio
 
 from rmqha.client.consumers.message import Message, MessageBatch
-from rmqha.client.consumers.pop_consumer import PoppedMessage
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.model.error import UsageError
 
@@ -198,7 +197,7 @@ class ConsumerReading:
 
     def __init__(self) -> None:
         self._lock = trio.Lock()
-        self._kept: list[Message | MessageBatch | PoppedMessage] = []
+        self._kept: list[Message | MessageBatch] = []
 
     @property
     def is_behind(self) -> bool:
@@ -221,7 +220,7 @@ class ConsumerReading:
                 return cast("T", self._kept.pop())
         return None
 
-    def keep(self, taken: Message | MessageBatch | PoppedMessage | None) -> None:
+    def keep(self, taken: Message | MessageBatch | None) -> None:
         """Keep what came after its caller had given up."""
         if taken is not None:
             self._kept.append(taken)

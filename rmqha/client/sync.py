@@ -313,6 +313,10 @@ class BlockingPopConsumer(Blocking[TrioPopConsumer]):
         )
         self._reading = ConsumerReading()
 
+    def _put_back(self, message: PoppedMessage | None) -> None:
+        # in the client's thread, before its next call
+        self._portal.soon(lambda: self._client._put_back(message))
+
     ack = blocking(TrioPopConsumer.ack)
     nack = blocking(TrioPopConsumer.nack)
     dead_letter = blocking(TrioPopConsumer.dead_letter)
@@ -322,7 +326,7 @@ class BlockingPopConsumer(Blocking[TrioPopConsumer]):
     def receive(self, *, timeout_ms: int | None = None) -> PoppedMessage | None:
         """The next message; None after `timeout_ms` without one, 0: what has come already. Raises as
         `rmqha.client.PopConsumer.receive`."""
-        receive, keep = self._client.receive, self._reading.keep
+        receive, keep = self._client.receive, self._put_back
         return self._wait(
             self._portal.submit(lambda: self._reading.next(receive, PoppedMessage, timeout_ms), keep), keep
         )

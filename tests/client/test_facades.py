@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import trio.testing
 import rmqha.client
 from rmqha.client import aio, sync
 from rmqha.client.admin import Admin
+from rmqha.client.consumers import pop_consumer
 from rmqha.client.consumers.consumer import Consumer
 from rmqha.client.consumers.pop_consumer import PopConsumer
 from rmqha.client.portal import Portal
@@ -309,6 +311,44 @@ async def test_a_pop_s_receive_that_may_not_wait_gives_what_has_come() -> None:
                 third = until(lambda: consumer.receive(timeout_ms=0))
                 assert third is not None and third.body == b"c"
                 assert consumer.receive(timeout_ms=0) is None
+
+        await beside(work)
+
+
+async def test_a_popped_message_that_a_caller_has_not_got_is_not_given_after_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_ms = [0]
+    monkeypatch.setattr(pop_consumer, "_now_ms", lambda: now_ms[0])
+    async with FakeCluster({"g-a": 1}) as fake:
+        Pops([[stored(b"a", 4), stored(b"b", 5)]]).put_to(fake.group.master)
+
+        def work() -> None:
+            with sync.PopConsumer(fake.namesrv, "G", "T", invisible_ms=1000) as consumer:
+
+                def give_up() -> None:
+                    """The call ends by Ctrl-C while its answer comes."""
+
+                    class Interrupted(Future[Any]):
+                        def result(self, timeout: float | None = None) -> Any:
+                            found = super().result(timeout)
+                            if not interrupted:
+                                interrupted.append(True)
+                                raise KeyboardInterrupt
+                            return found
+
+                    interrupted: list[bool] = []
+                    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                        patch.setattr("rmqha.client.portal.Future", Interrupted)
+                        consumer.receive()
+
+                give_up()
+                again = consumer.receive()
+                assert again is not None and again.body == b"a" and consumer.statistics()["received"] == 1
+                give_up()
+                now_ms[0] = 1000
+                assert consumer.receive(timeout_ms=0) is None, "another consumer has it by now"
+                assert (consumer.statistics()["received"], consumer.statistics()["expired"]) == (1, 1)
 
         await beside(work)
 

@@ -185,11 +185,17 @@ class PopConsumer:
                     return found
                 self._counts["expired"] += 1
             try:
-                self._found = await self._found_out.receive() if wait else self._found_out.receive_nowait()
+                self._found.extend(await self._found_out.receive() if wait else self._found_out.receive_nowait())
             except trio.EndOfChannel:
                 raise self._session.not_open() from None
             except trio.WouldBlock:
                 return None
+
+    def _put_back(self, message: PoppedMessage | None) -> None:
+        """Give it next, while its time lasts: a caller that gave up has not got it."""
+        if message is not None:
+            self._found.appendleft(message)
+            self._counts["received"] -= 1
 
     async def ack(self, message: PoppedMessage) -> None:
         """Say that it is done; answered once the group's ack rule holds it. Raises RemoteError, or UnreachableError if
@@ -483,7 +489,8 @@ class Receipts:
 
 
 def _times(answer: Command, broker_name: str) -> tuple[int, int, int]:
-    """When the messages were given, for how long, and the revive queue. Raises RemoteProtocolError."""
+    """Time (ms since 1970) at which the messages were given, for how long (ms), and the revive queue. Raises
+    RemoteProtocolError."""
     ext, whose = answer.ext, f"group {broker_name}"
     return number(ext, "popTime", whose), number(ext, "invisibleTime", whose), number(ext, "reviveQid", whose)
 
