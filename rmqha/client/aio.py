@@ -153,7 +153,7 @@ class AwaitedProducer(Awaited[TrioProducer]):
         on_result: OnResult | None = None,
     ) -> SendTally:
         """Send all, at most `window` on their way at once, as `rmqha.client.Producer.send_many`. `messages` is
-        iterated, and `on_result` called, in the loop; what `messages` raises ends the sending."""
+        iterated, and `on_result` called, in the loop; what `on_result` raises is told to the loop's handler."""
         loop, room = asyncio.get_running_loop(), asyncio.Semaphore(max(window, 1))
         feed = MessageFeed(self._portal, lambda: _tell(loop, room.release))
 
@@ -167,17 +167,31 @@ class AwaitedProducer(Awaited[TrioProducer]):
             )
         )
         future.add_done_callback(lambda _: _tell(loop, room.release))
+        failure: Exception | None = None
         try:
-            async for message in _each(messages):
+            source = _each(messages)
+            while True:
+                try:
+                    message = await anext(source)
+                except StopAsyncIteration:
+                    break
+                except Exception as error:  # noqa: BLE001 - raised once all before it have been told
+                    failure = error
+                    break
                 await room.acquire()
                 if future.done():
                     break
                 feed.put(message)
             feed.end()
-            return await self._wait(future)
-        except BaseException:
+            tally = await self._wait(future)
+        except BaseException as error:
             future.cancel()
+            if failure is not None and isinstance(error, RmqhaError):
+                raise failure from error
             raise
+        if failure is not None:
+            raise failure
+        return tally
 
 
 class AwaitedConsumer(Awaited[TrioConsumer]):

@@ -157,7 +157,7 @@ class BlockingProducer(Blocking[TrioProducer]):
         on_result: OnResult | None = None,
     ) -> SendTally:
         """Send all, at most `window` on their way at once, as `rmqha.client.Producer.send_many`. `messages` is
-        iterated, and `on_result` called, in the thread that calls; what they raise ends the sending."""
+        iterated, and `on_result` called, in the thread that calls."""
         inbox: queue.SimpleQueue[tuple[int, OutgoingMessage, SendResult | RmqhaError] | None] = queue.SimpleQueue()
         feed = MessageFeed(self._portal, lambda: inbox.put(None))
 
@@ -186,8 +186,17 @@ class BlockingProducer(Blocking[TrioProducer]):
                 on_result(*told)
             return 0
 
+        failure: Exception | None = None
         try:
-            for message in messages:
+            source = iter(messages)
+            while True:
+                try:
+                    message = next(source)
+                except StopIteration:
+                    break
+                except Exception as error:  # noqa: BLE001 - raised once all before it have been told
+                    failure = error
+                    break
                 while room == 0 or not inbox.empty():
                     room += take()
                 if future.done():
@@ -200,6 +209,8 @@ class BlockingProducer(Blocking[TrioProducer]):
         except BaseException:
             future.cancel()
             raise
+        if failure is not None:
+            raise failure
         return self._wait(future)
 
 

@@ -143,6 +143,32 @@ async def test_what_the_application_raises_ends_send_many() -> None:
         await beside(work)
 
 
+@pytest.mark.parametrize("facade", [sync, aio])
+async def test_what_the_iterable_raises_is_raised_once_all_before_it_are_told(facade: Any) -> None:
+    async with FakeCluster() as fake:
+        told: list[int] = []
+
+        def made() -> Iterator[OutgoingMessage]:
+            for number in range(9):
+                yield OutgoingMessage("T", b"%d" % number)
+            raise KeyError("no more")
+
+        def tell(position: int, message: OutgoingMessage, outcome: object) -> None:
+            told.append(position)
+
+        def work() -> None:
+            with sync.Producer(fake.namesrv) as producer, pytest.raises(KeyError, match="no more"):
+                producer.send_many(made(), on_result=tell)
+
+        async def awaited() -> None:
+            async with aio.Producer(fake.namesrv) as producer:
+                with pytest.raises(KeyError, match="no more"):
+                    await producer.send_many(made(), on_result=tell)
+
+        await beside(work if facade is sync else lambda: asyncio.run(awaited()))
+        assert sorted(told) == list(range(9)) and len(fake.stored) == 9
+
+
 async def test_open_and_close_do_without_a_block() -> None:
     async with FakeCluster() as fake:
 

@@ -46,6 +46,9 @@ class BatchPipeline:
         self._on_result = on_result
         self._longest = COMPRESS_OVER_BYTES if compresses else MAX_BATCH_BYTES
         self._tally = SendTally()
+        self._failure: Exception | None = None
+        """Exception that the application's iterable or `on_result` has raised."""
+        self._scope: trio.CancelScope
         self._lines: dict[Lane, deque[Item]] = {}
         self._ready: deque[Lane] = deque()
         """Lanes that hold messages and, if ordered, have none under way."""
@@ -57,27 +60,38 @@ class BatchPipeline:
     async def run(
         self, messages: Iterable[OutgoingMessage] | AsyncIterable[OutgoingMessage], window: int, batch: int
     ) -> SendTally:
-        """Raises UsageError for a window below `batch`."""
+        """Raises UsageError for a window below `batch`, and what the application raises."""
         if not 1 < batch <= window:
             raise UsageError(f"a window of {window} messages does not hold batches of {batch}")
         async with trio.open_nursery() as nursery:
+            self._scope = nursery.cancel_scope
             for _ in range(window // batch):
                 nursery.start_soon(self._send_all, batch)
-            if isinstance(messages, AsyncIterable):
-                async for message in messages:
-                    self._admit(message)
-                    self._wake()
-                    await self._until_room(window)
-            else:
-                for message in messages:
-                    self._admit(message)
-                    if not self._tally.sent % batch:
-                        self._wake()
-                        await trio.lowlevel.checkpoint()
-                        await self._until_room(window)
+            try:
+                await self._admit_all(messages, window, batch)
+            except Exception as error:  # noqa: BLE001 - raised once all that was admitted has been told
+                self._failure = error
             self._ended = True
             self._wake()
+        if self._failure is not None:
+            raise self._failure
         return self._tally
+
+    async def _admit_all(
+        self, messages: Iterable[OutgoingMessage] | AsyncIterable[OutgoingMessage], window: int, batch: int
+    ) -> None:
+        if isinstance(messages, AsyncIterable):
+            async for message in messages:
+                self._admit(message)
+                self._wake()
+                await self._until_room(window)
+        else:
+            for message in messages:
+                self._admit(message)
+                if not self._tally.sent % batch:
+                    self._wake()
+                    await trio.lowlevel.checkpoint()
+                    await self._until_room(window)
 
     def _admit(self, message: OutgoingMessage) -> None:
         lane: Lane = message.lane or (message.topic, None)
@@ -194,4 +208,8 @@ class BatchPipeline:
         else:
             self._tally.failed += 1
         if self._on_result is not None:
-            self._on_result(*item, outcome)
+            try:
+                self._on_result(*item, outcome)
+            except Exception as error:  # noqa: BLE001 - raised by `run`, as it is
+                self._failure = error
+                self._scope.cancel()

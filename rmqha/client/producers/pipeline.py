@@ -25,25 +25,35 @@ class Pipeline:
         self._send_message = send_message
         self._on_result = on_result
         self._tally = SendTally()
+        self._failure: Exception | None = None
+        """Exception that the application's iterable or `on_result` has raised."""
+        self._scope: trio.CancelScope
         self._lanes: dict[tuple[str, str | int], deque[tuple[int, OutgoingMessage]]] = {}
 
     async def run(self, messages: Iterable[OutgoingMessage] | AsyncIterable[OutgoingMessage], window: int) -> SendTally:
-        """Send all `messages`, at most `window` of them at a time. Raises UsageError for a window below 1."""
+        """Send all `messages`, at most `window` of them at a time. Raises UsageError for a window below 1, and what the
+        application raises."""
         if window < 1:
             raise UsageError("the window must be 1 or more")
         room = trio.Semaphore(window)
         async with trio.open_nursery() as nursery:
+            self._scope = nursery.cancel_scope
             ready, todo = trio.open_memory_channel[tuple[int, OutgoingMessage]](window)
             for _ in range(window):
                 nursery.start_soon(self._work, todo.clone(), room)
             todo.close()
             async with ready:
-                if isinstance(messages, AsyncIterable):
-                    async for message in messages:
-                        await self._admit(message, ready, room)
-                else:
-                    for message in messages:
-                        await self._admit(message, ready, room)
+                try:
+                    if isinstance(messages, AsyncIterable):
+                        async for message in messages:
+                            await self._admit(message, ready, room)
+                    else:
+                        for message in messages:
+                            await self._admit(message, ready, room)
+                except Exception as error:  # noqa: BLE001 - raised once all that is under way has been told
+                    self._failure = error
+        if self._failure is not None:
+            raise self._failure
         return self._tally
 
     async def _admit(
@@ -105,4 +115,8 @@ class Pipeline:
             outcome = error
             self._tally.failed += 1
         if self._on_result is not None:
-            self._on_result(position, message, outcome)
+            try:
+                self._on_result(position, message, outcome)
+            except Exception as error:  # noqa: BLE001 - raised by `run`, as it is
+                self._failure = error
+                self._scope.cancel()

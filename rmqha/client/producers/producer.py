@@ -228,7 +228,8 @@ class Producer:
         that are compressed, and delayed messages, go alone. Messages with the same ordering key (or queue id) are
         stored in the order given (a copy of a batch that a lost answer left follows it as a whole); one that fails for
         good leaves a gap and the next goes on. `timeout_ms` counts per message from its first try. Never raises for a
-        message; UsageError for a window below 1 or below `batch`."""
+        message; UsageError for a window below 1 or below `batch`. What `messages` raises is raised once all before it
+        have been reported; what `on_result` raises ends the sending at once."""
 
         async def send(message: OutgoingMessage) -> SendResult:
             return await self.send_message(message, timeout_ms=timeout_ms, require_ok=require_ok)

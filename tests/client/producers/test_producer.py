@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from unittest.mock import patch
 
 import pytest
@@ -363,6 +363,41 @@ async def test_send_many_keeps_its_window_and_reports_each() -> None:
         assert max(in_flight) == 7
         with pytest.raises(UsageError, match="1 or more"):
             await producer.send_many([], window=0)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("batch", [1, 4])
+async def test_what_the_iterable_raises_is_raised_once_all_before_it_are_told(batch: int, is_async: bool) -> None:
+    async with FakeCluster() as fake, Producer(fake.namesrv) as producer:
+        told: list[int] = []
+
+        def made() -> Iterator[OutgoingMessage]:
+            for number in range(9):
+                yield OutgoingMessage("T", b"%d" % number)
+            raise KeyError("no more")
+
+        async def made_later() -> AsyncIterator[OutgoingMessage]:
+            for message in made():
+                yield message
+
+        def tell(position: int, message: OutgoingMessage, outcome: object) -> None:
+            told.append(position)
+
+        with pytest.raises(KeyError, match="no more"):
+            await producer.send_many(made_later() if is_async else made(), batch=batch, on_result=tell)
+        assert sorted(told) == list(range(9)) and len(fake.stored) == 9
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+async def test_what_on_result_raises_ends_the_sending(batch: int) -> None:
+    async with FakeCluster() as fake, Producer(fake.namesrv) as producer:
+
+        def tell(position: int, message: OutgoingMessage, outcome: object) -> None:
+            raise ValueError("not wanted")
+
+        endless = iter(lambda: OutgoingMessage("T", b"x"), None)
+        with trio.fail_after(HANG_S), pytest.raises(ValueError, match="not wanted"):
+            await producer.send_many(endless, batch=batch, on_result=tell)
 
 
 async def test_send_many_counts_what_fails_and_goes_on() -> None:
