@@ -40,6 +40,7 @@ class Portal:
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None
         self._stop: trio.Event
+        self._is_stopping = False
         self._ends_by_error = False
 
     def start(self) -> Future[None]:
@@ -59,7 +60,8 @@ class Portal:
             return done
         if self._thread.ident is None and not self._stopped.done():
             self._stopped.set_result(None)
-        elif self._token is not None:
+        self._is_stopping = self._thread.ident is not None  # the thread looks at it once it has its token
+        if self._token is not None:
 
             def end() -> None:
                 self._ends_by_error = by_error
@@ -141,6 +143,8 @@ class Portal:
     async def _main(self) -> None:
         self._stop = trio.Event()
         self._token = trio.lowlevel.current_trio_token()
+        if self._is_stopping:
+            raise _not_open()
         async with self._client:
             try:
                 async with trio.open_nursery() as nursery:

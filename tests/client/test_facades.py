@@ -267,6 +267,36 @@ async def test_a_call_that_is_cancelled_while_the_client_opens_does_it_no_harm()
     await beside(portal.stop(by_error=False).result)
 
 
+async def test_a_client_whose_opening_was_broken_off_at_once_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a consumer it would have queues that nobody reads."""
+    entered: list[bool] = []
+    has_stopped = threading.Event()
+
+    class Client(AbstractAsyncContextManager[None]):
+        async def __aenter__(self) -> None:
+            entered.append(True)
+
+        async def __aexit__(self, *error: object) -> None: ...
+
+    run = trio.run
+
+    def run_late(main: Any) -> Any:
+        has_stopped.wait(HANG_S)
+        return run(main)
+
+    def work() -> None:
+        portal = Portal(Client())
+        with monkeypatch.context() as patch:
+            patch.setattr("rmqha.client.portal.trio.run", run_late)
+            started, stopped = portal.start(), portal.stop(by_error=True)
+            has_stopped.set()
+            assert stopped.result(HANG_S) is None and not entered
+        with pytest.raises(UsageError, match="not open"):
+            started.result(HANG_S)
+
+    await beside(work)
+
+
 async def test_a_block_that_an_error_ends_leaves_its_message_unfinished() -> None:
     async with FakeCluster() as fake:
         fill(fake.group, "ab", queue_count=1)
