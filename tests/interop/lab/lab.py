@@ -90,6 +90,9 @@ class Lab:
         base = free_ports(PORTS_PER_LAB)
         self.name_server = f"127.0.0.1:{base}"
         self.controller = f"127.0.0.1:{base + 1}"
+        self.spare_port = base + 5
+        """For one more listener of the name server. A port that was asked for by itself may be one of this block's: the
+        process gets its own again as long as nobody listens."""
         self._next_port = base + 10  # a broker also takes its port - 2 and + 1
         self.controllers: dict[str, Process] = {}
         """Controllers that are no part of the name server, by address."""

@@ -82,10 +82,10 @@ class Laboratory:
         return self.brokers[0]
 
 
-def opened(java: Java, scratch: Path, whose: str, keys: dict[str, str] | None = None) -> Lab:
+def opened(java: Java, scratch: Path, whose: str, keys: Callable[[Lab], dict[str, str]] = lambda lab: {}) -> Lab:
     """A name server with controller; `keys` are more of theirs."""
     lab = Lab(java, scratch)
-    lab.controller_keys = keys or {}
+    lab.controller_keys = keys(lab)
     if whose == "ours":
         lab.start_our_name_server()
     else:

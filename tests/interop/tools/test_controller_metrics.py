@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from urllib.request import urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rmqha.model.code import RequestCode
-from rmqha.ops.local.preflight import free_ports
 from tests.interop.lab.java import Java
 from tests.interop.lab.lab import Lab
 from tests.interop.lab.processes import call
@@ -33,6 +31,10 @@ ASKED: tuple[tuple[int, dict[str, str]], ...] = (
     (4711, {}),
 )
 SERIES = ("request_total", "request_latency_microseconds", "dledger_op_total", "dledger_op_latency_microseconds")
+KEYS: dict[str, Callable[[Lab], dict[str, str]]] = {
+    "ours": lambda lab: {"httpPort": str(lab.spare_port)},
+    "apaches": lambda lab: {"metricsExporterType": "PROM", "metricsPromExporterPort": str(lab.spare_port)},
+}
 OF_THE_SERVER = {"address", "group", "peer_id", "otel_scope_name"}
 
 
@@ -43,14 +45,11 @@ def texts(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list
     try:
         found = []
         for whose in WHOSE:
-            port = free_ports(1)
-            scratch: Path = tmp_path_factory.mktemp(whose)
-            prometheus = {"metricsExporterType": "PROM", "metricsPromExporterPort": str(port)}
-            keys = {"httpPort": str(port)} if whose == "ours" else prometheus
-            labs.append(opened(java, scratch, whose, keys))
+            lab = opened(java, tmp_path_factory.mktemp(whose), whose, KEYS[whose])
+            labs.append(lab)
             for code, ext in ASKED:
-                assert call(labs[-1].controller, code, ext) is not None, code
-            with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                assert call(lab.controller, code, ext) is not None, code
+            with urlopen(f"http://127.0.0.1:{lab.spare_port}/metrics") as answer:
                 found.append(answer.read().decode())
         yield found
     finally:
