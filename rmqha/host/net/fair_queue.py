@@ -35,8 +35,6 @@ DEBIT_US = 2_000.0
 waited meanwhile gets as much as they."""
 AHEAD_US = 100_000.0
 """Time that an owner may have had beyond the others: what many connections get by age is no debt for ever."""
-GONE = "\0gone"
-"""Owner of all whose peers have gone: nobody waits for their turns."""
 KEPT_COUNT = 64
 """Owners who are remembered before those are looked for who can be forgotten."""
 
@@ -52,7 +50,6 @@ class Place:
         "_waited_as",
         "came_at_s",
         "is_drained",
-        "is_gone",
         "is_urgent",
         "is_waiting",
         "owner",
@@ -68,9 +65,6 @@ class Place:
         self.is_waiting = False
         """In a queue. Who leaves one early sets it to False."""
         self.is_urgent = False
-        self.is_gone = False
-        """Its peer has: it takes turns with all others who have, whoever it was served for. Thousands that leave at
-        once do not stand before those of their owner who stay."""
         self.is_drained = False
         """For `serve` to set: its last slice has left nothing, in its socket neither."""
         self.puts_off = False
@@ -157,8 +151,8 @@ class FairQueue:
         place.is_waiting = True
         self._next_ticket = place._ticket = self._next_ticket + 1
         self._by_age[place] = None
-        place._waited_as = GONE if place.is_gone else place.owner
-        owner = self._owner(place._waited_as)
+        place._waited_as = place.owner
+        owner = self._owner(place.owner)
         if not owner.entry:
             owner.had_us = max(owner.had_us, self._now_us - CREDIT_US)
             self._enter(owner)

@@ -57,8 +57,6 @@ AWAKE_S = 0.000_05
 """Time (s) of a wait awake at most; if nothing comes in it, SOON_COUNT begins anew."""
 AWAKE_POLLS = 500
 """Looks of a wait awake at most."""
-_WATCHED = select.EPOLLIN | select.EPOLLRDHUP
-_GONE = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 
 
 class Poller:
@@ -104,7 +102,7 @@ class Poller:
     def add(self, handle: int, place: Place) -> None:
         """Serve `place` whenever the socket is readable, at its end or broken, until `remove`."""
         self._readers[handle] = place
-        (self._urgent if place.is_urgent else self._epoll).register(handle, _WATCHED)
+        (self._urgent if place.is_urgent else self._epoll).register(handle, select.EPOLLIN)
 
     def remove(self, handle: int) -> None:
         """Before the socket is closed. Nothing happens if it is not there."""
@@ -125,7 +123,7 @@ class Poller:
         place = self._readers.get(handle)
         if place is not None and not place.is_urgent:
             self._epoll.unregister(handle)
-            self._urgent.register(handle, _WATCHED)
+            self._urgent.register(handle, select.EPOLLIN)
             place.is_urgent = True
 
     def stand_in_line(self, place: Place) -> None:
@@ -248,11 +246,9 @@ class Poller:
             lone.came_at_s = now_s
             line.pass_by(lone)
             return lone
-        for handle, events in ready:
+        for handle, _ in ready:
             place = readers.get(handle)
             if place is not None:
-                if events & _GONE:
-                    place.is_gone = True
                 _join(line, place, now_s)
             elif handle == self._wake:
                 os.eventfd_read(handle)

@@ -322,18 +322,6 @@ def test_those_who_have_gone_count_for_nobody() -> None:
     assert (queue.least(), queue.least(), queue.least()) == (other, mine, None)
 
 
-def test_thousands_who_leave_do_not_stand_before_those_of_their_owner_who_stay() -> None:
-    server = Server()
-    (honest,) = server.places(1, owner="127.0.0.1")
-    leaving = server.places(1000, waiting=False, owner="127.0.0.1")
-    for place in leaving:
-        place.is_gone = True
-        server.queue.join(place)
-    for _ in range(20):
-        server.queue.join(honest)
-        assert honest in [server.serve(lambda place: HONEST_S, lambda place: place is honest) for _ in range(4)]
-
-
 def test_those_whose_owner_is_known_once_they_are_served_stand_before_nobody() -> None:
     """A hundred connections of an address that turn out to be an account's: charged to that, the address has never had
     any time, and each of them was served before those who are known."""
