@@ -150,7 +150,7 @@ class BrokerCore:
         self.statistics = BrokerStatistics(config.broker_cluster_name)
         self.driver = ReplicaDriver(self.replica, store, self.room, clock, tracer, self, shell, self.statistics)
         synced = store.recovery.last_stop is LastStop.CLEAN  # else a write may have failed unseen (ruling 29)
-        self.topics = self._topic_table(disk, is_synced=synced)
+        self.topics = TopicTable(disk, config, clock, self, store.batch_topics, is_synced=synced)
         self.groups = GroupTable(disk, clock, config, self, is_synced=synced)
         self.offsets = self._offset_table(disk, is_synced=synced)
         self.clients, self.locks, self.modes = ClientTable(config), LockTable(clock), ModeTable(disk)
@@ -205,11 +205,6 @@ class BrokerCore:
         if not all(table.file.is_saved for table in (self.topics, self.groups, self.users)):
             self.save_tables()  # what is in doubt since a kill; a slave tries again before it polls
         self.live.hear(self._configure)
-
-    def _topic_table(self, disk: Disk, *, is_synced: bool) -> TopicTable:
-        table = TopicTable(disk, self.config, self._clock, self, is_synced=is_synced)
-        table.kept_batch_topics = self.store.batch_topics
-        return table
 
     def _offset_table(self, disk: Disk, *, is_synced: bool) -> OffsetTable:
         table = OffsetTable(disk, self, self._log_ms, is_synced=is_synced)

@@ -203,9 +203,17 @@ class TopicTable:
     """
 
     def __init__(
-        self, disk: Disk, config: BrokerConfig, clock: Clock, events: TableEvents, *, is_synced: bool = True
+        self,
+        disk: Disk,
+        config: BrokerConfig,
+        clock: Clock,
+        events: TableEvents,
+        kept_batch_topics: Set[str] = frozenset(),
+        *,
+        is_synced: bool = True,
     ) -> None:
-        """`is_synced`: what the file holds is known to be on the disk. Else it is written again."""
+        """`kept_batch_topics`: the store's own set. `is_synced`: what the file holds is known to be on the disk. Else
+        it is written again."""
         self._disk = disk
         self._clock = clock
         self._topics: dict[str, TopicConfig] = {}
@@ -218,7 +226,7 @@ class TopicTable:
         """All of them together; empty when the table has changed."""
         self._table_digest = ""
         self._granted = config.broker_permission
-        self.kept_batch_topics: Set[str] = frozenset()
+        self.kept_batch_topics = kept_batch_topics
         """Topics, deleted ones too, whose queues have the form of queue.type=BatchCQ: it stays theirs."""
         self.configure(config)
         for topic in _system_topics(config):

@@ -22,7 +22,7 @@ from rmqha.broker.pop.revive import ReviveService
 from rmqha.broker.replication.waiter import Answer, GatheringAppender
 from rmqha.broker.requests.request import Channel, RequestError, no_topic, not_admitted, number, text
 from rmqha.broker.requests.send import SendHolder
-from rmqha.broker.tables.topics import TopicTable
+from rmqha.broker.tables.topics import TopicConfig, TopicTable
 from rmqha.ha.action import AckStatus
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
@@ -223,7 +223,7 @@ class AckProcessor:
         topic = self._topics.get(name)
         if topic is None:
             raise no_topic(name)
-        if not (0 <= queue_id < topic.read_queue_count or self._has_been_read(name, queue_id)):
+        if not self._has_queue(topic, queue_id):
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"queueId[{queue_id}] is illegal, topic:[{name}] topicConfig.readQueueNums:"
@@ -231,9 +231,11 @@ class AckProcessor:
             )
         return PopQueue(name, text(command, "consumerGroup"), queue_id)
 
-    def _has_been_read(self, topic: str, queue_id: int) -> bool:
-        """True if pops may have got messages of that queue, which its topic has no more."""
-        return queue_id >= 0 and self._log.queue_range(topic, queue_id)[1] > 0
+    def _has_queue(self, topic: TopicConfig, queue_id: int) -> bool:
+        """True of a queue that pops may have got messages of: also of one that its topic has no more."""
+        return queue_id >= 0 and (
+            queue_id < topic.read_queue_count or self._log.queue_range(topic.name, queue_id)[1] > 0
+        )
 
     def _range(self, place: PopQueue, offset: int) -> tuple[int, int]:
         """Offsets of the queue; if `offset` is not there yet, those that pops have taken before it is count too."""
@@ -314,9 +316,7 @@ class AckProcessor:
         place, start, pop_ms, revive_id = item.place, item.start_offset, item.pop_ms, item.revive_queue_id
         self._check(broker_name, revive_id, pop_ms, item.invisible_ms)
         known = self._topics.get(place.topic)
-        if known is None or place.queue_id < 0:
-            return []
-        if place.queue_id >= known.read_queue_count and not self._has_been_read(place.topic, place.queue_id):
+        if known is None or not self._has_queue(known, place.queue_id):
             return []
         named = bits_to_offsets(start, item.bits, MAX_ACKS)
         low, high = self._range(place, named[-1] if named else start)
