@@ -5,7 +5,8 @@ is ready costs next to nothing. So trio waits for one epoll object only, which k
 served by synchronous calls, for TURN_S and some of them at most, then timers and other tasks come: whatever
 clients send, a leading controller keeps its lease, and a master hears its slaves' acks. The others stand in line, which
 is fair (`rmqha.host.net.fair_queue`). What must not stand in line either is served first in every turn (`prioritize`),
-but has no more than half of it.
+but has no more than half of it. Whose peer has gone is served last, some in each turn: thousands that leave at once
+must not stand before those who stay.
 
 Who sends alone, each request as soon as the last one is answered, is waited for awake, some microseconds: to fall
 asleep and be woken costs as much as the request.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import os
 import select
 import time
+from collections import deque
 from collections.abc import Callable
 
 import trio
@@ -37,6 +39,8 @@ SLICE_COUNT = 64
 """Frames that are parsed and handled at a time: as many sends take what SLICE_S allows."""
 POPS_TOGETHER = 8
 """Each costs some 200 us: so many take what SLICE_S allows."""
+GONE = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+"""Events of a socket whose peer sends no more."""
 _C = RequestCode
 _SENDS = _C.SEND_MESSAGE, _C.SEND_MESSAGE_V2, _C.SEND_BATCH_MESSAGE, _C.RMQHA_RAFT_MESSAGE
 _POPS = _C.POP_MESSAGE, _C.ACK_MESSAGE, _C.BATCH_ACK_MESSAGE
@@ -70,6 +74,8 @@ class Poller:
         """File descriptor that ends the wait for sockets when somebody else wants a turn."""
         self._readers: dict[int, Place] = {}
         self._line, self._urgent_line = FairQueue(), FairQueue()
+        self._gone = deque[Place]()
+        """Places whose peers have gone while they stood in no line, in the order in which that was seen."""
         self._is_parked = False
         """The task waits for sockets."""
         self.is_busy = False
@@ -102,7 +108,10 @@ class Poller:
     def add(self, handle: int, place: Place) -> None:
         """Serve `place` whenever the socket is readable, at its end or broken, until `remove`."""
         self._readers[handle] = place
-        (self._urgent if place.is_urgent else self._epoll).register(handle, select.EPOLLIN)
+        if place.is_urgent:
+            self._urgent.register(handle, select.EPOLLIN)
+        else:
+            self._epoll.register(handle, select.EPOLLIN | select.EPOLLRDHUP)
 
     def remove(self, handle: int) -> None:
         """Before the socket is closed. Nothing happens if it is not there."""
@@ -157,7 +166,7 @@ class Poller:
             try:
                 self._epoll.register(self._wake, select.EPOLLIN)
                 while True:
-                    if self._line or self._urgent_line:
+                    if self._line or self._urgent_line or self._gone:
                         await trio.lowlevel.checkpoint()
                     elif not await self._comes_soon():
                         self._is_parked = True
@@ -166,6 +175,7 @@ class Poller:
                     self._turn()
             finally:
                 self._readers.clear()
+                self._gone.clear()
                 os.close(self._wake)
 
     async def _comes_soon(self) -> bool:
@@ -173,7 +183,7 @@ class Poller:
         if self._soon_count < SOON_COUNT:
             return False
         await trio.lowlevel.checkpoint()  # whoever else has something to do goes first
-        if self._line or self._urgent_line:
+        if self._line or self._urgent_line or self._gone:
             return True
         poll, until_s = self._epoll.poll, time.monotonic() + AWAKE_S
         for _ in range(AWAKE_POLLS):
@@ -199,6 +209,8 @@ class Poller:
         self._is_serving = self.is_busy = False
         if self._at_end:
             self._do_put_off()
+        if self._gone:
+            self._serve_gone()
         if lone is not None:
             came_soon = lone is self._lone and began_s - self._lone_ended_s < SOON_S
             self._soon_count = self._soon_count + 1 if came_soon else 0
@@ -222,6 +234,21 @@ class Poller:
             # slices as long as a turn: with one of each order nobody else would have a turn of the event loop for long
             self._is_oldest_due = True
 
+    def _serve_gone(self) -> None:
+        """Serve some of those whose peers have gone, for a slice."""
+        began_s = now_s = time.monotonic()
+        for _ in range(min(len(self._gone), ENDED_COUNT)):
+            place = self._gone.popleft()
+            if not place.is_waiting:
+                continue
+            place.is_waiting = False
+            more, now_s = self._serve(self._line, place, now_s)
+            if more:
+                place.is_waiting = True
+                self._gone.append(place)
+            if now_s >= began_s + SLICE_S:
+                break
+
     def _do_put_off(self) -> None:
         works, self._at_end = self._at_end, []
         for work in works:
@@ -241,15 +268,19 @@ class Poller:
         if line and now_s >= self._checked_at_s + CHECK_S:
             self._checked_at_s, count = now_s, MAX_LINE_COUNT
         ready = self._epoll.poll(0, count)
-        if len(ready) == 1 and not line and not self._urgent_line and ready[0][0] in readers:
+        if len(ready) == 1 and not (line or self._urgent_line or self._gone) and ready[0][0] in readers:
             lone = readers[ready[0][0]]
             lone.came_at_s = now_s
             line.pass_by(lone)
             return lone
-        for handle, _ in ready:
+        for handle, events in ready:
             place = readers.get(handle)
             if place is not None:
-                _join(line, place, now_s)
+                if not events & GONE:
+                    _join(line, place, now_s)
+                elif not place.is_waiting:
+                    place.came_at_s, place.is_waiting = now_s, True
+                    self._gone.append(place)
             elif handle == self._wake:
                 os.eventfd_read(handle)
             else:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+from collections import Counter as Counts
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from itertools import pairwise
@@ -642,14 +643,24 @@ class Clients:
         return round(self.now_s * 1e9)
 
     def add(
-        self, name: str, slice_ms: float, count: int, owner: str = "", work: Callable[[], None] | None = None
+        self,
+        name: str,
+        slice_ms: float,
+        count: int,
+        owner: str = "",
+        work: Callable[[], None] | None = None,
+        *,
+        leaves: bool = False,
     ) -> None:
         ours, theirs = socket.socketpair()
         self._pairs.append((ours, theirs))
         theirs.send(b"x" * count)
+        if leaves:
+            theirs.shutdown(socket.SHUT_WR)
 
         def serve() -> None:
-            ours.recv(1)
+            if not ours.recv(1):
+                self.poller.end(ours.fileno())
             self.now_s += slice_ms / 1000
             self.served.append((self.turn.count, name))
             if work is not None:
@@ -739,3 +750,38 @@ async def test_who_asks_for_little_waits_for_one_long_slice(clients: Clients) ->
     await clients.run()
     known = waited[8:]
     assert max(after - before for before, after in pairwise(known)) == 1
+
+
+async def test_many_who_leave_at_once_do_not_stand_before_who_stays(clients: Clients) -> None:
+    """A thousand connections were lost at once, and a send waited until each had been closed."""
+    for number in range(300):
+        clients.add(f"gone-{number}", 0.1, 1, leaves=True)
+    clients.add("stays", 0.1, 20)
+    await clients.run()
+    turns = [turn for turn, name in clients.served if name == "stays"]
+    assert len(turns) == 20
+    assert turns[-1] - turns[0] == 19, "a turn without it"
+    first = clients.served[0][0]
+    assert turns[0] - first <= 1
+    assert Counts(name for _, name in clients.served) == {
+        **{f"gone-{number}": 2 for number in range(300)},
+        "stays": 20,
+    }, "each has been read to its end"
+    most = max(Counts(turn for turn, name in clients.served if name != "stays").values())
+    assert most <= module.ENDED_COUNT
+
+
+async def test_long_slices_of_those_who_leave_come_one_in_a_turn(clients: Clients) -> None:
+    for number in range(8):
+        clients.add(f"gone-{number}", 6, 5, leaves=True)
+    clients.add("stays", 0.1, 48)
+    await clients.run()
+    turns = [turn for turn, name in clients.served if name != "stays"]
+    assert len(turns) == 48
+    assert max(Counts(turns).values()) == 1
+
+
+async def test_who_leaves_alone_is_read_to_its_end(clients: Clients) -> None:
+    clients.add("gone", 0.1, 3, leaves=True)
+    await clients.run()
+    assert [name for _, name in clients.served] == ["gone"] * 4
