@@ -33,6 +33,7 @@ from benchmarks.peers.bench_peer_start import peer_starts
 from benchmarks.peers.bench_peer_timers import peer_timers
 from benchmarks.peers.bench_pops import pops
 from benchmarks.starts.bench_catchup import catch_ups
+from benchmarks.starts.bench_cold import cold_reads
 from benchmarks.starts.bench_rejoin import rejoins
 from benchmarks.starts.bench_restart import restarts
 from benchmarks.starts.bench_roll import rolls
@@ -72,6 +73,7 @@ def works_of(*, quick: bool, failover_count: int, warm_s: int = WARM_S) -> dict[
             "kernels/bench_store.py", scratch, "--directory", str(scratch), "--records", "20000" if quick else "100000"
         ),
         "restart": lambda scratch: restarts(scratch, 1 << 28 if quick else 4 << 30, 1 if quick else 3),
+        "cold": lambda scratch: cold_reads(scratch, 1 << 26 if quick else 1 << 30, 1 if quick else 3),
         "roll": lambda scratch: rolls(scratch, 1 if quick else 2),
         "javaclients": lambda scratch: java_clients(scratch, 1 if quick else 7),
         "metadata": lambda scratch: metadata(scratch, 10 if quick else 100),
