@@ -86,6 +86,15 @@ class MappedRegion(Protocol):
         Raises OSError (EIO) if the byte at `position` cannot be read: through a view that would end the process."""
         ...
 
+    def is_in_memory(self, position: int, size_bytes: int) -> bool:
+        """True if a look at the range waits for no disk, as far as its first and its last byte tell."""
+        ...
+
+    def loader(self, position: int, size_bytes: int) -> Callable[[], None]:
+        """A function for another thread that reads the range into memory. It may be called after `close`. It raises
+        OSError for what the disk cannot read."""
+        ...
+
     def sync(self) -> None:
         """Return when every write made before the call is durable. Blocks; raises OSError from the disk.
         May be called from another thread than the writes."""

@@ -9,6 +9,7 @@ from zlib import crc32
 
 from rmqha.broker.access.user_requests import UserRequests
 from rmqha.broker.access.user_table import UserTable
+from rmqha.broker.cold_reads import ColdReads
 from rmqha.broker.pop.modes import ModeTable
 from rmqha.broker.pop.services import ACK_CODES, PopServices
 from rmqha.broker.replication.read_repair import ReadRepair
@@ -182,19 +183,8 @@ class BrokerCore:
         self.transactions = TransactionService(
             config, store, self.driver, self.offsets, self.topics, self.clients, clock, tracer, store_host, shell
         )
-        self.pull = PullProcessor(
-            config,
-            store,
-            self.topics,
-            self.groups,
-            self.clients,
-            self.offsets,
-            clock,
-            lambda: self.driver.is_serving,
-            self._readers,
-            host.memory_bytes,
-            self.statistics,
-        )
+        self.cold_reads = ColdReads(shell.wake_cold_reads)
+        self.pull = self._pulls(config, host.memory_bytes)
         self.pops = self._pops(store_host, host.memory_bytes)
         hour = self.retention.local_hour
         watched = self.live, self.driver, self.send, self.pull, self.schedule, self.timers
@@ -218,6 +208,22 @@ class BrokerCore:
         wall_offset_ms = self._clock.wall_ms() - self._clock.now_ms()
         rules = self._may_join, self._table_waits
         return Replica(config, self.store, identity, self._tracer, *rules, wall_offset_ms, self._shell)
+
+    def _pulls(self, config: BrokerConfig, memory_bytes: int) -> PullProcessor:
+        return PullProcessor(
+            config,
+            self.store,
+            self.topics,
+            self.groups,
+            self.clients,
+            self.offsets,
+            self._clock,
+            lambda: self.driver.is_serving,
+            self._readers,
+            memory_bytes,
+            self.statistics,
+            self.cold_reads,
+        )
 
     def _pops(self, store_host: tuple[bytes, int], memory_bytes: int) -> PopServices:
         tables = self.topics, self.groups, self.offsets, self.clients

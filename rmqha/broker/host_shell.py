@@ -85,6 +85,9 @@ class HostShell:
     def wake_searches(self) -> None:
         self._loops.wake_searches()
 
+    def wake_cold_reads(self) -> None:
+        self._loops.wake_cold_reads()
+
     def save_offsets_soon(self) -> None:
         self._loops.save_offsets_soon()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import count
+from itertools import count, repeat
 
 import trio
 
@@ -42,6 +42,8 @@ INDEX_COPY_MS = 500
 """Pause while this replica copies a master's log: that goes first."""
 INDEX_RETRY_MS = 60_000
 """Pause after an index that could not be written."""
+COLD_READ_COUNT = 4
+"""Threads at most that read old messages into memory."""
 SAMPLE_INTERVAL_MS = 1000
 SAVE_INTERVAL_MS = 5000
 MAX_SAVE_PAUSE_MS = 200
@@ -89,6 +91,7 @@ class BrokerLoops:
         self._save_wanted = trio.Event()
         self._tables_wanted = trio.Event()
         self._search_wanted = trio.Event()
+        self._cold_readers = trio.lowlevel.ParkingLot()
         self._notices_due = trio.Event()
         self._index_slice = SliceSize(MIN_INDEX_STEP_BYTES, MAX_INDEX_STEP_BYTES)
         self._sleeps_until_ms: int | None = None
@@ -131,6 +134,9 @@ class BrokerLoops:
     def wake_searches(self) -> None:
         self._search_wanted.set()
 
+    def wake_cold_reads(self) -> None:
+        self._cold_readers.unpark()
+
     def save_offsets_soon(self) -> None:
         self._save_wanted.set()
 
@@ -160,6 +166,7 @@ class BrokerLoops:
                 self._run_dispatch,
                 self._run_index,
                 self._run_searches,
+                *repeat(self._run_cold_reads, COLD_READ_COUNT),
                 self._run_notices,
                 self._run_flush,
                 self._run_allocate,
@@ -240,6 +247,27 @@ class BrokerLoops:
             if not self._driver.is_log_free:
                 await trio.sleep(HOLD_TICK_MS / 1000)
                 self._search_wanted.set()
+
+    async def _run_cold_reads(self) -> None:
+        """A disk that hangs keeps its threads, not the broker."""
+        core, loaded = self._core, None
+        while True:
+            if not self._driver.is_log_free:
+                await trio.sleep(HOLD_TICK_MS / 1000)
+                continue
+            if loaded is not None:
+                core.pull.loaded(loaded)
+                loaded = None
+            wanted = core.cold_reads.next()
+            if wanted is None:
+                await self._cold_readers.park()
+                continue
+            key, part = wanted
+            try:
+                await trio.to_thread.run_sync(core.store.loader(*key, part), abandon_on_cancel=True)
+                loaded = key
+            except OSError as error:
+                core.pull.unreadable(key, f"cannot read messages of {key[0]}, queue {key[1]}: {error.strerror}")
 
     async def _run_notices(self) -> None:
         """Large groups whose members change all the time are told so for a tenth of the time."""

@@ -32,6 +32,7 @@ FILE_MODE, DIRECTORY_MODE = 0o640, 0o750
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _GONE = "rmqha.gone"
 """The name of a directory that is being removed."""
+_NO_NOWAIT = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _NO_FALLOCATE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 NOT_THE_SAME = "the directory is no longer the one that was opened: it was moved or removed, or its disk was unmounted"
 
@@ -172,6 +173,30 @@ class HostRegion:
     def probe(self, position: int, size_bytes: int) -> int:
         # nothing comes from behind the end of a file that somebody else has cut: there is nothing to warn of
         return len(os.pread(self._fd, min(size_bytes, PROBE_BYTES), position)) or size_bytes
+
+    def is_in_memory(self, position: int, size_bytes: int) -> bool:
+        byte = [bytearray(1)]
+        try:
+            os.preadv(self._fd, byte, position, os.RWF_NOWAIT)
+            os.preadv(self._fd, byte, position + size_bytes - 1, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_NOWAIT:
+                raise
+        return True
+
+    def loader(self, position: int, size_bytes: int) -> Callable[[], None]:
+        fd = os.dup(self._fd)
+
+        def load() -> None:
+            try:
+                for at in range(position, position + size_bytes, PROBE_BYTES):
+                    os.pread(fd, min(PROBE_BYTES, position + size_bytes - at), at)
+            finally:
+                os.close(fd)
+
+        return load
 
     def sync(self) -> None:
         os.fdatasync(self._fd)

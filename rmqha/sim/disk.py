@@ -174,6 +174,15 @@ class SimRegion:
         view = self._view[position : position + size_bytes]
         return view.toreadonly() if self._disk.read_only_views else view
 
+    def is_in_memory(self, position: int, size_bytes: int) -> bool:
+        return not self._disk.is_cold
+
+    def loader(self, position: int, size_bytes: int) -> Callable[[], None]:
+        def load() -> None:
+            self._disk.is_cold = False
+
+        return load
+
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         """One range, up to the last byte."""
         content = self._file.content
@@ -266,6 +275,8 @@ class SimDisk:
         """Called before every change but a write to a mapped region, in the midst of whatever makes it."""
         self.hang: Callable[[], None] | None = None
         """Called before every such change too, and may return later, when the disk goes on."""
+        self.is_cold = False
+        """True until something is loaded: nothing is in memory."""
         self.read_only_views = True
         """Views cannot be written. PyPy is slow then: it copies all of such a view at each look into a part of it."""
 

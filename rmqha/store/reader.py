@@ -13,9 +13,10 @@ from rmqha.kernel.batch_kernel import BatchKernel, PulledUnits
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import DamagedError
 from rmqha.model.offset import QueueOffset
+from rmqha.store.cold_range import ColdRange, cold_range, loader
 from rmqha.store.integrity.damage import DamageTable
 from rmqha.store.log.commit_log import CommitLog
-from rmqha.store.log.mapped_file import MappedFiles, file_name
+from rmqha.store.log.mapped_file import MappedFiles, file_name, nothing
 from rmqha.store.log.record import (
     SYS_INNER_BATCH,
     BadRecordError,
@@ -68,6 +69,8 @@ class PullResult(NamedTuple):
     is_repaired_soon: bool = False
     """Nothing can be given now: the record is damaged, and a replica is asked for it."""
     record_count: int = 0
+    cold_range: ColdRange | None = None
+    """Nothing can be given now: this part must be read into memory first (`Reader.loader`)."""
 
 
 MAX_MATCHED_COUNT = 1000
@@ -153,6 +156,7 @@ class Reader:
         on_disk: DiskLimits = NO_DISK_LIMITS,
         *,
         joined: bool = False,
+        from_memory: bool = False,
     ) -> PullResult:
         batches, key = self._batch_queues.table, (topic, queue_id)
         queue = (batches.get(key) if batches else None) or self._queues.table.get(key)
@@ -166,6 +170,11 @@ class Reader:
             return PullResult(ResponseCode.PULL_NOT_FOUND, high, low, high, [])
         if offset > high:
             return PullResult(ResponseCode.PULL_OFFSET_MOVED, high, low, high, [])
+        if from_memory and not isinstance(queue, BatchConsumeQueue):
+            cold = cold_range(self._log, queue, offset, max(1, max_count))
+            if cold is not None:
+                status = ResponseCode.PULL_RETRY_IMMEDIATELY
+                return PullResult(status, QueueOffset(offset), low, high, [], cold_range=cold)
         filters = tags_codes, matches, on_disk
         try:
             if isinstance(queue, BatchConsumeQueue):
@@ -180,6 +189,10 @@ class Reader:
             raise
         status = ResponseCode.SUCCESS if records else ResponseCode.PULL_RETRY_IMMEDIATELY
         return PullResult(status, QueueOffset(next_offset), low, high, records, record_count=count)
+
+    def loader(self, topic: str, queue_id: int, cold: ColdRange) -> Callable[[], None]:
+        queue = self._queues.table.get((topic, queue_id))
+        return nothing if queue is None else loader(self._log, queue, cold)
 
     def _collect(
         self,

@@ -16,6 +16,7 @@ from rmqha.model.error import StoreError
 from rmqha.model.offset import Buffer, Epoch, PhyOffset, QueueOffset
 from rmqha.port import Disk, Tracer
 from rmqha.store.appender import AppendContext, Appended, AppendedBatch, Appender, EncodedRecords, SendSource
+from rmqha.store.cold_range import ColdRange, log_loader
 from rmqha.store.config import StoreConfig
 from rmqha.store.index.index_service import IndexService
 from rmqha.store.integrity.damage import DamageTable
@@ -194,6 +195,7 @@ class Store:
             cut_tail(self._log, end, self.recovery, was_cut=was_cut)
         else:
             self._log.end_at(end)
+            self._log.opened_end = end
         lines += self._epochs.load(end, is_foreign=self._progress.is_foreign)
         if dropped := self._epochs.drop_beyond(PhyOffset(end)):
             lines.append(f"{dropped} epoch entries that start behind the log's end {end} were dropped.")
@@ -459,12 +461,21 @@ class Store:
     def pull(
         self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int,
         tags_codes: frozenset[int] | None = None, matches: RecordPredicate | None = None,
-        on_disk: DiskLimits = NO_DISK_LIMITS, *, joined: bool = False,
+        on_disk: DiskLimits = NO_DISK_LIMITS, *, joined: bool = False, from_memory: bool = False,
     ) -> PullResult:  # fmt: skip
         """Committed records from entry `offset` on. `tags_codes` and `matches` None take all; one comes at least.
-        `joined`: those that follow each other in the log may be one view."""
-        wanted = tags_codes, matches, on_disk
-        return self._reader.pull(topic, queue_id, offset, max_count, max_bytes, *wanted, joined=joined)
+        `joined`: those that follow each other in the log may be one view. `from_memory`: the answer may be that a part
+        must be read into memory first, but where batches are entries."""
+        given = topic, queue_id, offset, max_count, max_bytes, tags_codes, matches, on_disk
+        return self._reader.pull(*given, joined=joined, from_memory=from_memory)
+
+    def loader(self, topic: str, queue_id: int, cold: ColdRange) -> Callable[[], None]:
+        """A function for another thread that reads this part into memory. It raises OSError."""
+        return self._reader.loader(topic, queue_id, cold)
+
+    def log_loader(self, phy_offset: PhyOffset, size_bytes: int) -> Callable[[], None] | None:
+        """A function like `loader`, for a part of the log; None if it is in memory."""
+        return log_loader(self._log, phy_offset, size_bytes)
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         """(physical offset, size, tagsCode) of at most `count` entries from `offset` on."""

@@ -199,6 +199,11 @@ class FakeShell:
         while self.notifies and self._broker.core.notices.step():
             pass
 
+    def wake_cold_reads(self) -> None:
+        self.woken["cold_reads"] += 1
+        if self.loops is not None:
+            self.loops.wake_cold_reads()
+
     def wake_searches(self) -> None:
         self.woken["searches"] += 1
         while self.searches and self._broker.core.queries.step():

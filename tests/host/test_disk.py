@@ -314,6 +314,46 @@ def test_the_slots_of_an_index_are_never_read_ahead(host: tuple[HostDisk, Path])
     assert region.close()
 
 
+@pytest.mark.usefixtures("real_syncs")
+def test_what_is_in_memory_is_told_and_can_be_read_into_it(host: tuple[HostDisk, Path]) -> None:
+    disk, root = host
+    size_bytes = 1 << 20
+    disk.map("log", size_bytes, create=True).close()
+    with (root / "log").open("r+b") as file:
+        file.write(b"x" * size_bytes)
+        file.flush()
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    region = disk.map("log", size_bytes)
+    assert region.is_in_memory(0, size_bytes) == _keeps_files_in_memory(root)
+    region.loader(0, size_bytes)()
+    assert region.is_in_memory(0, size_bytes)
+    late = region.loader(size_bytes - 10, 10)
+    assert region.close()
+    late()
+
+
+def _keeps_files_in_memory(directory: Path) -> bool:
+    """True if its file system has no other place for them."""
+    mounts = [line.split()[1:3] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    _, kind = max((place, kind) for place, kind in mounts if str(directory).startswith(place))
+    return kind in ("tmpfs", "ramfs")
+
+
+def test_a_file_system_that_cannot_tell_counts_as_memory(
+    host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, _ = host
+    region = disk.map("log", 4096, create=True)
+
+    def preadv(*_: object) -> int:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    assert region.is_in_memory(0, 4096)
+    region.close()
+
+
 def test_blocks_are_asked_for_once(host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Writes that go to and fro in a file, as those of an index, cost a system call at the first touch only."""
     disk, _ = host

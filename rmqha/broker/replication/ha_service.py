@@ -401,6 +401,18 @@ class HaService:
             connection.scope.cancel()
 
     async def _sent_log(self, conn_id: int, item: _Log, stream: AnyStream) -> bool:
+        """Write one transfer, once it is in memory: nobody else waits for the disk. False if the connection was closed
+        meanwhile."""
+        load = self._driver.store.log_loader(item.phy_offset, item.size_bytes)
+        if load is not None:
+            try:
+                await trio.to_thread.run_sync(load, abandon_on_cancel=True)
+            except OSError as error:
+                reason = f"the log at {item.phy_offset} cannot be read: {error.strerror}"
+                self._tracer.event("ha_broken", conn_id=conn_id, reason=reason)
+                raise trio.BrokenResourceError(reason) from error
+            if conn_id not in self._connections:
+                return False
         if isinstance(stream, trio.SocketStream):
             return await self._write_log(conn_id, item, stream)
         return await self._write_log_encrypted(conn_id, item, stream)

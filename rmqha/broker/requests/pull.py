@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from rmqha.broker.cold_reads import ColdReads
 from rmqha.broker.requests.record_access import denied
 from rmqha.broker.requests.request import Channel, RequestError, no_group, no_topic, number, text
 from rmqha.broker.requests.selectors import (
@@ -53,6 +54,10 @@ KEPT_FIELDS = ("topic", "consumerGroup")
 """Fields of a pull that are kept while it waits: a header may have 256 KiB."""
 SLAVE_ANSWER_DELAY_MS = 100
 """A slave that has nothing for a waiting consumer tells it so after this pause: it asks again at once."""
+COLD_WAIT_MS = 5_000
+"""Time for which a pull waits at least while a thread reads its messages into memory; then it is to be asked again."""
+MAX_LOAD_COUNT = 3
+"""Reads into memory for one pull: of its queue's entries, of its messages, and of what was dropped meanwhile."""
 _PHY_OFFSET = struct.Struct(">q")
 _PHY_OFFSET_AT = 28
 
@@ -79,6 +84,7 @@ class PullLog(Protocol):
         on_disk: DiskLimits = NO_DISK_LIMITS,
         *,
         joined: bool = False,
+        from_memory: bool = False,
     ) -> PullResult: ...
 
 
@@ -122,7 +128,7 @@ class _Pull(NamedTuple):
 class _Hold:
     """`scanned_to` is the first offset that the filter has not seen."""
 
-    __slots__ = ("channel", "command", "deadline_ms", "pull", "scanned_to")
+    __slots__ = ("channel", "command", "deadline_ms", "is_cold", "load_count", "pull", "scanned_to")
 
     def __init__(self, channel: Channel, command: Command, pull: _Pull, scanned_to: QueueOffset, deadline_ms: int):
         self.channel = channel
@@ -130,6 +136,15 @@ class _Hold:
         self.pull = pull
         self.scanned_to = scanned_to
         self.deadline_ms = deadline_ms
+        self.is_cold = False
+        """It waits for messages that are being read into memory."""
+        self.load_count = 0
+        """Reads into memory that were made for it."""
+
+    @property
+    def from_memory(self) -> bool:
+        """False once what was read for it should be there: some file systems keep nothing in memory."""
+        return self.load_count < MAX_LOAD_COUNT
 
 
 class PullProcessor:
@@ -149,6 +164,7 @@ class PullProcessor:
         readers: Callable[[], Mapping[int, int]],
         memory_bytes: int,
         statistics: BrokerStatistics,
+        cold_reads: ColdReads,
     ) -> None:
         """`memory_bytes` is that of the machine; 0: unknown, no consumer is sent to a slave."""
         self.configure(config)
@@ -162,6 +178,7 @@ class PullProcessor:
         self._memory_bytes = memory_bytes
         self._readers = readers
         self._statistics = statistics
+        self._cold_reads = cold_reads
         self._holds: dict[_Queue, list[_Hold]] = {}
         self._held: dict[Channel, dict[_Queue, int]] = {}
         """Number of them that each connection has, by queue."""
@@ -196,8 +213,10 @@ class PullProcessor:
         if reset is not None:
             channel.send(self._reset_reply(command, pull, reset))
             return
-        result = self._read(pull, pull.offset)
-        if pull.suspend_ms and _may_wait(result):
+        result = self._read(pull, pull.offset, from_memory=True)
+        if result.cold_range is not None:
+            self._hold_or_answer(channel, command, pull, max(pull.suspend_ms, COLD_WAIT_MS), pull.offset, is_cold=True)
+        elif pull.suspend_ms and _may_wait(result):
             self._hold_or_answer(channel, command, pull, pull.suspend_ms, QueueOffset(result.next_begin_offset))
         else:
             channel.send(self._reply(command, pull, result, True))
@@ -206,9 +225,11 @@ class PullProcessor:
         """Answer a pull as a slave: what it has it gives, up to its confirm offset. What it lacks moves nobody: it may
         only be behind, so a consumer beyond its end, or before its start, stays where it is and asks the master."""
         if self._config.slave_reads:
-            result = self._read(pull, pull.offset)
-            filtered = result.status is ResponseCode.PULL_RETRY_IMMEDIATELY and result.next_begin_offset > pull.offset
-            if result.status is ResponseCode.SUCCESS or filtered:
+            result = self._read(pull, pull.offset, from_memory=True)
+            if result.cold_range is not None:
+                self._hold_or_answer(channel, command, pull, COLD_WAIT_MS, pull.offset, is_cold=True)
+                return
+            if _gives(pull, result):
                 channel.send(self._reply(command, pull, result, False))
                 return
         self._hold_or_answer(channel, command, pull, min(pull.suspend_ms, SLAVE_ANSWER_DELAY_MS), pull.offset)
@@ -309,15 +330,18 @@ class PullProcessor:
         return _Filter(None, RecordFilter(selector), chars)
 
     # --- reading ----------------------------------------------------------------------------------------------------
-    def _read(self, pull: _Pull, offset: QueueOffset) -> PullResult:
-        """One damaged record must not take the broker down: whoever asks for it waits until a replica has given it
-        back, or is told."""
+    def _read(self, pull: _Pull, offset: QueueOffset, *, from_memory: bool = False) -> PullResult:
+        """Read once. A damaged record must not take the broker down: who asks for it waits until a replica has given it
+        back, or is told. `from_memory`: what must be read into memory first is asked for, and waited for."""
         if pull.filter.matches is not None:
             pull.filter.matches.begin()
         try:
             bounds, wanted = (pull.max_count, pull.max_bytes), (pull.filter.tags_codes, pull.filter.matches)
             given = pull.topic, pull.queue_id, offset, *bounds, *wanted, self._on_disk(*bounds)
-            return self._log.pull(*given, joined=True)
+            result = self._log.pull(*given, joined=True, from_memory=from_memory)
+            if result.cold_range is not None:
+                self._cold_reads.want((pull.topic, pull.queue_id), result.cold_range)
+            return result
         except DamagedError as error:
             status, awaited = ResponseCode.SYSTEM_ERROR, self._log.damage.is_awaited(error.phy_offset)
             remark = f"{error}{'; a replica is asked for it: pull again' if awaited else ''}"
@@ -398,18 +422,32 @@ class PullProcessor:
         waited = ResponseCode.PULL_NOT_FOUND if next_offset == pull.offset else ResponseCode.PULL_RETRY_IMMEDIATELY
         return PullResult(waited, next_offset, low, high, [])
 
+    def _still_cold(self, hold: _Hold) -> PullResult:
+        """The answer to a hold whose time is up while its messages are being read: there are some."""
+        low, high = self._log.queue_range(hold.pull.topic, hold.pull.queue_id)
+        return PullResult(ResponseCode.PULL_RETRY_IMMEDIATELY, hold.scanned_to, low, high, [])
+
     # --- holds ------------------------------------------------------------------------------------------------------
     def _hold_or_answer(
-        self, channel: Channel, command: Command, pull: _Pull, wait_ms: int, scanned_to: QueueOffset
+        self,
+        channel: Channel,
+        command: Command,
+        pull: _Pull,
+        wait_ms: int,
+        scanned_to: QueueOffset,
+        *,
+        is_cold: bool = False,
     ) -> None:
         key = pull.topic, pull.queue_id
         own_count = self._held.get(channel, {}).get(key, 0)
         is_full = self.hold_count >= MAX_HOLD_COUNT or own_count >= MAX_HOLD_COUNT_OF_ONE
         if wait_ms <= 0 or self._refusing or is_full or not self._held_filters.hold(pull.filter.chars):
             master = self._is_master()
-            channel.send(self._reply(command, pull, self._empty(pull, scanned_to, master), master))
+            result = self._read(pull, pull.offset) if is_cold else self._empty(pull, scanned_to, master)
+            channel.send(self._reply(command, pull, result, master))
             return
         hold = _Hold(channel, command.stub(*KEPT_FIELDS), pull, scanned_to, self._clock.now_ms() + wait_ms)
+        hold.is_cold = is_cold
         self._holds.setdefault(key, []).append(hold)
         self._held.setdefault(channel, {})[key] = own_count + 1
         self._due.setdefault(hold.deadline_ms // TICK_MS, {})[key] = None
@@ -445,7 +483,10 @@ class PullProcessor:
             result = PullResult(ResponseCode.PULL_RETRY_IMMEDIATELY, hold.scanned_to, low, high, [])
             hold.channel.send(self._reply(hold.command, hold.pull, result, True))
             return True
-        result = self._read(hold.pull, hold.scanned_to)
+        result = self._read(hold.pull, hold.scanned_to, from_memory=hold.from_memory)
+        hold.is_cold = result.cold_range is not None
+        if hold.is_cold:
+            return False
         if wanted.matches is not None:
             budget.left -= wanted.matches.used
         elif wanted.tags_codes is not None:
@@ -455,6 +496,36 @@ class PullProcessor:
             return False
         hold.channel.send_at_once(self._reply(hold.command, hold.pull, result, True))
         return True
+
+    def loaded(self, key: _Queue) -> None:
+        """Answer the pulls that waited for this queue: the part that was wanted (`ColdReads`) is in memory."""
+        if key in self._holds:
+            _, high = self._log.queue_range(*key)
+            self._sweep(key, partial(self._try_cold, high, _Budget()))
+
+    def _try_cold(self, high: QueueOffset, budget: _Budget, hold: _Hold) -> bool:
+        if not hold.is_cold:
+            return False
+        hold.load_count += 1
+        if self._is_master():
+            return self._try(high, budget, hold)
+        result = self._read(hold.pull, hold.scanned_to, from_memory=hold.from_memory)
+        if not _gives(hold.pull, result):
+            return False
+        hold.channel.send_at_once(self._reply(hold.command, hold.pull, result, False))
+        return True
+
+    def unreadable(self, key: _Queue, reason: str) -> None:
+        """Tell the pulls that waited for this queue that the disk cannot read the part that was wanted."""
+
+        def tell(hold: _Hold) -> bool:
+            if hold.is_cold:
+                result = self._still_cold(hold)._replace(status=ResponseCode.SYSTEM_ERROR, remark=reason)
+                hold.channel.send(self._reply(hold.command, hold.pull, result, True))
+            return hold.is_cold
+
+        if key in self._holds:
+            self._sweep(key, tell)
 
     def repaired(self) -> None:
         """A damaged record was given back, or nobody has it: holds that wait for it are answered."""
@@ -502,7 +573,7 @@ class PullProcessor:
             self._sweep(key, lambda hold: hold.channel is channel)
 
     def _give_up(self, hold: _Hold, master: bool) -> bool:
-        result = self._empty(hold.pull, hold.scanned_to, master)
+        result = self._still_cold(hold) if hold.is_cold else self._empty(hold.pull, hold.scanned_to, master)
         hold.channel.send(self._reply(hold.command, hold.pull, result, master))
         return True
 
@@ -542,6 +613,12 @@ def _is_done(hold: _Hold, is_done: Callable[[_Hold], bool]) -> bool:
     except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
         hold.channel.fail(error, [hold.command])
         return True
+
+
+def _gives(pull: _Pull, result: PullResult) -> bool:
+    """True for an answer that moves a consumer which a slave serves: messages, or the end of what a filter has seen."""
+    is_filtered = result.status is ResponseCode.PULL_RETRY_IMMEDIATELY and result.next_begin_offset > pull.offset
+    return result.status is ResponseCode.SUCCESS or is_filtered
 
 
 def _may_wait(result: PullResult) -> bool:

@@ -45,6 +45,7 @@ class CommitLog:
         "end_offset",
         "files",
         "mark",
+        "opened_end",
         "write_offset",
     )
 
@@ -54,6 +55,8 @@ class CommitLog:
         self.mark = EndMark(disk)
         """The end mark: how far the log was written, on disk."""
         self.end_offset = self.write_offset = 0
+        self.opened_end = 0
+        """End of the log when it was opened: this process has written the rest."""
         self._pool = bytearray()
         self._pool_bytes = pool_bytes
         self._grow = RLock()

@@ -6,7 +6,7 @@ The CommitLog is one such run, every ConsumeQueue is one (formats.md §1). Files
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 from rmqha.model.error import StoreError
@@ -16,6 +16,10 @@ from rmqha.store.meta.problem import damaged, disk_errors, os_sentence, place
 NAME_DIGITS = 20
 MAX_OFFSET = 2**63 - 1
 _ZEROS = bytes(1 << 20)
+
+
+def nothing() -> None:
+    """Nothing to read."""
 
 
 def file_name(start_offset: int) -> str:
@@ -286,6 +290,22 @@ class MappedFiles:
             return None
         index = (offset - self.files[0].start_offset) // self.file_size_bytes
         return self.files[index] if 0 <= index < len(self.files) else None
+
+    def is_in_memory(self, offset: int, size_bytes: int) -> bool:
+        """True if a look at the part of the range that is in its first file waits for no disk (`MappedRegion`)."""
+        file = self.find(offset)
+        if file is None:
+            return True
+        size_bytes = min(size_bytes, file.end_offset - offset)
+        return file.region.is_in_memory(offset - file.start_offset, size_bytes)
+
+    def loader(self, offset: int, size_bytes: int) -> Callable[[], None]:
+        """A function for another thread that reads that part into memory; it raises OSError."""
+        file = self.find(offset)
+        if file is None or not size_bytes:
+            return nothing
+        size_bytes = min(size_bytes, file.end_offset - offset)
+        return file.region.loader(offset - file.start_offset, size_bytes)
 
     def add(self, start_offset: int, *, durable: bool = True) -> MappedFile:
         """Make the next file, on disk too; without `durable` for good by its next `sync`, which the caller sees to.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import socket
 import ssl
 import struct
+from collections.abc import Callable
+from threading import Event
 from typing import cast
 
 import pytest
@@ -26,10 +29,11 @@ from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.statistics import Statistics
 from rmqha.model.error import BrokenInvariantError
 from rmqha.model.offset import BrokerId, PhyOffset
+from rmqha.port import Tracer
 from rmqha.wire.auth.ha_proof import HaClaim
 from rmqha.wire.ha_stream import SlaveHandshake
 from tests.support.patience import HANG_S
-from tests.support.tracer import SilentTracer
+from tests.support.tracer import RecordingTracer, SilentTracer
 
 
 class Bytes:
@@ -37,6 +41,8 @@ class Bytes:
 
     def __init__(self, size_bytes: int) -> None:
         self.content = bytearray(b"L" * size_bytes)
+        self.load: Callable[[], None] | None = None
+        """Reads the log into memory; None: it is there."""
 
     @property
     def max_phy_offset(self) -> PhyOffset:
@@ -44,6 +50,10 @@ class Bytes:
 
     def view(self, phy_offset: PhyOffset, limit_bytes: int) -> memoryview:
         return memoryview(self.content)[phy_offset : phy_offset + limit_bytes]
+
+    def log_loader(self, phy_offset: PhyOffset, size_bytes: int) -> Callable[[], None] | None:
+        assert phy_offset + size_bytes <= len(self.content)
+        return self.load
 
 
 class Driver:
@@ -105,11 +115,11 @@ async def connected(nursery: trio.Nursery, driver: Driver) -> tuple[HaService, t
 
 
 async def met(
-    nursery: trio.Nursery, driver: Driver, keys: Security | None
+    nursery: trio.Nursery, driver: Driver, keys: Security | None, tracer: Tracer | None = None
 ) -> tuple[HaService, trio.SocketStream | TlsStream]:
     """The same, by TLS if there are keys."""
     guard = None if keys is None else HaGuard("enforcing", keys)
-    service = HaService(cast(ReplicaDriver, driver), SilentTracer(), nursery, guard)
+    service = HaService(cast(ReplicaDriver, driver), tracer or SilentTracer(), nursery, guard)
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     address = f"127.0.0.1:{listeners[0].socket.getsockname()[1]}"
     plain = await network.dial(address, 1000)
@@ -223,6 +233,53 @@ async def test_a_transfer_whose_bytes_were_removed_ends_the_connection(keys: Sec
                 pass
             while ("closed", 1) not in driver.told:
                 await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_transfer_waits_for_the_disk_and_holds_up_nobody_else(keys: Security | None) -> None:
+    """A slave that is far behind is sent what only the disk has."""
+    store, disk_goes_on = Bytes(LOG_BYTES), Event()
+    driver = Driver(store)
+
+    def load() -> None:
+        assert disk_goes_on.wait(HANG_S)
+        store.load = None
+
+    store.load = load
+    async with trio.open_nursery() as nursery:
+        service, slave = await met(nursery, driver, keys)
+        nursery.start_soon(held_open, slave)
+        service.send_log(1, HEADER, PhyOffset(0), AT_ONCE_BYTES)
+        await trio.testing.wait_all_tasks_blocked()
+        with contextlib.suppress(BlockingIOError):
+            assert read_now(slave) == b""
+        disk_goes_on.set()
+        got = bytearray()
+        with trio.fail_after(HANG_S):
+            while len(got) < len(HEADER) + AT_ONCE_BYTES:
+                got += await slave.receive_some()
+        assert got == HEADER + b"L" * AT_ONCE_BYTES
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_log_that_the_disk_cannot_read_ends_the_connection(keys: Security | None) -> None:
+    """A look through the mapping would end the process."""
+    store, tracer = Bytes(LOG_BYTES), RecordingTracer()
+    driver = Driver(store)
+
+    def load() -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    store.load = load
+    async with trio.open_nursery() as nursery:
+        service, slave = await met(nursery, driver, keys, tracer)
+        nursery.start_soon(held_open, slave)
+        service.send_log(1, HEADER, PhyOffset(7), AT_ONCE_BYTES)
+        with trio.fail_after(HANG_S):
+            while ("closed", 1) not in driver.told:
+                await trio.lowlevel.checkpoint()
+        (told,) = tracer.named("ha_broken")
+        assert told["reason"] == "the log at 7 cannot be read: Input/output error"
         nursery.cancel_scope.cancel()
 
 

@@ -60,6 +60,9 @@ class SimShell:
         while self._process.core.notices.step():
             pass
 
+    def wake_cold_reads(self) -> None:
+        """All is in memory here."""
+
     def wake_searches(self) -> None:
         while self._process.core.queries.step():
             pass
