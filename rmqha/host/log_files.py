@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Self
 
-from rmqha.host.tracer import AUDIT_FILE
+from rmqha.host.tracer import AUDIT_FILE, KEPT_FILE_COUNT
 from rmqha.model.code import ResponseCode
 from rmqha.model.config.servers import ServerConfig
 from rmqha.wire.command import Command
@@ -43,7 +43,8 @@ class LogFiles:
             wanted = _number(command, "maxBytes")
             count = MAX_PIECE_BYTES if wanted is None else min(wanted, MAX_PIECE_BYTES)
             offset = _number(command, "offset")
-            return _piece(command, _holding(path, command.ext.get("file", ""), offset), offset, count)
+            holding, start = _holding(path, command.ext.get("file", ""), offset)
+            return _piece(command, holding, start, count)
         except FileNotFoundError:
             what = "audit log; it keeps one with aclEnable or auditLogLevel" if wants_audit else "log yet"
             return command.reply(ResponseCode.SYSTEM_ERROR, remark=f"this server has no {what}")
@@ -62,15 +63,20 @@ def _number(command: Command, name: str) -> int | None:
     return int(text)
 
 
-def _holding(path: Path, file: str, offset: int | None) -> Path:
-    """The log, or the one before it, if that is the `file` that is read and has bytes from `offset` on: those are told
-    before the new one's."""
-    old = path.with_name(f"{path.name}.1")
-    try:
-        found = old.stat()
-    except OSError:
-        return path
-    return old if offset is not None and file == str(found.st_ino) and offset < found.st_size else path
+def _holding(path: Path, file: str, offset: int | None) -> tuple[Path, int | None]:
+    """The file to read, and from where: an old one, if it is the `file` that is read and has bytes from `offset` on;
+    if it has none, the one that was begun after it, from its beginning; else the log."""
+    newer = path
+    for number in range(1, KEPT_FILE_COUNT + 1) if offset is not None and file else ():
+        old = path.with_name(f"{path.name}.{number}")
+        try:
+            found = old.stat()
+        except OSError:
+            continue
+        if file == str(found.st_ino):
+            return (old, offset) if offset is not None and offset < found.st_size else (newer, 0)
+        newer = old
+    return path, offset
 
 
 def _piece(command: Command, path: Path, offset: int | None, count: int) -> Command:

@@ -63,9 +63,9 @@ class NodeLog:
         return lines[len(lines) - min(count, len(lines)) :], last
 
     async def added(self, last: NodeLogPiece) -> NodeLogPiece:
-        """Bytes that were added since; if the log was rotated, the rest of the old file first, then the new one from
+        """Bytes that were added since; if the log was rotated, the rest of the old file first, then each newer one from
         its beginning."""
         found = await self.piece(last.next_offset, file=last.file)
-        if found.file == last.file and found.offset == last.next_offset:
+        if found.offset == (last.next_offset if found.file == last.file else 0):
             return found
         return await self.piece(0)

@@ -80,6 +80,21 @@ async def test_what_is_added_follows_through_a_rotation(path: Path) -> None:
     assert (await log.added(last)).data == b"", "cut in place: from its beginning"
 
 
+async def test_a_file_between_two_rotations_is_read_too(path: Path) -> None:
+    write(path, "one\n")
+    log = Node(path).log()
+    _, last = await log.last_lines(1)
+    write(path, "two\n", "a")
+    await trio.Path(path).rename(f"{path}.2")
+    write(path.with_name("broker.log.1"), "three\n")
+    write(path, "four\n")
+    told = []
+    for _ in range(4):
+        last = await log.added(last)
+        told.append(last.data)
+    assert told == [b"two\n", b"three\n", b"four\n", b""]
+
+
 async def test_a_node_without_such_a_log_says_so(path: Path) -> None:
     with pytest.raises(RemoteError, match="writes its log to standard error"):
         await Node(path).log(audit=True).last_lines(5)

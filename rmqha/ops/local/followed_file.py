@@ -12,8 +12,8 @@ LOG_DECODER = getincrementaldecoder("utf-8")
 
 
 class FollowedFile:
-    """The file of text at `path`, which may not be there yet. A rotation loses nothing: the old file is held open, and
-    read to its end once the new one stands in its place."""
+    """The file of text at `path`, which may not be there yet. Rotations lose nothing: the old file is held open, and
+    read to its end once a new one stands in its place; those that came between the two are read too."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -38,11 +38,34 @@ class FollowedFile:
                 current.close()
             return self._rest()
         text = self._rest()
-        if self._file is not None:
-            text += self._decoder.decode(b"", final=True)
-            self._file.close()
-        self._file = current
-        return text + self._rest()
+        for file in [*self._begun_before(current), current]:
+            if self._file is not None:
+                text += self._decoder.decode(b"", final=True)
+                self._file.close()
+            self._file = file
+            text += self._rest()
+        return text
+
+    def _begun_before(self, current: BinaryIO) -> list[BinaryIO]:
+        """The files that were begun after the held one and rotated before `current`, the oldest first; none if the
+        held one went elsewhere. A rotation meanwhile moves files on to numbers that are looked at later, never back."""
+        from rmqha.host.tracer import KEPT_FILE_COUNT
+
+        found: list[BinaryIO] = []
+        for number in range(1, KEPT_FILE_COUNT + 1):
+            old = _open_if_there(self._path.with_name(f"{self._path.name}.{number}"))
+            if old is None:
+                continue
+            if self._file is not None and _is_same(self._file, old):
+                old.close()
+                return found[::-1]
+            if any(_is_same(old, other) for other in (current, *found)):
+                old.close()
+            else:
+                found.append(old)
+        for file in found:
+            file.close()
+        return []
 
     def _rest(self) -> str:
         if self._file is None:
