@@ -224,7 +224,10 @@ def nearest(given: str, known: Sequence[str]) -> str:
 def cli(security_file: str | None) -> None:
     """Broker groups with high availability that speak Apache RocketMQ 5's bytes."""
     click.get_current_context().with_resource(safe_streams())
-    if security_file is None and click.get_current_context().invoked_subcommand not in ("broker", *SERVERS):
+    is_server = click.get_current_context().invoked_subcommand in ("broker", *SERVERS)
+    if not is_server:
+        lose_messages()
+    if security_file is None and not is_server:
         from rmqha.cli import contexts
 
         used = contexts.elsewhere()
@@ -252,20 +255,45 @@ class Output(FileIO):
             raise OSError(error.errno, error.strerror, OUTPUT) from None
 
 
+class ErrorOutput(FileIO):
+    """Standard error. A command ends by what it does, not by what it says of it: half of an `up` would be undone for
+    want of a reader. A server's log there counts its losses, so its errors are raised."""
+
+    may_be_lost = False
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            if not self.may_be_lost:
+                raise
+            return len(data)
+
+
+def lose_messages() -> None:
+    """From now on standard error loses what it cannot take."""
+    buffer = getattr(sys.stderr, "buffer", None)
+    raw_stream = getattr(buffer, "raw", buffer)
+    if isinstance(raw_stream, ErrorOutput):
+        raw_stream.may_be_lost = True
+
+
 def print_anything() -> None:
     """A character that a terminal's encoding lacks, and half a character of a file's name, are printed as escapes."""
-    out = sys.stdout
-    if isinstance(out, TextIOWrapper):
-        out.reconfigure(errors="backslashreplace")
-        is_direct = isinstance(out.buffer, FileIO)  # PYTHONUNBUFFERED
-        if is_direct or isinstance(out.buffer, BufferedWriter):
-            raw = Output(out.fileno(), "w", closefd=False)
+    for name, kind in (("stdout", Output), ("stderr", ErrorOutput)):
+        stream = getattr(sys, name)
+        if not isinstance(stream, TextIOWrapper):
+            continue
+        stream.reconfigure(errors="backslashreplace")
+        is_direct = isinstance(stream.buffer, FileIO)  # PYTHONUNBUFFERED
+        if is_direct or isinstance(stream.buffer, BufferedWriter):
+            raw = kind(stream.fileno(), "w", closefd=False)
             buffer = raw if is_direct else BufferedWriter(raw)
-            sys.stdout = TextIOWrapper(
-                buffer, out.encoding, out.errors, line_buffering=out.line_buffering, write_through=is_direct
+            line_buffering = stream.line_buffering
+            made = TextIOWrapper(
+                buffer, stream.encoding, stream.errors, line_buffering=line_buffering, write_through=is_direct
             )
-    if isinstance(sys.stderr, TextIOWrapper):
-        sys.stderr.reconfigure(errors="backslashreplace")
+            setattr(sys, name, made)
 
 
 def first_error(error: BaseException) -> BaseException:
@@ -317,11 +345,8 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 def complain(text: str) -> None:
     """Tell an error. Where standard error takes nothing, a full disk or a reader that is gone, the exit code alone says
     it, and stays the error's own."""
-    try:
-        click.echo(text, err=True)
-    except OSError:
-        # closed, or the interpreter would try once more at its end, and make 120 of the code
-        sys.stderr = None
+    lose_messages()
+    click.echo(text, err=True)
 
 
 def flush_output() -> None:

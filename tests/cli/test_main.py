@@ -202,15 +202,46 @@ def test_a_full_disk_under_the_output_is_told_as_that_of_the_output(tmp_path: Pa
     assert (done.returncode, done.stderr) == (1, "rmqha: cannot write the output: No space left on device\n")
 
 
-def test_an_error_that_cannot_be_told_keeps_its_exit_code(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_error_that_cannot_be_told_keeps_its_exit_code(tmp_path: Path, unbuffered: str) -> None:
     """1 would say that something is wrong with the cluster, where the command is wrong."""
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
     command = [sys.executable, "-m", "rmqha", "no-such-command"]
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as broken, Path("/dev/full").open("w") as full:
         for stream in (full, broken):
-            done = subprocess.run(command, cwd=tmp_path, stderr=stream, timeout=HANG_S, check=False)
+            done = subprocess.run(command, cwd=tmp_path, stderr=stream, env=environment, timeout=HANG_S, check=False)
             assert done.returncode == 2
+
+
+SAYS_BOTH = """
+import sys
+import click
+import rmqha.cli.main as cli
+@click.command()
+def both():
+    click.echo("it begins", err=True)
+    click.echo("it is done")
+    click.echo("it ends", err=True)
+cli.COMMANDS["up"] = ("__main__:both", "")
+cli.main(["up"])
+"""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_messages_that_nobody_takes_end_no_command(tmp_path: Path, unbuffered: str) -> None:
+    """Else an `up` would be undone halfway, for want of a reader."""
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as broken, Path("/dev/full").open("w") as full:
+        for stream in (full, broken):
+            command, pipe = [sys.executable, "-c", SAYS_BOTH], subprocess.PIPE
+            done = subprocess.run(
+                command, cwd=tmp_path, stdout=pipe, stderr=stream, env=environment, timeout=HANG_S, check=False
+            )
+            assert (done.returncode, done.stdout) == (0, b"it is done\n")
 
 
 def test_a_reader_that_is_gone_ends_a_command_without_a_word(tmp_path: Path) -> None:
