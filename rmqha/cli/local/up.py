@@ -88,11 +88,20 @@ def up(
         write_atomic(own, text)
     with state.locked():
         view = start_missing(state, timeout)
-        state.remember_as_last()
+        note_as_last(state)
     show(view, output)
     for name, node in state.nodes.items():
         if node.kind == NodeKind.NAMESRV.value and (address := state.http_address(name)):
             click.echo(f"page of {name}: http://{address}/", err=True)
+
+
+def note_as_last(state: ClusterState) -> None:
+    """Let other commands find this cluster. It runs also where the current directory cannot be written."""
+    try:
+        state.remember_as_last()
+    except (OSError, UsageError) as error:
+        reason = f"cannot write {error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        click.echo(f"{reason}; other commands find it by --directory {state.directory}", err=True)
 
 
 def quickstart_text(brokers: int | None, port_base: int | None, mode: str) -> str:

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rmqha.cli.local.up import quickstart_text
+from rmqha.cli.local.up import note_as_last, quickstart_text
 from rmqha.cli.main import main
 from rmqha.ops.local.cluster_file import parse
+from rmqha.ops.local.cluster_state import LAST_UP, ClusterState
 from rmqha.ops.local.preflight import free_ports
 
 
@@ -59,3 +60,15 @@ def test_a_taken_port_of_the_quick_start_is_no_reason_to_edit_a_file(
     said = capsys.readouterr().err
     assert ended.value.code == 2 and "is in use; free it or take other ports, such as `rmqha up --port-base" in said
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_current_directory_that_takes_no_note_undoes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The cluster runs by then. A file in the directory's place refuses root too, as a file system without writes."""
+    monkeypatch.chdir(tmp_path)
+    LAST_UP.parent.touch()
+    spec = parse("own.toml", tomllib.loads(quickstart_text(1, 20_000, "cp")), directory=tmp_path / "d")
+    note_as_last(ClusterState.of(spec))
+    said = capsys.readouterr().err
+    assert said == f"cannot write rmqha-data: File exists; other commands find it by --directory {tmp_path / 'd'}\n"
