@@ -3,6 +3,7 @@ asks: an account's keys."""
 
 from __future__ import annotations
 
+import errno
 import re
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -14,6 +15,8 @@ PEER = "peer-server"
 """The name under which servers sign with the cluster's secret; no account of any file, and no user."""
 MAX_NAME_CHARS = 253
 MAX_CHECK_CODE_CHARS = 255
+NO_IPV6 = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+"""Errors of an IPv6 address on a machine that has none: containers have `::1 localhost` in /etc/hosts all the same."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?")
 
 

@@ -9,7 +9,7 @@ import socket
 import trio
 
 from rmqha.model.error import UnreachableError, UsageError
-from rmqha.model.identity import host_of, is_loopback, join_address, parse_address
+from rmqha.model.identity import NO_IPV6, host_of, is_loopback, join_address, parse_address
 
 DIAL_TIMEOUT_MS = 3_000
 BACKLOG_COUNT = 1024
@@ -104,7 +104,7 @@ async def listen(address: str) -> list[trio.SocketListener]:
     except ValueError as error:
         raise UsageError(str(error)) from None
     try:
-        listeners = await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG_COUNT)
+        listeners = await _open(host, port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise UsageError(
@@ -119,6 +119,19 @@ async def listen(address: str) -> list[trio.SocketListener]:
             await extra.aclose()
         del listeners[1:]
     return listeners
+
+
+async def _open(host: str, port: int) -> list[trio.SocketListener]:
+    """A listener for each number that the host's name stands for; on a machine without IPv6 those of IPv4."""
+    try:
+        return await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG_COUNT)
+    except OSError as error:
+        numbers = await addresses_of(host) if error.errno in NO_IPV6 else ()
+        older = [number for number in numbers if ":" not in number]
+        if not older or older == [host]:
+            raise
+    opened = [await trio.open_tcp_listeners(port, host=number, backlog=BACKLOG_COUNT) for number in older]
+    return [listener for listeners in opened for listener in listeners]
 
 
 def local_port(listener: trio.SocketListener) -> int:

@@ -7,10 +7,11 @@ import os
 import socket
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from rmqha.host.text_file import read_text
 from rmqha.model.error import UsageError
-from rmqha.model.identity import host_of
+from rmqha.model.identity import NO_IPV6, host_of
 from rmqha.ops.local.cluster_file import SECRET_FILE, ClusterSpec, NodeSpec, properties_text
 from rmqha.ops.local.cluster_state import CONFIG_FILE, FILE, LOCK, LOST_FOUND, ClusterState
 
@@ -123,15 +124,27 @@ def check_ports(nodes: Iterable[NodeSpec], source: str, other_ports: str = "") -
 
 
 def cannot_bind(host: str, port: int) -> str:
-    """The reason why an address cannot be bound, or "". SO_REUSEADDR as the servers do: a port in TIME_WAIT is free."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    """The reason why an address cannot be bound, or "", by all numbers that a name stands for, as the servers bind it.
+    SO_REUSEADDR as they do: a port in TIME_WAIT is free."""
+    bound_count, lacking = 0, ""
+    try:
+        for family, _, _, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            try:
+                _bind(family, place)
+                bound_count += 1
+            except OSError as error:
+                if family != socket.AF_INET6 or error.errno not in NO_IPV6:
+                    raise
+                lacking = f"cannot be bound: {error.strerror}"
+    except OSError as error:
+        return "is in use" if error.errno == errno.EADDRINUSE else f"cannot be bound: {error.strerror}"
+    return "" if bound_count else lacking
+
+
+def _bind(family: int, place: Any) -> None:
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            return "is in use" if error.errno == errno.EADDRINUSE else f"cannot be bound: {error.strerror}"
-    return ""
+        probe.bind(place)
 
 
 def free_ports(count: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from typing import Any
 
 import pytest
 import trio
@@ -45,6 +46,31 @@ async def test_addresses_that_are_none(address: str) -> None:
 async def test_an_address_of_another_machine() -> None:
     with pytest.raises(UsageError, match=r"cannot listen on 192\.0\.2\.1:0: .*choose an address of this machine"):
         await network.listen("192.0.2.1:0")
+
+
+class OneName(trio.abc.HostnameResolver):
+    """Every name stands for an IPv6 address that is none of this machine's, and loopback."""
+
+    async def getaddrinfo(
+        self, host: Any, port: Any, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
+    ) -> list[Any]:
+        if host == "127.0.0.1":
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, int(port)))]
+        return [
+            (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("2001:db8::1", int(port), 0, 0)),
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", int(port))),
+        ]
+
+    async def getnameinfo(self, sockaddr: Any, flags: int) -> tuple[str, str]:
+        raise NotImplementedError
+
+
+async def test_a_name_with_an_ipv6_address_that_this_machine_lacks() -> None:
+    """As localhost in a container without IPv6, whose /etc/hosts has ::1 all the same."""
+    trio.socket.set_custom_hostname_resolver(OneName())
+    [listener] = await network.listen("here:0")
+    async with listener:
+        assert listener.socket.getsockname()[0] == "127.0.0.1"
 
 
 async def test_nobody_listens() -> None:

@@ -16,7 +16,7 @@ import pytest
 from rmqha.model.error import UsageError
 from rmqha.ops.local.cluster_file import ClusterSpec, parse, properties_text
 from rmqha.ops.local.cluster_state import ClusterState
-from rmqha.ops.local.preflight import check_cluster, free_ports
+from rmqha.ops.local.preflight import cannot_bind, check_cluster, free_ports
 from rmqha.ops.local.supervisor import Process, start_stamp
 
 TEXT = """
@@ -148,3 +148,37 @@ def test_nobody_else_is_given_the_ports_of_a_server_that_is_being_restarted() ->
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     other = int(done.stdout)
     assert not set(range(base, base + 25)) & set(range(other, other + 25))
+
+
+NAMED = {
+    "six": [(socket.AF_INET6, "::1")],
+    "both": [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")],
+    "half": [(socket.AF_INET6, "2001:db8::1"), (socket.AF_INET, "127.0.0.1")],
+    "nowhere": [(socket.AF_INET6, "2001:db8::1")],
+    "elsewhere": [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "192.0.2.1")],
+}
+"""Hosts of /etc/hosts."""
+
+
+@pytest.mark.parametrize(
+    ("host", "taken_at", "reason"),
+    [
+        ("six", "::1", "is in use"),
+        ("both", "::1", "is in use"),
+        ("both", "127.0.0.1", "is in use"),
+        ("six", "127.0.0.1", ""),
+        ("half", "::1", ""),
+        ("half", "127.0.0.1", "is in use"),
+        ("nowhere", "::1", "cannot be bound: Cannot assign requested address"),
+        ("elsewhere", "::1", "cannot be bound: Cannot assign requested address"),
+    ],
+)
+def test_a_name_is_looked_at_by_all_its_numbers(
+    host: str, taken_at: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = socket.AF_INET6 if ":" in taken_at else socket.AF_INET
+    with socket.create_server((taken_at, 0), family=family) as server:
+        port = server.getsockname()[1]
+        rows = [(kind, socket.SOCK_STREAM, 6, "", (number, port)) for kind, number in NAMED[host]]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: rows)
+        assert cannot_bind(host, port) == reason
