@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ PORT_BLOCK = 10
 """Ports that are claimed together."""
 _claimed: dict[int, int] = {}
 """First port of each block that this process claimed → the descriptor that keeps it."""
+REST_COUNT = 8
+_given: deque[range] = deque(maxlen=REST_COUNT)
+"""The last ports that this process was given: a server may be about to listen there."""
 
 
 def check_cluster(spec: ClusterSpec, *, other_ports: str = "") -> ClusterState | None:
@@ -152,14 +156,16 @@ def free_ports(count: int) -> int:
 
     They lie below the range that the system hands out to clients, so that no connection takes one before the server.
     They stay this process's own until it ends, so that nobody else is given the port of a server that is being
-    restarted; this process itself gets them again as soon as no server listens on any of them."""
+    restarted; this process itself gets them again when no server listens on any of them, the last REST_COUNT ones only
+    if there are no others."""
     size = -(-count // PORT_BLOCK) * PORT_BLOCK
     low, high = LOWEST_PORT, HIGHEST_PORT - size
     first = os.getpid() * size  # two processes that begin at the same moment do not try the same ones
-    for step in range(0, high - low, size):
-        base = low + (first + step) % (high - low)
+    bases = [low + (first + step) % (high - low) for step in range(0, high - low, size)]
+    for base in sorted(bases, key=lambda base: any(base < last.stop and last.start < base + size for last in _given)):
         in_use = any(cannot_bind("127.0.0.1", port) for port in range(base, base + count))
         if not in_use and all(_claim_block(block) for block in range(base, base + size, PORT_BLOCK)):
+            _given.append(range(base, base + size))
             return base
     raise UsageError(f"no {count} neighbouring ports are free on 127.0.0.1 between {low} and {HIGHEST_PORT}")
 
