@@ -108,6 +108,8 @@ class NodeReport(JsonRecord):
     """Groups by the word of Apache's leading controller."""
     registered_name: str = ""
     """Name of a broker's node as the controllers know it."""
+    is_namesake: bool = False
+    """True of a broker whose name is another's by better right; it goes by its address."""
 
     @property
     def answers(self) -> bool:
@@ -128,11 +130,17 @@ class NodeReport(JsonRecord):
     def node_name(self) -> str:
         """The name of a broker's node: the one in the cluster directory, else by the number in its file, else as
         the controllers know it; "" if nobody told."""
+        if self.is_namesake:
+            return ""
         number = self.keys.get("brokerId", "")
         is_numbered = self.keys.get("enableControllerMode") == "true" and number.isdecimal() and int(number) > 0
         if self.name or not is_numbered:
             return self.name or self.registered_name
         return node_name(self.keys.get("brokerName", ""), int(number))
+
+    def has_number_of(self, name: str) -> bool:
+        """True of a broker whose id is the number in `name`."""
+        return self.replica is not None and name.rpartition("-")[2] == str(self.replica.broker_id)
 
     @property
     def group(self) -> str:
@@ -163,6 +171,25 @@ class NodeReport(JsonRecord):
         return replace(self, routes=own, controller=replace(self.controller, groups=told))
 
 
+def _told_apart(reports: Sequence[NodeReport]) -> list[NodeReport]:
+    """The reports, in which a name is one broker's: that of the cluster directory, else that of the one with its
+    number. Two files with one brokerId make two brokers of one name, of which the second got another id."""
+    brokers: dict[str, list[NodeReport]] = {}
+    for report in reports:
+        if report.kind is ServerKind.BROKER:
+            brokers.setdefault(report.title, []).append(report)
+    namesakes = set[str]()
+    for title, twins in brokers.items():
+        owners = [twin for twin in twins if twin.name] or [twin for twin in twins if twin.has_number_of(title)]
+        if len(twins) > 1:
+            namesakes |= {twin.address for twin in twins if owners != [twin] and not twin.name}
+    is_broker = ServerKind.BROKER
+    return [
+        replace(report, is_namesake=True) if report.kind is is_broker and report.address in namesakes else report
+        for report in reports
+    ]
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ClusterSnapshot(JsonRecord):
     """The reports of all servers that were asked, by kind, name and address."""
@@ -173,7 +200,7 @@ class ClusterSnapshot(JsonRecord):
     @classmethod
     def of(cls, reports: Sequence[NodeReport]) -> ClusterSnapshot:
         order = {kind: place for place, kind in enumerate(ServerKind)}
-        return cls(tuple(sorted(reports, key=lambda node: (order[node.kind], node.name, node.address))))
+        return cls(tuple(sorted(_told_apart(reports), key=lambda node: (order[node.kind], node.name, node.address))))
 
     @classmethod
     def from_json(cls, found: object) -> Self:

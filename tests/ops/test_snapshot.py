@@ -68,3 +68,23 @@ def test_nothing_in_it_is_changed_in_place() -> None:
     found = snapshot_of(cluster().values())
     with pytest.raises(FrozenInstanceError):
         setattr(found.nodes[0], "error", "it fell silent")  # noqa: B010
+
+
+def test_a_name_is_one_brokers() -> None:
+    """Two files say brokerId=1; the second broker got id 6. Unnamed, it stood in the master's place."""
+    words = cluster()
+    keys = {"enableControllerMode": "true", "brokerName": "broker-a", "brokerId": "1"}
+    master = replace(words["broker-a-1"], name="", keys=keys)
+    state = master.replica
+    assert state is not None
+    second = replace(master, address="127.0.0.1:10916", replica=replace(state, broker_id=6, role="SLAVE"))
+    silent_one = replace(master, address="127.0.0.1:10917", replica=None, error="it is silent")
+
+    def titles(*reports: NodeReport) -> list[str]:
+        return [node.title for node in ClusterSnapshot.of(reports).nodes]
+
+    assert titles(second) == ["broker-a-1"], "as long as no other has the name"
+    assert titles(master, second, silent_one) == ["broker-a-1", "127.0.0.1:10916", "127.0.0.1:10917"]
+    assert titles(second, silent_one) == ["127.0.0.1:10916", "127.0.0.1:10917"], "nobody's, rather than a wrong one's"
+    named = replace(second, name="broker-a-1")
+    assert sorted(titles(master, named)) == ["127.0.0.1:10911", "broker-a-1"], "the cluster directory says whose"
