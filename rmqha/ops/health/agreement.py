@@ -45,7 +45,8 @@ class View:
 
 
 def views(snapshot: ClusterSnapshot, group: str) -> list[View]:
-    """Views of the controllers, the name servers, the replicas; a kind that the group does not have is left out."""
+    """Views of the controllers, the name servers, the replicas. A kind that the group lacks is left out, and one that
+    answers and has nothing to say; replicas of a static group name no master."""
     brokers = snapshot.brokers_of(group)
     is_static = any(word.keys.get("enableControllerMode") == "false" for word in brokers)
     found, names = [], replica_names(snapshot.nodes, group)
@@ -55,9 +56,9 @@ def views(snapshot: ClusterSnapshot, group: str) -> list[View]:
     name_servers = snapshot.of_kind(ServerKind.NAME_SERVER)
     if name_servers:
         found.append(_view(group, "name servers", name_servers, _name_server_says))
-    if brokers:
+    if brokers and not is_static:
         found.append(_view(group, "replicas", brokers, partial(_replica_says, names)))
-    return found
+    return [view for view in found if view.says or view.silent]
 
 
 def _view(group: str, about: str, words: Sequence[NodeReport], says: Callable[[NodeReport, str], str | None]) -> View:

@@ -258,3 +258,16 @@ def test_a_cluster_without_a_broker_is_not_well() -> None:
     assert [item.line for item in found.reasons] == [
         "ns-1: knows no broker; start the brokers, or check their namesrvAddr"
     ]
+
+
+def test_replicas_that_name_no_master_have_no_view() -> None:
+    """Those of a static group, and those that have just started: they answer."""
+    routes = name_server(1)
+    keys = {"enableControllerMode": "false", "brokerName": "broker-a"}
+    static = replace(broker(1, haMode="static"), keys=keys)
+    starting = broker(1, role="STARTING")
+    for word in (static, starting):
+        assert [view.about for view in views(snapshot_of([routes, word]), "broker-a")] == ["name servers"]
+    assert [view.about for view in views(snapshot_of([routes, static, silent(broker(2))]), "broker-a")] == [
+        "name servers"
+    ]
