@@ -44,6 +44,7 @@ class Boundary:
     def __init__(self, statistics: Statistics, tracer: Tracer) -> None:
         self._statistics = statistics
         self._tracer = tracer
+        self._full_at_s: float | None = None
         self._traced_at_s: dict[tuple[str, str, int], float] = {}
         """By the exception's type, and the file and line where it was raised."""
 
@@ -69,6 +70,14 @@ class Boundary:
             failed_count=self._statistics.failed_request_count,
             traceback="".join(lines)[-MAX_TRACED_CHARS:],
         )
+
+    def full(self, room: int, advice: str) -> None:
+        """A connection was refused, and counted: `room` others are served. It is traced once in REPEAT_S."""
+        now_s = trio.current_time()
+        if self._full_at_s is None or now_s >= self._full_at_s + REPEAT_S:
+            self._full_at_s = now_s
+            refused_count = self._statistics.refused_count
+            self._tracer.event("connections_refused", connections=room, refused_count=refused_count, advice=advice)
 
 
 def _kind(error: Exception) -> tuple[str, str, int]:

@@ -23,7 +23,7 @@ from rmqha.host.net.poller import Poller
 from rmqha.host.net.session import IDLE_TIMEOUT_MS, MAX_QUEUED_BYTES, FrameTaker, Gatherer, Service, Session
 from rmqha.host.net.statistics import Statistics
 from rmqha.host.net.turn_reads import TurnReads
-from rmqha.host.process import session_room
+from rmqha.host.process import FEW_FILES_ADVICE, session_room
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import NotSentError, UnreachableError
 from rmqha.wire.command import FLAG_ONEWAY, Command
@@ -158,6 +158,9 @@ class _Door:
         counts, newcomers = self._counts, self._newcomers
         if counts.session_count + self._handshaking_count >= self._max_sessions and not newcomers.push_out_oldest():
             counts.refused_count += 1
+            if self._boundary is not None:
+                is_short = self._max_sessions < MAX_SESSION_COUNT
+                self._boundary.full(self._max_sessions, FEW_FILES_ADVICE if is_short else "see who keeps so many open")
             await trio.aclose_forcefully(stream)
             return
         self._opened_count = number = self._opened_count + 1

@@ -451,6 +451,8 @@ def test_too_few_descriptors(spec: ClusterSpec, monkeypatch: pytest.MonkeyPatch)
     findings, _ = look(spec, "broker-a-1", "--no-write")
     words = "it needs 5 store files and 1000 connections, the limit is 1004"
     assert words in told(findings, "broker-a-1", "descriptors", Verdict.WRONG)
+    findings, _ = look(spec, "ns-1", "--no-write")
+    assert "1000 connections, the limit is 1004" in told(findings, "ns-1", "descriptors", Verdict.WARN)
     monkeypatch.setattr(resource, "getrlimit", lambda which: (1010, 1010))
     assert "soon needs more" in told(look(spec)[0], "broker-a-1", "descriptors", Verdict.WARN)
 

@@ -10,10 +10,13 @@ import trio.testing
 from trio.testing import memory_stream_pair
 
 from rmqha.host.net import boundary as module
+from rmqha.host.net import remoting
 from rmqha.host.net.boundary import MAX_TRACED_CHARS, Boundary, ends_process
 from rmqha.host.net.remoting import RemotingClient, serve, serve_stream
 from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
+from rmqha.host.process import FEW_FILES_ADVICE
+from rmqha.model.code import RequestCode
 from rmqha.model.error import (
     BrokenInvariantError,
     DamagedError,
@@ -205,3 +208,28 @@ def test_what_interrupts_a_whole_change(error: BaseException, expected: type[Bas
         change()
     assert caught.type is expected
     assert caught.value is error or caught.value.__cause__ is error
+
+
+async def test_a_server_that_is_full_says_so_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remoting, "session_room", lambda: 1)
+    running = Running(Faulty())
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(running.run)
+        async with RemotingClient() as first:
+            await first.call(f"127.0.0.1:{port}", Command(RequestCode.HEART_BEAT), HANG_MS)
+            for _ in range(3):
+                async with RemotingClient() as second:
+                    with pytest.raises(UnreachableError):
+                        await second.call(f"127.0.0.1:{port}", Command(RequestCode.HEART_BEAT), HANG_MS)
+        nursery.cancel_scope.cancel()
+    fields = {"connections": 1, "refused_count": 1, "advice": FEW_FILES_ADVICE}
+    assert running.trace.events == [("connections_refused", fields)]
+
+
+async def test_a_server_that_is_full_again_says_so_again(autojump_clock: trio.testing.MockClock) -> None:
+    counts, trace = Statistics(refused_count=7), RecordingTracer()
+    boundary = Boundary(counts, trace)
+    for pause_s in (0, 1, module.REPEAT_S):
+        await trio.sleep(pause_s)
+        boundary.full(64, "raise it")
+    assert trace.names() == ["connections_refused"] * 2

@@ -123,12 +123,15 @@ def _port_trouble(
 
 # --- descriptors ------------------------------------------------------------------------------------------------------
 def check_descriptors(node_under_test: NodeUnderTest) -> Iterator[Finding]:
-    """A broker keeps every file of its log, queues and index open and mapped."""
-    if node_under_test.data is None or node_under_test.kind is not NodeKind.BROKER:
+    """Clients connect to name servers and brokers; a broker keeps every file of its log, queues and index open and
+    mapped."""
+    is_broker = node_under_test.kind is NodeKind.BROKER
+    if (node_under_test.data is None and is_broker) or node_under_test.kind is NodeKind.CONTROLLER:
         return
-    files = count_files(node_under_test.data)
+    files = count_files(node_under_test.data) if is_broker and node_under_test.data is not None else 0
     needed, limit = files + CONNECTION_COUNT, _descriptor_limit(node_under_test)
-    words = f"{files} store files and {CONNECTION_COUNT} connections, the limit is {limit}"
+    kept = f"{files} store files and " if is_broker else ""
+    words = f"{kept}{CONNECTION_COUNT} connections, the limit is {limit}"
     fix = "raise LimitNOFILE= of its unit (or ulimit -Hn) and start it again"
     if needed > limit:
         yield wrong(node_under_test.name, "descriptors", f"it needs {words}", fix)
