@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from rmqha.cli.diagnosis.checks.answers import Answers, ask_all, judge_clocks, judge_record, judge_refusal
+from rmqha.cli.diagnosis.checks.answers import Answers, ask_all, judge_clocks, judge_record, judge_refusal, judge_role
 from rmqha.cli.diagnosis.checks.files import StoreFacts
 from rmqha.cli.diagnosis.checks.node_under_test import NodeUnderTest
 from rmqha.model.code import RequestCode as Code
@@ -269,5 +269,21 @@ def test_a_running_replica_that_follows_nobody_is_wrong() -> None:
     assert judge_refusal("broker-a-3", told_state()) == []
 
 
-def told_state(**more: str) -> ReplicaState:
+def test_a_replica_that_its_controllers_refuse_is_wrong() -> None:
+    (finding,) = judge_role("broker-a-3", told_state(controllerRefusal="code 2005: totalReplicas = 3 is too small"))
+    assert (finding.verdict, finding.check) == (Verdict.WRONG, "controllers")
+    assert "totalReplicas = 3 is too small" in finding.sentence
+    assert judge_role("broker-a-3", told_state()) == []
+
+
+def test_a_master_that_takes_nothing_is_wrong() -> None:
+    """Cut off from the others in one direction, it answers whoever asks and calls itself master."""
+    state = told_state(role="MASTER", writable=False, whyNotWritable="replicas [2, 3] of the confirmed set are away")
+    (finding,) = judge_role("broker-a-3", state)
+    assert (finding.verdict, finding.check) == (Verdict.WRONG, "master")
+    assert "replicas [2, 3] of the confirmed set are away" in finding.sentence
+    assert judge_role("broker-a-3", told_state(role="MASTER", writable=True)) == []
+
+
+def told_state(**more: Any) -> ReplicaState:
     return ReplicaState.from_json(told_by_a_broker(3) | more)

@@ -162,6 +162,19 @@ def judge_refusal(name: str, replica: ReplicaState) -> list[Finding]:
     return [wrong(name, "fork", sentence, f"rmqha fork show {name} tells what is at stake")]
 
 
+def judge_role(name: str, replica: ReplicaState) -> list[Finding]:
+    """A replica that the controllers do not take, and a master that takes nothing: both run and answer."""
+    found = []
+    if replica.controller_refusal:
+        sentence = f"they refuse it, and its group lacks it: {replica.controller_refusal}"
+        found.append(wrong(name, "controllers", sentence, f"rmqha explain {replica.broker_name}"))
+    if replica.leads and not replica.writable:
+        sentence = f"it calls itself master and takes no messages: {replica.why_not_writable or 'no reason given'}"
+        fix = f"rmqha explain-wait {replica.broker_name}; rmqha health tells whom the others call master"
+        found.append(wrong(name, "master", sentence, fix))
+    return found
+
+
 async def _ask(client: RemotingClient, node_under_test: NodeUnderTest, found: Answers) -> None:
     # the connection is made first, so that it does not count as distance of the clocks
     address, problem, damage = node_under_test.address, None, ""
@@ -169,6 +182,7 @@ async def _ask(client: RemotingClient, node_under_test: NodeUnderTest, found: An
         replica = await ask_state(client, address, ReplicaState)
         problem, damage = replica.address_problem, damage_words(replica)
         found.findings += judge_refusal(node_under_test.name, replica)
+        found.findings += judge_role(node_under_test.name, replica)
         if replica.kernel:
             found.findings.append(ok(node_under_test.name, "kernel", replica.kernel))
     elif node_under_test.kind is NodeKind.NAMESRV:
