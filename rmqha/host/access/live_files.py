@@ -46,6 +46,8 @@ class LiveFiles(Generic[T]):
         self._certificates = certificates
         self._seen = self._stamps()
         self.problem = ""
+        self.begins_at_ms: int | None = None
+        """Wall clock; when all of the certificates are valid."""
         self.expires_at_ms: int | None = None
         """Wall clock; when the first of the certificates ends."""
         self.current = self._load()
@@ -71,16 +73,17 @@ class LiveFiles(Generic[T]):
         made = self._make()
         if self._certificates:
             try:
-                self.expires_at_ms = earliest_end_ms(Path(self._certificates).read_text("latin-1"))
+                validity_ms = common_validity_ms(Path(self._certificates).read_text("latin-1"))
             except OSError as error:
                 raise UsageError(f"cannot read {self._certificates}: {error.strerror}") from None
+            self.begins_at_ms, self.expires_at_ms = validity_ms or (None, None)
         return made
 
     def _stamps(self) -> list[tuple[int, ...]]:
         return [_stamp(path) for path in self.paths]
 
 
-# --- ends of certificates, from their PEM text ------------------------------------------------------------------------
+# --- validity of certificates, from their PEM text --------------------------------------------------------------------
 
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _UTC_TIME, _GENERALIZED_TIME, _VERSION = 0x17, 0x18, 0xA0
@@ -91,24 +94,25 @@ SOON_MS = 14 * 24 * 3600 * 1000
 RENEW = "put a new certificate there; it is taken over without a restart"
 
 
-def earliest_end_ms(pem: str) -> int | None:
-    """The wall clock's milliseconds at which the first of the certificates in `pem` is no longer valid; None if there
-    is none, or one that is no X.509."""
+def common_validity_ms(pem: str) -> tuple[int, int] | None:
+    """The wall clock's milliseconds from which on all certificates in `pem` are valid, and at which the first of them
+    ends; None if there is none, or one that is no X.509."""
     import ssl
 
-    ends = []
+    found = []
     for part in pem.split(_BEGIN)[1:]:
         body, end, _ = part.partition(_END)
         if end:
             try:
-                ends.append(end_ms(ssl.PEM_cert_to_DER_cert(_BEGIN + body + _END)))
+                found.append(_validity_ms(ssl.PEM_cert_to_DER_cert(_BEGIN + body + _END)))
             except (ValueError, IndexError):
                 return None
-    return min(ends, default=None)
+    return (max(begin for begin, _ in found), min(end for _, end in found)) if found else None
 
 
-def end_ms(der: bytes) -> int:
-    """notAfter of one certificate (RFC 5280 §4.1). Raises ValueError or IndexError for bytes that are none."""
+def _validity_ms(der: bytes) -> tuple[int, int]:
+    """notBefore and notAfter of one certificate (RFC 5280 §4.1). Raises ValueError or IndexError for bytes that are
+    none."""
     certificate, _ = _element(der, 0)
     rest, _ = _element(certificate[1], 0)
     place, elements = 0, list[tuple[int, bytes]]()
@@ -117,9 +121,9 @@ def end_ms(der: bytes) -> int:
         if item[0] != _VERSION:
             elements.append(item)
     # serial number, signature algorithm, issuer, validity
-    _, place = _element(elements[3][1], 0)
-    (kind, text), _ = _element(elements[3][1], place)
-    return _time_ms(kind, text.decode("ascii"))
+    (kind, text), place = _element(elements[3][1], 0)
+    (end_kind, end_text), _ = _element(elements[3][1], place)
+    return _time_ms(kind, text.decode("ascii")), _time_ms(end_kind, end_text.decode("ascii"))
 
 
 def _element(data: bytes, place: int) -> tuple[tuple[int, bytes], int]:

@@ -290,10 +290,11 @@ def test_a_store_that_everybody_may_read_is_told(spec: ClusterSpec) -> None:
     [
         (10.5, Verdict.WARN, "ends in 10 days"),
         (-1, Verdict.WRONG, "has ended"),
+        (100, Verdict.WRONG, "is not valid before"),
         (15, Verdict.OK, "can be used"),
     ],
 )
-def test_certificates_that_end_soon(
+def test_certificates_that_end_soon_or_have_not_begun(
     spec: ClusterSpec, tmp_path: Path, days: float, verdict: Verdict, words: str
 ) -> None:
     end = datetime.now(UTC) + timedelta(days=days)

@@ -11,6 +11,7 @@ from rmqha.cli.diagnosis.checks.node_under_test import NodeUnderTest
 from rmqha.host.access import security
 from rmqha.host.access.live_files import RENEW, SOON_MS, LiveFiles, expiry_words
 from rmqha.host.clock import HostClock
+from rmqha.host.tracer import stamp
 from rmqha.model.config.servers import ServerConfig
 from rmqha.model.error import UsageError
 from rmqha.ops.finding import Finding, ok, warn, wrong
@@ -36,7 +37,8 @@ def check_security(node_under_test: NodeUnderTest) -> Iterator[Finding]:
         )
         return
     now_ms = HostClock().wall_ms()
-    found = [finding for item in files for finding in _expiry(node_under_test, item, now_ms)]
+    judges = (_beginning, _expiry)
+    found = [finding for item in files for judge in judges for finding in judge(node_under_test, item, now_ms)]
     yield from found
     if files and not found:
         yield ok(node_under_test.name, "security", f"files of certificates and accounts can be used: {len(files)}")
@@ -46,6 +48,13 @@ def _expiry(node_under_test: NodeUnderTest, item: LiveFiles[Any], now_ms: int) -
     if item.expires_at_ms is not None and (left_ms := item.expires_at_ms - now_ms) < SOON_MS:
         make = warn if left_ms > 0 else wrong
         yield make(node_under_test.name, "security", expiry_words(item.key, item.path, left_ms), RENEW)
+
+
+def _beginning(node_under_test: NodeUnderTest, item: LiveFiles[Any], now_ms: int) -> Iterator[Finding]:
+    if item.begins_at_ms is not None and item.begins_at_ms > now_ms:
+        sentence = f"{item.key}: a certificate in {item.path} is not valid before {stamp(item.begins_at_ms)}"
+        fix = f"set this machine's clock, which says {stamp(now_ms)}, if it is that; else put another certificate there"
+        yield wrong(node_under_test.name, "security", f"{sentence}: TLS connections fail", fix)
 
 
 def check_data(node_under_test: NodeUnderTest) -> Iterator[Finding]:
