@@ -310,11 +310,55 @@ async def test_a_batch_that_cannot_be_read_is_told_and_takes_no_other_message_wi
                 ):
                     await take(consumer, 1)
             told, behind = await consumer.receive_batch()
-            assert told.is_undivided and behind.body == b"c"
+            assert told.is_unreadable and behind.body == b"c"
             await consumer.retry(told, delay_level=-1)
         asked = [item.ext for item in fake.group.master.requests if item.code == RequestCode.CONSUMER_SEND_MSG_BACK]
         assert [(ext["delayLevel"], ext["originMsgId"]) for ext in asked] == [("-1", "U1")]
         assert fake.group.offsets["G", "T", 0] == 3
+
+
+def damaged(item: Stored, *, size: int | None = None, magic: int = 0xDAA320A7, topic_bytes: int = 1) -> bytes:
+    data = bytearray(encode_stored(item))
+    data[:4] = (len(data) if size is None else size).to_bytes(4)
+    data[4:8] = magic.to_bytes(4)
+    data[88 + len(item.body)] = topic_bytes
+    return bytes(data)
+
+
+@pytest.mark.parametrize("tags", ["*", "A"])
+@pytest.mark.parametrize(
+    "spoilt",
+    [{"topic_bytes": 99}, {"magic": 7}, {"size": 1 << 30}, {"size": 0}, {"size": 7, "magic": 7}],
+    ids=["a part", "magic", "size beyond", "size 0", "head"],
+)
+async def test_a_damaged_record_is_told_and_takes_no_other_message_with_it(
+    spoilt: dict[str, int], tags: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it stands in an answer, and whether or not it says where the next one begins."""
+    async with FakeCluster({"g-a": 1}) as fake:
+        fill(fake.group, "abcdefg", queue_count=1, tags="A")
+        bad = fake.group.stored[1]
+        monkeypatch.setattr(
+            "tests.client.fake.encode_stored",
+            lambda item: damaged(item, **spoilt) if item is bad else encode_stored(item),
+        )
+        async with Consumer(fake.namesrv, "G", "T", tags) as consumer:
+            assert bodies(await take(consumer, 1)) == ["a"]
+            for _ in range(2):
+                with pytest.raises(
+                    RemoteProtocolError, match=r"of T at g-a:0/1: group g-a sent what is no record: .* receive_batch"
+                ):
+                    await take(consumer, 1)
+            assert fake.group.offsets.get(("G", "T", 0), 0) < 2
+            with trio.fail_after(HANG_S):
+                told, *behind = await consumer.receive_batch()
+            assert told.is_unreadable and told.is_damaged and (told.queue_offset, told.tags) == (1, "")
+            with pytest.raises(RemoteProtocolError, match="no record"):
+                told.body  # noqa: B018 - it raises
+            rest = [bytes(view.body).decode() for view in behind]
+            rest += bodies(await take(consumer, 5 - len(rest)))
+            assert rest == list("cdefg")
+        assert fake.group.offsets["G", "T", 0] == 7
 
 
 def bomb(size_bytes: int, queue_offset: int = 0) -> Stored:

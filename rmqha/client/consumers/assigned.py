@@ -11,6 +11,8 @@ from rmqha.client.consumers.message import MessageBatch
 from rmqha.client.route import MessageQueue
 from rmqha.wire.lenient_json import loads
 
+PULL_MAX_COUNT = 512
+
 
 @dataclass(eq=False)
 class Assigned:
@@ -25,6 +27,8 @@ class Assigned:
     finished: int = -1
     committed: int = -1
     dropped: bool = False
+    max_count: int = PULL_MAX_COUNT
+    """Number of messages that are asked for at once; 1 to get a damaged one by itself."""
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ import trio
 
 from rmqha.client.answers import number
 from rmqha.client.compression import MAX_BODY_BYTES, BodyTooLargeError
-from rmqha.client.consumers.assigned import Assigned, PrefetchedMessages, reset_offsets
+from rmqha.client.consumers.assigned import PULL_MAX_COUNT, Assigned, PrefetchedMessages, reset_offsets
 from rmqha.client.consumers.expression import TAG
 from rmqha.client.consumers.membership import ConsumerMembership, allocate_averagely, send_back_fields
 from rmqha.client.consumers.message import Message, MessageBatch, MessageView
@@ -53,7 +53,6 @@ ROUTE_MS = 5_000
 EMPTY_ANSWER_MS = 50
 OFFSET_RESET = "OFFSET_RESET"
 """Remark of an answer by which a broker tells a reset (useServerSideResetOffset)."""
-PULL_MAX_COUNT = 512
 PULL_MAX_BYTES = 1024 * 1024
 SUSPEND_AND_SUBSCRIPTION = 2 | 4
 """sysFlag of a pull: hold it while there is nothing, and the subscription is in the request."""
@@ -230,8 +229,8 @@ class Consumer:
         counts it as too_large); outside a group it is passed over.
 
         Raises UsageError if its body needs a library that is not installed, RemoteProtocolError if it does not
-        decompress or holds a batch that cannot be read; the next call gives the same message again, `receive_batch`
-        the messages from it on. UsageError as well where the consumer is not open."""
+        decompress, holds a batch that cannot be read or is damaged; the next call gives the same message again,
+        `receive_batch` the messages from it on. UsageError as well where the consumer is not open."""
         self._finish()
         while True:
             batch = self._batch
@@ -247,7 +246,8 @@ class Consumer:
                 batch.index += 1
                 batch.assigned.finished = max(batch.assigned.finished, view.queue_offset + 1)
             except (RemoteProtocolError, UsageError) as error:
-                place = f"{view.topic} at {view.broker_name}:{view.queue_id}/{view.queue_offset}"
+                topic = view.topic or batch.assigned.queue.topic
+                place = f"{topic} at {view.broker_name}:{view.queue_id}/{view.queue_offset}"
                 raise type(error)(
                     f"message {view.msg_id} of {place}: {error}; receive_batch() gives it undecoded, to go on behind it"
                 ) from error
@@ -638,7 +638,7 @@ class Consumer:
             "topic": queue.topic,
             "queueId": str(queue.queue_id),
             "queueOffset": str(assigned.pulled),
-            "maxMsgNums": str(PULL_MAX_COUNT),
+            "maxMsgNums": str(assigned.max_count),
             "maxMsgBytes": str(PULL_MAX_BYTES),
             "sysFlag": str(SUSPEND_AND_SUBSCRIPTION),
             "commitOffset": "0",
@@ -706,6 +706,11 @@ class Consumer:
             route = self._routes.cached(assigned.queue.topic)
             if route is None or assigned.address != route.master(assigned.queue.broker_name):
                 return offset
+        if messages.is_cut and assigned.max_count > 1:
+            # what stands behind a damaged record whose end nobody knows is found by asking for that one alone
+            messages, next_offset, assigned.max_count = messages.without_cut(), messages.read_to, 1
+        else:
+            assigned.max_count = PULL_MAX_COUNT
             # what is finished, and what the reader still has, counts in the old log; the new one goes on at its end
             self._go_on(assigned, high, min(assigned.finished, high))
             return offset

@@ -27,13 +27,23 @@ from rmqha.model.message import (
     offset_message_id,
 )
 from rmqha.model.offset import PhyOffset, QueueOffset
-from rmqha.store.log.record import MIN_RECORD_BYTES, SYS_STORE_V6, BadRecordError, Located, locate
+from rmqha.store.log.record import (
+    HEAD,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_RECORD_BYTES,
+    SYS_STORE_V6,
+    BadRecordError,
+    Located,
+    locate,
+)
 
 _INNER_HEAD = struct.Struct(">iiiii")
 _INNER_PROPERTIES = struct.Struct(">H")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _PHY_OFFSET_AT, _FLAG_AT, _BORN_AT = 28, 16, 40
+_MAGICS = (MAGIC_V1.to_bytes(4), MAGIC_V2.to_bytes(4))
 _TAGS = PROPERTY_TAGS.encode()
 _KEYS = PROPERTY_KEYS.encode()
 _UNIQUE_KEY = PROPERTY_UNIQUE_KEY.encode()
@@ -140,8 +150,14 @@ class MessageView:
         return decompress(view, sys_flag, self._batch.max_body_bytes) if sys_flag & SYS_FLAG_COMPRESSED else view
 
     @property
-    def is_undivided(self) -> bool:
-        """True of a record with several messages that cannot be told apart: `body` and `message()` raise why."""
+    def is_unreadable(self) -> bool:
+        """True of a record that is damaged, or has several messages that cannot be told apart: `body` and `message()`
+        raise why."""
+        return False
+
+    @property
+    def is_damaged(self) -> bool:
+        """True of bytes that are no record: its place is a guess, the rest is empty."""
         return False
 
     @property
@@ -268,9 +284,9 @@ class _Member(MessageView):
         )
 
 
-class _Undivided(MessageView):
-    """A record whose members cannot be read, as one message: it is told where it is read. An answer that raised would
-    be asked for again without end, and what stands beside it would be lost."""
+class _Unreadable(MessageView):
+    """A record that cannot be read, or its members cannot, as one message: it is told where it is read. An answer that
+    raised would be asked for again without end, and what stands beside it would be lost."""
 
     __slots__ = ("_error",)
 
@@ -279,7 +295,7 @@ class _Undivided(MessageView):
         self._error = error
 
     @property
-    def is_undivided(self) -> bool:
+    def is_unreadable(self) -> bool:
         return True
 
     @property
@@ -293,11 +309,29 @@ class _Undivided(MessageView):
         raise type(self._error)(str(self._error))
 
 
+class _Damaged(_Unreadable):
+    """Bytes in the place of a record. Places are read from where a record has them, and may be damaged too."""
+
+    __slots__ = ("size_bytes",)
+
+    def __init__(self, batch: MessageBatch, head: bytes, size_bytes: int, error: RmqhaError) -> None:
+        """`batch`: one of its own; `head`: bytes of the shortest record."""
+        batch.buffer = memoryview(head)
+        _, _, _, queue_id, _, queue_offset, _, _, _ = HEAD.unpack_from(head)
+        end = len(head)
+        super().__init__(batch, (end, 0, queue_id, queue_offset, end - 3, 0, end, 0, end, 0, 0), error)
+        self.size_bytes = size_bytes
+
+    @property
+    def is_damaged(self) -> bool:
+        return True
+
+
 class MessageBatch(Sequence[MessageView]):
     """The wanted messages of one pull's answer, in the order of their queue. `len`, an index and a loop decode nothing
     but what is asked of each view; `messages()` decodes all."""
 
-    __slots__ = ("_views", "broker_name", "buffer", "is_retry", "max_body_bytes")
+    __slots__ = ("_views", "broker_name", "buffer", "is_cut", "is_retry", "max_body_bytes", "read_to")
 
     def __init__(
         self,
@@ -312,16 +346,17 @@ class MessageBatch(Sequence[MessageView]):
         """Messages below `from_offset` and those with another tag than `tags` are left out. `is_retry`: the records are
         a retry topic's, and each names the topic it was sent to. A compressed body stands for `max_body_bytes` at most.
 
-        Raises RemoteProtocolError if the bytes are no records."""
+        A damaged record is a view that `is_unreadable`. Where nothing says how long it is it is the last one."""
         self.broker_name = broker_name
         self.buffer = memoryview(body)
         self.is_retry = is_retry
         self.max_body_bytes = max_body_bytes
-        try:
-            views = self._find(from_offset)
-        except BadRecordError as error:
-            raise RemoteProtocolError(f"group {broker_name} sent what is no record: {error}") from error
-        self._views = views if tags is None else [view for view in views if view.is_undivided or view.tags in tags]
+        self.is_cut = False
+        """True if the last view stands for all the rest: a damaged record, and what may stand behind it."""
+        self.read_to = from_offset
+        """Offset behind the last record that was found."""
+        views = self._find(from_offset)
+        self._views = views if tags is None else [view for view in views if view.is_unreadable or view.tags in tags]
 
     def __len__(self) -> int:
         return len(self._views)
@@ -346,6 +381,12 @@ class MessageBatch(Sequence[MessageView]):
         rest.buffer, rest._views = self.buffer, self._views[index:]
         return rest
 
+    def without_cut(self) -> MessageBatch:
+        """The batch without the view that stands for the rest."""
+        whole = self.after(0)
+        whole._views = self._views[:-1]
+        return whole
+
     def messages(self) -> list[Message]:
         """Raises as `decompress`."""
         return [view.message() for view in self._views]
@@ -357,24 +398,51 @@ class MessageBatch(Sequence[MessageView]):
         return _text(find_property(bytes(properties), _RETRY_TOPIC)) or stored_topic
 
     def _find(self, from_offset: int) -> list[MessageView]:
-        """Raises BadRecordError."""
         buffer, end, at = self.buffer, len(self.buffer), 0
         unpack_phy_offset = _INT64.unpack_from
         views: list[MessageView] = []
+        behind = from_offset
         while at < end:
-            if end - at < MIN_RECORD_BYTES:
-                raise BadRecordError(f"expected a record, found only {end - at} bytes")
-            parts = locate(buffer, at, end, unpack_phy_offset(buffer, at + _PHY_OFFSET_AT)[0])
+            try:
+                if end - at < MIN_RECORD_BYTES:
+                    raise BadRecordError(f"expected a record, found only {end - at} bytes")
+                parts = locate(buffer, at, end, unpack_phy_offset(buffer, at + _PHY_OFFSET_AT)[0])
+            except BadRecordError as error:
+                damaged = self._damaged(at, error)
+                views.append(damaged)
+                at += damaged.size_bytes
+                continue
             at += parts[0]
+            behind = parts[3] + 1
             if parts[1] & SYS_FLAG_INNER_BATCH:
                 whole = MessageView(self, parts)
                 try:
-                    views += [view for view in self._members(whole, parts) if view.queue_offset >= from_offset]
+                    members = [view for view in self._members(whole, parts) if view.queue_offset >= from_offset]
                 except (RemoteProtocolError, UsageError) as error:
-                    views.append(_Undivided(self, parts, error))
+                    views.append(_Unreadable(self, parts, error))
+                else:
+                    views += members
+                    behind = members[-1].queue_offset + 1 if members else behind
             elif parts[3] >= from_offset:
                 views.append(MessageView(self, parts))
+        self.read_to = max(from_offset, behind)
         return views
+
+    def _damaged(self, at: int, error: BadRecordError) -> _Damaged:
+        """The record at `at`: as long as it says if that leads to another one or to the end, else all the rest."""
+        rest_bytes = len(self.buffer) - at
+        size = rest_bytes
+        if rest_bytes >= MIN_RECORD_BYTES:
+            (named,) = _INT32.unpack_from(self.buffer, at)
+            behind = bytes(self.buffer[at + named + 4 : at + named + 8])
+            if MIN_RECORD_BYTES <= named < rest_bytes and behind in _MAGICS:
+                size = named
+            self.is_cut = size != named
+        else:
+            self.is_cut = True
+        head = bytes(self.buffer[at : at + MIN_RECORD_BYTES]).ljust(MIN_RECORD_BYTES, b"\0")
+        why = RemoteProtocolError(f"group {self.broker_name} sent what is no record: {error}")
+        return _Damaged(MessageBatch(self.broker_name, b""), head, size, why)
 
     def _members(self, record: MessageView, parts: Located) -> Iterator[MessageView]:
         """Members of one record that holds a batch, as in request 320; their queue offsets follow each other."""

@@ -173,8 +173,8 @@ class PopConsumer:
         none has come yet. One whose time was over before it was asked for is left out: it comes again.
 
         Raises UsageError if its body needs a library that is not installed, RemoteProtocolError if it does not
-        decompress: the next call gives the next message, and this one comes again after its time. UsageError as well
-        where the consumer is not open."""
+        decompress or is damaged: the next call gives the next message, and this one comes again after its time.
+        UsageError as well where the consumer is not open."""
         while True:
             while self._found:
                 found = self._found.popleft()
@@ -395,9 +395,10 @@ class PopConsumer:
         for view in batch:
             if view.queue_id in stopped:
                 continue
-            receipt = receipts.of(view)
+            if not view.is_damaged:  # nobody can tell which receipt that one has
+                receipt = receipts.of(view)
             wanted = self._membership.tags
-            if wanted is not None and view.tags not in wanted and not view.is_undivided:
+            if wanted is not None and view.tags not in wanted and not view.is_unreadable:
                 self._counts["filtered"] += 1
                 await self._done_with(view, receipt)
                 continue
@@ -410,6 +411,8 @@ class PopConsumer:
             except (RemoteProtocolError, UsageError) as error:
                 self._last_error = f"message {view.msg_id} of {view.topic}: {error}"
                 found.append(_Unreadable(error, kept_ms))
+                if self._ordered and view.is_damaged:
+                    break  # it may be of any queue
                 if self._ordered:
                     stopped.add(view.queue_id)
             else:

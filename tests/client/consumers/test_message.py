@@ -119,7 +119,7 @@ def test_a_batch_that_cannot_be_read_takes_no_other_message_with_it(
     records = [Stored("T", 0, 4, b"a", {"TAGS": "A"}, 0, {}), bad, Stored("T", 0, 7, b"b", {"TAGS": "A"}, 0, {})]
     before, told, behind = MessageBatch("g", b"".join(map(encode_stored, records)), tags=tags)
     assert (before.body, behind.body, told.msg_id, told.queue_offset) == (b"a", b"b", "U", 5)
-    assert [view.is_undivided for view in (before, told, behind)] == [False, True, False]
+    assert [view.is_unreadable for view in (before, told, behind)] == [False, True, False]
     for _ in range(2):
         with pytest.raises(kind, match=sentence):
             told.message()

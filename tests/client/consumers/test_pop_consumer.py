@@ -256,6 +256,36 @@ async def test_a_batch_that_cannot_be_read_is_told_though_nobody_knows_its_tags(
         assert [command.ext["offset"] for command in pops.told] == ["5"]
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("spoilt", [range(4, 8), range(8)], ids=["magic", "head"])
+async def test_a_damaged_record_is_told_and_keeps_no_other_from_the_reader(
+    ordered: bool, spoilt: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In order nothing behind it is given: it comes again first, and so does what stands behind one without an end."""
+    async with FakeCluster({"g-a": 1}) as fake:
+        bad, sound = stored(b"b", 5), encode_stored
+
+        def spoil(item: Stored) -> bytes:
+            data = bytearray(sound(item))
+            for at in spoilt if item is bad else ():
+                data[at] = 7
+            return bytes(data)
+
+        monkeypatch.setattr("tests.client.consumers.test_pop_consumer.encode_stored", spoil)
+        Pops([[stored(b"a", 4), bad, stored(b"c", 6)], [stored(b"d", 7)]]).put_to(fake.group.master)
+        monkeypatch.setattr(pop_consumer, "_now_ms", lambda: POP_MS)
+        with trio.fail_after(HANG_S):
+            async with PopConsumer(fake.namesrv, "G", "T", "*", ordered=ordered) as consumer:
+                assert (await consumer.receive()).body == b"a"
+                with pytest.raises(RemoteProtocolError, match="sent what is no record"):
+                    await consumer.receive()
+                found = [(await consumer.receive()).body]
+                if found == [b"c"]:
+                    found.append((await consumer.receive()).body)
+                assert found == ([b"d"] if ordered or 0 in spoilt else [b"c", b"d"])
+                assert consumer.statistics()["failed_pops"] == 0
+
+
 async def test_dead_letters_are_put_there_and_done_with() -> None:
     message = stored(b"a", 4)
     async with FakeCluster({"g-a": 1}) as fake:
