@@ -132,7 +132,8 @@ class Consumer:
         self._retry_topic = RETRY_PREFIX + group
         self._offsets: Offsets = BrokerOffsets(self._ask_group)
         self._assigned: dict[MessageQueue, Assigned] = {}
-        self._kept_offsets: dict[MessageQueue, int] = {}
+        self._kept_offsets: dict[MessageQueue, tuple[int, int]] = {}
+        """Offsets of queues that went while no commit was taken: what is finished, and what the broker had."""
         self._rebalanced = False
         self._retry_refreshes = 0
         self._wake = trio.Event()
@@ -485,7 +486,7 @@ class Consumer:
         await self._commit_all(lost)
         for assigned in lost:
             if not self._is_committed(assigned):
-                self._kept_offsets[assigned.queue] = assigned.finished
+                self._kept_offsets[assigned.queue] = assigned.finished, assigned.committed
             # only now: a close in between commits it
             del self._assigned[assigned.queue]
 
@@ -496,6 +497,7 @@ class Consumer:
             return
         old.dropped = True
         if self._unfinished is not None and self._unfinished[0] is old:
+        self._kept_offsets.pop(queue, None)
             self._unfinished = None
         self._go_on(old, offset, offset)
 
@@ -570,33 +572,39 @@ class Consumer:
         """Raises UnreachableError, RemoteError, RemoteProtocolError."""
         return answered_offset(await self._ask_group(queue, code, more), f"group {queue.broker_name}")
 
-    async def _first_offset(self, queue: MessageQueue, start: Start) -> int:
+    async def _first_offset(self, assigned: Assigned, start: Start) -> int:
         """The offset to begin at. Raises UnreachableError, RemoteError."""
         if (known := self._read_range.known.get(queue, self._read_range.offset)) is not None:
             return known
         if self._read_range.since_ms is not None:
             return await self._ask_offset(queue, *first_offset_request(self._read_range))
         if start == "committed" or not self._standalone:
+        queue = assigned.queue
             committed = await self._offsets.load(queue)
-            kept = max(self._kept_offsets.get(queue, -1), -1 if committed is None else committed)
-            if kept >= 0:
+            assigned.committed = -1 if committed is None else committed
+            kept, known = self._kept_offsets.get(queue, (-1, -1))
+            if kept >= 0 and known == assigned.committed:
+                assigned.finished = kept  # else another member, or an operator, has set it since
                 return kept
         if start == "last" and queue.topic == self._topic:
             end = await self._ask_offset(queue, RequestCode.GET_MAX_OFFSET, {"committed": "true"})
             if not self._standalone:
                 # another member may have the queue before anything is finished: what comes now is not passed over
                 await self._offsets.store(queue, end)
+            if committed is not None:
+                return committed
             return end
         return await self._ask_offset(queue, *first_offset_request(self._read_range))
 
     # -- one queue -------------------------------------------------------------------------------------------------
 
+                assigned.committed = end
     async def _read_queue(self, assigned: Assigned, start: Start) -> None:
         backoff = Backoff()
         with assigned.scope:
             while assigned.pulled < 0:
                 try:
-                    assigned.pulled = await self._first_offset(assigned.queue, start)
+                    assigned.pulled = await self._first_offset(assigned, start)
                 except RmqhaError as error:
                     await self._pull_failed(assigned, error, backoff)
             self._kept_offsets.pop(assigned.queue, None)

@@ -298,6 +298,45 @@ async def test_queues_that_go_to_another_member_are_committed_though_one_group_i
                     await trio.sleep(0.005)
 
 
+@pytest.mark.parametrize("reset_to", [None, 1], ids=["nobody touched it", "an operator reset it"])
+async def test_a_queue_that_comes_back_goes_on_where_it_was_unless_its_offset_was_set_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, reset_to: int | None
+) -> None:
+    """What this member has finished and could not commit is no reason to pass over what an operator wants again."""
+    async with FakeCluster({"g-a": 1}) as fake:
+        fill(fake.group, "abcde", queue_count=1)
+        fake.group.offsets["G", "T", 0] = 2
+        master = fake.group.master
+        answer = master._offsets
+        with monkeypatch.context() as patch:
+
+            def refuse(command: Command) -> Command:
+                is_commit = command.code == RequestCode.UPDATE_CONSUMER_OFFSET
+                return command.reply(1, remark="not now") if is_commit else answer(command)
+
+            patch.setattr(master, "_offsets", refuse)
+            async with Consumer(fake.namesrv, "G", "T") as consumer:
+                assert bodies(await take(consumer, 3)) == ["c", "d", "e"]
+                await consumer.receive(wait=False)  # now the third is finished too
+                (session,) = fake.group.members["G"].values()
+                members = dict(fake.group.members["G"])
+                fake.group.members["G"] = {"another": session}
+                master._notify("G")
+                await _until_assigned(consumer, 0)
+                with trio.fail_after(HANG_S):
+                    while consumer.statistics()["queues"]:  # noqa: ASYNC110 - a test looks from outside
+                        await trio.sleep(0.005)
+                patch.undo()
+                if reset_to is not None:
+                    fake.group.offsets["G", "T", 0] = reset_to
+                fake.group.members["G"] = members
+                master._notify("G")
+                await _until_assigned(consumer, 4)
+                fill(fake.group, "f", queue_count=1)
+                expected = ["f"] if reset_to is None else ["b", "c", "d", "e", "f"]
+                assert bodies(await take(consumer, len(expected))) == expected
+
+
 async def _until_assigned(consumer: Consumer, queue_count: int) -> None:
     with trio.fail_after(HANG_S):
         while len(consumer.assignment()) != queue_count:  # noqa: ASYNC110 - a test looks from outside
