@@ -68,10 +68,22 @@ class OutgoingMessage:
 
 def check_body(topic: str, body: object) -> None:
     """Raise UsageError unless a body is bytes: who does not check types passes others."""
-    if isinstance(body, bytes | bytearray | memoryview):
+    if isinstance(body, bytes | bytearray):
         return
+    if isinstance(body, memoryview):
+        if body.itemsize == body.ndim == 1 and body.contiguous:
+            return
+        # its length is not that of its bytes
+        raise UsageError(
+            f"the body of a message for topic {topic} is a memoryview of other items than bytes: bytes(it)"
+        )
     hint = "; encode it: body.encode()" if isinstance(body, str) else ""
     raise UsageError(f"the body of a message for topic {topic} is {type(body).__name__}, not bytes{hint}")
+
+
+def _check_word(name: str, topic: str, word: object, *, hint: str = "") -> None:
+    if not isinstance(word, str):
+        raise UsageError(f"{name} of a message for topic {topic} is {type(word).__name__}, not str{hint}")
 
 
 def check_message(message: OutgoingMessage) -> None:
@@ -84,6 +96,14 @@ def check_message(message: OutgoingMessage) -> None:
         raise UsageError(
             f"a message for topic {message.topic} has {len(message.body)} bytes; brokers take {MAX_BODY_BYTES} at most"
         )
+    _check_word("keys", message.topic, message.keys, hint="; join them by a space")
+    _check_word("tags", message.topic, message.tags)
+    _check_word("key", message.topic, message.key or "")
+    if message.key is not None and not message.key.isascii():
+        try:
+            message.key.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"the ordering key of a message for topic {message.topic}: {error}") from None
     for name in _RESERVED:
         if name in message.properties:
             raise UsageError(f"property {name} is set by the client; use the argument for it")

@@ -66,6 +66,8 @@ class _Progress:
     tries: int = 0
     copies_possible: int = 0
     avoid: str = ""
+    has_outdated_route: bool = False
+    """True once a broker had no such queue."""
 
 
 @dataclass(slots=True)
@@ -361,6 +363,10 @@ class Producer:
                 raise RemoteError(answer.code, answer.remark or "", address)
             progress.copies_possible += answer.code not in NOTHING_WRITTEN
             return None
+            if answer.code == ResponseCode.INVALID_PARAMETER and not progress.has_outdated_route:
+                # the topic was made again with fewer queues: nothing is written, and a new route says which there are
+                progress.has_outdated_route = True
+                return None
         tries, copies = progress.tries, progress.copies_possible
         result = result_of(answer, status, outgoing.unique_key, queue, address, tries=tries, copies_possible=copies)
         progress.copies_possible += status is not SendStatus.SEND_OK

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -247,6 +248,7 @@ async def test_name_servers_are_tried_in_turn() -> None:
 
 
 async def test_errors_before_anything_is_sent() -> None:
+    loose: Any = OutgoingMessage  # as one who checks no types makes it
     async with FakeCluster() as fake, Producer(fake.namesrv) as producer:
         for wrong, reason in (
             (OutgoingMessage("T", b""), "empty body"),
@@ -257,6 +259,12 @@ async def test_errors_before_anything_is_sent() -> None:
             (OutgoingMessage("T", b"x", properties={"UNIQ_KEY": "1"}), "set by the client"),
             (OutgoingMessage("T", b"x", properties={"a": "b" * 40_000}), "32767 fit"),
             (OutgoingMessage("T", b"x", queue_id=9), "no queue 9"),
+            (loose("T", memoryview(b"12345678").cast("I")), r"memoryview of other items than bytes: bytes\(it\)"),
+            (loose("T", memoryview(b"12345678")[::2]), "memoryview of other items"),
+            (loose("T", b"x", keys=["a", "b"]), "keys of a message for topic T is list, not str; join"),
+            (loose("T", b"x", tags=7), "tags of a message for topic T is int, not str"),
+            (loose("T", b"x", key=7), "key of a message for topic T is int, not str"),
+            (OutgoingMessage("T", b"x", key="\ud800"), "ordering key of a message for topic T: .* surrogates"),
         ):
             with pytest.raises(UsageError, match=reason):
                 await producer.send_message(wrong)
@@ -291,6 +299,30 @@ async def test_a_topic_that_the_new_master_does_not_know_yet_is_tried_again() ->
     async with FakeCluster() as fake, Producer(fake.namesrv) as producer:
         fake.group.master.script = InTurn((Code.TOPIC_NOT_EXIST, False))
         assert (await producer.send("T", b"x")).tries == 2
+
+
+async def test_a_topic_that_was_made_again_with_fewer_queues_is_found_at_once() -> None:
+    """Not with the next poll of the route: until then half of the sends would be refused."""
+    async with FakeCluster({"g-a": 1}) as fake, Producer(fake.namesrv) as producer:
+        await producer.send("T", b"x")
+        fake.group.write_queue_count = 1
+        fake.group.master.script = lambda node, command: Do.STORE if command.ext["e"] == "0" else (29, False)
+        results = [await producer.send("T", b"x") for _ in range(4)]
+        assert {result.queue_id for result in results} == {0} and sum(result.tries for result in results) <= 5
+        assert not any(result.duplicate_possible for result in results)
+        fake.group.master.script = lambda node, command: (29, False)
+        asked = len(fake.group.master.requests)
+        with pytest.raises(RemoteError, match="scripted 29"):
+            await producer.send("T", b"x")
+        assert len(fake.group.master.requests) == asked + 2, "a new route does not help: it is told"
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+async def test_what_no_broker_takes_ends_no_other_send(batch: int) -> None:
+    async with FakeCluster() as fake, Producer(fake.namesrv) as producer:
+        wrong = OutgoingMessage("T", b"x", key="\ud800")
+        tally = await producer.send_many([OutgoingMessage("T", b"a"), wrong, OutgoingMessage("T", b"b")], batch=batch)
+        assert (tally.acknowledged, tally.failed) == (2, 1)
 
 
 async def test_oneway() -> None:
