@@ -11,11 +11,11 @@ from rmqha.client.answers import number, reading
 from rmqha.client.consumers.expression import parse_tags
 from rmqha.client.consumers.message import Message, MessageBatch, decode_messages
 from rmqha.client.names import check_topic
-from rmqha.client.route import NameServers, name_servers, parse_route
+from rmqha.client.route import NameServers, parse_route
 from rmqha.host.access.process_security import Security
 from rmqha.host.asking.shell import Caller, open_client
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.error import RemoteError, RemoteProtocolError, UnreachableError
+from rmqha.model.error import RemoteError, RemoteProtocolError, UnreachableError, UsageError
 from rmqha.model.offset import MASTER_ID
 from rmqha.store.index.index_key import INDEX_KEY_TYPE, INDEX_UNIQUE_TYPE
 from rmqha.wire.command import Command
@@ -28,6 +28,17 @@ ELECT_TIMEOUT_MS = 30_000
 """A directed switch waits until the target has caught up."""
 
 
+class _NotOpen:
+    """Connections of a client that has none."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    async def call(self, address: str, command: Command, timeout_ms: int | None) -> Command:
+        """Raises UsageError."""
+        raise UsageError(self._reason)
+
+
 class Admin:
     """Async context manager. Every method raises UnreachableError, RemoteError (the peer answered with another code
     than success) or RemoteProtocolError (its answer is not readable)."""
@@ -35,10 +46,9 @@ class Admin:
     def __init__(self, namesrv: str, timeout_ms: int = TIMEOUT_MS, *, security: Security | None = None) -> None:
         """`namesrv`: "host:port" or several joined by ";". Raises UsageError if it is not."""
         self._namesrv = namesrv
-        name_servers(namesrv)  # raises
         self._opened = open_client(security)
-        self._client: Caller
-        self._name_servers: NameServers
+        self._client: Caller = _NotOpen("the client is not open: use it by `async with`")
+        self._name_servers = NameServers(self._client, namesrv)
         self._timeout_ms = timeout_ms
         self._ask_count = 0
         self._failure_count = 0
@@ -51,6 +61,8 @@ class Admin:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._client = _NotOpen("the client was closed: open another one")
+        self._name_servers = NameServers(self._client, self._namesrv)
         await self._opened.__aexit__(kind, error, trace)
 
     async def cluster_info(self) -> dict[str, Any]:

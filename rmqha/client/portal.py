@@ -17,6 +17,7 @@ import trio
 
 from rmqha.client.consumers.message import Message, MessageBatch
 from rmqha.client.producers.outgoing import OutgoingMessage
+from rmqha.client.session import ClosedError
 from rmqha.model.error import UsageError
 
 T = TypeVar("T")
@@ -40,15 +41,27 @@ class Portal:
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None
         self._stop: trio.Event
+        self._turn = threading.Lock()
+        """Held while it is decided which comes first: the start or the stop."""
+        self._is_starting = False
         self._is_stopping = False
         self._ends_by_error = False
 
     def start(self) -> Future[None]:
-        """Done when the client is entered; fails with what entering raised. UsageError if it was started before."""
-        if self._thread.ident is not None:
-            raise UsageError("a client is opened once; make another one")
-        self._process_id = os.getpid()
-        self._thread.start()
+        """Done when the client is entered; fails with what entering raised. UsageError if it was started or stopped
+        before."""
+        with self._turn:
+            if self._is_starting:
+                raise UsageError("a client is opened once; make another one")
+            if self._is_stopping:
+                raise ClosedError("the client was closed: open another one")
+            self._is_starting = True
+            self._process_id = os.getpid()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._stopped.set_result(None)  # the machine has no thread left: nothing will run
+            raise
         return self._started
 
     def stop(self, *, by_error: bool) -> Future[None]:
@@ -58,9 +71,10 @@ class Portal:
             done = Future[None]()
             done.set_result(None)
             return done
-        if self._thread.ident is None and not self._stopped.done():
-            self._stopped.set_result(None)
-        self._is_stopping = self._thread.ident is not None  # the thread looks at it once it has its token
+        with self._turn:
+            self._is_stopping = True  # the thread looks at it once it has its token
+            if not self._is_starting and not self._stopped.done():
+                self._stopped.set_result(None)
         if self._token is not None:
 
             def end() -> None:
@@ -75,8 +89,13 @@ class Portal:
         same. UsageError in the future if the client is not open."""
         future: Future[T] = Future()
         if not self.soon(lambda: self._begin(call, future, late)):
-            future.set_exception(_not_here() if self._is_parents else _not_open())
+            future.set_exception(_not_here() if self._is_parents else self._not_open())
         return future
+
+    def _not_open(self) -> UsageError:
+        if self._is_stopping:
+            return ClosedError("the client was closed: open another one")
+        return UsageError("the client is not open: use it by `with`, or call open()")
 
     @property
     def _is_parents(self) -> bool:
@@ -96,7 +115,7 @@ class Portal:
     def _begin(self, call: Callable[[], Awaitable[T]], future: Future[T], late: Callable[[T], None] | None) -> None:
         if self._nursery is None:
             if future.set_running_or_notify_cancel():
-                future.set_exception(_not_open())
+                future.set_exception(self._not_open())
         else:
             self._nursery.start_soon(self._answer, call, future, late)
 
@@ -114,7 +133,7 @@ class Portal:
                 value = await call()
             except trio.Cancelled:
                 if future.set_running_or_notify_cancel():
-                    future.set_exception(UsageError("the client was closed while a call waited"))
+                    future.set_exception(ClosedError("the client was closed while a call waited"))
                 raise
             except Exception as error:  # noqa: BLE001 - it is the caller's
                 if future.set_running_or_notify_cancel():
@@ -144,7 +163,7 @@ class Portal:
         self._stop = trio.Event()
         self._token = trio.lowlevel.current_trio_token()
         if self._is_stopping:
-            raise _not_open()
+            raise self._not_open()
         async with self._client:
             try:
                 async with trio.open_nursery() as nursery:
@@ -228,10 +247,6 @@ class ConsumerReading:
         """Keep what came after its caller had given up."""
         if taken is not None:
             self._kept.append(taken)
-
-
-def _not_open() -> UsageError:
-    return UsageError("the client is not open: use it by `with`, or call open()")
 
 
 def _not_here() -> UsageError:

@@ -14,7 +14,7 @@ import trio
 from rmqha.client.route import NameServers, TopicRoute, parse_route
 from rmqha.host.asking.shell import Caller
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.error import RemoteError, RmqhaError
+from rmqha.model.error import RemoteError, RemoteProtocolError, RmqhaError, UnreachableError
 
 AUTO_CREATE_TOPIC = "TBW102"
 """The topic whose route serves a topic that does not exist yet, if the brokers create topics on the first send."""
@@ -97,7 +97,9 @@ class ClientRoutes:
 
     async def recover(self, topic: str, backoff: Backoff) -> None:
         """Between a failed try and the next: wait as `backoff` says, but no longer than until a master changes, and ask
-        anew. A failed question is no error here: the old route stays and the caller's deadline decides."""
+        anew. A failed question is no error here: the old route stays and the caller's deadline decides.
+
+        Raises UsageError where the client is not open."""
         wait_ms = backoff.next_wait_ms()
         if wait_ms:
             self._name_servers.begin_with_next()
@@ -105,7 +107,7 @@ class ClientRoutes:
                 await self._changed.wait()
             if not waiting.cancelled_caught:
                 return
-        with suppress(RmqhaError):
+        with suppress(RemoteError, RemoteProtocolError, UnreachableError):
             await self.refresh(topic)
 
     async def wait_changed(self) -> None:

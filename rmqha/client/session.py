@@ -12,7 +12,7 @@ import trio
 from rmqha.client.route import name_servers
 from rmqha.client.route_table import ClientRoutes
 from rmqha.host.access.security import Security
-from rmqha.host.net.remoting import RemotingClient
+from rmqha.host.net.remoting import RemotingClient, may_be_cancellation
 from rmqha.model.error import UsageError
 from rmqha.model.identity import parse_address
 from rmqha.wire.command import Command
@@ -35,15 +35,21 @@ class ClientSession:
         """Raises UsageError if `namesrv` is no address list. `on_request` sees what brokers push to the client;
         `security` None takes that of the process; `on_closed` is told the address of a lost connection."""
         self._namesrv = namesrv
-        self.remoting = RemotingClient(on_request=on_request, on_closed=on_closed, security=security)
+        self.remoting = RemotingClient(
+            on_request=on_request, on_closed=on_closed, security=security, not_open=self.not_open
+        )
         self.routes = ClientRoutes(self.remoting, namesrv)
         self.local_host = "127.0.0.1"
         self.process_id: int
         self._was_open = False
+        self._is_open = False
         self._stack = AsyncExitStack()
         self.nursery: trio.Nursery
 
     async def __aenter__(self) -> ClientSession:
+        """Raises UsageError if it was open before."""
+        if self._was_open:
+            raise UsageError("a client is opened once; make another one")
         async with AsyncExitStack() as stack:
             self.process_id = os.getpid()  # clients may be made before a process forks, and opened behind
             self.local_host = await local_host_towards(name_servers(self._namesrv)[0])
@@ -51,20 +57,31 @@ class ClientSession:
             self.nursery = await stack.enter_async_context(trio.open_nursery())
             self.nursery.start_soon(self.routes.run)
             self._stack = stack.pop_all()
-            self._was_open = True
+            self._was_open = self._is_open = True
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_open = False
         self.nursery.cancel_scope.cancel()
-        if isinstance(error, Exception):
-            await self._stack.aclose()
-        else:
+        if may_be_cancellation(error):
             await self._stack.__aexit__(kind, error, trace)
+        else:
+            await self._stack.aclose()
+
+    async def give_up(self, error: BaseException) -> None:
+        """Leave after an opening that failed with `error`: it may be tried again."""
+        await self.__aexit__(type(error), error, error.__traceback__)
+        self._was_open = False
+
+    def check_open(self) -> None:
+        """Raise UsageError unless the client is open."""
+        if not self._is_open:
+            raise self.not_open()
 
     def not_open(self) -> UsageError:
-        """The error of a call that waits for what comes only while the client is open."""
+        """The error of a call that needs an open client."""
         if self._was_open:
             return ClosedError("the client was closed: open another one")
         return UsageError("the client is not open: use it by `async with`")

@@ -64,9 +64,8 @@ class Blocking(Generic[ClientT]):
 
     def open(self: SelfT) -> SelfT:
         """Connect. Raises as entering the trio client does; UsageError if it was opened before."""
-        started = self._portal.start()
         try:
-            started.result()
+            self._portal.start().result()
         except KeyboardInterrupt:
             self._portal.stop(by_error=True)
             raise

@@ -158,7 +158,7 @@ class Consumer:
         )
         self._last_error = ""
         self._refusal: RemoteError | None = None
-        self._is_refused = trio.Event()
+        self._is_refused_or_closed = trio.Event()
 
     async def __aenter__(self) -> Consumer:
         """Raises UnreachableError if no name server answers, RemoteError (17) if none knows the topic, UsageError and
@@ -184,7 +184,7 @@ class Consumer:
                 nursery.start_soon(task)
         except BaseException as error:
             self._offsets.close()
-            await self._session.__aexit__(type(error), error, error.__traceback__)
+            await self._session.give_up(error)
             raise
         return self
 
@@ -197,6 +197,7 @@ class Consumer:
             # no task may join again or pull on while this member leaves
             self._session.nursery.cancel_scope.cancel()
             self._ready_in.close()
+            self._is_refused_or_closed.set()
             self._batch = None
             with trio.move_on_after((CLOSE_TIMEOUT_MS - LEAVE_TIMEOUT_MS) / 1000):
                 await self.commit()
@@ -345,16 +346,20 @@ class Consumer:
         return sorted(queue for queue, assigned in self._assigned.items() if not assigned.dropped)
 
     async def commit(self) -> None:
-        """Tell the brokers now what has been finished; what fails is tried again at the next turn."""
+        """Tell the brokers now what has been finished; what fails is tried again at the next turn. Raises UsageError
+        where the consumer is not open."""
+        self._session.check_open()
         if self._standalone:
             return
         await self._commit_all(self._assigned.values())
 
     async def refused(self) -> RemoteError:
         """Wait until a broker says that this consumer may not read (NO_PERMISSION): it goes on trying, for an operator
-        may give it the right."""
-        await self._is_refused.wait()
-        assert self._refusal is not None
+        may give it the right. Raises UsageError where the consumer is not open, or is closed meanwhile."""
+        self._session.check_open()
+        await self._is_refused_or_closed.wait()
+        if self._refusal is None:
+            raise self._session.not_open()
         return self._refusal
 
     def _note(self, error: str) -> None:
@@ -365,7 +370,7 @@ class Consumer:
         self._note(str(error))
         if isinstance(error, RemoteError) and error.code == ResponseCode.NO_PERMISSION:
             self._refusal = error
-            self._is_refused.set()
+            self._is_refused_or_closed.set()
 
     def statistics(self) -> dict[str, Any]:
         """Counts since the start, the queues of now, and the last error ("" if none)."""
@@ -492,12 +497,12 @@ class Consumer:
 
     def _reset(self, queue: MessageQueue, offset: int) -> None:
         """Go on at `offset`, as an operator wants: what has been read ahead of the old place is dropped."""
+        self._kept_offsets.pop(queue, None)
         old = self._assigned.get(queue)
         if old is None or old.dropped:
             return
         old.dropped = True
         if self._unfinished is not None and self._unfinished[0] is old:
-        self._kept_offsets.pop(queue, None)
             self._unfinished = None
         self._go_on(old, offset, offset)
 
@@ -574,31 +579,31 @@ class Consumer:
 
     async def _first_offset(self, assigned: Assigned, start: Start) -> int:
         """The offset to begin at. Raises UnreachableError, RemoteError."""
+        queue = assigned.queue
         if (known := self._read_range.known.get(queue, self._read_range.offset)) is not None:
             return known
         if self._read_range.since_ms is not None:
             return await self._ask_offset(queue, *first_offset_request(self._read_range))
         if start == "committed" or not self._standalone:
-        queue = assigned.queue
             committed = await self._offsets.load(queue)
             assigned.committed = -1 if committed is None else committed
             kept, known = self._kept_offsets.get(queue, (-1, -1))
             if kept >= 0 and known == assigned.committed:
                 assigned.finished = kept  # else another member, or an operator, has set it since
                 return kept
+            if committed is not None:
+                return committed
         if start == "last" and queue.topic == self._topic:
             end = await self._ask_offset(queue, RequestCode.GET_MAX_OFFSET, {"committed": "true"})
             if not self._standalone:
                 # another member may have the queue before anything is finished: what comes now is not passed over
                 await self._offsets.store(queue, end)
-            if committed is not None:
-                return committed
+                assigned.committed = end
             return end
         return await self._ask_offset(queue, *first_offset_request(self._read_range))
 
     # -- one queue -------------------------------------------------------------------------------------------------
 
-                assigned.committed = end
     async def _read_queue(self, assigned: Assigned, start: Start) -> None:
         backoff = Backoff()
         with assigned.scope:
@@ -701,6 +706,11 @@ class Consumer:
             is_retry=is_retry,
             max_body_bytes=self._max_body_bytes,
         )
+        if messages.is_cut and assigned.max_count > 1:
+            # what stands behind a damaged record whose end nobody knows is found by asking for that one alone
+            messages, next_offset, assigned.max_count = messages.without_cut(), messages.read_to, 1
+        else:
+            assigned.max_count = PULL_MAX_COUNT
         assigned.pulled = next_offset
         assigned.preferred_id = suggested
         return messages
@@ -714,11 +724,6 @@ class Consumer:
             route = self._routes.cached(assigned.queue.topic)
             if route is None or assigned.address != route.master(assigned.queue.broker_name):
                 return offset
-        if messages.is_cut and assigned.max_count > 1:
-            # what stands behind a damaged record whose end nobody knows is found by asking for that one alone
-            messages, next_offset, assigned.max_count = messages.without_cut(), messages.read_to, 1
-        else:
-            assigned.max_count = PULL_MAX_COUNT
             # what is finished, and what the reader still has, counts in the old log; the new one goes on at its end
             self._go_on(assigned, high, min(assigned.finished, high))
             return offset

@@ -136,7 +136,7 @@ class PopConsumer:
             for task in (self._keep_asking, self._watch_routes, self._poll_routes):
                 self._session.nursery.start_soon(task)
         except BaseException as error:
-            await self._session.__aexit__(type(error), error, error.__traceback__)
+            await self._session.give_up(error)
             raise
         return self
 

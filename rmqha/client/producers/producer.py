@@ -99,7 +99,7 @@ class Producer:
         self._remoting = self._session.remoting
         self._group = group
         self._compression = None if compression is None else compressions.compression(compression)
-        self._unique_keys: UniqueKeys
+        self._unique_keys: UniqueKeys | None = None
         self._plans: dict[str, _Plan] = {}
         self._hedge = Hedge(self._routes, self._remoting)
         self._hedged_count = 0
@@ -230,8 +230,9 @@ class Producer:
         that are compressed, and delayed messages, go alone. Messages with the same ordering key (or queue id) are
         stored in the order given (a copy of a batch that a lost answer left follows it as a whole); one that fails for
         good leaves a gap and the next goes on. `timeout_ms` counts per message from its first try. Never raises for a
-        message; UsageError for a window below 1 or below `batch`. What `messages` raises is raised once all before it
-        have been reported; what `on_result` raises ends the sending at once."""
+        message; UsageError for a window below 1 or below `batch`, or where the producer is not open. What `messages`
+        raises is raised once all before it have been reported; what `on_result` raises ends the sending at once."""
+        self._session.check_open()
 
         async def send(message: OutgoingMessage) -> SendResult:
             return await self.send_message(message, timeout_ms=timeout_ms, require_ok=require_ok)
@@ -261,6 +262,9 @@ class Producer:
     # -- one message -----------------------------------------------------------------------------------------------
 
     def _unique_key(self) -> str:
+        """Raises UsageError where the producer was not opened."""
+        if self._unique_keys is None:
+            raise self._session.not_open()
         return self._unique_keys.make(_wall_ms())
 
     def _asked(self, address: str, command: Command) -> Command | None:
@@ -359,14 +363,14 @@ class Producer:
         if status is None:
             # A master that has just been promoted may not know a topic yet that the name server still routes to it.
             lagging = answer.code == ResponseCode.TOPIC_NOT_EXIST and not route.auto_created
-            if answer.code not in RETRIABLE and not lagging:
-                raise RemoteError(answer.code, answer.remark or "", address)
-            progress.copies_possible += answer.code not in NOTHING_WRITTEN
-            return None
             if answer.code == ResponseCode.INVALID_PARAMETER and not progress.has_outdated_route:
                 # the topic was made again with fewer queues: nothing is written, and a new route says which there are
                 progress.has_outdated_route = True
                 return None
+            if answer.code not in RETRIABLE and not lagging:
+                raise RemoteError(answer.code, answer.remark or "", address)
+            progress.copies_possible += answer.code not in NOTHING_WRITTEN
+            return None
         tries, copies = progress.tries, progress.copies_possible
         result = result_of(answer, status, outgoing.unique_key, queue, address, tries=tries, copies_possible=copies)
         progress.copies_possible += status is not SendStatus.SEND_OK

@@ -176,8 +176,8 @@ class TransactionProducer(Producer):
 
     async def end(self, half: SendResult, topic: str, outcome: Outcome, timeout_ms: int = SEND_TIMEOUT_MS) -> bool:
         """Tell the master how it ended, through a failover; True once it has said that this is stored. False: a broker
-        will ask. What brokers said instead is `last_error`, not raised. Raises UsageError for UNKNOWN, and for a half
-        message that says no place."""
+        will ask. What brokers said instead is `last_error`, not raised. Raises UsageError for UNKNOWN, for a half
+        message that says no place, and where the producer is not open."""
         if outcome is Outcome.UNKNOWN:
             raise UsageError("an end must be COMMIT or ROLLBACK")
         try:
@@ -199,6 +199,8 @@ class TransactionProducer(Producer):
                     answer = await self._remoting.call(
                         address, Command(RequestCode.END_TRANSACTION, dict(ext)), timeout_ms
                     )
+                except UsageError:
+                    raise
                 except RmqhaError as error:
                     self._last_error = str(error)
                 else:

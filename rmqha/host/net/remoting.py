@@ -25,7 +25,7 @@ from rmqha.host.net.statistics import Statistics
 from rmqha.host.net.turn_reads import TurnReads
 from rmqha.host.process import FEW_FILES_ADVICE, session_room
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.error import NotSentError, UnreachableError
+from rmqha.model.error import NotSentError, RmqhaError, UnreachableError
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
 if TYPE_CHECKING:
@@ -256,6 +256,13 @@ async def serve_stream(
         service.closed(session)
 
 
+def may_be_cancellation(error: BaseException | None) -> bool:
+    """True of an error that a nursery has to see: only it knows whether the cancellation is its own."""
+    return isinstance(error, trio.Cancelled) or (
+        isinstance(error, BaseExceptionGroup) and not isinstance(error, ExceptionGroup)
+    )
+
+
 class _Peer:
     """The connection to one address, or the dial that is under way."""
 
@@ -279,12 +286,15 @@ class RemotingClient:
         on_request: Callable[[str, Command], Command | None] | None = None,
         on_closed: Callable[[str], None] | None = None,
         security: Security | None = None,
+        not_open: Callable[[], RmqhaError] | None = None,
     ) -> None:
-        """`security` None takes `rmqha.host.access.security.ambient`."""
+        """`security` None takes `rmqha.host.access.security.ambient`. `not_open`: the error of a call outside the
+        context, which no further try will help; None: NotSentError."""
         self._security = ambient.get() if security is None else security
         self._max_frame_bytes = max_frame_bytes
         self._on_request = on_request
         self._on_closed = on_closed
+        self._not_open = not_open
         self._peers: dict[str, _Peer] = {}
         self._sign_own: set[str] = set()
         """Servers that take our own signatures: they are never again sent Apache's, which cover less."""
@@ -302,11 +312,11 @@ class RemotingClient:
         assert self._nursery is not None
         self._nursery.cancel_scope.cancel()
         self._nursery = None
-        if isinstance(error, Exception) and not isinstance(error, ExceptionGroup):
-            # the body's own error leaves as it is; the nursery would wrap it in a group
-            await self._nursery_manager.__aexit__(None, None, None)
-        else:
+        if may_be_cancellation(error):
             await self._nursery_manager.__aexit__(kind, error, trace)
+        else:
+            # the body's own error leaves as it is, SystemExit and KeyboardInterrupt too; the nursery would wrap it
+            await self._nursery_manager.__aexit__(None, None, None)
 
     def statistics(self) -> dict[str, int]:
         return self._statistics.as_dict()
@@ -367,7 +377,7 @@ class RemotingClient:
         peer = self._peers.get(address)
         if peer is None or (peer.session is not None and peer.session.closed):
             if self._nursery is None:
-                raise NotSentError(f"{address}: the client is closed")
+                raise NotSentError(f"{address}: the client is closed") if self._not_open is None else self._not_open()
             peer = self._peers[address] = _Peer()
             self._nursery.start_soon(self._connect, address, peer)
         with trio.move_on_after(timeout_ms / 1000):
