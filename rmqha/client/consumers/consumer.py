@@ -13,7 +13,7 @@ import os
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Literal, overload
+from typing import Any, Literal, get_args, overload
 
 import trio
 
@@ -106,11 +106,13 @@ class Consumer:
         `read_range`: those that it reads, and from where.
         `max_body_bytes`: what a compressed body may stand for.
 
-        Raises UsageError for a wrong address, topic or expression."""
+        Raises UsageError for a wrong address, topic, start or expression."""
         check_topic(topic)
         if not group:
             raise UsageError("a consumer needs the name of its group")
         check_group(group)
+        if start not in get_args(Start):
+            raise UsageError(f"start {start!r}: a consumer begins at committed, first or last")
         if offset_file is not None and standalone:
             raise UsageError("a standalone consumer keeps no offsets, so it takes no offset_file")
         if read_range is not None and not standalone:

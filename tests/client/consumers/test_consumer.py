@@ -445,6 +445,8 @@ async def test_what_cannot_be_a_consumer() -> None:
         Consumer("127.0.0.1:1", "", "T")
     with pytest.raises(UsageError, match="group 'a b' must consist of letters"):
         Consumer("127.0.0.1:1", "a b", "T")
+    with pytest.raises(UsageError, match="start 'latest': a consumer begins at committed, first or last"):
+        Consumer("127.0.0.1:1", "G", "T", start="latest")  # type: ignore[arg-type]
     with pytest.raises(UnreachableError, match="no name server answers"):
         async with Consumer("127.0.0.1:1", "G", "T"):
             raise AssertionError("it must not open")
