@@ -231,7 +231,9 @@ class Admin:
     ) -> tuple[list[Message], int]:
         """Messages of a queue from `offset` on and the offset to ask for next, which is `offset` again at the end. An
         offset that the queue no longer has becomes its first. `group` names the reader; nothing is committed. `tags`:
-        "*" or "A || B". Raises UsageError for another expression."""
+        "*" or "A || B". Messages before one that cannot be read are given; the next call raises why.
+
+        Raises UsageError for another expression, and as `Consumer.receive` for a first message that cannot be read."""
         wanted = parse_tags(tags)
         ext = {
             "consumerGroup": group,
@@ -252,7 +254,14 @@ class Admin:
         next_offset = number(answer.ext, "nextBeginOffset", address, offset)
         match answer.code:
             case ResponseCode.SUCCESS:
-                found = MessageBatch(broker_name, answer.body, from_offset=offset, tags=wanted).messages()
+                found = list[Message]()
+                for view in MessageBatch(broker_name, answer.body, from_offset=offset, tags=wanted):
+                    try:
+                        found.append(view.message())
+                    except (RemoteProtocolError, UsageError) as error:
+                        if found:
+                            return found, found[-1].queue_offset + 1
+                        raise type(error)(f"{topic} at {broker_name}:{queue_id}, from {offset} on: {error}") from error
                 return found, max(next_offset, offset)
             case ResponseCode.PULL_NOT_FOUND | ResponseCode.PULL_RETRY_IMMEDIATELY:
                 return [], max(next_offset, offset)

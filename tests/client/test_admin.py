@@ -17,7 +17,8 @@ from rmqha.model.code import RequestCode as Code
 from rmqha.model.error import RemoteError, RemoteProtocolError, UnreachableError, UsageError
 from rmqha.model.message import encode_properties
 from rmqha.wire.command import Command
-from tests.client.fake import MAX_FRAME_BYTES, FakeCluster
+from tests.client.consumers.test_consumer import fill
+from tests.client.fake import MAX_FRAME_BYTES, FakeCluster, encode_stored
 from tests.store.support import message, open_store, sim_disk
 
 
@@ -237,3 +238,17 @@ def test_name_server_lists() -> None:
     for wrong in ("", ";", "a", "a:b"):
         with pytest.raises(UsageError):
             name_servers(wrong)
+
+
+async def test_messages_before_one_that_cannot_be_read_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with FakeCluster({"g-a": 1}) as fake, Admin(fake.namesrv) as admin:
+        fill(fake.group, "abc", queue_count=1)
+        bad = fake.group.stored[2]
+        monkeypatch.setattr(
+            "tests.client.fake.encode_stored", lambda item: bytes(99) if item is bad else encode_stored(item)
+        )
+        place = fake.group.master.address, "g-a", "T", 0
+        found, following = await admin.read_queue(*place, 0, group="x")
+        assert ([message.body for message in found], following) == ([b"a", b"b"], 2)
+        with pytest.raises(RemoteProtocolError, match=r"^T at g-a:0, from 2 on: group g-a sent what is no record"):
+            await admin.read_queue(*place, 2, group="x")
