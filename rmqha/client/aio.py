@@ -11,7 +11,7 @@ import functools
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
@@ -29,6 +29,7 @@ from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import SEND_TIMEOUT_MS
 from rmqha.client.producers.producer import Producer as TrioProducer
 from rmqha.client.producers.result import OnResult, SendResult, SendStatus, SendTally
+from rmqha.client.session import ClosedError
 from rmqha.host.access.security import Security
 from rmqha.model.error import RmqhaError
 
@@ -249,12 +250,14 @@ class AwaitedConsumer(Awaited[TrioConsumer]):
 
     async def batches(self) -> AsyncIterator[MessageBatch]:
         """All that arrives, in batches whose messages are decoded when they are looked at."""
-        while True:
-            yield await self.receive_batch()
+        with suppress(ClosedError):
+            while True:
+                yield await self.receive_batch()
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        while True:
-            yield await self.receive()
+        with suppress(ClosedError):
+            while True:
+                yield await self.receive()
 
     async def _leave(self, *, by_error: bool) -> None:
         # what nobody has got is not finished
@@ -321,8 +324,9 @@ class AwaitedPopConsumer(Awaited[TrioPopConsumer]):
         return taken
 
     async def __aiter__(self) -> AsyncIterator[PoppedMessage]:
-        while True:
-            yield await self.receive()
+        with suppress(ClosedError):
+            while True:
+                yield await self.receive()
 
 
 class AwaitedAdmin(Awaited[TrioAdmin]):

@@ -12,7 +12,7 @@ import os
 import queue
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
@@ -30,6 +30,7 @@ from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import SEND_TIMEOUT_MS
 from rmqha.client.producers.producer import Producer as TrioProducer
 from rmqha.client.producers.result import OnResult, SendResult, SendStatus, SendTally
+from rmqha.client.session import ClosedError
 from rmqha.host.access.security import Security
 from rmqha.model.error import RmqhaError
 
@@ -268,14 +269,17 @@ class BlockingConsumer(Blocking[TrioConsumer]):
         return self._next(self._client.receive_batch, MessageBatch, timeout_ms)
 
     def messages(self, *, idle_ms: int | None = None) -> Iterator[Message]:
-        """All that arrives, until nothing has come for `idle_ms`; None: for ever, as iterating the consumer itself."""
-        while (message := self.receive(timeout_ms=idle_ms)) is not None:
-            yield message
+        """All that arrives, until nothing has come for `idle_ms`; None: until the consumer is closed, as iterating the
+        consumer itself."""
+        with suppress(ClosedError):
+            while (message := self.receive(timeout_ms=idle_ms)) is not None:
+                yield message
 
     def batches(self, *, idle_ms: int | None = None) -> Iterator[MessageBatch]:
         """All that arrives, in batches whose messages are decoded when they are looked at."""
-        while (batch := self.receive_batch(timeout_ms=idle_ms)) is not None:
-            yield batch
+        with suppress(ClosedError):
+            while (batch := self.receive_batch(timeout_ms=idle_ms)) is not None:
+                yield batch
 
     def __iter__(self) -> Iterator[Message]:
         return self.messages()
@@ -342,8 +346,9 @@ class BlockingPopConsumer(Blocking[TrioPopConsumer]):
         )
 
     def __iter__(self) -> Iterator[PoppedMessage]:
-        while (message := self.receive()) is not None:
-            yield message
+        with suppress(ClosedError):
+            while (message := self.receive()) is not None:
+                yield message
 
 
 class BlockingAdmin(Blocking[TrioAdmin]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -25,7 +26,7 @@ from rmqha.model.error import UnreachableError, UsageError
 from rmqha.wire.state.receipt import NORMAL, Receipt
 from tests.client.consumers.test_consumer import fill
 from tests.client.fake import Do, FakeCluster
-from tests.support.patience import HANG_S
+from tests.support.patience import HANG_S, until
 
 MESSAGE = OutgoingMessage("T", b"x")
 GIVEN = Message("T", "g-a", 0, 0, 0, b"x", {}, "7F00000100002A9F0000000000000000", 0, 0, 0, 0)  # type: ignore[arg-type]
@@ -242,3 +243,46 @@ async def test_a_block_that_is_cancelled_ends_with_its_scope(kind: str) -> None:
                 scope.cancel()
                 await trio.sleep_forever()
         assert scope.cancelled_caught
+
+
+async def test_iterating_a_facade_ends_with_it() -> None:
+    """As iterating the trio client does."""
+    async with FakeCluster({"g-a": 1}) as fake:
+        fill(fake.group, "ab", queue_count=1)
+        found: list[bytes] = []
+
+        def read() -> None:
+            consumer = sync.Consumer(fake.namesrv, "G", "T").open()
+
+            def iterate() -> None:
+                found.extend(message.body for message in consumer)
+                found.extend(bytes(view.body) for batch in consumer.batches() for view in batch)
+                found.append(b"end")
+
+            reader = threading.Thread(target=iterate)
+            reader.start()
+            until(lambda: consumer.statistics()["received"] == 2)
+            consumer.close()
+            reader.join(HANG_S)
+
+        async def awaited() -> None:
+            consumer = aio.Consumer(fake.namesrv, "H", "T")
+            await consumer.open()
+
+            async def iterate() -> None:
+                async for message in consumer:
+                    found.append(message.body)
+                async for _ in consumer.batches():
+                    raise AssertionError("it is closed")
+                found.append(b"end")
+
+            task = asyncio.ensure_future(iterate())
+            while (await consumer.statistics())["received"] < 2:  # noqa: ASYNC110 - a test looks from outside
+                await asyncio.sleep(0.005)
+            await consumer.close()
+            await task
+
+        with trio.fail_after(HANG_S):
+            await trio.to_thread.run_sync(read)
+            await trio.to_thread.run_sync(lambda: asyncio.run(awaited()))
+        assert found == [b"a", b"b", b"end"] * 2
