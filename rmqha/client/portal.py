@@ -165,14 +165,14 @@ class Portal:
         if self._is_stopping:
             raise self._not_open()
         async with self._client:
-            try:
-                async with trio.open_nursery() as nursery:
-                    self._nursery = nursery
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                try:
                     self._started.set_result(None)
                     await self._stop.wait()
-                    nursery.cancel_scope.cancel()
-            finally:
-                self._nursery = None
+                finally:
+                    self._nursery = None  # before it ends: one that has ended takes no call
+                nursery.cancel_scope.cancel()
             if self._ends_by_error:
                 raise _EndedByError
 

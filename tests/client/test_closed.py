@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -286,3 +287,25 @@ async def test_iterating_a_facade_ends_with_it() -> None:
             await trio.to_thread.run_sync(read)
             await trio.to_thread.run_sync(lambda: asyncio.run(awaited()))
         assert found == [b"a", b"b", b"end"] * 2
+
+
+def test_a_call_in_the_moment_of_the_end_is_too_late_and_breaks_nothing() -> None:
+    """Trio runs what is due at once in any order: each round may have the one that broke it."""
+    for _ in range(30):
+        portal, began, late = Portal(Client()), threading.Event(), list[Future[None]]()
+
+        async def ask_at_the_end(
+            portal: Portal = portal, began: threading.Event = began, late: list[Future[None]] = late
+        ) -> None:
+            began.set()
+            try:
+                await trio.sleep_forever()
+            finally:
+                late.append(portal.submit(trio.lowlevel.checkpoint))
+
+        portal.start().result(HANG_S)
+        portal.submit(ask_at_the_end)
+        assert began.wait(HANG_S)
+        portal.stop(by_error=False).result(HANG_S)
+        with pytest.raises(UsageError, match="the client was closed"):
+            late[0].result(HANG_S)
