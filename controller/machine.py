@@ -204,7 +204,7 @@ class ControllerMachine:
     def ready(self, now_ms: int) -> Ready | None:
         """Work to make durable (`must_persist` may be False); then call advance. Committed entries have been applied
         when it returns, or wait for the snapshot below them to be read: what a majority holds needs no further wait."""
-        ready = self._raft.ready()
+        ready = self._raft.ready(now_ms)
         if ready is None:
             return None
         self._send(ready.early)

@@ -61,6 +61,11 @@ APPLIED_INDEX = Series("rmqha_controller_applied_index", MetricKind.GAUGE, "Raft
 SNAPSHOT_INDEX = Series(
     "rmqha_controller_snapshot_index", MetricKind.GAUGE, "Raft entries that the snapshot stands for"
 )
+UNSAVED_MS = Series(
+    "rmqha_controller_unsaved_milliseconds",
+    MetricKind.GAUGE,
+    "Milliseconds for which the disk has been at work for what waits to be saved, 0 if nothing waits",
+)
 FOLLOWER_LAG = Series(
     "rmqha_controller_follower_lag_entries",
     MetricKind.GAUGE,
@@ -115,6 +120,7 @@ def collect(
     families.put(COMMIT_INDEX, raft.commit_index)
     families.put(APPLIED_INDEX, raft.applied_index)
     families.put(SNAPSHOT_INDEX, raft.snapshot_index)
+    families.put(UNSAVED_MS, raft.unsaved_ms)
     put_remoting(families, remoting)
     if operations is not None:
         _put_operations(families, operations)

@@ -22,6 +22,8 @@ from rmqha.wire.state.replica_state import CopyState, DamageState, ReplicaState
 
 ASK_TIMEOUT_S = 2.5
 DAMAGE_FIX = 'start a replica that has it, or see "A record that nobody has" in docs/operate/recovery.md'
+CONTROLLER_STALL_MS = 1000
+STALL_FIX = 'see dmesg; if the disk does not come back replace it, see "A lost disk" in docs/operate/controllers.md'
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +179,16 @@ def notes(view: ClusterView) -> dict[str, str]:
 
 def _is_static(replicas: Iterable[NodeView]) -> bool:
     return any(node.replica is not None and node.replica.is_static for node in replicas)
+
+
+def unsaved_words(unsaved_ms: int) -> str:
+    """A sentence on a controller whose disk finishes nothing, "" if it is well."""
+    if unsaved_ms < CONTROLLER_STALL_MS:
+        return ""
+    return (
+        f"its disk has not saved for {unsaved_ms / 1000:.1f} s what the controllers have decided: "
+        "until it does this one has no vote and counts in no majority"
+    )
 
 
 def damage_words(state: ReplicaState) -> str:

@@ -243,6 +243,36 @@ def _order_transfer(core: Core, transfer: LeadershipTransfer, progress: Progress
         core.send(TimeoutNow(core.node_id, transfer.to, core.term))
 
 
+def best_successor(core: Core, role: Leader, now_ms: int) -> str | None:
+    """The voter to hand over to, as RaftNode.best_successor says."""
+    if not core.other_voters:
+        return None
+
+    def fitness(voter: str) -> tuple[bool, RaftIndex, int, str]:
+        progress = role.progress[voter]
+        heard_at_ms = -1 if progress.heard_at_ms is None else progress.heard_at_ms
+        return reconfiguration.is_heard(core, role, now_ms, voter), progress.match_index, heard_at_ms, voter
+
+    return max(core.other_voters, key=fitness)
+
+
+def give_way(core: Core, role: Leader, now_ms: int) -> None:
+    """Hand over, since this node's disk stands still, if a majority without it has saved all that it cannot. Others
+    whose disks stand still too could not vote: the group would have no leader in place of one that still answers."""
+
+    def saved_index(voter: str) -> int:
+        return 0 if voter == core.node_id else role.progress[voter].match_index
+
+    last_index = core.log.last_index
+    is_saved_elsewhere = core.configuration.majority_reached(saved_index) == last_index > core.log.durable_index
+    if role.transfer is not None or not is_saved_elsewhere:
+        return
+    target = best_successor(core, role, now_ms)
+    if target is not None and reconfiguration.is_heard(core, role, now_ms, target):
+        core.trace("raft_disk_stalled", term=core.term)
+        begin_transfer(core, role, now_ms, target)
+
+
 def timed_out(core: Core, role: Leader, now_ms: int) -> bool:
     """Heartbeats, check-quorum, the end of a transfer. True if this node must campaign again: TimeoutNow may still
     arrive and its votes ignore the lease, so an abandoned transfer must end the term."""

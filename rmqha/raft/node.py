@@ -1,7 +1,7 @@
 """RaftNode: one node of the controllers' Raft group as a machine. Control plane, pure.
 
     now_ms, message → step        bytes durable → advance
-    now_ms          → timeout     ready → what the shell must do, in order
+    now_ms          → timeout     now_ms → ready → what the shell must do, in order
 The roles and their transitions are listed in core.py. Source: Ongaro's dissertation (2014); the shape of Ready and of
 the golden scripts after etcd-io/raft, a type per role after Kafka's QuorumState.
 """
@@ -43,7 +43,16 @@ from rmqha.wire.state.controller_state import FollowerProgress, QuorumMember, Ra
 MAX_TOLD_NON_MEMBERS = 64
 
 _ANSWERS = (PreVoteReply, VoteReply, AppendReply, AppendReject, HeartbeatReply, SnapshotReply)
-_EARLY = (AppendRequest, Heartbeat, SnapshotChunk, HeartbeatReply, SnapshotReply, PreVoteRequest, PreVoteReply)
+_EARLY = (
+    AppendRequest,
+    Heartbeat,
+    SnapshotChunk,
+    HeartbeatReply,
+    SnapshotReply,
+    PreVoteRequest,
+    PreVoteReply,
+    TimeoutNow,
+)
 """Messages that say nothing about what this node's disk holds but its term."""
 
 
@@ -108,6 +117,8 @@ class RaftNode:
         """Committed entries up to here have been handed out for applying."""
         self._persisting: Ready | None = None
         """Taken, to be made durable, not advanced."""
+        self._persisting_since_ms = now_ms
+        """Time (ms) at which it was taken."""
         self._beside: Ready | None = None
         """Taken, not advanced, and needs no disk."""
         if self._core.is_sole_voter:
@@ -219,6 +230,7 @@ class RaftNode:
         match message:
             case AppendReply():
                 leader.on_append_reply(self._core, role, now_ms, message)
+                self._give_way_if_stalled(role, now_ms)
             case AppendReject():
                 leader.on_append_reject(self._core, role, message)
             case HeartbeatReply():
@@ -228,10 +240,15 @@ class RaftNode:
             case _:
                 assert_never(message)
 
+    def _give_way_if_stalled(self, role: Leader, now_ms: int) -> None:
+        if self._core.role is role and self.unsaved_ms(now_ms) >= self._core.config.quorum_timeout_ms:
+            leader.give_way(self._core, role, now_ms)
+
     def timeout(self, now_ms: int) -> None:
         """Call at or after deadline_ms; before it, it does nothing."""
         core, role = self._core, self._core.role
         if isinstance(role, Leader):
+            self._give_way_if_stalled(role, now_ms)
             if leader.timed_out(core, role, now_ms):
                 election.campaign(core, now_ms, forced=True)
         elif role.election_deadline_ms is not None and now_ms >= role.election_deadline_ms:
@@ -283,7 +300,7 @@ class RaftNode:
 
     # --- outputs ----------------------------------------------------------------------------------------------------
 
-    def ready(self) -> Ready | None:
+    def ready(self, now_ms: int) -> Ready | None:
         """Work that has accumulated; None if there is none, or if it must wait for another Ready to be advanced."""
         core, log = self._core, self._core.log
         if self._beside is not None:
@@ -315,7 +332,7 @@ class RaftNode:
         )
         core.hard_state_changed = False
         if ready.must_persist:
-            self._persisting = ready
+            self._persisting, self._persisting_since_ms = ready, now_ms
         else:
             self._beside = ready
         return ready
@@ -431,16 +448,12 @@ class RaftNode:
     def best_successor(self, now_ms: int) -> str | None:
         """The other voter that holds most of the log, by identity: of those that have answered of late, if any have,
         and of two that hold as much the one that answered last. None if this node does not lead or is alone."""
-        core, role = self._core, self._core.role
-        if not isinstance(role, Leader) or not core.other_voters:
-            return None
+        role = self._core.role
+        return leader.best_successor(self._core, role, now_ms) if isinstance(role, Leader) else None
 
-        def fitness(voter: str) -> tuple[bool, RaftIndex, int, str]:
-            progress = role.progress[voter]
-            heard_at_ms = -1 if progress.heard_at_ms is None else progress.heard_at_ms
-            return reconfiguration.is_heard(core, role, now_ms, voter), progress.match_index, heard_at_ms, voter
-
-        return max(core.other_voters, key=fitness)
+    def unsaved_ms(self, now_ms: int) -> int:
+        """Time (ms) for which the disk has been at work for the Ready that waits for it; 0 if none does."""
+        return 0 if self._persisting is None else now_ms - self._persisting_since_ms
 
     def lease_valid(self, now_ms: int) -> bool:
         """True if a read of the applied state, taken now, is linearizable. It may become false at any later moment."""
@@ -466,6 +479,7 @@ class RaftNode:
             commit_index=log.commit_index,
             applied_index=self._applied_index,
             snapshot_index=log.snapshot_index,
+            unsaved_ms=self.unsaved_ms(now_ms),
         )
         if isinstance(role, Leader):
             state.followers = {

@@ -17,6 +17,7 @@ from controller.metrics import (
     MASTERLESS,
     ROLE,
     SET_SIZE,
+    UNSAVED_MS,
     collect,
     readiness,
 )
@@ -73,6 +74,20 @@ def test_followers_show_their_own_part_only() -> None:
     assert readiness(follower.machine, cluster.now_ms).role == "follower"
     now = readiness(leader.machine, cluster.now_ms)
     assert (now.role, now.ready) == ("leader", True)
+
+
+def test_a_disk_that_finishes_nothing_is_shown() -> None:
+    cluster, _ = group_of(1)
+    leader = cluster.leader
+    leader.persisting = False
+    ext = {"node": "n9", "incarnation": "9", "address": "127.0.0.1:9"}
+    cluster.send(Command(RequestCode.RMQHA_ADD_CONTROLLER, ext))
+    began_ms, machine = cluster.now_ms, leader.machine
+    ready = machine.ready(began_ms)
+    assert ready is not None and ready.must_persist
+    assert values(filled(collect(machine, began_ms + 1500, COUNTS)), UNSAVED_MS) == [1500]
+    machine.advance(began_ms + 1500, ready)
+    assert values(filled(collect(machine, began_ms + 1500, COUNTS)), UNSAVED_MS) == [0]
 
 
 def test_a_controller_without_a_leader_is_not_ready() -> None:

@@ -109,6 +109,8 @@ class Host:
         self.life = 0
         self.paused = False
         self.writing: Ready | None = None
+        self.stalled_until_ms = 0
+        """Time (ms) of the scheduler until which the disk finishes nothing."""
         self.held: list[Callable[[], None]] = []
         self.timer: Timer | None = None
         self.waiting: set[tuple[int, int]] = set()
@@ -250,12 +252,13 @@ class Cluster:
         """The shell's loop: take Ready after Ready, in the order that its docstring demands."""
         node = host.node
         assert node is not None
-        while (ready := node.ready()) is not None:
+        while (ready := node.ready(host.clock.now_ms())) is not None:
             self._send(ready.early)
             self._apply(host, ready)
             if ready.must_persist and self.options.max_sync_ms:
                 host.writing = ready
                 delay_ms = host.prng.below(self.options.max_sync_ms + 1)
+                delay_ms = max(delay_ms, host.stalled_until_ms - self.scheduler.now_ms)
                 self.scheduler.after(delay_ms, self._guarded(host, partial(self._synced, host, ready)))
                 if not self.options.beside:
                     break

@@ -253,7 +253,7 @@ class Script:
         self.nodes[id_of(message.to)].step(self.now_ms, message)
 
     def _take_ready(self, name: str) -> bool:
-        ready = self.nodes[name].ready()
+        ready = self.nodes[name].ready(self.now_ms)
         if ready is None:
             return False
         self.out.append(f"{name} ready" + "".join(f" {part}" for part in self._parts(ready)))

@@ -24,6 +24,8 @@ FAULTS = (
     "heal",
     "pause",
     "pause_leader",
+    "stall",
+    "stall_leader",
     "transfer",
     "compact",
     "add",
@@ -238,6 +240,15 @@ class Run:
     def _pause_host(self, host: Host) -> None:
         self.cluster.pause(host)
         self.cluster.scheduler.after(self.faults_prng.between(20, 900), lambda: self.cluster.resume(host))
+
+    def _stall(self) -> None:
+        self._stall_disk(self._any_host())
+
+    def _stall_leader(self) -> None:
+        self._stall_disk(self.cluster.leader() or self._any_host())
+
+    def _stall_disk(self, host: Host) -> None:
+        host.stalled_until_ms = self.cluster.scheduler.now_ms + self.faults_prng.between(50, 2000)
 
     def _transfer(self) -> None:
         leader = self.cluster.leader()

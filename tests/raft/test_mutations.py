@@ -45,8 +45,8 @@ QUIET = Plan(("isolate_leader", "cut_from_leader", "heal"), 300, mean_request_ga
 class SendsBeforePersisting(RaftNode):
     """Bug: votes and acknowledgements leave before they are durable."""
 
-    def ready(self) -> Ready | None:
-        ready = super().ready()
+    def ready(self, now_ms: int) -> Ready | None:
+        ready = super().ready(now_ms)
         if ready is None:
             return None
         early = replace(ready, early=ready.early + ready.messages, messages=())

@@ -37,7 +37,7 @@ def node(stored: StoredState | None = None, voters: tuple[str, ...] = ("a", "b",
 def settle(one: RaftNode) -> list[AnyMessage]:
     """Persist and advance until there is nothing left; the messages on the way."""
     sent: list[AnyMessage] = []
-    while (ready := one.ready()) is not None:
+    while (ready := one.ready(0)) is not None:
         sent += [*ready.early, *ready.messages]
         one.advance(ready)
     return sent
@@ -60,7 +60,7 @@ def test_a_stranger_and_a_misdirected_message_are_dropped() -> None:
     one.step(0, Heartbeat("z", "a", Term(7), RaftIndex(0), 1))
     one.step(0, Heartbeat("b", "c", Term(7), RaftIndex(0), 1))
     one.step(0, Heartbeat("a", "a", Term(7), RaftIndex(0), 1))
-    assert (one.term, one.ready()) == (0, None)
+    assert (one.term, one.ready(0)) == (0, None)
 
 
 def test_a_second_leader_of_the_own_term_is_not_obeyed() -> None:
@@ -129,12 +129,12 @@ def test_the_best_successor_answers_and_holds_most() -> None:
 def test_one_ready_at_a_time_waits_for_the_disk() -> None:
     one = leader()
     one.propose(400, b"x")
-    ready = one.ready()
+    ready = one.ready(0)
     assert ready is not None
     one.propose(400, b"y")
-    assert one.ready() is None
+    assert one.ready(0) is None
     one.advance(ready)
-    again = one.ready()
+    again = one.ready(0)
     assert again is not None
     assert [entry.data for entry in again.entries] == [b"y"]
 
@@ -144,12 +144,12 @@ def test_a_slow_disk_holds_up_no_heartbeat_and_no_commit_of_the_others() -> None
     one.step(300, AppendReply("b", "a", Term(1), RaftIndex(1)))
     settle(one)
     one.propose(400, b"x")
-    slow = one.ready()
+    slow = one.ready(0)
     assert slow is not None and slow.must_persist
     one.timeout(600)
     one.step(600, AppendReply("b", "a", Term(1), RaftIndex(2)))
     one.step(600, AppendReply("c", "a", Term(1), RaftIndex(2)))
-    beside = one.ready()
+    beside = one.ready(0)
     assert beside is not None and not beside.must_persist
     assert Heartbeat in {type(message) for message in beside.early}
     assert [entry.data for entry in beside.committed] == [b"x"]
@@ -169,15 +169,15 @@ def test_an_entry_is_handed_out_for_applying_once() -> None:
         one.step(300, AppendReply(peer, "a", Term(1), RaftIndex(1)))
     settle(one)
     one.propose(400, b"x")
-    first = one.ready()
+    first = one.ready(0)
     assert first is not None
     one.step(400, AppendReply("b", "a", Term(1), RaftIndex(2)))
     one.step(400, AppendReply("c", "a", Term(1), RaftIndex(2)))
-    beside = one.ready()
+    beside = one.ready(0)
     assert beside is not None
     one.advance(beside)
     one.advance(first)
-    rest = one.ready()
+    rest = one.ready(0)
     committed = [*first.committed, *beside.committed, *(rest.committed if rest else ())]
     assert [entry.index for entry in committed] == sorted({entry.index for entry in committed})
 
@@ -186,12 +186,12 @@ def test_a_lease_is_granted_only_in_a_durable_term() -> None:
     """A node that forgets the term in a crash forgets that it promised anything."""
     one = node()
     one.step(0, AppendRequest("b", "a", Term(1), RaftIndex(0), Term(0), RaftIndex(0), ()))
-    slow = one.ready()
+    slow = one.ready(0)
     assert slow is not None and slow.hard_state is not None and slow.early == ()
     one.step(1, Heartbeat("b", "a", Term(1), RaftIndex(0), 1))
-    assert one.ready() is None
+    assert one.ready(0) is None
     one.advance(slow)
-    later = one.ready()
+    later = one.ready(0)
     assert later is not None
     assert [type(message) for message in later.early] == [HeartbeatReply]
 
@@ -202,13 +202,13 @@ def test_messages_that_tell_of_a_vote_or_an_entry_wait_for_the_disk() -> None:
     one.step(300, AppendReply("b", "a", Term(1), RaftIndex(1)))
     settle(one)
     one.propose(400, b"x")
-    ready = one.ready()
+    ready = one.ready(0)
     assert ready is not None
     assert {type(message) for message in ready.early} == {AppendRequest}
     assert ready.messages == ()
     follower = node()
     follower.step(0, AppendRequest("b", "a", Term(1), RaftIndex(0), Term(0), RaftIndex(0), ready.entries[:0]))
-    answer = follower.ready()
+    answer = follower.ready(0)
     assert answer is not None
     assert (answer.early, len(answer.messages), answer.must_persist) == ((), 1, True)
 
@@ -217,7 +217,7 @@ def test_timeout_may_be_called_at_any_time() -> None:
     one = node()
     for now_ms in range(0, 250, 50):
         one.timeout(now_ms)
-    assert (one.role, one.ready()) == (RaftRole.FOLLOWER, None)
+    assert (one.role, one.ready(0)) == (RaftRole.FOLLOWER, None)
 
 
 def test_a_lease_longer_than_its_grant_is_refused() -> None:
@@ -248,6 +248,6 @@ def test_a_disk_is_addressed_by_its_incarnation() -> None:
     for sender, to in (("b#1", "a#2"), ("b#2", "a"), ("z#1", "a")):
         one.step(0, Heartbeat(sender, to, Term(7), RaftIndex(0), 1))
     one.step(0, VoteReply("b#2", "a#1", Term(7), True))
-    assert (one.term, one.ready()) == (0, None)
+    assert (one.term, one.ready(0)) == (0, None)
     one.step(0, Heartbeat("z#1", "a#1", Term(7), RaftIndex(0), 1))
     assert (one.term, one.leader_id) == (7, "z#1")

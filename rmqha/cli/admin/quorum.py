@@ -18,6 +18,7 @@ from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageEr
 from rmqha.model.identity import node_label, parse_address
 from rmqha.ops.answer import json_object, reading
 from rmqha.ops.asking import ask, ask_leader
+from rmqha.ops.cluster_view import unsaved_words
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.wire.command import Command
 
@@ -61,6 +62,8 @@ class Quorum:
                 found[node] = (
                     f"has lost its disk: rmqha quorum remove {node}, then rmqha quorum add {member['address']}"
                 )
+            elif stalled := unsaved_words(own.get("unsavedMs", 0)):
+                found[node] = stalled
             elif member["kind"] == "JOINING":
                 found[node] = "is still catching up and has no vote yet"
         return found

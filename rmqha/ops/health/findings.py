@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from rmqha.host.access.live_files import RENEW, SOON_MS, expiry_words
 from rmqha.model.identity import is_loopback, node_label
-from rmqha.ops.cluster_view import DAMAGE_FIX, copy_words, damage_words, outside_words
+from rmqha.ops.cluster_view import DAMAGE_FIX, STALL_FIX, copy_words, damage_words, outside_words, unsaved_words
 from rmqha.ops.finding import Consequence, Finding, Verdict, fault, in_order, note
 from rmqha.ops.health.agreement import Agreement, View, views
 from rmqha.ops.snapshot import ClusterSnapshot, NodeReport, ServerKind
@@ -134,6 +134,9 @@ def _quorum(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             yield fault("controllers", "none of those that answer leads", "start the others")
         return
     rafts = [(word, word.controller.raft) for word in answering if word.controller is not None]
+    for word, raft in rafts:
+        if problem := unsaved_words(raft.unsaved_ms):
+            yield fault(word.title, problem, STALL_FIX)
     leading = sorted(((word, raft) for word, raft in rafts if word.leads), key=lambda item: -item[1].term)
     if not leading:
         voters = max((raft.voters for _, raft in rafts), key=len)

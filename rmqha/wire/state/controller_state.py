@@ -52,6 +52,8 @@ class RaftState(JsonRecord):
     commit_index: int = 0
     applied_index: int = 0
     snapshot_index: int = 0
+    unsaved_ms: int = 0
+    """Time (ms) for which its disk has been at work for what waits to be saved; 0 if nothing waits."""
     followers: dict[str, FollowerProgress] | None = part()
 
 

@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 import trio
 
-from rmqha.cli.diagnosis.checks.answers import Answers, ask_all, judge_clocks, judge_record, judge_refusal, judge_role
+from rmqha.cli.diagnosis.checks.answers import (
+    Answers,
+    ask_all,
+    judge_clocks,
+    judge_record,
+    judge_refusal,
+    judge_role,
+    judge_unsaved,
+)
 from rmqha.cli.diagnosis.checks.files import StoreFacts
 from rmqha.cli.diagnosis.checks.node_under_test import NodeUnderTest
 from rmqha.model.code import RequestCode as Code
@@ -23,6 +31,7 @@ from rmqha.model.offset import BrokerId
 from rmqha.ops.finding import Finding, Verdict
 from rmqha.ops.local.node_kind import NodeKind
 from rmqha.ops.local.supervisor import Process, start_stamp
+from rmqha.wire.state.controller_state import ControllerState
 from rmqha.wire.state.replica_state import ReplicaState
 from tests.cli.health.words import told_by_a_broker
 from tests.client.test_admin import Peer, peers
@@ -267,6 +276,14 @@ def test_a_running_replica_that_follows_nobody_is_wrong() -> None:
     assert "follows nobody" in finding.sentence and "below the own confirm offset 20" in finding.sentence
     assert finding.fix.startswith("rmqha fork show broker-a-3")
     assert judge_refusal("broker-a-3", told_state()) == []
+
+
+def test_a_controller_whose_disk_finishes_nothing_is_wrong() -> None:
+    raft = {"term": 7, "unsavedMs": 2_000}
+    (finding,) = judge_unsaved("ctl-1", ControllerState.from_json({"leading": False, "raft": raft}))
+    assert finding.verdict is Verdict.WRONG and "has not saved for 2.0 s" in finding.sentence
+    told = ControllerState.from_json({"leading": False, "raft": raft | {"unsavedMs": 200}})
+    assert judge_unsaved("ctl-1", told) == []
 
 
 def test_a_replica_that_its_controllers_refuse_is_wrong() -> None:

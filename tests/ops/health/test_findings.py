@@ -64,6 +64,16 @@ def test_a_certificate_that_ends_soon_is_told_and_is_no_reason() -> None:
         assert (found.healthy, [item.sentence for item in found.findings]) == (True, notes)
 
 
+@pytest.mark.parametrize("leads", [True, False])
+@pytest.mark.parametrize(("unsaved_ms", "is_told"), [(0, False), (900, False), (3_200, True)])
+def test_a_controller_whose_disk_stands_still_is_a_reason(leads: bool, unsaved_ms: int, is_told: bool) -> None:
+    word = controller(1, leads=leads)
+    assert word.controller is not None
+    word.controller.raft.unsaved_ms = unsaved_ms
+    told = [line for line in reasons(word) if line.startswith("ctl-1: its disk has not saved for 3.2 s")]
+    assert bool(told) == is_told
+
+
 def test_nobody_answers() -> None:
     found = judged(*(silent(word) for word in cluster().values()))
     assert (found.healthy, found.answered) == (False, 0)

@@ -20,7 +20,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig, parse_properties
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError
 from rmqha.ops.asking import ask, ask_leader, ask_state
-from rmqha.ops.cluster_view import DAMAGE_FIX, damage_words
+from rmqha.ops.cluster_view import DAMAGE_FIX, STALL_FIX, damage_words, unsaved_words
 from rmqha.ops.finding import Finding, ok, warn, wrong
 from rmqha.ops.local.node_kind import NodeKind
 from rmqha.wire.command import Command
@@ -175,6 +175,12 @@ def judge_role(name: str, replica: ReplicaState) -> list[Finding]:
     return found
 
 
+def judge_unsaved(name: str, controller: ControllerState) -> list[Finding]:
+    """A controller that answers, and whose disk finishes nothing."""
+    problem = unsaved_words(controller.raft.unsaved_ms)
+    return [wrong(name, "disk", problem, STALL_FIX)] if problem else []
+
+
 async def _ask(client: RemotingClient, node_under_test: NodeUnderTest, found: Answers) -> None:
     # the connection is made first, so that it does not count as distance of the clocks
     address, problem, damage = node_under_test.address, None, ""
@@ -188,7 +194,7 @@ async def _ask(client: RemotingClient, node_under_test: NodeUnderTest, found: An
     elif node_under_test.kind is NodeKind.NAMESRV:
         problem = (await ask_state(client, address, NameServerState)).address_problem
     else:
-        await ask_state(client, address, ControllerState)
+        found.findings += judge_unsaved(node_under_test.name, await ask_state(client, address, ControllerState))
     if problem:
         fix = "set that key to the machine's address as others see it, then restart it"
         found.findings.append(wrong(node_under_test.name, "address", problem, fix))
@@ -203,7 +209,8 @@ async def _ask(client: RemotingClient, node_under_test: NodeUnderTest, found: An
         found.clock_error_ms = (after_ns - before_ns) / 2e6 + 1
         found.stepped_ms = int(told["clockSteppedMs"])
     if node_under_test.kind is NodeKind.NAMESRV and node_under_test.controller_address:
-        await ask(client, node_under_test.controller_address, Command(RequestCode.RMQHA_GET_CONTROLLER_STATE))
+        controller = await ask_state(client, node_under_test.controller_address, ControllerState)
+        found.findings += judge_unsaved(node_under_test.name, controller)
     if node_under_test.kind is NodeKind.BROKER:
         body = bytes((await ask(client, node_under_test.address, Command(RequestCode.GET_BROKER_CONFIG))).body)
         found.keys = parse_properties(body.decode(), node_under_test.address)
