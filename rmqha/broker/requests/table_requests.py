@@ -149,14 +149,13 @@ class TableRequests:
                 raise RequestError(
                     ResponseCode.SYSTEM_ERROR, f"an entry of topicConfigList is no topic: {error}"
                 ) from None
-            wanted.append(self._wanted_topic(given, attributes))
+            self._wanted_topic(given, attributes)
+            wanted.append((given, attributes))
             if len(wanted) % CHANGED_AT_A_TIME == 0:
                 yield
-        for place, topic in enumerate(wanted, 1):
+        for place, (given, attributes) in enumerate(wanted, 1):
             self._changes.check()
-            fault = self._topics.no_room_for(topic.name)
-            if fault:
-                raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
+            topic = self._wanted_topic(given, attributes)  # of the topic as it is by now
             if topic != self._topics.get(topic.name):
                 self._topics.put(topic)
             if place % CHANGED_AT_A_TIME == 0:

@@ -7,7 +7,7 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -568,6 +568,30 @@ def test_a_list_of_topics(broker: Broker) -> None:
     )
     assert [broker.core.topics.get(f"T{number}") for number in range(40)] == [
         TopicConfig(f"T{number}", 16, 16) for number in range(40)
+    ]
+
+
+def test_a_change_that_comes_between_the_steps_of_a_list_is_kept(broker: Broker) -> None:
+    """The list is looked at in steps: who changes one of its topics meanwhile is not undone."""
+    broker.core.topics.put(TopicConfig("Shared", 4, 4, attributes={"old": "1"}))
+    members = [
+        {"topicName": "Shared", "attributes": {"+reserve.time": "24"}},
+        *({"topicName": f"T{number}"} for number in range(100)),
+        {"topicName": "T7", "attributes": {"+reserve.time": "9"}},
+    ]
+    channel, command = FakeChannel(), list_command(TOPICS, members)
+    steps = broker.core.tables.handlers()[TOPICS](channel, command)
+    assert isinstance(steps, Generator)
+    next(steps)
+    broker.core.topics.put(TopicConfig("Shared", 8, 8, attributes={"old": "2", "new": "3"}))
+    broker.core.topics.put(TopicConfig("T7", 8, 8, attributes={"a": "b"}))
+    for _ in steps:
+        pass
+    assert channel.one().code == 0
+    found = [broker.core.topics.get(name) for name in ("Shared", "T7")]
+    assert [topic.attributes for topic in found if topic is not None] == [
+        {"old": "2", "new": "3", "reserve.time": "24"},
+        {"a": "b", "reserve.time": "9"},
     ]
 
 
