@@ -295,6 +295,7 @@ class BrokerCore:
             *appending,
             self.pops,
             consumers,
+            queries,
             parts,
             self.room,
             self._shell,

@@ -9,6 +9,7 @@ from rmqha.broker.replication.tail_room import NOMINAL_BYTES, TailRoom
 from rmqha.broker.replication.waiter import RecordGatherer
 from rmqha.broker.requests.consumer_requests import ConsumerRequests
 from rmqha.broker.requests.pull import PullProcessor
+from rmqha.broker.requests.query_requests import QueryRequests
 from rmqha.broker.requests.request import Channel, Handler, PausingWork, RequestError, Steps, not_admitted
 from rmqha.broker.requests.retry import SendBackProcessor
 from rmqha.broker.requests.send import SendHolder, SendProcessor
@@ -76,7 +77,8 @@ class PopHandlers(Protocol):
 
 
 class BrokerProcessor:
-    """`parts` answer the requests that no processor of its own takes; `consumers` hears of connections that close."""
+    """`parts` answer the requests that no processor of its own takes: `consumers` and `queries` too, which hear of
+    connections that close."""
 
     def __init__(
         self,
@@ -88,6 +90,7 @@ class BrokerProcessor:
         replies: ReplyProcessor,
         pops: PopHandlers,
         consumers: ConsumerRequests,
+        queries: QueryRequests,
         parts: Iterable[Handlers],
         room: TailRoom,
         holder: SendHolder,
@@ -103,7 +106,7 @@ class BrokerProcessor:
         self._room = room
         self._send = send
         self._pull = pull
-        self._consumers = consumers
+        self._consumers, self._queries = consumers, queries
         self._pops = pops
         self._later: dict[int, Later] = {
             RequestCode.PULL_MESSAGE: pull.process,
@@ -256,6 +259,7 @@ class BrokerProcessor:
         self._pull.closed(channel)
         self._pops.closed(channel)
         self._consumers.closed(channel)
+        self._queries.closed(channel)
 
 
 def _refused(command: Command, error: RequestError | RemoteProtocolError | DamagedError) -> Command:

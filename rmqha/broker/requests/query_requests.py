@@ -38,6 +38,11 @@ class QueryRequests:
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.QUERY_MESSAGE: self._query}
 
+    def closed(self, channel: Channel) -> None:
+        """Searches of a connection that has gone end: their places in the line are for others."""
+        if any(other is channel for other, _, _ in self._searches):
+            self._searches = deque(item for item in self._searches if item[0] is not channel)
+
     def step(self) -> bool:
         """A step of the search that has waited longest; True if there are more."""
         if not self._searches:

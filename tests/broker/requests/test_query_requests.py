@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+from rmqha.broker.requests import query_requests
 from rmqha.broker.requests.query_requests import FRAME_SPARE_BYTES, MAX_SEARCH_COUNT_OF_ONE, QueryRequests
 from rmqha.broker.requests.request import RequestError
 from rmqha.model.code import RequestCode, ResponseCode
@@ -113,6 +114,25 @@ def test_a_long_search_waits_in_line(broker: Broker, monkeypatch: pytest.MonkeyP
     expected = [b"%d" % number for number in range(6)]
     assert bodies(second.one()) == expected
     assert [bodies(reply) for reply in first.take()] == [expected] * MAX_SEARCH_COUNT_OF_ONE
+
+
+def test_searches_of_a_connection_that_has_gone_leave_the_line(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """256 of them kept everybody else out until the last one was done."""
+    for number in range(6):
+        put(broker, b"%d" % number, KEYS="k")
+    monkeypatch.setattr(index_service, "WALK_STEP_COUNT", 2)
+    monkeypatch.setattr(query_requests, "MAX_SEARCH_COUNT", MAX_SEARCH_COUNT_OF_ONE)
+    broker.shell.searches = False
+    gone, other = FakeChannel(), FakeChannel()
+    for _ in range(MAX_SEARCH_COUNT_OF_ONE):
+        assert asked(broker.core.queries, gone, query("k")) is None
+    with pytest.raises(RequestError, match="too many searches"):
+        asked(broker.core.queries, other, query("k"))
+    broker.core.processor.closed(gone)
+    assert asked(broker.core.queries, other, query("k")) is None
+    while broker.core.queries.step():
+        pass
+    assert gone.take() == [] and bodies(other.one()) == [b"%d" % number for number in range(6)]
 
 
 def test_a_search_that_the_log_was_cut_under_says_so(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
