@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
 
+from rmqha.broker.requests.request import RequestError
 from rmqha.broker.services.statistics import RATE_WINDOW_MS
 from rmqha.broker.tables.groups import default_group
+from rmqha.broker.tables.topics import TopicConfig
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import java_string_hash
 from rmqha.wire import lenient_json
@@ -358,6 +360,31 @@ def test_a_group_that_is_connected_gives_only_what_it_subscribes_to(filled: Brok
     assert filled.core.offsets.query("H", "T", 0) is None
     asked(filled, RequestCode.CLONE_GROUP_OFFSET, srcGroup="G", destGroup="H", topic="T", offline="true")
     assert filled.core.offsets.query("H", "T", 0) == 2
+
+
+def test_a_copy_of_offsets_ends_with_the_mastership(broker: Broker) -> None:
+    """It is made in steps: what a deposed master commits would come back with it, beside the new master's."""
+    names = [f"C{number:02}" for number in range(40)]
+    for name in names:
+        broker.core.topics.put(TopicConfig(name, 1, 1))
+        commit(broker, 0, 1, topic=name)
+    handler = broker.core.processor._handlers[RequestCode.CLONE_GROUP_OFFSET]
+    channel = FakeChannel()
+    steps = handler(channel, Command(RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "G", "destGroup": "H"}))
+    assert isinstance(steps, Generator)
+
+    def copied() -> list[str]:
+        return [name for name in names if broker.core.offsets.query("H", name, 0) is not None]
+
+    while not copied():
+        next(steps)
+    before = copied()
+    broker.controller.master, broker.controller.epoch = 2, 2
+    broker.run(1000)
+    with pytest.raises(RequestError, match="not the master"):
+        for _ in steps:
+            pass
+    assert copied() == before != names and channel.take() == []
 
 
 # --- the connected group's view ---------------------------------------------------------------------------------------
