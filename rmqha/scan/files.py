@@ -337,6 +337,8 @@ class _Inspection:
         self._write_limit: int | None = None
         self._begin_offset = 0
         """Physical offset at which the log's first file starts, also if that file has no bytes yet."""
+        self._counted_end: int | None = None
+        """Physical offset behind which marks speak of files that do not count yet."""
 
     def cluster(self) -> str | None:
         self._commit_log_files()
@@ -432,6 +434,8 @@ class _Inspection:
                 "told; copy checkpoint and consumequeue too, or read all of it with readUncommitted=true"
             )
         committed = self._covered_end(files, confirm)
+        if self._counted_end is not None:
+            committed = min(committed, self._counted_end)
         valid_end = files[-1].sound_end(self._queues) if files else self._begin_offset
         if committed > valid_end and (everything or not self._options.pass_loss):
             if not self._options.pass_damage or not everything:
@@ -520,7 +524,14 @@ class _Inspection:
         self._begin_offset = names[0].base_offset if names else 0
         while names and names[-1].size_bytes == 0:  # being created
             names.pop()
-        for earlier, later in pairwise(names):
+        self._counted_end = None
+        for place, (earlier, later) in enumerate(pairwise(names), 1):
+            if earlier.end_offset < later.base_offset:
+                # a copy that is under way: the files behind the gap do not count yet
+                limit = self._read_write_limit()
+                if limit is not None and limit <= earlier.end_offset:
+                    self._counted_end = limit
+                    return names[:place]
             if earlier.end_offset > later.base_offset or (
                 earlier.end_offset < later.base_offset and not self._options.pass_loss
             ):

@@ -172,9 +172,10 @@ class _Run:
             older = {name: told for name, told in self._before.files.items() if not self._is_behind(name)}
             self._now.files = older | self._now.files
         gone = [name for name in (*self._before.files, *self._left) if name not in self._now.files]
+        self._target.write(STATE, [json.dumps(asdict(self._now)).encode()])
+        # to the last: where the store no longer goes on from them they are what readers see until the mark goes
         for name in gone:
             self._target.remove(name)
-        self._target.write(STATE, [json.dumps(asdict(self._now)).encode()])
         self._target.remove(MARK)
         return CopyReport(self._view.end_offset, self._count, self._bytes, len(gone), was_cut)
 

@@ -187,6 +187,34 @@ def test_older_files_are_kept_only_if_the_log_goes_on_from_them(tmp_path: Path) 
     assert rows(copy) == rows(store) and open_store(str(copy)).end_offset == writer.end
 
 
+def test_a_reader_of_a_copy_that_lacks_a_stretch_sees_no_gap_while_it_is_renewed(tmp_path: Path) -> None:
+    """The store has let go what lies between: until the new files are whole the copy is what it was."""
+    store, copy = tmp_path / "s", tmp_path / "copy"
+    log(store, 100)
+    sync(store, copy)
+    shutil.copytree(copy, tmp_path / "before")
+    before = rows(copy)
+    log(store, 600)
+    for path in sorted((store / "commitlog").iterdir())[:3]:
+        path.unlink()
+    seen = set()
+    for step in ("write", "remove"):
+        for left in range(20):
+            shutil.rmtree(copy)
+            shutil.copytree(tmp_path / "before", copy)
+            with pytest.MonkeyPatch.context() as patch:
+                die_in(patch, CopyTarget, step, left, is_before=False)
+                with suppress(KilledError):
+                    sync(store, copy)
+            held = rows(copy)
+            seen.add(len(held))
+            is_whole = not (copy / "rmqha.write").exists()
+            assert held == rows(store) if is_whole else held == before or step == "remove"
+            sync(store, copy)
+            assert rows(copy) == rows(store)
+    assert {len(before), len(rows(store))} <= seen
+
+
 def test_files_of_another_history_are_not_kept(tmp_path: Path) -> None:
     store, copy = tmp_path / "s", tmp_path / "copy"
     log(store, 400)
