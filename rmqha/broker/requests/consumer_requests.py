@@ -18,6 +18,7 @@ from rmqha.broker.requests.request import (
     ServingState,
     Work,
     answer_when,
+    is_of_lost_tail,
     number,
     text,
 )
@@ -50,6 +51,8 @@ class ConsumerLog(Protocol):
     def confirm_offset(self) -> PhyOffset: ...
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]: ...
+
+    def queue_end(self, topic: str, queue_id: int) -> QueueOffset: ...
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> QueueOffset: ...
 
@@ -212,7 +215,9 @@ class ConsumerRequests:
         if not 0 <= queue_id < known.read_queue_count and self._offsets.query(group, topic, queue_id) is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"there is no queue {queue_id} of {topic}")
         # clients that have no offset yet commit -1: RocketMQ says yes, and forgets where the group was
-        if offset >= 0 and not self._offsets.commit(group, topic, queue_id, offset):
+        known_offset = self._offsets.query(group, topic, queue_id)
+        is_kept = offset >= 0 and not is_of_lost_tail(self._log, known_offset, topic, queue_id, offset)
+        if is_kept and not self._offsets.commit(group, topic, queue_id, offset):
             raise RequestError(ResponseCode.SYSTEM_BUSY, "too many consumer groups: the offset is not kept")
         if not command.is_oneway:
             answer_when(self._feed.wait_commit, channel, command.reply())

@@ -13,7 +13,16 @@ from typing import Any, NamedTuple, Protocol
 
 from rmqha.broker.cold_reads import ColdReads
 from rmqha.broker.requests.record_access import denied
-from rmqha.broker.requests.request import Channel, RequestError, no_group, no_topic, number, text
+from rmqha.broker.requests.request import (
+    Channel,
+    RequestError,
+    is_beyond,
+    is_of_lost_tail,
+    no_group,
+    no_topic,
+    number,
+    text,
+)
 from rmqha.broker.requests.selectors import (
     MAX_EVALUATED,
     HeldFilters,
@@ -71,6 +80,8 @@ class PullLog(Protocol):
     def max_phy_offset(self) -> PhyOffset: ...
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]: ...
+
+    def queue_end(self, topic: str, queue_id: int) -> QueueOffset: ...
 
     def pull(
         self,
@@ -208,18 +219,32 @@ class PullProcessor:
             return
         committed = number(command, "commitOffset", 0)
         if number(command, "sysFlag", 0) & FLAG_COMMIT_OFFSET and committed >= 0:
-            self._offsets.commit(pull.group, pull.topic, pull.queue_id, committed)
+            known = self._offsets.query(pull.group, pull.topic, pull.queue_id)
+            if not is_of_lost_tail(self._log, known, pull.topic, pull.queue_id, committed):
+                self._offsets.commit(pull.group, pull.topic, pull.queue_id, committed)
         reset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if reset is not None:
             channel.send(self._reset_reply(command, pull, reset))
             return
         result = self._read(pull, pull.offset, from_memory=True)
+        if result.status is ResponseCode.PULL_OFFSET_MOVED and pull.offset > result.max_offset:
+            result = self._moved_back(pull, result)
         if result.cold_range is not None:
             self._hold_or_answer(channel, command, pull, max(pull.suspend_ms, COLD_WAIT_MS), pull.offset, is_cold=True)
         elif pull.suspend_ms and _may_wait(result):
             self._hold_or_answer(channel, command, pull, pull.suspend_ms, QueueOffset(result.next_begin_offset))
         else:
             channel.send(self._reply(command, pull, result, True))
+
+    def _moved_back(self, pull: _Pull, result: PullResult) -> PullResult:
+        """Send a consumer that has read of a lost tail back to its group's offset: messages may have come since to
+        where it has read."""
+        if not is_beyond(self._log, pull.topic, pull.queue_id, pull.offset):
+            return result
+        known = self._offsets.query(pull.group, pull.topic, pull.queue_id)
+        if known is None or not result.min_offset <= known < result.max_offset:
+            return result
+        return result._replace(next_begin_offset=QueueOffset(known))
 
     def _process_as_slave(self, channel: Channel, command: Command, pull: _Pull) -> None:
         """Answer a pull as a slave: what it has it gives, up to its confirm offset. What it lacks moves nobody: it may

@@ -6,7 +6,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from rmqha.model.code import SEE_FAQ, ResponseCode
-from rmqha.model.error import RmqhaError
+from rmqha.model.error import RmqhaError, StoreError
+from rmqha.model.offset import QueueOffset
 from rmqha.port import Pause
 from rmqha.wire.command import Command
 
@@ -52,6 +53,31 @@ PausingWork = Generator[Pause | None, None, Command | None]
 """A costly request whose steps may also yield a pause."""
 Handler = Callable[[Channel, Command], Command | PausingWork | None]
 """Answers one request, None: by `channel.send`, perhaps later; raises RequestError to refuse it."""
+
+
+class QueueEnds(Protocol):
+    """The part of the store that knows where queues end; `Store` is one."""
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]: ...
+
+    def queue_end(self, topic: str, queue_id: int) -> QueueOffset: ...
+
+
+def is_beyond(log: QueueEnds, topic: str, queue_id: int, offset: int) -> bool:
+    """True of an offset behind all that the log holds of a queue: it comes from a tail that was lost with another
+    master, and what is stored there from now on has other messages. Raises RequestError."""
+    if offset <= log.queue_range(topic, queue_id)[1]:
+        return False
+    try:
+        return offset > log.queue_end(topic, queue_id)
+    except StoreError as error:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+
+
+def is_of_lost_tail(log: QueueEnds, known: int | None, topic: str, queue_id: int, offset: int) -> bool:
+    """True of a commit of such an offset, `known` being that of a group which stands within the queue: it would pass
+    over what is stored there from now on. Raises RequestError."""
+    return known is not None and is_beyond(log, topic, queue_id, offset) and not is_beyond(log, topic, queue_id, known)
 
 
 class RequestError(RmqhaError):

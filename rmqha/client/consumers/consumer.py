@@ -726,8 +726,10 @@ class Consumer:
             route = self._routes.cached(assigned.queue.topic)
             if route is None or assigned.address != route.master(assigned.queue.broker_name):
                 return offset
-            # what is finished, and what the reader still has, counts in the old log; the new one goes on at its end
-            self._go_on(assigned, high, min(assigned.finished, high))
+            # what is finished, and what the reader still has, counts in the old log; the new one goes on where the
+            # master says: messages may have come since to where this consumer has read already
+            next_offset = min(next_offset, high)
+            self._go_on(assigned, next_offset, min(assigned.finished, next_offset))
             return offset
         if offset < low:
             next_offset = low

@@ -62,6 +62,23 @@ def test_not_found_and_moved(broker: Broker) -> None:
     assert broker.ask(pull_command(queue_id=1)).code == ResponseCode.PULL_NOT_FOUND
 
 
+def test_a_consumer_that_has_read_of_a_lost_tail_passes_nothing_over(broker: Broker) -> None:
+    """AP: it read up to 9 from a master that died. This one's log ended at 2 at its election, and has grown since."""
+    broker.ask(send_command())
+    broker.ask(send_command())
+    broker.ask(pull_command(offset=0))
+    ext = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
+    assert broker.ask(Command(RequestCode.UPDATE_CONSUMER_OFFSET, {**ext, "commitOffset": "2"})).code == 0
+    broker.ask(send_command())
+    assert broker.ask(Command(RequestCode.UPDATE_CONSUMER_OFFSET, {**ext, "commitOffset": "9"})).code == 0
+    assert broker.core.offsets.query("G", "T", 0) == 2, "nobody has read what will stand there"
+    moved = broker.ask(pull_command(offset=9, sysFlag="5", commitOffset="9"))
+    assert (moved.code, moved.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "2")
+    assert broker.core.offsets.query("G", "T", 0) == 2
+    assert broker.ask(Command(RequestCode.UPDATE_CONSUMER_OFFSET, {**ext, "commitOffset": "3"})).code == 0
+    assert broker.core.offsets.query("G", "T", 0) == 3
+
+
 @pytest.mark.parametrize(
     ("change", "code"),
     [

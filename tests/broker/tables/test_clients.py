@@ -167,7 +167,8 @@ def test_a_commit_makes_neither_group_nor_topic(broker: Broker) -> None:
 
 def test_a_queue_that_was_taken_away_keeps_its_group_s_last_commit(broker: Broker) -> None:
     """Its member gives the queue back with a commit; the group goes on there once it is read again."""
-    broker.ask(send_command(queue_id=3))
+    for _ in range(7):
+        broker.ask(send_command(queue_id=3))
     broker.core.processor.received(FakeChannel(), [beat(body("G"))])
     ask = {"consumerGroup": "G", "topic": "T", "queueId": "3", "commitOffset": "1"}
     assert broker.ask(Command(RequestCode.UPDATE_CONSUMER_OFFSET, ask)).code == 0

@@ -409,6 +409,21 @@ async def test_what_was_read_of_a_lost_tail_counts_for_nothing_in_the_new_log() 
             assert bodies(await take(consumer, 3)) == ["C", "D", "E"]
 
 
+async def test_a_master_that_has_grown_since_it_lost_its_tail_says_where_to_go_on() -> None:
+    """What came to the places of the lost tail before this consumer asked is not passed over."""
+    async with FakeCluster() as fake, Consumer(fake.namesrv, "G", "T") as consumer:
+        fill(fake.group, "abcd", queue_count=1)
+        await take(consumer, 4)
+        moved = {"nextBeginOffset": "2", "minOffset": "0", "maxOffset": "3", "suggestWhichBrokerId": "0"}
+        fake.group.nodes[2].pull_script = lambda command: (
+            command.reply(21, moved) if command.ext["queueId"] == "0" and command.ext["queueOffset"] == "4" else None
+        )
+        fake.fail_over()
+        del fake.group.stored[2:]
+        fill(fake.group, "C", queue_count=1)
+        assert bodies(await take(consumer, 1)) == ["C"]
+
+
 async def test_a_slave_that_is_behind_moves_nothing() -> None:
     async with FakeCluster() as fake, Consumer(fake.namesrv, "G", "T") as consumer:
         fill(fake.group, "abcd", queue_count=1)
