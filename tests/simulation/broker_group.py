@@ -150,7 +150,7 @@ class BrokerGroup:
         in_cp = [self.wholeness.stepped] if options.cp else []
         self.stops = Stops()
         self.live_rot = LiveRot()
-        sound = [self.live_rot.stepped] if options.live_rot_per_mille else []
+        sound = [self.live_rot.stepped] if options.live_rot_per_mille or options.flip_per_mille else []
         pooled = [Pool().stepped] if options.pool else []
         spoiled = (
             *(options.flip_per_mille, options.lie_per_mille, options.forget_sync_per_mille, options.rot_per_mille),
@@ -163,6 +163,7 @@ class BrokerGroup:
         stamped = [Stamps().stepped] if options.follows_tables and not options.mixed_releases else []
         for broker in self.brokers:
             self.stops.watch(broker)
+            broker.sends = connections.sent
             broker.takes_rotten_offers = options.live_rot_per_mille > 0
             broker.checks = (
                 self.roles.stepped,

@@ -16,6 +16,7 @@ from tests.simulation.broker_group import CLEAN_INTERVAL_MS, FIRST, BrokerGroup
 from tests.simulation.checkers.clients.crosstalk import Crosstalk
 from tests.simulation.checkers.controllers import sessions
 from tests.simulation.checkers.controllers.leaders import Leaders
+from tests.simulation.checkers.controllers.members import Members
 from tests.simulation.checkers.controllers.states import States
 from tests.simulation.checkers.logs import agreement, growth
 from tests.simulation.checkers.logs.cuts import Cuts
@@ -86,6 +87,7 @@ class World:
         """Of all groups."""
         self.leaders = Leaders(self.controllers, leases=not self.options.suspend_per_mille)
         self.states = States()
+        self.members = Members()
         self.reports = Reports(self.scheduler)
         self.cuts = Cuts()
         for broker in self.brokers:
@@ -217,6 +219,7 @@ class World:
     def _controller_stepped(self, controller: ControllerProcess) -> None:
         self.leaders.stepped(controller)
         self.states.stepped(controller)
+        self.members.stepped(controller)
         sessions.stepped(controller)
         if self.crash_probes is not None:
             self.crash_probes.controller_stepped(controller)

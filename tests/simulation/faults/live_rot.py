@@ -124,7 +124,7 @@ class LiveRot:
         """What a broker has taken since the last look is sound, unless it was struck here."""
         store, (life, checked) = broker.store, self._checked.get(broker.host, (-1, 0))
         end = store.record_end_offset
-        position = checked if life == broker.life and checked <= end else end
+        position = max(checked, int(store.min_phy_offset)) if life == broker.life and checked <= end else end
         while position < end:
             view = store.view(PhyOffset(position), _ALL)
             if len(view) < 8 or (int.from_bytes(view[:4], "big"), bytes(view[4:8])) == (len(view), b"\xcb\xd4\x31\x94"):

@@ -4,6 +4,7 @@ those that are no members are replaced, leaderships are handed on, snapshots are
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from rmqha.model.code import RequestCode
 from rmqha.raft.quorum import id_of, incarnation_of
@@ -11,6 +12,8 @@ from rmqha.sim.prng import SimPrng
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from tests.simulation.faults.strikes import Strikes
 from tests.simulation.processes.controller_process import ControllerProcess
+
+SOON_MS = 20
 
 
 def leader_of(controllers: Sequence[ControllerProcess]) -> ControllerProcess | None:
@@ -42,6 +45,7 @@ class QuorumFaults:
         self._strikes = strikes
         self.kinds: Sequence[tuple[str, int, Callable[[SimPrng], None]]] = (
             ("member", strikes.options.change_members_per_mille, self._change),
+            ("members", strikes.options.change_members_per_mille // 2, self._change_in_turn),
             ("transfer", strikes.options.change_members_per_mille // 3, self._transfer),
         )
         """Name, chance per tick, and what happens."""
@@ -70,6 +74,39 @@ class QuorumFaults:
                 "learner": str(draws.chance(1, 5)).lower(),
             }
             self._ask(f"add {process.host}", RequestCode.RMQHA_ADD_CONTROLLER, ext)
+
+    def _change_in_turn(self, draws: SimPrng) -> None:
+        """Operators do not wait for each other: the next change is asked for while the first may be under way. Half of
+        the time whoever leads is cut off from the other controllers just before, so that its entries are cut later."""
+        leader = leader_of(self._strikes.controllers)
+        if leader is None or leader.is_paused:
+            return
+        if draws.chance(1, 2):
+            self._isolate(leader, draws)
+        for number in range(draws.between(2, 3)):
+            self._strikes.scheduler.after(
+                draws.between(0, SOON_MS), partial(self._change_one, draws.child(str(number)))
+            )
+
+    def _change_one(self, draws: SimPrng) -> None:
+        if not self._strikes.over:
+            self._change(draws)
+
+    def _isolate(self, leader: ControllerProcess, draws: SimPrng) -> None:
+        """From the other controllers: brokers and operators still reach it."""
+        strikes = self._strikes
+        others = [item.host for item in strikes.controllers if item is not leader]
+        links = [link for other in others for link in ((leader.host, other), (other, leader.host))]
+        strikes.tell("isolate", leader.host, leader.host, *others)
+        for link in links:
+            strikes.transport.block(*link)
+
+        def end() -> None:
+            for link in links:
+                strikes.transport.unblock(*link)
+            strikes.disturbed((leader.host,))
+
+        strikes.scheduler.after(draws.between(300, 3000), end)
 
     def _transfer(self, draws: SimPrng) -> None:
         if draws.chance(1, 2):

@@ -65,12 +65,12 @@ from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
 from tests.simulation.planted.delay_mutations import DELAY_MUTATIONS, POP_MUTATIONS
 from tests.simulation.planted.group_mutations import GROUP_MUTATIONS
-from tests.simulation.planted.growth_mutations import GROWTH_MUTATIONS
 from tests.simulation.planted.moment_mutations import MOMENT_MUTATIONS, MOMENT_UNSEEN
 from tests.simulation.planted.outsider_mutations import OUTSIDER_MUTATIONS, OUTSIDER_UNSEEN
 from tests.simulation.planted.rot_mutations import ROT_MUTATIONS
 from tests.simulation.planted.rule_mutations import RULE_MUTATIONS, RULE_UNSEEN
 from tests.simulation.planted.shell_mutations import SHELL_MUTATIONS, SHELL_UNSEEN
+from tests.simulation.planted.state_mutations import GROWTH_MUTATIONS, STATE_MUTATIONS
 from tests.simulation.planted.stop_mutations import DISK_MUTATIONS, STOP_MUTATIONS
 from tests.simulation.planted.version_mutations import VERSION_MUTATIONS
 from tests.simulation.run import Run
@@ -603,6 +603,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     **RULE_MUTATIONS,
     **GROWTH_MUTATIONS,
     **OUTSIDER_MUTATIONS,
+    **STATE_MUTATIONS,
     "one vote elects a leader (Raft)": lambda: patch.object(Configuration, "won", _leads_alone),
     "votes are forgotten (Raft)": lambda: patch.object(Core, "set_hard_state", _one_vote_is_forgotten),
     "one copy commits (Raft)": lambda: patch.object(

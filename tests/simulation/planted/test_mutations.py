@@ -123,7 +123,7 @@ FOUND_BY = {
     "what is damaged is asked of nobody": "misdirected:1",
     "what has no answer is passed on again": "forwards:1",
     "a refusal after the write is passed on again": "forwards:6",
-    "a removed leader leads on (Raft)": "quorum:7",
+    "a removed leader leads on (Raft)": "quorum:9",
     "a SYNC_MASTER without a controller waits for nobody": "conversions:1",
     "a static slave reports what is not synced": "conversions:10",
     "a shorter log may be the first after a static time": "conversions:12",
@@ -279,6 +279,12 @@ FOUND_BY = {
     "a follower answers before its disk has it (Raft)": "controllers:1",
     "a slave acknowledges what it has cut": "splits:2",
     "a slave holds tables before its disk does (ruling 16)": "tables:2",
+    "a snapshot has the controllers' first members (Raft)": "quorum:1",
+    "members stay changed when their entry is cut (Raft)": "quorum:1",
+    "two changes of the members at a time (Raft)": "quorum:1",
+    "a transfer goes on across an epoch's start": "rough:3",
+    "a transaction's mark stands in front of its message": "transactions:1",
+    "a record that comes in two pieces is not checked (ruling 30)": "noise:5",
 }
 """Name of the bug to the first run that finds it, as seeds.txt names runs."""
 DIRECTED = {

@@ -71,6 +71,8 @@ class BrokerProcess(DiskProcess):
     """How often a controller has told it to go on as master."""
     forwards = False
     """It passes sends on to a new master, as on the host."""
+    takes_rotten_offers = False
+    """As copies of its own records."""
     turns: Turns | None = None
 
     def __init__(
@@ -93,7 +95,6 @@ class BrokerProcess(DiskProcess):
         """Why it ended, or did not start, by itself."""
         self.lost_power = False
         """Since its last whole state; over once its store counts as clean again."""
-        self.takes_rotten_offers = False  # as copies of its own records
         self.struck: dict[int, tuple[int, int]] = {}
         """Bytes of its log that theme `rotting` has changed: offset to what was there, and what is there now."""
         self._controllers = controllers
@@ -109,6 +110,8 @@ class BrokerProcess(DiskProcess):
         """Told of what a controller says, answers and notices, before it is acted on."""
         self.asks_for_set: Callable[[BrokerProcess, Command], None] = lambda broker, command: None
         """Told of each request for a new set, before it is sent."""
+        self.sends: Callable[[BrokerProcess, bytes], None] = lambda broker, data: None
+        """Told of each frame on an HA connection, before it is sent."""
         self.asked: Callable[[BrokerProcess, SimChannel, Command], None] = lambda broker, channel, command: None
         """Told of each request, before it is served."""
         self.stopped: Callable[[BrokerProcess], None] = lambda broker: None
@@ -702,6 +705,7 @@ class HaLinks:
 
     def send(self, conn_id: int, data: bytes, *, may_wait: bool) -> None:
         conn, turns = self._conns.get(conn_id), self._broker.turns
+        self._broker.sends(self._broker, data)
         if conn is not None and may_wait and turns is not None:
             turns.hold_news(conn, data)
         elif conn is not None:
@@ -713,6 +717,7 @@ class HaLinks:
             if self._broker.turns is not None:
                 self._broker.turns.told_otherwise(conn)
             data = bytes(self._broker.store.view(phy_offset, size_bytes))
+            self._broker.sends(self._broker, header + data)
             flip = self._broker.flip_next
             if flip is not None and flip[0] == conn.peer_host:
                 data, self._broker.flip_next = flipped(self._broker, phy_offset, data, flip[1]), None

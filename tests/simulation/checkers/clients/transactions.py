@@ -58,7 +58,10 @@ class _Log:
 
     halves: list[tuple[int, int, str]] = field(default_factory=list)
     """(place in the queue, place in the log, key)"""
-    marked: set[int] = field(default_factory=set)
+    marked: dict[int, int] = field(default_factory=dict)
+    """Place of a half message in its queue to the place in the log of the first mark that lists it."""
+    kept: dict[str, list[int]] = field(default_factory=dict)
+    """By key: places in the log of what may stand for its half message, copies, commits and what was given up."""
     given_up: Counter[str] = field(default_factory=Counter)
     committed: Counter[str] = field(default_factory=Counter)
 
@@ -86,6 +89,7 @@ def verify(history: History, broker: BrokerProcess, *, cp: bool, check_max: int)
     places = {place: key for place, _, key in log.halves}
     present = set(places.values())
     _check_marks(broker, log)
+    _check_order(history, broker, log)
     lost: list[Send] = []
     lost_end_count = 0
     for item in history.transactions.values():
@@ -124,12 +128,24 @@ def _check_marks(broker: BrokerProcess, log: _Log) -> None:
     """What waits no longer is marked, and nothing else is."""
     places = [place for place, _, _ in log.halves]
     unmarked = [place for place in places if place not in log.marked]
-    strange = sorted(log.marked.difference(places))
+    strange = sorted(log.marked.keys() - set(places))
     if unmarked or strange:
         raise InvariantError(
             f"{broker.host}: of {len(places)} half messages {unmarked[:3]} have no mark; marks list {strange[:3]},"
             f" which are none"
         )
+
+
+def _check_order(history: History, broker: BrokerProcess, log: _Log) -> None:
+    """A mark stands behind what was made of the message that it ends: a cut may take the mark alone."""
+    for place, half_at, key in log.halves:
+        marked_at = log.marked[place]
+        between = [at for at in log.kept.get(key, ()) if half_at < at < marked_at]
+        if not between and history.transactions[key].decision == COMMIT:
+            raise InvariantError(
+                f"{broker.host}: the mark at {marked_at} ends {key}, and nothing in front of it stands for its half"
+                f" message at {half_at}"
+            )
 
 
 def _read(history: History, broker: BrokerProcess, check_max: int) -> _Log:
@@ -141,14 +157,17 @@ def _read(history: History, broker: BrokerProcess, check_max: int) -> _Log:
         if meant != (TOPIC, str(item.queue_id)):
             raise InvariantError(f"{broker.host}: the half message of {key} is meant for {meant}")
         log.halves.append((place, phy_offset, key))
-    for *_, record in _records(broker, OP_TOPIC):
-        log.marked.update(marked(record))
-    for _, _, key, record in _records(broker, CHECK_MAX_TOPIC):
+        log.kept.setdefault(key, []).append(phy_offset)
+    for _, phy_offset, _, record in _records(broker, OP_TOPIC):
+        for place in marked(record):
+            log.marked.setdefault(place, phy_offset)
+    for _, phy_offset, key, record in _records(broker, CHECK_MAX_TOPIC):
         _sent(history, broker, key, record)
         times = int(decode_properties(record.properties).get(PROPERTY_TRANSACTION_CHECK_TIMES, "0"))
         if times < check_max:
             raise InvariantError(f"{broker.host} has given {key} up after {times} of {check_max} questions")
         log.given_up[key] += 1
+        log.kept.setdefault(key, []).append(phy_offset)
     key_at = {phy_offset: key for _, phy_offset, key in log.halves}
     for _, phy_offset, key, record in _records(broker, TOPIC):
         item = _sent(history, broker, key, record)
@@ -157,6 +176,7 @@ def _read(history: History, broker: BrokerProcess, check_max: int) -> _Log:
             raise InvariantError(f"{broker.host} shows {key} for a half message at {prepared}, where none of it stands")
         _check_committed(item, record)
         log.committed[key] += 1
+        log.kept.setdefault(key, []).append(phy_offset)
         if log.committed[key] > item.commit_count:
             raise InvariantError(f"{key} was committed {item.commit_count} times and is stored oftener")
     return log

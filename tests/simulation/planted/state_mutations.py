@@ -1,0 +1,101 @@
+"""Planted bugs whose state is wrong long before anything comes of it, and mostly nothing does: the members that a
+controller goes by, an epoch under which bytes are sent, what a table counts on. So where what nobody needs is
+kept, in memory and on the disk, or a group stands still for seconds that no fault explains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+from controller.elections.heartbeat import BrokerLive, HeartbeatTable
+from rmqha.broker.replication.replica_driver import ReplicaDriver
+from rmqha.broker.requests.pull import PullProcessor
+from rmqha.model.epoch import EpochHistory
+from rmqha.model.message import OP_TOPIC
+from rmqha.model.offset import OPEN_END, PhyOffset, RaftIndex
+from rmqha.raft import reconfiguration
+from rmqha.raft.core import Core, Leader
+from rmqha.raft.membership import Membership
+from rmqha.raft.quorum import Configuration
+from rmqha.store.integrity import incoming
+from rmqha.store.integrity.incoming import IncomingRecords
+from rmqha.store.trimmer import Trimmer
+
+_COMPACT = Membership.compact
+
+
+def _first_members(self: Membership, index: RaftIndex) -> Configuration:
+    _COMPACT(self, index)
+    return self._initial
+
+
+def _settled_once_it_leads(core: Core, role: Leader) -> bool:
+    return role.noop_index <= core.log.commit_index
+
+
+def _goes_on(self: EpochHistory, phy_offset: PhyOffset) -> PhyOffset:
+    return OPEN_END
+
+
+_APPEND = ReplicaDriver.append
+
+
+def _mark_in_front(self: ReplicaDriver, messages: Any, *, are_checked: bool = False) -> Any:
+    """Of what commits a half message."""
+    if isinstance(messages, list) and len(messages) == 2 and messages[1].topic == OP_TOPIC:
+        messages = messages[::-1]
+    return _APPEND(self, messages, are_checked=are_checked)
+
+
+_COMPLETE = IncomingRecords._complete
+
+
+def _pieces_are_sound(self: IncomingRecords, view: memoryview, checked: int) -> tuple[int, str]:
+    with patch.object(incoming, "verify", lambda *args: None):
+        return _COMPLETE(self, view, checked)
+
+
+STATE_MUTATIONS: dict[str, Callable[[], Any]] = {
+    "a snapshot has the controllers' first members (Raft)": lambda: patch.object(Membership, "compact", _first_members),
+    "members stay changed when their entry is cut (Raft)": lambda: patch.object(
+        Membership, "truncate", lambda self, start: False
+    ),
+    "two changes of the members at a time (Raft)": lambda: patch.object(
+        reconfiguration, "is_settled", _settled_once_it_leads
+    ),
+    "a transfer goes on across an epoch's start": lambda: patch.object(EpochHistory, "next_start", _goes_on),
+    "a transaction's mark stands in front of its message": lambda: patch.object(
+        ReplicaDriver, "append", _mark_in_front
+    ),
+    "a record that comes in two pieces is not checked (ruling 30)": lambda: patch.object(
+        IncomingRecords, "_complete", _pieces_are_sound
+    ),
+}
+
+_TIMEOUT = PullProcessor.timeout
+
+
+class _Kept(dict[Any, Any]):
+    def pop(self, key: Any, *default: Any) -> Any:
+        return self.get(key, *default)
+
+
+def _every_due_time_is_kept(self: PullProcessor) -> None:
+    if not isinstance(self._due, _Kept):
+        self._due = _Kept(self._due)
+    _TIMEOUT(self)
+
+
+def _late(self: HeartbeatTable, broker: BrokerLive, now_ms: int) -> bool:
+    return self.silent_ms(broker, now_ms) >= 4 * broker.timeout_ms
+
+
+GROWTH_MUTATIONS: dict[str, Callable[[], Any]] = {
+    "who dies is missed after eight seconds": lambda: patch.multiple(
+        HeartbeatTable, is_timed_out=_late, session_closed=lambda self, session_id: []
+    ),
+    "the due times of answered pulls stay": lambda: patch.object(PullProcessor, "timeout", _every_due_time_is_kept),
+    "queue files of removed records stay": lambda: patch.object(Trimmer, "trim_derived", lambda self: None),
+    "old log files are left on the disk": lambda: patch.object(Trimmer, "schedule_unlink", lambda self, *args: False),
+}
