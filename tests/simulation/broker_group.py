@@ -165,6 +165,7 @@ class BrokerGroup:
             self.stops.watch(broker)
             broker.sends = connections.sent
             broker.takes_rotten_offers = options.live_rot_per_mille > 0
+            broker.takes_foreign_offers = options.misdirect_per_mille > 0 and not options.record_crc
             broker.checks = (
                 self.roles.stepped,
                 self.visibility.stepped,

@@ -5,13 +5,14 @@ kept, in memory and on the disk, or a group stands still for seconds that no fau
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 from controller.elections.heartbeat import BrokerLive, HeartbeatTable
 from rmqha.broker.replication.replica_driver import ReplicaDriver
 from rmqha.broker.requests.pull import PullProcessor
-from rmqha.model.epoch import EpochHistory
+from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.message import OP_TOPIC
 from rmqha.model.offset import OPEN_END, PhyOffset, RaftIndex
 from rmqha.raft import reconfiguration
@@ -20,7 +21,9 @@ from rmqha.raft.membership import Membership
 from rmqha.raft.quorum import Configuration
 from rmqha.store.integrity import incoming
 from rmqha.store.integrity.incoming import IncomingRecords
+from rmqha.store.integrity.repair import RecordRepair, entry_of
 from rmqha.store.trimmer import Trimmer
+from rmqha.wire.raft_message import AnyMessage, Heartbeat
 
 _COMPACT = Membership.compact
 
@@ -56,6 +59,23 @@ def _pieces_are_sound(self: IncomingRecords, view: memoryview, checked: int) -> 
         return _COMPLETE(self, view, checked)
 
 
+_REFUSAL = RecordRepair.refusal
+
+
+def _any_epoch(self: RecordRepair, phy_offset: int, size_bytes: int, data: bytes, entry: EpochEntry | None) -> str:
+    return _REFUSAL(self, phy_offset, size_bytes, data, entry_of(self._owner.epochs, phy_offset))
+
+
+_SEND = Core.send
+
+
+def _all_is_committed(self: Core, message: AnyMessage) -> None:
+    """A heartbeat speaks of what the leader has committed, whatever its follower holds."""
+    if isinstance(message, Heartbeat):
+        message = replace(message, commit_index=self.log.commit_index)
+    _SEND(self, message)
+
+
 STATE_MUTATIONS: dict[str, Callable[[], Any]] = {
     "a snapshot has the controllers' first members (Raft)": lambda: patch.object(Membership, "compact", _first_members),
     "members stay changed when their entry is cut (Raft)": lambda: patch.object(
@@ -64,12 +84,16 @@ STATE_MUTATIONS: dict[str, Callable[[], Any]] = {
     "two changes of the members at a time (Raft)": lambda: patch.object(
         reconfiguration, "is_settled", _settled_once_it_leads
     ),
+    "heartbeats commit what a follower may lack (Raft)": lambda: patch.object(Core, "send", _all_is_committed),
     "a transfer goes on across an epoch's start": lambda: patch.object(EpochHistory, "next_start", _goes_on),
     "a transaction's mark stands in front of its message": lambda: patch.object(
         ReplicaDriver, "append", _mark_in_front
     ),
     "a record that comes in two pieces is not checked (ruling 30)": lambda: patch.object(
         IncomingRecords, "_complete", _pieces_are_sound
+    ),
+    "a copy of another epoch is written over rot (ruling 30)": lambda: patch.object(
+        RecordRepair, "refusal", _any_epoch
     ),
 }
 

@@ -285,6 +285,8 @@ FOUND_BY = {
     "a transfer goes on across an epoch's start": "rough:3",
     "a transaction's mark stands in front of its message": "transactions:1",
     "a record that comes in two pieces is not checked (ruling 30)": "noise:5",
+    "a copy of another epoch is written over rot (ruling 30)": "misdirected:6",
+    "heartbeats commit what a follower may lack (Raft)": "quorum:5",
 }
 """Name of the bug to the first run that finds it, as seeds.txt names runs."""
 DIRECTED = {

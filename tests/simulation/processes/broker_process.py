@@ -72,6 +72,7 @@ class BrokerProcess(DiskProcess):
     forwards = False
     """It passes sends on to a new master, as on the host."""
     takes_rotten_offers = False
+    takes_foreign_offers = False
     """As copies of its own records."""
     turns: Turns | None = None
 

@@ -11,7 +11,7 @@ from rmqha.broker.tables.metadata_follower import MetadataFollower
 from rmqha.model.error import UnreachableError
 from rmqha.port import Tracer
 from rmqha.sim.prng import SimPrng
-from rmqha.store.log.record import locate
+from rmqha.store.log.record import BLANK, locate
 from rmqha.wire.command import Command
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SCRUB_TICK_MS = 500
+CRC_AT, BODY_CRC_END = 8, 12
+"""Of a body's CRC, in its record."""
 WRITE_MS = 5
 """A table is on the disk after that long at most."""
 
@@ -182,11 +184,13 @@ class LearningEnds:
 
 
 class RottenOffers(SimAwaits):
-    """One of three records that replicas give back is another by one bit of its body, where records rot."""
+    """One of three records that replicas give back is another by one bit of its body, where records rot; or another
+    message of the same length, sound in itself, written there under another epoch: what a log holds that has forked."""
 
     def __init__(self, process: BrokerProcess, rpc: Rpc, draws: SimPrng) -> None:
         super().__init__(process, rpc, draws)
         self._broker = process
+        self._foreign_draws = draws.child("foreign")
 
     async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
         reply = await super().call(address, command, timeout_ms)
@@ -195,7 +199,19 @@ class RottenOffers(SimAwaits):
             body_at, body_bytes = locate(memoryview(data), 0, len(data), int(command.ext["phyOffset"]))[4:6]
             data[body_at + self._draws.below(body_bytes)] ^= 1 << self._draws.below(8)
             reply.body, reply.ext["crc32"] = bytes(data), str(crc32(data))
+        elif self._broker.takes_foreign_offers and len(data) > BLANK.size and self._foreign_draws.chance(1, 3):
+            self._make_foreign(reply, data, int(command.ext["phyOffset"]))
         return reply
+
+    def _make_foreign(self, reply: Command, data: bytearray, phy_offset: int) -> None:
+        """Another message and its CRC, and the entry of the epoch that wrote it."""
+        draws = self._foreign_draws
+        body_at, body_bytes = locate(memoryview(data), 0, len(data), phy_offset)[4:6]
+        data[body_at + draws.below(body_bytes)] ^= 1 << draws.below(8)
+        data[CRC_AT:BODY_CRC_END] = (crc32(data[body_at : body_at + body_bytes]) & 0x7FFFFFFF).to_bytes(4, "big")
+        reply.body, reply.ext["crc32"] = bytes(data), str(crc32(data))
+        reply.ext["epoch"] = str(int(reply.ext.get("epoch", "0")) + 1)
+        reply.ext["epochStartOffset"] = str(phy_offset)
 
 
 class Repairing:

@@ -54,13 +54,35 @@ def _watch(broker: BrokerProcess) -> None:
             for place, stamp in offsets._stamps.items()
             if stamp > offsets._begun and place not in given_back
         }
-        count = take_back(changes, end_of)
+        given = list(changes)
+        count = take_back(given, end_of)
         for (key, queue_id), offset in changed.items():
             found = offsets._offsets.get(key, {}).get(queue_id)
             if found != offset:
                 raise InvariantError(
                     f"{broker.host} is given back {found} of {key} {queue_id}, where {offset} was told since it leads"
                 )
+        for change in given:
+            _verify_tail(broker, change)
         return count
 
     offsets.take_back = checked  # type: ignore[method-assign]
+
+
+def _verify_tail(broker: BrokerProcess, change: OffsetChange) -> None:
+    """What another master was told counts on records that stand in front of this one's epoch: that one's own tail may
+    be lost, and other messages stand there."""
+    offsets, store, last = broker.core.offsets, broker.store, broker.store.epochs.last
+    place = change.key, change.queue_id
+    told, had = offsets._taken_back.get(place, (NO_STAMP, NO_STAMP))
+    at = offsets._offsets.get(change.key, {}).get(change.queue_id, 0)
+    is_taken = had == change.stamp and offsets._stamps.get(place) == told
+    if not is_taken or not at or last is None or change.stamp.epoch >= last.epoch or not broker.driver.is_serving:
+        return
+    topic = change.key.rpartition("@")[0]
+    units = store.units(topic, change.queue_id, at - 1, 1)
+    if units and units[0][0] >= last.start_offset:
+        raise InvariantError(
+            f"{broker.host} takes back {at} of {place} with stamp {change.stamp}; the record in front of it is of its"
+            f" own epoch, {last}"
+        )

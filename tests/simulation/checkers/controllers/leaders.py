@@ -1,11 +1,13 @@
 """One Raft leader among the controllers in each term, and none beside one that may still answer alone: while a leader's
 lease is valid by its own clock nobody leads in a later term. What a leader commits ends with an entry of its own term,
-and stands on the disks of a majority at that moment."""
+and stands on the disks of a majority at that moment;
+what is committed on one controller is the same entry on all."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rmqha.model.offset import RaftIndex
 from tests.simulation.history import InvariantError
 from tests.simulation.processes.controller_process import ControllerProcess
 
@@ -19,6 +21,8 @@ class Leaders:
         self._leader_of: dict[tuple[int, int], str] = {}
         self._committed: dict[str, tuple[int, int]] = {}
         """By host: its life, and the last entry that it knows to be committed."""
+        self._terms: dict[tuple[int, int], tuple[int, str]] = {}
+        """By disks lost and index: the term of a committed entry, and who knew it first."""
 
     @property
     def terms(self) -> list[int]:
@@ -32,6 +36,8 @@ class Leaders:
             self._committed.get(controller.host),
             (controller.life, log.commit_index),
         )
+        if before != self._committed[controller.host]:
+            self._verify_terms(controller, before)
         if term is None:
             return
         if before is not None and before[0] == controller.life and log.commit_index > before[1]:
@@ -43,6 +49,20 @@ class Leaders:
             raise InvariantError(f"{controller.host} and {other} both lead the controllers in term {term}")
         if is_new and self._leases:
             self._verify_leases(controller, term)
+
+    def _verify_terms(self, controller: ControllerProcess, before: tuple[int, int] | None) -> None:
+        """What is committed on one is the same entry on all."""
+        log = controller.raft_log
+        start = before[1] + 1 if before is not None and before[0] == controller.life else log.snapshot_index
+        for index in range(max(start, int(log.snapshot_index)), log.commit_index + 1):
+            found = log.term_at(RaftIndex(index))
+            if found is None or not index:
+                continue
+            term, first = self._terms.setdefault((controller.wipe_count, index), (int(found), controller.host))
+            if term != found:
+                raise InvariantError(
+                    f"{controller.host} has committed entry {index} of term {found}, and {first} that of term {term}"
+                )
 
     def _verify_commit(self, leader: ControllerProcess, term: int) -> None:
         index, voters = leader.raft_log.commit_index, leader.configuration.voters
