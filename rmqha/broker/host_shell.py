@@ -37,7 +37,7 @@ class HostShell:
     def __init__(self, advertised: AdvertisedAddressCheck, poller: Poller) -> None:
         """`poller` serves those who send."""
         self._advertised = advertised
-        self.at_turn_end = poller.at_end
+        self.at_turn_end = poller.at_turn_end
 
     def begin(
         self,

@@ -240,7 +240,7 @@ async def test_nothing_is_left_of_any_connection(kind: str) -> None:
                         await trio.lowlevel.checkpoint()
             assert (routes.open, counts.session_count, counts.queued_bytes) == (0, 0, 0)
             # one of an earlier test may be collected meanwhile, so there may be fewer
-            assert (descriptors() - before, tasks(), poller._readers) == (Counter(), tasks_before, {}), (
+            assert (descriptors() - before, tasks(), poller._entries) == (Counter(), tasks_before, {}), (
                 f"after {done} cases"
             )
         server.cancel_scope.cancel()

@@ -462,7 +462,7 @@ def test_a_turn_serves_the_account_whose_sends_were_taken() -> None:
         signer = SessionSigner(NONCE)
         for names in (["operator", "orders"], ["operator"]):
             lean.read(b"".join(frame for name in names for frame in own_sends(signer, 1, name)))
-            assert lean._session._place.owner == names[-1]
+            assert lean._session._entry.owner == names[-1]
         assert lean.taken_count == 3
 
 
@@ -507,7 +507,7 @@ def test_sends_of_a_connection_that_has_proved_itself_are_taken(kernel: str) -> 
         found = [outcome(fed, b"".join(frames)) for fed in (lean, usual)]
         assert found[0] == found[1]
         assert (lean.taken_count, lean.statistics.denied_count) == (30, 1)
-        assert lean._session._place.owner == "operator", "the last one's"
+        assert lean._session._entry.owner == "operator", "the last one's"
         alike(lean, usual)
 
 

@@ -1,14 +1,15 @@
-"""The order in which clients are served: one order for those who ask for little, one for all, so that each gets his
-share of the time whatever number of requests it sends, and by whatever number of connections. No clock.
+"""Order in which a server's sessions are served: start-time fair queueing (SFQ) by owner, and beside it by age. No
+clock.
 
-`least` goes by owner, an account or an address: the next is the one who has had least of the time since he came, as if
-all who wait had had equal shares (virtual time: who comes back after a pause stands where those who wait are, and
-CREDIT_US before them). So a hundred connections of one owner, short as their slices may be, do not stand before the
-only one of another. Of an owner's connections the one with the shortest slices is next, as they have been lately: a
-small request waits for the slice that is being served, not for a round of all who always want more. `oldest` is the one
-who has waited longest, so those with long slices are served too, however many others come. A server gives half of its
-time to each order.
-"""
+An owner is an account, or an address where there are no accounts; his sessions are one flow. `pop_fairest` serves the
+flow with the least virtual time, which is the time (µs) that its slices have taken. A flow that comes back after a
+pause begins at the virtual time of the queue less IDLE_CREDIT_US, so a pause earns no more than that. A hundred
+connections of one owner therefore get together what one connection of another owner gets. Within a flow the session
+with the shortest slices is next, measured by a moving average: a small request waits for the slice that is being
+served, not for a round of all sessions that always have more.
+
+`pop_oldest` serves the session that has waited longest, so sessions with long slices are served however many others
+come. The poller gives half of its time to each order."""
 
 from __future__ import annotations
 
@@ -16,44 +17,46 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Callable
 
-NEW_SHARE = 0.25
-"""Weight of the last slice in what is known of a place."""
-NEW_COST_US = 250.0
-"""Cost of one who has had no slice: a hundred newcomers do not stand before those who are known to ask for little."""
+COST_WEIGHT = 0.25
+"""Weight of the last slice in the moving average of a session's cost."""
+INITIAL_COST_US = 250.0
+"""Cost (µs) of a session that has had no slice. New sessions do not go before those known to have short slices."""
 DRAINED_DIVISOR = 8
-USUAL_COUNT = 16
-"""A slice with more requests counts as if it had had so many: what has gathered while somebody waits costs more at a
-time, and must not make him wait among those whose every request is costly."""
-LONG_US = 500.0
-"""Slices are long from here on, if they are no sends that are handled together with those of others."""
-GRAIN_US = 64
-"""Slices below it count as equally short, those up to twice as long too, and so on."""
-CREDIT_US = 5_000.0
-"""Time that an owner may have before those who wait, however long he has asked for nothing: a turn of a poller."""
-DEBIT_US = 2_000.0
-"""Time that an owner counts as having had who comes for the first time: a slice. However many come, each once, who has
-waited meanwhile gets as much as they."""
-AHEAD_US = 100_000.0
-"""Time that an owner may have had beyond the others: what many connections get by age is no debt for ever."""
-KEPT_COUNT = 64
-"""Owners who are remembered before those are looked for who can be forgotten."""
+"""Divisor of the cost of a slice that has handled all there was."""
+NORMAL_REQUEST_COUNT = 16
+"""A slice with more requests is measured as if it had had this many. Requests that gathered during a wait make a slice
+long, and must not put the session behind those whose every request is costly."""
+LONG_SLICE_US = 500.0
+"""Cost (µs) from which slices are long, unless their sends are handled in a batch with those of other sessions."""
+COST_CLASS_US = 64
+"""Width (µs) of the lowest cost class; each class is twice as wide as the one below it. Sessions of one class are
+served in the order in which they came."""
+IDLE_CREDIT_US = 5_000.0
+"""Virtual time (µs) that an idle flow may be behind the queue's when it comes back: a turn of a poller."""
+NEW_FLOW_DEBIT_US = 2_000.0
+"""Virtual time (µs) that a new flow begins ahead of the queue's: a slice. Owners who come once each do not go before
+those who have waited meanwhile."""
+MAX_LEAD_US = 100_000.0
+"""Virtual time (µs) that a flow may be ahead of the queue's. Time that its sessions were given by age is no debt beyond
+it."""
+MIN_PRUNE_COUNT = 64
+"""Number of flows from which idle ones are forgotten."""
 
 
-class Place:
-    """The place of one who is served again and again by `serve`, a slice of its work in each call; True: there is
-    more."""
+class QueueEntry:
+    """One session in the queue. `serve` does one slice of its work and returns True if there is more."""
 
     __slots__ = (
-        "_cost_us",
+        "_charged_owner",
         "_is_new",
+        "_mean_cost_us",
         "_ticket",
-        "_waited_as",
-        "came_at_s",
+        "is_deferred",
         "is_drained",
+        "is_queued",
         "is_urgent",
-        "is_waiting",
         "owner",
-        "puts_off",
+        "queued_at_s",
         "request_count",
         "serve",
     )
@@ -61,192 +64,202 @@ class Place:
     def __init__(self, serve: Callable[[], bool | None], owner: str = "") -> None:
         self.serve = serve
         self.owner = owner
-        """For whom it is served; it may become another's at any time."""
-        self.is_waiting = False
-        """In a queue. Who leaves one early sets it to False."""
+        """Account or address that its time is charged to; it may change at any time."""
+        self.is_queued = False
+        """In a queue. Set to False to leave it early."""
         self.is_urgent = False
         self.is_drained = False
-        """For `serve` to set: its last slice has left nothing, in its socket neither."""
-        self.puts_off = False
-        """For `serve` to set: what it has read in its last slice is handled with what others have sent."""
+        """Set by `serve`: the last slice has left nothing to do, in the socket neither."""
+        self.is_deferred = False
+        """Set by `serve`: the requests read in the last slice are handled in a batch at the end of the turn."""
         self.request_count = 0
-        """For `serve` to set: requests that its last slice has handled."""
-        self.came_at_s = 0.0
-        """Since when it has waited."""
-        self._waited_as = owner
-        """Owner when it joined the queue: its slice is charged to him. Connections of one address are all some
-        account's once their first request has been looked at; charged to that, the address would never have had any
-        time, and the rest of them stood before all others."""
-        self._cost_us = NEW_COST_US
+        """Set by `serve`: number of requests that the last slice has handled."""
+        self.queued_at_s = 0.0
+        """Monotonic time (s) since when it has waited."""
+        self._charged_owner = owner
+        """Owner when it was queued: the slice is charged to him. All connections of an address may belong to one
+        account once their first request is checked; charged to the account, the address would have no virtual time, and
+        its other connections would go before all others."""
+        self._mean_cost_us = INITIAL_COST_US
         self._is_new = True
         self._ticket = 0
 
     def begin_slice(self) -> None:
-        """For `serve` to call first."""
-        self.is_drained = self.puts_off = False
+        """Reset what `serve` sets. `serve` calls it first."""
+        self.is_drained = self.is_deferred = False
         self.request_count = 0
 
     @property
     def is_long(self) -> bool:
-        """Its slices are, as they have been lately, and nothing of them was put off."""
-        return self._cost_us >= LONG_US and not self.puts_off
+        """True if its slices have been long lately, and the last one deferred nothing."""
+        return self._mean_cost_us >= LONG_SLICE_US and not self.is_deferred
 
-    def length(self) -> int:
-        """Length class of its slices; 0 for the shortest, then one more for each doubling."""
-        return (int(self._cost_us) // GRAIN_US).bit_length()
+    def cost_class(self) -> int:
+        """Class of its mean cost; 0 is the lowest, then one more for each doubling."""
+        return (int(self._mean_cost_us) // COST_CLASS_US).bit_length()
 
     def charge(self, cost_us: float) -> None:
-        """A slice of it took so long. One that has handled all there was counts as shorter: what gathers while somebody
-        waits must not make him wait among those who always want more. Of one who is new the first slice counts in full
-        if it is long; a short one is no proof yet that he asks for little."""
-        cost_us = self._usual(cost_us)
-        self._cost_us += (cost_us - self._cost_us) * (1 if self._is_new and cost_us > NEW_COST_US else NEW_SHARE)
+        """Add a slice to the moving average. A long first slice counts in full; a short one has the usual weight, as it
+        does not prove yet that the session has short slices."""
+        cost_us = self._normalized_us(cost_us)
+        weight = 1 if self._is_new and cost_us > INITIAL_COST_US else COST_WEIGHT
+        self._mean_cost_us += (cost_us - self._mean_cost_us) * weight
         self._is_new = False
 
-    def charge_more(self, cost_us: float) -> None:
-        """The slice that was charged last has taken so much more."""
-        self._cost_us += self._usual(cost_us) * NEW_SHARE
+    def charge_deferred(self, cost_us: float) -> None:
+        """Add the cost of deferred requests to the slice that was charged last."""
+        self._mean_cost_us += self._normalized_us(cost_us) * COST_WEIGHT
 
-    def _usual(self, cost_us: float) -> float:
+    def _normalized_us(self, cost_us: float) -> float:
+        """Cost (µs) as it is averaged. Requests that gathered during a wait must not make the session wait longer."""
         if self.is_drained:
             cost_us /= DRAINED_DIVISOR
-        return cost_us * USUAL_COUNT / self.request_count if self.request_count > USUAL_COUNT else cost_us
+        if self.request_count > NORMAL_REQUEST_COUNT:
+            return cost_us * NORMAL_REQUEST_COUNT / self.request_count
+        return cost_us
 
 
-class _Owner:
-    """`had_us`: virtual time that he has had; `entry`: his number in the order of owners, 0 while he is not in it."""
+class _Flow:
+    """Sessions of one owner."""
 
-    __slots__ = "entry", "had_us", "waiting"
+    __slots__ = "ticket", "virtual_time_us", "waiting"
 
-    def __init__(self, had_us: float) -> None:
-        self.had_us = had_us
-        self.waiting: list[tuple[int, int, Place]] = []
-        """A heap of his places; those that have been taken by age meanwhile are still in it, with a ticket that is none
-        any more."""
-        self.entry = 0
+    def __init__(self, virtual_time_us: float) -> None:
+        self.virtual_time_us = virtual_time_us
+        """Time (µs) that its slices have taken, bounded by IDLE_CREDIT_US and MAX_LEAD_US around the queue's."""
+        self.waiting: list[tuple[int, int, QueueEntry]] = []
+        """Heap of (cost class, ticket, session). Items that were popped by age stay in it, with an outdated ticket."""
+        self.ticket = 0
+        """Ticket of its valid item in the heap of flows; 0 while it is not queued."""
 
 
 class FairQueue:
-    """Each is in it once at most."""
+    """Sessions that wait to be served; each is in it at most once."""
 
     def __init__(self) -> None:
-        self._by_age: OrderedDict[Place, None] = OrderedDict()
-        self._owners: dict[str, _Owner] = {}
-        self._by_use: list[tuple[float, int, _Owner]] = []
-        """A heap of the owners who wait; those whose time has changed since are still in it, with a number that is none
-        any more."""
-        self._next_ticket = self._next_entry = 0
-        self._now_us = 0.0
-        """Virtual time: what the owner had had who was chosen last by it."""
-        self._most_owners = KEPT_COUNT
+        self._by_age: OrderedDict[QueueEntry, None] = OrderedDict()
+        self._flows: dict[str, _Flow] = {}
+        self._flow_heap: list[tuple[float, int, _Flow]] = []
+        """Heap of (virtual time, ticket, flow) of queued flows. When a flow's time changes a new item is pushed; the
+        old one stays in it, with an outdated ticket."""
+        self._last_ticket = self._last_flow_ticket = 0
+        self._virtual_time_us = 0.0
+        """Virtual time (µs) of the flow that was served last as the fairest."""
+        self._prune_count = MIN_PRUNE_COUNT
+        """Number of flows at which the next new one makes it forget idle ones."""
 
     def __len__(self) -> int:
-        """Number of those that wait; those who left early may still be counted."""
+        """Number of sessions that wait; those that left early may still be counted."""
         return len(self._by_age)
 
-    def join(self, place: Place) -> None:
-        if place.is_waiting:
+    def push(self, entry: QueueEntry) -> None:
+        """Queue a session; nothing happens if it is queued."""
+        if entry.is_queued:
             return
-        self._by_age.pop(place, None)
-        place.is_waiting = True
-        self._next_ticket = place._ticket = self._next_ticket + 1
-        self._by_age[place] = None
-        place._waited_as = place.owner
-        owner = self._owner(place.owner)
-        if not owner.entry:
-            owner.had_us = max(owner.had_us, self._now_us - CREDIT_US)
-            self._enter(owner)
-        heapq.heappush(owner.waiting, (place.length(), place._ticket, place))
-        if len(owner.waiting) > 2 * len(self._by_age) + 64:
-            owner.waiting = [item for item in owner.waiting if item[2].is_waiting and item[2]._ticket == item[1]]
-            heapq.heapify(owner.waiting)
+        self._by_age.pop(entry, None)
+        entry.is_queued = True
+        self._last_ticket = entry._ticket = self._last_ticket + 1
+        self._by_age[entry] = None
+        entry._charged_owner = entry.owner
+        flow = self._flow(entry.owner)
+        if not flow.ticket:
+            flow.virtual_time_us = max(flow.virtual_time_us, self._virtual_time_us - IDLE_CREDIT_US)
+            self._push_flow(flow)
+        heapq.heappush(flow.waiting, (entry.cost_class(), entry._ticket, entry))
+        if len(flow.waiting) > 2 * len(self._by_age) + 64:
+            flow.waiting = [item for item in flow.waiting if item[2].is_queued and item[2]._ticket == item[1]]
+            heapq.heapify(flow.waiting)
 
-    def pass_by(self, place: Place) -> None:
-        """Take note that `place` is served at once: the queue is empty, and it would be next."""
-        place._waited_as = place.owner
-        owner = self._owner(place.owner)
-        if not owner.entry:
-            owner.had_us = max(owner.had_us, self._now_us - CREDIT_US)
-        self._now_us = max(self._now_us, owner.had_us)
+    def bypass(self, entry: QueueEntry) -> None:
+        """Update the virtual times as if `entry` were pushed and popped: the queue is empty, and it is served at
+        once."""
+        entry._charged_owner = entry.owner
+        flow = self._flow(entry.owner)
+        if not flow.ticket:
+            flow.virtual_time_us = max(flow.virtual_time_us, self._virtual_time_us - IDLE_CREDIT_US)
+        self._virtual_time_us = max(self._virtual_time_us, flow.virtual_time_us)
 
-    def charge(self, place: Place, cost_us: float) -> None:
-        """A slice of `place`, which has been taken out, took so long."""
-        place.charge(cost_us)
-        self._had(place, cost_us)
+    def charge(self, entry: QueueEntry, cost_us: float) -> None:
+        """Charge a slice of `entry`, which was popped, to its owner."""
+        entry.charge(cost_us)
+        self._advance(entry, cost_us)
 
-    def charge_more(self, place: Place, cost_us: float, request_count: int) -> None:
-        """The slice that was charged last has taken so much more, for so many requests."""
-        place.request_count = request_count
-        place.charge_more(cost_us)
-        self._had(place, cost_us)
+    def charge_deferred(self, entry: QueueEntry, cost_us: float, request_count: int) -> None:
+        """Add the cost of deferred requests, `request_count` of them, to the slice that was charged last."""
+        entry.request_count = request_count
+        entry.charge_deferred(cost_us)
+        self._advance(entry, cost_us)
 
-    def least(self) -> Place | None:
-        """The one with the shortest slices of the owner who has had least, no longer in the queue."""
-        owner = self._first_owner()
-        if owner is None:
+    def pop_fairest(self) -> QueueEntry | None:
+        """Pop the session with the shortest slices of the flow with the least virtual time."""
+        flow = self._fairest_flow()
+        if flow is None:
             return None
-        _, _, place = heapq.heappop(owner.waiting)
-        self._left(place)
-        self._now_us = max(self._now_us, owner.had_us)
-        return place
+        _, _, entry = heapq.heappop(flow.waiting)
+        self._remove(entry)
+        self._virtual_time_us = max(self._virtual_time_us, flow.virtual_time_us)
+        return entry
 
-    def short(self) -> Place | None:
-        """Look for the one that `least` would find; None if its slices are long."""
-        owner = self._first_owner()
-        return None if owner is None or owner.waiting[0][2].is_long else self.least()
+    def pop_fairest_if_short(self) -> QueueEntry | None:
+        """Pop as `pop_fairest` does; None, and nothing is popped, if the slices of that session are long."""
+        flow = self._fairest_flow()
+        return None if flow is None or flow.waiting[0][2].is_long else self.pop_fairest()
 
-    def _first_owner(self) -> _Owner | None:
-        """The owner who has had least; the first of his heap waits."""
-        while self._by_use:
-            _, entry, owner = self._by_use[0]
-            if entry == owner.entry:
-                while owner.waiting:
-                    _, ticket, place = owner.waiting[0]
-                    if place._ticket == ticket and place.is_waiting:
-                        return owner
-                    heapq.heappop(owner.waiting)
-                    if place._ticket == ticket:
-                        self._left(place)
-                owner.entry = 0
-            heapq.heappop(self._by_use)
+    def _fairest_flow(self) -> _Flow | None:
+        """Flow with the least virtual time; the first item of its heap is valid."""
+        while self._flow_heap:
+            _, flow_ticket, flow = self._flow_heap[0]
+            if flow_ticket == flow.ticket:
+                while flow.waiting:
+                    _, ticket, entry = flow.waiting[0]
+                    if entry._ticket == ticket and entry.is_queued:
+                        return flow
+                    heapq.heappop(flow.waiting)
+                    if entry._ticket == ticket:
+                        self._remove(entry)
+                flow.ticket = 0
+            heapq.heappop(self._flow_heap)
         return None
 
-    def oldest(self) -> Place | None:
-        """The one that has waited longest, no longer in the queue."""
+    def pop_oldest(self) -> QueueEntry | None:
+        """Pop the session that has waited longest."""
         while self._by_age:
-            place = next(iter(self._by_age))
-            if self._left(place):
-                return place
+            entry = next(iter(self._by_age))
+            if self._remove(entry):
+                return entry
         return None
 
-    def _left(self, place: Place) -> bool:
-        """Note that one left; True if it was still waiting."""
-        was_waiting = place.is_waiting
-        self._by_age.pop(place, None)
-        place.is_waiting = False
-        return was_waiting
+    def _remove(self, entry: QueueEntry) -> bool:
+        """Take it out of the order of age; True if it was queued."""
+        was_queued = entry.is_queued
+        self._by_age.pop(entry, None)
+        entry.is_queued = False
+        return was_queued
 
-    def _owner(self, name: str) -> _Owner:
-        owner = self._owners.get(name)
-        if owner is None:
-            if len(self._owners) >= self._most_owners:
-                self._forget_some()
-            owner = self._owners[name] = _Owner(self._now_us + DEBIT_US)
-        return owner
+    def _flow(self, owner: str) -> _Flow:
+        flow = self._flows.get(owner)
+        if flow is None:
+            if len(self._flows) >= self._prune_count:
+                self._forget_idle_flows()
+            flow = self._flows[owner] = _Flow(self._virtual_time_us + NEW_FLOW_DEBIT_US)
+        return flow
 
-    def _forget_some(self) -> None:
-        """Forget those who would stand little further back if they came for the first time."""
-        self._owners = {
-            name: owner for name, owner in self._owners.items() if owner.entry or owner.had_us > self._now_us
+    def _forget_idle_flows(self) -> None:
+        """Forget flows that are not queued and have no lead: as new ones they would begin little further back."""
+        self._flows = {
+            owner: flow
+            for owner, flow in self._flows.items()
+            if flow.ticket or flow.virtual_time_us > self._virtual_time_us
         }
-        self._most_owners = max(KEPT_COUNT, 2 * len(self._owners))
+        self._prune_count = max(MIN_PRUNE_COUNT, 2 * len(self._flows))
 
-    def _enter(self, owner: _Owner) -> None:
-        self._next_entry = owner.entry = self._next_entry + 1
-        heapq.heappush(self._by_use, (owner.had_us, owner.entry, owner))
+    def _push_flow(self, flow: _Flow) -> None:
+        self._last_flow_ticket = flow.ticket = self._last_flow_ticket + 1
+        heapq.heappush(self._flow_heap, (flow.virtual_time_us, flow.ticket, flow))
 
-    def _had(self, place: Place, cost_us: float) -> None:
-        owner = self._owner(place._waited_as)
-        owner.had_us = min(owner.had_us + cost_us, self._now_us + AHEAD_US)
-        if owner.entry:
-            self._enter(owner)
+    def _advance(self, entry: QueueEntry, cost_us: float) -> None:
+        """Advance the virtual time of the flow that `entry` is charged to."""
+        flow = self._flow(entry._charged_owner)
+        flow.virtual_time_us = min(flow.virtual_time_us + cost_us, self._virtual_time_us + MAX_LEAD_US)
+        if flow.ticket:
+            self._push_flow(flow)

@@ -23,10 +23,10 @@ from rmqha.host.net import network
 from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.calls import Calls
 from rmqha.host.net.deadlines import Deadline, Deadlines
-from rmqha.host.net.fair_queue import Place
+from rmqha.host.net.fair_queue import QueueEntry
 from rmqha.host.net.large_frames import LARGE_BYTES, LargeFrameTurn, bytes_to_read
 from rmqha.host.net.newcomers import FIRST_BYTES, Newcomer, has_known_code
-from rmqha.host.net.poller import POPS_TOGETHER, SLICE_COUNT, SLICE_S, TOGETHER, Poller
+from rmqha.host.net.poller import BATCH_COUNTS, POP_BATCH_COUNT, SLICE_COUNT, SLICE_S, Poller
 from rmqha.host.net.slow_readers import NOTED_BYTES
 from rmqha.host.net.statistics import Statistics
 from rmqha.model.error import RemoteProtocolError, UnreachableError
@@ -82,7 +82,7 @@ class Session:
         self._stream = stream
         self._handle = stream.socket.fileno() if isinstance(stream, trio.SocketStream) else None
         """File descriptor of a socket: reading and writing it directly takes half of what its stream takes."""
-        self._poller, self._newcomer, self._place = poller, newcomer, Place(self._serve, host_of(peer))
+        self._poller, self._newcomer, self._entry = poller, newcomer, QueueEntry(self._serve, host_of(peer))
         self._half_bytes, self._is_all_read = 0, True
         """Bytes of a half frame, as counted in the statistics; the last read has left nothing in the socket."""
         self._unread = b""
@@ -156,7 +156,7 @@ class Session:
 
     def serves(self, owner: str) -> None:
         """Its turns are those of this account."""
-        self._place.owner = owner
+        self._entry.owner = owner
 
     def shed(self) -> None:
         """Close: half frames take too much memory, and it holds most."""
@@ -300,7 +300,7 @@ class Session:
                 self._deadlines.remove(self._deadline)
             self._big.end()
             # nothing of it shall wait for the garbage collector: thousands leave together
-            self._deadline, self._place.serve = None, lambda: False
+            self._deadline, self._entry.serve = None, lambda: False
             self._calls.give_up()
             with trio.CancelScope(shield=True):
                 await self._last_words()
@@ -341,9 +341,9 @@ class Session:
             except OSError:
                 self._aborted = True
                 return
-        poller.add(handle, self._place)
+        poller.add(handle, self._entry)
         if self._unread:
-            poller.stand_in_line(self._place)
+            poller.enqueue(self._entry)
         try:
             await self._ended.wait()
         finally:
@@ -367,7 +367,7 @@ class Session:
         """The poller's call: read once if nothing is left of before, handle a slice, answer. Whether there is more."""
         handle, poller = self._handle, self._poller
         assert handle is not None and poller is not None
-        self._place.begin_slice()
+        self._entry.begin_slice()
         if self._closing or self._aborted or self._has_no_turns:
             return False
         self.waited_ms = poller.waited_ms
@@ -393,8 +393,8 @@ class Session:
             or not gatherer.add(self, self._unread)
         ):
             return False
-        self._is_with_taker = self._place.puts_off = True
-        self._place.is_drained = self._is_all_read
+        self._is_with_taker = self._entry.is_deferred = True
+        self._entry.is_drained = self._is_all_read
         return True
 
     def taken(self, end: int, count: int, cost_us: float) -> None:
@@ -402,7 +402,7 @@ class Session:
         handle, poller = self._handle, self._poller
         assert handle is not None and poller is not None
         self._is_with_taker = False
-        poller.charge_more(self._place, cost_us, count)
+        poller.charge_deferred(self._entry, cost_us, count)
         if self._closing or self._aborted:
             return
         rest, self._unread = self._unread[end:], b""
@@ -416,11 +416,11 @@ class Session:
         if count == SLICE_COUNT:
             self._statistics.received_bytes += len(rest)
             self._parser.put_back(rest)
-            poller.stand_in_line(self._place)
+            poller.enqueue(self._entry)
             return
         self._unread, self._is_for_parser = rest, True
         if poller.is_turn_over or self._handle_slice(handle, poller):
-            poller.stand_in_line(self._place)
+            poller.enqueue(self._entry)
 
     def _handle_slice(self, handle: int, poller: Poller) -> bool:
         """Handle a slice of what was read, and answer. True if there is more."""
@@ -435,7 +435,7 @@ class Session:
                 poller.remove(handle)
             elif self.is_urgent:
                 poller.prioritize(handle)
-            self._place.is_drained = self._is_all_read and not self._has_backlog and not self._has_no_turns
+            self._entry.is_drained = self._is_all_read and not self._has_backlog and not self._has_no_turns
             return self._has_backlog and not self._has_no_turns
         except RemoteProtocolError:
             self._foreign_words()
@@ -542,9 +542,9 @@ class Session:
         assert handle is not None and poller is not None
         if self._has_no_turns:
             return
-        poller.add(handle, self._place)
+        poller.add(handle, self._entry)
         if self._has_backlog:
-            poller.stand_in_line(self._place)
+            poller.enqueue(self._entry)
 
     def _count_queued(self, size_bytes: int) -> None:
         self._queued_bytes += size_bytes
@@ -576,12 +576,12 @@ class Session:
                 count = len(requests)
             while end < count:
                 start, end = end, end + 1
-                if (most := TOGETHER.get(requests[start].code)) is not None:
+                if (most := BATCH_COUNTS.get(requests[start].code)) is not None:
                     last = min(count, start + min(most, run_count))
-                    while end < last and TOGETHER.get(requests[end].code) == most:
+                    while end < last and BATCH_COUNTS.get(requests[end].code) == most:
                         end += 1
                 # the peer of some pops works on their answers while the next ones are worked on
-                self._corked = most != POPS_TOGETHER or end == count
+                self._corked = most != POP_BATCH_COUNT or end == count
                 self._received(self, requests if end - start == count else requests[start:end])
                 if self._works:
                     self._worked_on = requests[start:end]
@@ -595,7 +595,7 @@ class Session:
             self.fail(error, requests[start:end] or (self._worked_on if self._works else []))
             self._works.clear()
             end = len(requests)
-        self._left, self._corked, self._place.request_count = requests[end:], False, end
+        self._left, self._corked, self._entry.request_count = requests[end:], False, end
         if self._is_held:
             self._count_unhandled()
 

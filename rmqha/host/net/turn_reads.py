@@ -30,7 +30,7 @@ class TurnReads:
         if self._reads:
             if self._size_bytes + len(data) > GATHERED_BYTES:
                 return False
-        elif not self._poller.at_end(self._take, alone=True):
+        elif not self._poller.at_turn_end(self._take, alone=True):
             return False
         self._reads.append((session, data))
         self._size_bytes += len(data)

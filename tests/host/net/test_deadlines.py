@@ -15,7 +15,7 @@ import trio
 from trio.testing import MockClock
 
 from rmqha.host.net.deadlines import EXPIRED_COUNT, Deadline, Deadlines
-from rmqha.host.net.poller import ENDED_COUNT
+from rmqha.host.net.poller import MAX_ENDED_COUNT
 from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
 from rmqha.wire.command import Command
@@ -81,7 +81,7 @@ async def test_a_crowd_that_leaves_ends_a_few_at_a_time() -> None:
         for stream in await _crowd(address, service):
             stream.close()
         await _until(lambda: service.ends.total() == CROWD_COUNT)
-        assert max(service.ends.values()) <= 2 * ENDED_COUNT
+        assert max(service.ends.values()) <= 2 * MAX_ENDED_COUNT
     trio.lowlevel.remove_instrument(service)
 
 

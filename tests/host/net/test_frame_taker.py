@@ -117,9 +117,9 @@ async def asked(service: Taking, counts: Statistics, **keys: Any) -> AsyncIterat
 
 def take_all_of_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine must not end the turn, or the call, between two of those that send."""
-    for name in ("TURN_S", "PUT_OFF_S"):
+    for name in ("TURN_S", "MAX_DEFER_S"):
         monkeypatch.setattr(poller, name, HANG_S)
-    monkeypatch.setattr(fair_queue, "LONG_US", HANG_S * 1e6)
+    monkeypatch.setattr(fair_queue, "LONG_SLICE_US", HANG_S * 1e6)
 
 
 async def answers(stream: trio.SocketStream, count: int) -> list[int]:

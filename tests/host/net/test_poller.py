@@ -20,15 +20,15 @@ from rmqha.host.access.security import Security, ServerTls
 from rmqha.host.net import fair_queue, remoting
 from rmqha.host.net import poller as module
 from rmqha.host.net import session as session_module
-from rmqha.host.net.fair_queue import Place
+from rmqha.host.net.fair_queue import QueueEntry
 from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
 from tests.support.patience import HANG_S
 
-SERVED_COUNT = 40
-CROWD_COUNT = 5 * SERVED_COUNT
+MAX_SERVED_COUNT = 40
+CROWD_COUNT = 5 * MAX_SERVED_COUNT
 URGENT = 2
 FRAME = encode_frame(Command(1))
 serve = partial(remoting.serve, first_request_timeout_ms=HANG_S * 1000)
@@ -70,7 +70,7 @@ async def _answers(stream: socket.socket) -> None:
 
 
 async def test_a_crowd_is_served_some_in_each_turn_and_the_urgent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SERVED_COUNT", SERVED_COUNT)
+    monkeypatch.setattr(module, "MAX_SERVED_COUNT", MAX_SERVED_COUNT)
     turn = TurnCount()
     service = Counter(turn)
     trio.lowlevel.add_instrument(turn)
@@ -95,7 +95,7 @@ async def test_a_crowd_is_served_some_in_each_turn_and_the_urgent_at_once(monkey
                 await _answers(stream)
         assert len(service.turns) == CROWD_COUNT
         most = max(service.turns.count(number) for number in set(service.turns))
-        assert most <= SERVED_COUNT, f"{most} sessions were served in one turn"
+        assert most <= MAX_SERVED_COUNT, f"{most} sessions were served in one turn"
         assert service.urgent_turns == [service.turns[0]], "the urgent one stood in line"
         for stream in [*crowd, urgent]:
             stream.close()
@@ -131,7 +131,7 @@ class Busy:
 
 async def test_how_long_each_stood_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
     service = Busy()
-    monkeypatch.setattr(module, "SERVED_COUNT", SERVED_COUNT)
+    monkeypatch.setattr(module, "MAX_SERVED_COUNT", MAX_SERVED_COUNT)
     monkeypatch.setattr(module, "time", service)
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(
@@ -435,7 +435,7 @@ async def test_what_is_removed_while_it_is_served_is_not_called() -> None:
 
     for name, (ours, theirs) in pairs.items():
         theirs.send(b"x")
-        poller.add(ours.fileno(), Place(lambda name=name: read(name)))  # type: ignore[misc]
+        poller.add(ours.fileno(), QueueEntry(lambda name=name: read(name)))  # type: ignore[misc]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(poller.run)
         await trio.testing.wait_all_tasks_blocked(0.01)
@@ -453,7 +453,7 @@ class Charged(Slow):
         super().__init__(turn)
         self.drained: list[bool] = []
 
-    def charged(self, place: Place, cost_us: float) -> None:
+    def charged(self, place: QueueEntry, cost_us: float) -> None:
         self.drained.append(place.is_drained)
 
 
@@ -464,7 +464,7 @@ async def test_the_last_slice_of_what_has_come_counts_as_one_that_left_nothing(
     service = Charged(TurnCount())
     monkeypatch.setattr(module, "time", service)
     monkeypatch.setattr(session_module, "time", service)
-    monkeypatch.setattr(Place, "charge", lambda place, cost_us: service.charged(place, cost_us))
+    monkeypatch.setattr(QueueEntry, "charge", lambda place, cost_us: service.charged(place, cost_us))
     server_tls, client_tls = _contexts()
     security = Security(server_tls=ServerTls(server_tls, only=True)) if secure else Security()
     async with trio.open_nursery() as nursery:
@@ -507,7 +507,7 @@ class Together:
     def received(self, session: Session, commands: list[Command]) -> None:
         self.read_count += len(commands)
         if not self._is_open:
-            self._is_open = self.poller.at_end(self._end)
+            self._is_open = self.poller.at_turn_end(self._end)
             self.refused_count += not self._is_open
         for command in commands:
             session.send(command.reply())
@@ -523,8 +523,8 @@ class Together:
 
 async def test_what_is_put_off_comes_when_all_of_a_turn_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TURN_S", HANG_S)  # a busy machine must not end the turn between two of them
-    monkeypatch.setattr(module, "PUT_OFF_S", HANG_S)
-    monkeypatch.setattr(fair_queue, "LONG_US", HANG_S * 1e6)
+    monkeypatch.setattr(module, "MAX_DEFER_S", HANG_S)
+    monkeypatch.setattr(fair_queue, "LONG_SLICE_US", HANG_S * 1e6)
     poller = module.Poller()
     service = Together(poller)
     async with trio.open_nursery() as nursery:
@@ -562,9 +562,9 @@ class Waits:
 
 
 async def test_who_sends_alone_again_and_again_is_waited_for_awake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SOON_S", HANG_S)
-    monkeypatch.setattr(module, "AWAKE_POLLS", 1 << 60)
-    waits, number = Waits(monkeypatch), 5 * module.SOON_COUNT
+    monkeypatch.setattr(module, "QUICK_TURN_S", HANG_S)
+    monkeypatch.setattr(module, "MAX_BUSY_POLLS", 1 << 60)
+    waits, number = Waits(monkeypatch), 5 * module.QUICK_TURN_COUNT
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(
             lambda task_status: serve(Busy(), "127.0.0.1:0", max_frame_bytes=65536, task_status=task_status)
@@ -576,10 +576,10 @@ async def test_who_sends_alone_again_and_again_is_waited_for_awake(monkeypatch: 
                     stream.send(FRAME)
                     assert stream.recv(65536)
 
-        monkeypatch.setattr(module, "AWAKE_S", HANG_S)
+        monkeypatch.setattr(module, "BUSY_POLL_S", HANG_S)
         await trio.to_thread.run_sync(ask)
         assert waits.count < number // 2, "the first ones only come after a sleep"
-        monkeypatch.setattr(module, "AWAKE_POLLS", 0)
+        monkeypatch.setattr(module, "MAX_BUSY_POLLS", 0)
         waits.count = 0
         await trio.to_thread.run_sync(ask)
         assert waits.count >= number, "if nothing comes in time, there is a sleep"
@@ -587,10 +587,10 @@ async def test_who_sends_alone_again_and_again_is_waited_for_awake(monkeypatch: 
 
 
 async def test_several_are_not_waited_for_awake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SOON_S", HANG_S)
-    monkeypatch.setattr(module, "AWAKE_S", HANG_S)
-    monkeypatch.setattr(module, "AWAKE_POLLS", 1 << 60)  # awake, this task would have no turn
-    waits, number = Waits(monkeypatch), 5 * module.SOON_COUNT
+    monkeypatch.setattr(module, "QUICK_TURN_S", HANG_S)
+    monkeypatch.setattr(module, "BUSY_POLL_S", HANG_S)
+    monkeypatch.setattr(module, "MAX_BUSY_POLLS", 1 << 60)  # awake, this task would have no turn
+    waits, number = Waits(monkeypatch), 5 * module.QUICK_TURN_COUNT
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(
             lambda task_status: serve(Busy(), "127.0.0.1:0", max_frame_bytes=65536, task_status=task_status)
@@ -611,12 +611,12 @@ async def test_work_of_one_alone_is_put_off_only_while_it_is_served() -> None:
 
     def serve_it() -> None:
         ours.recv(1)
-        assert not poller.at_end(lambda: done.append(False)), "nobody else is served"
-        assert poller.at_end(lambda: done.append(poller.at_end(lambda: None, alone=True)), alone=True)
+        assert not poller.at_turn_end(lambda: done.append(False)), "nobody else is served"
+        assert poller.at_turn_end(lambda: done.append(poller.at_turn_end(lambda: None, alone=True)), alone=True)
         assert not done
 
-    assert not poller.at_end(lambda: None, alone=True)
-    poller.add(ours.fileno(), Place(serve_it))
+    assert not poller.at_turn_end(lambda: None, alone=True)
+    poller.add(ours.fileno(), QueueEntry(serve_it))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(poller.run)
         theirs.send(b"x")
@@ -666,7 +666,7 @@ class Clients:
             if work is not None:
                 work()
 
-        self.poller.add(ours.fileno(), Place(serve, owner))
+        self.poller.add(ours.fileno(), QueueEntry(serve, owner))
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -713,7 +713,7 @@ async def test_what_is_put_off_does_not_wait_for_long_slices(clients: Clients) -
     done: list[list[tuple[int, str]]] = []
 
     def put_off() -> None:
-        assert clients.poller.at_end(lambda: done.append(clients.served[:]))
+        assert clients.poller.at_turn_end(lambda: done.append(clients.served[:]))
 
     clients.add("long", 6, 6, "one")
     clients.add("other", 6, 6, "other")
@@ -729,13 +729,13 @@ async def test_what_is_put_off_waits_for_a_part_of_a_turn_at_most(clients: Clien
 
     def put_off() -> None:
         since_s = clients.now_s
-        assert clients.poller.at_end(lambda: waited_ms.append((clients.now_s - since_s) * 1000))
+        assert clients.poller.at_turn_end(lambda: waited_ms.append((clients.now_s - since_s) * 1000))
 
     for number in range(64):
         clients.add(f"short-{number}", 0.1, 5, f"owner-{number}", put_off)
     await clients.run()
     assert len(waited_ms) == 320
-    assert 1 < max(waited_ms) <= 1000 * module.PUT_OFF_S + 0.1
+    assert 1 < max(waited_ms) <= 1000 * module.MAX_DEFER_S + 0.1
 
 
 async def test_who_asks_for_little_waits_for_one_long_slice(clients: Clients) -> None:
@@ -768,7 +768,7 @@ async def test_many_who_leave_at_once_do_not_stand_before_who_stays(clients: Cli
         "stays": 20,
     }, "each has been read to its end"
     most = max(Counts(turn for turn, name in clients.served if name != "stays").values())
-    assert most <= module.ENDED_COUNT
+    assert most <= module.MAX_ENDED_COUNT
 
 
 async def test_long_slices_of_those_who_leave_come_one_in_a_turn(clients: Clients) -> None:

@@ -12,7 +12,7 @@ from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
 
 from rmqha.host.net import remoting
 from rmqha.host.net import session as session_module
-from rmqha.host.net.poller import POPS_TOGETHER, SLICE_COUNT
+from rmqha.host.net.poller import POP_BATCH_COUNT, SLICE_COUNT
 from rmqha.host.net.remoting import RemotingClient, serve
 from rmqha.host.net.slow_readers import SlowReaders
 from rmqha.host.net.statistics import Statistics
@@ -269,7 +269,7 @@ async def test_a_slice_is_bounded_in_number() -> None:
 
 async def test_pops_and_acknowledgements_of_one_read_are_handled_together_a_few_at_a_time() -> None:
     service = Recorder()
-    most, pop, ack = POPS_TOGETHER, RequestCode.POP_MESSAGE, RequestCode.ACK_MESSAGE
+    most, pop, ack = POP_BATCH_COUNT, RequestCode.POP_MESSAGE, RequestCode.ACK_MESSAGE
     await _exchange(service, [SEND, *[pop] * most, pop, ack, SEND])
     assert [[command.code for command in batch] for batch in service.batches] == [
         [SEND],
@@ -281,7 +281,7 @@ async def test_pops_and_acknowledgements_of_one_read_are_handled_together_a_few_
 
 async def test_pops_are_answered_while_the_rest_of_their_slice_is_worked_on() -> None:
     """Their client works on its part meanwhile: both sides would wait for each other in turns."""
-    replies, parser, most = list[Command](), FrameParser(FRAME_LIMIT), POPS_TOGETHER
+    replies, parser, most = list[Command](), FrameParser(FRAME_LIMIT), POP_BATCH_COUNT
 
     def answer(command: Command) -> None:
         if command.opaque == most:
