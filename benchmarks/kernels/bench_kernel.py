@@ -73,13 +73,13 @@ class Reading:
         processor = self.broker.core.processor
         if kernel is not None:
             self.broker.core.send._kernel = self.broker.store.index.files._kernel = kernel
-        taker, stream = None if kernel is None else processor, cast(trio.abc.Stream, object())
-        self._session = Session(1, stream, "127.0.0.1:5", Statistics(), MAX_FRAME_BYTES, taker=taker)
+        fast_path, stream = None if kernel is None else processor, cast(trio.abc.Stream, object())
+        self._session = Session(1, stream, "127.0.0.1:5", Statistics(), MAX_FRAME_BYTES, fast_path=fast_path)
         self._session._received = processor.received
 
     def read(self, data: bytes) -> None:
         self._session._unread = data
-        self._session._take()
+        self._session._handle_requests()
         self._session._take_queue()
 
     def follow(self) -> None:

@@ -189,7 +189,7 @@ async def _listen(config: BrokerConfig, gate: _Gate, nursery: trio.Nursery) -> t
         first_request_timeout_ms=config.first_request_timeout_millis,
         quotas=gate.quotas,
         peer_rules=PEER_RULES if config.ha_security in CLOSED else PeerRules(),
-        taker=gate,
+        fast_path=gate,
     )
     host = config.listen_address
     main = partial(serve, poller=gate.poller)

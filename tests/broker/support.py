@@ -57,10 +57,10 @@ class FakeChannel:
     def send(self, command: Command) -> None:
         self.sent.append(command)
 
-    def known(self) -> None:
+    def mark_known(self) -> None:
         """As of a session."""
 
-    def serves(self, owner: str) -> None:
+    def charge_to(self, owner: str) -> None:
         """As of a session."""
 
     send_at_once = send

@@ -89,9 +89,9 @@ class Fed:
         self.broker = broker
         self.statistics = Statistics()
         self.taken_count = 0
-        taker = self if lean else None
+        fast_path = self if lean else None
         stream = cast(trio.abc.Stream, object())
-        self._session = Session(1, stream, peer, self.statistics, MAX_FRAME_BYTES, taker=taker)
+        self._session = Session(1, stream, peer, self.statistics, MAX_FRAME_BYTES, fast_path=fast_path)
         self._session._received = broker.core.processor.received
 
     def take(self, reads: Sequence[tuple[Session, bytes]], max_count: int) -> list[tuple[int, int]]:
@@ -103,9 +103,9 @@ class Fed:
         """Handle what one read has brought; the answers so far."""
         session = self._session
         session._unread = data
-        session._take()
+        session._handle_requests()
         while session._has_backlog:
-            session._take()
+            session._handle_requests()
         return session._take_queue()[0]
 
     def settle(self) -> bytes:

@@ -121,7 +121,7 @@ class Guarded(Fed):
         self.guard = AuthFilter(metered, self.accounts, self.statistics, None, wanted, self, metered)
         self._session._received = self.guard.received
         if lean:
-            self._session._taker = self.guard
+            self._session._fast_path = self.guard
 
     @property
     def takes_any(self) -> bool:
@@ -364,7 +364,7 @@ def test_what_one_address_may_is_not_what_another_may() -> None:
     with ExitStack() as stack:
         here, _ = both_guards(stack)
         there = Guarded(here.broker, lean=True, peer="10.0.0.2:9")
-        there.guard = there._session._taker = here.guard
+        there.guard = there._session._fast_path = here.guard
         there._session._received = here.guard.received
         for access, secret in ((unsigned_from("127.0.0.1"), "wrong"), (users("Topic:T", sourceIps=["127.0.0.1"]), "")):
             here.accounts.access = access
@@ -474,14 +474,14 @@ def test_a_look_at_what_nobody_takes_is_short(cause: str) -> None:
         signer, looked = SessionSigner(NONCE), list[int]()
         for _ in range(20):
             signer.sign(send_command(), Credentials(access_key="orders", secret_key="any"))
-        allowed = lean.guard._allowed
+        allowed = lean.guard._check_sends
 
         def counting(*given: Any) -> Any:
             found = allowed(*given)
             looked.append(len(found.sends))
             return found
 
-        with patch.object(lean.guard, "_allowed", counting):
+        with patch.object(lean.guard, "_check_sends", counting):
             lean.broker.shell.holds = True
             lean.read(b"".join(own_sends(signer, 20)))
             lean.broker.shell.holds = False

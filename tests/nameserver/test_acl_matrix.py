@@ -56,10 +56,10 @@ class FakeSession:
     def send(self, command: Command) -> None:
         self.sent.append(command)
 
-    def known(self) -> None:
+    def mark_known(self) -> None:
         """As of a session."""
 
-    def serves(self, owner: str) -> None:
+    def charge_to(self, owner: str) -> None:
         """As of a session."""
 
 

@@ -37,18 +37,18 @@ if TYPE_CHECKING:
     from rmqha.host.net.statistics import Statistics
     from rmqha.kernel.batch_kernel import SignedSend
 
-MAX_REMEMBERED_COUNT = 1024
-MAX_REMEMBERED_CHARS = 256
+MAX_CACHE_COUNT = 1024
+MAX_CACHED_NAME_CHARS = 256
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-class SignedTaker(Protocol):
-    """Port of a `FrameTaker` that also finds what is signed (`BatchKernel.signed`)."""
+class SignedSendFastPath(Protocol):
+    """Port of a `SendFastPath` that also parses signed sends (`BatchKernel.signed`)."""
 
     @property
     def takes_any(self) -> bool:
-        """False: it would leave all now, so that nobody need look at signatures twice."""
+        """False: `take` would answer nothing now, so that signatures need not be checked twice."""
         ...
 
     def take(self, reads: Sequence[tuple[Session, bytes]], max_count: int) -> list[tuple[int, int]]: ...
@@ -60,15 +60,15 @@ class _Allowed(NamedTuple):
     """The sends at the front of a read that may be served."""
 
     checked_count: int
-    """Number of those that were looked at: behind them may stand one that may not."""
+    """Number of sends that were checked; the last of them may be one that is not allowed."""
     sends: list[SignedSend]
     metered: list[SignedSend]
-    """Sends among them that count for quotas already."""
+    """Sends among them that were counted for quotas."""
     meter: QuotaMeter | None
 
 
 class _Signer(NamedTuple):
-    """An account that is let in from one address, if it signs."""
+    """An account that may connect from one address."""
 
     account: Account
     secret_key: str
@@ -76,20 +76,20 @@ class _Signer(NamedTuple):
     is_unmetered: bool
 
 
-class _SecretAsked:
-    """A form of signatures that finds all good and notes by which key it was asked to."""
+class _SecretRecorder:
+    """A signature scheme that accepts all signatures and notes the secret key that they would be checked by."""
 
     secret_key = ""
 
     def is_good(self, command: Command, secret_key: str) -> bool:
-        """Say yes: the signature is looked at later."""
+        """Accept; the signature itself is checked later."""
         self.secret_key = secret_key
         return True
 
 
 class AuthFilter:
-    """Before a service: requests that the accounts do not allow are answered NO_PERMISSION and go no further; the
-    others carry the account as their `principal`."""
+    """Filter before a service: requests that the accounts do not allow are answered NO_PERMISSION; the others carry the
+    account as their `principal`."""
 
     def __init__(
         self,
@@ -98,30 +98,30 @@ class AuthFilter:
         statistics: Statistics,
         audit: AuditLog | None = None,
         wanted: str = "any",
-        taker: SignedTaker | None = None,
+        fast_path: SignedSendFastPath | None = None,
         quotas: QuotaFilter | None = None,
     ) -> None:
-        """`wanted`: aclSignature. `taker` gets the signed sends that may be served, by the accounts and by `quotas`."""
+        """`wanted`: aclSignature. `fast_path` gets the signed sends that the accounts and `quotas` allow."""
         self._service = service
         self._accounts = accounts
         self._statistics = statistics
         self._audit = audit
         self._principals: dict[Session, dict[str, Principal]] = {}
-        """Principals of the accounts that have asked, by connection."""
-        self._wanted = wanted
+        """Principals of the accounts that have sent requests, by connection and access key."""
+        self._acl_signature = wanted
         self._own_forms: dict[Session, SessionSignatures] = {}
-        """Signature state of connections that have asked for a random number."""
+        """Signature state of connections that use rmqha's own form, which begins with a nonce."""
         self._proven: dict[Session, Credentials] = {}
-        """Connections that have proved once to be of an account: their requests need no signature."""
-        self._taker, self._quotas = taker, quotas
+        """Credentials of connections that have proved them once, over TLS: their requests need no signature."""
+        self._fast_path, self._quotas = fast_path, quotas
         self._check_counts: dict[Session, int] = {}
-        """Sends to look at in one read of a connection, where not as many as there are: the taker has left some."""
-        self._known_of: AccessList | None = None
-        """The accounts that the following is known of."""
+        """Most sends to check in one read of a connection; unlimited unless the fast path has left some of the last."""
+        self._cached_for: AccessList | None = None
+        """Accounts for which `_signers` and `_rights` are valid."""
         self._signers: dict[tuple[str, str, bool, bool], _Signer] = {}
-        """By access key, host, if in rmqha's own form, and if the connection has asked for that."""
+        """Cache by access key, host, whether the request is in rmqha's own form, and whether the connection uses it."""
         self._rights: dict[tuple[str, str, int, str], bool] = {}
-        """True of sends that are allowed: by access key, host, code and topic."""
+        """Cache of whether a send is allowed, by access key, host, code and topic."""
 
     def opened(self, session: Session) -> None:
         self._service.opened(session)
@@ -134,14 +134,14 @@ class AuthFilter:
         self._service.closed(session)
 
     def take(self, reads: Sequence[tuple[Session, bytes]], max_count: int) -> list[tuple[int, int]]:
-        """Let the taker have the signed sends at the front of each read that may be served. All else goes the usual
-        way: it is refused there, if it is to be, and nothing is noted of it here."""
+        """Pass the allowed signed sends at the front of each read to the fast path. All other requests go to
+        `received`, which refuses and audits them where needed."""
         found = [(0, 0)] * len(reads)
-        taker, access = self._taker, self._accounts.access
-        if taker is None or not taker.takes_any:
+        fast_path, access = self._fast_path, self._accounts.access
+        if fast_path is None or not fast_path.takes_any:
             return found
-        if access is not self._known_of:
-            self._known_of = access
+        if access is not self._cached_for:
+            self._cached_for = access
             self._signers.clear()
             self._rights.clear()
         places: list[int] = []
@@ -149,33 +149,35 @@ class AuthFilter:
         all_allowed: list[_Allowed] = []
         for place, (session, data) in enumerate(reads):
             most = min(max_count, self._check_counts.get(session, max_count))
-            allowed = self._allowed(taker, access, session, data, most)
+            allowed = self._check_sends(fast_path, access, session, data, most)
             all_allowed.append(allowed)
             if allowed.sends:
                 places.append(place)
                 offered.append((session, data[: allowed.sends[-1].end]))
         if offered:
-            for place, one in zip(places, taker.take(offered, max_count), strict=True):
+            for place, one in zip(places, fast_path.take(offered, max_count), strict=True):
                 found[place] = one
         for (session, _), allowed, (_, count) in zip(reads, all_allowed, found, strict=True):
-            self._took(session, allowed, count)
+            self._note_served(session, allowed, count)
         return found
 
-    def _allowed(
-        self, taker: SignedTaker, access: AccessList, session: Session, data: bytes, max_count: int
+    def _check_sends(
+        self, fast_path: SignedSendFastPath, access: AccessList, session: Session, data: bytes, max_count: int
     ) -> _Allowed:
-        """Look at the signatures, rights and quotas of the sends at the front, as if those before them were served."""
+        """Check signatures, rights and quotas of the sends at the front, each as if those before it were served."""
         own_form, host = self._own_forms.get(session), host_of(session.peer)
         has_own, nonce, last = (False, "", 0) if own_form is None else (True, own_form.nonce, own_form.count)
         meter = None if self._quotas is None else self._quotas.meter(host)
         signers, rights = self._signers, self._rights
         proven = self._prover(access, session, host)
-        sends = taker.signed(data, max_count, nonce, "" if proven is None else proven.account.credentials.access_key)
+        sends = fast_path.signed(
+            data, max_count, nonce, "" if proven is None else proven.account.credentials.access_key
+        )
         metered: list[SignedSend] = []
         for place, send in enumerate(sends):
             _, code, topic, access_key, number, given, message, size_bytes = send
             key = access_key, host, number > 0, has_own
-            signer = (signers.get(key) or self._look_up(access, key)) if given else proven
+            signer = (signers.get(key) or self._signer_of(access, key)) if given else proven
             if signer is None:
                 break
             if signer.secret_key:
@@ -184,12 +186,12 @@ class AuthFilter:
                     break
                 last = number or last
             elif number:
-                sends[place] = send._replace(number=0)  # as for any that is not looked at
+                sends[place] = send._replace(number=0)  # as for any signature that is not checked
             right = access_key, host, code, topic
-            if not (rights[right] if right in rights else self._ask(signer.account, right)):
+            if not (rights[right] if right in rights else self._check_right(signer.account, right)):
                 break
             if meter is not None and not signer.is_unmetered:
-                if not meter.takes(access_key, size_bytes):
+                if not meter.admits(access_key, size_bytes):
                     break
                 metered.append(send)
         else:
@@ -197,7 +199,7 @@ class AuthFilter:
         return _Allowed(len(sends), sends[:place], metered, meter)
 
     def _prover(self, access: AccessList, session: Session, host: str) -> _Signer | None:
-        """The account that the connection has proved to be of, if it still is."""
+        """Account that the connection has proved, if its credentials are still valid."""
         proven = self._proven.get(session)
         if proven is None:
             return None
@@ -207,31 +209,33 @@ class AuthFilter:
         is_unmetered = has_no_quota(Principal(self._accounts, proven.access_key, host=host))
         return _Signer(account, "", is_unmetered)
 
-    def _look_up(self, access: AccessList, key: tuple[str, str, bool, bool]) -> _Signer | None:
-        """The account with that access key if it is let in by a good signature: `authenticate` decides."""
+    def _signer_of(self, access: AccessList, key: tuple[str, str, bool, bool]) -> _Signer | None:
+        """Account with the access key of `key`, if a valid signature lets it in; `authenticate` decides."""
         access_key, host, is_own, has_own = key
         command = Command(RequestCode.SEND_MESSAGE_V2, {ACCESS_KEY: access_key, **({FORM: VERSION} if is_own else {})})
-        asked = _SecretAsked()
-        account, reason = authenticate(access, command, host, asked if has_own else None, self._wanted, asked)
+        recorder = _SecretRecorder()
+        account, reason = authenticate(
+            access, command, host, recorder if has_own else None, self._acl_signature, recorder
+        )
         if reason or account is None:
             return None
         is_unmetered = has_no_quota(Principal(self._accounts, access_key, host=host))
-        signer = _Signer(account, asked.secret_key, is_unmetered)
-        _remember(self._signers, key, signer, access_key)
+        signer = _Signer(account, recorder.secret_key, is_unmetered)
+        _cache_put(self._signers, key, signer, access_key)
         return signer
 
-    def _ask(self, account: Account, right: tuple[str, str, int, str]) -> bool:
-        """Look if the account may send: `request_refusal` decides, and looks at nothing else of a send."""
+    def _check_right(self, account: Account, right: tuple[str, str, int, str]) -> bool:
+        """True if the account may send to the topic; `request_refusal` decides, which reads only code and topic."""
         _, host, code, topic = right
         found = not request_refusal(account, Command(code, {"b": topic}), host)
-        _remember(self._rights, right, found, topic)
+        _cache_put(self._rights, right, found, topic)
         return found
 
-    def _took(self, session: Session, allowed: _Allowed, count: int) -> None:
-        """The first `count` of what was offered have been served."""
+    def _note_served(self, session: Session, allowed: _Allowed, count: int) -> None:
+        """Update counters, quotas and the owner: the fast path has served the first `count` of the allowed sends."""
         checked_count, sends, metered, meter = allowed
         if count < checked_count:
-            # what is left is looked at again on its way: not more next time than were taken now
+            # the sends left are checked again in `received`: check no more next time than were served now
             self._check_counts[session] = max(count, 1)
         elif count and (most := self._check_counts.pop(session, 0)) and 2 * most < SLICE_COUNT:
             self._check_counts[session] = 2 * most
@@ -240,7 +244,7 @@ class AuthFilter:
                 if send.end >= sends[count].end:
                     meter.give_back(send.access_key, send.size_bytes)
         if count:
-            session.serves(sends[count - 1].access_key)
+            session.charge_to(sends[count - 1].access_key)
             own_form = self._own_forms.get(session)
             if own_form is not None:
                 own_form.count = max(own_form.count, *(send.number for send in sends[:count]))
@@ -262,11 +266,12 @@ class AuthFilter:
             if not command.is_oneway:
                 session.send(command.reply(ResponseCode.NO_PERMISSION, remark=reason))
         if allowed:
-            session.known()
+            session.mark_known()
             self._service.received(session, allowed)
 
     def _open(self, session: Session, command: Command) -> Command:
-        """Always the same number for one connection: counting never begins again."""
+        """Answer a request for a nonce. A connection has one nonce, so its signatures are never counted from 0
+        again."""
         own_form = self._own_forms.get(session)
         if own_form is None:
             own_form = self._own_forms[session] = SessionSignatures(secrets.token_hex(NONCE_BYTES))
@@ -276,7 +281,7 @@ class AuthFilter:
         return command.reply(ext={"version": VERSION, "nonce": own_form.nonce, **takes_proof})
 
     def _prove(self, session: Session, command: Command, nonce: str) -> Command:
-        """A connection proves to be of an account."""
+        """Check the proof by which a connection over TLS shows once that it belongs to an account."""
         access, key = self._accounts.access, command.ext.get(ACCESS_KEY, "")
         account = access.accounts.get(key)
         if account is None:
@@ -287,20 +292,20 @@ class AuthFilter:
             reason = access.wrong_signature(key)
         else:
             self._proven[session] = account.credentials
-            session.known()
-            session.serves(key)
+            session.mark_known()
+            session.charge_to(key)
             return command.reply(ext={"version": VERSION})
         self._denied(session.peer, command, reason)
         return command.reply(ResponseCode.NO_PERMISSION, remark=reason)
 
     def _denied(self, peer: str, command: Command, reason: str) -> None:
-        """Here, or by whoever serves it."""
+        """Count and audit a denied request; the service calls it too, through the principal."""
         self._statistics.denied_count += 1
         if self._audit is not None:
             self._audit.request(peer, command, reason)
 
     def is_plausible(self, peer: str, command: Command) -> bool:
-        """True if a request of which only the header is here may turn out to be allowed."""
+        """True if a request may be allowed, by its header alone."""
         access, host = self._accounts.access, host_of(peer)
         return (
             command.ext.get(ACCESS_KEY) in access.accounts
@@ -309,10 +314,10 @@ class AuthFilter:
         )
 
     def _admit(self, session: Session, command: Command, host: str) -> str:
-        """ "" if it may be served, and who asks is noted in it; else why not."""
+        """Authenticate a request and set its principal; returns the reason if it is denied, else ""."""
         access = self._accounts.access
         own_form, proven = self._own_forms.get(session), self._proven.get(session)
-        account, reason = authenticate(access, command, host, own_form, self._wanted, proven=proven)
+        account, reason = authenticate(access, command, host, own_form, self._acl_signature, proven=proven)
         if reason and access.takes_unsigned(command.code):
             return ""
         if reason or account is None:
@@ -321,7 +326,7 @@ class AuthFilter:
         command.principal = self._principal(session, key, host)
         reason = request_refusal(account, command, host)
         if not reason:
-            session.serves(key)
+            session.charge_to(key)
             if account.admin:
                 prioritize(session, command)
         return reason
@@ -336,16 +341,16 @@ class AuthFilter:
         return principal
 
 
-def _remember(known: dict[K, V], key: K, value: V, name: str) -> None:
-    """Keep what has been found out, unless it is of a name so long that many of them would fill the memory."""
-    if len(name) <= MAX_REMEMBERED_CHARS:
-        if len(known) >= MAX_REMEMBERED_COUNT:
+def _cache_put(known: dict[K, V], key: K, value: V, name: str) -> None:
+    """Cache a value, unless its name is so long that many of them would fill the memory."""
+    if len(name) <= MAX_CACHED_NAME_CHARS:
+        if len(known) >= MAX_CACHE_COUNT:
             known.clear()
         known[key] = value
 
 
 class Audited:
-    """Before the service of a server without accounts: requests are noted, by address."""
+    """Filter before the service of a server without accounts: requests are audited by address."""
 
     def __init__(self, service: Service, audit: AuditLog) -> None:
         self._service = service

@@ -1,8 +1,8 @@
-"""The cluster's secret before a service: what only servers of this cluster may say, where there are no accounts. Shell
-around `rmqha.wire.auth.session_signature`.
+"""Filter that lets only servers of this cluster send certain requests, by the cluster's secret, where there are no
+accounts. Shell around `rmqha.wire.auth.session_signature`.
 
-Servers that have haSecretFile sign what they ask of each other (`Security.signing_with_secret`). A request that is
-signed so carries PEER_SERVER as its principal. With accounts this filter is not needed: such requests take an admin.
+Servers that have haSecretFile sign their requests to each other (`Security.signing_with_secret`). A request signed so
+carries PEER_SERVER as its principal. With accounts this filter is not needed: such requests need an admin account.
 """
 
 from __future__ import annotations
@@ -23,29 +23,31 @@ from rmqha.wire.command import Command
 if TYPE_CHECKING:
     from rmqha.host.access.audit import AuditLog
     from rmqha.host.access.live_files import LiveFiles
-    from rmqha.host.net.session import FrameTaker, Service, Session
+    from rmqha.host.net.session import SendFastPath, Service, Session
     from rmqha.host.net.statistics import Statistics
 
 _NO_PROOF = "it is not signed with the secret of haSecretFile, which all servers of this cluster need"
 
 
-def _nobody_is_told(peer: str, command: Command, reason: str) -> None:
+def _ignore_refusal(peer: str, command: Command, reason: str) -> None:
     """Ignore a refusal: the counter and the audit log are enough."""
 
 
 @dataclass(frozen=True)
 class PeerRules:
-    """Rules on what a server takes of other servers of its cluster alone. Pure."""
+    """Rules for requests that a server accepts only from other servers of its cluster. Pure."""
 
     refuses: Callable[[Command], bool] = lambda command: False
-    """Requests that are refused without the proof."""
+    """True of requests that are refused if they are not signed with the secret."""
     doubts: Callable[[Command], bool] = lambda command: False
-    """Requests that reach the service without it all the same, as those of UNPROVEN."""
-    refused: Callable[[str, Command, str], None] = _nobody_is_told
-    """Hears whom, what and why."""
+    """True of requests that reach the service unsigned all the same, with UNPROVEN as their principal."""
+    refused: Callable[[str, Command, str], None] = _ignore_refusal
+    """Called with the peer's address, the request and the reason of each refusal."""
 
 
 class PeerFilter:
+    """Filter before a service, by the cluster's secret."""
+
     def __init__(
         self,
         service: Service,
@@ -53,12 +55,12 @@ class PeerFilter:
         rules: PeerRules,
         statistics: Statistics,
         audit: AuditLog | None = None,
-        taker: FrameTaker | None = None,
+        fast_path: SendFastPath | None = None,
     ) -> None:
-        """`taker` gets what clients send: rules speak of servers, and never of sends."""
+        """`fast_path` gets the sends of clients, which no rule refuses."""
         plain_send = Command(RequestCode.SEND_MESSAGE_V2)
         assert not rules.refuses(plain_send) and not rules.doubts(plain_send)
-        self._taker = taker
+        self._fast_path = fast_path
         self._service = service
         self._secret = secret
         self._rules = rules
@@ -75,11 +77,11 @@ class PeerFilter:
         self._service.closed(session)
 
     def take(self, reads: Sequence[tuple[Session, bytes]], max_count: int) -> list[tuple[int, int]]:
-        """Let the taker have what clients send; a server, whose requests may be signed, goes the usual way."""
+        """Pass reads of clients to the fast path; those of servers, whose requests may be signed, go to `received`."""
         found = [(0, 0)] * len(reads)
         places = [place for place, (session, _) in enumerate(reads) if session not in self._own_forms]
-        if self._taker is not None and places:
-            taken = self._taker.take([reads[place] for place in places], max_count)
+        if self._fast_path is not None and places:
+            taken = self._fast_path.take([reads[place] for place in places], max_count)
             for place, one in zip(places, taken, strict=True):
                 found[place] = one
         return found

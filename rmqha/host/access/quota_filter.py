@@ -1,5 +1,5 @@
-"""Quotas before a service: what a client asks beyond them is answered SYSTEM_BUSY and goes no further, and its
-connection is not read for a while. Shell around `rmqha.model.quota`."""
+"""Filter by quotas before a service: a request beyond its quota is answered SYSTEM_BUSY, and its connection is not read
+for the throttle time. Shell around `rmqha.model.quota`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rmqha.port import Clock
 from rmqha.wire.command import Command, payload_bytes
 
 if TYPE_CHECKING:
-    from rmqha.host.net.session import FrameTaker, Service, Session
+    from rmqha.host.net.session import SendFastPath, Service, Session
     from rmqha.host.net.statistics import Statistics
 
 
@@ -28,7 +28,7 @@ def has_no_quota(principal: Principal) -> bool:
 
 
 class _Throttle:
-    """The throttle time of a connection; `rmqha.port.Pause`."""
+    """Pause (`rmqha.port.Pause`) for the throttle time of a connection."""
 
     size_bytes = 0
 
@@ -41,7 +41,7 @@ class _Throttle:
 
 
 class QuotaFilter:
-    """Stands behind the guard, which says whose a request is."""
+    """Filter behind the AuthFilter, which sets the principal of each request."""
 
     def __init__(self, service: Service, quotas: Quotas, clock: Clock, statistics: Statistics, call_in: CallIn) -> None:
         self._service = service
@@ -66,11 +66,11 @@ class QuotaFilter:
             session.work(iter((_Throttle(throttle_ms, self._call_in),)))
 
     def meter(self, host: str) -> QuotaMeter | None:
-        """For requests that come from `host` now and may be served before they are commands; None: nobody counts."""
+        """Meter for sends that come from `host` now and may take the fast path; None: there are no quotas."""
         return QuotaMeter(self._quotas, host, self._clock.now_ms()) if self._quotas.is_set else None
 
     def _admitted(self, session: Session, commands: list[Command]) -> tuple[list[Command], int]:
-        """Requests within their quotas, and the throttle time (ms) for the others, which are answered."""
+        """Answer requests beyond their quotas; returns the others, and the throttle time (ms) of the connection."""
         now_ms, host, throttle_ms = self._clock.now_ms(), host_of(session.peer), 0
         admitted = []
         for command in commands:
@@ -89,29 +89,30 @@ class QuotaFilter:
 
 
 class QuotaMeter:
-    """Quotas of those who ask from one address, at one moment. Pure."""
+    """Quotas of the accounts that send from one address, at one moment. Pure."""
 
     def __init__(self, quotas: Quotas, host: str, now_ms: int) -> None:
         self._quotas = quotas
         self._host = host
         self._now_ms = now_ms
 
-    def takes(self, access_key: str, size_bytes: int) -> bool:
-        """True if a request of that account may be served, which counts."""
+    def admits(self, access_key: str, size_bytes: int) -> bool:
+        """Count a request of the account if it is within its quota; True if it is."""
         return not self._quotas.refusal(access_key, self._host, size_bytes, self._now_ms)
 
     def give_back(self, access_key: str, size_bytes: int) -> None:
-        """It is not served now after all."""
+        """Undo `admits`: the request is not served by the fast path after all."""
         self._quotas.give_back(access_key, self._host, size_bytes)
 
 
-class UnmeteredTaker:
-    """Before a `FrameTaker`: while there are quotas, each request is looked at, so it takes none."""
+class UnmeteredFastPath:
+    """Fast path of a server with quotas by address: while one is set, each request must be checked, so it answers
+    none."""
 
-    def __init__(self, taker: FrameTaker, quotas: Quotas) -> None:
-        self._taker = taker
+    def __init__(self, fast_path: SendFastPath, quotas: Quotas) -> None:
+        self._fast_path = fast_path
         self._quotas = quotas
 
     def take(self, reads: Sequence[tuple[Session, bytes]], max_count: int) -> list[tuple[int, int]]:
-        """Take as the other does, if there is no quota."""
-        return [(0, 0)] * len(reads) if self._quotas.is_set else self._taker.take(reads, max_count)
+        """Answer as the fast path behind it does, if no quota is set."""
+        return [(0, 0)] * len(reads) if self._quotas.is_set else self._fast_path.take(reads, max_count)

@@ -1,11 +1,11 @@
-"""Turns of reading large frames. Shell.
+"""Turns in which the sessions of a server read large frames. Shell.
 
-A large frame that is read before the log has room for it only takes memory, and the time of everybody's turns: when a
-hundred come at once, that of the second in which they come. So those that are read, or wait to be handled, announce
-QUICK_BYTES at most at a time, or are one; the others stay unread in their sockets, in line. Who has not sent all of his
-after SLOW_S keeps nobody waiting, up to MAX_BIG_BYTES; and whoever sends too slowly while others stand in line goes to
-its end, with what came of his.
-"""
+A large frame that is read before the log has room for it only takes memory and time: a hundred that come at once would
+take all of the second in which they come. So a session asks for a turn before it reads one (`LargeFrameTurn`). Frames
+whose turn it is, read or not yet handled, have QUICK_BYTES together at most, or there is only one. The others stay
+unread in their sockets, queued in order. A frame that has not arrived after SLOW_S no longer counts for QUICK_BYTES,
+only for MAX_BIG_BYTES. After TURN_S, if others wait, its session goes to the end of the queue and keeps what it has
+read."""
 
 from __future__ import annotations
 
@@ -17,65 +17,65 @@ from rmqha.host.net.deadlines import Deadline, Deadlines
 from rmqha.wire.frame import FrameParser
 
 LARGE_BYTES = 64 * 1024
-"""A frame that announces more than this needs a turn."""
+"""A frame with an announced length above this needs a turn."""
 MAX_BIG_BYTES, QUICK_BYTES = 32 * 1024 * 1024, 8 * 1024 * 1024
 TURN_S = 2.0
-"""Time (s) in which a frame should have come, if others wait."""
+"""Time (s) of a turn after which it goes to another session, if one waits and the frame has not arrived."""
 SLOW_S = 0.25
-"""Time (s) in which QUICK_BYTES are read: what has not come then has not been sent."""
+"""Time (s) in which QUICK_BYTES are read: a frame that has not arrived by then has not been sent in full."""
 
 
 class LargeFrameTurn:
     """The turns of one session."""
 
-    __slots__ = ("_frames", "_go_on", "_has_it", "_stop", "is_awaited", "is_whole")
+    __slots__ = ("_frames", "_go_on", "_is_granted", "_stop", "has_arrived", "is_waiting")
 
     def __init__(self, frames: LargeFrames, go_on: Callable[[], None], stop: Callable[[], None]) -> None:
-        """`go_on` and `stop`: read, and read no more."""
+        """`go_on` makes the session read, `stop` makes it stop reading."""
         self._frames = frames
         self._go_on = go_on
         self._stop = stop
-        self._has_it = False
-        self.is_awaited = False
-        """It must not read: others do."""
-        self.is_whole = False
-        """For the session to set: the frame has come."""
+        self._is_granted = False
+        self.is_waiting = False
+        """True while the session is queued for a turn: it must not read."""
+        self.has_arrived = False
+        """Set by the session when the frame has been read."""
 
-    def announced(self, announced_bytes: int) -> None:
-        """All that came before has been handled; what is coming now announces so much."""
-        if self._has_it and self.is_whole:
-            self._has_it = False
+    def update(self, announced_bytes: int) -> None:
+        """Note the length that the next frame announces; called when all frames before it have been handled."""
+        if self._is_granted and self.has_arrived:
+            self._is_granted = False
             self._frames.end(self)
-        if announced_bytes > LARGE_BYTES and not self._has_it and not self.is_awaited:
-            self.is_whole = False
-            self._has_it = self._frames.begin(self, announced_bytes)
-            self.is_awaited = not self._has_it
+        if announced_bytes > LARGE_BYTES and not self._is_granted and not self.is_waiting:
+            self.has_arrived = False
+            self._is_granted = self._frames.request(self, announced_bytes)
+            self.is_waiting = not self._is_granted
 
-    def given(self) -> None:
-        """Its turn has come."""
-        self._has_it, self.is_awaited = True, False
+    def grant(self) -> None:
+        """Begin the turn."""
+        self._is_granted, self.is_waiting = True, False
         self._go_on()
 
-    def taken(self) -> None:
-        """Its turn is over, and the frame has not come."""
-        self._has_it, self.is_awaited = False, True
+    def revoke(self) -> None:
+        """End the turn, as the frame has not arrived in time, and queue it again."""
+        self._is_granted, self.is_waiting = False, True
         self._stop()
 
     def end(self) -> None:
-        """The session has ended."""
+        """Give up the turn or the place in the queue: the session has ended."""
         self._go_on = self._stop = _nothing
-        if self._has_it or self.is_awaited:
-            self._has_it = self.is_awaited = False
+        if self._is_granted or self.is_waiting:
+            self._is_granted = self.is_waiting = False
             self._frames.end(self)
 
 
 def _nothing() -> None:
-    """Do nothing: the session has ended."""
+    """Do nothing; replaces `go_on` and `stop` of a session that has ended."""
 
 
 def bytes_to_read(parser: FrameParser, short_bytes: int, long_bytes: int) -> int:
-    """Size of a read where much waits: of a large frame not far beyond its end, for the beginning of the next one is
-    kept until its turn comes."""
+    """Size of the next read of a socket that holds much. It ends soon behind a large frame: bytes of the next one would
+    be held in memory until its turn comes."""
     announced_bytes = parser.announced_bytes
     if announced_bytes <= LARGE_BYTES:
         return long_bytes
@@ -83,40 +83,41 @@ def bytes_to_read(parser: FrameParser, short_bytes: int, long_bytes: int) -> int
 
 
 class LargeFrames:
-    """The large frames of one server's sessions."""
+    """Scheduler of the turns of one server's sessions."""
 
     def __init__(self, max_bytes: int = MAX_BIG_BYTES, quick_bytes: int = QUICK_BYTES) -> None:
         self._max_bytes, self._quick_bytes = max_bytes, quick_bytes
         self._turns: dict[LargeFrameTurn, tuple[int, float]] = {}
-        """Bytes that were announced, and since when it is its turn, by trio's time."""
-        self._line: dict[LargeFrameTurn, int] = {}
-        self._check: Deadline | None = None
+        """Turns that were granted: announced bytes, and when it was granted (trio's time, s)."""
+        self._queue: dict[LargeFrameTurn, int] = {}
+        self._check_deadline: Deadline | None = None
         self.deadlines: Deadlines | None = None
-        """Deadlines of the server; set before it serves, None: nobody stands in line."""
+        """Deadlines of the server, set before it serves; None: each request is granted at once."""
         self.total_bytes = 0
-        """Announced by those whose turn it is."""
+        """Announced bytes of granted turns."""
         self._slow: set[LargeFrameTurn] = set()
-        """Turns that keep nobody waiting."""
+        """Granted turns whose frames have not arrived within SLOW_S."""
         self._slow_bytes = 0
 
     @property
     def waiting_count(self) -> int:
-        return len(self._line)
+        return len(self._queue)
 
-    def begin(self, turn: LargeFrameTurn, size_bytes: int) -> bool:
-        """True if it is its turn to read a frame of so many bytes; else it is given one later."""
-        if self.deadlines is None or not (self._line or self._is_full(size_bytes)):
-            self._give(turn, size_bytes)
+    def request(self, turn: LargeFrameTurn, size_bytes: int) -> bool:
+        """Ask for a turn to read a frame of `size_bytes`. True if it is granted now; else `turn.grant` is called
+        later."""
+        if self.deadlines is None or not (self._queue or self._is_full(size_bytes)):
+            self._grant(turn, size_bytes)
             return True
-        self._line[turn] = size_bytes
+        self._queue[turn] = size_bytes
         self._check_soon(self.deadlines)
         return False
 
     def end(self, turn: LargeFrameTurn) -> None:
-        """Its frame has been handled, or it is gone."""
-        self._line.pop(turn, None)
-        self._take(turn)
-        self._call()
+        """End a turn or its wait: the frame has been handled, or the session has ended."""
+        self._queue.pop(turn, None)
+        self._release_grant(turn)
+        self._grant_next()
 
     def _is_full(self, size_bytes: int) -> bool:
         if not self._turns:
@@ -126,11 +127,11 @@ class LargeFrames:
             quick_bytes > 0 and quick_bytes + size_bytes > self._quick_bytes
         )
 
-    def _give(self, turn: LargeFrameTurn, size_bytes: int) -> None:
+    def _grant(self, turn: LargeFrameTurn, size_bytes: int) -> None:
         self._turns[turn] = size_bytes, trio.current_time()
         self.total_bytes += size_bytes
 
-    def _take(self, turn: LargeFrameTurn) -> int:
+    def _release_grant(self, turn: LargeFrameTurn) -> int:
         size_bytes, _ = self._turns.pop(turn, (0, 0.0))
         self.total_bytes -= size_bytes
         if turn in self._slow:
@@ -138,33 +139,34 @@ class LargeFrames:
             self._slow_bytes -= size_bytes
         return size_bytes
 
-    def _call(self) -> None:
-        while self._line:
-            turn, size_bytes = next(iter(self._line.items()))
+    def _grant_next(self) -> None:
+        while self._queue:
+            turn, size_bytes = next(iter(self._queue.items()))
             if self._is_full(size_bytes):
                 break
-            del self._line[turn]
-            self._give(turn, size_bytes)
-            turn.given()
+            del self._queue[turn]
+            self._grant(turn, size_bytes)
+            turn.grant()
 
     def _check_soon(self, deadlines: Deadlines) -> None:
-        if self._check is None:
-            self._check = deadlines.add(trio.current_time() + SLOW_S, self._check_turns)
+        if self._check_deadline is None:
+            self._check_deadline = deadlines.add(trio.current_time() + SLOW_S, self._check_turns)
 
     def _check_turns(self) -> None:
-        """If others wait: end the turns of those whose frames are too long in coming, and note who is slow."""
-        self._check = None
-        if not self._line or self.deadlines is None:
+        """Revoke turns older than TURN_S and note those older than SLOW_S, if others wait and the frame is
+        incomplete."""
+        self._check_deadline = None
+        if not self._queue or self.deadlines is None:
             return
         now_s = trio.current_time()
         for turn, (size_bytes, since_s) in list(self._turns.items()):
-            if turn.is_whole:
+            if turn.has_arrived:
                 continue
             if since_s <= now_s - TURN_S:
-                self._line[turn] = self._take(turn)
-                turn.taken()
+                self._queue[turn] = self._release_grant(turn)
+                turn.revoke()
             elif since_s <= now_s - SLOW_S and turn not in self._slow:
                 self._slow.add(turn)
                 self._slow_bytes += size_bytes
-        self._call()
+        self._grant_next()
         self._check_soon(self.deadlines)

@@ -1,6 +1,5 @@
-"""RocketMQ's request/response protocol over TCP: a server shell and a client. Shell; what one connection does is in
-`rmqha.host.net.session`.
-"""
+"""Server and client of RocketMQ's request/response protocol over TCP. Shell. The connection itself, of either end, is
+in `rmqha.host.net.session`."""
 
 from __future__ import annotations
 
@@ -20,16 +19,16 @@ from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.deadlines import Deadlines
 from rmqha.host.net.newcomers import LONG_FRAME_TIMEOUT_MS, Newcomer, Newcomers, has_known_code
 from rmqha.host.net.poller import Poller
-from rmqha.host.net.session import IDLE_TIMEOUT_MS, MAX_QUEUED_BYTES, FrameTaker, Gatherer, Service, Session
+from rmqha.host.net.session import IDLE_TIMEOUT_MS, MAX_QUEUED_BYTES, ReadBatch, SendFastPath, Service, Session
 from rmqha.host.net.statistics import Statistics
-from rmqha.host.net.turn_reads import TurnReads
+from rmqha.host.net.turn_read_batch import TurnReadBatch
 from rmqha.host.process import FEW_FILES_ADVICE, session_room
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import NotSentError, RmqhaError, UnreachableError
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
 if TYPE_CHECKING:
-    from rmqha.host.access.auth_filter import AuthFilter, SignedTaker
+    from rmqha.host.access.auth_filter import AuthFilter, SignedSendFastPath
     from rmqha.host.access.peer_filter import PeerRules
     from rmqha.model.identity import Credentials
     from rmqha.model.quota import Quotas
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 FIRST_REQUEST_TIMEOUT_MS = 2_000
 MAX_SESSION_COUNT = 20_000
-"""Fewer where the process may not have so many descriptors (`session_room`)."""
+"""Most connections of a server; fewer where the process may not have so many file descriptors (`session_room`)."""
 
 
 async def serve(
@@ -54,20 +53,20 @@ async def serve(
     boundary: Boundary | None = None,
     first_request_timeout_ms: int = FIRST_REQUEST_TIMEOUT_MS,
     peer_rules: PeerRules | None = None,
-    taker: SignedTaker | None = None,
+    fast_path: SignedSendFastPath | None = None,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Bind `address`, report the actual port by `task_status.started`, and serve until cancelled.
 
-    `security` None takes `rmqha.host.access.security.ambient`; `poller` None makes one. `boundary`: where an exception
-    ends that nobody foresaw; None: it ends the server. `peer_rules`: what only servers of this cluster may ask, where
-    there are no accounts. `taker`: sees plain sends before anybody else; only where nobody has to look at each
-    (quotas, auditLogLevel=all), and behind the accounts. Raises UsageError if the address cannot be bound. When
-    cancelled, sessions get a second to write what is queued. A connection that has not sent a request that counts
-    within `first_request_timeout_ms` is closed (`rmqha.host.net.newcomers`); a TLS handshake before it has as long.
+    `security` None takes `rmqha.host.access.security.ambient`; `poller` None makes one. `boundary` takes unexpected
+    exceptions of sessions; None: they end the server. `peer_rules`: requests that only servers of this cluster may
+    send, where there are no accounts. `fast_path` answers plain sends; it is not used where a filter has to see each
+    request (quotas, auditLogLevel=all). Raises UsageError if the address cannot be bound. When cancelled, sessions get
+    a second to write what is queued. A connection without a valid request within `first_request_timeout_ms` is closed
+    (`rmqha.host.net.newcomers`); a TLS handshake before it has as long.
     """
     counts = Statistics() if statistics is None else statistics
-    door = _Door(
+    acceptor = _ConnectionAcceptor(
         service,
         max_frame_bytes,
         idle_timeout_ms,
@@ -78,19 +77,19 @@ async def serve(
         boundary,
         first_request_timeout_ms,
         peer_rules,
-        taker,
+        fast_path,
         quotas,
     )
     listeners = await network.listen(address)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(door.poller.run)
-        nursery.start_soon(door.deadlines.run)
+        nursery.start_soon(acceptor.poller.run)
+        nursery.start_soon(acceptor.deadlines.run)
         task_status.started(network.local_port(listeners[0]))
-        await trio.serve_listeners(door.handle, listeners, handler_nursery=nursery)
+        await trio.serve_listeners(acceptor.handle, listeners, handler_nursery=nursery)
 
 
-class _Door:
-    """Connections of one port from their arrival to their end."""
+class _ConnectionAcceptor:
+    """Accepts the connections of one port and serves each through the filters that the configuration asks for."""
 
     def __init__(
         self,
@@ -104,33 +103,35 @@ class _Door:
         boundary: Boundary | None,
         first_request_timeout_ms: int,
         peer_rules: PeerRules | None,
-        taker: SignedTaker | None,
+        fast_path: SignedSendFastPath | None,
         quotas: Quotas | None,
     ) -> None:
         from rmqha.host.access.auth_filter import Audited, AuthFilter
         from rmqha.host.access.peer_filter import PeerFilter
-        from rmqha.host.access.quota_filter import QuotaFilter, UnmeteredTaker
+        from rmqha.host.access.quota_filter import QuotaFilter, UnmeteredFastPath
 
         self._guard: AuthFilter | None = None
         self.deadlines = counts.large_frames.deadlines = Deadlines()
         metered = None if quotas is None else QuotaFilter(service, quotas, HostClock(), counts, self.deadlines.call_in)
         self._service = service if metered is None else metered
         if security.audit is not None and security.audit.notes_sends:
-            taker = None
-        self._taker: FrameTaker | None = taker if taker is None or quotas is None else UnmeteredTaker(taker, quotas)
-        """None where something stands before the service that must see each request."""
+            fast_path = None
+        self._fast_path: SendFastPath | None = (
+            fast_path if fast_path is None or quotas is None else UnmeteredFastPath(fast_path, quotas)
+        )
+        """None where a filter must see each request."""
         if security.accounts is not None:
             self._service = self._guard = AuthFilter(
-                self._service, security.accounts, counts, security.audit, security.acl_signature, taker, metered
+                self._service, security.accounts, counts, security.audit, security.acl_signature, fast_path, metered
             )
-            self._taker = taker and self._guard
+            self._fast_path = fast_path and self._guard
         else:
             if security.audit is not None:
                 self._service = Audited(self._service, security.audit)
             if security.secret is not None and peer_rules is not None:
-                peers = PeerFilter(self._service, security.secret, peer_rules, counts, security.audit, self._taker)
-                self._service, self._taker = peers, peers
-        self._gatherer = None if self._taker is None else TurnReads(self._taker, poller)
+                peers = PeerFilter(self._service, security.secret, peer_rules, counts, security.audit, self._fast_path)
+                self._service, self._fast_path = peers, peers
+        self._read_batch = None if self._fast_path is None else TurnReadBatch(self._fast_path, poller)
         self._max_frame_bytes = max_frame_bytes
         self._idle_timeout_ms = idle_timeout_ms
         self._max_queued_bytes = max_queued_bytes
@@ -196,8 +197,8 @@ class _Door:
             newcomer=self._newcomer(peer, number),
             boundary=self._boundary,
             tls=tls,
-            taker=self._taker,
-            gatherer=self._gatherer,
+            fast_path=self._fast_path,
+            read_batch=self._read_batch,
             deadlines=self.deadlines,
         )
 
@@ -226,8 +227,8 @@ async def serve_stream(
     boundary: Boundary | None = None,
     newcomer: Newcomer | None = None,
     tls: TlsLink | None = None,
-    taker: FrameTaker | None = None,
-    gatherer: Gatherer | None = None,
+    fast_path: SendFastPath | None = None,
+    read_batch: ReadBatch | None = None,
     deadlines: Deadlines | None = None,
 ) -> None:
     """Serve one accepted connection to its end."""
@@ -242,8 +243,8 @@ async def serve_stream(
         boundary=boundary,
         newcomer=newcomer,
         tls=tls,
-        taker=taker,
-        gatherer=gatherer,
+        fast_path=fast_path,
+        read_batch=read_batch,
         deadlines=deadlines,
     )
     statistics.opened_count += 1
@@ -264,7 +265,7 @@ def may_be_cancellation(error: BaseException | None) -> bool:
 
 
 class _Peer:
-    """The connection to one address, or the dial that is under way."""
+    """Connection to one address, open or being dialled."""
 
     def __init__(self) -> None:
         self.session: Session | None = None
@@ -275,8 +276,9 @@ class _Peer:
 class RemotingClient:
     """Calls to any number of addresses, one connection each, opened on demand and again after a loss.
 
-    An async context manager; leaving it closes the connections. `on_request` gets what peers ask by themselves (its
-    returned command is sent back unless the request is oneway); `on_closed` is told the address of a lost connection.
+    An async context manager; leaving it closes the connections. `on_request` is called with each request of a peer; the
+    command that it returns is sent back unless the request is oneway. `on_closed` is called with the address of a lost
+    connection.
     """
 
     def __init__(
@@ -297,7 +299,8 @@ class RemotingClient:
         self._not_open = not_open
         self._peers: dict[str, _Peer] = {}
         self._sign_own: set[str] = set()
-        """Servers that take our own signatures: they are never again sent Apache's, which cover less."""
+        """Addresses of servers that accept our own form of signatures: Apache's, which covers less, is not used
+        again."""
         self._statistics = Statistics()
         self._nursery: trio.Nursery | None = None
 
@@ -322,8 +325,8 @@ class RemotingClient:
         return self._statistics.as_dict()
 
     async def call(self, address: str, command: Command, timeout_ms: int | None) -> Command:
-        """The response, whatever its code. Raises NotSentError if there is no connection, UnreachableError if it closes
-        or no answer comes in time. None: the caller bounds the time by a scope of its own."""
+        """Send a request and return the response, whatever its code. Raises NotSentError if there is no connection,
+        UnreachableError if it closes or no response comes in time. `timeout_ms` None: the caller has a cancel scope."""
         started = trio.current_time()
         peer = self._peers.get(address)
         session = peer.session if peer is not None else None
@@ -335,7 +338,7 @@ class RemotingClient:
         return await session.call(command, timeout_ms)
 
     def _sign(self, session: Session, command: Command) -> None:
-        """In the turn in which it is sent: requests are counted in that order."""
+        """Sign a request; called in the turn in which it is sent, because signatures count requests in that order."""
         credentials = self._security.credentials
         if credentials is None:
             return
@@ -424,7 +427,8 @@ class RemotingClient:
         )
 
     async def _open(self, address: str, peer: _Peer, session: Session, credentials: Credentials) -> None:
-        """Agree on the form of signatures, and prove over TLS that none are needed; then the connection is ready."""
+        """Agree on the form of signatures, and over TLS prove the account once, so that none are needed; then the
+        connection is ready."""
         from rmqha.wire.auth.session_signature import PROOF, PROOF_VERSION, VERSION, SessionSigner, session_proof
         from rmqha.wire.auth.signature import ACCESS_KEY
 

@@ -1,12 +1,12 @@
-"""One connection of RocketMQ's request/response protocol, seen from either end. Shell; no protocol state of its own
-beyond pairing responses with requests.
+"""One connection of RocketMQ's request/response protocol, of a server or a client. Shell; the only protocol state is
+the pairing of responses with requests.
 
-What a server reads is handled in slices, of SLICE_COUNT frames and SLICE_S at most, with one `received` call for sends
-that stand together, one for each other request, and one write for the replies of a slice, or of some pops; others are
-served in between (`rmqha.host.net.poller`). What a server reads is answered before it reads on, so a peer that does not
-read is not read from either; replies that come later go through the session's writer. A server decrypts and encrypts in
-the same slices. A client's reader never writes, so two processes that flood each other cannot block for ever.
-"""
+- A server handles requests in slices of SLICE_COUNT frames and SLICE_S at most; the poller serves other sessions in
+  between (`rmqha.host.net.poller`). A slice makes one `received` call for a run of sends, one for each other request,
+  and one write for all its replies, or for those of a few pops. TLS is decrypted and encrypted in the same slices.
+- A server answers what it has read before it reads more, so a peer that does not read its replies is not read either.
+  Replies that come later are written by the session's writer task.
+- A client's reader never writes, so two processes that flood each other cannot block for ever."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rmqha.host.net.fair_queue import QueueEntry
 from rmqha.host.net.large_frames import LARGE_BYTES, LargeFrameTurn, bytes_to_read
 from rmqha.host.net.newcomers import FIRST_BYTES, Newcomer, has_known_code
 from rmqha.host.net.poller import BATCH_COUNTS, POP_BATCH_COUNT, SLICE_COUNT, SLICE_S, Poller
-from rmqha.host.net.slow_readers import NOTED_BYTES
+from rmqha.host.net.slow_readers import MIN_COUNTED_BYTES
 from rmqha.host.net.statistics import Statistics
 from rmqha.model.error import RemoteProtocolError, UnreachableError
 from rmqha.model.identity import host_of
@@ -36,16 +36,16 @@ from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, begins_otherwise, encode_frame
 
 READ_BYTES, LARGE_READ_BYTES = 64 * 1024, 224 * 1024
-"""Size of a read, and of one after a read that left something. A longer one costs an mmap, 16 us instead of 2."""
+"""Size of a read, and of a read after one that filled its buffer. A longer one costs an mmap, 16 us instead of 2."""
 SLICE_QUEUED_BYTES = 1024 * 1024
-"""A slice that has so much of replies ends: they are written first."""
+"""Bytes of replies after which a slice ends, so that they are written."""
 RUN_COUNT = 16
-"""Frames of one call at most where others wait: those of sends with many keys take a tenth of a millisecond each."""
+"""Most frames of one `received` call in a turn that serves other sessions: sends with many keys take 0.1 ms each."""
 MAX_QUEUED_BYTES = 64 * 1024 * 1024
-"""Replies that wait for one reader; beyond it the session is closed."""
+"""Bytes of replies that may wait for one reader; beyond it the session is closed."""
 IDLE_TIMEOUT_MS = 120_000
-_LAST_WORDS_S = 1.0
-"""Time (s) that a closing session may take to write what is queued."""
+CLOSE_FLUSH_TIMEOUT_S = 1.0
+"""Longest time (s) in which a closing session writes what is queued."""
 
 
 class Session:
@@ -64,67 +64,68 @@ class Session:
         boundary: Boundary | None = None,
         newcomer: Newcomer | None = None,
         tls: TlsLink | None = None,
-        taker: FrameTaker | None = None,
-        gatherer: Gatherer | None = None,
+        fast_path: SendFastPath | None = None,
+        read_batch: ReadBatch | None = None,
         deadlines: Deadlines | None = None,
     ) -> None:
-        """With a `poller` a socket is read by that, any other stream by a task of its own. `newcomer`: of a peer that
-        is to say first who it is. `tls`: of a socket whose bytes are not clear. `taker` sees first what is read,
-        by way of `gatherer` where others read in the same turn. `deadlines`: those of its server; None: its time ends
-        by itself."""
+        """`poller` reads the socket; without one, and for a stream that is no socket, a task of the session does.
+        `newcomer`: limits until the peer's first valid request; None: it is known. `tls`: TLS of a socket; None: clear
+        bytes. `fast_path` gets all bytes first, through `read_batch` if several sessions are read in one turn.
+        `deadlines` of the server; None: the session has a deadline of its own."""
         self.id, self.peer = session_id, peer
         self.attachment: Any = None
-        """For the service's use."""
+        """State that the service keeps with the session."""
         self.is_urgent = False
-        """For the service to set: this session shall not stand in line."""
+        """Set by the service: the session is served before those in the fair queue."""
         self.waited_ms = 0
-        """Time (ms) for which what is being received has waited to be read; known of sockets with a poller only."""
+        """Time (ms) for which the requests being handled have waited to be read; 0 without a poller."""
         self._stream = stream
         self._handle = stream.socket.fileno() if isinstance(stream, trio.SocketStream) else None
-        """File descriptor of a socket: reading and writing it directly takes half of what its stream takes."""
+        """File descriptor of a socket. Reading and writing it directly takes half the time of its trio stream."""
         self._poller, self._newcomer, self._entry = poller, newcomer, QueueEntry(self._serve, host_of(peer))
-        self._half_bytes, self._is_all_read = 0, True
-        """Bytes of a half frame, as counted in the statistics; the last read has left nothing in the socket."""
+        self._partial_bytes, self._is_all_read = 0, True
+        """Bytes of an incomplete frame, as counted in the statistics. True if the last read has emptied the socket."""
         self._unread = b""
-        """Bytes that were received, but have not been fed to the parser."""
-        self._left: list[Command] = []
-        """Requests that wait for the next slice."""
-        self._works, self._worked_on = deque[Iterator[Pause | None]](), list[Command]()
-        """Work that requests have begun, which goes on before the next ones; those requests."""
+        """Bytes that were read but not parsed."""
+        self._parsed: list[Command] = []
+        """Requests that were parsed and wait for the next slice."""
+        self._running, self._running_requests = deque[Iterator[Pause | None]](), list[Command]()
+        """Steps of requests that are answered in several slices, which go on before the next requests; those
+        requests."""
         self._is_paused = False
-        """The peer does not take its replies: it is not read either."""
-        self._big = LargeFrameTurn(statistics.large_frames, self._go_on_reading, self._stop_reading)
-        self._is_held, self._held_bytes = False, 0
-        """True while what one of its requests waits for has not come: it has no turns."""
-        self._go_on = trio.Event()
-        """Set when it is held no more; for what a task of its own has read."""
+        """True while the peer does not read its replies: it is not read either."""
+        self._large_frame = LargeFrameTurn(statistics.large_frames, self._go_on_reading, self._stop_reading)
+        self._is_suspended, self._suspended_bytes = False, 0
+        """True while a request waits at a pause, with so many bytes in memory: the session has no turns."""
+        self._resumed = trio.Event()
+        """Set when the pause is over; awaited where a task of the session reads."""
         self._statistics = statistics
         self._boundary = boundary
-        """None: an exception that nobody foresaw goes to whoever runs the session."""
+        """None: unexpected exceptions are raised by `run`."""
         self._parser = FrameParser(max_frame_bytes)
         self._max_queued_bytes = max_queued_bytes
         self._tls, self._output = tls, None if tls is None else TlsOutput(tls)
-        self._taker, self._gatherer = taker, gatherer
-        self._is_for_parser = self._is_with_taker = False
-        """The taker has left what is unread; it has it now."""
+        self._fast_path, self._read_batch = fast_path, read_batch
+        self._skips_fast_path = self._is_in_batch = False
+        """True if the fast path has left the unread bytes to the parser. True while they are in the read batch."""
         self._queue: list[bytes] = []
         self._queued_count = self._queued_bytes = 0
-        self._is_noted = self._corked = self._writing = False
+        self._is_counted = self._corked = self._writing = False
         self._half_written = False
-        """A write is under way, or was cut off: nothing may follow the half frame."""
-        self._aborted = self._nonsense = False
-        """`_nonsense`: the peer sent what is no frame of the protocol."""
+        """True while a write is under way, and after one that was cut off: nothing may follow an incomplete frame."""
+        self._aborted = self._is_foreign = False
+        """True if the connection is broken. True if the peer sent bytes that are no frame of the protocol."""
         self._closing = self._closed = False
-        self._ended = trio.Event()
-        """Nothing more will be read."""
+        self._read_ended = trio.Event()
+        """Set when nothing more will be read."""
         self._nursery: trio.Nursery | None = None
-        """Nursery of the writer, which many sessions never need; None when nothing more is read."""
+        """Nursery of the writer task, which many sessions never need; None when nothing more is read."""
         self._wake: trio.Event | None = None
-        """Wakes the writer, once there is one."""
+        """Event that wakes the writer task; None before it is started."""
         self._scope = trio.CancelScope()
         self._received: Callable[[Session, list[Command]], None]  # set by `run`, before anything is read
         self._idle_timeout_ms: int | None = None
-        self._deadlines, self._kept_until = deadlines, 0.0
+        self._deadlines, self._extend_after_s = deadlines, 0.0
         self._deadline: Deadline | None = None
         self._calls = Calls()
 
@@ -139,39 +140,39 @@ class Session:
 
     @property
     def is_known(self) -> bool:
-        """It has sent a request that counts."""
+        """True once the peer has sent a valid request (`rmqha.host.net.newcomers`)."""
         return self._newcomer is None
 
     @property
     def binding(self) -> bytes:
-        """Name of its TLS that both ends know (`TlsLink.binding`); b"" without."""
+        """TLS channel binding, which both ends know (`TlsLink.binding`); b"" without TLS."""
         link = self._stream.link if isinstance(self._stream, TlsStream) else self._tls
         return link.binding if link is not None else b""
 
-    def known(self) -> None:
-        """It has, now."""
+    def mark_known(self) -> None:
+        """Lift the limits of a newcomer: a valid request has come."""
         if self._newcomer is not None:
             self._newcomer.came()
             self._newcomer = None
 
-    def serves(self, owner: str) -> None:
-        """Its turns are those of this account."""
+    def charge_to(self, owner: str) -> None:
+        """Charge its slices to this account (`rmqha.host.net.fair_queue`)."""
         self._entry.owner = owner
 
     def shed(self) -> None:
-        """Close: half frames take too much memory, and it holds most."""
+        """Close because incomplete frames take too much memory, and this session holds most."""
         self._statistics.shed_count += 1
         self._abort()
 
     def close_unread(self) -> None:
-        """Drop its answers and close: they take too much memory."""
+        """Drop the queued replies and close: they take too much memory."""
         self._statistics.slow_reader_count += 1
         self._queue.clear()
         self._queued_count = 0
         self._abort()
 
     def send(self, command: Command) -> None:
-        """Queue a frame; never blocks. On a closed session it does nothing: the peer is gone."""
+        """Queue a frame for the writer; never blocks. Nothing happens on a closed session."""
         if self._closed or self._aborted:
             return
         try:
@@ -182,8 +183,8 @@ class Session:
         self._enqueue(frame, 1)
 
     def send_frames(self, frames: bytes, count: int) -> None:
-        """Send `count` frames that are encoded: with the rest of a slice while one is handled, else as `send_at_once`.
-        To wake the writer for the answers of each acknowledgement would cost as much as two of them."""
+        """Send `count` encoded frames: with the other replies of the slice that is being handled, else as
+        `send_at_once` does. Waking the writer for each of them would cost as much as two replies."""
         if self._closed or self._aborted:
             return
         if self._corked:
@@ -201,8 +202,7 @@ class Session:
             self._wake_writer()
 
     def send_at_once(self, command: Command) -> None:
-        """Send as `send` does, but in this turn of the event loop if the socket takes it: for what must not wait for
-        the next."""
+        """Send as `send` does, but write in this turn of the event loop if the socket takes it."""
         if self._closed or self._aborted:
             return
         try:
@@ -213,7 +213,7 @@ class Session:
         self._write_at_once(frame, 1)
 
     def _write_at_once(self, frames: bytes, count: int) -> None:
-        """Write what the socket takes now, unless something stands before it."""
+        """Write what the socket takes now, unless other frames are queued; queue the rest."""
         handle = self._handle
         if handle is None or self._has_queued or self._half_written:
             self._enqueue(frames, count)
@@ -225,16 +225,15 @@ class Session:
             self._abort()
 
     def work(self, steps: Iterator[Pause | None]) -> None:
-        """Do the steps of a request in this session's turns, before its next requests. At a pause the session has no
-        turns and is not read."""
-        self._works.append(steps)
+        """Run the steps of a request in this session's slices, before its next requests. While a step pauses, the
+        session has no turns and is not read."""
+        self._running.append(steps)
 
     async def call(self, command: Command, timeout_ms: int | None) -> Command:
         """Send a request and wait for its response, whatever its code. Sets the request's opaque.
 
-        Raises UnreachableError when the session closes or no response comes in time; None leaves the time to a scope of
-        the caller's, for a scope costs as much as the rest of a call.
-        """
+        Raises UnreachableError when the session closes or no response comes in time. `timeout_ms` None: the caller has
+        a cancel scope, which costs as much as the rest of a call."""
         call = self._calls.begin(command)
         try:
             self.send(command)
@@ -253,18 +252,18 @@ class Session:
             self._calls.end(command)
 
     def _check_open(self, otherwise: str) -> None:
-        if self._nonsense:
+        if self._is_foreign:
             otherwise = "does not speak RocketMQ's protocol: another program listens there, or it wants TLS"
-        if self._nonsense or self._closed or self._aborted:
+        if self._is_foreign or self._closed or self._aborted:
             raise UnreachableError(f"{self.peer} {otherwise}")
 
     def close(self) -> None:
-        """Stop reading, write what is queued (bounded time), close. Returns at once."""
+        """Stop reading, write what is queued for CLOSE_FLUSH_TIMEOUT_S at most, close. Returns at once."""
         self._closing = True
         self._scope.cancel()
 
     def fail(self, error: Exception, commands: Sequence[Command] = ()) -> None:
-        """One of its requests met an exception that nobody foresaw: close. Raises `error` if that is not enough
+        """Close after an unexpected exception of `commands`. Raises `error` if it ends the process
         (`rmqha.host.net.boundary`)."""
         if self._boundary is None:
             raise error
@@ -282,7 +281,7 @@ class Session:
         self._received, self._idle_timeout_ms = received, idle_timeout_ms
         if idle_timeout_ms is not None:
             idle_s = trio.current_time() + idle_timeout_ms / 1000
-            self._keep_until(idle_s if self._newcomer is None else min(self._newcomer.deadline_s, idle_s))
+            self._set_deadline(idle_s if self._newcomer is None else min(self._newcomer.deadline_s, idle_s))
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -292,18 +291,18 @@ class Session:
                     try:
                         await self._read_all(reader_writes)
                     finally:
-                        self._nursery = None  # what is sent from now on is left to the last words
+                        self._nursery = None  # frames queued from now on are written by `_flush_before_close`
                     nursery.cancel_scope.cancel()
         finally:
             self._closed = True
             if self._deadline is not None and self._deadlines is not None:
                 self._deadlines.remove(self._deadline)
-            self._big.end()
-            # nothing of it shall wait for the garbage collector: thousands leave together
+            self._large_frame.end()
+            # break reference cycles, so that nothing waits for the garbage collector: thousands leave together
             self._deadline, self._entry.serve = None, lambda: False
             self._calls.give_up()
             with trio.CancelScope(shield=True):
-                await self._last_words()
+                await self._flush_before_close()
                 self._statistics.queued_bytes -= self._queued_bytes
                 self._statistics.partial_frames.hold(self, 0)
                 self._statistics.slow_readers.hold(self, 0)
@@ -313,16 +312,16 @@ class Session:
     async def _read_all(self, reader_writes: bool) -> None:
         try:
             if self._poller is not None and self._handle is not None:
-                await self._be_read(self._poller, self._handle)
+                await self._read_by_poller(self._poller, self._handle)
             else:
-                await self._read(reader_writes)
+                await self._read_stream(reader_writes)
         except trio.Cancelled:
             if self._deadlines is None and trio.current_time() >= self._scope.deadline:
                 self._statistics.idle_closed_count += 1
             raise
 
-    def _keep_until(self, time_s: float) -> None:
-        """Close then if nothing comes; trio's time."""
+    def _set_deadline(self, time_s: float) -> None:
+        """Set the time (trio's, s) at which the session closes if nothing comes."""
         if self._deadlines is None:
             self._scope.deadline = time_s
         elif self._deadline is None:
@@ -334,7 +333,7 @@ class Session:
         self._statistics.idle_closed_count += 1
         self._scope.cancel()
 
-    async def _be_read(self, poller: Poller, handle: int) -> None:
+    async def _read_by_poller(self, poller: Poller, handle: int) -> None:
         if self._tls is not None:
             try:
                 self._unread = self._tls.decrypt(b"")
@@ -345,9 +344,9 @@ class Session:
         if self._unread:
             poller.enqueue(self._entry)
         try:
-            await self._ended.wait()
+            await self._read_ended.wait()
         finally:
-            self._ended.set()
+            self._read_ended.set()
             poller.remove(handle)
 
     @property
@@ -356,23 +355,24 @@ class Session:
 
     @property
     def _has_backlog(self) -> bool:
-        """Something that was read has not been handled."""
-        return bool(self._left or self._unread or self._works) or self._parser.has_more
+        """True if something that was read has not been handled."""
+        return bool(self._parsed or self._unread or self._running) or self._parser.has_more
 
     @property
-    def _has_no_turns(self) -> bool:
-        return self._is_paused or self._is_held or self._big.is_awaited or self._is_with_taker
+    def _is_blocked(self) -> bool:
+        return self._is_paused or self._is_suspended or self._large_frame.is_waiting or self._is_in_batch
 
     def _serve(self) -> bool:
-        """The poller's call: read once if nothing is left of before, handle a slice, answer. Whether there is more."""
+        """Serve one slice for the poller: read once if nothing is left to handle, handle, answer. True if there is
+        more."""
         handle, poller = self._handle, self._poller
         assert handle is not None and poller is not None
         self._entry.begin_slice()
-        if self._closing or self._aborted or self._has_no_turns:
+        if self._closing or self._aborted or self._is_blocked:
             return False
         self.waited_ms = poller.waited_ms
         try:
-            if not self._has_backlog and (not self._read_once(handle) or self._is_gathered()):
+            if not self._has_backlog and (not self._read_once(handle) or self._joins_read_batch()):
                 return False
         except OSError:
             self._aborted = True
@@ -380,28 +380,28 @@ class Session:
             return False
         return self._handle_slice(handle, poller)
 
-    def _is_gathered(self) -> bool:
-        """True if what has been read goes to the taker with what others have sent in this turn; `taken` follows."""
-        gatherer = self._gatherer
+    def _joins_read_batch(self) -> bool:
+        """Give the read to the batch of this turn, if it can be; then `batch_handled` is called at the turn's end."""
+        read_batch = self._read_batch
         if (
-            gatherer is None
+            read_batch is None
             or self._newcomer is not None
             or self.is_urgent
             or self._parser.buffered_bytes
             or begins_otherwise(self._unread)
-            or self._ended.is_set()
-            or not gatherer.add(self, self._unread)
+            or self._read_ended.is_set()
+            or not read_batch.add(self, self._unread)
         ):
             return False
-        self._is_with_taker = self._entry.is_deferred = True
+        self._is_in_batch = self._entry.is_deferred = True
         self._entry.is_drained = self._is_all_read
         return True
 
-    def taken(self, end: int, count: int, cost_us: float) -> None:
-        """Go on with what was gathered: `count` frames, up to index `end`, have been answered, at such a cost."""
+    def batch_handled(self, end: int, count: int, cost_us: float) -> None:
+        """Go on behind the batch: the fast path has answered `count` frames up to index `end`, in `cost_us`."""
         handle, poller = self._handle, self._poller
         assert handle is not None and poller is not None
-        self._is_with_taker = False
+        self._is_in_batch = False
         poller.charge_deferred(self._entry, cost_us, count)
         if self._closing or self._aborted:
             return
@@ -409,8 +409,8 @@ class Session:
         if count:
             self._statistics.received_bytes += end
             self._statistics.received_count += count
-            self._big.is_whole = True
-            self._stay()
+            self._large_frame.has_arrived = True
+            self._extend_idle_deadline()
         if not rest:
             return
         if count == SLICE_COUNT:
@@ -418,45 +418,45 @@ class Session:
             self._parser.put_back(rest)
             poller.enqueue(self._entry)
             return
-        self._unread, self._is_for_parser = rest, True
+        self._unread, self._skips_fast_path = rest, True
         if poller.is_turn_over or self._handle_slice(handle, poller):
             poller.enqueue(self._entry)
 
     def _handle_slice(self, handle: int, poller: Poller) -> bool:
-        """Handle a slice of what was read, and answer. True if there is more."""
+        """Handle requests for a slice, and write the replies. True if there is more."""
         try:
-            self._take()
+            self._handle_requests()
             if self._has_queued and not self._writing and not self._write_some(handle, *self._take_queue()):
                 self._pause()
                 poller.remove(handle)
-            if (self._is_paused or not (self._works or self._left)) and not self.is_urgent:
+            if (self._is_paused or not (self._running or self._parsed)) and not self.is_urgent:
                 self._ask_for_turn()
-            if self._is_held or self._big.is_awaited:
+            if self._is_suspended or self._large_frame.is_waiting:
                 poller.remove(handle)
             elif self.is_urgent:
                 poller.prioritize(handle)
-            self._entry.is_drained = self._is_all_read and not self._has_backlog and not self._has_no_turns
-            return self._has_backlog and not self._has_no_turns
+            self._entry.is_drained = self._is_all_read and not self._has_backlog and not self._is_blocked
+            return self._has_backlog and not self._is_blocked
         except RemoteProtocolError:
-            self._foreign_words()
+            self._close_foreign()
         except OSError:
             self._aborted = True
         self._end_reading()
         return False
 
     def _ask_for_turn(self) -> None:
-        """The next frame may be one that is read in turns."""
+        """Ask for a turn if the next frame is large (`rmqha.host.net.large_frames`)."""
         newcomer, announced_bytes = self._newcomer, 0 if self._is_paused else self._parser.announced_bytes
         if newcomer is not None and announced_bytes > LARGE_BYTES:
             header = self._parser.header()
             if header is None or not newcomer.is_plausible(header):
                 announced_bytes = 0  # it will be refused before it is large
-        self._big.announced(announced_bytes)
-        if newcomer is not None and self._big.is_awaited:
-            self._keep_until(newcomer.long_frame_deadline_s)
+        self._large_frame.update(announced_bytes)
+        if newcomer is not None and self._large_frame.is_waiting:
+            self._set_deadline(newcomer.long_frame_deadline_s)
 
     def _read_once(self, handle: int) -> bool:
-        """Read once; True if something came. Raises OSError."""
+        """Read the socket once; True if something came. Raises OSError."""
         size_bytes = READ_BYTES if self._is_all_read else bytes_to_read(self._parser, READ_BYTES, LARGE_READ_BYTES)
         try:
             self._unread = data = os.read(handle, size_bytes)
@@ -472,21 +472,21 @@ class Session:
     def _end_reading(self) -> None:
         assert self._poller is not None and self._handle is not None
         self._poller.end(self._handle)
-        self._ended.set()
+        self._read_ended.set()
 
-    def _foreign_words(self) -> None:
+    def _close_foreign(self) -> None:
         self._statistics.bad_frame_count += 1
-        self._aborted = self._nonsense = True
+        self._aborted = self._is_foreign = True
 
     def _take_queue(self) -> tuple[bytes, int]:
-        """The queued frames and their number; the queue is empty then."""
+        """Take all queued frames out of the queue, and their number."""
         frames, count = self._queue, self._queued_count
         self._queue, self._queued_count = [], 0
         return b"".join(frames), count
 
     def _write_some(self, handle: int, batch: bytes, count: int) -> bool:
-        """Write `count` frames, which count as queued; what the socket does not take now is left to the writer. Whether
-        it took all. Raises OSError."""
+        """Write `count` frames, which are counted as queued; the writer writes what the socket does not take now. True
+        if it took all. Raises OSError."""
         if self._output is None:
             begun_bytes = sent_bytes = network.write_now(handle, batch)
         else:
@@ -501,46 +501,46 @@ class Session:
         return not self._has_queued
 
     def _pause(self) -> None:
-        """The peer does not take its replies."""
+        """Stop reading: the peer does not read its replies."""
         self._is_paused = True
-        if self._left:
+        if self._parsed:
             self._count_unhandled()
 
     def _resume(self) -> None:
-        """The peer has taken its replies."""
+        """Read on: the peer has read its replies."""
         self._is_paused = False
-        if self._left:
+        if self._parsed:
             self._count_unhandled()
-        self._be_served_again()
+        self._serve_again()
 
     def _count_unhandled(self) -> None:
-        """Count as half a frame all that was read and has to wait."""
-        left_bytes = sum(len(command.body) for command in self._left) if self._is_paused or self._is_held else 0
-        self._statistics.partial_frames.hold(self, self._half_bytes + self._held_bytes + left_bytes)
+        """Count what was read and has to wait as bytes of an incomplete frame."""
+        left_bytes = sum(len(command.body) for command in self._parsed) if self._is_paused or self._is_suspended else 0
+        self._statistics.partial_frames.hold(self, self._partial_bytes + self._suspended_bytes + left_bytes)
 
-    def _hold(self, pause: Pause) -> None:
-        self._is_held, self._held_bytes, self._go_on = True, pause.size_bytes, trio.Event()
-        pause.when_over(self._let_go)
+    def _suspend(self, pause: Pause) -> None:
+        self._is_suspended, self._suspended_bytes, self._resumed = True, pause.size_bytes, trio.Event()
+        pause.when_over(self._continue)
 
-    def _let_go(self) -> None:
-        self._is_held, self._held_bytes = False, 0
+    def _continue(self) -> None:
+        self._is_suspended, self._suspended_bytes = False, 0
         if not self._closed:
             self._count_unhandled()
-        self._go_on.set()
+        self._resumed.set()
         self._go_on_reading()
 
     def _go_on_reading(self) -> None:
-        if self._handle is not None and self._poller is not None and not self._ended.is_set():
-            self._be_served_again()
+        if self._handle is not None and self._poller is not None and not self._read_ended.is_set():
+            self._serve_again()
 
     def _stop_reading(self) -> None:
         if self._handle is not None and self._poller is not None:
             self._poller.remove(self._handle)
 
-    def _be_served_again(self) -> None:
+    def _serve_again(self) -> None:
         handle, poller = self._handle, self._poller
         assert handle is not None and poller is not None
-        if self._has_no_turns:
+        if self._is_blocked:
             return
         poller.add(handle, self._entry)
         if self._has_backlog:
@@ -549,8 +549,8 @@ class Session:
     def _count_queued(self, size_bytes: int) -> None:
         self._queued_bytes += size_bytes
         self._statistics.queued_bytes += size_bytes
-        if self._queued_bytes > NOTED_BYTES and not self._aborted:
-            self._is_noted = True
+        if self._queued_bytes > MIN_COUNTED_BYTES and not self._aborted:
+            self._is_counted = True
             self._statistics.slow_readers.hold(self, self._queued_bytes)
 
     def _count_sent(self, size_bytes: int, count: int) -> None:
@@ -559,19 +559,19 @@ class Session:
         statistics.queued_bytes -= size_bytes
         statistics.sent_count += count
         statistics.sent_bytes += size_bytes
-        if self._is_noted and not self._aborted:
-            self._is_noted = self._queued_bytes > NOTED_BYTES
+        if self._is_counted and not self._aborted:
+            self._is_counted = self._queued_bytes > MIN_COUNTED_BYTES
             statistics.slow_readers.hold(self, self._queued_bytes)
 
-    def _take(self) -> None:
-        """A slice of what has been read. Raises RemoteProtocolError and what ends the process."""
-        requests, start, end = self._left, 0, 0
+    def _handle_requests(self) -> None:
+        """Handle requests for a slice. Raises RemoteProtocolError, and exceptions that end the process."""
+        requests, start, end = self._parsed, 0, 0
         began_s = time.monotonic()
         run_count = RUN_COUNT if self._poller is not None and self._poller.is_busy else SLICE_COUNT
         try:
             self._corked = True
             count = 0
-            if not self._works or self._work_on(began_s):
+            if not self._running or self._continue_running(began_s):
                 requests = requests or self._next_requests()
                 count = len(requests)
             while end < count:
@@ -580,76 +580,76 @@ class Session:
                     last = min(count, start + min(most, run_count))
                     while end < last and BATCH_COUNTS.get(requests[end].code) == most:
                         end += 1
-                # the peer of some pops works on their answers while the next ones are worked on
+                # write replies of pops at once: the peer works on them while the next pops are handled
                 self._corked = most != POP_BATCH_COUNT or end == count
                 self._received(self, requests if end - start == count else requests[start:end])
-                if self._works:
-                    self._worked_on = requests[start:end]
-                    if not self._work_on(began_s):
+                if self._running:
+                    self._running_requests = requests[start:end]
+                    if not self._continue_running(began_s):
                         break
                 if end < count and (self._queued_bytes > SLICE_QUEUED_BYTES or time.monotonic() - began_s > SLICE_S):
                     break
         except RemoteProtocolError:
             raise
         except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
-            self.fail(error, requests[start:end] or (self._worked_on if self._works else []))
-            self._works.clear()
+            self.fail(error, requests[start:end] or (self._running_requests if self._running else []))
+            self._running.clear()
             end = len(requests)
-        self._left, self._corked, self._entry.request_count = requests[end:], False, end
-        if self._is_held:
+        self._parsed, self._corked, self._entry.request_count = requests[end:], False, end
+        if self._is_suspended:
             self._count_unhandled()
 
-    def _work_on(self, began_s: float) -> bool:
-        """Work on; True if all is done that requests have begun."""
-        while self._works:
-            for pause in self._works[0]:
+    def _continue_running(self, began_s: float) -> bool:
+        """Continue requests that are answered in steps; True if all are done."""
+        while self._running:
+            for pause in self._running[0]:
                 if pause is not None:
-                    self._hold(pause)
+                    self._suspend(pause)
                     return False
                 if time.monotonic() - began_s > SLICE_S:
                     return False
-            self._works.popleft()
-        self._worked_on = []  # or each session would keep its last large body
+            self._running.popleft()
+        self._running_requests = []  # or each session would keep its last large body
         return True
 
     def _next_requests(self) -> list[Command]:
-        """Parsed now. Raises RemoteProtocolError."""
+        """Parse the unread bytes; returns the requests. Raises RemoteProtocolError."""
         statistics = self._statistics
         data, self._unread = self._unread, b""
         statistics.received_bytes += len(data)
-        commands, taken_count = self._frames(data)
+        commands, taken_count = self._parse_frames(data)
         half_bytes = self._parser.buffered_bytes
-        if half_bytes != self._half_bytes:
-            self._half_bytes = half_bytes
+        if half_bytes != self._partial_bytes:
+            self._partial_bytes = half_bytes
             statistics.partial_frames.hold(self, half_bytes)
         if commands or taken_count:
-            self._big.is_whole = True
+            self._large_frame.has_arrived = True
         if self._newcomer is not None:
             self._check_newcomer(self._newcomer, commands)
         if not commands and not taken_count:
             return commands
         statistics.received_count += len(commands) + taken_count
         if self._newcomer is None:  # else its time is running
-            self._stay()
+            self._extend_idle_deadline()
         return self._calls.requests_of(commands)
 
-    def _stay(self) -> None:
-        """Frames have come: the time in which it may be idle begins anew."""
+    def _extend_idle_deadline(self) -> None:
+        """Restart the idle timeout: frames have come."""
         idle_timeout_ms = self._idle_timeout_ms
-        if idle_timeout_ms is not None and (now := trio.current_time()) >= self._kept_until:
+        if idle_timeout_ms is not None and (now := trio.current_time()) >= self._extend_after_s:
             # moving it for every frame would cost as much as reading one
-            self._kept_until = now + idle_timeout_ms / 16_000
-            self._keep_until(now + idle_timeout_ms / 1000)
+            self._extend_after_s = now + idle_timeout_ms / 16_000
+            self._set_deadline(now + idle_timeout_ms / 1000)
 
-    def _frames(self, data: bytes) -> tuple[list[Command], int]:
-        """The frames of a slice: those that the taker has left, and the number of those that it has taken. Raises
-        RemoteProtocolError."""
-        taker, parser = self._taker, self._parser
-        if taker is None or self._newcomer is not None or self._is_for_parser:
-            self._is_for_parser = False
+    def _parse_frames(self, data: bytes) -> tuple[list[Command], int]:
+        """Give `data` to the fast path, and parse the rest; returns the parsed frames and the number of those that the
+        fast path has answered. Raises RemoteProtocolError."""
+        fast_path, parser = self._fast_path, self._parser
+        if fast_path is None or self._newcomer is not None or self._skips_fast_path:
+            self._skips_fast_path = False
             return parser.feed(data, SLICE_COUNT), 0
         data = parser.unparsed(data)
-        end, count = (0, 0) if begins_otherwise(data) else taker.take([(self, data)], SLICE_COUNT)[0]
+        end, count = (0, 0) if begins_otherwise(data) else fast_path.take([(self, data)], SLICE_COUNT)[0]
         if count:
             data = data[end:]
             if count == SLICE_COUNT:
@@ -658,22 +658,22 @@ class Session:
         return parser.feed(data, SLICE_COUNT - count), count
 
     def _check_newcomer(self, newcomer: Newcomer, commands: list[Command]) -> None:
-        """Raises RemoteProtocolError for a first frame that is too long for somebody unknown."""
+        """Check the limits of a newcomer. Raises RemoteProtocolError for a first frame that is too long."""
         if not newcomer.is_guarded and any(map(has_known_code, commands)):
-            self.known()
-        elif self._half_bytes > FIRST_BYTES and not self._parser.has_more:
+            self.mark_known()
+        elif self._partial_bytes > FIRST_BYTES and not self._parser.has_more:
             header = self._parser.header()
             if header is None or not newcomer.is_plausible(header):
                 raise RemoteProtocolError(f"a first frame of more than {FIRST_BYTES} bytes from nobody who is known")
-            self._keep_until(newcomer.long_frame_deadline_s)
+            self._set_deadline(newcomer.long_frame_deadline_s)
 
-    async def _read(self, reader_writes: bool) -> None:
-        """In this task: a client's end, and a stream that is no socket."""
+    async def _read_stream(self, reader_writes: bool) -> None:
+        """Read in this task: the socket of a client, or a stream that is no socket."""
         try:
-            while not self._ended.is_set() and (data := await self._receive()):
+            while not self._read_ended.is_set() and (data := await self._receive()):
                 self._unread = bytes(data)
                 while self._has_backlog and not self._aborted:
-                    await self._have_turn()
+                    await self._run_slice()
                     if not self._queue or self._writing:
                         continue
                     if reader_writes:
@@ -681,20 +681,20 @@ class Session:
                     else:
                         self._wake_writer()
         except RemoteProtocolError:
-            self._foreign_words()
+            self._close_foreign()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._aborted = True
 
-    async def _have_turn(self) -> None:
-        """One slice."""
-        if self._is_held:
-            await self._go_on.wait()
-        self._take()
+    async def _run_slice(self) -> None:
+        """Handle one slice, after a pause if there is one."""
+        if self._is_suspended:
+            await self._resumed.wait()
+        self._handle_requests()
         if self._has_backlog:
             await trio.lowlevel.checkpoint()
 
     async def _receive(self) -> bytes | bytearray:
-        """Bytes that have arrived, b"" at the end."""
+        """Read bytes when they arrive; b"" at the end."""
         handle = self._handle
         if handle is None:
             return await self._stream.receive_some(READ_BYTES)
@@ -727,10 +727,10 @@ class Session:
             await self._stream.send_all(memoryview(data)[sent:])
 
     async def _flush(self) -> None:
-        """Write all that is queued, also what comes while writing, in one write per turn."""
+        """Write all queued frames, also those queued meanwhile, in one write per turn of the event loop."""
         self._writing = True
         while self._has_queued and not self._aborted:
-            # a cancellation that is due comes here, with the queue whole, and not inside the write
+            # a pending cancellation is raised here, while the queue is complete, and not inside the write
             await trio.lowlevel.checkpoint_if_cancelled()
             batch, count = self._take_queue()
             size_bytes = len(batch) + (0 if self._output is None else self._output.clear_bytes)
@@ -755,34 +755,34 @@ class Session:
                 self._wake = wake = trio.Event()
                 if not self._writing:
                     await self._flush()
-                if self._is_paused and not self._ended.is_set():
+                if self._is_paused and not self._read_ended.is_set():
                     self._resume()
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             self._abort()
 
-    async def _last_words(self) -> None:
+    async def _flush_before_close(self) -> None:
         if self._has_queued and not self._aborted and not self._half_written:
-            with trio.move_on_after(_LAST_WORDS_S):
+            with trio.move_on_after(CLOSE_FLUSH_TIMEOUT_S):
                 try:
                     await self._flush()
                 except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
                     self._queue.clear()
 
 
-class FrameTaker(Protocol):
-    """Port of a service that answers plain sends as bytes, before anybody makes commands of them."""
+class SendFastPath(Protocol):
+    """Port of a service that answers plain sends from their bytes, without making a Command of each."""
 
     def take(self, reads: Sequence[tuple[Session, bytes]], max_count: int) -> list[tuple[int, int]]:
-        """Answer as many whole frames at the front of what each session has sent as it can, `max_count` of each at
-        most: for each the index behind them, and their number. Raises as `Service.received`."""
+        """Answer the complete frames at the front of each read that it can, `max_count` of each at most. Returns for
+        each read the index behind them, and their number. Raises as `Service.received`."""
         ...
 
 
-class Gatherer(Protocol):
-    """Port of what hands to a `FrameTaker` in one call what the sessions of a turn have read."""
+class ReadBatch(Protocol):
+    """Port of the batch that hands the reads of a turn to a `SendFastPath` in one call."""
 
     def add(self, session: Session, data: bytes) -> bool:
-        """Call `session.taken` at the end of this turn; False, and nothing is done, if it is to go by itself."""
+        """Add a read; `session.batch_handled` is called at the end of this turn. False if it was not added."""
         ...
 
 

@@ -1,8 +1,7 @@
-"""Bound on the memory that a server's answers may take while their readers do not take them, all together.
+"""Bound on the memory of all answers of a server that wait to be written, because their readers are slow.
 
-Beyond the bound sessions are closed: first those that have taken nothing for STUCK_S, then the others, of each kind
-those that hold most. So a consumer that reads, however much, is closed only when there is nobody else.
-"""
+Beyond the bound sessions are closed: first those whose peers have read nothing for STUCK_S, then the others; of each
+kind those with most bytes. So a consumer that reads, however slowly, is closed only if all others read too."""
 
 from __future__ import annotations
 
@@ -11,9 +10,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 MAX_UNREAD_BYTES = 48 * 1024 * 1024
-NOTED_BYTES = 16 * 1024
-"""Less of one session is not looked at, as most answers are gone at once."""
+MIN_COUNTED_BYTES = 16 * 1024
+"""Bytes of one session that are not counted: most answers are written at once."""
 STUCK_S = 0.5
+"""Time (s) without reading after which a session is closed before the others."""
 
 
 class AnswerReader(Protocol):
@@ -25,17 +25,19 @@ class AnswerReader(Protocol):
 
 
 class SlowReaders:
+    """Bytes that wait in each session of one server."""
+
     def __init__(self, max_bytes: int = MAX_UNREAD_BYTES, now_s: Callable[[], float] = time.monotonic) -> None:
         self._max_bytes = max_bytes
         self._now_s = now_s
         self._held: dict[AnswerReader, tuple[int, float]] = {}
-        """Bytes, and when the peer last took some, or was given the first."""
+        """Bytes that wait, and the time (s) when the peer last read some, or when the first were queued."""
         self.total_bytes = 0
 
     def hold(self, reader: AnswerReader, size_bytes: int) -> None:
         """Note that `size_bytes` of answers wait for `reader` now."""
         before_bytes, moved_at_s = self._held.pop(reader, (0, 0.0))
-        if size_bytes > NOTED_BYTES:
+        if size_bytes > MIN_COUNTED_BYTES:
             if size_bytes < before_bytes or not before_bytes:
                 moved_at_s = self._now_s()
             self._held[reader] = size_bytes, moved_at_s

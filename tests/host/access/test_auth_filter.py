@@ -55,10 +55,10 @@ class FakeSession:
     def send(self, command: Command) -> None:
         self.sent.append(command)
 
-    def known(self) -> None:
+    def mark_known(self) -> None:
         self.is_known = True
 
-    def serves(self, owner: str) -> None:
+    def charge_to(self, owner: str) -> None:
         self.owner = owner
 
 

@@ -43,20 +43,20 @@ async def test_turns_by_the_bytes_that_are_announced() -> None:
     frames, told = LargeFrames(1_000_000), list[str]()
     frames.deadlines = Deadlines()
     first, second, third, huge = (a_turn(frames, told, name) for name in ("first", "second", "third", "huge"))
-    first.announced(60_000)
+    first.update(60_000)
     assert frames.total_bytes == 0, "a small frame needs no turn"
-    first.announced(600_000)
-    second.announced(300_000)
-    huge.announced(5_000_000)
-    third.announced(70_000)
-    assert [turn.is_awaited for turn in (first, second, huge, third)] == [False, False, True, True]
-    first.announced(600_000)
+    first.update(600_000)
+    second.update(300_000)
+    huge.update(5_000_000)
+    third.update(70_000)
+    assert [turn.is_waiting for turn in (first, second, huge, third)] == [False, False, True, True]
+    first.update(600_000)
     assert frames.total_bytes == 900_000, "it has its turn already"
-    first.is_whole = second.is_whole = True
-    first.announced(0)
+    first.has_arrived = second.has_arrived = True
+    first.update(0)
     assert told == [], "who is larger than all together comes alone"
-    second.announced(70_000)
-    assert (told, frames.total_bytes, second.is_awaited) == (["huge reads"], 5_000_000, True)
+    second.update(70_000)
+    assert (told, frames.total_bytes, second.is_waiting) == (["huge reads"], 5_000_000, True)
     huge.end()
     assert (told, frames.total_bytes) == (["huge reads", "third reads", "second reads"], 140_000)
     third.end()
@@ -70,17 +70,17 @@ async def test_who_is_slow_goes_to_the_end_of_the_line(autojump_clock: MockClock
     slow, handled, next_one = (a_turn(frames, told, name) for name in ("slow", "handled", "next"))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(frames.deadlines.run)
-        slow.announced(90_000)
+        slow.update(90_000)
         await trio.sleep(10 * TURN_S)
         assert told == [], "nobody waits"
-        next_one.announced(90_000)
-        handled.announced(90_000)
+        next_one.update(90_000)
+        handled.update(90_000)
         await trio.sleep(TURN_S)
         assert told == ["slow stops", "next reads"]
-        next_one.is_whole = True
+        next_one.has_arrived = True
         await trio.sleep(3 * TURN_S)
         assert told == ["slow stops", "next reads"], "a frame that is whole waits for the server, not for its peer"
-        next_one.announced(0)
+        next_one.update(0)
         handled.end()
         assert told == ["slow stops", "next reads", "handled reads", "slow reads"]
         nursery.cancel_scope.cancel()
@@ -92,20 +92,20 @@ async def test_who_has_not_sent_all_keeps_nobody_waiting(autojump_clock: MockClo
     slow, whole, quick, late, huge = (a_turn(frames, told, name) for name in ("slow", "whole", "quick", "late", "huge"))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(frames.deadlines.run)
-        slow.announced(100_000)
-        whole.announced(100_000)
-        whole.is_whole = True
-        quick.announced(90_000)
-        late.announced(90_000)
-        huge.announced(400_000)
+        slow.update(100_000)
+        whole.update(100_000)
+        whole.has_arrived = True
+        quick.update(90_000)
+        late.update(90_000)
+        huge.update(400_000)
         assert told == [], "more would only be read ahead"
         await trio.sleep(1.5 * SLOW_S)
         assert told == ["quick reads"], "one that is whole waits for the server"
         await trio.sleep(SLOW_S)
         assert told == ["quick reads", "late reads"]
-        whole.announced(0)
-        late.is_whole = True
-        late.announced(0)
+        whole.update(0)
+        late.has_arrived = True
+        late.update(0)
         assert told == ["quick reads", "late reads"], "huge would take too much"
         slow.end()
         assert (told[2:], frames.total_bytes) == (["huge reads"], 490_000)
@@ -174,10 +174,10 @@ async def test_a_session_keeps_nothing_of_a_request_that_is_done() -> None:
         await stream.send_all(BIG)
         await _until(lambda: service.resumes)
         session = service.sessions[-1]
-        assert [len(command.body) for command in session._worked_on] == [BODY_BYTES]
+        assert [len(command.body) for command in session._running_requests] == [BODY_BYTES]
         service.resumes.pop()()
-        await _until(lambda: not session._works)
-        assert not session._worked_on
+        await _until(lambda: not session._running)
+        assert not session._running_requests
         await stream.aclose()
 
 

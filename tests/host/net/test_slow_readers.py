@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqha.host.net.slow_readers import NOTED_BYTES, STUCK_S, SlowReaders
+from rmqha.host.net.slow_readers import MIN_COUNTED_BYTES, STUCK_S, SlowReaders
 
 MIB = 1 << 20
 BOUND = 64 * MIB
@@ -77,5 +77,5 @@ def test_the_bound_holds_and_the_sum_is_right(story: list[tuple[int, int, bool]]
     for number, size_bytes, takes in story:
         peer = peers[number]
         peer.add(-min(size_bytes, peer.queued_bytes) if takes else size_bytes)
-        noted = [peer.queued_bytes for peer in peers if peer.queued_bytes > NOTED_BYTES]
+        noted = [peer.queued_bytes for peer in peers if peer.queued_bytes > MIN_COUNTED_BYTES]
         assert world.readers.total_bytes == sum(noted) <= BOUND

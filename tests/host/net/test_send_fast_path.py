@@ -94,7 +94,9 @@ async def all_asked(
 ) -> AsyncIterator[list[trio.SocketStream]]:
     """Connections that are known: their first request has been answered."""
     async with trio.open_nursery() as nursery, AsyncExitStack() as open_streams:
-        start = partial(serve, service, "127.0.0.1:0", max_frame_bytes=65536, statistics=counts, taker=service, **keys)
+        start = partial(
+            serve, service, "127.0.0.1:0", max_frame_bytes=65536, statistics=counts, fast_path=service, **keys
+        )
         port: int = await nursery.start(start)
         streams = []
         for _ in range(number):
@@ -240,7 +242,7 @@ async def test_what_does_not_end_the_process_closes_those_of_the_call(monkeypatc
 
 
 async def test_a_read_that_left_something_is_followed_by_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large frames come together to the taker; who sends little gets a small read."""
+    """Large frames come together to the fast path; who sends little gets a small read."""
     small_bytes, large_bytes = 4096, 16_384
     monkeypatch.setattr(session_module, "READ_BYTES", small_bytes)
     monkeypatch.setattr(session_module, "LARGE_READ_BYTES", large_bytes)
@@ -365,7 +367,13 @@ async def test_behind_accounts_signed_sends_are_taken_unless_each_is_kept(
     first, *others = map(encode_frame, commands)
     async with trio.open_nursery() as nursery:
         start = partial(
-            serve, service, "127.0.0.1:0", max_frame_bytes=65536, statistics=counts, taker=service, security=security
+            serve,
+            service,
+            "127.0.0.1:0",
+            max_frame_bytes=65536,
+            statistics=counts,
+            fast_path=service,
+            security=security,
         )
         port: int = await nursery.start(start)
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
@@ -383,7 +391,13 @@ async def test_accounts_see_each_request(tmp_path: Path) -> None:
     service, counts, security = Taking(), Statistics(), Security(accounts=_accounts(tmp_path))
     async with trio.open_nursery() as nursery:
         start = partial(
-            serve, service, "127.0.0.1:0", max_frame_bytes=65536, statistics=counts, taker=service, security=security
+            serve,
+            service,
+            "127.0.0.1:0",
+            max_frame_bytes=65536,
+            statistics=counts,
+            fast_path=service,
+            security=security,
         )
         port: int = await nursery.start(start)
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
