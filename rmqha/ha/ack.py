@@ -1,4 +1,5 @@
-"""Producers that wait for acknowledgement, in one deque ordered by offset. Data plane: no task and no timer each."""
+"""Queue of sends that wait for acknowledgement, ordered by log offset. Data plane: no task and no timer for each
+send."""
 
 from __future__ import annotations
 
@@ -8,19 +9,20 @@ from dataclasses import dataclass
 from rmqha.ha.action import AckStatus, Complete, Token
 from rmqha.model.offset import PhyOffset
 
-LATENCY_PLACES = 64
-"""Acknowledgements are counted by the binary digits of their milliseconds: place n holds those below 2**n ms."""
+LATENCY_CLASS_COUNT = 64
+"""Number of latency classes. Class n counts acknowledgements that took n binary digits of milliseconds: below 2**n
+ms."""
 
 
 STALL_MS = 500
-"""A send that waits longer has been held up."""
+"""Waiting time (ms) above which a send counts as stalled."""
 STALL_GAP_MS = 1_000
-"""Waits that end so close to each other are one stall."""
+"""Longest time (ms) between stalled sends that are counted as one stall."""
 
 
 @dataclass(slots=True)
 class Stall:
-    """Sends that waited longer than STALL_MS, one after the other. `ended_with`: the worst end of one of them."""
+    """Period in which sends waited longer than STALL_MS. `ended_with`: OK, or the last status that was not."""
 
     began_at_ms: int
     ended_at_ms: int
@@ -30,14 +32,15 @@ class Stall:
 
 
 class AckQueue:
-    """Waits in the order of their end offsets; all have the same time-out, so deadlines rise too."""
+    """Waiting sends in the order of their end offsets. All have the same time-out, so the deadlines are in order
+    too."""
 
     __slots__ = ("_timeout_ms", "_waits", "last_stall", "latency_counts", "latency_total_ms")
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
-        self.latency_counts = [0] * LATENCY_PLACES
-        """Since the start."""
+        self.latency_counts = [0] * LATENCY_CLASS_COUNT
+        """Acknowledgements by latency class, since the start."""
         self.latency_total_ms = 0
         self.last_stall: Stall | None = None
         self._waits: deque[tuple[PhyOffset, int, Token]] = deque()
@@ -50,7 +53,7 @@ class AckQueue:
         self._waits.append((end_offset, now_ms + self._timeout_ms, token))
 
     def release(self, now_ms: int, acked_offset: PhyOffset) -> list[Complete]:
-        """Everything that ends at or below `acked_offset` is acknowledged."""
+        """Acknowledge all sends whose records end at or below `acked_offset`."""
         waits = self._waits
         done: list[Complete] = []
         counts, start_ms, total_ms = self.latency_counts, now_ms + self._timeout_ms, 0
@@ -67,7 +70,7 @@ class AckQueue:
         return done
 
     def _stalled(self, now_ms: int, longest_ms: int, count: int, status: AckStatus) -> None:
-        """`count` waits, the oldest of which began `longest_ms` ago, have ended."""
+        """Note that `count` waits have ended, the oldest of which began `longest_ms` ago."""
         began_at_ms, last = now_ms - longest_ms, self.last_stall
         if last is None or began_at_ms > last.ended_at_ms + STALL_GAP_MS:
             self.last_stall = Stall(began_at_ms, now_ms, longest_ms, count, status)
@@ -79,16 +82,16 @@ class AckQueue:
             last.ended_with = status
 
     def counted_latencies(self) -> list[int]:
-        """`latency_counts` without the empty places at its end."""
+        """`latency_counts` without the empty classes at its end."""
         counts = self.latency_counts
         return counts[: max((place for place, count in enumerate(counts, 1) if count), default=0)]
 
     def acknowledged_at_once(self) -> None:
-        """Count one that need not wait."""
+        """Count a send that did not wait."""
         self.latency_counts[0] += 1
 
     def expire(self, now_ms: int, status: AckStatus) -> list[Complete]:
-        """Waits whose deadline has come end with `status`."""
+        """End the waits that are due with `status`."""
         waits = self._waits
         done: list[Complete] = []
         added_at_ms = self.oldest_added_at_ms()
@@ -99,7 +102,7 @@ class AckQueue:
         return done
 
     def abandon(self) -> list[Complete]:
-        """Demotion: every wait ends at once with SERVICE_NOT_AVAILABLE (ruling 13)."""
+        """End all waits with SERVICE_NOT_AVAILABLE, at a demotion (ruling 13)."""
         done = [Complete(token, AckStatus.SERVICE_NOT_AVAILABLE) for _, _, token in self._waits]
         self._waits.clear()
         return done

@@ -1,7 +1,8 @@
-"""Records that a master may accept, show to consumers and acknowledge: the quorum and ack rules of one group.
+"""Confirm offset and acknowledgements of a master: the quorum and ack rules of one group.
 
-The replica owns it and says when it is master; the SyncStateSet is the SyncStateSetManager's. All of it is evaluated
-when an ack is due, never at append (ruling 1).
+It decides whether sends are accepted, how far consumers may read (confirm offset) and which sends are answered SEND_OK.
+Ack rules are evaluated when an ack is due, never at append (ruling 1). Used by `Replica` while it is master; the
+SyncStateSet is owned by SyncStateSetManager.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from rmqha.wire.state.replica_state import AckRule, ReplicaState, SlaveState, St
 
 Acks = list[PhyOffset | None]
 STALL_SHOWN_MS = 600_000
-"""A stall is told for so long after its end."""
+"""Time (ms) after its end for which the last stall is part of the replica's state."""
 
 
 class CommitTracker:
+    """High watermark of one master, and the sends that wait for it."""
+
     def __init__(
         self, config: BrokerConfig, log: ReplicaLog, link: ControllerClient, keeper: SyncStateSetManager, tracer: Tracer
     ) -> None:
@@ -37,11 +40,11 @@ class CommitTracker:
         self._link = link
         self._set = keeper
         self._tracer = tracer
-        self._whole_set = config.mode is HaMode.CP or config.all_ack_in_sync_state_set
+        self._needs_whole_set = config.mode is HaMode.CP or config.all_ack_in_sync_state_set
         self._last_confirm = PhyOffset(0)
-        """The newest confirm offset of this mastership."""
+        """Confirm offset of the last step as this master; it never goes back."""
         self._needed_count: int | None = None
-        """Number that enableAutoInSyncReplicas last asked for; None before the first look."""
+        """Number of replicas that enableAutoInSyncReplicas last asked for; None before it was computed."""
 
     # --- quorum ---------------------------------------------------------------------------------------------------
     @property
@@ -49,8 +52,8 @@ class CommitTracker:
         return self._set.total_replicas
 
     def has_quorum(self) -> bool:
-        """CP: True if anything new may be committed: a majority is confirmed, or this is the synced one of two (ruling
-        6)."""
+        """True if CP allows to commit records: the confirmed set has a majority, or this is the only copy of two and
+        its disk holds them (ruling 6)."""
         sync = self._set.state
         return not sync.blind and (len(sync.confirmed) >= self._set.majority or self.is_sole_copy())
 
@@ -61,7 +64,7 @@ class CommitTracker:
 
     @property
     def is_one_copy_synced(self) -> bool:
-        """CP, of two replicas: this master acknowledges alone, and only what its disk holds."""
+        """True if this master acknowledges alone in CP, as one of two replicas, and only what its disk holds."""
         return self._config.mode is HaMode.CP and self.is_sole_copy()
 
     def sync_required(self, *, is_master: bool) -> bool:
@@ -69,7 +72,7 @@ class CommitTracker:
         return self._config.sync_flush or (is_master and self._set.total_replicas == 2 and self.is_one_copy_synced)
 
     def shortage(self, now_ms: int, connections: Sequence[HaConnection]) -> str:
-        """The reason why too few replicas are in the set for a send, or ""."""
+        """Reason why the set is too small for a send; "" if it is not."""
         sync = self._set.state
         if self._config.mode is HaMode.AP:
             needed = self._config.min_in_sync_replicas
@@ -89,7 +92,8 @@ class CommitTracker:
 
     # --- progress -------------------------------------------------------------------------------------------------
     def progress(self, now_ms: int, acks: Acks, connections: Sequence[HaConnection]) -> list[Complete]:
-        """Raise the confirm offset to what every member of the union holds; acknowledge what the ack rule allows."""
+        """Raise the confirm offset to the offset that all members of the union hold, and acknowledge by the ack
+        rule."""
         log, cp = self._log, self._config.mode is HaMode.CP
         own_max, confirm = log.max_phy_offset, log.confirm_offset
         synced = self.sync_required(is_master=True)
@@ -116,17 +120,16 @@ class CommitTracker:
         return self.waits.release(now_ms, releasable)
 
     def _check(self, confirm: PhyOffset, own_max: PhyOffset, releasable: PhyOffset) -> None:
-        """Invariants of each step: no acknowledgement may follow a step that breaks one."""
+        """Check the invariants of each step before anything is acknowledged."""
         assert confirm <= own_max, f"confirm offset {confirm} beyond the log's end {own_max}"
         assert releasable <= own_max, f"{releasable} could be acknowledged, the log ends at {own_max}"
-        if self._whole_set:
+        if self._needs_whole_set:
             assert releasable <= confirm, f"{releasable} could be acknowledged, the set holds {confirm}"
         assert confirm >= self._last_confirm, f"confirm offset {confirm} after {self._last_confirm} in one mastership"
         self._last_confirm = confirm
 
     def _live_count(self, now_ms: int, connections: Sequence[HaConnection]) -> int:
-        """Number of live replicas; of interest to enableAutoInSyncReplicas alone, which says when the number that it
-        needs changes."""
+        """Number of live replicas for enableAutoInSyncReplicas; traces changes of the number that this needs."""
         config = self._config
         if not config.enable_auto_in_sync_replicas:
             return len(self._set.state.union)
@@ -141,7 +144,7 @@ class CommitTracker:
 
     # --- waits ----------------------------------------------------------------------------------------------------
     def wait(self, now_ms: int, end_offset: PhyOffset, token: Token) -> list[Action]:
-        """The record that ends at `end_offset` has been appended; it is answered now or when it may be."""
+        """Answer the send whose record ends at `end_offset` now if the ack rule allows, else queue it."""
         if end_offset <= self.releasable and not len(self.waits):
             self.waits.acknowledged_at_once()
             return [Complete(token, AckStatus.OK)]
@@ -149,17 +152,17 @@ class CommitTracker:
         return []
 
     def expire(self, now_ms: int) -> list[Complete]:
-        """Waits whose time is over; the status says whether the disk or a slave was late."""
+        """End waits that have timed out; the status says whether the disk or a slave was late."""
         return self.waits.expire(now_ms, self._late())
 
     def _late(self) -> AckStatus:
-        """The end that the oldest wait would have if its time were over."""
+        """Status of a time-out of the oldest wait."""
         end_offset = self.waits.oldest_end_offset() or 0
         behind_disk = self.sync_required(is_master=True) and self._log.synced_offset < end_offset
         return AckStatus.FLUSH_DISK_TIMEOUT if behind_disk else AckStatus.FLUSH_SLAVE_TIMEOUT
 
     def abandon(self) -> list[Complete]:
-        """This replica is no longer master of the epoch in which the waits began."""
+        """End all waits: this replica is no longer master of their epoch."""
         self.releasable = self._last_confirm = PhyOffset(0)
         self._needed_count = None
         return self.waits.abandon()
@@ -176,9 +179,9 @@ class CommitTracker:
             ended_with=stall.ended_with.name,
         )
 
-    # --- look -----------------------------------------------------------------------------------------------------
+    # --- view -----------------------------------------------------------------------------------------------------
     def tell(self, state: ReplicaState, now_ms: int, connections: Sequence[HaConnection]) -> None:
-        """Fill in the set, the ack rule as it holds now, who is waited for and when that ends."""
+        """Fill in the set, the present ack rule, the waiting sends, the slaves and when members would leave the set."""
         config, sync = self._config, self._set.state
         whole_set = config.mode is HaMode.CP or config.all_ack_in_sync_state_set
         live_count = 1 + self._set.close_enough_count(now_ms, connections)

@@ -1,4 +1,4 @@
-"""The master's side of a directed switch (ruling 18): refuse messages until the target holds all, then say so. Pure.
+"""Master's side of a directed switch (ruling 18): refuse sends until the target holds the whole log, then answer. Pure.
 
     idle ──request 52012──▶ waiting ──the target holds all──▶ told ──elected, or RESUME_AFTER_MS──▶ idle
                                └──time-out, cancelled, another request, demoted──▶ idle
@@ -15,7 +15,7 @@ from rmqha.ha.action import HandedOver, Token
 from rmqha.model.offset import BrokerId, PhyOffset
 
 RESUME_AFTER_MS = 1000
-"""Time (ms) that a master which has told its readiness waits to be replaced."""
+"""Time (ms) for which a master that has answered waits to be replaced; then it accepts sends again."""
 MAX_TIMEOUT_MS = 10_000
 
 
@@ -26,18 +26,18 @@ class _Waiting:
     until_ms: int
     token: Token
     told: bool = False
-    was_late: bool = False
-    """It has been looked at after `impatient_ms`."""
+    is_urgent: bool = False
+    """True once `urgent_at_ms` has passed."""
 
     @property
-    def impatient_ms(self) -> int:
-        """From here on producers that wait for other members are not waited for: they get their answer from the role
-        change, and the target holds what they sent."""
+    def urgent_at_ms(self) -> int:
+        """Time (ms) from which it no longer waits for sends that other members have not acknowledged: the role change
+        answers them, and the target holds their records."""
         return self.begun_ms + (self.until_ms - self.begun_ms) // 2
 
 
 class HandOver:
-    """At most one is under way; a new request replaces it."""
+    """The hand-over that is under way, at most one; a new request replaces it."""
 
     def __init__(self) -> None:
         self._waiting: _Waiting | None = None
@@ -48,30 +48,30 @@ class HandOver:
         return None if self._waiting is None else self._waiting.target
 
     def begin(self, now_ms: int, target: BrokerId, timeout_ms: int, token: Token) -> list[HandedOver]:
-        """`timeout_ms` is cut to MAX_TIMEOUT_MS."""
+        """Begin a hand-over to `target`; `timeout_ms` is cut to MAX_TIMEOUT_MS."""
         actions = self.end("another hand-over took its place")
         self._waiting = _Waiting(target, now_ms, now_ms + min(timeout_ms, MAX_TIMEOUT_MS), token)
         return actions
 
     def end(self, why: str) -> list[HandedOver]:
-        """Back to idle; whoever still waits for an answer is told why."""
+        """Go back to idle; a request that is not answered yet is refused for the reason `why`."""
         waiting, self._waiting = self._waiting, None
         return [] if waiting is None or waiting.told else [HandedOver(waiting.token, why)]
 
     def advance(
         self, now_ms: int, own_max: PhyOffset, target_ack: PhyOffset | None, waiting_count: int
     ) -> list[HandedOver]:
-        """`target_ack`: what the target has acknowledged under this epoch, None if it is not connected.
-        `waiting_count`: answers that wait for an acknowledgement; the role change would end them as open, and their
-        clients would send again."""
+        """Answer the request if the target holds the whole log, or time is over. `target_ack`: offset that the target
+        has acknowledged in this epoch, None if it is not connected. `waiting_count`: number of sends that wait for
+        acknowledgement; a role change would fail them, and their clients would send again."""
         waiting = self._waiting
         if waiting is None:
             return []
         if waiting.told:
             return self.end("") if now_ms >= waiting.until_ms else []
-        waiting.was_late = now_ms >= waiting.impatient_ms
+        waiting.is_urgent = now_ms >= waiting.urgent_at_ms
         level = target_ack is not None and target_ack >= own_max
-        if level and (not waiting_count or waiting.was_late):
+        if level and (not waiting_count or waiting.is_urgent):
             waiting.told, waiting.until_ms = True, now_ms + RESUME_AFTER_MS
             return [HandedOver(waiting.token, "", own_max)]
         if now_ms < waiting.until_ms:
@@ -86,4 +86,4 @@ class HandOver:
         waiting = self._waiting
         if waiting is None:
             return None
-        return waiting.until_ms if waiting.told or waiting.was_late else waiting.impatient_ms
+        return waiting.until_ms if waiting.told or waiting.is_urgent else waiting.urgent_at_ms

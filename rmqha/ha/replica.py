@@ -11,8 +11,9 @@ offset on one copy would show consumers what an election could still cut.
 Inputs are methods that take `now_ms` first; outputs are taken by `actions()`. The machine changes the log directly
 (it is synchronous, `rmqha.port.ReplicaLog`) and asks the shell for everything else (`rmqha.ha.action`).
 
-A new epoch, its entry and a cut go by a `LogWriter`: while the disk takes its time over one, this replica is no master,
-appends and acknowledges nothing and takes no news of its group; heartbeats go on. `log_written` ends that.
+A new epoch, its entry and a truncation are written by a `LogWriter` (`rmqha.ha.log_writes`). Until the disk has written
+it, this replica is not master, appends and acknowledges nothing and applies no changes of its group; heartbeats go on.
+The shell calls `log_written` when it is done.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from rmqha.ha.commit_tracker import CommitTracker
 from rmqha.ha.controller_client import ControllerClient, HeartbeatValues
 from rmqha.ha.group_info import GroupInfo, parse_group_info
 from rmqha.ha.hand_over import HandOver
-from rmqha.ha.log_writes import WAITS, LogWrites, SynchronousLogWrites, Then
+from rmqha.ha.log_writes import WAITS_FOR_DISK, Continuation, LogWrites, SynchronousLogWrites
 from rmqha.ha.machine import Master, Promoting, RoleHolder, Slave, common_state
 from rmqha.ha.stream.client import HaClient
 from rmqha.ha.stream.copy_progress import CopyLimit
@@ -45,11 +46,12 @@ from rmqha.wire.command import Command
 from rmqha.wire.state.replica_state import ReplicaState
 
 HAND_OVER_AFTER_MS = 1000
-"""A stopping master tells the controller when its slaves have everything, or after this long."""
+"""Time (ms) after which a stopping master asks the controller for a new one, if its slaves are not caught up before."""
 
 
 class Replica(RoleHolder):
-    """One per broker. Connection numbers: the shell's accepted ones from 1 up, those of OpenHa below 0."""
+    """Replica of a group with a controller, one per broker. Numbers of HA connections: those that the shell accepts
+    count from 1 up, those that it opens (OpenHa) are negative."""
 
     def __init__(
         self,
@@ -62,9 +64,10 @@ class Replica(RoleHolder):
         wall_offset_ms: int = 0,
         writer: LogWriter | None = None,
     ) -> None:
-        """A slave is proposed for the set only if `may_join` holds too. `table_waits`: number of answers that wait
-        until the set holds a topic, beside those that wait for the log. `now_ms + wall_offset_ms` is the wall time that
-        stamps requests to the controllers. `writer` None: changes of the log hold this machine until they are made."""
+        """`may_join`: further condition for a slave to be proposed for the SyncStateSet. `table_waits`: number of
+        replies that wait until all members have a metadata change, beside those that wait for the log. `now_ms +
+        wall_offset_ms` is the wall time (ms) in requests to the controllers. `writer` None: a change of the log is made
+        within the call that needs it."""
         self._config = config
         self._log = log
         self._tracer = tracer
@@ -75,32 +78,33 @@ class Replica(RoleHolder):
         super().__init__(Epoch(max(log.highest_epoch, last.epoch if last else 0)))
         self._has_master = False
         self._sized_epoch, self._sized_call_id = NO_EPOCH, 0
-        """The last news of the number of replicas that counted: its epoch, and the last call that was made before."""
+        """Epoch of the group information that last set the number of replicas, and the last call made before it
+        came."""
         self._set = SyncStateSetManager(config, log, self._link, tracer, may_join)
         self._commitment = CommitTracker(config, log, self._link, self._set, tracer)
         self._writes = LogWrites(writer or SynchronousLogWrites())
         self._is_stuck = False
-        """A change of the log has waited so long that another replica should lead."""
-        self._news_missed = False
-        """Something was told of the group while a change of the log waited for the disk."""
-        self._was_unclean = False
-        """The store's state when the master's last bytes came that no change of the log waited for."""
+        """True if a change of the log takes so long that another replica should lead."""
+        self._missed_group_change = False
+        """True if group information came while a change of the log waited for the disk: it is asked for again then."""
+        self._reported_unclean = False
+        """True if the log was unclean before the master's last bytes came: the controllers know it."""
         self._client: HaClient | None = None
         self._stopping_at_ms: int | None = None
         self._hand_over_told = False
         self._switch = HandOver()
         self._table_waits = table_waits
         self.newest_master_address = ""
-        """Broker address of the newest master heard of, even if the disk has not taken its epoch yet."""
+        """Broker address of the newest master known, even if its epoch is not durable here yet."""
         self._speed = CopySpeed()
         self._copy_limit = CopyLimit(config.ha_transfer_bytes_per_second, lambda item: item in self._set.state.union)
         self._slaves = Slaves(config, log, self._link, self._copy_limit, tracer)
         self._disk_problem, self._disk_hangs = "", False
         self._epoch_refusal = ""
-        """The reason why the disk has not taken the newest epoch."""
+        """Error of the disk that kept the newest epoch from being recorded; "" for none."""
         self._stale_count = 0
         self.disk_refusal = ""
-        """The reason why the disk takes no more sends; the shell looks at it, and the controllers hear of it."""
+        """Set by the shell: reason why the disk takes no more sends, "" for none. Heartbeats report it."""
         self._actions: list[Action] = []
 
     # --- time -----------------------------------------------------------------------------------------------------
@@ -108,7 +112,7 @@ class Replica(RoleHolder):
         self.timeout(now_ms)
 
     def timeout(self, now_ms: int) -> None:
-        """Call at or after deadline_ms, and whenever in doubt: it is idempotent."""
+        """Advance the timers; called at or after `deadline_ms`. It is idempotent."""
         self._is_stuck = self._writes.is_stuck(now_ms)
         self._link.timeout(now_ms)
         if self._client is not None:
@@ -131,7 +135,7 @@ class Replica(RoleHolder):
         return min(due) if due else None
 
     def actions(self) -> list[Action]:
-        """Take what has accumulated; call after every input and perform in order."""
+        """Take the accumulated actions; called after every input. The shell performs them in order."""
         actions, self._actions = self._actions, []
         return actions
 
@@ -160,7 +164,7 @@ class Replica(RoleHolder):
             self._settle(now_ms)
 
     def role_doubted(self, now_ms: int) -> None:
-        """Request 1008 arrived from somebody who has not proved to be a controller: no more than a reason to ask."""
+        """Request 1008 arrived from a peer that has not proved to be a controller: ask the controllers."""
         if self._link.broker_id is not None:
             self._link.group_changed()
             self._settle(now_ms)
@@ -183,20 +187,20 @@ class Replica(RoleHolder):
         return self._log.unclean, self._has_master or self._hand_over_told or self._is_stuck
 
     def _report(self, now_ms: int) -> dict[str, str]:
-        """Fields of a heartbeat that only our controllers read."""
+        """Heartbeat fields that only rmqha's controllers read."""
         slaves = self._slaves.connections if self.is_master else ()
         return {
             "zone": self._config.broker_zone,
             "boundTotalReplicas": str(self._commitment.total_replicas),
-            "diskProblem": self._disk_problem or self.disk_refusal or (WAITS if self._is_stuck else ""),
+            "diskProblem": self._disk_problem or self.disk_refusal or (WAITS_FOR_DISK if self._is_stuck else ""),
             "slaves": self._speed.report(now_ms, self._log.max_phy_offset, slaves),
         }
 
     def master_told(self, now_ms: int, master_address: str, ha_address: str) -> None:
-        """Ignore a name server: the controllers know better."""
+        """Ignore the master that a name server knows: the controllers decide."""
 
     def disk_probed(self, now_ms: int, problem: str, *, hangs: bool = False) -> None:
-        """The disk probe's finding, "" for none. News go to the controllers at once; every heartbeat repeats them."""
+        """Note the disk probe's finding, "" for none. A change is sent to the controllers at once, in a heartbeat."""
         if problem != self._disk_problem:
             self._disk_problem, self._disk_hangs = problem, hangs
             self._tracer.event("disk_problem" if problem else "disk_well", reason=problem)
@@ -204,8 +208,8 @@ class Replica(RoleHolder):
             self._settle(now_ms, check_set=False)
 
     def hand_over(self, now_ms: int, epoch: Epoch, target: BrokerId | None, timeout_ms: int, token: Token) -> None:
-        """Request 52012: take no messages until replica `target` holds all; HandedOver(token, …) follows. `target` None
-        ends a hand-over: messages are taken again."""
+        """Request 52012: refuse sends until replica `target` holds the whole log; HandedOver(token, …) follows.
+        `target` None cancels a hand-over."""
         if not self.is_master or epoch != self.epoch:
             refusal = f"this broker is not the master of epoch {epoch}, its own is {self.epoch}"
             self._actions.append(HandedOver(token, refusal))
@@ -218,15 +222,15 @@ class Replica(RoleHolder):
         self._settle(now_ms)
 
     def _apply(self, now_ms: int, info: GroupInfo, call_id: int = 0) -> None:
-        """Level-triggered: make the role what the controller says, unless that is old news. `call_id`: the call that it
-        answers, 0 for a notice."""
+        """Take the role that the controller's group information gives, unless it is outdated. It is level-triggered.
+        `call_id`: the call that it answers, 0 for a notice."""
         own_id = self._link.broker_id
         assert own_id is not None, "a replica without an id asks for nothing about its group"
         if info.epoch < self.epoch:
             self._stale_count += 1
             return
         if self._writes.is_waiting:
-            self._news_missed = True
+            self._missed_group_change = True
             return
         self._take_size(now_ms, info, call_id)
         self._set.drained_ids = info.drained_ids
@@ -251,8 +255,9 @@ class Replica(RoleHolder):
         self._become_slave(now_ms, info, own_id)
 
     def _take_size(self, now_ms: int, info: GroupInfo, call_id: int) -> None:
-        """Old news may tell a smaller number of replicas, beside which the controllers count on more members than would
-        acknowledge (ruling 15): one counts that answers a call made since, or is of a later epoch."""
+        """Take the number of replicas from group information. A smaller number counts only in the answer to a later
+        call or in a later epoch: an outdated one would let this master acknowledge with fewer members than the
+        controllers count on (ruling 15)."""
         total_replicas, known = info.total_replicas, self._set.total_replicas
         if total_replicas is None:
             return
@@ -265,8 +270,8 @@ class Replica(RoleHolder):
             self._link.register_anew(now_ms)  # the controllers also go by what a master declares
 
     def _unclean_election(self, info: GroupInfo) -> bool:
-        """After an unclean boot an old epoch is never resumed, and only an election that knew of it counts (ruling 3):
-        an operator's, or that of a group of one."""
+        """Accept an election of this unclean replica. After an unclean boot an old epoch is never resumed, and only an
+        election counts that knew of it (ruling 3): an operator's, or that of a group of one."""
         if not info.elected_unclean or info.epoch <= self._log.highest_epoch:
             return False
         self._log.mark_clean()
@@ -277,18 +282,18 @@ class Replica(RoleHolder):
         before = self._log.highest_epoch
         self._leave_role("elected master")
         self.newest_master_address = self._config.address
-        self._accept(now_ms, info.epoch, partial(self._lead, info, own_id, before))
+        self._accept(now_ms, info.epoch, partial(self._begin_mastership, info, own_id, before))
 
-    def _lead(self, info: GroupInfo, own_id: BrokerId, before: Epoch, now_ms: int) -> list[Action]:
-        last, then = self._log.epochs.last, partial(self._promote, info, own_id, before)
+    def _begin_mastership(self, info: GroupInfo, own_id: BrokerId, before: Epoch, now_ms: int) -> list[Action]:
+        last, continuation = self._log.epochs.last, partial(self._promote, info, own_id, before)
         if last is not None and last.epoch == info.epoch:
-            return then(now_ms)
-        self._write(now_ms, partial(self._begin_epoch, info.epoch), then)
+            return continuation(now_ms)
+        self._write(now_ms, partial(self._begin_epoch, info.epoch), continuation)
         return []
 
     def _begin_epoch(self, epoch: Epoch) -> None:
-        """Half a record at the end will never be completed, and an entry without bytes would lend its epoch to the
-        bytes that we are about to write: both go."""
+        """Begin an epoch at the end of the log. An incomplete record at the end, which will never be completed, and an
+        epoch entry without bytes, whose epoch the next bytes would get, are removed first."""
         log = self._log
         last, end_offset = log.epochs.last, log.record_end_offset
         if end_offset < log.max_phy_offset or (last is not None and last.start_offset >= end_offset):
@@ -299,7 +304,7 @@ class Replica(RoleHolder):
     def _promote(self, info: GroupInfo, own_id: BrokerId, before: Epoch, now_ms: int) -> list[Action]:
         log, last = self._log, self._log.epochs.last
         assert last is not None
-        # Of a master that goes on within its epoch the confirm offset on disk is older than what consumers have seen.
+        # For a master that resumes its epoch the confirm offset on disk is older than what consumers have seen.
         self._enter(Promoting(info.epoch, own_id, self._config.address, last.start_offset, log.max_phy_offset))
         members = info.members if info.members else (own_id,)
         self._set.begin(now_ms, own_id, info.epoch, members, info.set_epoch, resumed=info.epoch == before)
@@ -326,17 +331,21 @@ class Replica(RoleHolder):
         actions = self._client.follow(now_ms, ha_address) if ha_address else []
         return actions if told else [*actions, RoleChanged(Role.SLAVE, info.epoch, info.master_id, info.master_address)]
 
-    def _accept(self, now_ms: int, epoch: Epoch, then: Then) -> None:
-        """Make the epoch durable before anything is done in it (ruling 4), by `then`. While the disk does not take it
-        this replica is a slave of nobody; each heartbeat's answer is another try."""
+    def _accept(self, now_ms: int, epoch: Epoch, continuation: Continuation) -> None:
+        """Make the epoch durable before anything is done in it (ruling 4), then call `continuation`. While the disk
+        refuses it, this replica is a slave without a master; each heartbeat's answer is another try."""
         if epoch > self._log.highest_epoch and self._disk_hangs:
-            self._refuse_epoch(epoch, self._disk_problem)  # a thread less that hangs
+            self._refuse_epoch(epoch, self._disk_problem)  # a write would hang another thread
         elif epoch > self._log.highest_epoch:
             refusal: list[str] = []
-            self._write(now_ms, partial(self._record, epoch, refusal), partial(self._recorded, epoch, refusal, then))
+            self._write(
+                now_ms,
+                partial(self._record, epoch, refusal),
+                partial(self._epoch_recorded, epoch, refusal, continuation),
+            )
         else:
             self._epoch_refusal = ""
-            self._actions += then(now_ms)
+            self._actions += continuation(now_ms)
 
     def _record(self, epoch: Epoch, refusal: list[str]) -> None:
         try:
@@ -344,12 +353,14 @@ class Replica(RoleHolder):
         except StoreError as error:
             refusal.append(str(error))
 
-    def _recorded(self, epoch: Epoch, refusal: list[str], then: Then, now_ms: int) -> list[Action]:
+    def _epoch_recorded(
+        self, epoch: Epoch, refusal: list[str], continuation: Continuation, now_ms: int
+    ) -> list[Action]:
         if refusal:
             self._refuse_epoch(epoch, refusal[0])
             return []
         self._epoch_refusal = ""
-        return then(now_ms)
+        return continuation(now_ms)
 
     def _refuse_epoch(self, epoch: Epoch, reason: str) -> None:
         if not self._epoch_refusal:
@@ -362,20 +373,20 @@ class Replica(RoleHolder):
         self._actions.append(RoleChanged(Role.SLAVE, self.epoch, None, ""))
 
     # --- changes of the log -----------------------------------------------------------------------------------------
-    def _write(self, now_ms: int, work: Callable[[], None], then: Then) -> None:
-        """A master whose disk takes its time over the next epoch is none meanwhile."""
-        self._actions += self._writes.make(now_ms, work, then)
+    def _write(self, now_ms: int, work: Callable[[], None], continuation: Continuation) -> None:
+        """Make a change of the log. A master that has to wait for it steps down meanwhile."""
+        self._actions += self._writes.make(now_ms, work, continuation)
         if self._writes.is_waiting and self.is_master:
             self._follow_nobody()
 
     def log_written(self, now_ms: int) -> None:
-        """The change of the log for which this machine waits is made."""
+        """The change of the log for which this machine waits is complete."""
         self._actions += self._writes.written(now_ms)
         if self._client is not None and not self._writes.is_waiting:
             self._actions += self._client.written(now_ms)
-            self._note_state(now_ms)
-        if self._news_missed and not self._writes.is_waiting:
-            self._news_missed = False
+            self._report_unclean_state(now_ms)
+        if self._missed_group_change and not self._writes.is_waiting:
+            self._missed_group_change = False
             self._link.group_changed()
         if self._is_stuck:
             self._is_stuck = False
@@ -385,11 +396,11 @@ class Replica(RoleHolder):
 
     @property
     def is_writing(self) -> bool:
-        """A change of the log is being made elsewhere: nothing but this machine may look at the log."""
+        """True while a change of the log is being made: nothing but this machine may use the log."""
         return self._writes.is_waiting
 
     def _leave_role(self, reason: str) -> None:
-        """Acks of another epoch never count, so every HA connection ends with the role."""
+        """Close all HA connections: acknowledgements count only in the epoch of their connection."""
         self._actions += self._commitment.abandon()
         self._actions += self._switch.end("this broker is no longer the master")
         self._slaves.close(reason)
@@ -399,7 +410,7 @@ class Replica(RoleHolder):
 
     # --- HA connections -------------------------------------------------------------------------------------------
     def ha_accepted(self, now_ms: int, conn_id: int, peer: str, claim: HaClaim | None = None) -> None:
-        """`claim`: what the peer has proved of itself (haSecurity)."""
+        """A peer has connected. `claim`: identity that it has proved (haSecurity), if any."""
         if not self.is_master:
             self._actions.append(CloseHa(conn_id, "not master"))
             return
@@ -418,9 +429,9 @@ class Replica(RoleHolder):
         if conn_id < 0:
             if self._client is not None:
                 if not self._writes.is_waiting:
-                    self._was_unclean = self._log.unclean
+                    self._reported_unclean = self._log.unclean
                 self._actions += self._client.received(now_ms, conn_id, data)
-                self._note_state(now_ms)
+                self._report_unclean_state(now_ms)
         else:
             connection = self._slaves.get(conn_id)
             known = connection is not None and connection.slave_id in self._set.state.union
@@ -429,14 +440,14 @@ class Replica(RoleHolder):
             return
         self._settle(now_ms)
 
-    def _note_state(self, now_ms: int) -> None:
+    def _report_unclean_state(self, now_ms: int) -> None:
         if self._writes.is_waiting or not self._log.unclean:
             return
-        if not self._was_unclean:
-            self._was_unclean = True
-            self._link.register_anew(now_ms)  # the controller must know before it elects
+        if not self._reported_unclean:
+            self._reported_unclean = True
+            self._link.register_anew(now_ms)  # the controller must know it before it elects
             self._link.timeout(now_ms)
-        # An unclean replica that has reached its master's end as of the handshake is whole again (ruling 3).
+        # An unclean replica that has all that its master had at the handshake is clean again (ruling 3).
         if self._client is not None and self._client.is_caught_up:
             self._actions += self._writes.make(now_ms, self._log.mark_clean, self._whole_again)
 
@@ -499,9 +510,10 @@ class Replica(RoleHolder):
         else:
             self._actions += self._commitment.wait(now_ms, end_offset, token)
 
-    # --- the one place that draws conclusions ---------------------------------------------------------------------
+    # --- conclusions: called after every input --------------------------------------------------------------------
     def _settle(self, now_ms: int, *, check_set: bool = True) -> None:
-        """`check_set` False on the hot path: nothing has happened that could change who belongs in the set."""
+        """Update set, confirm offset, acknowledgements and transfers after an input. `check_set` False: the input
+        cannot change who belongs in the set (hot path)."""
         if self.is_master:
             connections = self._slaves.connections
             if check_set:
@@ -526,7 +538,7 @@ class Replica(RoleHolder):
         self._actions += self._switch.advance(now_ms, self._log.max_phy_offset, ack, waiting_count)
 
     def _open(self, promoting: Promoting) -> None:
-        """PROMOTING ends when everything that was there before is committed and in the queues."""
+        """End PROMOTING once all records of earlier epochs are committed and dispatched."""
         log = self._log
         if log.confirm_offset >= promoting.opens_at and log.dispatched_offset >= promoting.opens_at:
             self._enter(promoting.opened())
@@ -543,14 +555,16 @@ class Replica(RoleHolder):
         assert self._stopping_at_ms is not None
         if self._hand_over_told:
             return
-        done = not self.is_master or (not len(self._commitment.waits) and self._set.is_level(self._slaves.connections))
+        done = not self.is_master or (
+            not len(self._commitment.waits) and self._set.all_caught_up(self._slaves.connections)
+        )
         if done or now_ms >= self._stopping_at_ms + HAND_OVER_AFTER_MS:
             self._hand_over_told = True
             self._link.heartbeat(now_ms)
 
     @property
     def may_stop(self) -> bool:
-        """True once nobody is left to hand over to, or another is master; a stopping shell waits for it, bounded."""
+        """True once this is no master, or no other member could take over; a stopping shell waits for it, bounded."""
         return not self.is_master or (not len(self._commitment.waits) and len(self._set.state.union) <= 1)
 
     # --- view -----------------------------------------------------------------------------------------------------
@@ -591,17 +605,17 @@ class Replica(RoleHolder):
 
     @property
     def seeks_master(self) -> bool:
-        """The controllers say who it is."""
+        """False: the controllers name the master."""
         return False
 
     @property
     def is_listed_unaligned(self) -> bool:
-        """A slave that does not follow yet is fenced."""
+        """False: with a controller, a slave that does not follow yet is fenced instead."""
         return False
 
     @property
     def hands_over(self) -> bool:
-        """A directed switch is under way: no messages are taken."""
+        """True during a directed switch: sends are refused."""
         return self._switch.target is not None
 
     @property
@@ -615,19 +629,19 @@ class Replica(RoleHolder):
 
     @property
     def unacknowledged_bytes(self) -> int:
-        """At a master's log's end, that other replicas or the disk must hold before a send behind them is answered."""
+        """Bytes at the end of a master's log that are not acknowledged: a later send is answered after them."""
         if releasable := self._commitment.releasable:  # only a master's is above 0
             return self._log.max_phy_offset - releasable
         return self._log.max_phy_offset - self._log.confirm_offset if self.is_master else 0
 
     @property
     def ack_waits(self) -> AckQueue:
-        """To read only."""
+        """Waiting acknowledgements; read only."""
         return self._commitment.waits
 
     @property
     def is_following(self) -> bool:
-        """A slave whose log is aligned with its master's; before, it is registered but fenced."""
+        """True for a slave whose log is aligned with its master's; before, it is registered but fenced."""
         return self._client is not None and self._client.state is ClientState.FOLLOWING
 
     def limit_copies(self, bytes_per_second: int) -> None:
@@ -640,7 +654,7 @@ class Replica(RoleHolder):
         return 0 if self._client is None else self._client.left_bytes
 
     def state(self, now_ms: int) -> ReplicaState:
-        """Everything, for request 52000 and `rmqha status`."""
+        """State of the replica, for request 52000 and `rmqha status`."""
         log = self._log
         state = common_state(self, self._config, log, now_ms)
         state.ha_mode = self._config.mode.name.lower()
@@ -652,7 +666,10 @@ class Replica(RoleHolder):
         state.controller_refusal = self._link.refusal
         state.stale_role_count = self._stale_count
         state.disk_problem = (
-            self._disk_problem or self._epoch_refusal or self.disk_refusal or (WAITS if self.is_writing else "")
+            self._disk_problem
+            or self._epoch_refusal
+            or self.disk_refusal
+            or (WAITS_FOR_DISK if self.is_writing else "")
         )
         state.hands_over_to = self._switch.target
         if self.is_master:

@@ -234,7 +234,7 @@ class StaticReplica(RoleHolder):
             self._enter(self._in.opened())
             self._tracer.event("serving", epoch=self.epoch, max_phy_offset=log.max_phy_offset)
         for connection in list(self._connections.values()):
-            connection.note_level(now_ms)
+            connection.note_if_caught_up(now_ms)
             self._perform(connection.pump(now_ms))
 
     # --- leaving --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""SyncStateSet as its one owner, the master, sees it: confirmed by the controller, and perhaps a change in flight.
+"""SyncStateSet as the master knows it: the set that the controller has confirmed, and a change that may be in flight.
 
                  propose()                         decided() with a higher set epoch
     SETTLED ───────────────────▶ IN_FLIGHT ─────────────────────────────────────────▶ SETTLED
@@ -7,8 +7,9 @@
                       lost()      ▼      │
                                  UNKNOWN ┘
 
-A lost answer leaves the change possible: acks count against the union of everything that may be in force (ruling 1,
-apache/rocketmq 5663) until a higher set epoch shows the outcome; only then can no earlier proposal still be applied.
+If the answer to a change is lost, the controller may or may not have applied it. Records then need the acks of the
+union of all sets that may be in force, as in Kafka's maximal ISR (ruling 1, apache/rocketmq 5663), until a higher set
+epoch shows the outcome: earlier proposals cannot be applied after it.
 """
 
 from __future__ import annotations
@@ -26,25 +27,27 @@ def as_members(ids: Iterable[int]) -> Members:
 
 
 class SyncStateSet:
+    """The confirmed set, and the union that acknowledgements count against."""
+
     def __init__(self) -> None:
         self.confirmed: Members = ()
         self.set_epoch = 0
         self.union: Members = ()
-        """confirmed ∪ every proposal that may have been or may yet be applied."""
+        """Members of `confirmed` and of every proposal that may have been applied or may yet be."""
         self.proposed: Members | None = None
-        """The change in flight, waiting for its answer."""
+        """Proposed set whose answer has not come; None if there is none."""
         self.unknown = False
-        """An answer was lost: only a higher set epoch shows that the request can no longer be applied."""
+        """True after an answer was lost: only a higher set epoch shows that the request can no longer be applied."""
         self.blind = False
-        """True if the union is `unknown`, but it was a former life of this master that asked, so the union may lack a
-        member: in CP nothing is committed before the controller has applied a request of this life. That it shows a
-        higher set epoch is no proof: what this life knew before may have been old news (docs/internals/spec, "an old
-        notice settles")."""
+        """True after a restart within an epoch: requests of before the restart may still be applied, so the union may
+        lack a member. In CP nothing is committed before the controller has applied a request made since. A higher set
+        epoch alone is no proof, because the set known at the restart may have been outdated (docs/internals/spec, "an
+        old notice settles")."""
         self.unconfirmed_since_ms: int | None = None
-        """AP with the controllers away: since when the local set is ahead of the confirmed one (ruling 5)."""
+        """Time (ms) since when the local set differs from the confirmed one, in AP without controllers (ruling 5)."""
 
     def reset(self, confirmed: Members, set_epoch: int) -> None:
-        """A new master epoch begins: what older epochs proposed can no longer be applied (fenced by master epoch)."""
+        """Begin with a set that the controller has confirmed. Proposals of older master epochs are fenced by then."""
         self.confirmed = self.union = confirmed
         self.set_epoch = set_epoch
         self.proposed = None
@@ -53,8 +56,8 @@ class SyncStateSet:
         self._check()
 
     def _check(self) -> None:
-        """Invariants of each change: acknowledgements count against everybody who may be in force. Only in AP, while no
-        controller answers, the union is smaller than what one has confirmed."""
+        """Check after each change that the union holds all sets that may be in force. Only in AP, while no controller
+        answers, it may be smaller than the confirmed set."""
         assert list(self.union) == sorted(set(self.union)), f"the union {self.union} is not sorted, or names one twice"
         if self.unconfirmed_since_ms is None:
             in_force = {*self.confirmed, *(self.proposed or ())}
@@ -66,8 +69,8 @@ class SyncStateSet:
         self._check()
 
     def decided(self, members: Members, set_epoch: int, *, answered: bool) -> bool:
-        """The controller showed its set; True if that is news. An unchanged epoch proves nothing about a proposal.
-        `answered`: as the answer to a request of this life, behind which no earlier one can be applied any more."""
+        """Take the set that the controller shows; True if its epoch is new. An unchanged epoch proves nothing about a
+        proposal. `answered`: it answers a request made since the start, after which no earlier one can be applied."""
         blind = self.blind and not answered
         is_news = set_epoch > self.set_epoch
         if is_news:
@@ -77,19 +80,19 @@ class SyncStateSet:
         return is_news
 
     def lost(self) -> None:
-        """The proposal got no clear answer: it may be proposed anew; the union stays."""
+        """Note that the proposal got no clear answer. It may be proposed again; the union stays."""
         self.proposed = None
         self.unknown = True
 
     def refused(self) -> None:
-        """The proposal has certainly not been applied."""
+        """Drop a proposal that has certainly not been applied."""
         self.proposed = None
         if not self.unknown:
             self.union = self.confirmed
         self._check()
 
     def shrink_locally(self, now_ms: int, members: Members) -> None:
-        """AP only: go on with `members` though no controller has confirmed it (ruling 5)."""
+        """Go on with `members` though no controller has confirmed them (AP only, ruling 5)."""
         self.union = members
         if self.unconfirmed_since_ms is None:
             self.unconfirmed_since_ms = now_ms

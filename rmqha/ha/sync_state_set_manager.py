@@ -135,7 +135,7 @@ class SyncStateSetManager:
                 acks[member] = item.acked_offset
         return list(acks.values())
 
-    def is_level(self, connections: Iterable[HaConnection]) -> bool:
+    def all_caught_up(self, connections: Iterable[HaConnection]) -> bool:
         """Every other member of the union holds our whole log."""
         own_max = self._log.max_phy_offset
         return all(ack is not None and ack >= own_max for ack in self.member_acks(connections))
@@ -148,7 +148,7 @@ class SyncStateSetManager:
             if member == self._own_id:
                 continue
             item = connected.get(member)
-            leave = self.leave_of(now_ms, member, item)
+            removal = self.pending_removal(now_ms, member, item)
             heard_at_ms = self._seen_at_ms.get(member, now_ms) if item is None else item.progress_at_ms
             rows.append(
                 SetMember(
@@ -156,8 +156,8 @@ class SyncStateSetManager:
                     connected=item is not None,
                     ack_offset=None if item is None else item.acked_offset,
                     silent_for_ms=now_ms - heard_at_ms,
-                    leaves_in_ms=None if leave is None else max(0, leave.at_ms - now_ms),
-                    leaves_because=None if leave is None else leave.reason,
+                    leaves_in_ms=None if removal is None else max(0, removal.at_ms - now_ms),
+                    leaves_because=None if removal is None else removal.reason,
                     confirmed=member in self.state.confirmed,
                 )
             )
@@ -182,16 +182,16 @@ class SyncStateSetManager:
         connected = self._connected(connections)
         for member, item in connected.items():
             self._seen_at_ms[member] = now_ms
-            item.note_level(now_ms)
+            item.note_if_caught_up(now_ms)
         self._checked_at_ms = now_ms
         if self._alter_call_id is not None or now_ms < self._alter_at_ms:
             return
         wanted = self._wanted(now_ms, connected)
         gone = [member for member in self._current() if member not in wanted]
-        leaves = ((member, self.leave_of(now_ms, member, connected.get(member))) for member in gone)
-        self._leave_causes = {member: leave.cause for member, leave in leaves if leave is not None}
+        leaves = ((member, self.pending_removal(now_ms, member, connected.get(member))) for member in gone)
+        self._leave_causes = {member: removal.cause for member, removal in leaves if removal is not None}
         if wanted != self.state.confirmed:
-            self._propose(now_ms, self._cautious(wanted))
+            self._propose(now_ms, self._limit_newcomers(wanted))
         elif self.state.unknown:
             # Proposing the same set again moves the set epoch, which settles what may still be under way.
             self._propose(now_ms, wanted)
@@ -232,7 +232,7 @@ class SyncStateSetManager:
         fixed = config.broker_role != "ASYNC_MASTER" and not config.all_ack_in_sync_state_set
         return max(config.min_in_sync_replicas, config.in_sync_replicas if fixed else 1)
 
-    def leave_of(self, now_ms: int, member: BrokerId, item: HaConnection | None) -> PendingRemoval | None:
+    def pending_removal(self, now_ms: int, member: BrokerId, item: HaConnection | None) -> PendingRemoval | None:
         """Time and reason of `member`'s leave if nothing changes; `item` is its connection in transfer, if it has
         one."""
         config = self._config
@@ -258,10 +258,10 @@ class SyncStateSetManager:
         return {member: at_ms for member, at_ms in joins.items() if at_ms > now_ms}
 
     def _lags(self, now_ms: int, member: BrokerId, item: HaConnection | None) -> bool:
-        leave = self.leave_of(now_ms, member, item)
-        return leave is not None and leave.at_ms <= now_ms
+        removal = self.pending_removal(now_ms, member, item)
+        return removal is not None and removal.at_ms <= now_ms
 
-    def _cautious(self, wanted: Members) -> Members:
+    def _limit_newcomers(self, wanted: Members) -> Members:
         """After a refusal add one newcomer at a time: one that the controller does not know must not block the rest."""
         new = [member for member in wanted if member not in self.state.confirmed]
         if self._refusal_count == 0 or len(new) < 2:

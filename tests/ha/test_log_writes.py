@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqha.ha.action import AckStatus, Action, OpenHa, SendHa
-from rmqha.ha.log_writes import LONG_MS, WAITS, LogWrites
+from rmqha.ha.log_writes import STUCK_AFTER_MS, WAITS_FOR_DISK, LogWrites
 from rmqha.ha.stream.client import MAX_KEPT_BYTES, HaClient
 from rmqha.ha.stream.replication_client import ClientState
 from rmqha.model.code import RequestCode, ResponseCode
@@ -231,16 +231,16 @@ def test_a_master_whose_disk_takes_its_time_over_the_next_epoch_is_none(successo
     assert (replica.role, replica.is_master, replica.is_writing) == (Role.SLAVE, False, True)
     assert replica.admission(group.now_ms)[0] is ResponseCode.SERVICE_NOT_AVAILABLE
     assert (group[1].roles[-1].role, group[1].roles[-1].master_id) == (Role.SLAVE, None), "it serves no more"
-    assert replica.state(group.now_ms).disk_problem == WAITS
+    assert replica.state(group.now_ms).disk_problem == WAITS_FOR_DISK
     before = len(heartbeats(group, 1))
-    group.run(LONG_MS - 100)
+    group.run(STUCK_AFTER_MS - 100)
     told = {(item["diskProblem"], item["stopping"]) for item in heartbeats(group, 1)[before:]}
     assert told == {("", "false")}, "the disk may only be slow"
     before = len(heartbeats(group, 1))
     group.run(2000)
     beats = heartbeats(group, 1)[before:]
     told = {(item["diskProblem"], item["stopping"]) for item in beats[1:]}
-    assert len(beats) >= 3 and told == {(WAITS, "true")}, "the controllers let another one lead"
+    assert len(beats) >= 3 and told == {(WAITS_FOR_DISK, "true")}, "the controllers let another one lead"
     assert group[1].log.highest_epoch == 1
     writer.hangs = successor == 1
     end(group, 1, writer)  # the epoch is durable; a master's entry of it hangs next

@@ -16,7 +16,7 @@ from zlib import crc32
 
 from rmqha.broker.requests.request import Channel, Handler, RequestError, number
 from rmqha.broker.tables.metadata_follower import CALL_TIMEOUT_MS, Awaits
-from rmqha.ha.log_writes import WAITS
+from rmqha.ha.log_writes import WAITS_FOR_DISK
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.epoch import EpochEntry
 from rmqha.model.error import DamagedError, RemoteProtocolError, UnreachableError
@@ -174,7 +174,7 @@ class ReadRepair:
         if self._store.damage.get(record.phy_offset) is not record:
             return Repair.REFUSED, "it is damaged no more"
         if self._group.is_writing:
-            return Repair.REFUSED, WAITS
+            return Repair.REFUSED, WAITS_FOR_DISK
         data = bytes(reply.body)
         if reply.ext.get("crc32") != str(crc32(data)):
             return Repair.REFUSED, "what came is not what was sent"

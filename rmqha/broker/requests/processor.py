@@ -16,7 +16,7 @@ from rmqha.broker.requests.send import SendHolder, SendProcessor
 from rmqha.broker.services.replies import ReplyProcessor
 from rmqha.broker.services.transaction_service import TransactionService
 from rmqha.broker.timers.recall import RecallProcessor
-from rmqha.ha.log_writes import WAITS
+from rmqha.ha.log_writes import WAITS_FOR_DISK
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import DamagedError, RemoteProtocolError
 from rmqha.wire.body_bound import body_fault
@@ -190,7 +190,7 @@ class BrokerProcessor:
         if command.code in _HELD and self._hold(channel, [command]):
             return
         if not command.is_oneway:
-            channel.send(not_admitted(command, ResponseCode.SERVICE_NOT_AVAILABLE, WAITS))
+            channel.send(not_admitted(command, ResponseCode.SERVICE_NOT_AVAILABLE, WAITS_FOR_DISK))
 
     def _one(self, channel: Channel, command: Command) -> None:
         reply: Command | PausingWork | None
@@ -252,7 +252,7 @@ class BrokerProcessor:
                 yield pause
         finally:
             work.close()
-        raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, WAITS)
+        raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, WAITS_FOR_DISK)
 
     def closed(self, channel: Channel) -> None:
         self._room.left(channel)

@@ -64,9 +64,9 @@ class HaClient(ReplicationClient):
         self._told_epoch = self._unclean_epoch = NO_EPOCH
         self._parser = MasterStreamParser()
         self._master_entries: list[EpochEntry] = []
-        self._may_start_elsewhere = False
+        self._may_restart = False
         self._acked_offset = PhyOffset(-1)
-        self._greeted_lacking = False
+        self._is_temporary_learner = False
         """Our end of this connection copies as a learner does: no master proposes it for the set."""
 
     def told(self, epoch: Epoch, unclean_epoch: Epoch) -> None:
@@ -85,8 +85,8 @@ class HaClient(ReplicationClient):
         self.state = ClientState.HANDSHAKE
         self._state_since_ms = self._heard_at_ms = now_ms
         self._parser = MasterStreamParser()
-        self._greeted_lacking = self._log.lacks_queue_ends
-        hello = SlaveHandshake(self._broker_id, async_learner=self._config.async_learner or self._greeted_lacking)
+        self._is_temporary_learner = self._log.lacks_queue_ends
+        hello = SlaveHandshake(self._broker_id, async_learner=self._config.async_learner or self._is_temporary_learner)
         return [SendHa(conn_id, hello.encode())]
 
     def closed(self, now_ms: int, conn_id: int) -> None:
@@ -130,7 +130,7 @@ class HaClient(ReplicationClient):
                     return actions + self._keep(now_ms, frames)
                 if not self._is_open():
                     return actions
-                if self._log.lacks_queue_ends and not self._greeted_lacking:
+                if self._log.lacks_queue_ends and not self._is_temporary_learner:
                     return [*actions, *self._drop(now_ms, LACKS_QUEUE_ENDS)]
         except RemoteProtocolError as error:
             return [*actions, *self._drop(now_ms, str(error), is_breach=True)]
@@ -185,11 +185,11 @@ class HaClient(ReplicationClient):
             self.refusal = found.reason
             return [CloseHa(conn_id, found.reason)]
         assert self.conn_id is not None
-        then = partial(self._aligned, self.conn_id, frame, found)
-        if not self._is_changed(found, frame.entries):
-            return then(now_ms)
+        continuation = partial(self._aligned, self.conn_id, frame, found)
+        if not self._alignment_changes_log(found, frame.entries):
+            return continuation(now_ms)
         self.state = ClientState.CUTTING
-        return self._writes.make(now_ms, partial(self._change, found, frame.entries), then)
+        return self._writes.make(now_ms, partial(self._apply_alignment, found, frame.entries), continuation)
 
     def _aligned(self, conn_id: int, frame: MasterHandshake, found: Alignment, now_ms: int) -> list[Action]:
         log = self._log
@@ -207,7 +207,7 @@ class HaClient(ReplicationClient):
         if conn_id != self.conn_id:
             return []  # it ended while the disk took its time
         self._master_entries = list(frame.entries)
-        self._may_start_elsewhere = True
+        self._may_restart = True
         self.caught_up_with = frame.max_phy_offset
         self.progress.begin(now_ms, log.max_phy_offset, frame.max_phy_offset)
         self.state = ClientState.FOLLOWING
@@ -216,20 +216,20 @@ class HaClient(ReplicationClient):
         self._said_at_ms = self._state_since_ms = now_ms
         return []
 
-    def _is_changed(self, found: Alignment, master: EpochHistory) -> bool:
-        if found.verdict is AlignmentVerdict.RESTART or self._is_cleared(master) or self._is_cut(found):
+    def _alignment_changes_log(self, found: Alignment, master: EpochHistory) -> bool:
+        if found.verdict is AlignmentVerdict.RESTART or self._must_clear_entries(master) or self._must_truncate(found):
             return True
         return self._is_empty and self._lacks_entries(master, self._log.max_phy_offset)
 
-    def _change(self, found: Alignment, master: EpochHistory) -> None:
+    def _apply_alignment(self, found: Alignment, master: EpochHistory) -> None:
         """Entries without bytes prove nothing and go: one that starts at our end, or, in a log without any byte, those
         that the master does not know."""
         log = self._log
         if found.verdict is AlignmentVerdict.RESTART:
             self._give_up_log(PhyOffset(0))
-        elif self._is_cleared(master):
+        elif self._must_clear_entries(master):
             log.clear_epochs()
-        elif self._is_cut(found):
+        elif self._must_truncate(found):
             log.truncate(found.end_offset)
         if self._is_empty:
             self._append_entries(master, log.max_phy_offset)
@@ -238,10 +238,10 @@ class HaClient(ReplicationClient):
     def _is_empty(self) -> bool:
         return self._log.max_phy_offset == self._log.min_phy_offset
 
-    def _is_cleared(self, master: EpochHistory) -> bool:
+    def _must_clear_entries(self, master: EpochHistory) -> bool:
         return self._is_empty and not set(self._log.epochs) <= set(master)
 
-    def _is_cut(self, found: Alignment) -> bool:
+    def _must_truncate(self, found: Alignment) -> bool:
         last = self._log.epochs.last
         return bool(found.cut_bytes) or (last is not None and last.start_offset >= self._log.max_phy_offset)
 
@@ -253,7 +253,7 @@ class HaClient(ReplicationClient):
         header, log = frame.header, self._log
         is_at_end = header.phy_offset == log.max_phy_offset
         # a heartbeat too may tell where the master's log begins: an idle one sends nothing else
-        begins_behind = self._may_start_elsewhere and header.phy_offset > log.max_phy_offset
+        begins_behind = self._may_restart and header.phy_offset > log.max_phy_offset
         restarts = not is_at_end and bool(header.size_bytes or begins_behind)
         if restarts:
             self._check_restart(header.phy_offset)
@@ -261,12 +261,12 @@ class HaClient(ReplicationClient):
         if restarts or is_at_end:
             self._learn_entry(header.epoch, header.epoch_start_offset)
             if restarts or self._lacks_entries(self._master_entries, header.phy_offset):
-                self._writes.make(now_ms, partial(self._prepare, header, restarts=restarts), _nothing)
+                self._writes.make(now_ms, partial(self._prepare_append, header, restarts=restarts), _nothing)
                 if self._writes.is_waiting:
                     return False
         if header.size_bytes:
             fault = log.append_raw(header.phy_offset, frame.data)
-            self._may_start_elsewhere = False
+            self._may_restart = False
             self.progress.moved(now_ms, log.max_phy_offset)
             if fault:
                 self._retry_ms = RETRY_UNSOUND_MS
@@ -280,7 +280,7 @@ class HaClient(ReplicationClient):
         """Only the first transfer may start elsewhere than at our end: at the master's min, if that is above. What we
         have is what the master has removed since; nobody can send what lies between."""
         own_max = self._log.max_phy_offset
-        if not self._may_start_elsewhere or phy_offset < own_max:
+        if not self._may_restart or phy_offset < own_max:
             raise RemoteProtocolError(f"the master sent offset {phy_offset}; expected {own_max}")
         self._tracer.event(
             "ha_restarted",
@@ -290,7 +290,7 @@ class HaClient(ReplicationClient):
             reason="the master's log begins behind our end: all of it is copied again",
         )
 
-    def _prepare(self, header: TransferHeader, *, restarts: bool) -> None:
+    def _prepare_append(self, header: TransferHeader, *, restarts: bool) -> None:
         if restarts:
             self._give_up_log(header.phy_offset)
         self._append_entries(self._master_entries, header.phy_offset)
@@ -374,7 +374,7 @@ class HaClient(ReplicationClient):
         if self.state is ClientState.FOLLOWING:
             if now_ms >= self._silence_deadline_ms:
                 return self._drop(now_ms, "the master was silent")
-            if self._greeted_lacking and not self._log.lacks_queue_ends:
+            if self._is_temporary_learner and not self._log.lacks_queue_ends:
                 return self._drop(now_ms, KNOWS_QUEUE_ENDS)
             return self.ack(now_ms)
         return []

@@ -54,7 +54,7 @@ class HaConnection:
         self._in_flight = False
         self._heard_at_ms = now_ms
         self._spoke_at_ms = now_ms
-        self._mark = (log.max_phy_offset, now_ms)
+        self._end_mark = (log.max_phy_offset, now_ms)
         self._told_confirm = PhyOffset(-1)
         self.opened_at_ms = now_ms
 
@@ -111,16 +111,16 @@ class HaConnection:
         own_max = self._log.max_phy_offset
         if offset >= own_max:
             self.caught_up_at_ms = self.progress_at_ms = now_ms
-            self._mark = (own_max, now_ms)
-        elif offset >= self._mark[0]:
-            self.caught_up_at_ms = self._mark[1]
-            self._mark = (own_max, now_ms)
+            self._end_mark = (own_max, now_ms)
+        elif offset >= self._end_mark[0]:
+            self.caught_up_at_ms = self._end_mark[1]
+            self._end_mark = (own_max, now_ms)
 
-    def note_level(self, now_ms: int) -> None:
+    def note_if_caught_up(self, now_ms: int) -> None:
         """Called at every look at the set: while nothing is owed the slave is caught up, however long it was silent."""
         if self.acked_offset is not None and self.acked_offset >= self._log.max_phy_offset:
             self.caught_up_at_ms = self.progress_at_ms = now_ms
-            self._mark = (self.acked_offset, now_ms)
+            self._end_mark = (self.acked_offset, now_ms)
 
     def sent(self) -> None:
         """The shell has handed the last transfer to the kernel."""

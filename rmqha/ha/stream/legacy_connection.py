@@ -82,7 +82,7 @@ class LegacyHaConnection:
         if self.acked_offset >= log.max_phy_offset:
             self.caught_up_at_ms = now_ms
 
-    def note_level(self, now_ms: int) -> None:
+    def note_if_caught_up(self, now_ms: int) -> None:
         """While nothing is owed the slave is caught up, however long it was silent."""
         if self.acked_offset is not None and self.acked_offset >= self._log.max_phy_offset:
             self.caught_up_at_ms = now_ms

@@ -12,7 +12,7 @@ import trio.testing
 
 from rmqha.broker.loops import BrokerLoops
 from rmqha.broker.requests.request import FORWARDED, UNWRITTEN
-from rmqha.ha.log_writes import WAITS
+from rmqha.ha.log_writes import WAITS_FOR_DISK
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import StoreError
@@ -43,11 +43,11 @@ def hung(tmp_path: Path) -> Broker:
 def test_only_requests_that_look_at_no_log_are_answered_meanwhile(hung: Broker) -> None:
     for command in (send_command("T"), pull_command("T"), Command(RequestCode.GET_MAX_OFFSET, {"topic": "T"})):
         reply = hung.ask(command)
-        assert (reply.code, reply.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, WAITS)
+        assert (reply.code, reply.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, WAITS_FOR_DISK)
     channel = FakeChannel()
     assert hung.core.processor.take([(channel, b"")], 10) == [(0, 0)]
     found = state(hung)
-    assert (found["role"], found["diskProblem"]) == ("SLAVE", WAITS)
+    assert (found["role"], found["diskProblem"]) == ("SLAVE", WAITS_FOR_DISK)
     hung.shell.end_change()
     assert state(hung)["diskProblem"] == ""
     assert hung.ask(Command(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})).code == ResponseCode.SUCCESS

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqha.broker.replication.tail_room import LIGHT_BYTES, NEAR_BYTES, TAIL_BYTES, TailRoom, Turn
-from rmqha.ha.log_writes import WAITS
+from rmqha.ha.log_writes import WAITS_FOR_DISK
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from rmqha.wire.ha_stream import SlaveAck
@@ -305,7 +305,7 @@ def test_what_waits_for_room_does_not_look_at_a_log_that_is_being_changed(
     monkeypatch.setattr(type(driver), "is_log_free", property(lambda driver: False))
     ack_all(broker)
     reply = channel.one()
-    assert (reply.code, reply.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, WAITS)
+    assert (reply.code, reply.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, WAITS_FOR_DISK)
 
 
 def test_a_connection_that_closes_leaves_the_line(make_broker: Callable[..., Broker]) -> None:

@@ -7,7 +7,7 @@ import pytest
 from rmqha.broker.requests.consumer_requests import LARGE_HEARTBEAT_BYTES
 from rmqha.broker.requests.request import Steps
 from rmqha.broker.tables.topics import TopicConfig
-from rmqha.ha.log_writes import WAITS
+from rmqha.ha.log_writes import WAITS_FOR_DISK
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps
@@ -122,7 +122,7 @@ def test_what_is_done_in_steps_ends_where_a_change_of_the_log_begins(
     writes_log(monkeypatch, broker)
     assert not channel.step(), "nothing looks at the log now"
     reply = channel.one()
-    assert (reply.code, reply.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, WAITS)
+    assert (reply.code, reply.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, WAITS_FOR_DISK)
 
 
 def test_a_heartbeat_goes_on_while_the_log_is_being_changed(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

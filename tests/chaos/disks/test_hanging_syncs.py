@@ -10,7 +10,7 @@ import trio
 
 from rmqha.drill.cluster import BROKERS, Cluster, Failover, quickstart, until, wall_ms
 from rmqha.drill.traffic import DrillTraffic
-from rmqha.ha.log_writes import WAITS
+from rmqha.ha.log_writes import WAITS_FOR_DISK
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.ops.local.supervisor import spawn
 from tests.chaos.auditing import assert_nothing_lost
@@ -102,7 +102,7 @@ async def test_a_replica_whose_disk_hangs_at_a_new_epoch_answers_all_the_same(tm
 
         problem = await until(told, "the replica's own word about its disk")
         tell(problem)
-        assert problem in (WAITS, f"a small write has not ended for {PROBE_TIMEOUT_MS} ms")
+        assert problem in (WAITS_FOR_DISK, f"a small write has not ended for {PROBE_TIMEOUT_MS} ms")
         assert await told(), "it answers again and again"
         flag(tmp_path, hung).unlink()
         await cluster.wait_well([hung, other])
