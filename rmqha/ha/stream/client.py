@@ -1,13 +1,12 @@
 """Slave's end of the HA connection, as a machine.
 
-    DIALING ──opened──▶ HANDSHAKE ──master's answer, aligned──▶ FOLLOWING        (`master_link` dials)
-                          ├──the disk takes its time──▶ CUTTING ──log_written──▶ FOLLOWING
-                          └──nothing in common (3-3), or loss──▶ REFUSED: keep every byte, wait for an operator
+DIALING ──opened──▶ HANDSHAKE ──master's answer, aligned──▶ FOLLOWING (`master_link` dials) ├──the disk takes its
+time──▶ CUTTING ──log_written──▶ FOLLOWING └──nothing in common (3-3), or loss──▶ REFUSED: keep every byte, wait for an
+operator
 
 The consistent point is computed at every handshake, whatever the offsets look like (ruling 2). A cut is durable before
-anything of the master's is appended, and so is an epoch's entry. While the disk takes its time over either, nothing is
-appended or acknowledged; what the master sends meanwhile is kept, up to MAX_KEPT_BYTES.
-"""
+anything of the master's is appended, and so is an epoch's entry. While either waits for the disk, nothing is appended
+or acknowledged; frames that the master sends meanwhile are kept, up to MAX_KEPT_BYTES."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ KNOWS_QUEUE_ENDS = "this replica knows where the queues end: it is a learner no 
 
 
 class HaClient(ReplicationClient):
-    """A slave of a group with a controller."""
+    """HA connection of a slave in a group with a controller."""
 
     def __init__(
         self, config: BrokerConfig, log: ReplicaLog, writes: LogWrites, broker_id: BrokerId, tracer: Tracer
@@ -54,11 +53,11 @@ class HaClient(ReplicationClient):
         super().__init__(config, log, tracer)
         self._writes = writes
         self._kept: deque[MasterFrame] = deque()
-        """Frames of this connection, to be taken once a change of the log is made."""
+        """Frames of this connection that came while a change of the log waits for the disk."""
         self._kept_bytes = 0
         self.truncated_bytes = 0
         self.caught_up_with: PhyOffset | None = None
-        """The master's end as of the handshake; reaching it proves an unclean replica whole again (ruling 3)."""
+        """End of the master's log at the handshake; an unclean replica that reaches it is clean again (ruling 3)."""
         self.progress = CopyProgress()
         self._broker_id = broker_id
         self._told_epoch = self._unclean_epoch = NO_EPOCH
@@ -67,11 +66,12 @@ class HaClient(ReplicationClient):
         self._may_restart = False
         self._acked_offset = PhyOffset(-1)
         self._is_temporary_learner = False
-        """Our end of this connection copies as a learner does: no master proposes it for the set."""
+        """True if the handshake named this replica a learner, as it lacks queue ends: no master proposes it for the
+        set."""
 
     def told(self, epoch: Epoch, unclean_epoch: Epoch) -> None:
-        """The master to follow is that of `epoch`; `unclean_epoch`: the newest up to there whose master may lack what
-        was acknowledged before, 0 if there is none."""
+        """Note the epoch of the master to follow. `unclean_epoch`: newest epoch up to it whose master may lack records
+        acknowledged before; 0 if there is none."""
         self._told_epoch, self._unclean_epoch = epoch, unclean_epoch
 
     # --- connection events ----------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class HaClient(ReplicationClient):
         super().closed(now_ms, conn_id)
 
     def _forget(self) -> None:
-        """Drop what belonged to one connection."""
+        """Drop the state of the connection."""
         self.caught_up_with = None
         self._kept.clear()
         self._kept_bytes = 0
@@ -113,7 +113,7 @@ class HaClient(ReplicationClient):
         return self._take(now_ms, deque(frames))
 
     def written(self, now_ms: int) -> list[Action]:
-        """Take what has come while a change of the log, which is made now, waited for the disk."""
+        """Handle the frames that came while a change of the log waited for the disk; called when it is complete."""
         frames, self._kept, self._kept_bytes = self._kept, deque(), 0
         return [] if self.conn_id is None else self._take(now_ms, frames)
 
@@ -168,7 +168,7 @@ class HaClient(ReplicationClient):
         log = self._log
         found = self._alignment(frame, log.confirm_offset)
         if found.verdict is AlignmentVerdict.REFUSE:
-            # to find where the confirmed records end, the log must be read
+            # finding the end of the confirmed records takes reading the log
             found = self._alignment(frame, log.confirmed_record_end)
         if found.fork_offset is not None and self._config.mode is HaMode.CP:
             master = frame.entries.last
@@ -205,7 +205,7 @@ class HaClient(ReplicationClient):
                 same_epoch_other_start=found.same_epoch_other_start_count,
             )
         if conn_id != self.conn_id:
-            return []  # it ended while the disk took its time
+            return []  # the connection ended while the change waited for the disk
         self._master_entries = list(frame.entries)
         self._may_restart = True
         self.caught_up_with = frame.max_phy_offset
@@ -222,8 +222,8 @@ class HaClient(ReplicationClient):
         return self._is_empty and self._lacks_entries(master, self._log.max_phy_offset)
 
     def _apply_alignment(self, found: Alignment, master: EpochHistory) -> None:
-        """Entries without bytes prove nothing and go: one that starts at our end, or, in a log without any byte, those
-        that the master does not know."""
+        """Change the log as the alignment demands. Epoch entries without bytes prove nothing and are removed: one that
+        starts at the log's end, or, in an empty log, those that the master does not know."""
         log = self._log
         if found.verdict is AlignmentVerdict.RESTART:
             self._give_up_log(PhyOffset(0))
@@ -247,12 +247,12 @@ class HaClient(ReplicationClient):
 
     # --- data -----------------------------------------------------------------------------------------------------
     def _transfer(self, now_ms: int, frame: Transfer) -> bool:
-        """False if the log must be changed first, and the disk takes its time: the frame is to come again."""
+        """Handle a transfer. False if the log must be changed first and that waits for the disk: call it again then."""
         if self.state is not ClientState.FOLLOWING:
             raise RemoteProtocolError("the master sent data before its handshake")
         header, log = frame.header, self._log
         is_at_end = header.phy_offset == log.max_phy_offset
-        # a heartbeat too may tell where the master's log begins: an idle one sends nothing else
+        # a heartbeat may also name an offset at which the master's log begins: an idle master sends nothing else
         begins_behind = self._may_restart and header.phy_offset > log.max_phy_offset
         restarts = not is_at_end and bool(header.size_bytes or begins_behind)
         if restarts:
@@ -277,8 +277,8 @@ class HaClient(ReplicationClient):
         return True
 
     def _check_restart(self, phy_offset: PhyOffset) -> None:
-        """Only the first transfer may start elsewhere than at our end: at the master's min, if that is above. What we
-        have is what the master has removed since; nobody can send what lies between."""
+        """Check a transfer that does not start at our end. Only the first one may: at the master's min, if that is
+        above our end. The master has removed all that we have since, and nobody can send the records between."""
         own_max = self._log.max_phy_offset
         if not self._may_restart or phy_offset < own_max:
             raise RemoteProtocolError(f"the master sent offset {phy_offset}; expected {own_max}")
@@ -296,7 +296,8 @@ class HaClient(ReplicationClient):
         self._append_entries(self._master_entries, header.phy_offset)
 
     def _give_up_log(self, phy_offset: PhyOffset) -> None:
-        """A replica that no longer holds what it has acknowledged must not be elected before it has copied all."""
+        """Empty the log and restart it at `phy_offset`. A replica that drops acknowledged records is marked unclean, so
+        that it is not elected before it has copied all."""
         log = self._log
         if log.max_phy_offset > log.min_phy_offset and not log.unclean:
             log.mark_unclean()

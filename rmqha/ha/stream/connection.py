@@ -2,8 +2,8 @@
 
     WAIT_HANDSHAKE ──handshake──▶ WAIT_ACK ──first ack──▶ TRANSFER        anything else ──▶ closed
 
-One transfer is in the shell's hands at a time; the kernel's buffers keep the wire busy. Every ack is checked against
-what was sent (apache/rocketmq 3015): a peer that claims bytes it never got is dropped.
+The shell writes one transfer at a time; the kernel's buffers keep the wire busy. Every ack is checked against the sent
+offset (apache/rocketmq 3015): a peer that acknowledges bytes that were never sent is dropped.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class HaConnection:
         self.acked_offset: PhyOffset | None = None
         self.next_offset = PhyOffset(0)
         self.caught_up_at_ms = now_ms
-        """Last moment at which the slave held everything that the master held then (for the lag by time)."""
+        """Latest time (ms) of which the slave is known to hold the master's whole log as of then (lag in time)."""
         self.progress_at_ms = now_ms
-        """Last moment at which an ack moved, or nothing was owed."""
+        """Latest time (ms) at which an ack advanced, or the slave held the whole log."""
         self._config = config
         self._log = log
         self._limit = limit
@@ -117,7 +117,8 @@ class HaConnection:
             self._end_mark = (own_max, now_ms)
 
     def note_if_caught_up(self, now_ms: int) -> None:
-        """Called at every look at the set: while nothing is owed the slave is caught up, however long it was silent."""
+        """Note that a slave which holds the whole log is caught up, though it is silent. Called at each check of the
+        set."""
         if self.acked_offset is not None and self.acked_offset >= self._log.max_phy_offset:
             self.caught_up_at_ms = self.progress_at_ms = now_ms
             self._end_mark = (self.acked_offset, now_ms)
@@ -127,7 +128,8 @@ class HaConnection:
         self._in_flight = False
 
     def is_idle(self, now_ms: int, end: PhyOffset, confirm: PhyOffset) -> bool:
-        """Nothing is due: `pump` would only look. `end` and `confirm` are the log's."""
+        """True if `pump` would send nothing. `end` and `confirm` are the log's offsets, read once for all
+        connections."""
         if self.state is not ConnectionState.TRANSFER or self._in_flight:
             return True
         return (
@@ -137,7 +139,7 @@ class HaConnection:
         )
 
     def pump(self, now_ms: int) -> list[Action]:
-        """The next transfer, heartbeat or confirm-offset push, if one is due and the shell is free."""
+        """Send the next transfer, heartbeat or confirm offset, if one is due and no transfer is in flight."""
         if self.state is not ConnectionState.TRANSFER or self._in_flight:
             return []
         log, offset = self._log, self.next_offset

@@ -1,4 +1,5 @@
-"""A slave's progress in copying what its master had when they shook hands. Pure."""
+"""Progress of a slave in copying the log that its master had at the handshake, and the rate limit of such copies.
+Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ from rmqha.model.offset import BrokerId, PhyOffset
 from rmqha.wire.state.replica_state import CopyState
 
 WINDOW_MS = 1000
-"""A speed is that of the last whole window."""
+"""Length (ms) of the windows over which the speed is measured; the last whole one counts."""
 
 
 class CopyProgress:
-    """The progress of one connection: `begin` at its handshake, `moved` at every growth of the log."""
+    """Progress of one connection. `begin` is called at its handshake, `moved` each time the log has grown."""
 
     def __init__(self) -> None:
         self._from = self._to = self._seen = 0
@@ -26,7 +27,7 @@ class CopyProgress:
         self._bytes_per_second = 0
 
     def restart(self, now_ms: int, own_max: PhyOffset) -> None:
-        """The log was given up: what is copied begins elsewhere."""
+        """Begin at another offset: the log was emptied."""
         self.begin(now_ms, own_max, PhyOffset(self._to))
 
     def moved(self, now_ms: int, own_max: PhyOffset) -> None:
@@ -61,15 +62,18 @@ class CopyProgress:
 # Members are never held back: sends wait for them.
 
 AHEAD_MS = 2
-"""Time (ms) that a transfer may go early: a transfer for each millisecond would cost more than it evens out."""
+"""Time (ms) by which a transfer may be early: a transfer each millisecond would cost more than it evens out."""
 BEHIND_MS = 100
-"""Time (ms) that was not used, because the timer was late, may be made up for."""
+"""Longest unused time (ms), because a timer was late, that later transfers may make up for."""
 SLICES_PER_S = 20
+"""Number of transfers into which the bytes of a second are divided."""
 LEAST_BYTES = 1024
+"""Smallest size of a transfer."""
 
 
 class CopyLimit:
-    """One for a broker, changed while it runs. `is_member` tells who is, or may by now be, in the set."""
+    """Rate limit of a broker, which may change while it runs. `is_member`: True of slaves that are, or may be, in the
+    set."""
 
     def __init__(self, bytes_per_second: int, is_member: Callable[[BrokerId], bool]) -> None:
         self.bytes_per_second = bytes_per_second
@@ -83,7 +87,7 @@ class CopyLimit:
 
 
 class CopyRate:
-    """The rate of one connection: each transfer takes the time that it would take at the limit."""
+    """Pacing of one connection: each transfer occupies the time that it takes at the limit."""
 
     def __init__(self, now_ms: int) -> None:
         self._free_at_us = now_ms * 1000
