@@ -131,7 +131,7 @@ class Turns:
             self._waiting[channel].clear()
 
     def at_end(self, work: Callable[[], None]) -> bool:
-        """As `Poller.at_end`."""
+        """As `Poller.at_turn_end`."""
         if self._is_busy:
             self._at_end.append(work)
         return self._is_busy
