@@ -27,18 +27,21 @@ Every server reads a RocketMQ-style properties file (`rmqha broker -c FILE`, `rm
 `rmqha namesrv -c FILE`). Keys are RocketMQ's where RocketMQ has them; keys that only rmqha has say "Own". Times are
 milliseconds and sizes bytes.
 
-Settings come first; what hardly anybody has a reason to change stands under [Knobs](#knobs), with its range. Every
-other key of RocketMQ 5.4.0 stands under [RocketMQ's other keys](#rocketmqs-other-keys): it has no effect, or it ends
-the start. Any further key is an error that names the nearest known one.
+Most servers need few keys; [three-machines.md](three-machines.md) shows two complete files. `--check` reads a file and
+says what is wrong with it. `rmqha config show NODE` shows the keys in force of a running server.
+
+The tables below list the settings first. Keys that you rarely need to change are under [Knobs](#knobs), with their
+range. Every other key of RocketMQ 5.4.0 is under [RocketMQ's other keys](#rocketmqs-other-keys): it has no effect,
+or the server does not start with it. Any further key is an error that names the nearest known one.
 """
 
 
 KNOBS = """
 ## Knobs
 
-For those who measure. The defaults are meant to stay; a value outside the range is an error. Simulated runs draw knobs
-too: `drawn` beside a knob in the classes has the values, `tests/simulation/runs/test_tuning.py` the reasons where it
-has none.
+Change these only if you measure the effect. A value outside the range is an error. Simulated runs draw knobs too:
+`drawn` beside a knob in the classes has the values, `tests/simulation/runs/test_tuning.py` the reasons where it has
+none.
 """
 
 
@@ -94,11 +97,12 @@ def _rows(cls: type[Config], names: set[str], *, knobs: bool) -> str:
 OTHER_KEYS = """
 ## RocketMQ's other keys
 
-RocketMQ 5.4.0 reads them, or writes them into a file whose server an operator has changed live, and rmqha does not take
-them. Such a file of RocketMQ's starts as it is; it says `bindAddress=0.0.0.0`, so a broker's needs `haSecretFile`, or
-`haSecurity=open` (docs/operate/security.md). A key without effect does not keep a server from starting: `--check` names
-it, and the log does, event `keys_without_effect`. A key ends the start if to ignore it would break a promise. An
-operator who sets one while the server runs (`config set`, `mqadmin updateBrokerConfig`) gets an error with the reason.
+RocketMQ 5.4.0 reads these keys, or writes them into its file after a live change; rmqha does not use them. A file of
+RocketMQ's works unchanged. It has `bindAddress=0.0.0.0`, so a broker's needs `haSecretFile`, or `haSecurity=open` too
+([security.md](security.md)). A server with a key without effect starts; `--check` names the key, and so does the log
+(event `keys_without_effect`). A server does not start with a key that it cannot ignore without breaking a promise. If
+an operator sets one of these keys while the server runs (`config set`, `mqadmin updateBrokerConfig`), the answer is an
+error with the reason.
 """
 
 

@@ -313,7 +313,7 @@ _BROKER = (
     ),
     _ignored("a pull that finds nothing waits as long as its client asks", "longPollingEnable shortPollingTimeMills"),
     _ignored(
-        "every kind of request that this broker knows is served to whoever may make it",
+        "every kind of request that this broker knows is served to clients with the right to it",
         """
         litePullMessageEnable rejectPullConsumerEnable storeReplyMessageEnable enableMixedMessageType
         validateSystemTopicWhenUpdateTopic enableCreateSysGroup useStaticSubscription
@@ -448,7 +448,7 @@ _NAME_SERVER = (
     ),
     _ignored("routes are told as soon as there are some", "needWaitForService waitSecondsForService"),
     _ignored("a topic that is not known is asked of no other cluster", "clusterTest productEnvName"),
-    _ignored("accounts decide who sees which topics", "enableAllTopicList enableTopicList"),
+    _ignored("accounts decide which topics a client sees", "enableAllTopicList enableTopicList"),
     _ignored("slaves do not act for a master", "supportActingMaster notifyMinBrokerIdChanged"),
     _ignored(
         "a registration says all topics of its broker, and takes away what it does not say",

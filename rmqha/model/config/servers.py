@@ -237,7 +237,7 @@ class BrokerConfig(ServerConfig):
     controller_addr: str = "127.0.0.1:9878"
     """Controllers, separated by `;`; the leader is found among them. Names are looked up as those of namesrvAddr."""
     enable_controller_mode: bool = True
-    """false: a static group (docs/operate/static-groups.md). brokerRole and brokerId say who is master, for good."""
+    """false: a static group (docs/operate/static-groups.md). brokerRole and brokerId name the master."""
     ha_master_address: str = ""
     """HA address of a static group's master, for its slaves; empty: as the name servers say."""
     listen_port: int = bounded(10911, 3, 65534)
@@ -257,18 +257,18 @@ class BrokerConfig(ServerConfig):
     """Own. `ap` or `cp` (docs/start/guarantees.md); empty is AP with the plain keys as they stand."""
     ha_security: str = "auto"
     """Own. Peers that may connect to the HA port. `auto`: replicas that prove the secret of haSecretFile, by TLS too if
-    that is set up; without that file whoever reaches it, so only on loopback. `open`: whoever reaches it; groups with
+    that is set up; without that file any peer, so only on loopback. `open`: any peer that reaches it; groups with
     Apache's replicas need that. `enforcing`: replicas that come by TLS (with tls.enable) and prove the secret, or the
     account of credentialsFile; `permissive` takes all kinds and connects plainly. `disabled` is an older name of open.
     """
     authentication_enabled: bool = False
     """ACL 2.0: serve only requests that a user has signed (docs/operate/security.md#users-and-policies)."""
     authorization_enabled: bool = False
-    """ACL 2.0: users who are not super may what their policies allow; needs authenticationEnabled."""
+    """ACL 2.0: users have only the rights of their policies, except super users; needs authenticationEnabled."""
     init_authentication_user: str = field(default="", repr=False)
-    """A super user who is there before there are others: `{"username": "…", "password": "…"}`."""
+    """The first super user: `{"username": "…", "password": "…"}`."""
     inner_client_authentication_credentials: str = field(default="", repr=False)
-    """The super user by whom this broker signs what it asks of others: `{"accessKey": "…", "secretKey": "…"}`."""
+    """The super user with which this broker signs its own requests: `{"accessKey": "…", "secretKey": "…"}`."""
     authentication_whitelist: str = knob("")
     """Request codes, separated by commas, that need no user."""
     authorization_whitelist: str = knob("")
@@ -332,8 +332,8 @@ class BrokerConfig(ServerConfig):
     flush_interval_commit_log: int = knob(500, 1, 600_000, drawn=(10, 500, 1500))
     """Period of syncs under ASYNC_FLUSH."""
     transient_store_pool_enable: bool = knob(False)
-    """Messages that nobody waits for (oneway, WAIT=false) are collected in memory and written to the log in one call; a
-    kill loses those, a send that waits never."""
+    """Messages without an answer (oneway, WAIT=false) are collected in memory and written to the log in one call; a kill
+    loses those, but never a send that waits."""
     transient_store_pool_size: int = knob(5, 1, 1024, drawn=(1, 5))
     """Multiple of commitCommitLogLeastPages that may be collected while the requests of one read are worked on.
     RocketMQ: the number of buffers of one log file each."""
@@ -388,7 +388,7 @@ class BrokerConfig(ServerConfig):
     redelete_hanged_file_interval: int = knob(120000, 0, 10**9, drawn=(1000, 120_000))
     """After a log file could not be removed, how long until it is tried again."""
     broker_permission: int = knob(6, 0, 7)
-    """Rights that this broker grants to anybody, 2 to send and 4 to read, together: name servers tell clients no more
+    """Rights that this broker grants to all clients, the sum of 2 to send and 4 to read: name servers tell clients no more
     of any topic. Without 4 reads are refused, without 2 sends to ordered topics and messages sent back; what clients
     with an older route send to other topics is still taken, as with RocketMQ, so that a group is emptied without an
     error. It holds for this replica: set it on all of a group (`rmqha config set GROUP`)."""
@@ -440,7 +440,7 @@ class BrokerConfig(ServerConfig):
     transaction_check_max: int = knob(15, 1, 2**31 - 1, drawn=(4, 8))
     """Checked so often, or older than fileReservedTime, a message goes to TRANS_CHECK_MAX_TIME_TOPIC."""
     metadata_sync: str = ""
-    """Own. `strict`: who changes a topic or a group is answered when every member of the SyncStateSet that is rmqha
+    """Own. `strict`: a change of a topic or a group is answered when every member of the SyncStateSet that is rmqha
     holds the change on its disk; `periodic`: at once, slaves follow within a second. Empty: strict under haMode=cp."""
     offset_sync: str = "periodic"
     """Own. `strict`: the same for each commit of a consumer's offset; costs a write of the table on each slave."""
