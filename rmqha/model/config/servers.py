@@ -332,8 +332,8 @@ class BrokerConfig(ServerConfig):
     flush_interval_commit_log: int = knob(500, 1, 600_000, drawn=(10, 500, 1500))
     """Period of syncs under ASYNC_FLUSH."""
     transient_store_pool_enable: bool = knob(False)
-    """Messages without an answer (oneway, WAIT=false) are collected in memory and written to the log in one call; a kill
-    loses those, but never a send that waits."""
+    """Messages without an answer (oneway, WAIT=false) are collected in memory and written to the log in one call; a
+    kill loses those, but never a send that waits."""
     transient_store_pool_size: int = knob(5, 1, 1024, drawn=(1, 5))
     """Multiple of commitCommitLogLeastPages that may be collected while the requests of one read are worked on.
     RocketMQ: the number of buffers of one log file each."""
@@ -388,10 +388,10 @@ class BrokerConfig(ServerConfig):
     redelete_hanged_file_interval: int = knob(120000, 0, 10**9, drawn=(1000, 120_000))
     """After a log file could not be removed, how long until it is tried again."""
     broker_permission: int = knob(6, 0, 7)
-    """Rights that this broker grants to all clients, the sum of 2 to send and 4 to read: name servers tell clients no more
-    of any topic. Without 4 reads are refused, without 2 sends to ordered topics and messages sent back; what clients
-    with an older route send to other topics is still taken, as with RocketMQ, so that a group is emptied without an
-    error. It holds for this replica: set it on all of a group (`rmqha config set GROUP`)."""
+    """Rights that this broker grants to all clients, the sum of 2 to send and 4 to read: name servers tell clients no
+    more of any topic. Without 4 reads are refused, without 2 sends to ordered topics and messages sent back;
+    what clients with an older route send to other topics is still taken, as with RocketMQ, so that a group is
+    emptied without an error. It holds for this replica: set it on all of a group (`rmqha config set GROUP`)."""
     auto_create_topic_enable: bool = True
     """Create an unknown topic at its first send."""
     default_topic_queue_nums: int = knob(8, 1, 2**31 - 1, drawn=(4, 8))
