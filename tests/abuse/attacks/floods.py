@@ -270,7 +270,7 @@ def big_bodies(scene: Scene, number: int) -> Iterator[bytes]:
 
 
 def replies_to_nothing(scene: Scene, number: int) -> Iterator[bytes]:
-    """Responses that nobody asked for."""
+    """Responses without a request."""
     return over_and_over(scene.frames((Command(0, {}, b"x" * 100, flag=1, opaque=n) for n in range(64)), ""))
 
 
@@ -284,7 +284,7 @@ def delayed(scene: Scene, number: int) -> Iterator[Command]:
         yield send_request(scene, scene.own_topic, b"x", delay=1)
 
 
-FAIR = "Sessions take turns, so it holds up nobody else"
+FAIR = "Sessions take turns, so it delays no other"
 ATTACKS = [
     Attack(
         "flood-26", "master", requests(Command(RequestCode.GET_BROKER_CONFIG)), "Requests for the configuration", FAIR
@@ -338,7 +338,7 @@ ATTACKS = [
         "Large sends wait unwritten while 128 KiB of the log are not acknowledged; turns go by bytes",
     ),
     Attack("bad-frames", "master", bad_frames, "Bytes that are no frame", "The connection is closed", churns=True),
-    Attack("answers-to-nothing", "master", replies_to_nothing, "Responses that nobody asked for", "Dropped"),
+    Attack("answers-to-nothing", "master", replies_to_nothing, "Responses without a request", "Dropped"),
     Attack("big-heartbeats", "master", made(big_heartbeat), "Heartbeats with 9,000 subscriptions", FAIR),
     Attack("new-groups", "master", made(new_groups), "Heartbeats that make groups", "`maxGroupCount` bounds the table"),
     Attack(
