@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 INDEX = ROOT / "docs" / "README.md"
 FOLDERS = ("start", "use", "operate", "internals")
 LINK = re.compile(r"(?<!`)\[[^\]]*\]\(([^)\s]+)\)")
-SENTENCE_WORDS = 60
+SENTENCE_WORDS = 40
 FIGURES = ("docs/operate/measurements.md", "docs/operate/performance.md")
 """Pages of figures: a sentence there is a row of numbers."""
 NAMED = re.compile(r"(?<![\w/.-])docs/[\w/.-]*[\w]")
