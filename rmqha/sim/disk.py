@@ -175,13 +175,12 @@ class SimRegion:
         return view.toreadonly() if self._disk.read_only_views else view
 
     def is_in_memory(self, position: int, size_bytes: int) -> bool:
-        return not self._disk.is_cold
+        cold = self._disk.cold
+        return cold is None or cold.chance(1, 2)
 
     def loader(self, position: int, size_bytes: int) -> Callable[[], None]:
-        def load() -> None:
-            self._disk.is_cold = False
-
-        return load
+        assert position >= 0 and position + size_bytes <= self.size_bytes, "a read leaves its region"
+        return lambda: None
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         """One range, up to the last byte."""
@@ -275,8 +274,8 @@ class SimDisk:
         """Called before every change but a write to a mapped region, in the midst of whatever makes it."""
         self.hang: Callable[[], None] | None = None
         """Called before every such change too, and may return later, when the disk goes on."""
-        self.is_cold = False
-        """True until something is loaded: nothing is in memory."""
+        self.cold: Prng | None = None
+        """Chance by which a part of a file is not in memory, each time that it is asked for; None: all is."""
         self.read_only_views = True
         """Views cannot be written. PyPy is slow then: it copies all of such a view at each look into a part of it."""
 

@@ -245,6 +245,7 @@ class BrokerGroup:
         made.has_transactions = options.transactions
         made.forwards = options.forwards
         made.has_turns = options.turns
+        made.is_cold = options.cold
         if options.mixed_releases:
             made.dialect = drawn(prng.child("version"), OF_BROKERS)
         made.name_servers = [process.address for process in self.name_servers]

@@ -77,6 +77,8 @@ class Options:
     """So far at most."""
     clock_at_start_per_mille: int = 0
     """Chance that a broker's wall clock is set as it starts again, either way."""
+    cold: bool = False
+    """What a replica had when it was started is often not in memory."""
     slow_disk_per_mille: int = 0
     """A broker's syncs take up to seconds for a while."""
     hang_disk_per_mille: int = 0

@@ -66,6 +66,8 @@ class BrokerProcess(DiskProcess):
 
     kernel: ClassVar[BatchKernel] = PythonKernel()
     has_turns = False
+    is_cold = False
+    """What it had when it was started is often not in memory."""
     """What several connections have sent is served in one turn, as on the host."""
     hand_overs_cancelled = 0
     """How often a controller has told it to go on as master."""
@@ -193,6 +195,7 @@ class BrokerProcess(DiskProcess):
         self._dispatching = self._flushing = self.is_delivering = self.is_stopping = False
         self._timer = None
         self._following = self.registering = self.transacting = None
+        self.disk.cold = self._prng.child(f"cold-{self.life}") if self.is_cold else None
         self.turns = Turns(self, self._prng.child(f"turns-{self.life}")) if self.has_turns else None
         shell = SimShell(self)
         self.core = BrokerCore(

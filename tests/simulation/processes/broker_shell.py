@@ -23,6 +23,8 @@ MOST_MS = 4
 """Between what comes first and the turn that serves it."""
 MAX_COUNT = 64
 HELD_BACK_MS = 2
+COLD_READ_MS = 20
+"""Time for which a thread reads what is not in memory; all that waits together is read one after the other."""
 
 
 class SimShell:
@@ -61,7 +63,18 @@ class SimShell:
             pass
 
     def wake_cold_reads(self) -> None:
-        """All is in memory here."""
+        """A thread reads, and the disk takes its time."""
+        self._process.after(COLD_READ_MS, self._read_cold)
+
+    def _read_cold(self) -> None:
+        process = self._process
+        if not process.driver.is_log_free:
+            process.after(HELD_BACK_MS, self._read_cold)
+        elif (wanted := process.core.cold_reads.next()) is not None:
+            key, part = wanted
+            process.store.loader(*key, part)()
+            process.core.pull.loaded(key)
+            self.wake_cold_reads()
 
     def wake_searches(self) -> None:
         while self._process.core.queries.step():

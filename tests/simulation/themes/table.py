@@ -421,6 +421,21 @@ def consumers(options: Options) -> Options:
     )
 
 
+def cold_reads(options: Options) -> Options:
+    """Consumers read what is not in memory: their pulls wait for a thread while masters die, are cut off and are
+    switched, logs are cut and old files go."""
+    return replace(
+        consumers(options),
+        consumer_count=2,
+        send_interval_ms=60,
+        file_size_bytes=64 * 1024,
+        clean_per_mille=60,
+        restart_after_ms=1000,
+        cold=True,
+        turns=False,
+    )
+
+
 def idle(options: Options) -> Options:
     """Little is sent, and all of it goes as soon as it may; replicas lose their disks. Queues must go on where they
     ended, for consumers that have read everything."""
@@ -632,6 +647,7 @@ THEMES: dict[str, Callable[[Options], Options]] = {
     "hung": hung,
     "batches": batches,
     "consumers": consumers,
+    "cold-reads": cold_reads,
     "idle": idle,
     "transactions": transactions,
     "groups": groups,
