@@ -1,4 +1,5 @@
-"""Pulls of messages that are not in memory: what a thread is to read for them. The order is that of their coming."""
+"""Pulls of messages that are not in memory: the parts of the store that threads are to read for them, in the order in
+which they were wanted."""
 
 from __future__ import annotations
 
@@ -6,30 +7,34 @@ from collections.abc import Callable
 
 from rmqha.store.cold_range import ColdRange
 
-QueueKey = tuple[str, int]
-"""Topic and queue id."""
+ColdPart = tuple[str, int, ColdRange]
+"""Topic, queue id, and the part of that queue's files and of the log."""
 
 
 class ColdReads:
-    """Each queue is in it once at most: the pulls that wait for its messages are tried again together."""
+    """The parts that wait and those that are being read. Pulls that want the same part share one read."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` is called when there is something to read."""
         self._wake = wake
-        self._wanted: dict[QueueKey, ColdRange] = {}
-        self.read_count = 0
-        """Parts that were given out to be read, since the start."""
+        self._waiting: dict[ColdPart, None] = {}
+        self._being_read: set[ColdPart] = set()
 
-    def want(self, key: QueueKey, part: ColdRange) -> None:
-        """Have `part` read, but where something of this queue is waited for already."""
-        if key not in self._wanted:
-            self._wanted[key] = part
+    def want(self, part: ColdPart) -> None:
+        """Have `part` read, unless it waits or is being read."""
+        if part not in self._waiting and part not in self._being_read:
+            self._waiting[part] = None
             self._wake()
 
-    def next(self) -> tuple[QueueKey, ColdRange] | None:
-        """The next part to read, which is in the list no more."""
-        if not self._wanted:
+    def begin(self) -> ColdPart | None:
+        """The next part to read; None if none waits. `end` follows."""
+        if not self._waiting:
             return None
-        key = next(iter(self._wanted))
-        self.read_count += 1
-        return key, self._wanted.pop(key)
+        part = next(iter(self._waiting))
+        del self._waiting[part]
+        self._being_read.add(part)
+        return part
+
+    def end(self, part: ColdPart) -> None:
+        """Note that the read is over, whatever came of it."""
+        self._being_read.discard(part)

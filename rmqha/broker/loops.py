@@ -92,6 +92,7 @@ class BrokerLoops:
         self._tables_wanted = trio.Event()
         self._search_wanted = trio.Event()
         self._cold_readers = trio.lowlevel.ParkingLot()
+        self._cold_threads = trio.CapacityLimiter(COLD_READ_COUNT)
         self._notices_due = trio.Event()
         self._index_slice = SliceSize(MIN_INDEX_STEP_BYTES, MAX_INDEX_STEP_BYTES)
         self._sleeps_until_ms: int | None = None
@@ -249,7 +250,7 @@ class BrokerLoops:
                 self._search_wanted.set()
 
     async def _run_cold_reads(self) -> None:
-        """A disk that hangs keeps its threads, not the broker."""
+        """A disk that hangs keeps these threads, not the broker, nor those that sync and save."""
         core, loaded = self._core, None
         while True:
             if not self._driver.is_log_free:
@@ -258,16 +259,19 @@ class BrokerLoops:
             if loaded is not None:
                 core.pull.loaded(loaded)
                 loaded = None
-            wanted = core.cold_reads.next()
-            if wanted is None:
+            part = core.cold_reads.begin()
+            if part is None:
                 await self._cold_readers.park()
                 continue
-            key, part = wanted
+            topic, queue_id, cold_range = part
+            load = core.store.loader(topic, queue_id, cold_range)
             try:
-                await trio.to_thread.run_sync(core.store.loader(*key, part), abandon_on_cancel=True)
-                loaded = key
+                await trio.to_thread.run_sync(load, abandon_on_cancel=True, limiter=self._cold_threads)
+                loaded = part
             except OSError as error:
-                core.pull.unreadable(key, f"cannot read messages of {key[0]}, queue {key[1]}: {error.strerror}")
+                core.pull.unreadable(part, f"cannot read messages of {topic}, queue {queue_id}: {error.strerror}")
+            finally:
+                core.cold_reads.end(part)
 
     async def _run_notices(self) -> None:
         """Large groups whose members change all the time are told so for a tenth of the time."""

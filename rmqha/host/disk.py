@@ -9,6 +9,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rmqha.host.read_disk import FLOCK, HostTree
@@ -64,7 +65,8 @@ def sync_directory(directory: Path) -> None:
 
 
 class _ReadAhead:
-    """Advice to the system about one mapping: data are read ahead, empty space is not.
+    """Advice to the system about one mapping: data are read ahead, empty space is not. A file with holes that is opened
+    again, as the last one of each queue is, has no read-ahead in what it holds then: where its data end is not known.
 
     The first store into a page that is not in memory reads this page and the disk's read-ahead, also where the file has
     no data. A read-ahead of 8 MiB takes 1 to 16 ms of a core. Without read-ahead a cold file is read one page at a
@@ -81,22 +83,26 @@ class _ReadAhead:
         self.next_at = 0
         """Position: `grew` must be called for a write that ends there or behind it."""
         if is_sparse:
-            map_.madvise(mmap.MADV_RANDOM)
+            self._advise(mmap.MADV_RANDOM, 0, size_bytes)
 
     def grew(self, position: int, end: int) -> None:
         """Advise anew before a write to [position, end)."""
         page = position & -mmap.PAGESIZE
         known = self._without_from
         if known < 0:
-            self._map.madvise(mmap.MADV_RANDOM, page, self._size_bytes - page)
+            self._advise(mmap.MADV_RANDOM, page, self._size_bytes - page)
         elif end == self._size_bytes and page - known <= READ_AHEAD_JUMP_BYTES:
             page = self._size_bytes
         if known < page <= known + READ_AHEAD_JUMP_BYTES and known >= 0:
-            self._map.madvise(mmap.MADV_NORMAL, known, page - known)
+            self._advise(mmap.MADV_NORMAL, known, page - known)
         self._without_from = max(known, page)
         self.next_at = self._without_from + READ_AHEAD_STEP_BYTES
         if self.next_at > self._size_bytes > self._without_from:
             self.next_at = self._size_bytes
+
+    def _advise(self, advice: int, start: int, size_bytes: int) -> None:
+        with suppress(OSError):  # a process may have too many mappings to divide one: it is advice only
+            self._map.madvise(advice, start, size_bytes)
 
 
 class HostRegion:
@@ -175,10 +181,11 @@ class HostRegion:
         return len(os.pread(self._fd, min(size_bytes, PROBE_BYTES), position)) or size_bytes
 
     def is_in_memory(self, position: int, size_bytes: int) -> bool:
-        byte = [bytearray(1)]
+        byte, last = [bytearray(1)], position + size_bytes - 1
         try:
             os.preadv(self._fd, byte, position, os.RWF_NOWAIT)
-            os.preadv(self._fd, byte, position + size_bytes - 1, os.RWF_NOWAIT)
+            if position // mmap.PAGESIZE != last // mmap.PAGESIZE:
+                os.preadv(self._fd, byte, last, os.RWF_NOWAIT)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -187,16 +194,7 @@ class HostRegion:
         return True
 
     def loader(self, position: int, size_bytes: int) -> Callable[[], None]:
-        fd = os.dup(self._fd)
-
-        def load() -> None:
-            try:
-                for at in range(position, position + size_bytes, PROBE_BYTES):
-                    os.pread(fd, min(PROBE_BYTES, position + size_bytes - at), at)
-            finally:
-                os.close(fd)
-
-        return load
+        return _Loader(os.dup(self._fd), position, size_bytes)
 
     def sync(self) -> None:
         os.fdatasync(self._fd)
@@ -214,6 +212,32 @@ class HostRegion:
         except BufferError:
             return False
         return True
+
+
+class _Loader:
+    """Reads a range of a file once, by a descriptor of its own, which is closed also if it is never called."""
+
+    def __init__(self, fd: int, position: int, size_bytes: int) -> None:
+        self._fd = fd
+        self._position = position
+        self._end = position + size_bytes
+
+    def __call__(self) -> None:
+        try:
+            at = self._position
+            while at < self._end:
+                # up to a bad sector it gives less than it was asked for, and at the sector the error
+                at += len(os.pread(self._fd, min(PROBE_BYTES, self._end - at), at)) or self._end - at
+        finally:
+            self._close()
+
+    def __del__(self) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 class HostAppendFile:

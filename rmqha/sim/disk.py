@@ -176,7 +176,7 @@ class SimRegion:
 
     def is_in_memory(self, position: int, size_bytes: int) -> bool:
         cold = self._disk.cold
-        return cold is None or cold.chance(1, 2)
+        return cold is None or not cold.chance(1, 2)
 
     def loader(self, position: int, size_bytes: int) -> Callable[[], None]:
         assert position >= 0 and position + size_bytes <= self.size_bytes, "a read leaves its region"

@@ -2,13 +2,14 @@
 
 A look through a mapping at a page that is not in memory stops the event loop until the disk has read it, and ends the
 process at a bad sector. So a pull of old messages, and a transfer of them to a slave, first asks the system whether
-they are in memory; if not, a thread reads them as files.
+they are in memory; if not, a thread reads them as files. A pull then looks at nothing behind the part that was asked
+for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rmqha.store.log.commit_log import CommitLog
 from rmqha.store.queue.consume_queue import PREFILL_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
@@ -16,7 +17,7 @@ from rmqha.store.queue.consume_queue import PREFILL_SIZE, UNIT, UNIT_BYTES, Cons
 NEW_BYTES = 64 * 1024 * 1024
 """Bytes at the end of the log, written by this process, that count as being in memory."""
 MAX_COLD_BYTES = 1024 * 1024
-"""Bytes of the log that are looked at and read for one pull at most."""
+"""Bytes of the log that one pull of old messages looks at, but for a single message that is longer."""
 
 
 class ColdRange(NamedTuple):
@@ -28,20 +29,31 @@ class ColdRange(NamedTuple):
     log_bytes: int
 
 
-def cold_range(log: CommitLog, queue: ConsumeQueue, offset: int, count: int) -> ColdRange | None:
-    """The part that a pull of `count` entries from `offset` on must wait for; None if there is none."""
-    start, size = offset * UNIT_BYTES, min(count, queue.max_offset - offset) * UNIT_BYTES
-    if not queue.files.is_in_memory(start, size):
-        return ColdRange(start, size, 0, 0)
-    units = queue.units_view(offset, count)
+class Bounds(NamedTuple):
+    """A pull's share of a queue and of the log that is in memory: entries below `last`, records up to `log_end`."""
+
+    last: int
+    log_end: int
+
+
+NO_BOUNDS: Final = Bounds(1 << 62, 1 << 62)
+
+
+def memory_bounds(log: CommitLog, queue: ConsumeQueue, offset: int, count: int) -> Bounds | ColdRange:
+    """The bounds of a pull that looks at `count` entries from `offset` on, or the part that it must wait for."""
+    units, queue_start = queue.units_view(offset, count), offset * UNIT_BYTES
+    if not queue.files.is_in_memory(queue_start, len(units)):
+        return ColdRange(queue_start, len(units), 0, 0)
     log_start, first_size, _ = UNIT.unpack_from(units)
-    if first_size == PREFILL_SIZE or _is_new(log, log_start):
-        return None
+    file = log.files.find(log_start)
+    if first_size == PREFILL_SIZE or file is None or _is_new(log, log_start):
+        return NO_BOUNDS
     last_start, last_size, _ = UNIT.unpack_from(units, len(units) - UNIT_BYTES)
-    log_end = min(max(last_start + last_size, log_start + first_size), log_start + MAX_COLD_BYTES, log.end_offset)
+    wanted_end = max(log_start + first_size, min(last_start + last_size, log_start + MAX_COLD_BYTES))
+    log_end = min(wanted_end, file.end_offset, log.end_offset)
     if log_end <= log_start or log.files.is_in_memory(log_start, log_end - log_start):
-        return None
-    return ColdRange(start, size, log_start, log_end - log_start)
+        return Bounds(offset + len(units) // UNIT_BYTES, log_end)
+    return ColdRange(queue_start, len(units), log_start, log_end - log_start)
 
 
 def log_loader(log: CommitLog, offset: int, size_bytes: int) -> Callable[[], None] | None:
@@ -50,10 +62,6 @@ def log_loader(log: CommitLog, offset: int, size_bytes: int) -> Callable[[], Non
     if not size_bytes or _is_new(log, offset) or log.files.is_in_memory(offset, size_bytes):
         return None
     return log.files.loader(offset, size_bytes)
-
-
-def _is_new(log: CommitLog, offset: int) -> bool:
-    return offset >= max(log.opened_end, log.end_offset - NEW_BYTES)
 
 
 def loader(log: CommitLog, queue: ConsumeQueue, cold: ColdRange) -> Callable[[], None]:
@@ -66,3 +74,7 @@ def loader(log: CommitLog, queue: ConsumeQueue, cold: ColdRange) -> Callable[[],
         load_log()
 
     return load
+
+
+def _is_new(log: CommitLog, offset: int) -> bool:
+    return offset >= max(log.opened_end, log.end_offset - NEW_BYTES)

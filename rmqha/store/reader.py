@@ -13,7 +13,7 @@ from rmqha.kernel.batch_kernel import BatchKernel, PulledUnits
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import DamagedError
 from rmqha.model.offset import QueueOffset
-from rmqha.store.cold_range import ColdRange, cold_range, loader
+from rmqha.store.cold_range import NO_BOUNDS, Bounds, ColdRange, loader, memory_bounds
 from rmqha.store.integrity.damage import DamageTable
 from rmqha.store.log.commit_log import CommitLog
 from rmqha.store.log.mapped_file import MappedFiles, file_name, nothing
@@ -75,6 +75,13 @@ class PullResult(NamedTuple):
 
 MAX_MATCHED_COUNT = 1000
 """Most messages where each record itself is looked at."""
+
+
+def _most_entries(max_count: int, tags_codes: frozenset[int] | None, matches: RecordPredicate | None) -> int:
+    """Number of entries that a pull looks at, at most."""
+    if tags_codes is not None:
+        return max(MAX_FILTERED_COUNT, max_count)
+    return max(1, max_count) if matches is None else max(MAX_MATCHED_COUNT, max_count)
 
 
 class RecordPredicate(Protocol):
@@ -170,18 +177,21 @@ class Reader:
             return PullResult(ResponseCode.PULL_NOT_FOUND, high, low, high, [])
         if offset > high:
             return PullResult(ResponseCode.PULL_OFFSET_MOVED, high, low, high, [])
+        bounds = NO_BOUNDS
         if from_memory and not isinstance(queue, BatchConsumeQueue):
-            cold = cold_range(self._log, queue, offset, max(1, max_count))
-            if cold is not None:
+            found = memory_bounds(self._log, queue, offset, _most_entries(max_count, tags_codes, matches))
+            if isinstance(found, ColdRange):
                 status = ResponseCode.PULL_RETRY_IMMEDIATELY
-                return PullResult(status, QueueOffset(offset), low, high, [], cold_range=cold)
+                return PullResult(status, QueueOffset(offset), low, high, [], cold_range=found)
+            bounds = found
         filters = tags_codes, matches, on_disk
         try:
             if isinstance(queue, BatchConsumeQueue):
                 records, next_offset = self._collect_batches(queue, offset, max_count, max_bytes, *filters)
                 count = len(records)
             else:
-                records, count, next_offset = self._collect(queue, offset, max(1, max_count), max_bytes, *filters)
+                given = queue, offset, max(1, max_count), max_bytes
+                records, count, next_offset = self._collect(*given, *filters, bounds)
                 if count > len(records) and not joined:
                     records = [record for run in records for record in _apart(run)]
         except DamagedError as error:
@@ -203,6 +213,7 @@ class Reader:
         tags_codes: frozenset[int] | None,
         matches: RecordPredicate | None,
         on_disk: DiskLimits,
+        bounds: Bounds,
     ) -> tuple[list[memoryview], int, int]:
         """Records from `offset`, joined as far as the kernel has found them, their number, and the entry to go on with.
         The first record is given whatever its size. Raises DamagedError if the first entry or its record is not what
@@ -210,14 +221,15 @@ class Reader:
         records: list[memoryview] = []
         total, taken, topic = 0, 0, queue.topic.encode()
         most = MAX_FILTERED_COUNT if matches is None else MAX_MATCHED_COUNT
-        last = min(queue.max_offset, offset + max(most, max_count))
-        queue_id = queue.queue_id
+        last, log_end = min(queue.max_offset, offset + max(most, max_count), bounds.last), bounds.log_end
+        queue_id, first = queue.queue_id, offset
         count = last - offset if tags_codes is not None else min(last - offset, max_count)
         if self._kernel is not None and matches is None and count > FEW_COUNT:
             units = queue.units_view(offset, count)
             wanted = PulledUnits(units, topic, queue_id, offset, max_count, max_bytes, *on_disk, tags_codes)
             view, start, end = self._file_view(UNIT.unpack_from(units)[0])
-            runs, taken, seen_count, total, is_full = self._kernel.collect(view[: max(end, 0)], start, wanted)
+            seen_end = min(max(end, 0), log_end - start)
+            runs, taken, seen_count, total, is_full = self._kernel.collect(view[:seen_end], start, wanted)
             records = [view[at : at + size] for at, size in runs]
             offset += seen_count
             if is_full:
@@ -234,6 +246,8 @@ class Reader:
                             and (total + size > on_disk.max_bytes or taken >= on_disk.max_count)
                         )
                     ):
+                        return records, taken, offset
+                    if position + size > log_end and offset > first:
                         return records, taken, offset
                     at = position - start
                     if at < 0 or at + size > end:

@@ -195,7 +195,7 @@ class Store:
             cut_tail(self._log, end, self.recovery, was_cut=was_cut)
         else:
             self._log.end_at(end)
-            self._log.opened_end = end
+        self._log.opened_end = end
         lines += self._epochs.load(end, is_foreign=self._progress.is_foreign)
         if dropped := self._epochs.drop_beyond(PhyOffset(end)):
             lines.append(f"{dropped} epoch entries that start behind the log's end {end} were dropped.")

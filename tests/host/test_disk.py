@@ -333,6 +333,61 @@ def test_what_is_in_memory_is_told_and_can_be_read_into_it(host: tuple[HostDisk,
     late()
 
 
+def test_a_bad_sector_within_a_range_is_an_error_of_its_loader(
+    host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux gives the bytes in front of it first."""
+    disk, _ = host
+    region = disk.map("log", 1 << 20, create=True)
+    read, bad = [], 300_000
+
+    def pread(_: int, size: int, position: int) -> bytes:
+        if position == bad:
+            raise OSError(errno.EIO, "Input/output error")
+        size = min(size, bad - position) if position < bad else size
+        read.append((position, size))
+        return bytes(size)
+
+    load = region.loader(1000, (1 << 20) - 1000)
+    monkeypatch.setattr(os, "pread", pread)
+    with pytest.raises(OSError, match="Input/output error"):
+        load()
+    assert sum(size for _, size in read) == bad - 1000
+    region.loader(bad + 1, 500_000)()
+    assert sum(size for _, size in read) == bad - 1000 + 500_000
+    region.close()
+
+
+def test_a_loader_keeps_no_file_open(host: tuple[HostDisk, Path]) -> None:
+    disk, _ = host
+    region = disk.map("log", 4096, create=True)
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  (of this process)
+    called, not_called = region.loader(0, 100), region.loader(0, 100)
+    called()
+    del not_called
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    del called
+    region.close()
+
+
+def test_advice_that_the_system_does_not_take_is_no_error(
+    host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may have too many mappings to divide one."""
+    disk, _ = host
+
+    class Full(mmap.mmap):
+        def madvise(self, *_: int) -> None:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(mmap, "mmap", Full)
+    region = disk.map("log", 3 * STEP, create=True, reserve=False)
+    for position in range(0, 3 * STEP, 1 << 20):
+        region.write(position, bytes(1 << 20))
+    assert bytes(region.view(0, 3)) == bytes(3)
+    assert region.close()
+
+
 def _keeps_files_in_memory(directory: Path) -> bool:
     """True if its file system has no other place for them."""
     mounts = [line.split()[1:3] for line in Path("/proc/self/mounts").read_text().splitlines()]

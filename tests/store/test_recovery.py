@@ -11,6 +11,7 @@ from rmqha.model.error import StoreError
 from rmqha.model.message import tags_code
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.sim.disk import DiskStopped, SimDisk
+from rmqha.sim.prng import SimPrng
 from rmqha.store.config import StoreConfig
 from rmqha.store.log.record import encode, topic_field
 from rmqha.store.meta import sidecar
@@ -98,6 +99,33 @@ def test_a_garbage_tail_is_cut_and_named(garbage: bytes, said: str) -> None:
     assert not any(disk.read(LOG_FILE)[end:])
     assert any(f"{LOG_FILE} at byte {end}: {said}" in line for line in store.recovery.lines) == bool(said)
     assert f"The log was cut to {end}: {len(garbage)} bytes behind it were dropped." in store.recovery.lines
+
+
+@pytest.mark.parametrize("behind", [b"", b"garbage"])
+def test_all_that_was_there_at_the_start_may_have_to_be_read_from_the_disk(behind: bytes) -> None:
+    """Nothing is in memory after a loss of power; what this process writes is."""
+    disk = sim_disk()
+    store = written(disk)
+    end = store.max_phy_offset
+    write_behind(disk, store, behind)
+    disk.crash(power_loss=True)
+    store = open_store(disk, ROOMY)
+    disk.cold = Always()
+    entry = store.pull("T", 0, 0, 32, 1 << 20, None, from_memory=True)
+    assert entry.cold_range is not None
+    assert store.log_loader(PhyOffset(end - 10), 10) is not None
+    store.append(message(50), 19_001)
+    assert store.log_loader(PhyOffset(end), store.max_phy_offset - end) is None
+
+
+class Always(SimPrng):
+    """All chances come true."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def chance(self, numerator: int, denominator: int) -> bool:
+        return True
 
 
 def test_a_stale_record_of_another_place_is_no_record() -> None:

@@ -51,6 +51,8 @@ RESOLVE_TIMEOUT_MS = 1000
 HELD_BACK_S = 0.001
 """Time (s) for which something may wait for company: twice as long at most, for all that waits is looked at together.
 Every frame wakes both ends, which costs as much as a dozen records."""
+COLD_READ_COUNT = 4
+"""Threads at most that read old parts of the log into memory: a disk that hangs keeps these and no others."""
 MAX_QUEUED_COUNT = 1024
 """Frames that wait for one peer; the machine has one transfer under way, so more means heartbeats nobody reads."""
 
@@ -185,6 +187,7 @@ class HaService:
         self._tracer = tracer
         self._nursery = nursery
         self._connections: dict[int, _Connection] = {}
+        self._cold_threads = trio.CapacityLimiter(COLD_READ_COUNT)
         self._next_id = itertools.count(1)
         self._unreachable = ""
         """The master that could not be dialled last: traced once, not per attempt."""
@@ -406,7 +409,7 @@ class HaService:
         load = self._driver.store.log_loader(item.phy_offset, item.size_bytes)
         if load is not None:
             try:
-                await trio.to_thread.run_sync(load, abandon_on_cancel=True)
+                await trio.to_thread.run_sync(load, abandon_on_cancel=True, limiter=self._cold_threads)
             except OSError as error:
                 reason = f"the log at {item.phy_offset} cannot be read: {error.strerror}"
                 self._tracer.event("ha_broken", conn_id=conn_id, reason=reason)

@@ -212,10 +212,10 @@ class ConsumerRequests:
         if known is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
         # who gives back a queue that an operator has taken away still says how far it is
-        if not 0 <= queue_id < known.read_queue_count and self._offsets.query(group, topic, queue_id) is None:
+        known_offset = self._offsets.query(group, topic, queue_id)
+        if not 0 <= queue_id < known.read_queue_count and known_offset is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"there is no queue {queue_id} of {topic}")
         # clients that have no offset yet commit -1: RocketMQ says yes, and forgets where the group was
-        known_offset = self._offsets.query(group, topic, queue_id)
         is_kept = offset >= 0 and not is_of_lost_tail(self._log, known_offset, topic, queue_id, offset)
         if is_kept and not self._offsets.commit(group, topic, queue_id, offset):
             raise RequestError(ResponseCode.SYSTEM_BUSY, "too many consumer groups: the offset is not kept")

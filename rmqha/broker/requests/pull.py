@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from rmqha.broker.cold_reads import ColdReads
+from rmqha.broker.cold_reads import ColdPart, ColdReads
 from rmqha.broker.requests.record_access import denied
 from rmqha.broker.requests.request import (
     Channel,
@@ -41,6 +41,7 @@ from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import DamagedError
 from rmqha.model.offset import MASTER_ID, PhyOffset, QueueOffset
 from rmqha.port import Clock
+from rmqha.store.cold_range import ColdRange
 from rmqha.store.integrity.damage import DamageTable
 from rmqha.store.reader import NO_DISK_LIMITS, DiskLimits, PullResult, RecordPredicate
 from rmqha.wire.auth.acl_needs import needs
@@ -63,8 +64,9 @@ KEPT_FIELDS = ("topic", "consumerGroup")
 """Fields of a pull that are kept while it waits: a header may have 256 KiB."""
 SLAVE_ANSWER_DELAY_MS = 100
 """A slave that has nothing for a waiting consumer tells it so after this pause: it asks again at once."""
-COLD_WAIT_MS = 5_000
-"""Time for which a pull waits at least while a thread reads its messages into memory; then it is to be asked again."""
+COLD_WAIT_MS = 2_000
+"""Time (ms) that a pull waits for a thread to read its messages into memory, unless it may wait longer; then it is to
+be sent again. Some clients give up after three seconds."""
 MAX_LOAD_COUNT = 3
 """Reads into memory for one pull: of its queue's entries, of its messages, and of what was dropped meanwhile."""
 _PHY_OFFSET = struct.Struct(">q")
@@ -139,7 +141,7 @@ class _Pull(NamedTuple):
 class _Hold:
     """`scanned_to` is the first offset that the filter has not seen."""
 
-    __slots__ = ("channel", "command", "deadline_ms", "is_cold", "load_count", "pull", "scanned_to")
+    __slots__ = ("channel", "cold_range", "command", "deadline_ms", "load_count", "pull", "scanned_to")
 
     def __init__(self, channel: Channel, command: Command, pull: _Pull, scanned_to: QueueOffset, deadline_ms: int):
         self.channel = channel
@@ -147,8 +149,8 @@ class _Hold:
         self.pull = pull
         self.scanned_to = scanned_to
         self.deadline_ms = deadline_ms
-        self.is_cold = False
-        """It waits for messages that are being read into memory."""
+        self.cold_range: ColdRange | None = None
+        """The part that is being read into memory for it; it waits for nothing else then."""
         self.load_count = 0
         """Reads into memory that were made for it."""
 
@@ -230,7 +232,8 @@ class PullProcessor:
         if result.status is ResponseCode.PULL_OFFSET_MOVED and pull.offset > result.max_offset:
             result = self._moved_back(pull, result)
         if result.cold_range is not None:
-            self._hold_or_answer(channel, command, pull, max(pull.suspend_ms, COLD_WAIT_MS), pull.offset, is_cold=True)
+            wait_ms = max(pull.suspend_ms, COLD_WAIT_MS)
+            self._hold_or_answer(channel, command, pull, wait_ms, pull.offset, result.cold_range)
         elif pull.suspend_ms and _may_wait(result):
             self._hold_or_answer(channel, command, pull, pull.suspend_ms, QueueOffset(result.next_begin_offset))
         else:
@@ -252,7 +255,7 @@ class PullProcessor:
         if self._config.slave_reads:
             result = self._read(pull, pull.offset, from_memory=True)
             if result.cold_range is not None:
-                self._hold_or_answer(channel, command, pull, COLD_WAIT_MS, pull.offset, is_cold=True)
+                self._hold_or_answer(channel, command, pull, COLD_WAIT_MS, pull.offset, result.cold_range)
                 return
             if _gives(pull, result):
                 channel.send(self._reply(command, pull, result, False))
@@ -365,7 +368,7 @@ class PullProcessor:
             given = pull.topic, pull.queue_id, offset, *bounds, *wanted, self._on_disk(*bounds)
             result = self._log.pull(*given, joined=True, from_memory=from_memory)
             if result.cold_range is not None:
-                self._cold_reads.want((pull.topic, pull.queue_id), result.cold_range)
+                self._cold_reads.want((pull.topic, pull.queue_id, result.cold_range))
             return result
         except DamagedError as error:
             status, awaited = ResponseCode.SYSTEM_ERROR, self._log.damage.is_awaited(error.phy_offset)
@@ -460,19 +463,18 @@ class PullProcessor:
         pull: _Pull,
         wait_ms: int,
         scanned_to: QueueOffset,
-        *,
-        is_cold: bool = False,
+        cold_range: ColdRange | None = None,
     ) -> None:
         key = pull.topic, pull.queue_id
         own_count = self._held.get(channel, {}).get(key, 0)
         is_full = self.hold_count >= MAX_HOLD_COUNT or own_count >= MAX_HOLD_COUNT_OF_ONE
         if wait_ms <= 0 or self._refusing or is_full or not self._held_filters.hold(pull.filter.chars):
             master = self._is_master()
-            result = self._read(pull, pull.offset) if is_cold else self._empty(pull, scanned_to, master)
+            result = self._read(pull, pull.offset) if cold_range else self._empty(pull, scanned_to, master)
             channel.send(self._reply(command, pull, result, master))
             return
         hold = _Hold(channel, command.stub(*KEPT_FIELDS), pull, scanned_to, self._clock.now_ms() + wait_ms)
-        hold.is_cold = is_cold
+        hold.cold_range = cold_range
         self._holds.setdefault(key, []).append(hold)
         self._held.setdefault(channel, {})[key] = own_count + 1
         self._due.setdefault(hold.deadline_ms // TICK_MS, {})[key] = None
@@ -490,17 +492,10 @@ class PullProcessor:
     def _try(self, high: QueueOffset, budget: _Budget, hold: _Hold) -> bool:
         """Answer a hold if there is something for it; `high` is its queue's end. Once the budget is used up, those that
         have a filter are told to pull again: then each looks in a turn of its own connection."""
-        if hold.scanned_to >= high:
+        if hold.cold_range is not None or hold.scanned_to >= high:
             return False
-        principal = hold.command.principal
-        if principal.is_restricted and (reason := principal.refusal(needs(hold.command))):
-            # the accounts have changed since it came
-            refused = denied(hold.command, reason)
-            hold.channel.send(hold.command.reply(refused.code, {}, remark=reason))
-            return True
-        if not self._config.grants_reads:
-            refusal = self._not_granted()
-            hold.channel.send(hold.command.reply(refusal.code, refusal.ext, remark=str(refusal)))
+        if (refusal := self._refusal(hold)) is not None:
+            hold.channel.send(refusal)
             return True
         wanted = hold.pull.filter
         if budget.left <= 0 and not wanted.takes_all:
@@ -509,8 +504,8 @@ class PullProcessor:
             hold.channel.send(self._reply(hold.command, hold.pull, result, True))
             return True
         result = self._read(hold.pull, hold.scanned_to, from_memory=hold.from_memory)
-        hold.is_cold = result.cold_range is not None
-        if hold.is_cold:
+        hold.cold_range = result.cold_range
+        if hold.cold_range is not None:
             return False
         if wanted.matches is not None:
             budget.left -= wanted.matches.used
@@ -522,35 +517,61 @@ class PullProcessor:
         hold.channel.send_at_once(self._reply(hold.command, hold.pull, result, True))
         return True
 
-    def loaded(self, key: _Queue) -> None:
-        """Answer the pulls that waited for this queue: the part that was wanted (`ColdReads`) is in memory."""
-        if key in self._holds:
-            _, high = self._log.queue_range(*key)
-            self._sweep(key, partial(self._try_cold, high, _Budget()))
+    def loaded(self, part: ColdPart) -> None:
+        """Answer the pulls that waited for this part: it is in memory."""
+        topic, queue_id, cold_range = part
+        if (topic, queue_id) in self._holds:
+            _, high = self._log.queue_range(topic, queue_id)
+            self._sweep((topic, queue_id), partial(self._try_loaded, cold_range, high, _Budget()))
 
-    def _try_cold(self, high: QueueOffset, budget: _Budget, hold: _Hold) -> bool:
-        if not hold.is_cold:
+    def _try_loaded(self, cold_range: ColdRange, high: QueueOffset, budget: _Budget, hold: _Hold) -> bool:
+        if hold.cold_range != cold_range:
             return False
         hold.load_count += 1
+        return self._try_again(high, budget, hold)
+
+    def _try_again(self, high: QueueOffset, budget: _Budget, hold: _Hold) -> bool:
+        """Answer a hold that waited for the disk, unless there is more to wait for."""
+        hold.cold_range = None
         if self._is_master():
             return self._try(high, budget, hold)
-        result = self._read(hold.pull, hold.scanned_to, from_memory=hold.from_memory)
-        if not _gives(hold.pull, result):
-            return False
-        hold.channel.send_at_once(self._reply(hold.command, hold.pull, result, False))
+        if (answer := self._refusal(hold)) is None:
+            result = self._read(hold.pull, hold.scanned_to, from_memory=hold.from_memory)
+            hold.cold_range = result.cold_range
+            if hold.cold_range is not None:
+                return False
+            answer = self._reply(hold.command, hold.pull, result, False)
+        hold.channel.send_at_once(answer)
         return True
 
-    def unreadable(self, key: _Queue, reason: str) -> None:
-        """Tell the pulls that waited for this queue that the disk cannot read the part that was wanted."""
+    def unreadable(self, part: ColdPart, reason: str) -> None:
+        """Tell the pulls that waited for this part that the disk cannot read it. A slave sends them to the master."""
+        topic, queue_id, cold_range = part
+        if (topic, queue_id) in self._holds:
+            _, high = self._log.queue_range(topic, queue_id)
+            self._sweep((topic, queue_id), partial(self._tell_unreadable, cold_range, reason, high))
 
-        def tell(hold: _Hold) -> bool:
-            if hold.is_cold:
-                result = self._still_cold(hold)._replace(status=ResponseCode.SYSTEM_ERROR, remark=reason)
-                hold.channel.send(self._reply(hold.command, hold.pull, result, True))
-            return hold.is_cold
+    def _tell_unreadable(self, cold_range: ColdRange, reason: str, high: QueueOffset, hold: _Hold) -> bool:
+        if hold.cold_range != cold_range:
+            return False
+        if hold.pull.max_count > 1 and hold.pull.filter.takes_all:
+            # the bad sector may hold what lies between its messages
+            hold.pull = hold.pull._replace(max_count=1)
+            return self._try_again(high, _Budget(), hold)
+        result = self._still_cold(hold)._replace(status=ResponseCode.SYSTEM_ERROR, remark=reason)
+        hold.channel.send(self._reply(hold.command, hold.pull, result, self._is_master()))
+        return True
 
-        if key in self._holds:
-            self._sweep(key, tell)
+    def _refusal(self, hold: _Hold) -> Command | None:
+        """The answer to a hold that would be refused now, though it was not when it came."""
+        principal = hold.command.principal
+        if principal.is_restricted and (reason := principal.refusal(needs(hold.command))):
+            refused = denied(hold.command, reason)
+            return hold.command.reply(refused.code, {}, remark=reason)
+        if not self._config.grants_reads:
+            refusal = self._not_granted()
+            return hold.command.reply(refusal.code, refusal.ext, remark=str(refusal))
+        return None
 
     def repaired(self) -> None:
         """A damaged record was given back, or nobody has it: holds that wait for it are answered."""
@@ -598,7 +619,7 @@ class PullProcessor:
             self._sweep(key, lambda hold: hold.channel is channel)
 
     def _give_up(self, hold: _Hold, master: bool) -> bool:
-        result = self._still_cold(hold) if hold.is_cold else self._empty(hold.pull, hold.scanned_to, master)
+        result = self._still_cold(hold) if hold.cold_range else self._empty(hold.pull, hold.scanned_to, master)
         hold.channel.send(self._reply(hold.command, hold.pull, result, master))
         return True
 

@@ -1,12 +1,13 @@
 """Slave's end of the HA connection, as a machine.
 
-DIALING ──opened──▶ HANDSHAKE ──master's answer, aligned──▶ FOLLOWING (`master_link` dials) ├──the disk takes its
-time──▶ CUTTING ──log_written──▶ FOLLOWING └──nothing in common (3-3), or loss──▶ REFUSED: keep every byte, wait for an
-operator
+    DIALING ──opened──▶ HANDSHAKE ──master's answer, aligned──▶ FOLLOWING        (`master_link` dials)
+                          ├──the disk takes its time──▶ CUTTING ──log_written──▶ FOLLOWING
+                          └──nothing in common (3-3), or loss──▶ REFUSED: keep every byte, wait for an operator
 
 The consistent point is computed at every handshake, whatever the offsets look like (ruling 2). A cut is durable before
 anything of the master's is appended, and so is an epoch's entry. While either waits for the disk, nothing is appended
-or acknowledged; frames that the master sends meanwhile are kept, up to MAX_KEPT_BYTES."""
+or acknowledged; frames that the master sends meanwhile are kept, up to MAX_KEPT_BYTES.
+"""
 
 from __future__ import annotations
 

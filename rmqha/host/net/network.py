@@ -130,8 +130,15 @@ async def _open(host: str, port: int) -> list[trio.SocketListener]:
         older = [number for number in numbers if ":" not in number]
         if not older or older == [host]:
             raise
-    opened = [await trio.open_tcp_listeners(port, host=number, backlog=BACKLOG_COUNT) for number in older]
-    return [listener for listeners in opened for listener in listeners]
+    opened: list[trio.SocketListener] = []
+    try:
+        for number in older:
+            opened += await trio.open_tcp_listeners(port, host=number, backlog=BACKLOG_COUNT)
+    except OSError:
+        for listener in opened:
+            listener.socket.close()
+        raise
+    return opened
 
 
 def local_port(listener: trio.SocketListener) -> int:

@@ -249,7 +249,7 @@ class Poller:
             if not entry.is_queued:
                 continue
             entry.is_queued = False
-            more, now_s = self._serve(self._queue, entry, now_s)
+            more, now_s = self._serve(self._urgent_queue if entry.is_urgent else self._queue, entry, now_s)
             if more:
                 entry.is_queued = True
                 self._disconnected.append(entry)
@@ -273,7 +273,7 @@ class Poller:
         """Queue the sessions of readable sockets. If there is only one, and nothing is queued, it is returned
         instead."""
         entries, queue, count = self._entries, self._queue, MAX_POLL_EVENTS
-        if queue and now_s >= self._full_polled_at_s + FULL_POLL_INTERVAL_S:
+        if (queue or self._disconnected) and now_s >= self._full_polled_at_s + FULL_POLL_INTERVAL_S:
             self._full_polled_at_s, count = now_s, FULL_POLL_EVENTS
         ready = self._epoll.poll(0, count)
         if len(ready) == 1 and not (queue or self._urgent_queue or self._disconnected) and ready[0][0] in entries:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 from threading import Event
+from typing import Any
 
 import pytest
 import trio
 
+from rmqha.broker.cold_reads import ColdPart
 from rmqha.broker.loops import BrokerLoops
 from rmqha.broker.requests import pull as module
 from rmqha.broker.requests.pull import COLD_WAIT_MS, MAX_LOAD_COUNT
@@ -20,7 +23,7 @@ from tests.broker.requests.test_pull import bodies, demoted
 from tests.broker.support import Broker, FakeChannel, pull_command, send_command
 from tests.support.patience import HANG_S
 
-KEY = ("T", 0)
+REASON = "cannot read messages of T, queue 0: Input/output error"
 
 
 class Memory:
@@ -29,12 +32,15 @@ class Memory:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_cold = self.keeps_nothing = False
         self.read: list[tuple[int, int]] = []
+        self.seen: list[tuple[int, int, int]] = []
+        """Size of the file, position and size of what was asked for."""
         self.error: OSError | None = None
         self.hang: Event | None = None
         loader = HostRegion.loader
 
         def is_in_memory(region: HostRegion, position: int, size_bytes: int) -> bool:
             assert 0 <= position < position + size_bytes <= region.size_bytes
+            self.seen.append((region.size_bytes, position, size_bytes))
             return not self.is_cold
 
         def loads(region: HostRegion, position: int, size_bytes: int) -> Callable[[], None]:
@@ -104,13 +110,18 @@ def pulling(broker: Broker) -> Client:
     return client
 
 
+def begun(broker: Broker) -> ColdPart:
+    part = broker.core.cold_reads.begin()
+    assert part is not None, "nothing is to be read"
+    return part
+
+
 def load(broker: Broker) -> None:
     """Do what a thread of the loops does."""
-    wanted = broker.core.cold_reads.next()
-    assert wanted is not None, "nothing is to be read"
-    key, part = wanted
-    broker.core.store.loader(*key, part)()
-    broker.core.pull.loaded(key)
+    part = begun(broker)
+    broker.core.store.loader(*part)()
+    broker.core.cold_reads.end(part)
+    broker.core.pull.loaded(part)
 
 
 def test_a_pull_waits_until_its_messages_are_in_memory(old: Broker, memory: Memory) -> None:
@@ -131,7 +142,7 @@ def test_entries_are_read_first_and_then_all_messages_that_are_wanted(
     asked(old, pull_command(offset=1, maxMsgNums="2"))
     load(old)
     assert memory.read == [(20, 40)]
-    assert old.core.cold_reads.next() is not None, "it is wanted again"
+    begun(old)  # it is wanted again
 
     def is_in_memory(region: HostRegion, position: int, size_bytes: int) -> bool:
         return region.size_bytes == old.config.mapped_file_size_consume_queue
@@ -148,11 +159,12 @@ def test_entries_are_read_first_and_then_all_messages_that_are_wanted(
 def test_pulls_of_one_queue_are_answered_together(old: Broker, memory: Memory) -> None:
     memory.is_cold = True
     channels = [asked(old, pull_command(consumerGroup=f"G{number}")) for number in range(3)]
-    assert old.core.cold_reads.next() is not None
-    assert old.core.cold_reads.next() is None, "the part is read once"
+    part = begun(old)
+    channels.append(asked(old))
+    assert old.core.cold_reads.begin() is None, "the part is read once"
     memory.is_cold = False
-    old.core.pull.loaded(KEY)
-    assert [bodies(channel.one()) for channel in channels] == [[b"a", b"b", b"c"]] * 3
+    old.core.pull.loaded(part)
+    assert [bodies(channel.one()) for channel in channels] == [[b"a", b"b", b"c"]] * 4
 
 
 def test_new_messages_are_not_asked_for(
@@ -198,14 +210,111 @@ def test_a_file_system_that_keeps_nothing_in_memory_stops_no_pull(old: Broker, m
 def test_a_bad_sector_is_told(old: Broker, memory: Memory) -> None:
     """A look through the mapping would end the process (SIGBUS)."""
     memory.is_cold = True
-    channel, other = asked(old), asked(old, pull_command(queue_id=1, sysFlag="6"))
-    old.core.pull.unreadable(KEY, "cannot read messages of T, queue 0: Input/output error")
+    channel, other = asked(old, pull_command(maxMsgNums="1")), asked(old, pull_command(queue_id=1, sysFlag="6"))
+    part = begun(old)
+    old.core.pull.unreadable((*part[:2], part[2]._replace(log_bytes=77)), "another part")
+    assert channel.take() == []
+    old.core.pull.unreadable(part, REASON)
     reply = channel.one()
-    assert (reply.code, reply.remark) == (
-        ResponseCode.SYSTEM_ERROR,
-        "cannot read messages of T, queue 0: Input/output error",
-    )
+    assert (reply.code, reply.remark, reply.ext["nextBeginOffset"]) == (ResponseCode.SYSTEM_ERROR, REASON, "0")
     assert other.take() == []
+
+
+def test_a_bad_sector_between_messages_stops_no_consumer(old: Broker, memory: Memory) -> None:
+    """It may belong to another queue: messages come one by one then."""
+    memory.is_cold = True
+    channel = asked(old)
+    old.core.pull.unreadable(begun(old), REASON)
+    assert channel.take() == []
+    load(old)
+    assert bodies(channel.one()) == [b"a"]
+
+
+def test_a_slave_with_a_bad_sector_sends_consumers_to_the_master(old: Broker, memory: Memory) -> None:
+    demoted(old)
+    memory.is_cold = True
+    channel = asked(old, pull_command(offset=2, maxMsgNums="1"))
+    old.core.pull.unreadable(begun(old), REASON)
+    reply = channel.one()
+    assert (reply.code, reply.ext["suggestWhichBrokerId"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "0")
+    assert reply.ext["nextBeginOffset"] == "2"
+
+
+def test_a_new_message_reads_nothing_for_those_that_wait(old: Broker, memory: Memory) -> None:
+    memory.is_cold = True
+    channel = asked(old, pull_command(sysFlag="6"))
+    begun(old)
+    for _ in range(5):
+        old.ask(send_command(body=b"d"))
+    assert old.core.cold_reads.begin() is None
+    assert channel.take() == []
+
+
+def test_a_load_for_others_does_not_count(old: Broker, memory: Memory) -> None:
+    """Each pull has its own reads before it looks in any case."""
+    memory.is_cold = memory.keeps_nothing = True
+    waiting = asked(old, pull_command(offset=2, maxMsgNums="1"))
+    part = begun(old)
+    for _ in range(MAX_LOAD_COUNT + 1):
+        asked(old, pull_command(consumerGroup="Other"))
+        for _ in range(MAX_LOAD_COUNT):
+            load(old)
+    assert waiting.take() == []
+    memory.is_cold = False
+    old.core.pull.loaded(part)
+    assert bodies(waiting.one()) == [b"c"]
+
+
+def test_a_right_that_is_gone_meanwhile_counts(old: Broker, memory: Memory) -> None:
+    memory.is_cold = True
+    for slave in (False, True):
+        if slave:
+            demoted(old)
+        channel = asked(old)
+        old.core.pull.configure(replace(old.config, broker_permission=2))
+        load(old)
+        assert channel.one().code == ResponseCode.NO_PERMISSION
+        old.core.pull.configure(old.config)
+        memory.is_cold = True
+
+
+@pytest.mark.parametrize("kernel", [False, True])
+@pytest.mark.parametrize("filters", [{}, {"subscription": "A"}])
+def test_a_pull_looks_at_nothing_behind_what_it_asked_for(
+    make_broker: Callable[..., Broker],
+    memory: Memory,
+    monkeypatch: pytest.MonkeyPatch,
+    kernel: bool,
+    filters: dict[str, Any],
+) -> None:
+    broker = make_broker().start()
+    for number in range(30):
+        broker.ask(send_command(body=bytes(1000), i="TAGS\x01A\x02"))
+        broker.ask(send_command(queue_id=1, body=b"%d" % number))
+    broker.close()
+    broker = make_broker().start()
+    monkeypatch.setattr(cold_range, "MAX_COLD_BYTES", 5_000)
+    if not kernel:
+        monkeypatch.setattr(broker.store._reader, "_kernel", None)
+    memory.seen.clear()
+    offset = 0
+    while offset < 30:
+        reply = asked(broker, pull_command(offset=offset, maxMsgNums="30", **filters)).one()
+        found = bodies(reply)
+        assert 3 <= len(found) <= 4 or offset + len(found) == 30
+        assert found == [bytes(1000)] * len(found)
+        offset = int(reply.ext["nextBeginOffset"])
+        log = [part for part in memory.seen if part[0] == broker.config.mapped_file_size_commit_log]
+        assert 4_000 < log[-1][2] <= 5_000 or offset == 30
+    assert offset == 30
+
+
+def test_one_message_that_is_longer_than_what_is_asked_for_comes(
+    old: Broker, memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold_range, "MAX_COLD_BYTES", 10)
+    for offset, body in enumerate([b"a", b"b", b"c"]):
+        assert bodies(asked(old, pull_command(offset=offset)).one()) == [body]
 
 
 def test_a_slave_waits_too(old: Broker, memory: Memory) -> None:
@@ -259,10 +368,7 @@ async def test_an_error_of_the_disk_is_told_by_the_loop(old: Broker, memory: Mem
         old.shell.loops = BrokerLoops(old.core, old.clock)
         nursery.start_soon(old.shell.loops.run)
         reply = await pulling(old).answer()
-        assert (reply.code, reply.remark) == (
-            ResponseCode.SYSTEM_ERROR,
-            "cannot read messages of T, queue 0: Input/output error",
-        )
+        assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, REASON)
         memory.error = None
         assert bodies(await pulling(old).answer()) == [b"a", b"b", b"c"], "the loop goes on"
         nursery.cancel_scope.cancel()
@@ -271,8 +377,7 @@ async def test_an_error_of_the_disk_is_told_by_the_loop(old: Broker, memory: Mem
 def test_a_store_is_asked_for_no_part_that_it_lost(old: Broker, memory: Memory) -> None:
     memory.is_cold = True
     asked(old)
-    wanted = old.core.cold_reads.next()
-    assert wanted is not None
-    old.store.loader("T", 3, wanted[1])()
-    old.store.loader("Unknown", 0, wanted[1]._replace(log_start=1 << 40, log_bytes=5))()
+    _, _, part = begun(old)
+    old.store.loader("T", 3, part)()
+    old.store.loader("Unknown", 0, part._replace(log_start=1 << 40, log_bytes=5))()
     assert memory.read == []

@@ -49,7 +49,7 @@ from rmqha.model.code import ResponseCode
 from rmqha.model.epoch import EpochHistory
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.message import HALF_TOPIC, OP_TOPIC
-from rmqha.model.offset import BrokerId, Epoch, PhyOffset, Term
+from rmqha.model.offset import BrokerId, Epoch, PhyOffset, QueueOffset, Term
 from rmqha.raft.core import Core
 from rmqha.raft.quorum import Configuration
 from rmqha.store.appender import AppendedBatch, SendSource
@@ -270,6 +270,14 @@ def _one_further(self: PullProcessor, command: Command, pull: Any, result: PullR
     if result.status is ResponseCode.PULL_NOT_FOUND:
         reply.ext["nextBeginOffset"] = str(int(reply.ext["nextBeginOffset"]) + 1)
     return reply
+
+
+_REAL_TRY_AGAIN = PullProcessor._try_again
+
+
+def _loaded_one_further(self: PullProcessor, high: QueueOffset, budget: Any, hold: Any) -> bool:
+    hold.scanned_to = QueueOffset(hold.scanned_to + 1)
+    return _REAL_TRY_AGAIN(self, high, budget, hold)
 
 
 def _end_of_queue(self: ConsumerRequests, channel: Channel, command: Command) -> Command:
@@ -568,6 +576,9 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     ),
     "idle queues begin at 0 again": lambda: patch.object(QueueMinOffsets, "learn", _learns_nothing),
     "a consumer that waits goes on one further": lambda: patch.object(PullProcessor, "_reply", _one_further),
+    "a pull that waited for the disk goes on one further": lambda: patch.object(
+        PullProcessor, "_try_again", _loaded_one_further
+    ),
     "consumers begin at the end of their queues": lambda: patch.object(
         ConsumerRequests, "_query_offset", _end_of_queue
     ),

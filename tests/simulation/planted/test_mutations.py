@@ -71,6 +71,7 @@ FOUND_BY = {
     "a master that goes on serves what it has on disk": "rough:3",
     "idle queues begin at 0 again": "idle:7",
     "a consumer that waits goes on one further": "consumers:1",
+    "a pull that waited for the disk goes on one further": "cold-reads:1",
     "consumers begin at the end of their queues": "consumers:3",
     "the queues are not cut": "loose:16",
     "learners are replicas like others (ruling 1)": "learners:1",

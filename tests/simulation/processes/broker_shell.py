@@ -70,10 +70,10 @@ class SimShell:
         process = self._process
         if not process.driver.is_log_free:
             process.after(HELD_BACK_MS, self._read_cold)
-        elif (wanted := process.core.cold_reads.next()) is not None:
-            key, part = wanted
-            process.store.loader(*key, part)()
-            process.core.pull.loaded(key)
+        elif (part := process.core.cold_reads.begin()) is not None:
+            process.store.loader(*part)()
+            process.core.cold_reads.end(part)
+            process.core.pull.loaded(part)
             self.wake_cold_reads()
 
     def wake_searches(self) -> None:
