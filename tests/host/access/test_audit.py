@@ -176,13 +176,18 @@ def test_what_finds_no_room_is_counted_and_told(
 
 
 def test_a_disk_that_does_not_take_it_holds_up_nobody(tmp_path: Path, tracer: HostTracer) -> None:
-    blocked, told = threading.Event(), threading.Event()
+    blocked, told, done = threading.Event(), threading.Event(), threading.Event()
     written: list[str] = []
+
+    def count() -> int:
+        return sum(text.count('"request"') for text in written)
 
     def write(text: str) -> None:
         told.set()
         blocked.wait(HANG_S)
         written.append(text)
+        if count() > audit.QUEUE_COUNT:
+            done.set()
 
     made = AuditLog("broker", write, tracer)
     made.tell("a", "X")
@@ -191,8 +196,9 @@ def test_a_disk_that_does_not_take_it_holds_up_nobody(tmp_path: Path, tracer: Ho
         made.tell(f"{number}:1", "X")
     assert made.lost_count == 5
     blocked.set()
-    made.close()
-    assert sum(text.count('"request"') for text in written) == audit.QUEUE_COUNT + 1
+    assert done.wait(HANG_S)
+    made.close()  # waits for a bounded time
+    assert count() == audit.QUEUE_COUNT + 1
 
 
 def test_it_rotates_by_size_keeps_so_many_and_is_reopened(tmp_path: Path, tracer: HostTracer) -> None:
