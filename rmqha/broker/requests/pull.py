@@ -540,6 +540,8 @@ class PullProcessor:
             hold.cold_range = result.cold_range
             if hold.cold_range is not None:
                 return False
+            if not _gives(hold.pull, result):
+                result = self._empty(hold.pull, hold.scanned_to, False)
             answer = self._reply(hold.command, hold.pull, result, False)
         hold.channel.send_at_once(answer)
         return True

@@ -17,7 +17,9 @@ from rmqha.broker.requests import pull as module
 from rmqha.broker.requests.pull import COLD_WAIT_MS, MAX_LOAD_COUNT
 from rmqha.host.disk import HostRegion
 from rmqha.model.code import ResponseCode
+from rmqha.model.offset import QueueOffset
 from rmqha.store import cold_range
+from rmqha.store.reader import PullResult
 from rmqha.wire.command import Command
 from tests.broker.requests.test_pull import bodies, demoted
 from tests.broker.support import Broker, FakeChannel, pull_command, send_command
@@ -323,6 +325,20 @@ def test_a_slave_waits_too(old: Broker, memory: Memory) -> None:
     channel = asked(old, pull_command(offset=2))
     load(old)
     assert bodies(channel.one()) == [b"c"]
+
+
+def test_a_slave_that_lost_the_messages_meanwhile_moves_nobody(
+    old: Broker, memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log was cut, or its old files went: the master may have them."""
+    demoted(old)
+    memory.is_cold = True
+    channel = asked(old, pull_command(offset=2))
+    moved = PullResult(ResponseCode.PULL_OFFSET_MOVED, QueueOffset(1), QueueOffset(0), QueueOffset(1), [])
+    monkeypatch.setattr(old.store, "pull", lambda *_, **__: moved)
+    old.core.pull.loaded(begun(old))
+    reply = channel.one()
+    assert (reply.code, reply.ext["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "2")
 
 
 def test_a_connection_that_has_gone_waits_no_more(old: Broker, memory: Memory) -> None:
