@@ -228,7 +228,7 @@ class Reader:
             units = queue.units_view(offset, count)
             wanted = PulledUnits(units, topic, queue_id, offset, max_count, max_bytes, *on_disk, tags_codes)
             view, start, end = self._file_view(UNIT.unpack_from(units)[0])
-            seen_end = min(max(end, 0), log_end - start)
+            seen_end = max(0, min(end, log_end - start))
             runs, taken, seen_count, total, is_full = self._kernel.collect(view[:seen_end], start, wanted)
             records = [view[at : at + size] for at, size in runs]
             offset += seen_count
