@@ -109,15 +109,15 @@ class LogWriter:
         return [self.append(message, dispatched=dispatched) for message in messages]
 
     def _put(self, data: bytes) -> None:
-        start = self.end // self.file_bytes * self.file_bytes
-        piece = self.pieces.setdefault(start, bytearray(self.file_bytes))
-        piece[self.end - start : self.end - start + len(data)] = data
+        self.put(self.end, data)
         self.end += len(data)
 
     def put(self, offset: int, data: bytes) -> None:
-        """Damage, or a torn record: bytes wherever the test wants them."""
+        """Write `data` wherever the test wants it: damage, or a torn record."""
         start = offset // self.file_bytes * self.file_bytes
-        self.pieces.setdefault(start, bytearray(self.file_bytes))[offset - start : offset - start + len(data)] = data
+        if start not in self.pieces:
+            self.pieces[start] = bytearray(self.file_bytes)
+        self.pieces[start][offset - start : offset - start + len(data)] = data
 
     def write(self, *, confirm_offset: int | None = None, identity: str = "c#group-a#1", epochs: str = "") -> Path:
         """Write all files anew; `confirm_offset` goes into the checkpoint."""
