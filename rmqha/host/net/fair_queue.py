@@ -24,8 +24,9 @@ INITIAL_COST_US = 250.0
 DRAINED_DIVISOR = 8
 """Divisor of the cost of a slice that has handled all there was."""
 NORMAL_REQUEST_COUNT = 16
-"""A slice with more requests is measured as if it had had this many. Requests that gathered during a wait make a slice
-long, and must not put the session behind those whose every request is costly."""
+"""A slice whose sends are handled in a batch with those of other sessions is measured as if it had had this many
+requests, if it had more. Sends that gathered during a wait make a slice long, and must not put the session behind those
+whose every request is costly. All other requests count in full: a session waits for them as long as they take."""
 LONG_SLICE_US = 500.0
 """Cost (µs) from which slices are long, unless their sends are handled in a batch with those of other sessions."""
 COST_CLASS_US = 64
@@ -111,10 +112,10 @@ class QueueEntry:
         self._mean_cost_us += self._normalized_us(cost_us) * COST_WEIGHT
 
     def _normalized_us(self, cost_us: float) -> float:
-        """Cost (µs) as it is averaged. Requests that gathered during a wait must not make the session wait longer."""
+        """Cost (µs) as it is averaged. Sends that gathered during a wait must not make the session wait longer."""
         if self.is_drained:
             cost_us /= DRAINED_DIVISOR
-        if self.request_count > NORMAL_REQUEST_COUNT:
+        if self.is_deferred and self.request_count > NORMAL_REQUEST_COUNT:
             return cost_us * NORMAL_REQUEST_COUNT / self.request_count
         return cost_us
 

@@ -37,7 +37,11 @@ MAX_DEFER_S = 0.002
 """Time (s) from a turn's begin after which deferred work is done (`Poller.at_turn_end`), once the slice that is being
 served ends."""
 SLICE_S = 0.002
-"""Time (s) after which a session's slice ends, with the request that is being handled."""
+"""Time (s) after which a session's slice ends, with the request that is being handled, while few sessions wait."""
+MIN_SLICE_S = 0.000_25
+"""Least value of that time (s), however many wait: to begin a slice costs some 50 us."""
+ROUND_S = 0.03
+"""Time (s) in which each of the sessions that wait should have a slice: the more there are, the shorter are slices."""
 SLICE_COUNT = 64
 """Frames that are parsed and handled at a time: as many sends take what SLICE_S allows."""
 POP_BATCH_COUNT = 8
@@ -91,6 +95,8 @@ class Poller:
         microsecond or two, so short slices are measured by the clock."""
         self._ended_count = 0
         """Number of sessions that have ended in this turn."""
+        self.slice_s = SLICE_S
+        """Time (s) after which a slice of this turn ends, with the request that is being handled."""
         self.waited_ms = 0
         """Time (ms) for which the session that is being served has been queued."""
         self._full_polled_at_s = self._turn_ends_s = 0.0
@@ -210,6 +216,7 @@ class Poller:
         if sole_entry is None:
             self._serve_queues(began_s)
         else:
+            self.slice_s = SLICE_S
             more, _ = self._serve(self._queue, sole_entry, began_s)
             if more:
                 self._queue.push(sole_entry)
@@ -226,6 +233,7 @@ class Poller:
 
     def _serve_queues(self, began_s: float) -> None:
         queue, urgent_queue, now_s = self._queue, self._urgent_queue, began_s
+        self.slice_s = min(SLICE_S, max(MIN_SLICE_S, ROUND_S / (len(queue) + 1)))
         self.is_busy = len(queue) + len(urgent_queue) > 1
         if self.is_busy:
             self._measured_cpu_us, self._short_slices_us = time.thread_time_ns() / 1000, 0.0

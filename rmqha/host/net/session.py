@@ -565,13 +565,13 @@ class Session:
 
     def _handle_requests(self) -> None:
         """Handle requests for a slice. Raises RemoteProtocolError, and exceptions that end the process."""
-        requests, start, end = self._parsed, 0, 0
-        began_s = time.monotonic()
-        run_count = RUN_COUNT if self._poller is not None and self._poller.is_busy else SLICE_COUNT
+        requests, start, end, count = self._parsed, 0, 0, 0
+        began_s, poller = time.monotonic(), self._poller
+        slice_s = SLICE_S if poller is None else poller.slice_s
+        run_count = RUN_COUNT if poller is not None and poller.is_busy else SLICE_COUNT
         try:
             self._corked = True
-            count = 0
-            if not self._running or self._continue_running(began_s):
+            if not self._running or self._continue_running(began_s, slice_s):
                 requests = requests or self._next_requests()
                 count = len(requests)
             while end < count:
@@ -585,9 +585,9 @@ class Session:
                 self._received(self, requests if end - start == count else requests[start:end])
                 if self._running:
                     self._running_requests = requests[start:end]
-                    if not self._continue_running(began_s):
+                    if not self._continue_running(began_s, slice_s):
                         break
-                if end < count and (self._queued_bytes > SLICE_QUEUED_BYTES or time.monotonic() - began_s > SLICE_S):
+                if end < count and (self._queued_bytes > SLICE_QUEUED_BYTES or time.monotonic() - began_s > slice_s):
                     break
         except RemoteProtocolError:
             raise
@@ -599,14 +599,14 @@ class Session:
         if self._is_suspended:
             self._count_unhandled()
 
-    def _continue_running(self, began_s: float) -> bool:
-        """Continue requests that are answered in steps; True if all are done."""
+    def _continue_running(self, began_s: float, slice_s: float) -> bool:
+        """Continue requests that are answered in steps, until the slice ends; True if all are done."""
         while self._running:
             for pause in self._running[0]:
                 if pause is not None:
                     self._suspend(pause)
                     return False
-                if time.monotonic() - began_s > SLICE_S:
+                if time.monotonic() - began_s > slice_s:
                     return False
             self._running.popleft()
         self._running_requests = []  # or each session would keep its last large body

@@ -200,7 +200,7 @@ def test_many_cheap_requests_at_once_do_not_stand_behind_costly_ones(flood_count
     (honest,) = server.entries(1, waiting=False)
     for entry in server.entries(flood_count):
         entry.request_count = 4
-    honest.request_count = 64
+    honest.request_count, honest.is_deferred = 64, True
     for _ in range(30):
         server.queue.push(honest)
         served = []
@@ -208,6 +208,17 @@ def test_many_cheap_requests_at_once_do_not_stand_behind_costly_ones(flood_count
             served.append(server.serve(lambda entry: SLICE_S, lambda entry: entry is not honest))
         waited_for = len(served)
     assert waited_for <= 3
+
+
+def test_many_requests_that_are_handled_one_by_one_count_as_long_as_they_take() -> None:
+    """Commits of offsets, 64 in each slice, stood before sends, 40 in each: nobody else was served for 2 ms each."""
+    sends, commits = QueueEntry(lambda: True), QueueEntry(lambda: True)
+    for entry, count, cost_us in ((sends, 40, 700), (commits, 64, SLICE_S * 1e6)):
+        for _ in range(20):
+            entry.begin_slice()
+            entry.is_drained, entry.request_count, entry.is_deferred = True, count, entry is sends
+            entry.charge(cost_us)
+    assert sends.cost_class() < commits.cost_class()
 
 
 def test_a_first_short_slice_is_no_proof_yet_and_a_long_one_is() -> None:
