@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from rmqha.store.log.record import MAGIC_V1, MAGIC_V2, SYS_BORN_V6, SYS_STORE_V6, Host, NewMessage
+from rmqha.store.log.record import MAGIC_V1, MAGIC_V2, SYS_BORN_V6, SYS_STORE_V6, V6_FLAGS, Host, NewMessage
 
 _SAME = {(born, stored): struct.Struct(f">iq{born}siq{stored}siiq").pack for born in (4, 16) for stored in (4, 16)}
 """By bytes of the two addresses: sysFlag, bornTimestamp, bornHost, storeTimestamp, storeHost, reconsumeTimes,
@@ -62,7 +62,7 @@ class NewBatch:
         """The records from the queue offset and the position on, and where each begins and the last one ends. `topic`
         and `version` come from `topic_field`."""
         (born_address, born_port), (store_address, store_port) = self.born_host, self.store_host
-        sys_flag = self.sys_flag
+        sys_flag = self.sys_flag & ~V6_FLAGS
         sys_flag |= (SYS_BORN_V6 if len(born_address) == 16 else 0) | (SYS_STORE_V6 if len(store_address) == 16 else 0)
         same = _SAME[len(born_address), len(store_address)](
             sys_flag,

@@ -37,7 +37,9 @@ MAX_PROPERTIES_BYTES = 32767
 MAX_INNER_COUNT = 32767
 """Messages in one record; the field of a batch queue's unit is a signed int16."""
 _INNER_NUM = PROPERTY_INNER_NUM.encode()
-_V6 = SYS_BORN_V6 | SYS_STORE_V6
+V6_FLAGS = SYS_BORN_V6 | SYS_STORE_V6
+"""They decide where the body begins. Those of a new record are by its own hosts, whatever a client says, or the record
+that it is a copy of."""
 _LOST_SECTOR = bytes(SECTOR_BYTES)
 
 CRC_PROPERTY = b"__CRC32#\x01"
@@ -322,7 +324,7 @@ _PLAIN_BODY_AT = 88
 def decode_sound(record: memoryview, topic: str) -> Record | None:
     """The `decode` of a record of a topic that `is_sound` and that `verify` finds whole, at a third of their cost; None
     if it has not the plain form that nearly all have (`plain_properties`), or a byte of its properties is zero."""
-    if record[7] != MAGIC_V1 & 0xFF or record[39] & _V6:
+    if record[7] != MAGIC_V1 & 0xFF or record[39] & V6_FLAGS:
         return None
     found = WHOLE_V4.unpack_from(record)
     topic_at = _PLAIN_BODY_AT + found[16]
@@ -354,7 +356,7 @@ def decode_sound(record: memoryview, topic: str) -> Record | None:
 def plain_properties(record: memoryview) -> tuple[int, bytes] | None:
     """The store time (ms) and the encoded properties of a record that `is_sound`, if it has the plain form that nearly
     all have: IPv4 hosts, version 1. Costs a third of `decode`."""
-    if record[7] != MAGIC_V1 & 0xFF or record[39] & _V6:
+    if record[7] != MAGIC_V1 & 0xFF or record[39] & V6_FLAGS:
         return None
     topic_at = _PLAIN_BODY_AT + _INT32.unpack_from(record, _PLAIN_BODY_AT - 4)[0]
     return _INT64.unpack_from(record, 56)[0], bytes(record[topic_at + 3 + record[topic_at] :])
@@ -483,7 +485,7 @@ def _head(
         message.flag,
         queue_offset,
         phy_offset,
-        message.sys_flag,
+        message.sys_flag & ~V6_FLAGS,
         message.born_at_ms,
         born_address,
         born_port,
@@ -502,7 +504,7 @@ def _head_v6(
     """The part before the body with at least one IPv6 host."""
     born_address, born_port = message.born_host
     store_address, store_port = message.store_host
-    sys_flag = message.sys_flag
+    sys_flag = message.sys_flag & ~V6_FLAGS
     sys_flag |= SYS_BORN_V6 if len(born_address) == 16 else 0
     sys_flag |= SYS_STORE_V6 if len(store_address) == 16 else 0
     size = fixed_bytes(message) + len(message.body) + len(topic) + 2 + len(message.properties)

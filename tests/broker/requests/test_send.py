@@ -471,3 +471,25 @@ def test_a_clients_crc_of_its_own_cannot_make_a_record_look_damaged(broker: Brok
     view = broker.store.record_at(record.phy_offset)
     assert view is not None
     verify(view, 0, len(view), record.phy_offset)
+
+
+@pytest.mark.parametrize("peer", ["127.0.0.1:50000", "[::1]:50000"])
+@pytest.mark.parametrize("code", [10, 310, 320, 324, 325])
+def test_no_flag_of_a_client_makes_a_record_that_cannot_be_read(
+    make_broker: Callable[..., Broker], code: int, peer: str
+) -> None:
+    """One that says that a host is of IPv6 did: the broker did not start again, and no replica took what followed."""
+    broker, channel = make_broker().start(), FakeChannel(peer)
+    bits = [bit for bit in range(31) if 1 << bit not in (0x4, 0x8, 0x80)]  # of transactions, of an inner batch
+    for bit in bits:
+        command = send_command(body=inner(b"x") if code == 320 else b"x", f=str(1 << bit))
+        if code in (10, 324):
+            command.ext = {"producerGroup": "P", "topic": "T", "queueId": "0", "sysFlag": str(1 << bit)}
+        command.code = code
+        broker.core.processor.received(channel, [command])
+        broker.run()
+    found = stored(broker)
+    assert [bytes(record.body) for record in found] == [b"x"] * len(bits)
+    assert {len(record.born_host[0]) for record in found} == {16 if peer[0] == "[" else 4}
+    broker.close()
+    assert len(stored(make_broker().start())) == len(bits)

@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqha.kernel.sound_records import skip_sound
+from rmqha.store.log.new_batch import NewBatch
 from rmqha.store.log.record import (
     MAGIC_BLANK,
     BadRecordError,
+    Host,
     NewMessage,
     blank,
     decode,
@@ -207,3 +209,20 @@ def test_a_topic_that_is_no_utf8_is_refused() -> None:
     bad[at] = 0xFF
     with pytest.raises(BadRecordError, match="UTF-8"):
         decode(memoryview(bad))
+
+
+@pytest.mark.parametrize("told", [0x10, 0x20, 0x30])
+@pytest.mark.parametrize("born", [(b"\x7f\0\0\1", 1), (bytes(15) + b"\1", 1)])
+@pytest.mark.parametrize("kept", [(b"\x7f\0\0\1", 2), (bytes(15) + b"\1", 2)])
+def test_the_hosts_say_whether_they_are_of_ipv6(told: int, born: Host, kept: Host) -> None:
+    """Not the record that a new one is a copy of: its hosts may have been others."""
+    new = message(born_host=born, store_host=kept, sys_flag=told | 0x1)
+    for data in (
+        encode(new, *topic_field(new.topic), 3, 7, 9),
+        NewBatch(new.topic, new.queue_id, [(bytes(new.body), b"\0\0", 0)], 0, born, kept, told | 0x1).encode(
+            *topic_field(new.topic), 3, 7, 9
+        )[0],
+    ):
+        record = decode(memoryview(data))
+        assert (record.size_bytes, record.born_host, record.store_host) == (len(data), born, kept)
+        assert bytes(record.body) == bytes(new.body) and record.sys_flag & 0x1
