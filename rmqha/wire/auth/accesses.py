@@ -14,7 +14,7 @@ from rmqha.model.authorization.policy import Access, Action, ResourceType
 from rmqha.model.authorization.users import UserAccount
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteProtocolError
-from rmqha.model.message import RETRY_PREFIX
+from rmqha.model.message import HALF_TOPIC, RETRY_PREFIX
 from rmqha.wire.auth.acl_needs import ANY_ACCOUNT, acknowledged, members, needs, popped_from
 from rmqha.wire.body_bound import body_fault
 from rmqha.wire.command import Command
@@ -179,9 +179,9 @@ def _send(topic: str) -> Callable[[Command], _Accesses]:
 
 
 def _end_transaction(command: Command) -> _Accesses:
-    """The half message itself decides where the topic is only claimed, or not named."""
+    """The half message itself decides: the topic is only a claim, and the answer to a check names the half topic."""
     topic = command.ext.get("topic")
-    return (_topic(topic, PUB),) if topic else ()
+    return (_topic(topic, PUB),) if topic and topic != HALF_TOPIC else ()
 
 
 def _heartbeat(command: Command) -> _Accesses:
@@ -256,7 +256,7 @@ def _assignment(command: Command) -> _Accesses:
     body = loads(command.body, is_strict=True)
     group = str(body["consumerGroup"])
     topic = popped_from(str(body["topic"]), group)
-    return (_group(group, SUB), *(() if topic.startswith(RETRY_PREFIX) else (_topic(topic, SUB),)))
+    return (_group(group, SUB), *(() if _is_retry_of(topic, group) else (_topic(topic, SUB),)))
 
 
 def _request_mode(command: Command) -> _Accesses:

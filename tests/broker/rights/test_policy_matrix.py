@@ -20,6 +20,7 @@ from rmqha.wire.lenient_json import dumps
 from tests.broker.rights.acl_world import ACCOUNTS, FOREIGN, OWN, READER, SCHEDULE, Side, World, back, end
 from tests.broker.rights.test_acl_matrix import MIXED, RECORDS, ROWS, Row, must_be_refused, names_nothing, sides
 from tests.broker.support import Broker, pull_command, send_command
+from tests.broker.transactions import HALF
 
 C = RequestCode
 EVERYTHING = ["Pub", "Sub", "Create", "Update", "Delete", "Get", "List"]
@@ -154,6 +155,13 @@ def test_no_queue_of_others_is_read_or_written(shared: World, key: str, topic: s
     must_be_refused(shared, send_command(topic, a=OWN.group, b=topic), key=key)
 
 
+@pytest.mark.parametrize("topic", [FOREIGN.retry, FOREIGN.popped_again[0]])
+def test_no_queue_of_others_retry_topics_is_assigned(shared: World, topic: str) -> None:
+    shared.broker.core.pops.mode_requests.knows_route(topic, [])
+    body = {"topic": topic, "consumerGroup": OWN.group, "clientId": OWN.client_id, "strategyName": "AVG"}
+    must_be_refused(shared, Command(C.QUERY_ASSIGNMENT, {}, dumps(body)))
+
+
 @pytest.mark.parametrize("key", [OWN.name, READER])
 def test_the_own_retry_topic_is_read_and_written(world: World, key: str) -> None:
     for command in (
@@ -177,8 +185,15 @@ def test_a_foreign_record_is_neither_read_nor_taken(shared: World, kind: str, ke
     must_be_refused(shared, back(OWN.group, offset, 1, originTopic=OWN.topic), key=key)
 
 
+@pytest.mark.parametrize("topic", ["", OWN.topic, HALF])
+def test_an_own_transaction_is_ended(world: World, topic: str) -> None:
+    """The answer to a check names the topic of half messages."""
+    (answer,) = world.ask(end(world, OWN, **({"topic": topic} if topic else {})))
+    assert answer.code == 0 and OWN.secret + b" half" in world.bodies(OWN.topic)
+
+
 @pytest.mark.parametrize("key", [OWN.name, READER])
-@pytest.mark.parametrize("topic", ["", OWN.topic])
+@pytest.mark.parametrize("topic", ["", OWN.topic, HALF])
 def test_a_foreign_transaction_is_not_ended(shared: World, key: str, topic: str) -> None:
     must_be_refused(shared, end(shared, FOREIGN, **({"topic": topic} if topic else {})), key=key)
 
