@@ -13,7 +13,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from rmqha.broker.timers.message import timed_message
 from rmqha.model.message import (
+    PROPERTY_FIRST_POP_TIME,
+    PROPERTY_ORIGIN_GROUP,
     PROPERTY_REAL_TOPIC,
+    PROPERTY_RETRY_TOPIC,
     PROPERTY_TAGS,
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_UNIQUE_KEY,
@@ -274,6 +277,16 @@ def _quoted(name: str) -> str:
 def is_of_pop(properties: bytes, revive_topic: str) -> bool:
     """True of a timer message that waits for the revive topic."""
     return find_property(properties, PROPERTY_REAL_TOPIC.encode()) == revive_topic.encode()
+
+
+def is_popped_of(group: str, properties: bytes) -> bool:
+    """True of a message of a retry topic that comes again to `group`, which has popped it: `%RETRY%a_b_T` may be the
+    topic of group a and topic b_T, of group a_b and topic T, or of what the consumers of group a_b_T sent back."""
+    origin = find_property(properties, PROPERTY_ORIGIN_GROUP.encode())
+    if origin is not None:
+        return origin == group.encode()
+    is_sent_back = find_property(properties, PROPERTY_RETRY_TOPIC.encode()) is not None
+    return not is_sent_back or find_property(properties, PROPERTY_FIRST_POP_TIME.encode()) is not None
 
 
 # --- fields -----------------------------------------------------------------------------------------------------------

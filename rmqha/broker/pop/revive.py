@@ -21,6 +21,7 @@ from rmqha.broker.pop.checkpoint import (
     InOrder,
     Key,
     due_ms_of,
+    is_popped_of,
     read,
 )
 from rmqha.broker.pop.counts import PopCounts
@@ -391,7 +392,7 @@ class ReviveService:
                 continue
             if record is None:
                 self._tracer.event("popped_message_expired", topic=checkpoint.topic, queue_offset=offset)
-            else:
+            elif kind_of(checkpoint.topic) == NORMAL or is_popped_of(checkpoint.group, record.properties):
                 copies.append(self._copy(checkpoint, record))
                 stored_offsets.append(offset)
         return copies, stored_offsets

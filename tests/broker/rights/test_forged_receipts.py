@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from rmqha.model.access import AccessList
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command
 from rmqha.wire.state.receipt import Receipt
 from tests.broker.pop.world import INVISIBLE_MS, Popped, later, messages, named, pop_command
-from tests.broker.rights.acl_world import FOREIGN, OWN, Side, World
-from tests.broker.support import Broker
+from tests.broker.rights.acl_world import ACCOUNTS, DENY, FOREIGN, OWN, READER, Side, World, back
+from tests.broker.support import Broker, send_command
 
 ACK, CHANGE = RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME
 
@@ -112,3 +114,49 @@ def test_nothing_of_others_is_taken_seen_or_counted(world: World, code: RequestC
     (answer,) = world.ask(command)
     assert answer.code == ResponseCode.NO_PERMISSION and FOREIGN.secret not in bytes(answer.body)
     assert world.state() == before
+
+
+DENIED_GROUP, POPPING_GROUP, POPPED_TOPIC = "pay_ments", "pay", "ments"
+"""The denied group's retry topic has the name of that in which what another one has popped comes again."""
+
+
+@pytest.fixture
+def confused(world: World) -> World:
+    """A message of the foreign topic waits in the denied group's retry topic."""
+    reader = replace(ACCOUNTS[READER], groups={FOREIGN.group: DENY, DENIED_GROUP: DENY})
+    world.accounts.access = AccessList({**ACCOUNTS, READER: reader})
+    assert world.broker.ask(back(DENIED_GROUP, world.records[FOREIGN].plain, 1)).code == 0
+    assert world.broker.ask(send_command(POPPED_TOPIC, d="1")).code == 0
+    later(world.broker, 2000)
+    assert world.bodies(f"%RETRY%{DENIED_GROUP}") == [FOREIGN.secret + b" plain"]
+    return world
+
+
+@pytest.mark.parametrize("code", [RequestCode.POP_MESSAGE, RequestCode.PEEK_MESSAGE])
+def test_what_a_denied_group_has_sent_back_is_not_given_under_another_groups_name(
+    confused: World, code: RequestCode
+) -> None:
+    for _ in range(10):
+        command = pop_command(POPPED_TOPIC, POPPING_GROUP)
+        command.code = code
+        (answer,) = confused.ask(command, READER)
+        assert FOREIGN.secret not in bytes(answer.body)
+
+
+def test_what_a_denied_group_has_sent_back_is_not_stored_again_by_a_forged_receipt(confused: World) -> None:
+    retry_topic = f"%RETRY%{DENIED_GROUP}"
+    receipt = Receipt(0, confused.broker.clock.wall_ms(), 1000, 0, "1", confused.broker.config.broker_name, 0, 0)
+    fields = {"consumerGroup": POPPING_GROUP, "topic": retry_topic, "queueId": "0", "offset": "0"}
+    command = Command(CHANGE, {**fields, "extraInfo": receipt.encode(), "invisibleTime": "1000"})
+    assert [answer.code for answer in confused.ask(command, READER)] == [0]
+    later(confused.broker, 6000)
+    assert confused.bodies(retry_topic) == [FOREIGN.secret + b" plain"]
+
+
+def test_what_a_group_has_popped_comes_again_whatever_it_says_of_itself(world: World) -> None:
+    """A consumer may pass on a message with all its properties, RETRY_TOPIC among them."""
+    properties = "UNIQ_KEY\x01u\x02RETRY_TOPIC\x01Elsewhere\x02ORIGIN_MESSAGE_ID\x01i\x02"
+    assert world.broker.ask(send_command(OWN.topic, 0, b"passed on", i=properties)).code == 0
+    assert any(message.body == b"passed on" for message in popped(world, OWN))
+    later(world.broker, INVISIBLE_MS + 5000)
+    assert any(message.body == b"passed on" for message in popped(world, OWN))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeAlias
 
+from rmqha.broker.pop.checkpoint import is_popped_of
 from rmqha.broker.pop.order_table import OrderTable
 from rmqha.broker.pop.positions import PopPositions, PopQueue
 from rmqha.broker.pop.requests.polls import KINDS, NewRecord
@@ -20,12 +21,10 @@ from rmqha.model.error import DamagedError
 from rmqha.model.message import (
     MAX_PROPERTIES_BYTES,
     PROPERTY_CRC32,
-    PROPERTY_ORIGIN_GROUP,
     PROPERTY_POP_CK,
     REVIVE_QUEUE_COUNT,
     decode_properties,
     encode_properties,
-    find_property,
 )
 from rmqha.model.offset import PhyOffset, QueueOffset
 from rmqha.port import Clock
@@ -37,7 +36,6 @@ RETRY_SHARE = 5
 """One pop in so many looks at the retry topic first."""
 _QUEUE_OFFSET = struct.Struct(">q")
 _QUEUE_OFFSET_AT = 20
-_ORIGIN_GROUP = PROPERTY_ORIGIN_GROUP.encode()
 _Run: TypeAlias = "tuple[str, Sequence[int]]"
 """Queues of one topic: its name, their ids."""
 
@@ -317,7 +315,5 @@ def _retry_topics(topic: str, group: str) -> tuple[str, ...]:
 
 
 def is_for(group: str, data: memoryview) -> bool:
-    """False of a message of a retry topic that comes again to another group: the name `%RETRY%a_b_T` may be that of
-    group a and topic b_T, or of group a_b and topic T."""
-    origin = find_property(decode(data).properties, _ORIGIN_GROUP)
-    return origin is None or origin == group.encode()
+    """`is_popped_of` of a record."""
+    return is_popped_of(group, decode(data).properties)
