@@ -259,7 +259,7 @@ class BrokerCore:
         told = self.pull, clock, feed, gets, self.pops
         group = GroupRequests(config, store, changes, topics, groups, offsets, clients, *told)
         self.queries = QueryRequests(config, store.index, self._shell.wake_searches)
-        queries, locks = self.queries, LockRequests(self.locks, driver)
+        queries, locks = self.queries, LockRequests(self.locks, driver, self.topics, self.store)
         selectors = SelectorRequests(config)
         learned = self.driver.timeout
         fault = self.timers.recall_fault

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from rmqha.broker.requests.request import Channel, Handler, RequestError, ServingState
+from rmqha.broker.requests.request import Channel, Handler, QueueEnds, RequestError, ServingState
+from rmqha.broker.tables.topics import TopicTable
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.port import Clock
 from rmqha.wire import lenient_json
@@ -21,13 +22,17 @@ DROP_INTERVAL_MS = 1000
 MAX_NAME_LENGTH = 255
 """Longest name of the group, the client, a topic and a broker that a lock names."""
 MAX_LOCK_COUNT = 100_000
-"""Bound on all locks together, since any client may name new queues."""
+"""Bound on all locks together."""
 
 
 class QueueKey(NamedTuple):
     topic: str
     broker_name: str
     queue_id: int
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.topic, self.queue_id
 
     def to_json(self) -> dict[str, Any]:
         return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
@@ -51,7 +56,8 @@ class LockTable:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._groups: dict[str, dict[QueueKey, _Lock]] = {}
+        self._groups: dict[str, dict[tuple[str, int], _Lock]] = {}
+        """By topic and queue id: all queues here are this broker's, whatever name a client calls it by."""
         self._count = 0
         self._dropped_at_ms = -DROP_INTERVAL_MS
 
@@ -60,9 +66,9 @@ class LockTable:
         now_ms = self._clock.now_ms()
         held = []
         for queue in queues:
-            lock = self._groups.get(group, {}).get(queue)
+            lock = self._groups.get(group, {}).get(queue.place)
             if lock is None:
-                if not self._add(group, queue, client_id, now_ms):
+                if not self._add(group, queue.place, client_id, now_ms):
                     continue
             elif lock.client_id == client_id or _expired(lock, now_ms):
                 lock.client_id, lock.taken_at_ms = client_id, now_ms
@@ -75,9 +81,9 @@ class LockTable:
         """Give up what the client holds; what another one holds stays."""
         locks = self._groups.get(group, {})
         for queue in queues:
-            lock = locks.get(queue)
+            lock = locks.get(queue.place)
             if lock is not None and lock.client_id == client_id:
-                del locks[queue]
+                del locks[queue.place]
                 self._count -= 1
         if not locks:
             self._groups.pop(group, None)
@@ -92,19 +98,19 @@ class LockTable:
         self._groups.clear()
         self._count = 0
 
-    def _add(self, group: str, queue: QueueKey, client_id: str, now_ms: int) -> bool:
+    def _add(self, group: str, place: tuple[str, int], client_id: str, now_ms: int) -> bool:
         if self._count >= MAX_LOCK_COUNT and now_ms - self._dropped_at_ms >= DROP_INTERVAL_MS:
             self._dropped_at_ms = now_ms
             self._drop_expired(now_ms)
         if self._count >= MAX_LOCK_COUNT:
             return False
-        self._groups.setdefault(group, {})[queue] = _Lock(client_id, now_ms)
+        self._groups.setdefault(group, {})[place] = _Lock(client_id, now_ms)
         self._count += 1
         return True
 
     def _drop_expired(self, now_ms: int) -> None:
         kept = {
-            group: {queue: lock for queue, lock in locks.items() if not _expired(lock, now_ms)}
+            group: {place: lock for place, lock in locks.items() if not _expired(lock, now_ms)}
             for group, locks in self._groups.items()
         }
         self._groups = {group: locks for group, locks in kept.items() if locks}
@@ -116,9 +122,13 @@ def _expired(lock: _Lock, now_ms: int) -> bool:
 
 
 class LockRequests:
-    def __init__(self, locks: LockTable, serving: ServingState) -> None:
+    """Queues that are not there are not locked: the names that clients can make up would fill the table."""
+
+    def __init__(self, locks: LockTable, serving: ServingState, topics: TopicTable, log: QueueEnds) -> None:
         self._locks = locks
         self._serving = serving
+        self._topics = topics
+        self._log = log
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.LOCK_BATCH_MQ: self._lock, RequestCode.UNLOCK_BATCH_MQ: self._unlock}
@@ -127,8 +137,17 @@ class LockRequests:
         if not self._serving.is_serving:
             # A lock that a slave gave would not keep another client away at the master.
             raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master; it gives no locks")
-        held = self._locks.lock(*_parse(command))
+        group, queues, client_id = _parse(command)
+        held = self._locks.lock(group, filter(self._is_there, queues), client_id)
         return command.reply(body=lenient_json.dumps({"lockOKMQSet": [queue.to_json() for queue in held]}))
+
+    def _is_there(self, queue: QueueKey) -> bool:
+        """True of a queue that may hold messages, also of one that an operator has taken away from its topic."""
+        topic = self._topics.get(queue.topic)
+        if topic is None or queue.queue_id < 0:
+            return False
+        count = max(topic.read_queue_count, topic.write_queue_count)
+        return queue.queue_id < count or self._log.queue_range(*queue.place)[1] > 0
 
     def _unlock(self, channel: Channel, command: Command) -> Command:
         self._locks.unlock(*_parse(command))

@@ -255,6 +255,7 @@ def test_sends_to_a_retry_topic(broker: Broker) -> None:
 
 
 def test_what_an_ordered_consumer_gives_up_is_dead_at_once(broker: Broker) -> None:
+    broker.ask(send_command())
     broker.ask(lock_command("a", 0))
     assert broker.ask(send_command(RETRY, j="1", l="16")).code == 0
     assert (count(broker, RETRY), count(broker, DLQ)) == (0, 1)

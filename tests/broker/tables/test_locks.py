@@ -12,8 +12,15 @@ from rmqha.broker.tables import locks
 from rmqha.broker.tables.locks import LOCK_LIFETIME_MS, LockTable, QueueKey
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command
-from tests.broker.support import Broker
+from tests.broker.support import Broker, send_command
 from tests.support.clock import ManualClock
+
+
+@pytest.fixture
+def broker(broker: Broker) -> Broker:
+    assert broker.ask(send_command("T")).code == 0
+    return broker
+
 
 ONE, TWO = QueueKey("T", "b", 0), QueueKey("T", "b", 1)
 
@@ -63,6 +70,34 @@ def test_the_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert table.lock("G", [ONE, TWO, third], "a") == [ONE, TWO]
     clock.ms += LOCK_LIFETIME_MS + 1
     assert table.lock("H", [third, TWO, ONE], "b") == [third, TWO], "locks that have ended make room"
+
+
+def test_a_queue_has_one_lock_whatever_its_broker_is_called(broker: Broker) -> None:
+    queues = [{"brokerName": name, "queueId": 0, "topic": "T"} for name in ("b", "c")]
+
+    def lock(client_id: str) -> list[Any]:
+        body = json.dumps({"clientId": client_id, "consumerGroup": "G", "mqSet": queues}).encode()
+        return list(json.loads(bytes(broker.ask(Command(RequestCode.LOCK_BATCH_MQ, body=body)).body))["lockOKMQSet"])
+
+    assert lock("a") == queues and lock("b") == []
+    assert broker.core.locks._count == 1
+
+
+def test_queues_that_are_not_there_are_not_locked(broker: Broker) -> None:
+    """One account would fill the table by names that it makes up, and nobody else consumed in order."""
+    assert locked(broker, "a", -1, 3, 4, 5, 1 << 40) == [3]
+    queue = {"brokerName": "b", "queueId": 0, "topic": "Nowhere"}
+    body = json.dumps({"clientId": "a", "consumerGroup": "G", "mqSet": [queue]}).encode()
+    reply = broker.ask(Command(RequestCode.LOCK_BATCH_MQ, body=body))
+    assert json.loads(bytes(reply.body)) == {"lockOKMQSet": []}
+    assert broker.core.locks._count == 1
+
+
+def test_a_queue_that_was_taken_away_is_locked_as_long_as_it_may_hold_messages(broker: Broker) -> None:
+    assert broker.ask(send_command("T", 3)).code == 0
+    ext = {"topic": "T", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6"}
+    assert broker.ask(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)).code == 0
+    assert locked(broker, "a", 1, 2, 3) == [1, 3]
 
 
 def test_a_new_role_forgets_all_locks(broker: Broker) -> None:
