@@ -92,8 +92,9 @@ class RetryRules:
 
     def is_dead_send(self, group: str, reconsume_times: int, max_reconsume_times: int | None) -> bool:
         """True if a client's own send to the group's retry topic goes to the dead letters: it was tried often enough,
-        or the group consumes in order, where a client only sends what it gave up."""
-        limit = int(self.settings(group)["retryMaxTimes"]) if max_reconsume_times is None else max_reconsume_times
+        or the group consumes in order, where a client only sends what it gave up. Raises RequestError as `settings`."""
+        settings = self.settings(group)  # without a group there is no such topic: clients could make any number
+        limit = int(settings["retryMaxTimes"]) if max_reconsume_times is None else max_reconsume_times
         return reconsume_times > limit or self._locks.is_ordered(group)
 
 

@@ -268,6 +268,18 @@ def test_batches_and_bad_groups_of_retry_topics(broker: Broker) -> None:
     assert broker.core.groups.get("a b") is None
 
 
+@pytest.mark.parametrize("times", ["1", "17"])
+def test_sends_to_retry_topics_make_no_more_of_them_than_there_may_be_groups(
+    make_broker: Callable[..., Broker], times: str
+) -> None:
+    """Also those that say how often a message may come again, and so need no settings of a group."""
+    broker = make_broker(max_group_count=2).start()
+    before = len(broker.core.topics)
+    codes = [broker.ask(send_command(f"%RETRY%Made{number}", j=times, l="16")).code for number in range(5)]
+    assert codes == [0, 0, *[ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST] * 3]
+    assert len(broker.core.topics) == before + 2
+
+
 # --- golden -----------------------------------------------------------------------------------------------------------
 class _Taker:
     """Takes appends and remembers them."""
