@@ -55,32 +55,6 @@ def the_world() -> World:
     return Kept.world
 
 
-def of_foreign(world: World) -> tuple[Any, ...]:
-    core = world.broker.core
-    group = core.clients.consumer_group(FOREIGN.group)
-    return (
-        [world.broker.store.queue_range(name, 0) for name in (FOREIGN.topic, FOREIGN.retry, FOREIGN.dead_letters)],
-        core.offsets.topics_of(FOREIGN.group),
-        core.offsets.query(FOREIGN.group, FOREIGN.topic, 0),
-        core.offsets.query("CID_RMQ_SYS_TRANS", HALF, 0),
-        core.locks.is_ordered(FOREIGN.group),
-        group and (group.client_ids(), sorted(group.subscriptions)),
-        dict(core.clients.producer_group(FOREIGN.producers) or {}),
-        core.groups.get(FOREIGN.group),
-        core.topics.get(FOREIGN.topic),
-    )
-
-
-def stored_since(world: World, offset: int) -> list[bytes]:
-    found = []
-    while offset < world.broker.store.max_phy_offset:
-        view = world.broker.store.record_at(offset)
-        assert view is not None
-        found.append(bytes(view))
-        offset += len(view)
-    return found
-
-
 def numbers(world: World) -> st.SearchStrategy[str]:
     offsets = [offset for side in (OWN, FOREIGN) for offset in world.records[side].all.values()]
     queue_offsets = [world.records[side].half_queue_offset for side in (OWN, FOREIGN)]
@@ -141,12 +115,12 @@ def requests() -> st.SearchStrategy[Command]:
 @given(st.deferred(lambda: requests()))
 def test_no_request_crosses_over_to_another_account(command: Command) -> None:
     world = the_world()
-    before, end = of_foreign(world), world.broker.store.max_phy_offset
+    before, end = world.foreign_state(), world.broker.store.max_phy_offset
     answers = world.ask(command)
     for answer in answers:
         assert FOREIGN.secret not in bytes(answer.body), command
-    assert of_foreign(world) == before, command
-    for record in stored_since(world, end):
+    assert world.foreign_state() == before, command
+    for record in world.stored_since(end):
         assert FOREIGN.secret not in record, command
         owner = owner_topic(decode(memoryview(record)))
         assert owner not in (FOREIGN.topic, FOREIGN.retry, FOREIGN.dead_letters), command

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from rmqha.broker.replication.replica_driver import ReplicaDriver
 from rmqha.broker.replication.waiter import HandOverWaiter
@@ -183,6 +184,9 @@ class AdminRequests:
         state.put_count, state.get_count = self._send.put_count, self._pull.get_count
         state.held_pull_count = self._pull.hold_count
         state.put_tps, state.get_tps = self._put.per_second(), self._found.per_second()
+        if state.damage is not None and not command.principal.sees_secrets_places:
+            # reasons name files of queues, and so topics
+            state.damage = replace(state.damage, records=(), refused=None)
         return command.reply(body=lenient_json.dumps(state.to_json()))
 
     def _events(self, channel: Channel, command: Command) -> Command:

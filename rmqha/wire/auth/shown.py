@@ -12,8 +12,17 @@ _EITHER = Permission.PUB | Permission.SUB
 _TOPIC_FIELDS, _GROUP_FIELDS = ("topic", "topics"), ("producer_group",)
 NAMING_FIELDS = frozenset((*_TOPIC_FIELDS, *_GROUP_FIELDS))
 """Fields of events that name what belongs to accounts."""
-ADMINS_EVENTS = frozenset({"request_failed"})
-"""A traceback may quote what a request said."""
+ADMINS_EVENTS = frozenset(
+    {
+        "request_failed",
+        "recovery",
+        "damaged",
+        "index_dropped",
+        "transaction_not_committed",
+        "half_message_not_renewed",
+    }
+)
+"""A traceback may quote what a request said; findings and reasons name files of queues, and so topics."""
 
 SHOWN_AT_A_TIME = 256
 """Names, in one step: about a millisecond."""

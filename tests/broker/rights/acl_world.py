@@ -14,6 +14,7 @@ from rmqha.model.access import AccessList, Account, Permission
 from rmqha.model.code import RequestCode
 from rmqha.model.identity import Credentials
 from rmqha.model.message import encode_properties
+from rmqha.model.principal import Principal
 from rmqha.store.log.record import decode
 from rmqha.wire.auth.signature import sign
 from rmqha.wire.command import Command
@@ -102,6 +103,11 @@ class Accounts:
     access: AccessList
 
 
+def principal(key: str) -> Principal:
+    """One of these accounts."""
+    return Principal(cast(AccessFile, Accounts(AccessList(ACCOUNTS))), key)
+
+
 class Records(NamedTuple):
     """Where a side's messages stand in the log."""
 
@@ -160,6 +166,38 @@ class World:
             "role": core.replica.role,
         }
 
+    def foreign_state(self) -> dict[str, Any]:
+        """All that is another account's, and that no request of this one may change."""
+        core, store = self.broker.core, self.broker.store
+        group = core.clients.consumer_group(FOREIGN.group)
+        queues = (FOREIGN.topic, FOREIGN.retry, FOREIGN.dead_letters, *FOREIGN.popped_again)
+        return {
+            "queues": [store.queue_range(name, 0) for name in queues],
+            "topics": [core.topics.get(name) for name in queues],
+            "offsets": {
+                topic: dict(core.offsets.queues_of(FOREIGN.group, topic))
+                for topic in core.offsets.topics_of(FOREIGN.group)
+            },
+            "transactions": core.offsets.query("CID_RMQ_SYS_TRANS", HALF, 0),
+            "locks": core.locks.is_ordered(FOREIGN.group),
+            "members": group and (group.client_ids(), group.message_model, dict(group.subscriptions)),
+            "producers": dict(core.clients.producer_group(FOREIGN.producers) or {}),
+            "replies": core.clients.producer_channel(FOREIGN.client_id),
+            "settings": core.groups.get(FOREIGN.group),
+            "in flight": {pair: count for pair, count in core.pops.in_flight().items() if FOREIGN.name in repr(pair)},
+            "mode": core.modes.get(FOREIGN.topic, FOREIGN.group),
+        }
+
+    def stored_since(self, offset: int) -> list[bytes]:
+        """Records from that place in the log on."""
+        found = []
+        while offset < self.broker.store.max_phy_offset:
+            view = self.broker.store.record_at(offset)
+            assert view is not None
+            found.append(bytes(view))
+            offset += len(view)
+        return found
+
     def deliver(self) -> None:
         """What waits for a second comes."""
         self.broker.run(2000)
@@ -178,6 +216,8 @@ class World:
             self.broker.tracer.event("delayed_message_not_delivered", producer_group=side.producers, topic=side.topic)
             self.broker.tracer.event("topics_restored", topics=[OWN.topic, side.topic])
         self.broker.tracer.event("request_failed", traceback=f"KeyError: {FOREIGN.topic}")
+        self.broker.tracer.event("recovery", finding=f"consumequeue/{FOREIGN.topic}/0: entries below 9 are missing")
+        self.broker.tracer.event("damaged", reason=f"consumequeue/{FOREIGN.topic}/0 at byte 20: expected an entry")
         for channel in self.channels.values():
             channel.take()
 

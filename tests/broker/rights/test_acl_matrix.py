@@ -12,9 +12,10 @@ from typing import NamedTuple
 import pytest
 
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import DamagedError
 from rmqha.model.message import RecallHandle, encode_properties, offset_message_id
 from rmqha.wire.command import FLAG_ONEWAY, Command
-from rmqha.wire.lenient_json import dumps
+from rmqha.wire.lenient_json import dumps, loads
 from tests.broker.rights.acl_world import FOREIGN, OWN, READER, SCHEDULE, Make, Side, World, back, end, lock, pull
 from tests.broker.support import Broker, send_command
 from tests.broker.transactions import GIVEN_UP, HALF, OP, prepared
@@ -414,6 +415,16 @@ def test_an_answer_names_what_the_account_may_use(shared: World, code: int, ext:
     names_nothing([answer])
     (answer,) = shared.ask(Command(code, dict(ext)), "operator")
     assert own in bytes(answer.body).decode() and FOREIGN.name in bytes(answer.body).decode()
+
+
+def test_the_files_that_damage_is_found_in_are_for_admins(world: World) -> None:
+    """Those of queues have the names of their topics."""
+    world.broker.store.damage.found(DamagedError(f"consumequeue/{FOREIGN.topic}/0 at byte 0: expected an entry", 7, 9))
+    (answer,) = world.ask(Command(C.RMQHA_GET_REPLICA_STATE))
+    names_nothing([answer])
+    assert loads(answer.body)["damage"]["foundCount"] == 1
+    (answer,) = world.ask(Command(C.RMQHA_GET_REPLICA_STATE), "operator")
+    assert FOREIGN.topic in bytes(answer.body).decode()
 
 
 def test_the_traceback_of_a_bug_is_for_admins(shared: World) -> None:

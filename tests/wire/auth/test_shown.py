@@ -71,17 +71,24 @@ def test_lists() -> None:
     assert (topics_shown(GONE, topics), groups_shown(GONE, groups)) == ([], [])
 
 
-def traced_fields() -> Iterator[str]:
-    for root in ("rmqha", "controller", "nameserver"):
+def traced(*roots: str) -> Iterator[tuple[str, str]]:
+    """Events ("" if the name is not a text), each with each of its fields."""
+    for root in roots:
         texts = [path.read_text() for path in (ROOT / root).rglob("*.py")]
         for text in (text for text in texts if ".event(" in text):
             for node in ast.walk(ast.parse(text)):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "event":
-                    yield from (keyword.arg for keyword in node.keywords if keyword.arg)
+                    name = str(getattr(node.args[0], "value", "")) if node.args else ""
+                    yield from ((name, keyword.arg) for keyword in node.keywords if keyword.arg)
 
 
 def test_each_field_that_names_what_belongs_to_accounts_is_known() -> None:
     """Whoever traces a new one says here what it names."""
-    fields = set(traced_fields())
+    fields = {field for _, field in traced("rmqha", "controller", "nameserver")}
     assert fields >= NAMING_FIELDS and "traceback" in fields
     assert {field for field in fields if any(part in field for part in NAMES)} == NAMING_FIELDS
+
+
+def test_findings_are_for_admins() -> None:
+    """They name files, and those of a broker's queues have the names of their topics."""
+    assert {name for name, field in traced("rmqha") if field == "finding"} <= ADMINS_EVENTS
