@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from rmqha.broker.requests.record_access import require_reader
-from rmqha.broker.requests.request import Channel, Handler, RequestError, text
+from rmqha.broker.requests.request import Channel, Handler, RequestError, Shares, text
 from rmqha.broker.tables.clients import ClientTable
 from rmqha.broker.tables.groups import GroupTable
 from rmqha.broker.tables.topics import TopicTable
@@ -19,6 +19,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.message import parse_offset_message_id
 from rmqha.model.offset import PhyOffset
+from rmqha.model.principal import Principal
 from rmqha.store.integrity.record_starts import StoredRecord
 from rmqha.wire import lenient_json
 from rmqha.wire.auth.signature import unsigned
@@ -59,7 +60,7 @@ class ConsumerCalls:
         self._groups = groups
         self._clients = clients
         self._call = call
-        self._call_count = 0
+        self._calls = Shares(MAX_CALL_COUNT)
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -104,10 +105,11 @@ class ConsumerCalls:
             for peer, member in found.channels.items()
             if not wanted or member.client_id == wanted
         }
-        if len(members) > MAX_CALL_COUNT:
-            remark = f"the group {group} has {len(members)} members; at most {MAX_CALL_COUNT} are asked: name one"
+        most = self._calls.most_of(command.principal)
+        if len(members) > most:
+            remark = f"the group {group} has {len(members)} members; at most {most} are asked: name one"
             raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
-        self._take_calls(len(members))
+        self._take_calls(command.principal, len(members))
         asked = Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": text(command, "topic"), "group": group})
         answers: dict[str, bytes] = {}
         """Each member's answer, read and written anew in the turn in which it came."""
@@ -119,7 +121,7 @@ class ConsumerCalls:
 
         def done_of(client_id: str) -> Done:
             def done(outcome: Command | str) -> None:
-                self._call_count -= 1
+                self._calls.give_back(command.principal.access_key)
                 waiting.remove(client_id)
                 if isinstance(outcome, Command) and outcome.code == ResponseCode.SUCCESS:
                     answers[client_id] = lenient_json.dumps(_queue_offsets(bytes(outcome.body)))
@@ -133,18 +135,17 @@ class ConsumerCalls:
         for client_id, peer in members.items():
             self._call(peer, Command(asked.code, dict(asked.ext)), STATUS_TIMEOUT_MS, done_of(client_id))
 
-    def _take_calls(self, count: int) -> None:
-        if self._call_count + count > MAX_CALL_COUNT:
-            raise RequestError(ResponseCode.SYSTEM_BUSY, f"{MAX_CALL_COUNT} requests wait for consumers; try later")
-        self._call_count += count
+    def _take_calls(self, principal: Principal, count: int) -> None:
+        if not self._calls.take(principal, count):
+            raise RequestError(ResponseCode.SYSTEM_BUSY, f"{self._calls.used} requests wait for consumers; try later")
 
     def _pass_on(self, channel: Channel, command: Command, ext: dict[str, str], body: bytes) -> None:
         group, client_id = text(command, "consumerGroup"), text(command, "clientId")
         member = self._member(group, client_id)
-        self._take_calls(1)
+        self._take_calls(command.principal, 1)
 
         def done(outcome: Command | str) -> None:
-            self._call_count -= 1
+            self._calls.give_back(command.principal.access_key)
             if isinstance(outcome, str):
                 remark = f"consumer <{group}> <{client_id}> Timeout: {outcome}"
                 channel.send(command.reply(ResponseCode.CONSUME_MSG_TIMEOUT, {}, remark=remark))

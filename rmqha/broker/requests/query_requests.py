@@ -78,7 +78,10 @@ class QueryRequests:
 
     def _wait_in_line(self, channel: Channel, command: Command, search: IndexSearch) -> None:
         own_count = sum(other is channel for other, _, _ in self._searches)
-        if len(self._searches) >= MAX_SEARCH_COUNT or own_count >= MAX_SEARCH_COUNT_OF_ONE:
+        principal = command.principal
+        of_account = sum(other.principal.access_key == principal.access_key for _, other, _ in self._searches)
+        is_full = len(self._searches) >= MAX_SEARCH_COUNT or own_count >= MAX_SEARCH_COUNT_OF_ONE
+        if is_full or (principal.is_restricted and not principal.is_admin and 2 * of_account >= MAX_SEARCH_COUNT):
             raise RequestError(ResponseCode.SYSTEM_BUSY, "too many searches of the index are under way; ask again")
         self._searches.append((channel, command, search))
         self._search_soon()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from rmqha.model.code import SEE_FAQ, ResponseCode
 from rmqha.model.error import RmqhaError, StoreError
 from rmqha.model.offset import QueueOffset
+from rmqha.model.principal import Principal
 from rmqha.port import Pause
 from rmqha.wire.command import Command
 
@@ -173,6 +175,37 @@ def require_admission(state: AdmittingState) -> None:
     code, remark = state.admission()
     if code is not ResponseCode.SUCCESS:
         raise RequestError(code, remark)
+
+
+class Shares:
+    """Use of what all accounts share. One that is no admin has half of it at most, so that others find room."""
+
+    def __init__(self, most: int) -> None:
+        """`most`: for all of them together."""
+        self.most = most
+        self.used = 0
+        self._used_by: Counter[str] = Counter()
+        """By access key."""
+
+    def most_of(self, principal: Principal) -> int:
+        """The share of an account."""
+        return (self.most + 1) // 2 if principal.is_restricted and not principal.is_admin else self.most
+
+    def take(self, principal: Principal, amount: int = 1) -> bool:
+        """Count the use by an account; False, and nothing is counted, where there is no room for it."""
+        key = principal.access_key
+        if self.used + amount > self.most or self._used_by[key] + amount > self.most_of(principal):
+            return False
+        self.used += amount
+        self._used_by[key] += amount
+        return True
+
+    def give_back(self, access_key: str, amount: int = 1) -> None:
+        """Undo `take` of that account's principal."""
+        self.used -= amount
+        self._used_by[access_key] -= amount
+        if not self._used_by[access_key]:
+            del self._used_by[access_key]
 
 
 class _Turn:

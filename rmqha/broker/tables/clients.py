@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
 
-from rmqha.broker.requests.request import Channel, RequestError
+from rmqha.broker.requests.request import Channel, RequestError, Shares
 from rmqha.model.code import ResponseCode
 from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.identity import host_of
 from rmqha.model.message import java_string_hash
 from rmqha.model.principal import UNRESTRICTED, Principal
 from rmqha.model.printable import MAX_NAME_CHARS, name_fault, printable
@@ -35,7 +36,18 @@ MAX_SUBSCRIPTIONS_BYTES = 48 * 1024 * 1024
 MAX_TAGS_CHARS = 32 * 1024
 """Longest tag expression: it takes eight milliseconds to be read."""
 MAX_WORD_LENGTH = 64
-"""Longest that is kept of how a group says that it consumes."""
+"""Longest that is kept of a type of expressions."""
+CONSUME_TYPES = ("CONSUME_PASSIVELY", "CONSUME_ACTIVELY", "CONSUME_POP")
+MESSAGE_MODELS = ("CLUSTERING", "BROADCASTING")
+CONSUME_FROM_WHERES = (
+    "CONSUME_FROM_LAST_OFFSET",
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+    "CONSUME_FROM_FIRST_OFFSET",
+    "CONSUME_FROM_TIMESTAMP",
+)
+"""RocketMQ's words for how a group consumes, the default first. No other one is kept: metrics and tools show them."""
 TAG, SQL92 = "TAG", "SQL92"
 """Types of expressions."""
 
@@ -122,18 +134,20 @@ class ClientTable:
     all of its channels, the new one included (formats.md §17)."""
 
     def __init__(self, config: BrokerConfig | None = None) -> None:
+        self._places = Shares(0)
+        """Memberships."""
         self.configure(config or BrokerConfig())
-        self._membership_count = 0
         self._consumers: dict[str, ConsumerGroupInfo] = {}
         self._producers: dict[str, dict[Channel, ClientChannelInfo]] = {}
         self._producer_clients: dict[str, tuple[Channel, ClientChannelInfo]] = {}
         """By client id: the newest connection."""
-        self._groups_of: dict[Channel, set[tuple[str, bool]]] = {}
+        self._groups_of: dict[Channel, dict[tuple[str, bool], str]] = {}
+        """The account (access key) that has joined each group, by connection and group."""
         self.subscriptions_bytes = 0
         """Memory of all subscriptions."""
 
     def configure(self, config: BrokerConfig) -> None:
-        self._max_count = config.max_client_count
+        self._places.most = config.max_client_count
 
     def consumer_group(self, name: str) -> ConsumerGroupInfo | None:
         return self._consumers.get(name)
@@ -182,17 +196,17 @@ class ClientTable:
         where there is no room."""
         member = ClientChannelInfo(_name(body["clientID"]), language, version, principal, heard_at_ms)
         without_subscriptions = bool(body.get("withoutSub"))
-        groups = self._groups_of.setdefault(channel, set())
+        groups = self._groups_of.setdefault(channel, {})
         changed = []
         for item in body.get("producerDataSet") or []:
             name = _name(item["groupName"])
             if principal.producer_group_refusal(name):
                 self.unregister(channel, name, consumer=False)
-            elif self._may_join(groups, (name, False)):
+            elif self._may_join(groups, (name, False), principal):
                 self._producer(channel, member, name)
         for item in body.get("consumerDataSet") or []:
             name = _name(item["groupName"])
-            if not self._may_join(groups, (name, True)):
+            if not self._may_join(groups, (name, True), principal):
                 continue
             found = (
                 None if without_subscriptions else (yield from _subscriptions(item.get("subscriptionDataSet") or []))
@@ -219,30 +233,29 @@ class ClientTable:
 
     def unregister(self, channel: Channel, group: str, *, consumer: bool) -> bool:
         """True if a consumer group changed."""
-        groups = self._groups_of.get(channel, set())
-        if (group, consumer) in groups:
-            groups.remove((group, consumer))
-            self._membership_count -= 1
+        if (access_key := self._groups_of.get(channel, {}).pop((group, consumer), None)) is not None:
+            self._places.give_back(access_key)
         return self._leave(channel, group, consumer)
 
     def closed(self, channel: Channel) -> list[str]:
         """The consumer groups that lost a member."""
-        groups = sorted(self._groups_of.pop(channel, set()))
-        self._membership_count -= len(groups)
-        return [group for group, consumer in groups if self._leave(channel, group, consumer)]
+        groups = self._groups_of.pop(channel, {})
+        for access_key in groups.values():
+            self._places.give_back(access_key)
+        return [group for group, consumer in sorted(groups) if self._leave(channel, group, consumer)]
 
-    def _may_join(self, groups: set[tuple[str, bool]], place: tuple[str, bool]) -> bool:
+    def _may_join(self, groups: dict[tuple[str, bool], str], place: tuple[str, bool], principal: Principal) -> bool:
         if place in groups:
             return True
         if len(groups) >= MAX_GROUPS_PER_CHANNEL:
             return False
-        if self._membership_count >= self._max_count:
-            remark = (
-                f"this broker has as many clients as maxClientCount allows, {self._max_count}: raise it or stop some"
-            )
+        if not self._places.take(principal):
+            most, key = self._places.most, principal.access_key
+            remark = f"this broker has as many clients as maxClientCount allows, {most}: raise it or stop some"
+            if self._places.used < most:
+                remark = f"account {key} has half of the clients that maxClientCount allows, {most}: stop some"
             raise RequestError(ResponseCode.SYSTEM_BUSY, remark)
-        groups.add(place)
-        self._membership_count += 1
+        groups[place] = principal.access_key
         return True
 
     def _producer(self, channel: Channel, member: ClientChannelInfo, name: str) -> None:
@@ -251,9 +264,19 @@ class ClientTable:
         if old is not None and old.client_id != member.client_id:
             self._forget(channel, old.client_id)
         known = self._producer_clients.get(member.client_id)
-        if known is None or known[1].principal.access_key == member.principal.access_key:
-            # what one account waits for no other one gets
+        # what one account waits for no other one gets, unless only that one comes from where the id says
+        if (
+            known is None
+            or known[1].principal.access_key == member.principal.access_key
+            or _is_at_home(channel, member.client_id) > _is_at_home(known[0], member.client_id)
+        ):
             self._producer_clients[member.client_id] = channel, member
+
+    def _is_known_by(self, channel: Channel, client_id: str) -> bool:
+        """True if the connection is in a group of producers under this id."""
+        groups = (name for name, is_consumer in self._groups_of.get(channel, ()) if not is_consumer)
+        found = (self._producers.get(name, {}).get(channel) for name in groups)
+        return any(member is not None and member.client_id == client_id for member in found)
 
     def _forget(self, channel: Channel, client_id: str) -> None:
         known = self._producer_clients.get(client_id)
@@ -272,9 +295,9 @@ class ClientTable:
         group = self._consumers.get(name)
         if group is None:
             group = self._consumers[name] = ConsumerGroupInfo("", "", "")
-        group.consume_type = _word(item, "consumeType", "CONSUME_PASSIVELY")
-        group.message_model = _word(item, "messageModel", "CLUSTERING")
-        group.consume_from_where = _word(item, "consumeFromWhere", "CONSUME_FROM_LAST_OFFSET")
+        group.consume_type = _word(item, "consumeType", CONSUME_TYPES)
+        group.message_model = _word(item, "messageModel", MESSAGE_MODELS)
+        group.consume_from_where = _word(item, "consumeFromWhere", CONSUME_FROM_WHERES)
         changed = channel not in group.channels
         group.channels[channel] = member
         return changed if found is None else self._subscribe(group, found) or changed
@@ -299,7 +322,7 @@ class ClientTable:
         if not consumer:
             members = self._producers.get(name, {})
             member = members.pop(channel, None)
-            if member is not None and all(is_one for _, is_one in self._groups_of.get(channel, ())):
+            if member is not None and not self._is_known_by(channel, member.client_id):
                 self._forget(channel, member.client_id)
             if not members:
                 self._producers.pop(name, None)
@@ -313,8 +336,14 @@ class ClientTable:
         return True
 
 
-def _word(item: Mapping[str, Any], name: str, default: str) -> str:
-    return str(item.get(name, default))[:MAX_WORD_LENGTH]
+def _is_at_home(channel: Channel, client_id: str) -> bool:
+    """True if a client's id begins with the address that it comes from, as those of RocketMQ's clients."""
+    return client_id.partition("@")[0] == host_of(channel.peer)
+
+
+def _word(item: Mapping[str, Any], name: str, known: tuple[str, ...]) -> str:
+    word = item.get(name)
+    return str(word) if word in known else known[0]
 
 
 def _subscriptions(items: list[Mapping[str, Any]]) -> Generator[None, None, dict[str, Subscription]]:

@@ -408,7 +408,7 @@ class BrokerConfig(ServerConfig):
     """Own. No consumer group is made beyond so many."""
     max_client_count: int = knob(100_000, 1, 10_000_000)
     """Own. Memberships of connected clients in producer and consumer groups, together; a heartbeat that would bring
-    more is answered SYSTEM_BUSY."""
+    more is answered SYSTEM_BUSY. One account that is no admin has half of them at most."""
     enable_property_filter: bool = False
     """Consumers may choose messages by SQL92 expressions over their properties."""
     use_server_side_reset_offset: bool = knob(True)

@@ -134,7 +134,7 @@ def test_clients_are_bounded_and_make_room_as_they_go(make_broker: Callable[...,
     assert ask(broker, heartbeat("C"), second).code == 0
     broker.core.processor.closed(first)
     broker.core.processor.closed(second)
-    assert broker.core.clients._membership_count == 0
+    assert broker.core.clients._places.used == 0
 
 
 def test_a_heartbeat_is_bounded(broker: Broker) -> None:

@@ -12,6 +12,7 @@ from rmqha.wire.auth.signature import sign
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import ObjectKey, dumps, loads
 from tests.broker.requests.test_group_requests import beat
+from tests.broker.rights.acl_world import OWN, principal
 from tests.broker.support import Broker, FakeChannel, send_command
 
 
@@ -104,6 +105,21 @@ def test_calls_are_bounded(broker: Broker, member: Member) -> None:
     assert ask(broker, RequestCode.GET_CONSUMER_RUNNING_INFO, **ext).one().code == ResponseCode.SYSTEM_BUSY
     member.calls[0][1]("gone")
     assert not ask(broker, RequestCode.GET_CONSUMER_RUNNING_INFO, **ext).sent
+
+
+def test_one_account_leaves_half_of_the_calls_to_others(broker: Broker, member: Member) -> None:
+    ext = {"consumerGroup": "G", "clientId": "c1"}
+
+    def call(key: str) -> list[int]:
+        command = Command(RequestCode.GET_CONSUMER_RUNNING_INFO, dict(ext))
+        command.principal, channel = principal(key), FakeChannel()
+        broker.core.processor.received(channel, [command])
+        return [answer.code for answer in channel.take()]
+
+    assert [call(OWN.name) for _ in range(MAX_CALL_COUNT // 2 + 1)] == [[]] * (MAX_CALL_COUNT // 2) + [[2]]
+    assert [call("operator") for _ in range(MAX_CALL_COUNT // 2 + 1)] == [[]] * (MAX_CALL_COUNT // 2) + [[2]]
+    member.calls[0][1]("gone")
+    assert call(OWN.name) == []
 
 
 class Members:

@@ -15,6 +15,7 @@ from rmqha.store.index import index_service
 from rmqha.store.log.record import decode
 from rmqha.wire.command import Command
 from tests.broker.requests.test_pull import bodies
+from tests.broker.rights.acl_world import FOREIGN, OWN, principal
 from tests.broker.support import Broker, FakeChannel, golden_frames, send_command
 from tests.support.steps import done
 
@@ -114,6 +115,26 @@ def test_a_long_search_waits_in_line(broker: Broker, monkeypatch: pytest.MonkeyP
     expected = [b"%d" % number for number in range(6)]
     assert bodies(second.one()) == expected
     assert [bodies(reply) for reply in first.take()] == [expected] * MAX_SEARCH_COUNT_OF_ONE
+
+
+def test_one_account_leaves_half_of_the_line_to_others(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(6):
+        put(broker, b"%d" % number, KEYS="k")
+    monkeypatch.setattr(index_service, "WALK_STEP_COUNT", 2)
+    monkeypatch.setattr(query_requests, "MAX_SEARCH_COUNT", 4)
+    broker.shell.searches = False
+
+    def ask(key: str) -> None:
+        command = query("k")
+        command.principal = principal(key)
+        assert asked(broker.core.queries, FakeChannel(), command) is None
+
+    for _ in range(2):
+        ask(OWN.name)
+    with pytest.raises(RequestError, match="too many searches"):
+        ask(OWN.name)
+    ask("operator")
+    ask(FOREIGN.name)
 
 
 def test_searches_of_a_connection_that_has_gone_leave_the_line(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

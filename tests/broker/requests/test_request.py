@@ -1,16 +1,18 @@
-"""Requests that take much memory are worked on one at a time."""
+"""Requests that take much memory are worked on one at a time; what all accounts share has room for each of them."""
 
 from __future__ import annotations
 
 import pytest
 
 from rmqha.broker.requests.consumer_requests import LARGE_HEARTBEAT_BYTES
-from rmqha.broker.requests.request import Steps
+from rmqha.broker.requests.request import Shares, Steps
 from rmqha.broker.tables.topics import TopicConfig
 from rmqha.ha.log_writes import WAITS_FOR_DISK
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.principal import UNRESTRICTED, Principal
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps
+from tests.broker.rights.acl_world import FOREIGN, OWN, principal
 from tests.broker.support import Broker, FakeChannel
 
 
@@ -138,3 +140,22 @@ def test_a_heartbeat_makes_nothing_once_another_is_master(broker: Broker, monkey
     monkeypatch.setattr(type(broker.core.driver), "is_serving", property(lambda driver: False))
     assert channel.finish().code == ResponseCode.SUCCESS
     assert broker.core.topics.get("%RETRY%a1") is None
+
+
+@pytest.mark.parametrize(("most", "share"), [(8, 4), (5, 3), (1, 1)])
+def test_an_account_has_half_of_what_all_share(most: int, share: int) -> None:
+    shares, own = Shares(most), principal(OWN.name)
+    assert shares.most_of(own) == share and shares.take(own, share)
+    assert not shares.take(own) and shares.used == share
+    shares.give_back(OWN.name)
+    assert shares.take(own) and not shares.take(own)
+    assert shares.take(principal(FOREIGN.name), most - share) and not shares.take(principal("operator"))
+    shares.give_back(OWN.name, share)
+    shares.give_back(FOREIGN.name, most - share)
+    assert (shares.used, dict(shares._used_by)) == (0, {})
+
+
+@pytest.mark.parametrize("who", [principal("operator"), UNRESTRICTED])
+def test_admins_and_who_needs_no_account_have_all_of_it(who: Principal) -> None:
+    shares = Shares(8)
+    assert shares.take(who, 8) and not shares.take(who)

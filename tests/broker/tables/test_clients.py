@@ -9,11 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmqha.broker.requests.request import RequestError
 from rmqha.broker.tables.clients import MAX_GROUPS_PER_CHANNEL, ClientTable, names_fault, parse_tags
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.message import java_string_hash, tags_code
+from rmqha.model.principal import Principal
 from rmqha.wire import lenient_json
 from rmqha.wire.command import FLAG_ONEWAY, Command
+from tests.broker.rights.acl_world import FOREIGN, OWN, principal
 from tests.broker.support import Broker, FakeChannel, send_command
 from tests.support.steps import done
 
@@ -282,3 +286,73 @@ def test_entries_of_a_queue(broker: Broker) -> None:
     online = lenient_json.loads(asked(consumerGroup="G").body)
     assert online["filterData"] == "null"
     assert (online["subscriptionData"]["subString"], online["subscriptionData"]["subVersion"]) == ("TagA", 5)
+
+
+# --- what one account may do to others --------------------------------------------------------------------------------
+THIEF, OWNER = principal(OWN.name), principal(FOREIGN.name)
+
+
+def test_one_account_leaves_half_of_the_places_to_others() -> None:
+    table = ClientTable(BrokerConfig(max_client_count=8))
+    thieves = [FakeChannel(f"10.0.0.9:{number}") for number in range(3)]
+
+    def join(channel: FakeChannel, who: Principal, *groups: str) -> None:
+        done(table.heartbeat(channel, body(producers=groups), principal=who))
+
+    join(thieves[0], THIEF, "A", "B")
+    join(thieves[1], THIEF, "C", "D")
+    with pytest.raises(RequestError, match="account own has half of the clients that maxClientCount allows, 8"):
+        join(thieves[2], THIEF, "E")
+    join(thieves[0], THIEF, "A", "B")  # it is in already
+    join(FakeChannel(), OWNER, "A", "B", "C")
+    with pytest.raises(RequestError, match="half"):
+        join(thieves[2], THIEF, "E")
+    assert table.closed(thieves[1]) == []
+    join(thieves[2], THIEF, "E", "F")
+    table.unregister(thieves[2], "E", consumer=False)
+    table.unregister(thieves[2], "E", consumer=False)
+    join(thieves[2], THIEF, "G")
+    with pytest.raises(RequestError, match="half"):
+        join(thieves[2], THIEF, "H")
+
+
+@pytest.mark.parametrize("word", ["x", "X" * 64, "", None, 7, ["CLUSTERING"], "clustering", "\x1b[2J"])
+def test_a_group_consumes_in_known_ways_only(word: Any) -> None:
+    """A metric has a series for each way, and commands show it."""
+    table, content = ClientTable(), body("G")
+    content["consumerDataSet"][0] |= {"messageModel": word, "consumeType": word, "consumeFromWhere": word}
+    done(table.heartbeat(FakeChannel(), content))
+    group = table.consumer_group("G")
+    assert group is not None
+    assert (group.message_model, group.consume_type) == ("CLUSTERING", "CONSUME_PASSIVELY")
+    assert group.consume_from_where == "CONSUME_FROM_LAST_OFFSET"
+
+
+@pytest.mark.parametrize(
+    ("thief", "owner", "is_taken_back"),
+    [("10.0.0.9:1", "10.0.0.1:1", True), ("10.0.0.1:2", "10.0.0.1:1", False), ("10.0.0.8:1", "10.0.0.9:1", False)],
+)
+def test_who_comes_from_where_an_id_says_gets_the_replies_to_it(thief: str, owner: str, is_taken_back: bool) -> None:
+    """Else a client that takes another account's id in advance, of a replica that becomes master, would get them."""
+    table, content = ClientTable(), {"clientID": "10.0.0.1@orders", "producerDataSet": [{"groupName": "P"}]}
+    first, second = FakeChannel(thief), FakeChannel(owner)
+    done(table.heartbeat(first, content, principal=THIEF))
+    done(table.heartbeat(second, content, principal=OWNER))
+    assert table.producer_channel("10.0.0.1@orders") is (second if is_taken_back else first)
+    done(table.heartbeat(first, content, principal=THIEF))
+    assert table.producer_channel("10.0.0.1@orders") is (second if is_taken_back else first)
+
+
+def test_no_id_of_a_producer_outlives_its_group() -> None:
+    """A connection that joins and leaves under ever new ids would fill the memory, and keep the ids of others."""
+    table, channel = ClientTable(), FakeChannel()
+    done(table.heartbeat(channel, {"clientID": "stays", "producerDataSet": [{"groupName": "A"}]}))
+    for number in range(3):
+        content = {"clientID": f"c{number}", "producerDataSet": [{"groupName": "B"}, {"groupName": "C"}]}
+        done(table.heartbeat(channel, content))
+        table.unregister(channel, "B", consumer=False)
+        assert table.producer_channel(f"c{number}") is channel, "it is in C"
+        table.unregister(channel, "C", consumer=False)
+    assert set(table._producer_clients) == {"stays"}
+    table.closed(channel)
+    assert not table._producer_clients
