@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from rmqha.broker.requests.request import Channel, RequestError, Steps
+from rmqha.broker.requests.request import Channel, RequestError, Shares, Steps
 from rmqha.broker.tables.clients import ClientTable
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import (
     PROPERTY_TRANSACTION_PREPARED,
+    REPLY_TOPIC_POSTFIX,
     SYS_FLAG_TRANSACTION_MASK,
     decode_properties,
     encode_properties,
 )
+from rmqha.model.principal import Principal
 from rmqha.port import Clock
 from rmqha.wire.command import Command
 
@@ -71,7 +73,7 @@ class ReplyProcessor:
         self._call = call
         self._clock = clock
         self._store_address = store_address
-        self._push_count = self._push_bytes = 0
+        self._push_counts, self._push_bytes = Shares(MAX_PUSH_COUNT), Shares(MAX_PUSH_BYTES)
 
     def process(self, channel: Channel, command: Command) -> None:
         """Answer when the client has taken it, or cannot, and it is stored. Raises RequestError."""
@@ -86,6 +88,11 @@ class ReplyProcessor:
         fields = _fields(command)
         properties = decode_properties(fields.get("properties", "").encode())
         client_id = properties.get(PROPERTY_REPLY_TO_CLIENT)
+        if command.principal.is_restricted and not fields["topic"].endswith(REPLY_TOPIC_POSTFIX):
+            # who may send to some topic of its own shall reach no client of others by that
+            remark = f"push reply message fail, topic {fields['topic']} is not that of replies, *{REPLY_TOPIC_POSTFIX}."
+            self._store(channel, command, as_send, remark)
+            return
         if client_id is None:
             remark = f"reply message properties[{PROPERTY_REPLY_TO_CLIENT}] is null"
             self._store(channel, command, as_send, remark)
@@ -95,20 +102,25 @@ class ReplyProcessor:
             remark = f"push reply message fail, channel of <{client_id}> not found."
             self._store(channel, command, as_send, remark)
             return
-        size_bytes = len(body)
-        if self._push_count >= MAX_PUSH_COUNT or self._push_bytes + size_bytes > MAX_PUSH_BYTES:
-            raise RequestError(ResponseCode.SYSTEM_BUSY, f"{self._push_count} replies are on their way; try later")
-        self._push_count += 1
-        self._push_bytes += size_bytes
+        principal, size_bytes = command.principal, len(body)
+        self._begin(principal, size_bytes)
 
         def done(outcome: Command | str) -> None:
-            self._push_count -= 1
-            self._push_bytes -= size_bytes
+            self._push_counts.give_back(principal.access_key)
+            self._push_bytes.give_back(principal.access_key, size_bytes)
             is_taken = isinstance(outcome, Command) and outcome.code == ResponseCode.SUCCESS
             self._store(channel, command, as_send, "" if is_taken else f"push reply message to {client_id}fail.")
 
         push = self._push(channel.peer, fields, properties, body)
         self._call(client, push, PUSH_TIMEOUT_MS, done)
+
+    def _begin(self, principal: Principal, size_bytes: int) -> None:
+        """Count an answer that goes on its way. Raises RequestError where there is no room."""
+        if self._push_counts.take(principal):
+            if self._push_bytes.take(principal, size_bytes):
+                return
+            self._push_counts.give_back(principal.access_key)
+        raise RequestError(ResponseCode.SYSTEM_BUSY, f"{self._push_counts.used} replies are on their way; try later")
 
     def _push(self, peer: str, fields: dict[str, str], properties: dict[str, str], body: bytes) -> Command:
         now_ms = self._clock.wall_ms()
