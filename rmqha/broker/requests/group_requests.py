@@ -25,7 +25,7 @@ from rmqha.broker.requests.request import (
 )
 from rmqha.broker.services.statistics import StatsItemSet
 from rmqha.broker.tables.clients import ClientChannelInfo, ClientTable, Subscription
-from rmqha.broker.tables.groups import GroupTable
+from rmqha.broker.tables.groups import GroupTable, group_name_fault
 from rmqha.broker.tables.offsets import OffsetTable
 from rmqha.broker.tables.topics import TopicConfig, TopicTable
 from rmqha.model.code import RequestCode, ResponseCode
@@ -301,7 +301,8 @@ class GroupRequests:
 
         def counted() -> Iterator[tuple[lenient_json.ObjectKey, dict[str, int]]]:
             for queue, progress in self._consumed(group, name):
-                totals[0] += progress["brokerOffset"] - progress["consumerOffset"]
+                # a group that says it is beyond the end hides nobody's backlog
+                totals[0] += max(0, progress["brokerOffset"] - progress["consumerOffset"])
                 totals[1] += progress["pullOffset"] - progress["consumerOffset"]
                 yield queue, progress
 
@@ -430,6 +431,8 @@ class GroupRequests:
         steps, and who hangs up in between asks again."""
         self._changes.admit()
         source, target = text(command, "srcGroup"), text(command, "destGroup")
+        if fault := group_name_fault(target):
+            raise RequestError(ResponseCode.INVALID_PARAMETER, fault)  # "a@b" would be group b, in topic "…@a"
         asked = command.ext.get("topic")
         topics = [asked] if asked else (yield from sorted_in_steps(self._offsets.topics_of(source)))
         connected = self._clients.consumer_group(source)

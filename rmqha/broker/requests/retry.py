@@ -38,8 +38,10 @@ from rmqha.model.message import (
     offset_message_id,
 )
 from rmqha.model.offset import PhyOffset
+from rmqha.model.principal import Principal
 from rmqha.store.integrity.record_starts import StoredRecord
 from rmqha.store.log.record import NewMessage, Record
+from rmqha.wire.auth.shown import topics_shown
 from rmqha.wire.command import Command
 
 DLQ_QUEUE_COUNT = 1
@@ -89,6 +91,12 @@ class RetryRules:
 
     def dead_letter_topic(self, group: str) -> str:
         return self._topics.create_internal(DLQ_PREFIX + group, DLQ_QUEUE_COUNT).name
+
+    def origin_topic(self, named: str, stored: str, principal: Principal) -> str:
+        """The topic under which a message that failed is counted: the one that its properties name as its first, or
+        `stored` if there is no such topic which the account may use. Clients choose the name."""
+        is_known = self._topics.get(named) is not None and bool(topics_shown(principal, [named]))
+        return named if is_known else stored
 
     def is_dead_send(self, group: str, reconsume_times: int, max_reconsume_times: int | None) -> bool:
         """True if a client's own send to the group's retry topic goes to the dead letters: it was tried often enough,
@@ -173,8 +181,8 @@ class SendBackProcessor:
             stored = self._appends.append([self._copy(record, topic, queue_id, level)])
         except (UsageError, ValueError) as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"MESSAGE_ILLEGAL: {error}") from None
-        origin = find_property(record.properties, PROPERTY_RETRY_TOPIC.encode())
-        origin_topic = origin.decode("utf-8", "replace") if origin else record.topic
+        origin = (find_property(record.properties, PROPERTY_RETRY_TOPIC.encode()) or b"").decode("utf-8", "replace")
+        origin_topic = self._rules.origin_topic(origin, record.topic, command.principal)
         self._statistics.sent_back(group, origin_topic)
         if self.traffic is not None and topic.startswith(DLQ_PREFIX):
             self.traffic.note_dead(group, origin_topic)

@@ -65,6 +65,7 @@ from rmqha.model.message import (
     without_reserved,
 )
 from rmqha.model.offset import PhyOffset
+from rmqha.model.principal import Principal
 from rmqha.port import Clock
 from rmqha.store.appender import AppendedBatch, SendSource
 from rmqha.store.log.new_batch import NewBatch, Part
@@ -450,7 +451,7 @@ class SendProcessor:
     ) -> tuple[int, NewMessage | NewBatch]:
         """The queue that is meant, and what to append. Raises _Refused and RequestError."""
         if request.topic.startswith(RETRY_PREFIX):
-            request = self._retried(request)
+            request = self._retried(request, command.principal)
         topic = self._topic(request)
         queue_id = self._queue_id(request, topic, peer)
         if _PRIORITY in request.properties and not request.is_batch:
@@ -531,7 +532,7 @@ class SendProcessor:
             self.traffic.note_delayed(message.topic, max(0, at_ms - message.born_at_ms) // 1000)
         return to_timer(message, at_ms, self._config.timer_precision_ms)
 
-    def _retried(self, request: _Request) -> _Request:
+    def _retried(self, request: _Request, principal: Principal) -> _Request:
         """A consumer sends back by itself; a message that was tried often enough goes to the dead letters."""
         if request.is_batch:
             raise _illegal(f"batch request does not support retry group {request.topic}")
@@ -540,7 +541,8 @@ class SendProcessor:
             return request
         found = decode_properties(request.properties)
         if self.traffic is not None:
-            self.traffic.note_dead(group, found.get(PROPERTY_RETRY_TOPIC) or request.topic)
+            named = found.get(PROPERTY_RETRY_TOPIC, "")
+            self.traffic.note_dead(group, self._retries.origin_topic(named, request.topic, principal))
         properties = encode_properties({**found, PROPERTY_DELAY: "-1"})
         return request._replace(topic=self._retries.dead_letter_topic(group), queue_id=0, properties=properties)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from heapq import nlargest
+from operator import itemgetter
 
 from rmqha.broker.core import BrokerCore
 from rmqha.broker.services.traffic import Traffic
@@ -448,7 +449,7 @@ def _put_clients(families: MetricFamilies, core: BrokerCore) -> None:
         return
     families.put(HALF_MESSAGES, core.transactions.waiting_count)
     families.put(PRODUCERS, core.clients.producer_connection_count)
-    for group, mode, count in core.clients.consumer_connections():
+    for group, mode, count in nlargest(MAX_PAIRS, core.clients.consumer_connections(), key=itemgetter(2)):
         families.put(CONSUMERS, count, group, mode)
 
 

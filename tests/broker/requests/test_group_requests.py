@@ -194,6 +194,8 @@ def test_progress_of_all_groups(filled: Broker) -> None:
     assert progress == one
     behind = [item["brokerOffset"] - item["consumerOffset"] for item in one["offsetTable"].values()]
     assert found["totalDiff"] == sum(behind) > 0
+    commit(filled, 0, 1 << 40, group="Ahead")
+    assert asked(filled, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false")["totalDiff"] >= sum(behind)
     ordered = asked(filled, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="true")
     assert next(item["G"] for item in ordered["consumeStatsList"] if "G" in item) == []
 
@@ -347,6 +349,8 @@ def test_a_group_begins_where_another_is(filled: Broker) -> None:
     assert [filled.core.offsets.query("H", "T", queue_id) for queue_id in (0, 1, 2)] == [2, 3, None]
     asked(filled, RequestCode.CLONE_GROUP_OFFSET, srcGroup="G", destGroup="I")
     assert filled.core.offsets.query("I", "T", 1) == 3
+    reply = filled.ask(Command(RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "G", "destGroup": "mine@J"}))
+    assert reply.code == ResponseCode.INVALID_PARAMETER and filled.core.offsets.topics_of("J") == []
 
 
 def test_a_group_that_is_connected_gives_only_what_it_subscribes_to(filled: Broker) -> None:

@@ -15,6 +15,7 @@ from rmqha.host.metrics import exposition
 from rmqha.host.net.statistics import Statistics
 from rmqha.model.code import RequestCode
 from rmqha.model.series import filled
+from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 from rmqha.wire.ha_stream import SlaveStreamParser
 from tests.broker.support import Broker, FakeChannel, pull_command, send_command
@@ -200,12 +201,35 @@ def test_a_master_is_ready_while_it_takes_sends(
 def test_dead_letters_are_counted_by_the_topic_that_they_come_from(broker: Broker) -> None:
     shown = ExposedBroker(broker.core, Statistics())
     broker.ask(send_command("T"))
+    broker.ask(send_command("U"))
     ext = {"group": "G", "offset": "0", "delayLevel": "-1", "originTopic": "T"}
     assert broker.ask(Command(RequestCode.CONSUMER_SEND_MSG_BACK, ext)).code == 0
     by_client = send_command("%RETRY%G", j="17", l="16", i="RETRY_TOPIC\x01U\x02")
     assert broker.ask(by_client).code == 0
     found = scrape(shown)["rocketmq_send_to_dlq_messages_total"]
     assert {dict(labels)["topic"]: value for labels, value in found.items()} == {"T": 1, "U": 1}
+
+
+def test_a_topic_that_a_client_makes_up_has_no_series(broker: Broker) -> None:
+    """Else the group's clients fill the table, and other groups' dead letters are counted under "other"."""
+    shown = ExposedBroker(broker.core, Statistics())
+    for number in range(3):
+        assert broker.ask(send_command("%RETRY%G", j="17", l="16", i=f"RETRY_TOPIC\x01made-up-{number}\x02")).code == 0
+        sent = broker.ask(send_command("T", i=f"RETRY_TOPIC\x01made-up-{number}\x02"))
+        ext = {"group": "G", "offset": str(int(sent.ext["msgId"][16:], 16)), "delayLevel": "-1"}
+        assert broker.ask(Command(RequestCode.CONSUMER_SEND_MSG_BACK, ext)).code == 0
+    found = scrape(shown)["rocketmq_send_to_dlq_messages_total"]
+    assert {dict(labels)["topic"]: value for labels, value in found.items()} == {"%RETRY%G": 3, "T": 3}
+    assert len(broker.core.statistics.send_backs) == 1
+
+
+def test_the_series_of_consumer_groups_are_bounded(broker: Broker) -> None:
+    consumers = [{"groupName": f"G{number}", "subscriptionDataSet": []} for number in range(9)]
+    body = lenient_json.dumps({"clientID": "c", "consumerDataSet": consumers})
+    broker.core.processor.received(FakeChannel(), [Command(RequestCode.HEART_BEAT, {}, body)])
+    with patch.object(metrics, "MAX_PAIRS", 4):
+        found = scrape(ExposedBroker(broker.core, Statistics()))
+    assert len(found["rocketmq_consumer_connections"]) == 4
 
 
 def test_transactions_are_counted_as_they_end(broker: Broker) -> None:
