@@ -173,9 +173,10 @@ def judge(half: Record, wall_ms: int, rules: TransactionRules) -> tuple[Transact
     if (times is not None and _number(times) >= rules.check_max) or age_ms > rules.reserved_ms:
         return TransactionVerdict.GIVE_UP, 0
     immunity = properties.get(PROPERTY_CHECK_IMMUNITY_SECONDS)
+    if age_ms < (0 if immunity is None else -rules.timeout_ms):
+        # the producer's clock is ahead: how old it is cannot be known, and an immunity from then on may last for ever
+        return TransactionVerdict.CHECK, 0
     if immunity is None:
-        if age_ms < 0:  # the producer's clock is ahead: how old it is cannot be known
-            return TransactionVerdict.CHECK, 0
         immune_ms = rules.timeout_ms
     else:
         seconds = _number(immunity)
