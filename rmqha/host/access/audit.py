@@ -11,6 +11,7 @@ import json
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +33,8 @@ CLOSE_TIMEOUT_S = 2.0
 MAX_REFUSED_LINES = 20
 """Most lines of one address in each GATHER_S; the rest is one line with their number."""
 MAX_TEXT_CHARS = 256
-MAX_FACT_COUNT = 20
+MAX_FACT_COUNT = 32
+"""More than there are fields that say what a request is about."""
 MAX_BODY_BYTES = 64 * 1024
 EVERYDAY = frozenset(
     {
@@ -119,6 +121,13 @@ _ABOUT = {
     "resource": "resource",
 }
 """Header fields that say what a request is about."""
+_BODIES: dict[int, tuple[tuple[str, str], ...]] = {
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (("group", "groupName"),),
+    RequestCode.SET_MESSAGE_REQUEST_MODE: (("topic", "topic"), ("group", "consumerGroup")),
+    RequestCode.AUTH_CREATE_ACL: (("subject", "subject"),),
+    RequestCode.AUTH_UPDATE_ACL: (("subject", "subject"),),
+}
+"""Requests whose bodies say what they are about: subjects, and the members that name them, before such a field."""
 _LISTS: dict[int, tuple[str, str, str]] = {
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: ("topic", "topicConfigList", "topicName"),
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: ("group", "groupConfigList", "groupName"),
@@ -320,22 +329,33 @@ class AuditLog:
 def about(command: Command, *, trusted: bool) -> tuple[tuple[str, str], ...]:
     """Subjects of a request. `trusted`: it was let in, so that its body is worth reading."""
     found: dict[str, str] = {}
-    for name, value in command.ext.items():
+    for name, value in sorted(command.ext.items(), key=_is_renamed):
         known = _ABOUT.get(name)
-        if known is not None and (name != "b" or command.code in _SHORT_NAMES):
-            found.setdefault(known, value)
+        if known is None or (name == "b" and command.code not in _SHORT_NAMES):
+            continue
+        if found.setdefault(known, value) != value:
+            found[name] = value  # a field that the request does not need hides none that it does
     if trusted and command.code in _CONFIG_CHANGES:
         # values may be secrets
         lines = bytes(command.body[: 16 * MAX_TEXT_CHARS]).decode(errors="replace").splitlines()
         found["keys"] = ",".join(line.partition("=")[0].strip() for line in lines if "=" in line)[:MAX_TEXT_CHARS]
-    if trusted and command.code == RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:
-        found["group"] = _read(bytes(command.body), lambda body: str(body.get("groupName", "?")))
+    for subject, name in _BODIES.get(command.code, ()) if trusted else ():
+        found[subject] = _read(bytes(command.body), partial(_member, name, command.ext.get(name, "?")))
     if trusted and (listed := _LISTS.get(command.code)) is not None:
         subject, members, name = listed
         found[subject] = _read(
             bytes(command.body), lambda body: ",".join(str(item.get(name, "?")) for item in body[members])
         )
     return tuple(found.items())
+
+
+def _is_renamed(field: tuple[str, str]) -> bool:
+    """True of a field that has another name than its subject."""
+    return _ABOUT.get(field[0]) != field[0]
+
+
+def _member(name: str, default: str, body: Any) -> str:
+    return str(body.get(name) or default)
 
 
 def _read(body: bytes, read: Callable[[Any], str]) -> str:

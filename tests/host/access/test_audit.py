@@ -97,6 +97,43 @@ def test_changes_are_kept_though_allowed_and_tell_no_values_of_keys(tmp_path: Pa
     assert all(line["allowed"] and line["account"] is None for line in lines(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("command", "about"),
+    [
+        (
+            Command(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"consumerGroup": "Decoy", "groupName": "G"}),
+            {"group": "Decoy", "groupName": "G"},
+        ),
+        (
+            Command(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "G", "group": "Decoy"}),
+            {"group": "Decoy", "groupName": "G"},
+        ),
+        (
+            Command(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {"consumerGroup": "Decoy", "topic": "T", "group": "G"}),
+            {"topic": "T", "group": "G", "consumerGroup": "Decoy"},
+        ),
+        (
+            Command(RequestCode.SET_MESSAGE_REQUEST_MODE, {"topic": "Decoy"}, b'{"topic":"T","consumerGroup":"G"}'),
+            {"topic": "T", "group": "G"},
+        ),
+        (Command(RequestCode.SET_MESSAGE_REQUEST_MODE, {}, b"[]"), {"topic": "?", "group": "?"}),
+        (
+            Command(RequestCode.AUTH_CREATE_ACL, {"subject": "User:Decoy"}, b'{"subject":"User:u"}'),
+            {"subject": "User:u"},
+        ),
+        (Command(RequestCode.AUTH_UPDATE_ACL, {"subject": "User:u"}, b'{"policies":[]}'), {"subject": "User:u"}),
+    ],
+)
+def test_no_field_that_a_request_does_not_need_hides_what_it_is_about(command: Command, about: dict[str, str]) -> None:
+    assert dict(audit.about(command, trusted=True)) == about
+
+
+def test_all_that_a_request_may_be_about_finds_room() -> None:
+    ext = {name: name for name in audit._ABOUT} | {"groupName": "G"}
+    found = audit.about(Command(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext), trusted=True)
+    assert ("groupName", "G") in found[: audit.MAX_FACT_COUNT]
+
+
 def test_every_request_is_kept_on_demand(tmp_path: Path, tracer: HostTracer) -> None:
     made = opened(tmp_path, tracer, "all")
     guarded(tmp_path, made, signed_send("T"), Command(RequestCode.GET_BROKER_CONFIG))
