@@ -43,6 +43,7 @@ from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 
 MAX_ATTRIBUTES_LENGTH = 16 * 1024
+FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 _TOPIC_DEFAULTS = {"readQueueNums": 16, "writeQueueNums": 16}
 """RocketMQ's own defaults."""
 CHANGED_AT_A_TIME = 16
@@ -177,7 +178,9 @@ class TableRequests:
             fault = f"topicSysFlag {given.sys_flag} is not a 32 bit integer"
         elif perm & ~(PERM_READ | PERM_WRITE | PERM_INHERIT):
             fault = f"{perm} is no permission"
-        elif len(attribute_changes) + len(given.filter_type) > MAX_ATTRIBUTES_LENGTH:
+        elif given.filter_type not in FILTER_TYPES:
+            fault = f"topicFilterType must be one of {', '.join(FILTER_TYPES)}"
+        elif len(attribute_changes) > MAX_ATTRIBUTES_LENGTH:
             fault = f"the attributes of a topic have at most {MAX_ATTRIBUTES_LENGTH} characters"
         fault = fault or self._topics.no_room_for(name)
         if fault:

@@ -68,12 +68,35 @@ def group_name_fault(name: str) -> str:
     return name_fault("group", name, MAX_GROUP_LENGTH)
 
 
+_INT32_MAX = 2**31 - 1
+_INT64_BOUNDS = -(2**63), 2**63 - 1
+_BOUNDS = {
+    "consumeTimeoutMinute": (-(2**31), _INT32_MAX),
+    "groupSysFlag": (-(2**31), _INT32_MAX),
+    "retryMaxTimes": (-1, _INT32_MAX),
+    "retryQueueNums": (0, MAX_QUEUE_COUNT),
+}
+_RETRY_POLICIES = ("CUSTOMIZED", "EXPONENTIAL")
+
+
 def settings_fault(group: Mapping[str, Any]) -> str:
-    """The reason why these cannot be the settings of a group; "" if they can."""
-    for key, low, high in (("retryQueueNums", 0, MAX_QUEUE_COUNT), ("retryMaxTimes", -1, 2**31 - 1)):
-        value = group.get(key, 1)
-        if not isinstance(value, int) or not low <= value <= high:
-            return f"{key} must be a whole number from {low} to {high}"
+    """The reason why these cannot be the settings of a group; "" if they can. One of another type would make the table
+    of all groups unreadable for Apache's slaves and tools."""
+    for key, default in default_group("").items():
+        value = group.get(key, default)
+        if isinstance(default, bool):
+            if not isinstance(value, bool):
+                return f"{key} must be true or false"
+        elif isinstance(default, int):
+            low, high = _BOUNDS.get(key, _INT64_BOUNDS)
+            if not isinstance(value, int) or not low <= value <= high:
+                return f"{key} must be a whole number from {low} to {high}"
+    policy = group.get("groupRetryPolicy") or {}
+    if not isinstance(policy, Mapping) or (policy.get("type") or _RETRY_POLICIES[0]) not in _RETRY_POLICIES:
+        return f"groupRetryPolicy must be an object whose type is one of {', '.join(_RETRY_POLICIES)}"
+    subscriptions = group.get("subscriptionDataSet") or []
+    if not isinstance(subscriptions, list) or not all(isinstance(item, Mapping) for item in subscriptions):
+        return "subscriptionDataSet must be a list of objects"
     return ""
 
 

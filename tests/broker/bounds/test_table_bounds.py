@@ -104,12 +104,30 @@ def test_a_name_that_can_be_no_group_makes_none(broker: Broker, name: str) -> No
         {"retryQueueNums": "x"},
         {"retryMaxTimes": None},
         {"more": "x" * MAX_GROUP_BYTES},
+        {"groupSysFlag": "x"},
+        {"groupSysFlag": 1 << 31},
+        {"consumeEnable": "yes"},
+        {"consumeBroadcastEnable": None},
+        {"brokerId": 1 << 63},
+        {"whichBrokerWhenConsumeSlowly": 0.5},
+        {"groupRetryPolicy": 7},
+        {"subscriptionDataSet": ["T"]},
+        {"groupRetryPolicy": {"type": "OFTEN"}},
     ],
 )
 def test_settings_of_a_group_are_bounded(broker: Broker, settings: dict[str, Any]) -> None:
     reply = ask(broker, group_command("G", **settings))
     assert reply.code == ResponseCode.SYSTEM_ERROR and reply.remark
     assert broker.core.groups.get("G") is None
+
+
+@pytest.mark.parametrize("filter_type", ["x", "single_tag", "SINGLE_TAG 4 4"])
+def test_the_filter_type_of_a_topic_is_one_of_rocketmqs(broker: Broker, filter_type: str) -> None:
+    """Name servers, Apache's slaves and tools read it with all other topics."""
+    assert ask(broker, create("T", topicFilterType=filter_type)).code == ResponseCode.SYSTEM_ERROR
+    body = dumps({"topicConfigList": [{"topicName": "T", "topicFilterType": filter_type}]})
+    assert ask(broker, Command(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, body)).code == ResponseCode.SYSTEM_ERROR
+    assert broker.core.topics.get("T") is None
 
 
 def test_attributes_of_a_topic_are_bounded(broker: Broker) -> None:
