@@ -13,7 +13,7 @@ import pytest
 
 from nameserver.config import NamesrvConfig
 from nameserver.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
-from nameserver.server import NameServer
+from nameserver.server import UNIT, UNIT_SUB, NameServer
 from rmqha.host.access.accounts import AccessFile
 from rmqha.host.access.auth_filter import AuthFilter
 from rmqha.host.net.session import Session
@@ -73,14 +73,15 @@ class World:
         tracer.event("request_failed", traceback=f"KeyError: {FOREIGN}")
         accounts = Accounts(AccessList({"orders": ACCOUNT}))
         self.guard = AuthFilter(cast(Any, self.server), cast(AccessFile, accounts), Statistics())
-        topic = {"perm": 6, "readQueueNums": 2, "topicSysFlag": 0, "writeQueueNums": 3}
+        topic = {"perm": 6, "readQueueNums": 2, "writeQueueNums": 3}
+        flags = (UNIT | UNIT_SUB, UNIT_SUB)  # each of the lists of such topics has some of both accounts
         registration = register_broker_request(
             cluster_name="c",
             broker_name="g",
             broker_id=0,
             address="127.0.0.1:10911",
             ha_address="127.0.0.1:10912",
-            topic_config_table=dict.fromkeys(TOPICS, topic),
+            topic_config_table={name: {**topic, "topicSysFlag": flags[place % 2]} for place, name in enumerate(TOPICS)},
             data_version={"counter": 1, "stateVersion": 1, "timestamp": 5},
         )
         assert self.server.handle(1, registration).code == 0
