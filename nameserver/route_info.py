@@ -67,6 +67,8 @@ class _Group:
     refused: dict[str, int] = field(default_factory=dict)
     """State version of each of MAX_REFUSED_COUNT addresses whose claim of an occupied id was ignored; bounds the trace
     to one line each."""
+    displaced: dict[str, int] = field(default_factory=dict)
+    """When each of MAX_REFUSED_COUNT addresses last lost its id to another of the same state version."""
 
     @property
     def master(self) -> str | None:
@@ -95,6 +97,8 @@ MAX_BROKER_COUNT = 5_000
 MAX_ADDRESS_COUNT = 64
 """Brokers of one group."""
 MAX_REFUSED_COUNT = 64
+CONTEST_MS = 40_000
+"""Longer than brokers without heartbeats register apart (registerNameServerPeriod)."""
 MAX_SHAPE_COUNT = 1024
 
 
@@ -174,6 +178,15 @@ class RouteTable:
         group = self._groups.get(broker_name)
         return {} if group is None else dict(group.addresses)
 
+    def contested(self, now_ms: int) -> dict[str, list[str]]:
+        """Addresses by group that took an id from each other lately: brokers of one name and one id."""
+        found = {}
+        for name, group in self._groups.items():
+            rivals = [address for address, at in group.displaced.items() if now_ms - at < CONTEST_MS]
+            if len(rivals) > 1:  # who has moved to another address has lost its id once
+                found[name] = sorted(rivals)
+        return found
+
     def _group_data(self, name: str) -> GroupData:
         group = self._groups[name]
         return GroupData(name, group.cluster_name, dict(group.addresses), group.enable_acting_master)
@@ -198,6 +211,7 @@ class RouteTable:
         self._groups[request.broker_name] = group
         group.refused.pop(request.address, None)
         group.enable_acting_master = request.enable_acting_master
+        self._note_displaced(group, now_ms, request)
         moved = self._place(group, request.broker_id, request.address)
         self._hear(group, now_ms, session_id, request)
         retopiced = yield from self._apply_topics(group, request)
@@ -295,6 +309,15 @@ class RouteTable:
         master = group.master
         return (master, group.live[master].ha_address) if master is not None and master != address else ("", "")
 
+    def _note_displaced(self, group: _Group, now_ms: int, request: Registration) -> None:
+        holder = group.addresses.get(request.broker_id)
+        if holder is None or holder == request.address or request.version is None:
+            return
+        if group.live[holder].version.state_version == request.version.state_version:
+            if len(group.displaced) >= MAX_REFUSED_COUNT:
+                group.displaced.clear()
+            group.displaced[holder] = now_ms
+
     def _place(self, group: _Group, broker_id: int, address: str) -> bool:
         """Put `address` under `broker_id` alone. True if that changes anything."""
         if group.addresses.get(broker_id) == address:
@@ -386,6 +409,8 @@ class RouteTable:
     def unregister(self, broker_name: str, address: str) -> bool:
         """False if it was not registered."""
         group = self._groups.get(broker_name)
+        if group is not None:
+            group.displaced.pop(address, None)
         if group is None or address not in group.live:
             return False
         self._remove(broker_name, group, address)

@@ -23,6 +23,7 @@ from rmqha.wire.state.replica_state import CopyState, DamageState, ReplicaState
 ASK_TIMEOUT_S = 2.5
 DAMAGE_FIX = 'start a replica that has it, or see "A record that nobody has" in docs/operate/recovery.md'
 CONTROLLER_STALL_MS = 1000
+RIVALS_FIX = "stop one of them, give it another brokerName, or as a slave another brokerId"
 STALL_FIX = 'see dmesg; if the disk does not come back replace it, see "A lost disk" in docs/operate/controllers.md'
 
 
@@ -79,12 +80,15 @@ class GroupView:
     told: GroupState | None = None
     routes: dict[int, str] = field(default_factory=dict)
     """Broker id → address of the name servers' answer; the master is id 0."""
+    rivals: tuple[str, ...] = ()
+    """Addresses of brokers of one name and one id, by the name servers' word."""
 
     @classmethod
     def of(cls, name: str, snapshot: ClusterSnapshot) -> GroupView:
         leads = any(node.leads and name in node.told_groups for node in snapshot.nodes)
         routes = [node.routes[name] for node in snapshot.nodes if name in node.routes]
-        return cls(name, snapshot.told_group(name) if leads else None, routes[-1] if routes else {})
+        told = snapshot.told_group(name) if leads else None
+        return cls(name, told, routes[-1] if routes else {}, tuple(snapshot.rivals(name)))
 
     @property
     def in_maintenance(self) -> frozenset[str]:
@@ -151,6 +155,8 @@ def problems(view: ClusterView) -> dict[str, str]:
     for group in view.groups.values():
         members = {node.node.name: node for node in view.replicas(group.name) if node.alive}
         found |= {name: trouble for name, trouble in _group_problems(group, members).items() if name not in found}
+        if group.rivals:
+            found[group.name] = rivals_words(group.rivals)
     return found
 
 
@@ -188,6 +194,14 @@ def unsaved_words(unsaved_ms: int) -> str:
     return (
         f"its disk has not saved for {unsaved_ms / 1000:.1f} s what the controllers have decided: "
         "until it does this one has no vote and counts in no majority"
+    )
+
+
+def rivals_words(addresses: Collection[str]) -> str:
+    """A sentence on brokers of one name and one id."""
+    return (
+        f"{' and '.join(addresses)} register as the same broker of it and displace each other: clients are led now to "
+        "one, now to the other"
     )
 
 

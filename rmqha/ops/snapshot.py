@@ -217,6 +217,11 @@ class ClusterSnapshot(JsonRecord):
     def brokers_of(self, group: str) -> list[NodeReport]:
         return [node for node in self.nodes if node.is_of(group)]
 
+    def rivals(self, group: str) -> list[str]:
+        """Addresses of brokers that name servers hear of under one id of the group, each in turn."""
+        told = (node.name_server for node in self.nodes if node.name_server is not None)
+        return sorted({address for state in told for address in (state.contested or {}).get(group, ())})
+
     def server(self, kind: ServerKind, address: str) -> NodeReport | None:
         return next((node for node in self.nodes if (node.kind, node.address) == (kind, address)), None)
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nameserver import route_info
-from nameserver.route_info import RouteTable
+from nameserver.route_info import CONTEST_MS, RouteTable
 from rmqha.wire.bodies import QueueData, Registration, TopicTableVersion
 from tests.support.patience import HANG_S
 from tests.support.steps import done
@@ -106,6 +106,31 @@ def test_a_cut_off_old_master_keeps_registering_in_vain() -> None:
     # it finds out and comes back as a slave
     assert story.register(A, 1, 6) == (B, B + "2", False)
     assert story.addresses() == {0: B, 1: A}
+
+
+def test_brokers_of_one_name_and_id_are_told() -> None:
+    """Two static masters, each of which registers anew when it hears that it is not registered."""
+    story = Story()
+    for address in (A, B, A, B):
+        story.register(address, 0, 0)
+        story.register(C, 1, 0)
+        story.pass_ms(1_000)
+    assert story.table.contested(story.now_ms) == {"g": [A, B]}
+    assert story.table.unregister("g", A) is False
+    assert story.table.contested(story.now_ms) == {}, "one of them was stopped"
+
+
+def test_no_broker_is_contested_that_moved_or_was_deposed() -> None:
+    story = Story()
+    story.register(A, 0, 4)
+    story.register(B, 0, 5)
+    story.register(A, 0, 6)
+    story.register(C, 0, 6)
+    assert story.table.contested(story.now_ms) == {}
+    story.register(A, 0, 6)
+    assert story.table.contested(story.now_ms) == {"g": [A, C]}
+    story.pass_ms(CONTEST_MS)
+    assert story.table.contested(story.now_ms) == {}
 
 
 def test_without_a_version_an_occupied_id_stays() -> None:

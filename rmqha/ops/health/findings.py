@@ -11,7 +11,16 @@ from dataclasses import dataclass, replace
 
 from rmqha.host.access.live_files import RENEW, SOON_MS, expiry_words
 from rmqha.model.identity import is_loopback, node_label
-from rmqha.ops.cluster_view import DAMAGE_FIX, STALL_FIX, copy_words, damage_words, outside_words, unsaved_words
+from rmqha.ops.cluster_view import (
+    DAMAGE_FIX,
+    RIVALS_FIX,
+    STALL_FIX,
+    copy_words,
+    damage_words,
+    outside_words,
+    rivals_words,
+    unsaved_words,
+)
 from rmqha.ops.finding import Consequence, Finding, Verdict, fault, in_order, note
 from rmqha.ops.health.agreement import Agreement, View, views
 from rmqha.ops.snapshot import ClusterSnapshot, NodeReport, ServerKind
@@ -167,6 +176,7 @@ class _Group:
         self.name_servers = [word for word in snapshot.of_kind(ServerKind.NAME_SERVER) if word.answers]
         self.controllers = [word for word in snapshot.of_kind(ServerKind.CONTROLLER) if word.answers]
         self.info = snapshot.told_group(name)
+        self.rivals = snapshot.rivals(name)
         self.is_static = any(word.keys.get("enableControllerMode") == "false" for word in self.brokers)
 
     def findings(self) -> Iterator[Finding]:
@@ -252,9 +262,15 @@ class _Group:
                 yield fault(word.title, "does not follow its master", f"see rmqha logs {word.title}")
 
     def _two_masters(self) -> Iterator[Finding]:
+        if rivals := self.rivals:
+            yield fault(self.name, rivals_words(rivals), RIVALS_FIX)
         masters = sorted((item for item in self.ours if item[1].leads), key=lambda item: -(item[1].epoch or 0))
         for old, state in masters[1:]:
             new, newer = masters[0]
+            if self.is_static:
+                what = f"is configured to be the master, and so is {new.title}: a static group has one"
+                yield fault(old.title, what, RIVALS_FIX)
+                continue
             what = f"says that it is master of epoch {state.epoch}, but {new.title} is master of epoch {newer.epoch}"
             yield fault(old.title, what, "check its way to the controllers, or stop it")
 

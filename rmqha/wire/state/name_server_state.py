@@ -12,11 +12,12 @@ VERSION = 1
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class NameServerState(JsonRecord):
     """`follows` and `event_index`: the controller whose elections it follows, and the version reached; None if it
-    follows none."""
+    follows none. `contested`: addresses, by group, of brokers that register under one id and displace each other."""
 
     version: int = VERSION
     release: str | None = part()
     follows: str | None = None
     event_index: int | None = None
     address_problem: str = ""
+    contested: dict[str, list[str]] | None = part()
     statistics: dict[str, int] = field(default_factory=dict)

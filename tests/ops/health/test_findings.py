@@ -11,6 +11,7 @@ import pytest
 from rmqha.ops.health.agreement import Agreement, views
 from rmqha.ops.health.findings import Health, is_unsettled, judge
 from rmqha.ops.snapshot import NodeReport, SecurityFile, ServerKind
+from rmqha.wire.state.name_server_state import NameServerState
 from tests.cli.health.words import broker, cluster, controller, name_server, replica_row, silent, snapshot_of
 
 Proposal = Callable[[dict[str, NodeReport]], None]
@@ -166,6 +167,23 @@ def test_two_masters_and_an_epoch_behind() -> None:
     assert any("broker-a-2: says that it is master of epoch 3, but broker-a-1 is" in line for line in found)
     assert any("replicas do not agree" in line for line in found)
     assert any("its epoch 3 is behind the group's 4" in line for line in reasons(broker(2, epoch=3)))
+
+
+def test_two_static_masters_of_one_name() -> None:
+    """A name server knows one of them at a time, and says who takes turns."""
+    keys = {"enableControllerMode": "false", "brokerName": "broker-a"}
+    masters = [replace(broker(number, haMode="static", role="MASTER"), keys=keys) for number in (1, 2)]
+    contested = {"broker-a": ["127.0.0.1:10911", "127.0.0.1:10912"]}
+    word = replace(name_server(1), name_server=NameServerState(contested=contested))
+    found = judge(snapshot_of([word, masters[0]]), ["broker-a"])
+    (line,) = [item.line for item in found.reasons]
+    assert line.startswith("broker-a: 127.0.0.1:10911 and 127.0.0.1:10912 register as the same broker of it")
+    assert "another brokerName" in line
+    both = judge(snapshot_of([name_server(1), *masters]), ["broker-a"])
+    assert any(
+        "broker-a-2: is configured to be the master, and so is broker-a-1: a static group has one" in item.line
+        for item in both.reasons
+    ), both.reasons
 
 
 def test_a_replica_whose_disk_is_full_is_not_sent_to_look_for_the_controllers() -> None:

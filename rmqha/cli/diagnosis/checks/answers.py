@@ -20,7 +20,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig, parse_properties
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError
 from rmqha.ops.asking import ask, ask_leader, ask_state
-from rmqha.ops.cluster_view import DAMAGE_FIX, STALL_FIX, damage_words, unsaved_words
+from rmqha.ops.cluster_view import DAMAGE_FIX, RIVALS_FIX, STALL_FIX, damage_words, rivals_words, unsaved_words
 from rmqha.ops.finding import Finding, ok, warn, wrong
 from rmqha.ops.local.node_kind import NodeKind
 from rmqha.wire.command import Command
@@ -192,7 +192,10 @@ async def _ask(client: RemotingClient, node_under_test: NodeUnderTest, found: An
         if replica.kernel:
             found.findings.append(ok(node_under_test.name, "kernel", replica.kernel))
     elif node_under_test.kind is NodeKind.NAMESRV:
-        problem = (await ask_state(client, address, NameServerState)).address_problem
+        state = await ask_state(client, address, NameServerState)
+        problem = state.address_problem
+        for group, rivals in (state.contested or {}).items():
+            found.findings.append(wrong(group, "route", rivals_words(rivals), RIVALS_FIX))
     else:
         found.findings += judge_unsaved(node_under_test.name, await ask_state(client, address, ControllerState))
     if problem:
