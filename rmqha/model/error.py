@@ -67,6 +67,15 @@ class NotSentError(UnreachableError):
     pass
 
 
+FOREIGN = "does not speak RocketMQ's protocol: another program listens there, or it wants TLS"
+CLOSED = "closed the connection before it answered"
+CLOSED_UNHEARD = (
+    "closed the connection before it answered anything: it serves as many as it may (connections_refused in its log), "
+    "wants TLS, or is going down"
+)
+"""After an address: why no answer came. The last of a server that has not said a word on the connection."""
+
+
 class RemoteError(RmqhaError):
     """A response with another code than SUCCESS. Its text has the remark's first line: RocketMQ's may end in a link."""
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rmqha.host.access.process_security import Security, ambient, no_longer_own_form
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.error import NotSentError, RemoteProtocolError, UnreachableError
+from rmqha.model.error import CLOSED, CLOSED_UNHEARD, FOREIGN, NotSentError, RemoteProtocolError, UnreachableError
 from rmqha.model.identity import parse_address
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
@@ -179,6 +179,7 @@ class _Connection:
         self._stream = stream
         self._address = address
         self._parser = FrameParser(MAX_FRAME_BYTES)
+        self._has_heard = False
         self.signer: SessionSigner | None = None
         """Signs in our own form, where the peer takes it."""
 
@@ -213,18 +214,17 @@ class _Connection:
             while self._wait_until(deadline_s):
                 data = self._stream.recv(READ_BYTES)
                 if not data:
-                    raise UnreachableError(f"{self._address} closed the connection before it answered")
+                    raise ConnectionResetError
+                self._has_heard = True
                 for found in self._parser.feed(data):
                     if found.is_response and found.opaque == command.opaque:
                         return found
         except TimeoutError:
             return None
         except RemoteProtocolError:
-            raise UnreachableError(
-                f"{self._address} does not speak RocketMQ's protocol: another program listens there, or it wants TLS"
-            ) from None
+            raise UnreachableError(f"{self._address} {FOREIGN}") from None
         except OSError:
-            raise UnreachableError(f"{self._address} closed the connection before it answered") from None
+            raise UnreachableError(f"{self._address} {CLOSED if self._has_heard else CLOSED_UNHEARD}") from None
         return None
 
     def _wait_until(self, deadline_s: float) -> bool:

@@ -29,7 +29,7 @@ from rmqha.host.net.newcomers import FIRST_BYTES, Newcomer, has_known_code
 from rmqha.host.net.poller import BATCH_COUNTS, POP_BATCH_COUNT, SLICE_COUNT, SLICE_S, Poller
 from rmqha.host.net.slow_readers import MIN_COUNTED_BYTES
 from rmqha.host.net.statistics import Statistics
-from rmqha.model.error import RemoteProtocolError, UnreachableError
+from rmqha.model.error import CLOSED, CLOSED_UNHEARD, FOREIGN, RemoteProtocolError, UnreachableError
 from rmqha.model.identity import host_of
 from rmqha.port import Pause
 from rmqha.wire.command import Command
@@ -85,8 +85,8 @@ class Session:
         self._poller, self._newcomer, self._entry = poller, newcomer, QueueEntry(self._serve, host_of(peer))
         self._partial_bytes, self._is_all_read = 0, True
         """Bytes of an incomplete frame, as counted in the statistics. True if the last read has emptied the socket."""
-        self._unread = b""
-        """Bytes that were read but not parsed."""
+        self._unread, self._has_heard = b"", poller is not None
+        """Bytes that were read but not parsed. False while the server that this client asks has not said a word."""
         self._parsed: list[Command] = []
         """Requests that were parsed and wait for the next slice."""
         self._running, self._running_requests = deque[Iterator[Pause | None]](), list[Command]()
@@ -237,7 +237,7 @@ class Session:
         call = self._calls.begin(command)
         try:
             self.send(command)
-            self._check_open("closed the connection")
+            self._check_open()
             if timeout_ms is None:
                 await call.done.wait()
             else:
@@ -245,17 +245,17 @@ class Session:
                     await call.done.wait()
             if call.response is not None:
                 return call.response
-            self._check_open("closed the connection before it answered")
+            self._check_open()
             self._statistics.timeout_count += 1
             raise UnreachableError(f"{self.peer} did not answer request {command.code} within {timeout_ms} ms")
         finally:
             self._calls.end(command)
 
-    def _check_open(self, otherwise: str) -> None:
+    def _check_open(self) -> None:
         if self._is_foreign:
-            otherwise = "does not speak RocketMQ's protocol: another program listens there, or it wants TLS"
-        if self._is_foreign or self._closed or self._aborted:
-            raise UnreachableError(f"{self.peer} {otherwise}")
+            raise UnreachableError(f"{self.peer} {FOREIGN}")
+        if self._closed or self._aborted:
+            raise UnreachableError(f"{self.peer} {CLOSED if self._has_heard else CLOSED_UNHEARD}")
 
     def close(self) -> None:
         """Stop reading, write what is queued for CLOSE_FLUSH_TIMEOUT_S at most, close. Returns at once."""
@@ -671,7 +671,7 @@ class Session:
         """Read in this task: the socket of a client, or a stream that is no socket."""
         try:
             while not self._read_ended.is_set() and (data := await self._receive()):
-                self._unread = bytes(data)
+                self._unread, self._has_heard = bytes(data), True
                 while self._has_backlog and not self._aborted:
                     await self._run_slice()
                     if not self._queue or self._writing:

@@ -15,7 +15,7 @@ import trio
 from rmqha.host.access.process_security import NO_SECURITY, ambient
 from rmqha.host.asking import blocking
 from rmqha.host.asking.shell import Caller, ask_by, beside, now_s, open_client, open_tasks, sleep, within
-from rmqha.model.error import NotSentError, UnreachableError
+from rmqha.model.error import CLOSED_UNHEARD, NotSentError, UnreachableError
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
 from tests.support.patience import HANG_S
@@ -117,7 +117,7 @@ def test_an_answer_is_found_behind_what_was_pushed_and_in_pieces(run: Run) -> No
     ("code", "words"),
     [
         (SILENT, r"did not answer (request 11|a connection) within \d+ ms"),
-        (CLOSES, "closed the connection before it answered"),
+        (CLOSES, re.escape(CLOSED_UNHEARD)),
         (NONSENSE, "does not speak RocketMQ's protocol: another program listens there, or it wants TLS"),
     ],
 )
@@ -126,6 +126,16 @@ def test_trouble_has_the_same_words(run: Run, code: int, words: str) -> None:
     with peer() as server, pytest.raises(UnreachableError) as told:
         run(call, server.address, code, timeout_ms)
     assert re.fullmatch(f"{server.address} {words}", str(told.value))
+
+
+def test_who_has_answered_before_is_no_full_server(run: Run) -> None:
+    async def ask_twice(address: str) -> None:
+        async with open_client() as client:
+            await client.call(address, Command(ECHO), LONG_MS)
+            await client.call(address, Command(CLOSES), LONG_MS)
+
+    with peer() as server, pytest.raises(UnreachableError, match=r"closed the connection before it answered$"):
+        run(ask_twice, server.address)
 
 
 def test_nobody_there_has_the_same_words(run: Run) -> None:

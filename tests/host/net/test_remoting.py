@@ -227,7 +227,7 @@ async def test_too_many_sessions_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     statistics = Statistics()
     async with running(Recorder(), statistics) as address, RemotingClient() as first, RemotingClient() as second:
         await first.call(address, Command(HEART_BEAT), HANG_MS)
-        with pytest.raises(UnreachableError):
+        with pytest.raises(UnreachableError, match="serves as many as it may"):
             await second.call(address, Command(HEART_BEAT), HANG_MS)
         await first.call(address, Command(HEART_BEAT), HANG_MS)
     assert statistics.refused_count == 1
