@@ -62,7 +62,8 @@ class Awaited(Generic[ClientT]):
         self._portal = Portal(client)
 
     async def open(self: SelfT) -> SelfT:
-        """Connect. Raises as entering the trio client does; UsageError if it was opened before."""
+        """Connect. Raises as entering the trio client does, and may be tried again then; UsageError if it is open or
+        was."""
         started = self._portal.start()
         try:
             await asyncio.shield(asyncio.wrap_future(started))

@@ -29,11 +29,10 @@ class _EndedByError(Exception):
 
 
 class Portal:
-    """Way to one client, once: it starts and it stops. Any thread may call."""
+    """Way to one client, once: it starts and it stops. A start that failed may be tried again. Any thread may call."""
 
     def __init__(self, client: AbstractAsyncContextManager[Any]) -> None:
         self._client = client
-        self._thread = threading.Thread(target=self._run, name="rmqha-client", daemon=True)
         self._process_id = 0
         """The process that has the thread: a fork of it has none."""
         self._started: Future[None] = Future()
@@ -51,18 +50,23 @@ class Portal:
         """Done when the client is entered; fails with what entering raised. UsageError if it was started or stopped
         before."""
         with self._turn:
+            if self._started.done() and self._started.exception() is not None and not self._is_stopping:
+                self._started, self._stopped, self._is_starting = Future(), Future(), False
             if self._is_starting:
                 raise UsageError("a client is opened once; make another one")
             if self._is_stopping:
                 raise ClosedError("the client was closed: open another one")
             self._is_starting = True
             self._process_id = os.getpid()
+            started, stopped = self._started, self._stopped
         try:
-            self._thread.start()
-        except RuntimeError:
-            self._stopped.set_result(None)  # the machine has no thread left: nothing will run
+            threading.Thread(target=self._run, args=(started, stopped), name="rmqha-client", daemon=True).start()
+        except RuntimeError as error:
+            # the machine has no thread left: nothing will run
+            started.set_exception(error)
+            stopped.set_result(None)
             raise
-        return self._started
+        return started
 
     def stop(self, *, by_error: bool) -> Future[None]:
         """Leave the client; calls that wait fail. `by_error`: as a block that an error ended. Done when the thread's
@@ -144,7 +148,7 @@ class Portal:
             elif late is not None:
                 late(value)
 
-    def _run(self) -> None:
+    def _run(self, started: Future[None], stopped: Future[None]) -> None:
         failure: BaseException | None = None
         try:
             trio.run(self._main)
@@ -152,12 +156,12 @@ class Portal:
             # the application has the error of its block itself
             failure = None if isinstance(error, _EndedByError) else error
         if failure is None:
-            self._stopped.set_result(None)
-        elif not self._started.done():
-            self._started.set_exception(failure)
-            self._stopped.set_result(None)
+            stopped.set_result(None)
+        elif not started.done():
+            started.set_exception(failure)
+            stopped.set_result(None)
         else:
-            self._stopped.set_exception(failure)
+            stopped.set_exception(failure)
 
     async def _main(self) -> None:
         self._stop = trio.Event()

@@ -64,7 +64,8 @@ class Blocking(Generic[ClientT]):
         self._portal = Portal(client)
 
     def open(self: SelfT) -> SelfT:
-        """Connect. Raises as entering the trio client does; UsageError if it was opened before."""
+        """Connect. Raises as entering the trio client does, and may be tried again then; UsageError if it is open or
+        was."""
         try:
             self._portal.start().result()
         except KeyboardInterrupt:

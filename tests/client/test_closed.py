@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -23,7 +23,8 @@ from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import Producer
 from rmqha.client.producers.result import SendResult, SendStatus
 from rmqha.client.producers.transaction import Outcome, TransactionProducer
-from rmqha.model.error import UnreachableError, UsageError
+from rmqha.client.session import ClosedError
+from rmqha.model.error import RemoteError, UnreachableError, UsageError
 from rmqha.wire.state.receipt import NORMAL, Receipt
 from tests.client.consumers.test_consumer import fill
 from tests.client.fake import Do, FakeCluster
@@ -116,6 +117,40 @@ async def test_a_call_under_way_ends_with_the_client() -> None:
         assert sorted(ended) == ["refused", "send"]
 
 
+@pytest.mark.parametrize("batch", [1, 4])
+async def test_send_many_takes_nothing_more_once_its_producer_is_closed(batch: int) -> None:
+    """It would go through an endless source, and fail each message of it."""
+    taken: list[int] = []
+
+    async def endless() -> AsyncIterator[OutgoingMessage]:
+        while True:
+            taken.append(1)
+            assert len(taken) < 10_000
+            yield MESSAGE
+
+    async with FakeCluster({"g-a": 1}) as fake:
+        fake.group.master.script = lambda node, command: Do.HANG
+        told: list[object] = []
+
+        async def send_all(producer: Producer) -> None:
+            with pytest.raises(ClosedError, match=r"^the client was closed: open another one$"):
+                await producer.send_many(
+                    endless(),
+                    window=4,
+                    batch=batch,
+                    timeout_ms=LONG_MS,
+                    on_result=lambda position, message, outcome: told.append(outcome),
+                )
+
+        with trio.fail_after(HANG_S):
+            async with trio.open_nursery() as nursery, Producer(fake.namesrv) as producer:
+                nursery.start_soon(send_all, producer)
+                await fake.group.master.asked.wait()
+                await trio.testing.wait_all_tasks_blocked()
+        assert len(taken) <= 6
+        assert len(told) >= 4 and all(isinstance(outcome, UsageError) for outcome in told)
+
+
 @pytest.mark.parametrize("kind", CLIENTS)
 async def test_a_client_is_opened_once(kind: str) -> None:
     """A consumer that was opened again would read none of the queues that it had."""
@@ -142,6 +177,48 @@ async def test_an_opening_that_failed_may_be_tried_again() -> None:
         with trio.fail_after(HANG_S):
             async with consumer:
                 assert (await consumer.receive()).body == b"a"
+
+
+async def test_a_facade_whose_opening_failed_may_be_opened_again() -> None:
+    async with FakeCluster() as fake:
+        fill(fake.group, "a")
+
+        def blocking() -> None:
+            consumer = sync.Consumer(fake.namesrv, "G", "T")
+            for _ in range(2):
+                with pytest.raises(RemoteError, match="does not exist"):
+                    consumer.open()
+            fake.name_servers[0].topics.add("T")
+            with consumer:
+                message = consumer.receive(timeout_ms=LONG_MS)
+                assert message is not None and message.body == b"a"
+            with pytest.raises(UsageError, match="opened once"):
+                consumer.open()
+
+        async def awaited() -> None:
+            consumer = aio.Consumer(fake.namesrv, "H", "T")
+            with pytest.raises(RemoteError, match="does not exist"):
+                await consumer.open()
+            fake.name_servers[0].topics.add("T")
+            async with consumer:
+                assert (await consumer.receive()).body == b"a"
+
+        with trio.fail_after(HANG_S):
+            for work in (blocking, lambda: asyncio.run(awaited())):
+                fake.name_servers[0].topics.clear()
+                await trio.to_thread.run_sync(work)
+
+
+def test_a_facade_that_got_no_thread_may_be_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    portal = Portal(Client())
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="new thread"):
+        patch.setattr(threading.Thread, "start", refuse)
+        portal.start()
+    portal.start().result(HANG_S)
+    portal.stop(by_error=False).result(HANG_S)
 
 
 class Client(AbstractAsyncContextManager[None]):

@@ -35,14 +35,17 @@ class BatchPipeline:
         send_one: SendOne,
         send_parts: SendParts,
         unique_key: Callable[[], str],
+        check_open: Callable[[], None],
         on_result: OnResult | None,
         *,
         compresses: bool,
     ) -> None:
-        """`compresses`: long bodies are, so they go alone; a batch is not."""
+        """`check_open` raises UsageError once the producer is closed: no further message is taken then. `compresses`:
+        long bodies are, so they go alone; a batch is not."""
         self._send_one = send_one
         self._send_parts = send_parts
         self._unique_key = unique_key
+        self._check_open = check_open
         self._on_result = on_result
         self._longest = COMPRESS_OVER_BYTES if compresses else MAX_BATCH_BYTES
         self._tally = SendTally()
@@ -94,6 +97,7 @@ class BatchPipeline:
                     await self._until_room(window)
 
     def _admit(self, message: OutgoingMessage) -> None:
+        self._check_open()
         lane: Lane = message.lane or (message.topic, None)
         line = self._lines.get(lane)
         if line is None:

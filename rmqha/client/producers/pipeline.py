@@ -20,9 +20,14 @@ class Pipeline:
     """One call of `send_many`: a reader that feeds workers, and lanes in which messages of one key queue up."""
 
     def __init__(
-        self, send_message: Callable[[OutgoingMessage], Awaitable[SendResult]], on_result: OnResult | None
+        self,
+        send_message: Callable[[OutgoingMessage], Awaitable[SendResult]],
+        check_open: Callable[[], None],
+        on_result: OnResult | None,
     ) -> None:
+        """`check_open` raises UsageError once the producer is closed: no further message is taken then."""
         self._send_message = send_message
+        self._check_open = check_open
         self._on_result = on_result
         self._tally = SendTally()
         self._failure: Exception | None = None
@@ -62,6 +67,7 @@ class Pipeline:
         ready: trio.MemorySendChannel[tuple[int, OutgoingMessage]],
         room: trio.Semaphore,
     ) -> None:
+        self._check_open()
         try:
             # a turn of the scheduler for each message would cost a tenth of a send
             room.acquire_nowait()

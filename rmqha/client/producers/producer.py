@@ -230,9 +230,11 @@ class Producer:
         that are compressed, and delayed messages, go alone. Messages with the same ordering key (or queue id) are
         stored in the order given (a copy of a batch that a lost answer left follows it as a whole); one that fails for
         good leaves a gap and the next goes on. `timeout_ms` counts per message from its first try. Never raises for a
-        message; UsageError for a window below 1 or below `batch`, or where the producer is not open. What `messages`
+        message; UsageError for a window below 1 or below `batch`, where the producer is not open, and once it is closed
+        meanwhile: then no further message is taken. What `messages`
         raises is raised once all before it have been reported; what `on_result` raises ends the sending at once."""
-        self._session.check_open()
+        check_open = self._session.check_open
+        check_open()
 
         async def send(message: OutgoingMessage) -> SendResult:
             return await self.send_message(message, timeout_ms=timeout_ms, require_ok=require_ok)
@@ -242,9 +244,9 @@ class Producer:
 
         if batch > 1:
             compresses = self._compression is not None
-            batches = BatchPipeline(send, send_parts, self._unique_key, on_result, compresses=compresses)
+            batches = BatchPipeline(send, send_parts, self._unique_key, check_open, on_result, compresses=compresses)
             return await batches.run(messages, window, batch)
-        return await Pipeline(send, on_result).run(messages, window)
+        return await Pipeline(send, check_open, on_result).run(messages, window)
 
     def statistics(self) -> dict[str, int]:
         """Counts since the start; `in_flight` is now."""
