@@ -31,6 +31,8 @@ def for_client(path: str) -> Security:
     for key in properties:
         if key not in known:
             raise UsageError(f"{path}: unknown key {key}; known are accessKey, secretKey, {', '.join(known)}")
+    if not keys and "tls.enable" not in properties:
+        raise UsageError(f"{path} secures nothing: it has neither tls.enable=true nor accessKey and secretKey")
     config = ClientConfig.from_properties(properties, path)
     return Security(
         client_tls=client_tls(config) if config.tls_enable else None,

@@ -292,6 +292,10 @@ def test_keys_that_others_may_read_are_refused(tmp_path: Path) -> None:
         from_config(config)
     with pytest.raises(UsageError, match="secretKey is missing"):
         for_client(secret_file(tmp_path / "half", "accessKey=orders\n"))
+    for text in ("", "# accessKey=orders\n", "tls.client.trustCertPath=ca.pem\n"):
+        with pytest.raises(UsageError, match=r"nothing secures nothing: it has neither tls.enable=true nor accessKey"):
+            for_client(secret_file(tmp_path / "nothing", text))
+    assert for_client(secret_file(tmp_path / "clear", "tls.enable=false\n")).client_tls is None
     with pytest.raises(UsageError, match=r"unknown key accesKey; known are accessKey, secretKey, tls.enable"):
         for_client(secret_file(tmp_path / "typo", "accesKey=orders\n"))
 
