@@ -15,6 +15,10 @@ from rmqha.wire.lenient_json import Entries, dumps, dumps_in_steps
 ONLY_EXISTING = "rmqhaOnlyExisting"
 """Field of our own of request 352: true of a caller that only looks, so that no group is made."""
 
+SUBSCRIBED_ALIKE = "rmqhaSubscribedAlike"
+"""Member of our own in the answer to request 203, where the members of a group subscribe differently: the ids of those
+that subscribe alike, list by list. RocketMQ's tools pass over it."""
+
 
 class TopicTableVersion(NamedTuple):
     """Version stamp of a broker's topic table. Two tables are the same if all three numbers are."""

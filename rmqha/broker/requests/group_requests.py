@@ -37,7 +37,7 @@ from rmqha.store.log.record import decode
 from rmqha.store.reader import PullResult
 from rmqha.wire import lenient_json
 from rmqha.wire.auth.shown import shown_in_steps, topics_shown
-from rmqha.wire.bodies import ONLY_EXISTING
+from rmqha.wire.bodies import ONLY_EXISTING, SUBSCRIBED_ALIKE
 from rmqha.wire.command import FLAG_ONEWAY, Command, Language
 from rmqha.wire.state.receipt import POPPED_IN_FLIGHT
 from rmqha.wire.steps import RUN_COUNT, sorted_in_steps
@@ -131,7 +131,7 @@ class GroupRequests:
         if group is None:
             raise RequestError(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
         topics = topics_shown(command.principal, sorted(group.subscriptions))
-        body = {
+        body: dict[str, Any] = {
             "connectionSet": _connections(group.channels),
             "consumeFromWhere": group.consume_from_where,
             "consumeType": group.consume_type,
@@ -142,6 +142,8 @@ class GroupRequests:
                 if (item := group.subscriptions.get(topic)) is not None
             ),
         }
+        if len(alike := group.subscribed_alike()) > 1:
+            body[SUBSCRIBED_ALIKE] = alike
         return command.reply(body=(yield from lenient_json.dumps_in_steps(body)))
 
     def _producer_connections(self, channel: Channel, command: Command) -> Work:

@@ -7,12 +7,13 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from rmqha.broker.requests.request import Channel, RequestError, Shares
 from rmqha.model.code import ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import host_of
-from rmqha.model.message import java_string_hash
+from rmqha.model.message import RETRY_PREFIX, java_string_hash
 from rmqha.model.principal import UNRESTRICTED, Principal
 from rmqha.model.printable import MAX_NAME_CHARS, name_fault, printable
 from rmqha.model.selector import Selector, SelectorError, parse_selector
@@ -84,6 +85,8 @@ class ClientChannelInfo(NamedTuple):
     principal: Principal = UNRESTRICTED
     heard_at_ms: int = 0
     """Wall clock of the newest heartbeat."""
+    subscribed: int = 0
+    """Digest of its subscriptions in one group, 0 before it has told them."""
 
 
 def _name(value: Any) -> str:
@@ -127,6 +130,15 @@ class ConsumerGroupInfo:
 
     def client_ids(self) -> list[str]:
         return sorted({member.client_id for member in self.channels.values()})
+
+    def subscribed_alike(self) -> list[list[str]]:
+        """Ids of the members that subscribe alike, list by list: more than one list is a mistake of the users, since
+        members share the queues, and each filters out what is meant for others."""
+        found: dict[int, set[str]] = {}
+        for member in self.channels.values():
+            if member.subscribed:
+                found.setdefault(member.subscribed, set()).add(member.client_id)
+        return sorted(map(sorted, found.values()))
 
 
 class ClientTable:
@@ -298,8 +310,10 @@ class ClientTable:
         group.consume_type = _word(item, "consumeType", CONSUME_TYPES)
         group.message_model = _word(item, "messageModel", MESSAGE_MODELS)
         group.consume_from_where = _word(item, "consumeFromWhere", CONSUME_FROM_WHERES)
-        changed = channel not in group.channels
-        group.channels[channel] = member
+        old = group.channels.get(channel)
+        changed = old is None
+        subscribed = _digest(found) if found is not None else old.subscribed if old is not None else 0
+        group.channels[channel] = member._replace(subscribed=subscribed)
         return changed if found is None else self._subscribe(group, found) or changed
 
     def _subscribe(self, group: ConsumerGroupInfo, found: dict[str, Subscription]) -> bool:
@@ -364,6 +378,17 @@ def _subscriptions(items: list[Mapping[str, Any]]) -> Generator[None, None, dict
         codes = parse_tags(expression) if expression_type == TAG else None
         found[topic] = Subscription(topic, expression, int(version), expression_type, codes)
     return found
+
+
+def _digest(found: Mapping[str, Subscription]) -> int:
+    """Equal for equal topics and tags, never 0; the group's own retry topic is left to each client."""
+    value = 1
+    for topic in sorted(found):
+        if not topic.startswith(RETRY_PREFIX):
+            item = found[topic]
+            wanted = item.expression if item.expression_type != TAG else sorted(item.tags_codes or ())
+            value = crc32(f"{topic} {item.expression_type} {wanted};".encode(errors="surrogatepass"), value)
+    return value or 1
 
 
 def _size_bytes(subscription: Subscription) -> int:

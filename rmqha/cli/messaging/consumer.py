@@ -155,7 +155,8 @@ def total_words(group: ConsumerGroup) -> str:
     """The lag of all queues in words."""
     age = group.oldest_age_ms
     what = "1 message waits" if group.lag == 1 else f"{group.lag} messages wait"
-    return f"{what}, the oldest for {age_text(age)}" if group.lag and age is not None else what
+    deleted = f"; {group.deleted} were deleted before it had read them" if group.deleted else ""
+    return f"{what}, the oldest for {age_text(age)}{deleted}" if group.lag and age is not None else f"{what}{deleted}"
 
 
 def lag_json(group: ConsumerGroup) -> dict[str, Any]:
@@ -163,6 +164,7 @@ def lag_json(group: ConsumerGroup) -> dict[str, Any]:
     return {
         "group": group.name,
         "lag": group.lag,
+        "deletedUnread": group.deleted,
         "oldestWaitsMs": group.oldest_age_ms,
         "queues": [_queue_json(item) for item in group.progress],
         "silent": group.silent,
@@ -177,6 +179,7 @@ def _queue_json(item: QueueProgress) -> dict[str, Any]:
         "committed": item.committed,
         "end": item.end,
         "lag": item.lag,
+        "deletedUnread": item.deleted,
         "oldestWaitsMs": item.oldest_age_ms,
         "lastReadStoredAtMs": item.read_at_ms or None,
     }
@@ -257,6 +260,7 @@ def describe_command(group: str, namesrv: str, output: str) -> None:
             "messageModel": found.message_model,
             "consumeFrom": found.consume_from,
             "subscriptions": found.subscriptions,
+            "subscribedAlike": found.subscribed_alike,
             "members": [member_json(member) for member in found.members],
             "settings": found.settings,
             "poppedInFlight": found.popped,
@@ -275,6 +279,10 @@ def _show_group(group: ConsumerGroup) -> None:
     _say(f"{group.name}: {count} member{'' if count == 1 else 's'}{model}; {total_words(group)}")
     for topic, expression in sorted(group.subscriptions.items()):
         _say(f"subscribes to {topic}, {'all tags' if expression == '*' else expression}")
+    if group.subscribed_alike:
+        ways = "; others ".join(", ".join(ids) for ids in group.subscribed_alike)
+        _say(f"its members subscribe differently: {ways}")
+        _say("what one of them filters out no other gets: give all the same topics and tags")
     for topic, popped in sorted(group.popped.items()):
         _say(f"{popped} popped from {topic}, not acknowledged yet")
     if group.retries_waiting:

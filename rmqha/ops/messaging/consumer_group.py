@@ -26,7 +26,7 @@ from rmqha.ops.messaging.brokers import (
     route_of_topic,
     side_by_side,
 )
-from rmqha.wire.bodies import ONLY_EXISTING
+from rmqha.wire.bodies import ONLY_EXISTING, SUBSCRIBED_ALIKE
 from rmqha.wire.command import Command
 from rmqha.wire.state.receipt import POPPED_IN_FLIGHT
 
@@ -58,7 +58,7 @@ def is_system_group(name: str) -> bool:
 class QueueProgress:
     """A group's progress in one queue. `committed` None: it has committed nothing there; `oldest_age_ms` is the age of
     the first message that it has not read, None if there is none or the broker does not tell; `read_at_ms` the time at
-    which the last one that it has read was stored, 0 if that is not known."""
+    which the last one that it has read was stored, 0 if that is not known; `first` the oldest that is still there."""
 
     topic: str
     queue: QueueName
@@ -66,11 +66,18 @@ class QueueProgress:
     end: int
     read_at_ms: int = 0
     oldest_age_ms: int | None = None
+    first: int = 0
 
     @property
     def lag(self) -> int:
         """Messages that wait."""
-        return max(0, self.end - (self.committed or 0))
+        return max(0, self.end - max(self.committed or 0, self.first))
+
+    @property
+    def deleted(self) -> int:
+        """Messages that retention has deleted before the group had read them; those of before its first commit were
+        never its own."""
+        return 0 if self.committed is None else max(0, self.first - self.committed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +93,9 @@ class GroupMember:
 
 @dataclass
 class ConsumerGroup:
-    """`by_selector`: subscribed topics whose expression is SQL92, not tags; `paused`: reasons why the group reads less
-    than it subscribes to, by place; `silent`: brokers that did not tell, with why."""
+    """`by_selector`: subscribed topics whose expression is SQL92, not tags; `subscribed_alike`: ids of members, a list
+    for each way to subscribe where there are several; `paused`: reasons why the group reads less than it subscribes to,
+    by place; `silent`: brokers that did not tell, with why."""
 
     name: str
     members: list[GroupMember] = field(default_factory=list)
@@ -95,6 +103,7 @@ class ConsumerGroup:
     consume_from: str | None = None
     subscriptions: dict[str, str] = field(default_factory=dict)
     by_selector: set[str] = field(default_factory=set)
+    subscribed_alike: list[list[str]] = field(default_factory=list)
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     progress: list[QueueProgress] = field(default_factory=list)
     popped: dict[str, int] = field(default_factory=dict)
@@ -115,6 +124,11 @@ class ConsumerGroup:
         return sum(item.lag for item in self.progress)
 
     @property
+    def deleted(self) -> int:
+        """Messages that were deleted before the group had read them."""
+        return sum(item.deleted for item in self.progress)
+
+    @property
     def oldest_age_ms(self) -> int | None:
         """Age of the oldest message that waits."""
         return max((item.oldest_age_ms for item in self.progress if item.oldest_age_ms is not None), default=None)
@@ -127,6 +141,7 @@ class _Words:
     settings: dict[str, Any] | None = None
     connections: dict[str, Any] | None = None
     topics: list[str] = field(default_factory=list)
+    alike: list[list[str]] = field(default_factory=list)
 
 
 async def group_names(admin: Admin, *, every: bool = False) -> BrokerAnswers[list[str]]:
@@ -186,6 +201,7 @@ async def _describe(
         if words.connections is not None:
             group.message_model = group.message_model or words.connections.get("messageModel")
             group.consume_from = group.consume_from or words.connections.get("consumeFromWhere")
+            group.subscribed_alike = group.subscribed_alike or words.alike
             for item in (words.connections.get("subscriptionTable") or {}).values():
                 group.subscriptions[str(item["topic"])] = str(item.get("subString") or "*")
                 if item.get("expressionType", TAG) != TAG:
@@ -219,6 +235,8 @@ async def _words(admin: Admin, broker: AskedBroker, group: str) -> _Words:
         _members({broker.name: words.connections or {}})
         for item in ((words.connections or {}).get("subscriptionTable") or {}).values():
             item["topic"]
+        alike = (words.connections or {}).get(SUBSCRIBED_ALIKE) or []
+        words.alike = [[str(client_id) for client_id in ids] for ids in alike]
     return words
 
 
@@ -269,6 +287,9 @@ async def _progress_at(
     with reading(broker.address, "a broker's"):
         popped = {str(name): int(count) for name, count in (body.get(POPPED_IN_FLIGHT) or {}).items()}
     age_of = await _ages(admin, broker, group, topic) if ages and rows else {}
+    with reading(broker.address, "a broker's"):
+        waits_anywhere = any(int(row["consumerOffset"]) < int(row["brokerOffset"]) for row in rows.values())
+    firsts = await _firsts(admin, broker, topic) if waits_anywhere else {}
     found = []
     for (_, queue_id), row in rows.items():
         with reading(broker.address, "a broker's"):
@@ -284,6 +305,7 @@ async def _progress_at(
                 end,
                 read_at_ms if committed else 0,
                 age_of.get(queue_id) if waits else None,
+                firsts.get(queue_id, 0),
             )
         )
     return found, popped
@@ -299,6 +321,17 @@ async def _has_committed(admin: Admin, broker: AskedBroker, group: str, topic: s
             raise
         return False
     return True
+
+
+async def _firsts(admin: Admin, broker: AskedBroker, topic: str) -> dict[int, int]:
+    """Queue id → offset of the oldest message; nothing of a broker that does not tell."""
+    try:
+        body = await ask_json(admin, broker.address, Command(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic}))
+    except RemoteError:
+        return {}
+    rows = queue_table(body, broker.address)
+    with reading(broker.address, "a broker's"):
+        return {queue_id: int(row["minOffset"]) for (_, queue_id), row in rows.items()}
 
 
 async def _ages(admin: Admin, broker: AskedBroker, group: str, topic: str) -> dict[int, int]:

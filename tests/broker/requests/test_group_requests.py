@@ -14,7 +14,7 @@ from rmqha.broker.tables.topics import TopicConfig
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import java_string_hash
 from rmqha.wire import lenient_json
-from rmqha.wire.bodies import ONLY_EXISTING
+from rmqha.wire.bodies import ONLY_EXISTING, SUBSCRIBED_ALIKE
 from rmqha.wire.command import Command, Language
 from tests.broker.support import Broker, FakeChannel, pull_command, send_command
 
@@ -60,6 +60,13 @@ def filled(broker: Broker) -> Broker:
 
 
 # --- connections ------------------------------------------------------------------------------------------------------
+def test_members_that_subscribe_differently(broker: Broker) -> None:
+    for client_id, expression in (("c", "a"), ("d", "b"), ("e", "a")):
+        broker.core.processor.received(FakeChannel(), [beat(client_id, expression)])
+    told = asked(broker, RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="G")
+    assert told[SUBSCRIBED_ALIKE] == [["c", "e"], ["d"]]
+
+
 def test_connections_of_consumers(broker: Broker) -> None:
     reply = broker.ask(Command(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "G"}))
     assert (reply.code, reply.remark) == (ResponseCode.CONSUMER_NOT_ONLINE, "the consumer group[G] not online")

@@ -63,6 +63,33 @@ def test_members_come_and_go() -> None:
     assert table.closed(second) == []
 
 
+def test_members_that_subscribe_differently_are_told() -> None:
+    def wanting(client_id: str, **expressions: str) -> dict[str, Any]:
+        subscriptions = [{"topic": topic, "subString": text, "subVersion": 1} for topic, text in expressions.items()]
+        return {"clientID": client_id, "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": subscriptions}]}
+
+    table, channels = ClientTable(), [FakeChannel() for _ in range(4)]
+
+    def alike(*bodies: dict[str, Any]) -> list[list[str]]:
+        for channel, content in zip(channels, bodies, strict=False):
+            done(table.heartbeat(channel, content))
+        group = table.consumer_group("G")
+        assert group is not None
+        return group.subscribed_alike()
+
+    assert alike(wanting("a", T="x || y"), wanting("b", T="y||x"), wanting("c", **{"T": "x||y", "%RETRY%G": "*"})) == [
+        ["a", "b", "c"]
+    ]
+    assert alike(wanting("a", T="x"), wanting("b", T="*"), wanting("c", T="x")) == [["a", "c"], ["b"]]
+    # a heartbeat that leaves its subscriptions out has those of before
+    without = {"clientID": "b", "withoutSub": True, "consumerDataSet": [{"groupName": "G"}]}
+    done(table.heartbeat(channels[1], without))
+    assert alike() == [["a", "c"], ["b"]]
+    assert alike(wanting("a", T="x", U="*"), wanting("b", T="x"), wanting("c", T="x", U="*")) == [["a", "c"], ["b"]]
+    table.closed(channels[1])
+    assert alike() == [["a", "c"]]
+
+
 def test_subscriptions_follow_the_newest_version() -> None:
     table, channel = ClientTable(), FakeChannel()
 

@@ -122,6 +122,10 @@ def test_totals_of_a_group() -> None:
     rows = [QueueProgress("T", ONE, 1, 4, oldest_age_ms=5), QueueProgress("U", ONE, None, 3, oldest_age_ms=9)]
     group = ConsumerGroup("g", subscriptions={"V": "*", "%RETRY%g": "*"}, progress=rows)
     assert (group.lag, group.oldest_age_ms, group.topics) == (6, 9, ["T", "U", "V"])
+    # retention has deleted messages 1 and 2, and two that were there before the group was
+    rows = [QueueProgress("T", ONE, 1, 4, first=3), QueueProgress("U", ONE, None, 3, first=2)]
+    group = ConsumerGroup("g", progress=rows)
+    assert (group.lag, group.deleted) == (2, 2)
     # a new master may have less than was committed (AP)
     assert QueueProgress("T", ONE, 5, 4).lag == 0
     assert ConsumerGroup("g").oldest_age_ms is None
