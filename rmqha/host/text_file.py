@@ -45,7 +45,7 @@ def read_text(path: Path | str, what: str, limit_bytes: int = MAX_TEXT_BYTES) ->
             data = file.read(limit_bytes + 1)
         if len(data) > limit_bytes:
             raise UsageError(f"cannot read {what} {path}: it is longer than {limit_bytes} bytes")
-        return data.decode()
+        return data.decode("utf-8-sig")  # editors of Windows begin a file with a mark
     except OSError as error:
         raise UsageError(f"cannot read {what} {path}: {error.strerror}") from None
     except UnicodeDecodeError:

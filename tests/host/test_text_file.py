@@ -21,6 +21,13 @@ def test_a_file_is_read_as_text(tmp_path: Path) -> None:
     assert read_text(path, "the configuration", limit_bytes=15) == "brokerName=ä\r\n"
 
 
+def test_a_mark_at_the_beginning_is_no_text(tmp_path: Path) -> None:
+    """Editors of Windows write one; the first key would be called by another name that looks the same."""
+    path = tmp_path / "a.conf"
+    path.write_bytes(b"\xef\xbb\xbfbrokerName=a\r\n")
+    assert read_text(path, "the configuration") == "brokerName=a\r\n"
+
+
 def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
