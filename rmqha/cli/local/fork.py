@@ -88,7 +88,7 @@ def repair(node: str, yes: bool, timeout: float, directory: Path | None) -> None
     from rmqha.cli.storage.log_export import export_lines
     from rmqha.host.asking.shell import ask_by
     from rmqha.ops.local.fresh_store import put_aside
-    from rmqha.ops.local.supervisor import stop_all
+    from rmqha.ops.local.supervisor import require_gone, stop_all
 
     state = acting_cluster(directory)
     _require_broker(state, node)
@@ -99,7 +99,9 @@ def repair(node: str, yes: bool, timeout: float, directory: Path | None) -> None
     if not yes:
         click.confirm(f"put the log of {node} aside and copy that of {item.master}?", abort=True)
     with state.locked():
-        stop_all([running(state, node)], DRAIN_TIMEOUT_S)
+        process = running(state, node)
+        stop_all([process], DRAIN_TIMEOUT_S)
+        require_gone([process])
         store = state.data_path(state.node(node))
         number = _next_number(store.parent)
         target = store.parent / f"fork-{number}.jsonl"

@@ -19,7 +19,7 @@ from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.cluster_view import ClusterView
 from rmqha.ops.local.cluster_state import FILE, LOCK, LOST_FOUND, OWN_FILE, ClusterState, NodeRecord
 from rmqha.ops.local.followed_file import FollowedFile
-from rmqha.ops.local.supervisor import Process, send_signal, stop_all, wait_gone
+from rmqha.ops.local.supervisor import Process, require_gone, send_signal, stop_all, wait_gone
 from rmqha.ops.node_log import NodeLog
 
 DRAIN_TIMEOUT_S = 15.0
@@ -55,6 +55,7 @@ def down(directory: Path | None, timeout: float) -> None:
         state.refuse_strange_processes(node.name for node in alive)
         brokers = [node for node in alive if node.is_broker]
         killed = _stop(brokers, timeout) + _stop([node for node in alive if not node.is_broker], timeout)
+    require_gone([node.process for node in alive if node.process])
     click.echo(f"stopped {', '.join(node.name for node in alive)}")
     if killed:
         raise RmqhaError(f"{', '.join(killed)} did not stop within {timeout:g} s and had to be killed; see rmqha logs")
@@ -114,7 +115,9 @@ def stop(node: str, directory: Path | None, timeout: float) -> None:
     """Stop a node in order (SIGTERM): a master hands over first."""
     state = acting_cluster(directory)
     process = running(state, node)
-    if stop_all([process], timeout):
+    killed = stop_all([process], timeout)
+    require_gone([process])
+    if killed:
         raise RmqhaError(f"{node} did not stop within {timeout:g} s and had to be killed; see rmqha logs {node}")
     click.echo(f"{node} stopped")
 
@@ -130,8 +133,8 @@ def kill(node: str, directory: Path | None, output: str) -> None:
     killed_at_ms = time.time_ns() // 1_000_000
     if not send_signal(process, signal.SIGKILL):
         raise UsageError(f"{node} does not run")
-    if wait_gone([process], KILL_TIMEOUT_S):
-        raise RmqhaError(f"{node}, pid {process.pid}, is still there {KILL_TIMEOUT_S:g} s after SIGKILL")
+    wait_gone([process], KILL_TIMEOUT_S)
+    require_gone([process])
     if output == "json":
         echo_json({"node": node, "pid": process.pid, "killedAtMs": killed_at_ms})
     else:

@@ -103,3 +103,13 @@ def stop_all(processes: Sequence[Process], timeout_s: float) -> list[Process]:
         send_signal(process, signal.SIGKILL)
     wait_gone(stubborn, timeout_s)
     return stubborn
+
+
+def require_gone(processes: Sequence[Process]) -> None:
+    """Raise RmqhaError for those that are still there after SIGKILL: they wait in the kernel."""
+    left = [str(process.pid) for process in processes if process.alive]
+    if left:
+        raise RmqhaError(
+            f"pid {', '.join(left)} is still there after SIGKILL: it waits in the kernel, mostly for a disk that "
+            "hangs; see dmesg, and mend or detach that disk"
+        )

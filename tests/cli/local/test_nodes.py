@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import pytest
 from click.testing import CliRunner, Result
 
-from rmqha.cli.local import launch
+from rmqha.cli.local import launch, nodes
 from rmqha.cli.main import cli
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.ops.local import cluster_state
@@ -57,6 +57,21 @@ def change(state: ClusterState, **values: Any) -> None:
 
 def refused(result: Result, words: str) -> bool:
     return isinstance(result.exception, UsageError) and words in str(result.exception)
+
+
+@pytest.mark.parametrize("command", [["down"], ["stop", "broker-a-1"], ["kill", "broker-a-1"]])
+def test_nothing_is_called_stopped_that_is_still_there(
+    state: ClusterState, stranger: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    """Not even SIGKILL ends a process that waits for a disk that hangs."""
+    change(state, pid=stranger.pid, process_start=start_stamp(stranger.pid))
+    monkeypatch.setattr(cluster_state, "is_server", lambda *_: True)
+    monkeypatch.setattr(nodes, "KILL_TIMEOUT_S", 0)
+    monkeypatch.setattr(nodes, "stop_all", lambda processes, _: processes)
+    monkeypatch.setattr(nodes, "send_signal", lambda *_: True)
+    done = run(state, *command)
+    assert isinstance(done.exception, RmqhaError) and f"pid {stranger.pid} is still there" in str(done.exception)
+    assert not done.stdout
 
 
 @pytest.mark.parametrize("place", ["", "cluster.json", "broker-a-1", "broker-a-1/node.conf"])

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from rmqha.model.error import RmqhaError
-from rmqha.ops.local.supervisor import Process, send_signal, spawn, start_stamp, stop_all, wait_gone
+from rmqha.ops.local.supervisor import Process, require_gone, send_signal, spawn, start_stamp, stop_all, wait_gone
+from tests.support.patience import HANG_S
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(60)"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
@@ -81,6 +82,15 @@ def test_stop_asks_first_and_kills_who_stays(spawner: Spawner) -> None:
     assert stop_all([polite, stubborn], 0.5) == [stubborn]
     assert not polite.alive
     assert not stubborn.alive
+
+
+def test_a_process_that_outlives_sigkill_is_told(spawner: Spawner) -> None:
+    """One that waits for a disk that hangs."""
+    process, _ = spawner.start(SLEEPER)
+    with pytest.raises(RmqhaError, match=rf"^pid {process.pid} is still there after SIGKILL: it waits in the kernel"):
+        require_gone([process])
+    stop_all([process], HANG_S)
+    require_gone([process])
 
 
 def test_what_cannot_be_started_is_one_sentence(tmp_path: Path) -> None:
