@@ -67,8 +67,10 @@ class _Group:
     refused: dict[str, int] = field(default_factory=dict)
     """State version of each of MAX_REFUSED_COUNT addresses whose claim of an occupied id was ignored; bounds the trace
     to one line each."""
-    displaced: dict[str, int] = field(default_factory=dict)
-    """When each of MAX_REFUSED_COUNT addresses last lost its id to another of the same state version."""
+    displaced: dict[str, str] = field(default_factory=dict)
+    """MAX_REFUSED_COUNT addresses that lost their id, each with the one of the same state version that took it."""
+    rivals: dict[str, int] = field(default_factory=dict)
+    """Addresses, displaced or not, of brokers that were alive under one id at one time, and when that was seen last."""
 
     @property
     def master(self) -> str | None:
@@ -179,12 +181,11 @@ class RouteTable:
         return {} if group is None else dict(group.addresses)
 
     def contested(self, now_ms: int) -> dict[str, list[str]]:
-        """Addresses by group that took an id from each other lately: brokers of one name and one id."""
+        """Addresses by group of brokers of one name and one id."""
         found = {}
         for name, group in self._groups.items():
-            rivals = [address for address, at in group.displaced.items() if now_ms - at < CONTEST_MS]
-            if len(rivals) > 1:  # who has moved to another address has lost its id once
-                found[name] = sorted(rivals)
+            if rivals := sorted(address for address, at in group.rivals.items() if now_ms - at < CONTEST_MS):
+                found[name] = rivals
         return found
 
     def _group_data(self, name: str) -> GroupData:
@@ -314,9 +315,23 @@ class RouteTable:
         if holder is None or holder == request.address or request.version is None:
             return
         if group.live[holder].version.state_version == request.version.state_version:
+            self._note_life(group, now_ms, request.address)
             if len(group.displaced) >= MAX_REFUSED_COUNT:
                 group.displaced.clear()
-            group.displaced[holder] = now_ms
+            group.displaced[holder] = request.address
+
+    def _note_life(self, group: _Group, now_ms: int, address: str) -> None:
+        """A sign of life of a broker that was displaced: it has not moved to the other's address."""
+        if (other := group.displaced.get(address)) is not None:
+            if len(group.rivals) >= MAX_REFUSED_COUNT:
+                group.rivals.clear()
+            group.rivals |= {address: now_ms, other: now_ms}
+
+    def _part_rivals(self, group: _Group, address: str) -> None:
+        """The broker is gone, and nobody's rival."""
+        group.displaced = {key: value for key, value in group.displaced.items() if address not in (key, value)}
+        if group.rivals.pop(address, None) is not None and len(group.rivals) < 2:
+            group.rivals.clear()
 
     def _place(self, group: _Group, broker_id: int, address: str) -> bool:
         """Put `address` under `broker_id` alone. True if that changes anything."""
@@ -391,6 +406,8 @@ class RouteTable:
         group = self._groups.get(broker_name)
         live = group.live.get(address) if group is not None else None
         if live is None:
+            if group is not None:
+                self._note_life(group, now_ms, address)
             return False
         live.heard_at = now_ms
         live.lite = True
@@ -410,7 +427,7 @@ class RouteTable:
         """False if it was not registered."""
         group = self._groups.get(broker_name)
         if group is not None:
-            group.displaced.pop(address, None)
+            self._part_rivals(group, address)
         if group is None or address not in group.live:
             return False
         self._remove(broker_name, group, address)
@@ -425,6 +442,7 @@ class RouteTable:
 
     def _remove(self, broker_name: str, group: _Group, address: str) -> None:
         del group.live[address]
+        self._part_rivals(group, address)
         group.addresses = {key: value for key, value in group.addresses.items() if value != address}
         if not group.addresses:
             self._forget(broker_name, group)

@@ -120,6 +120,20 @@ def test_brokers_of_one_name_and_id_are_told() -> None:
     assert story.table.contested(story.now_ms) == {}, "one of them was stopped"
 
 
+def test_a_displaced_broker_that_lives_is_a_rival_at_once() -> None:
+    story = Story()
+    story.register(A, 0, 0)
+    story.register(B, 0, 0)
+    assert story.table.contested(story.now_ms) == {}, "it may have moved"
+    assert not story.table.heartbeat(story.now_ms, "g", A)
+    assert story.table.contested(story.now_ms) == {"g": [A, B]}
+    assert story.table.unregister("g", B)
+    assert story.table.contested(story.now_ms) == {}
+    # it took its id back, and is told of nobody who has gone
+    story.register(A, 0, 0)
+    assert story.table.contested(story.now_ms) == {}
+
+
 def test_no_broker_is_contested_that_moved_or_was_deposed() -> None:
     story = Story()
     story.register(A, 0, 4)
