@@ -62,6 +62,22 @@ async def show_first(namesrv: str, wanted: WantedMessages, show: Callable[[Messa
     return seen
 
 
+async def check_readable(namesrv: str, topic: str) -> None:
+    """Raises RmqhaError for a topic that nobody may read: a reader would wait for ever, as where nothing comes."""
+    async with Admin(namesrv) as admin:
+        try:
+            queues = (await admin.route(topic))["queues"]
+        except RemoteError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            return  # the consumer says so
+    if queues and not any(data["perm"] & PERM_READ and data["read"] for data in queues.values()):
+        where = ", ".join(sorted(queues))
+        raise RmqhaError(
+            f"nobody may read topic {topic}: its permission in {where} forbids it; see rmqha topic describe {topic}"
+        )
+
+
 def _queues(topic: str, route: dict[str, Any], read_range: ReadRange) -> Iterator[tuple[MessageQueue, str]]:
     """Queues to read, each with the address of its master."""
     for name, data in sorted(route["queues"].items()):

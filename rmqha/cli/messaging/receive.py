@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from rmqha.cli.acting import acting_namesrv_option
 from rmqha.cli.messaging.asking import complete_consumer_group, topic_option
-from rmqha.cli.messaging.first_messages import ShownMessages, WantedMessages, show_first
+from rmqha.cli.messaging.first_messages import ShownMessages, WantedMessages, check_readable, show_first
 from rmqha.cli.messaging.message_lines import (
     FORMAT_HELP,
     Line,
@@ -100,6 +100,7 @@ def receive(
     asked_for_table = context.get_parameter_source("output") is ParameterSource.COMMANDLINE
     show = _printer(line, output, asked_for_table=asked_for_table)
     count, refusals, statistics = -1, list[RemoteError](), dict[str, Any]()
+    ask_by(check_readable, namesrv, topic)
     try:
         if group is None and start != "last":
             wanted = WantedMessages(NO_GROUP, topic, read_range or ReadRange(), tags, limit)

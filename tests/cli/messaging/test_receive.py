@@ -80,6 +80,18 @@ async def test_it_reads_all_and_stops_when_it_is_quiet() -> None:
         assert fake.group.offsets == {}
 
 
+async def test_a_topic_that_nobody_may_read_is_no_empty_one() -> None:
+    async with FakeCluster() as fake:
+        fill(fake.group, "a")
+        fake.group.perm = 2
+        for more in ([], ["--group", "G"]):
+            done = await run(fake, "--topic", "T", "--idle", "0.2", *more)
+            assert (done.returncode, done.stdout) == (1, b"")
+            assert done.stderr.splitlines()[-1] == (
+                b"rmqha: nobody may read topic T: its permission in g-a forbids it; see rmqha topic describe T"
+            )
+
+
 async def test_a_group_goes_on_where_it_stopped() -> None:
     async with FakeCluster() as fake:
         fill(fake.group, "abcde", queue_count=1)
