@@ -15,7 +15,7 @@ from rmqha.model.code import RequestCode
 from rmqha.model.identity import Credentials
 from rmqha.model.message import encode_properties
 from rmqha.model.principal import Principal
-from rmqha.store.log.record import decode
+from rmqha.store.log.record import decode, verify
 from rmqha.wire.auth.signature import sign
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps
@@ -189,11 +189,12 @@ class World:
         }
 
     def stored_since(self, offset: int) -> list[bytes]:
-        """Records from that place in the log on."""
+        """Records from that place in the log on, each such as a slave copies and a start finds whole."""
         found = []
         while offset < self.broker.store.max_phy_offset:
             view = self.broker.store.record_at(offset)
             assert view is not None
+            assert verify(view, 0, len(view), offset)[0] == len(view)
             found.append(bytes(view))
             offset += len(view)
         return found

@@ -102,6 +102,9 @@ def test_the_fields_are_found() -> None:
     assert {"REAL_TOPIC", "REPLY_TO_CLIENT", "TIMER_DEL_UNIQKEY", "rmqhaDueMs", "POP_CK"} <= set(PROPERTIES)
 
 
+NUMBERS = (2**31 - 1, 2**31, -(2**31), 2**32 - 1, 2**62, 2**63 - 1, 2**63, -(2**63))
+
+
 class Drawn:
     """The world, what is another account's in it, and whom the broker has asked."""
 
@@ -131,7 +134,7 @@ class Drawn:
             *(offset_message_id((b"\x7f\0\0\1", 1), offset) for offset in (records.plain, records.half)),
             reply.ext["recallHandle"],
             self.popped.receipt.encode(),
-            *("", "-1", str(1 << 62), "true", "false"),
+            *("", "-1", "true", "false", *map(str, NUMBERS)),
         ]
 
     def _call(self, channel: Channel, command: Command, timeout_ms: int, done: Done) -> None:
@@ -185,15 +188,22 @@ class Drawn:
         assert world.channels[FOREIGN].take() == [] and world.channels[FOREIGN] not in self.asked, asked
 
 
+KEYS = {
+    "max_hash_slot_num": 64,
+    "max_index_num": 65_536,
+    "recall_message_enable": True,
+    "mapped_file_size_commit_log": 64 * 1024 * 1024,  # all that is stored is looked at in one file
+}
+
+
 @pytest.fixture(scope="module", params=["accounts", "policies"])
 def drawn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drawn]:
     """Shared by all: nothing that is drawn may change what they look at."""
-    keys = {"max_hash_slot_num": 64, "max_index_num": 65_536, "recall_message_enable": True}
-    keys["mapped_file_size_commit_log"] = 64 * 1024 * 1024  # all that is stored is looked at in one file
-    broker = Broker(tmp_path_factory.mktemp("fields"), **keys)
+    broker = Broker(tmp_path_factory.mktemp("fields"), **KEYS)
     is_by_policies = request.param == "policies"
     yield Drawn(broker, {**ROWS, **OTHERWISE} if is_by_policies else ROWS, DIRECTORY if is_by_policies else None)
-    broker.close()
+    if broker.open:
+        broker.close()
 
 
 each_code = pytest.mark.parametrize("code", [pytest.param(code, id=RequestCode(code).name) for code in sorted(ROWS)])
@@ -303,3 +313,13 @@ def test_then_all_that_is_anothers_comes_as_if_nothing_had_been_asked(drawn: Dra
     assert [body for topic in side.popped_again for body in world.bodies(topic)] == [drawn.popped.body]
     (answer,) = world.ask(end(world, side, topic=side.topic), side.name)
     assert answer.code == 0 and world.bodies(side.topic)[len(before) + 1 :] == [side.secret + b" half"]
+
+
+def test_then_the_broker_starts_again(drawn: Drawn) -> None:
+    """No record that it was made to store keeps it from that, and none is cut off."""
+    broker = drawn.world.broker
+    end_offset = broker.store.max_phy_offset
+    broker.close()
+    again = Broker(broker.directory, **KEYS).start()
+    assert again.store.max_phy_offset >= end_offset and again.tracer.named("damaged") == []
+    again.close()
