@@ -1,18 +1,33 @@
-"""Pulls of messages that are not in memory: the parts of the store that threads are to read for them, in the order in
-which they were wanted."""
+"""Messages that are not in memory: the parts of the store that threads are to read, in the order in which they were
+wanted, and who looks again then."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
-from rmqha.store.cold_range import ColdRange
+from rmqha.model.error import DamagedError
+from rmqha.port import Clock
+from rmqha.store.cold_range import NO_BOUNDS, Bounds, ColdRange
+
+COLD_WAIT_MS = 2_000
+"""Time (ms) that a request waits for a thread to read its messages into memory, unless it may wait longer; then it is
+to be sent again. Some clients give up after three seconds."""
+MAX_LOAD_COUNT = 3
+"""Reads into memory for one look: of a queue's entries, of its messages, and of what was dropped meanwhile."""
+TROUBLE_MS = 10_000
+"""Time (ms) after which what the disk could not read is tried again."""
+MAX_PENDING_COUNT = 10_000
+"""Looks that are remembered; the oldest gives way."""
 
 ColdPart = tuple[str, int, ColdRange]
 """Topic, queue id, and the part of that queue's files and of the log."""
+K = TypeVar("K", bound=Hashable)
 
 
 class ColdReads:
-    """The parts that wait and those that are being read. Pulls that want the same part share one read."""
+    """The parts that wait and those that are being read. Looks that want the same part share one read."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` is called when there is something to read."""
@@ -38,3 +53,116 @@ class ColdReads:
     def end(self, part: ColdPart) -> None:
         """Note that the read is over, whatever came of it."""
         self._being_read.discard(part)
+
+
+@dataclass(slots=True)
+class AwaitedRead:
+    """A look that found something not in memory."""
+
+    part: ColdPart | None = None
+    """The part that is being read for it."""
+    load_count: int = 0
+    is_single: bool = False
+    """It takes one entry: the disk could not read all of several, which may lie before and behind others' messages."""
+    trouble: str = ""
+    """The reason why the disk cannot read it, until `retry_at_ms`."""
+    retry_at_ms: int = 0
+
+    @property
+    def from_memory(self) -> bool:
+        """False once what was read for it should be there: some file systems keep nothing in memory."""
+        return self.load_count < MAX_LOAD_COUNT
+
+
+class AwaitedReads(Generic[K]):
+    """Looks that are made again when a part has been read, by the place that they begin at."""
+
+    def __init__(self, reads: ColdReads, clock: Clock) -> None:
+        self._reads = reads
+        self._clock = clock
+        self._pending: dict[K, AwaitedRead] = {}
+        self._waiting: dict[ColdPart, dict[K, None]] = {}
+
+    def get(self, place: K) -> AwaitedRead | None:
+        """None of a place that was in memory, as far as is known."""
+        read = self._pending.get(place)
+        if read is not None and read.trouble and read.retry_at_ms <= self._clock.now_ms():
+            del self._pending[place]
+            return None
+        return read
+
+    def want(self, place: K, part: ColdPart) -> None:
+        """Have `part` read for a look at `place`."""
+        read = self._pending.setdefault(place, AwaitedRead())
+        read.part = part
+        self._waiting.setdefault(part, {})[place] = None
+        self._reads.want(part)
+        if len(self._pending) > MAX_PENDING_COUNT:
+            self.done(next(iter(self._pending)))
+
+    def done(self, place: K) -> None:
+        """Forget a look that needs nothing more."""
+        self._pending.pop(place, None)
+
+    def loaded(self, part: ColdPart) -> list[K]:
+        """The places that are to be looked at again: the part is in memory."""
+        places = self._take(part)
+        for place in places:
+            self._pending[place].load_count += 1
+        return places
+
+    def unreadable(self, part: ColdPart, reason: str) -> list[K]:
+        """The places that are to be looked at again: the disk cannot read the part."""
+        places = self._take(part)
+        for place in places:
+            read = self._pending[place]
+            if read.is_single:
+                read.trouble, read.retry_at_ms = reason, self._clock.now_ms() + TROUBLE_MS
+            read.is_single = True
+        return places
+
+    def _take(self, part: ColdPart) -> list[K]:
+        waited = self._waiting.pop(part, {})
+        places = [place for place in waited if (read := self._pending.get(place)) is not None and read.part == part]
+        for place in places:
+            self._pending[place].part = None
+        return places
+
+    def clear(self) -> None:
+        self._pending.clear()
+        self._waiting.clear()
+
+
+class MemoryLog(Protocol):
+    """The log that tells what of a queue is in memory; the store."""
+
+    def memory_bounds(self, topic: str, queue_id: int, offset: int, count: int) -> Bounds | ColdRange: ...
+
+
+class ColdEntries(AwaitedReads[tuple[str, int, int]]):
+    """Looks of services that go through queues in steps, by topic, queue id and first entry."""
+
+    def __init__(self, log: MemoryLog, reads: ColdReads, clock: Clock) -> None:
+        super().__init__(reads, clock)
+        self._log = log
+
+    def bounds(self, topic: str, queue_id: int, offset: int, count: int) -> Bounds | None:
+        """The bounds within which `count` entries from `offset` on, and their records, may be looked at now; None: they
+        are being read. Raises DamagedError if the disk cannot read the first."""
+        place = topic, queue_id, offset
+        read = self.get(place)
+        if read is not None:
+            if read.part is not None:
+                return None
+            if read.trouble:
+                raise DamagedError(read.trouble)
+            count = 1 if read.is_single else count
+        found: Bounds | ColdRange = NO_BOUNDS
+        if read is None or read.from_memory:
+            found = self._log.memory_bounds(topic, queue_id, offset, count)
+        if isinstance(found, ColdRange):
+            self.want(place, (topic, queue_id, found))
+            return None
+        if read is not None:
+            self.done(place)
+        return found

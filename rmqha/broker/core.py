@@ -9,7 +9,7 @@ from zlib import crc32
 
 from rmqha.broker.access.user_requests import UserRequests
 from rmqha.broker.access.user_table import UserTable
-from rmqha.broker.cold_reads import ColdReads
+from rmqha.broker.cold_reads import ColdPart, ColdReads
 from rmqha.broker.pop.modes import ModeTable
 from rmqha.broker.pop.services import ACK_CODES, PopServices
 from rmqha.broker.replication.read_repair import ReadRepair
@@ -229,7 +229,8 @@ class BrokerCore:
         tables = self.topics, self.groups, self.offsets, self.clients
         modes = self.modes, self.feed.changed
         places = self._clock, self._tracer, store_host, self._shell, *modes, memory_bytes, self.statistics, self.pull
-        pops = PopServices(self.config, self.disk, self.store, self.driver, tables, self.timers, *places)
+        reads = self.cold_reads
+        pops = PopServices(self.config, self.disk, self.store, self.driver, tables, self.timers, *places, reads)
         for line in pops.findings:
             self._tracer.event("recovery", finding=line)
         self.store.before_cut(self._pops_cut)
@@ -383,6 +384,16 @@ class BrokerCore:
             self._shell.wake_schedule_soon()
         self.pull.dispatched(grown)
         self.pops.dispatched(grown)
+
+    def loaded(self, part: ColdPart) -> None:
+        """A thread has read this part into memory: whoever waited for it looks again."""
+        self.pull.loaded(part)
+        self.pops.loaded(part)
+
+    def unreadable(self, part: ColdPart, reason: str) -> None:
+        """The disk cannot read this part."""
+        self.pull.unreadable(part, reason)
+        self.pops.unreadable(part, reason)
 
     def _may_join(self, slave_id: BrokerId) -> bool:
         return self.feed.may_join(slave_id)

@@ -257,7 +257,7 @@ class BrokerLoops:
                 await trio.sleep(HOLD_TICK_MS / 1000)
                 continue
             if loaded is not None:
-                core.pull.loaded(loaded)
+                core.loaded(loaded)
                 loaded = None
             part = core.cold_reads.begin()
             if part is None:
@@ -269,7 +269,7 @@ class BrokerLoops:
                 await trio.to_thread.run_sync(load, abandon_on_cancel=True, limiter=self._cold_threads)
                 loaded = part
             except OSError as error:
-                core.pull.unreadable(part, f"cannot read messages of {topic}, queue {queue_id}: {error.strerror}")
+                core.unreadable(part, f"cannot read messages of {topic}, queue {queue_id}: {error.strerror}")
             finally:
                 core.cold_reads.end(part)
 

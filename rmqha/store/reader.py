@@ -200,6 +200,13 @@ class Reader:
         status = ResponseCode.SUCCESS if records else ResponseCode.PULL_RETRY_IMMEDIATELY
         return PullResult(status, QueueOffset(next_offset), low, high, records, record_count=count)
 
+    def memory_bounds(self, topic: str, queue_id: int, offset: int, count: int) -> Bounds | ColdRange:
+        queue = self._queues.table.get((topic, queue_id))
+        low, high = self.queue_range(topic, queue_id)
+        if queue is None or not low <= offset < high:
+            return NO_BOUNDS
+        return memory_bounds(self._log, queue, offset, count)
+
     def loader(self, topic: str, queue_id: int, cold: ColdRange) -> Callable[[], None]:
         queue = self._queues.table.get((topic, queue_id))
         return nothing if queue is None else loader(self._log, queue, cold)

@@ -16,7 +16,7 @@ from rmqha.model.error import StoreError
 from rmqha.model.offset import Buffer, Epoch, PhyOffset, QueueOffset
 from rmqha.port import Disk, Tracer
 from rmqha.store.appender import AppendContext, Appended, AppendedBatch, Appender, EncodedRecords, SendSource
-from rmqha.store.cold_range import ColdRange, log_loader
+from rmqha.store.cold_range import Bounds, ColdRange, log_loader
 from rmqha.store.config import StoreConfig
 from rmqha.store.index.index_service import IndexService
 from rmqha.store.integrity.damage import DamageTable
@@ -468,6 +468,11 @@ class Store:
         must be read into memory first, but where batches are entries."""
         given = topic, queue_id, offset, max_count, max_bytes, tags_codes, matches, on_disk
         return self._reader.pull(*given, joined=joined, from_memory=from_memory)
+
+    def memory_bounds(self, topic: str, queue_id: int, offset: int, count: int) -> Bounds | ColdRange:
+        """The bounds within which entries of the queue and their records are in memory, or the part that must be read
+        first."""
+        return self._reader.memory_bounds(topic, queue_id, offset, count)
 
     def loader(self, topic: str, queue_id: int, cold: ColdRange) -> Callable[[], None]:
         """A function for another thread that reads this part into memory. It raises OSError."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from rmqha.broker.cold_reads import ColdEntries
 from rmqha.broker.pop.checkpoint import (
     CHECKPOINT_TAG,
     ORDER_TAG,
@@ -65,6 +66,7 @@ class PopRecovery:
         revive_topic: str,
         broker_name: str,
         done: Callable[[], None],
+        cold: ColdEntries,
     ) -> None:
         self._log = log
         self._offsets = offsets
@@ -73,6 +75,7 @@ class PopRecovery:
         self._revive_topic = revive_topic
         self._broker_name = broker_name
         self._done = done
+        self._cold = cold
         self.is_done = False
         self._ranges: list[list[int]] | None = None
         """(topic's place, queue id, next entry, end) of what is still to be looked at."""
@@ -98,7 +101,7 @@ class PopRecovery:
         if self._ranges:
             current = self._ranges[-1]
             if not self._read_step(current):
-                return False  # a replica is asked for a record
+                return False  # a replica is asked for a record, or a thread reads some
             if current[2] >= current[3]:
                 self._ranges.pop()
         if self._ranges:
@@ -123,7 +126,17 @@ class PopRecovery:
     def _read_step(self, current: list[int]) -> bool:
         is_revive, queue_id, offset, _ = current
         topic = self._revive_topic if is_revive else TIMER_TOPIC
-        for unit in self._log.units(topic, queue_id, offset, STEP_COUNT):
+        try:
+            bounds = self._cold.bounds(topic, queue_id, offset, STEP_COUNT)
+        except DamagedError as error:
+            self._tracer.event("pop_record_unreadable", topic=topic, queue_offset=offset, reason=str(error))
+            current[2] += 1
+            return True
+        if bounds is None:
+            return False
+        for unit in self._log.units(topic, queue_id, offset, min(STEP_COUNT, bounds.last - offset)):
+            if unit[0] + unit[1] > bounds.log_end and current[2] > offset:
+                break
             try:
                 record = self._log.sound_record(topic, queue_id, current[2], unit, _is_readable)
             except DamagedError as error:

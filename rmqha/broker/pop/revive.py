@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from rmqha.broker.cold_reads import ColdEntries
 from rmqha.broker.pop.checkpoint import (
     ACK_INTERVAL_MS,
     REVIVE_GROUP,
@@ -49,10 +50,13 @@ from rmqha.model.offset import PhyOffset
 from rmqha.port import Clock, Tracer
 from rmqha.store.integrity.damage import DamageTable
 from rmqha.store.log.record import Host, NewMessage, Record
+from rmqha.store.reader import Unit
 from rmqha.wire.state.receipt import NORMAL, kind_of, normal_topic, retry_topic
 
 READ_COUNT = 256
 """Entries of one queue that a step reads."""
+READ_COUNTS = READ_COUNT, 64, 16, 4, 1
+"""Entries that a step looks back at: fewer where their records lie far apart."""
 MAX_COPY_COUNT = 64
 MAX_COPY_BYTES = 1024 * 1024
 """Bodies that are stored again with one call, unless one checkpoint has more: a pop gives some hundred KiB, or one
@@ -131,6 +135,7 @@ class ReviveService:
         precision_ms: Callable[[], int],
         wake: Callable[[], None],
         counts: PopCounts,
+        cold: ColdEntries,
     ) -> None:
         self._log = log
         self._appends = appends
@@ -146,6 +151,7 @@ class ReviveService:
         self._precision_ms = precision_ms
         self._wake = wake
         self._counts = counts
+        self._cold = cold
         self.revived_count = 0
         self.role_changed()
 
@@ -162,6 +168,8 @@ class ReviveService:
         need not; None: timers deliver nothing twice any more."""
         self._repeated_from_ms = self._timers.front_ms - REPEATED_MS
         self._repeated_until_ms = 0
+        self._unreadable: dict[int, int] = {}
+        """By queue, the entry that the disk could not read last."""
         self.settled_ms = 0
         """Checkpoints of this time and before are known, and what was answered about them."""
 
@@ -212,8 +220,10 @@ class ReviveService:
             self._queues = [ReviveQueue(self._committed(queue_id) + 1) for queue_id in range(REVIVE_QUEUE_COUNT)]
             self._reread_offsets = [queue.read_offset - 1 for queue in self._queues]
             self._repeated_until_ms = max(self._clock.wall_ms(), self._log.last_store_timestamp_ms)
+        before = list(self._reread_offsets or ())
         if self._has_past():
-            self._wake()
+            if self._reread_offsets != before:  # else a thread reads what is next
+                self._wake()
             return
         has_read = [self._read(queue_id, queue) for queue_id, queue in enumerate(self._queues)]
         self._settle()
@@ -246,11 +256,14 @@ class ReviveService:
         last = min(last, high - 1)
         if last < low:
             return -1
-        first = max(low, last - READ_COUNT + 1)
+        found_units = self._units_up_to(queue_id, low, last)
+        if found_units is None:
+            return last
+        first, units = found_units
         is_last = first == low
-        for offset, unit in enumerate(self._log.units(self.revive_topic, queue_id, first, last - first + 1), first):
+        for offset, unit in enumerate(units, first):
             try:
-                found = self._entry(self._log.sound_record(self.revive_topic, queue_id, offset, unit, _is_readable))
+                found = self._entry(self._log.sound_record(self.revive_topic, queue_id, offset, unit, _is_sound))
             except DamagedError:
                 continue
             if isinstance(found, CheckPoint):
@@ -258,6 +271,22 @@ class ReviveService:
                 self._repeated_until_ms = max(self._repeated_until_ms, found.due_ms)
                 is_last = is_last or found.due_ms - ACK_INTERVAL_MS < self._repeated_from_ms
         return -1 if is_last else first - 1
+
+    def _units_up_to(self, queue_id: int, low: int, last: int) -> tuple[int, list[Unit]] | None:
+        """Give the entries up to `last` that may be checked together, with the first one's offset; None: later."""
+        for count in READ_COUNTS:
+            first = max(low, last - count + 1)
+            wanted_count = last - first + 1
+            try:
+                bounds = self._cold.bounds(self.revive_topic, queue_id, first, wanted_count)
+            except DamagedError:
+                continue  # of another part, or the last one is left out
+            if bounds is None:
+                return None
+            units = self._log.units(self.revive_topic, queue_id, first, min(wanted_count, bounds.last - first))
+            if len(units) == wanted_count and (count == 1 or units[-1][0] + units[-1][1] <= bounds.log_end):
+                return first, units
+        return last, []
 
     @property
     def has_entries(self) -> bool:
@@ -295,10 +324,20 @@ class ReviveService:
             queue.read_offset = low
         if queue.read_offset >= high:
             return False
-        for unit in self._log.units(self.revive_topic, queue_id, queue.read_offset, READ_COUNT):
+        first = queue.read_offset
+        try:
+            bounds = self._cold.bounds(self.revive_topic, queue_id, first, READ_COUNT)
+        except DamagedError as error:
+            self._tell_unreadable(queue_id, first, error)
+            return False  # passed over, its messages might never come again
+        if bounds is None:
+            return False
+        for unit in self._log.units(self.revive_topic, queue_id, first, min(READ_COUNT, bounds.last - first)):
             offset = queue.read_offset
+            if unit[0] + unit[1] > bounds.log_end and offset > first:
+                break
             try:
-                record = self._log.sound_record(self.revive_topic, queue_id, offset, unit, _is_readable)
+                record = self._log.sound_record(self.revive_topic, queue_id, offset, unit, _is_sound)
             except DamagedError as error:
                 if self._log.damage.is_awaited(error.phy_offset):
                     return False  # until a replica has given it back
@@ -310,6 +349,12 @@ class ReviveService:
                 self._counts.read(entry)
             queue.read(entry, due_ms_of(record))
         return True
+
+    def _tell_unreadable(self, queue_id: int, offset: int, error: DamagedError) -> None:
+        """Once of each entry."""
+        if self._unreadable.get(queue_id) != offset:
+            self._unreadable[queue_id] = offset
+            self._tracer.event("revive_held_by_disk", queue_id=queue_id, queue_offset=offset, reason=str(error))
 
     def _entry(self, record: Record) -> CheckPoint | Ack | None:
         try:
@@ -356,7 +401,7 @@ class ReviveService:
         size_bytes = copy_count = 0
         for queue_id, queue in enumerate(self._queues):
             while copy_count < MAX_COPY_COUNT and size_bytes < MAX_COPY_BYTES:
-                point = queue.take_due(self.settled_ms, self._acking)
+                point = queue.take_due(self.settled_ms, self._acking, self._is_readable)
                 if point is None:
                     break
                 copies, stored_offsets = self._copies_of(queue_id, point)
@@ -386,7 +431,7 @@ class ReviveService:
             return copies, stored_offsets  # deleted: nobody will ask
         for offset in sorted(point.open_offsets):
             try:
-                record = self._message(checkpoint, offset)
+                record = self._message(point, offset)
             except DamagedError:
                 copies.append(self._put_back(queue_id, checkpoint, offset))
                 continue
@@ -412,12 +457,29 @@ class ReviveService:
         when = checkpoint.due_ms, self._clock.wall_ms(), self._store_host, self._precision_ms()
         return ack.message(self.revive_topic, queue_id, *when)
 
-    def _message(self, checkpoint: CheckPoint, offset: int) -> Record | None:
+    def _is_readable(self, point: PendingCheckpoint) -> bool:
+        """True if its messages may be looked at; what is not in memory is read."""
+        topic, queue_id = point.checkpoint.topic, point.checkpoint.queue_id
+        waits = False
+        for offset in sorted(point.open_offsets - point.checked.keys()):
+            try:
+                if self._cold.bounds(topic, queue_id, offset, 1) is None:
+                    waits = True
+                else:
+                    point.checked[offset] = ""
+            except DamagedError as error:
+                point.checked[offset] = str(error)
+        return not waits
+
+    def _message(self, point: PendingCheckpoint, offset: int) -> Record | None:
         """Raises DamagedError."""
+        checkpoint = point.checkpoint
+        if trouble := point.checked.get(offset):
+            raise DamagedError(trouble)
         units = self._log.units(checkpoint.topic, checkpoint.queue_id, offset, 1)
         if not units:
             return None
-        return self._log.sound_record(checkpoint.topic, checkpoint.queue_id, offset, units[0], _is_readable)
+        return self._log.sound_record(checkpoint.topic, checkpoint.queue_id, offset, units[0], _is_sound)
 
     def _copy(self, checkpoint: CheckPoint, record: Record) -> NewMessage:
         topic = checkpoint.topic
@@ -479,5 +541,5 @@ class ReviveService:
             self._appends.appended(self._log.max_phy_offset, copies)
 
 
-def _is_readable(record: Record) -> bool:
+def _is_sound(record: Record) -> bool:
     return are_whole(record.properties)

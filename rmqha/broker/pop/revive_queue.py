@@ -7,7 +7,7 @@ checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 
 from rmqha.broker.pop.checkpoint import Ack, CheckPoint, Key
@@ -19,7 +19,7 @@ MAX_ORPHANS = 100_000
 class PendingCheckpoint:
     """A checkpoint with messages that are not acknowledged."""
 
-    __slots__ = ("checkpoint", "first_offset", "is_taken", "open_offsets")
+    __slots__ = ("checked", "checkpoint", "first_offset", "is_taken", "open_offsets")
 
     def __init__(self, checkpoint: CheckPoint, first_offset: int) -> None:
         self.checkpoint = checkpoint
@@ -28,6 +28,12 @@ class PendingCheckpoint:
         self.open_offsets = set(checkpoint.queue_offsets)
         self.is_taken = False
         """Its open messages are being stored again."""
+        self.checked: dict[int, str] = {}
+        """Messages that were found in memory, or the reason why the disk cannot read them, by offset."""
+
+
+def _any_checkpoint(point: PendingCheckpoint) -> bool:
+    return True
 
 
 class _Orphan:
@@ -114,14 +120,19 @@ class ReviveQueue:
                 self.done(point)
         return True
 
-    def take_due(self, until_ms: int, is_waited_for: set[Key] | dict[Key, int]) -> PendingCheckpoint | None:
-        """The next one whose time lies at `until_ms` or before; None if there is none, or if an acknowledgement of it
-        is on its way."""
+    def take_due(
+        self,
+        until_ms: int,
+        is_waited_for: set[Key] | dict[Key, int],
+        is_readable: Callable[[PendingCheckpoint], bool] = _any_checkpoint,
+    ) -> PendingCheckpoint | None:
+        """The next one whose time lies at `until_ms` or before; None if there is none, if an acknowledgement of it is
+        on its way, or if its messages cannot be looked at yet."""
         while self._due and self._due[0][0] <= until_ms:
             key = self._due[0][2]
             point = self._points.get(key)
             if point is not None and not point.is_taken:
-                if key in is_waited_for:
+                if key in is_waited_for or not is_readable(point):
                     return None
                 point.is_taken = True
                 heappop(self._due)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from rmqha.broker.cold_reads import AwaitedReads, ColdEntries, ColdPart, ColdReads
 from rmqha.broker.pop.counts import GetCounts, PopCounts
 from rmqha.broker.pop.cut import PopCut
 from rmqha.broker.pop.modes import ModeRequests, ModeTable
@@ -11,7 +12,7 @@ from rmqha.broker.pop.order_table import OrderTable
 from rmqha.broker.pop.positions import PopPositions, PopQueue
 from rmqha.broker.pop.recovery import PopRecovery
 from rmqha.broker.pop.requests.acks import AckProcessor
-from rmqha.broker.pop.requests.finder import PopFinder
+from rmqha.broker.pop.requests.finder import PopFinder, PopPlace
 from rmqha.broker.pop.requests.polls import Polls, sources
 from rmqha.broker.pop.requests.pop import PopProcessor
 from rmqha.broker.pop.requests.pop_request import PopRequestReader
@@ -59,6 +60,7 @@ class PopServices:
         memory_bytes: int,
         statistics: BrokerStatistics,
         gets: GetCounts,
+        reads: ColdReads,
     ) -> None:
         topics, groups, offsets, clients = tables
         self._clock = clock
@@ -75,17 +77,20 @@ class PopServices:
         self.orders = OrderTable(disk)
         self.findings = self.orders.findings
         self.positions = PopPositions(offsets)
+        self._entries = ColdEntries(store, reads, clock)
+        """Reads of checkpoints, acknowledgements and messages that come again."""
+        self._reads = AwaitedReads[PopPlace](reads, clock)
         self.recovery = PopRecovery(
-            store, offsets, self.positions, tracer, revive_topic, config.broker_name, self._recovered
+            store, offsets, self.positions, tracer, revive_topic, config.broker_name, self._recovered, self._entries
         )
         self.cut = PopCut(store, offsets, tracer, revive_topic, config.broker_name)
         around = store, driver, offsets, topics, groups, timers, clock, tracer, store_host
         names, told = (revive_topic, config.broker_name), (shell.wake_schedule, self.counts)
-        self.revive = ReviveService(*around, *names, lambda: self._config.timer_precision_ms, *told)
+        self.revive = ReviveService(*around, *names, lambda: self._config.timer_precision_ms, *told, self._entries)
         self.reader = PopRequestReader(config, topics, groups)
         self.polls = Polls(config, clock, sources)
         places = topics, offsets, self.positions, self.orders
-        self._finder = PopFinder(config, store, *places, clock, memory_bytes, self._is_recovering)
+        self._finder = PopFinder(config, store, *places, clock, memory_bytes, self._is_recovering, self._reads)
         parts = self.reader, self._finder, self.polls
         known = topics, self.positions, self.orders, clock
         self.questions = PopQuestions(store, driver, *known, *parts)
@@ -117,6 +122,7 @@ class PopServices:
         return {
             RequestCode.POP_MESSAGE: self.pop.process,
             RequestCode.NOTIFICATION: self.questions.notify,
+            RequestCode.PEEK_MESSAGE: self.questions.peek,
             **dict.fromkeys(ACK_CODES, self.acks.process),
         }
 
@@ -153,6 +159,8 @@ class PopServices:
 
     # --- what the broker tells ----------------------------------------------------------------------------------------
     def role_changed(self) -> None:
+        self._reads.clear()
+        self._entries.clear()
         self.counts.role_changed()
         self.recovery.role_changed()
         self.revive.role_changed()
@@ -196,6 +204,19 @@ class PopServices:
 
     def timeout(self) -> None:
         self.pop.timeout()
+
+    def loaded(self, part: ColdPart) -> None:
+        """A thread has read this part into memory: whoever waited for it looks again."""
+        self._retry(part[0], self._reads.loaded(part), self._entries.loaded(part))
+
+    def unreadable(self, part: ColdPart, reason: str) -> None:
+        """The disk cannot read this part."""
+        self._retry(part[0], self._reads.unreadable(part, reason), self._entries.unreadable(part, reason))
+
+    def _retry(self, topic: str, places: Sequence[PopPlace], entries: Sequence[object]) -> None:
+        self.polls.wake_groups(topic, {place.group for place, _ in places})
+        if entries:
+            self._shell.wake_schedule()
 
     def refuse(self) -> None:
         self.pop.refuse()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from rmqha.broker.cold_reads import ColdPart, ColdReads
+from rmqha.broker.cold_reads import COLD_WAIT_MS, MAX_LOAD_COUNT, ColdPart, ColdReads
 from rmqha.broker.requests.record_access import denied
 from rmqha.broker.requests.request import (
     Channel,
@@ -64,11 +64,6 @@ KEPT_FIELDS = ("topic", "consumerGroup")
 """Fields of a pull that are kept while it waits: a header may have 256 KiB."""
 SLAVE_ANSWER_DELAY_MS = 100
 """A slave that has nothing for a waiting consumer tells it so after this pause: it asks again at once."""
-COLD_WAIT_MS = 2_000
-"""Time (ms) that a pull waits for a thread to read its messages into memory, unless it may wait longer; then it is to
-be sent again. Some clients give up after three seconds."""
-MAX_LOAD_COUNT = 3
-"""Reads into memory for one pull: of its queue's entries, of its messages, and of what was dropped meanwhile."""
 _PHY_OFFSET = struct.Struct(">q")
 _PHY_OFFSET_AT = 28
 

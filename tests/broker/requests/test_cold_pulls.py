@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 import trio
 
-from rmqha.broker.cold_reads import ColdPart
+from rmqha.broker.cold_reads import COLD_WAIT_MS, MAX_LOAD_COUNT, ColdPart
 from rmqha.broker.loops import BrokerLoops
 from rmqha.broker.requests import pull as module
-from rmqha.broker.requests.pull import COLD_WAIT_MS, MAX_LOAD_COUNT
 from rmqha.host.disk import HostRegion
 from rmqha.model.code import ResponseCode
 from rmqha.model.offset import QueueOffset

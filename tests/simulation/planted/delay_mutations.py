@@ -162,7 +162,7 @@ _store_waiting = ReplicaDriver.store_waiting
 _ack_store, _change = AckProcessor._store, AckProcessor._change
 _take_due, _settle, _read = ReviveQueue.take_due, ReviveService._settle, ReviveQueue.read
 _done, _copies_of, _add_point = OrderInfo.done, ReviveService._copies_of, ReviveQueue._add
-_find_new = PopFinder.find_new
+_find_new, _pull = PopFinder.find_new, PopFinder.pull
 _take_reset, _row_makers = PopFinder._take_reset, vars(OffsetTable)["_row_makers"]
 
 
@@ -194,9 +194,9 @@ def _committed_as_read(self: ReviveService) -> None:
         self._offsets.commit(REVIVE_GROUP, self.revive_topic, queue_id, queue.read_offset - 1)
 
 
-def _all_due(self: ReviveQueue, until_ms: int, is_waited_for: Any) -> Any:
+def _all_due(self: ReviveQueue, until_ms: int, is_waited_for: Any, *readable: Any) -> Any:
     """What is settled lies timerPrecisionMs, a second, behind the clock."""
-    return _take_due(self, until_ms + 1500, ())  # type: ignore[arg-type]
+    return _take_due(self, until_ms + 1500, (), *readable)  # type: ignore[arg-type]
 
 
 def _change_and_leave(self: AckProcessor, channel: Any, command: Any) -> None:
@@ -255,6 +255,11 @@ def _leave_what_was_given(self: PopFinder, place: Any) -> None:
         _take_reset(self, place)
 
 
+def _loaded_one_further(self: PopFinder, pop: Any, place: PopQueue, offset: int, *given: Any, **keys: Any) -> Any:
+    read = self.reads.get((place, offset))
+    return _pull(self, pop, place, offset + (read is not None and read.load_count > 0), *given, **keys)
+
+
 def _done_of_any_pop(self: OrderInfo, queue_offset: int, pop_ms: int) -> int:
     return _done(self, queue_offset, self.pop_ms)
 
@@ -306,6 +311,7 @@ POP_MUTATIONS: dict[str, Callable[[], Any]] = {
     "a pop that waits takes a new message before those in front": lambda: patch.object(
         PopFinder, "find_new", _whatever_is_in_front
     ),
+    "a pop that waited for the disk goes on one further": lambda: patch.object(PopFinder, "pull", _loaded_one_further),
     "what is taken before its queue has it is forgotten": lambda: patch.object(
         PopPositions, "under_way_offset", lambda self, place: 0
     ),

@@ -234,6 +234,7 @@ FOUND_BY = {
     "a cut leaves the offsets of pops": "pop:2027",
     "offsets count before the log that they count on": "pop:2027",
     "a pop that waits takes a new message before those in front": "pop:1",
+    "a pop that waited for the disk goes on one further": "pop:7",
     "what is taken before its queue has it is forgotten": "pop:8",
     "a slave leaves the last bytes of its log out of the queues": "plain:9",
     "the last record of a block is not indexed": "plain:9",

@@ -73,7 +73,7 @@ class SimShell:
         elif (part := process.core.cold_reads.begin()) is not None:
             process.store.loader(*part)()
             process.core.cold_reads.end(part)
-            process.core.pull.loaded(part)
+            process.core.loaded(part)
             self.wake_cold_reads()
 
     def wake_searches(self) -> None:

@@ -525,9 +525,11 @@ def timers(options: Options) -> Options:
 
 def pops(options: Options) -> Options:
     """Two groups pop, one of them in order, while masters die, lose their power, are switched and are cut off; stopped
-    between two writes of their tables in some runs. AP as often as CP."""
+    between two writes of their tables in some runs. What they pop is often not in memory in others. AP as often as
+    CP."""
     return replace(
         rough(options),
+        cold=options.batch_bytes == 1024 * 1024,
         broker_count={1: 1, 2: 2, 5: 5}.get(options.broker_count, 3),
         cp=options.cp and options.client_count != 2,
         sync_flush=options.sync_flush,
@@ -554,6 +556,7 @@ def set_backs(options: Options) -> Options:
     return replace(
         pops(replace(options, cp=True, client_count=3)),
         pop_count=1,
+        cold=False,
         pop_set_backs=True,
         set_back_pause_ms=500 if options.controller_count == 3 else 6000,
         clock_step_per_mille=500 if options.controller_count == 3 else 0,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeAlias
 
+from rmqha.broker.cold_reads import AwaitedRead, AwaitedReads
 from rmqha.broker.pop.checkpoint import is_popped_of
 from rmqha.broker.pop.order_table import OrderTable
 from rmqha.broker.pop.positions import PopPositions, PopQueue
@@ -28,6 +29,8 @@ from rmqha.model.message import (
 )
 from rmqha.model.offset import PhyOffset, QueueOffset
 from rmqha.port import Clock
+from rmqha.store.cold_range import Bounds, ColdRange
+from rmqha.store.integrity.damage import DamageTable
 from rmqha.store.log.record import Located, decode, encode, topic_field
 from rmqha.store.reader import PullResult, RecordPredicate
 from rmqha.wire.state.receipt import ORDERED_QUEUE_ID, Receipt, kind_of, retry_topic
@@ -38,10 +41,14 @@ _QUEUE_OFFSET = struct.Struct(">q")
 _QUEUE_OFFSET_AT = 20
 _Run: TypeAlias = "tuple[str, Sequence[int]]"
 """Queues of one topic: its name, their ids."""
+PopPlace: TypeAlias = "tuple[PopQueue, int]"
+"""A queue as one group pops from it, and the offset that it goes on at there."""
 
 
 class PopLog(Protocol):
     """The part of the store that pops read; `Store` is one."""
+
+    damage: DamageTable
 
     @property
     def max_phy_offset(self) -> PhyOffset: ...
@@ -63,7 +70,11 @@ class PopLog(Protocol):
         max_bytes: int,
         tags_codes: frozenset[int] | None,
         matches: RecordPredicate | None = None,
+        *,
+        from_memory: bool = False,
     ) -> PullResult: ...
+
+    def memory_bounds(self, topic: str, queue_id: int, offset: int, count: int) -> Bounds | ColdRange: ...
 
 
 class FoundPart(NamedTuple):
@@ -86,11 +97,21 @@ class FoundMessages:
     size_bytes: int = 0
     rest_count: int = 0
     counts: list[str] = field(default_factory=list)
+    is_cold: bool = False
+    """A queue gives nothing now: what comes next there is being read into memory."""
+    trouble: str = ""
+    """The reason why a queue gives nothing: what comes next there cannot be read."""
+
+    def must_wait(self, read: AwaitedRead) -> bool:
+        """True if a queue gives nothing now, which is noted."""
+        self.is_cold = self.is_cold or read.part is not None
+        self.trouble = read.trouble or self.trouble
+        return read.part is not None or bool(read.trouble)
 
 
 class PopFinder:
     """`is_recovering` is true while a new master has not looked through the checkpoints that its log holds: it gives
-    nothing yet."""
+    nothing yet. `reads` knows queues whose next messages are not in memory, by the offset that a group goes on at."""
 
     def __init__(
         self,
@@ -103,6 +124,7 @@ class PopFinder:
         clock: Clock,
         memory_bytes: int,
         is_recovering: Callable[[], bool],
+        reads: AwaitedReads[PopPlace],
     ) -> None:
         self._log = log
         self._topics = topics
@@ -112,6 +134,7 @@ class PopFinder:
         self._clock = clock
         self._memory_bytes = memory_bytes
         self.is_recovering = is_recovering
+        self.reads = reads
         self._turn = 0
         self.blocked_until: dict[PopQueue, int] = {}
         """Times (ms) at which queues give messages in order again."""
@@ -122,9 +145,9 @@ class PopFinder:
         self.max_bytes = config.max_transfer_bytes_on_message_in_memory
 
     # --- messages -----------------------------------------------------------------------------------------------------
-    def nothing(self, pop: PopRequest) -> FoundMessages:
+    def nothing(self, pop: PopRequest, trouble: str = "") -> FoundMessages:
         """No messages, for a pop whose time is up."""
-        return FoundMessages(self._clock.wall_ms(), self._revive_queue_id(pop))
+        return FoundMessages(self._clock.wall_ms(), self._revive_queue_id(pop), trouble=trouble)
 
     def _revive_queue_id(self, pop: PopRequest) -> int:
         return ORDERED_QUEUE_ID if pop.is_ordered else self._turn % REVIVE_QUEUE_COUNT
@@ -216,10 +239,12 @@ class PopFinder:
             return
         offset = self._positions.next_offset(place)
         if offset is None:
-            offset = self._first_offset(pop, place)
+            offset = self._first_offset(pop, place, found)
+            if offset is None:
+                return
             self._offsets.commit(place.group, place.topic, place.queue_id, offset)
         wanted = pop.max_count - len(found.records)
-        result = self._pull(pop, place, offset, wanted, max(1, self.max_bytes - found.size_bytes))
+        result = self.pull(pop, place, offset, wanted, found)
         if result is None:
             return
         found.rest_count += max(0, result.max_offset - result.next_begin_offset)
@@ -228,21 +253,43 @@ class PopFinder:
         elif result.next_begin_offset > offset:
             self._positions.passed(place, result.next_begin_offset)
 
-    def _pull(self, pop: PopRequest, place: PopQueue, offset: int, count: int, max_bytes: int) -> PullResult | None:
-        """None: nothing can be read there now."""
-        bounds = count, max_bytes, pop.tags_codes, pop.matches
+    def pull(
+        self, pop: PopRequest, place: PopQueue, offset: int, count: int, found: FoundMessages, *, moves: bool = True
+    ) -> PullResult | None:
+        """Messages from `offset` on; None: nothing can be read there now, and `found` says why if that is known.
+        `moves`: a group that stands outside of the queue is moved."""
+        read = self.reads.get((place, offset))
+        if read is not None:
+            if found.must_wait(read):
+                return None  # others go on
+            count = 1 if read.is_single else count
+        bounds = count, max(1, self.max_bytes - found.size_bytes), pop.tags_codes, pop.matches
+        from_memory = read is None or read.from_memory
         try:
-            result = self._log.pull(place.topic, place.queue_id, QueueOffset(offset), *bounds)
-            if result.status is ResponseCode.PULL_OFFSET_MOVED:
+            result = self._log.pull(place.topic, place.queue_id, QueueOffset(offset), *bounds, from_memory=from_memory)
+            if moves and result.status is ResponseCode.PULL_OFFSET_MOVED:
                 if self._positions.under_way_offset(place) > result.max_offset:
                     return None  # what it has taken last is not in the queue yet
                 # the queue begins behind it, or ends before
                 self._positions.forget(place)
-                self._offsets.commit(place.group, place.topic, place.queue_id, result.next_begin_offset)
-                result = self._log.pull(place.topic, place.queue_id, result.next_begin_offset, *bounds)
-        except DamagedError:
+                start = result.next_begin_offset
+                self._offsets.commit(place.group, place.topic, place.queue_id, start)
+                result = self._log.pull(place.topic, place.queue_id, start, *bounds, from_memory=True)
+        except DamagedError as error:
+            if not self._log.damage.is_awaited(error.phy_offset):
+                found.trouble = str(error)
             return None  # others go on; it waits until a replica has given the record back
+        if result.cold_range is not None:
+            self._wait(place, int(result.next_begin_offset), result.cold_range, found)
+            return None
+        if read is not None:
+            self.reads.done((place, offset))
         return result
+
+    def _wait(self, place: PopQueue, offset: int, cold: ColdRange, found: FoundMessages) -> None:
+        """AwaitedRead there again when this part has been read."""
+        self.reads.want((place, offset), (place.topic, place.queue_id, cold))
+        found.is_cold = True
 
     def _take_reset(self, place: PopQueue) -> None:
         offset = self._offsets.take_reset(place.group, place.topic, place.queue_id)
@@ -251,20 +298,28 @@ class PopFinder:
             self._orders.remove(place)
             self._offsets.commit(place.group, place.topic, place.queue_id, offset)
 
-    def _first_offset(self, pop: PopRequest, place: PopQueue) -> int:
+    def _first_offset(self, pop: PopRequest, place: PopQueue, found: FoundMessages) -> int | None:
         """The offset at which a new group begins: the newest message's if it wants that and the queue is not all in
-        memory, else the start."""
+        memory, else the start. None: that is not known yet."""
         low, high = self._log.queue_range(place.topic, place.queue_id)
-        if pop.from_min or kind_of(place.topic) in KINDS:
+        if pop.from_min or kind_of(place.topic) in KINDS or low == high:
             return low
-        if low == 0 and self._is_in_memory(place):
-            return 0
+        if low == 0:
+            if not self._memory_bytes:
+                return low
+            read = self.reads.get((place, low))
+            if read is not None and found.must_wait(read):
+                return None
+            bounds = self._log.memory_bounds(place.topic, place.queue_id, low, 1)
+            if isinstance(bounds, ColdRange) and (read is None or read.from_memory):
+                self._wait(place, low, bounds, found)
+                return None
+            if self._is_in_memory(place, low):
+                return low
         return max(0, high - 1)
 
-    def _is_in_memory(self, place: PopQueue) -> bool:
-        if not self._memory_bytes:
-            return True
-        units = self._log.units(place.topic, place.queue_id, 0, 1)
+    def _is_in_memory(self, place: PopQueue, first_offset: int) -> bool:
+        units = self._log.units(place.topic, place.queue_id, first_offset, 1)
         budget = self._memory_bytes * self._config.access_message_in_memory_max_ratio // 100
         return bool(units) and self._log.max_phy_offset - units[0][0] <= budget
 

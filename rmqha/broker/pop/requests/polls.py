@@ -214,7 +214,10 @@ class Polls:
 
     def wake_group(self, topic: str, group: str) -> None:
         """There may be something for the group."""
-        for line in [line for line in self._by_source.get(topic, ()) if line.group == group]:
+        self.wake_groups(topic, (group,))
+
+    def wake_groups(self, topic: str, groups: Container[str]) -> None:
+        for line in [line for line in self._by_source.get(topic, ()) if line.group in groups]:
             self._wake(line)
 
     def wake_all(self) -> None:

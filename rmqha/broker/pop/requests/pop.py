@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import islice
 
+from rmqha.broker.cold_reads import COLD_WAIT_MS
 from rmqha.broker.pop.checkpoint import CheckPoint
 from rmqha.broker.pop.counts import GetCounts, PopCounts
 from rmqha.broker.pop.order_info import OrderInfo
@@ -139,33 +140,37 @@ class PopProcessor:
             self._give(channel, command, pop, found)
             return
         line, kept = PollKey(pop.topic, pop.group, pop.queue_id, RequestCode.POP_MESSAGE), command.stub(*KEPT_FIELDS)
+        trouble = found.trouble
 
         def answer(wants_something: bool) -> bool:
-            return self._answer_poll(channel, kept, pop, wants_something)
+            nonlocal trouble
+            if not wants_something:
+                channel.send(self._refusal(kept, pop, self._finder.nothing(pop, trouble), ResponseCode.POLLING_TIMEOUT))
+                return True
+            found = self._answer_poll(channel, kept, pop)
+            if found is not None:
+                trouble = found.trouble
+            return found is None or bool(found.parts)
 
         def take(records: Sequence[NewRecord]) -> bool:
             return self._take_new(channel, kept, pop, records)
 
         taker = None if pop.is_ordered or pop.matches or pop.priority_factor else take
-        if not self.polls.hold(channel, kept, line, time_ms, answer, pop.attempt_id, pop.filter_chars, taker):
-            code = ResponseCode.POLLING_FULL if time_ms > 0 else ResponseCode.POLLING_TIMEOUT
+        held_ms = max(time_ms, COLD_WAIT_MS) if found.is_cold else time_ms
+        if not self.polls.hold(channel, kept, line, held_ms, answer, pop.attempt_id, pop.filter_chars, taker):
+            code = ResponseCode.POLLING_FULL if held_ms > 0 else ResponseCode.POLLING_TIMEOUT
             channel.send(self._refusal(command, pop, found, code))
 
-    def _answer_poll(self, channel: Channel, command: Command, pop: PopRequest, wants_something: bool) -> bool:
-        if not wants_something:
-            empty = self._finder.nothing(pop)
-            channel.send(self._refusal(command, pop, empty, ResponseCode.POLLING_TIMEOUT))
-            return True
+    def _answer_poll(self, channel: Channel, command: Command, pop: PopRequest) -> FoundMessages | None:
+        """Give a pop that waits what there is now; None if it was refused."""
         if was_refused(channel, command):
-            return True
+            return None
         if self._appends.admission()[0] is not ResponseCode.SUCCESS:
-            return False
-        pop = self._of_now(pop)
-        found = self._finder.find(pop)
-        if not found.parts:
-            return False
-        self._give(channel, command, pop, found)
-        return True
+            return self._finder.nothing(pop)
+        found = self._finder.find(self._of_now(pop))
+        if found.parts:
+            self._give(channel, command, pop, found)
+        return found
 
     def _of_now(self, pop: PopRequest) -> PopRequest:
         """The pop with the queues that its topic has now: it may have got some while the pop waited."""
@@ -175,8 +180,7 @@ class PopProcessor:
     def _take_new(self, channel: Channel, command: Command, pop: PopRequest, records: Sequence[NewRecord]) -> bool:
         if was_refused(channel, command):
             return True
-        pop = self._of_now(pop)
-        found = self._finder.find_new(pop, records)
+        found = self._finder.find_new(self._of_now(pop), records)
         if not found.parts:
             return False
         self._give(channel, command, pop, found)
@@ -243,6 +247,8 @@ class PopProcessor:
     def _refusal(self, command: Command, pop: PopRequest, found: FoundMessages, code: ResponseCode) -> Command:
         """The answer without a message."""
         self._gets.miss_count += 1
+        if found.trouble and code is ResponseCode.POLLING_TIMEOUT:
+            return command.reply(ResponseCode.SYSTEM_ERROR, {}, remark=found.trouble)
         return command.reply(code, _fields(pop, found), remark="NO_MESSAGE_IN_QUEUE")
 
 

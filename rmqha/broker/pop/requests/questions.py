@@ -5,10 +5,11 @@ Codes and remarks are those of the neighbours of RocketMQ's PopMessageProcessor.
 
 from __future__ import annotations
 
+from rmqha.broker.cold_reads import COLD_WAIT_MS
 from rmqha.broker.pop.checkpoint import MAX_COUNT
 from rmqha.broker.pop.order_table import OrderTable
 from rmqha.broker.pop.positions import PopPositions, PopQueue
-from rmqha.broker.pop.requests.finder import PopFinder, PopLog, is_for
+from rmqha.broker.pop.requests.finder import FoundMessages, PopFinder, PopLog, is_for
 from rmqha.broker.pop.requests.polls import KEPT_FIELDS, KINDS, PollKey, Polls, wait_ms, was_refused
 from rmqha.broker.pop.requests.pop_request import PopRequest, PopRequestReader, attempt_id
 from rmqha.broker.requests.request import (
@@ -22,7 +23,6 @@ from rmqha.broker.requests.request import (
 )
 from rmqha.broker.tables.topics import TopicTable
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.offset import QueueOffset
 from rmqha.port import Clock
 from rmqha.wire.command import Command
 from rmqha.wire.state.receipt import retry_topic
@@ -52,7 +52,7 @@ class PopQuestions:
         self._polls = polls
 
     def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.PEEK_MESSAGE: self._peek, RequestCode.POLLING_INFO: self._polling_info}
+        return {RequestCode.POLLING_INFO: self._polling_info}
 
     # --- 200054 -------------------------------------------------------------------------------------------------------
     def notify(self, channel: Channel, command: Command) -> None:
@@ -99,8 +99,9 @@ class PopQuestions:
         return False
 
     # --- 200052, 200055 -----------------------------------------------------------------------------------------------
-    def _peek(self, channel: Channel, command: Command) -> Command:
-        """Messages that a pop would take, without taking them."""
+    def peek(self, channel: Channel, command: Command) -> None:
+        """Tell the messages that a pop would take, without taking them; later if they are not in memory. Raises
+        RequestError."""
         self._reader.require_reads("peeking")
         topic, group = self._reader.topic(command, channel.peer), self._reader.group(command)
         max_count, queue_id = number(command, "maxMsgNums"), number(command, "queueId")
@@ -109,24 +110,42 @@ class PopQuestions:
         everything = PopRequest(
             topic.name, group, queue_id, max_count, 0, True, False, None, None, None, topic.read_queue_count
         )
-        self._finder.next_turn()
-        records: list[bytes] = []
-        size_bytes = rest = 0
-        for place in [PopQueue(name, group, item) for name, ids in self._finder.runs(everything) for item in ids]:
-            rest += self._finder.rest_of(place.topic, group, (place.queue_id,))
-            if len(records) >= max_count:
+        kept = command.stub(*KEPT_FIELDS)
+        seen = self._seen(everything)
+
+        def answer(wants_something: bool) -> bool:
+            nonlocal seen
+            if wants_something:
+                if was_refused(channel, kept):
+                    return True
+                seen = self._seen(everything)
+                if seen.is_cold:
+                    return False
+            channel.send(_shown(kept, seen))
+            return True
+
+        line = PollKey(topic.name, group, queue_id, RequestCode.PEEK_MESSAGE)
+        if not seen.is_cold or not self._polls.hold(channel, kept, line, COLD_WAIT_MS, answer, None):
+            answer(False)
+
+    def _seen(self, everything: PopRequest) -> FoundMessages:
+        """The messages that are in memory."""
+        group, finder = everything.group, self._finder
+        finder.next_turn()
+        found = finder.nothing(everything)
+        for place in [PopQueue(name, group, item) for name, ids in finder.runs(everything) for item in ids]:
+            found.rest_count += finder.rest_of(place.topic, group, (place.queue_id,))
+            left_count = everything.max_count - len(found.records)
+            if left_count <= 0:
                 continue
             low = self._log.queue_range(place.topic, place.queue_id)[0]
             offset = max(low, self._positions.next_offset(place) or 0)
-            bounds = max_count - len(records), max(1, self._finder.max_bytes - size_bytes), None
-            found = self._log.pull(place.topic, place.queue_id, QueueOffset(offset), *bounds).records
-            is_own = place.topic == topic.name
-            records += [bytes(record) for record in found if is_own or is_for(group, record)]
-            size_bytes = sum(map(len, records))
-        ext = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0", "restNum": str(rest)}
-        if not records:
-            return command.reply(ResponseCode.PULL_NOT_FOUND, ext, remark="NO_MESSAGE_IN_QUEUE")
-        return command.reply(ResponseCode.SUCCESS, ext, b"".join(records), "FOUND")
+            result = finder.pull(everything, place, offset, left_count, found, moves=False)
+            is_own = place.topic == everything.topic
+            records = () if result is None else result.records
+            found.records += [bytes(record) for record in records if is_own or is_for(group, record)]
+            found.size_bytes = sum(map(len, found.records))
+        return found
 
     def _polling_info(self, channel: Channel, command: Command) -> Command:
         self._reader.require_reads("peeking")
@@ -138,3 +157,12 @@ class PopQuestions:
 def _notice(command: Command, *, has_message: bool, is_full: bool) -> Command:
     ext = {"hasMsg": str(has_message).lower(), "pollingFull": str(is_full).lower()}
     return command.reply(ResponseCode.SUCCESS, ext)
+
+
+def _shown(command: Command, found: FoundMessages) -> Command:
+    ext = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0", "restNum": str(found.rest_count)}
+    if found.records:
+        return command.reply(ResponseCode.SUCCESS, ext, b"".join(found.records), "FOUND")
+    if found.trouble:
+        return command.reply(ResponseCode.SYSTEM_ERROR, {}, remark=found.trouble)
+    return command.reply(ResponseCode.PULL_NOT_FOUND, ext, remark="NO_MESSAGE_IN_QUEUE")
