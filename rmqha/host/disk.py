@@ -10,9 +10,10 @@ import shutil
 import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
-from rmqha.host.read_disk import FLOCK, HostTree
+from rmqha.host.read_disk import FLOCK, OFD_SETLK, HostTree
 from rmqha.model.offset import Buffer
 from rmqha.port import AppendFile, MappedRegion
 
@@ -33,7 +34,9 @@ FILE_MODE, DIRECTORY_MODE = 0o640, 0o750
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _GONE = "rmqha.gone"
 """The name of a directory that is being removed."""
-_NO_NOWAIT = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+_RWF_NOWAIT = 8
+_NO_NOWAIT = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.EPERM)
+"""The last one comes of a container's filter of system calls that does not know the call."""
 _NO_FALLOCATE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 NOT_THE_SAME = "the directory is no longer the one that was opened: it was moved or removed, or its disk was unmounted"
 
@@ -62,6 +65,33 @@ def sync_directory(directory: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _read_at_once(fd: int, position: int) -> None:
+    """Read a byte that is in memory. Raises BlockingIOError if it is not, and OSError."""
+    try:
+        os.preadv(fd, [bytearray(1)], position, _RWF_NOWAIT)
+    except NotImplementedError:
+        # Python was built for systems without the call, as uv's and conda's are
+        _libc_read_at_once()(fd, position)
+
+
+@cache
+def _libc_read_at_once() -> Callable[[int, int], None]:
+    """`_read_at_once` by the C library that runs here. Where that lacks the call too, as musl's, it raises ENOSYS."""
+    import ctypes
+
+    call: Callable[..., int] | None = getattr(ctypes.CDLL(None, use_errno=True), "preadv64v2", None)
+
+    def read(fd: int, position: int) -> None:
+        if call is None:
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+        byte = ctypes.create_string_buffer(1)
+        parts = (ctypes.c_size_t * 2)(ctypes.addressof(byte), 1)
+        if call(fd, parts, 1, ctypes.c_int64(position), _RWF_NOWAIT) < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+    return read
 
 
 class _ReadAhead:
@@ -181,11 +211,11 @@ class HostRegion:
         return len(os.pread(self._fd, min(size_bytes, PROBE_BYTES), position)) or size_bytes
 
     def is_in_memory(self, position: int, size_bytes: int) -> bool:
-        byte, last = [bytearray(1)], position + size_bytes - 1
+        last = position + size_bytes - 1
         try:
-            os.preadv(self._fd, byte, position, os.RWF_NOWAIT)
+            _read_at_once(self._fd, position)
             if position // mmap.PAGESIZE != last // mmap.PAGESIZE:
-                os.preadv(self._fd, byte, last, os.RWF_NOWAIT)
+                _read_at_once(self._fd, last)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -403,7 +433,7 @@ class HostDisk(HostTree):
         try:
             wanted = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
             try:
-                fcntl.fcntl(fd, fcntl.F_OFD_SETLK, wanted)
+                fcntl.fcntl(fd, OFD_SETLK, wanted)
             except OSError as error:
                 if error.errno not in (errno.EAGAIN, errno.EACCES):
                     raise

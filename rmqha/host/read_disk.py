@@ -8,6 +8,9 @@ import struct
 from pathlib import Path
 
 FLOCK = struct.Struct("hhqqi")
+OFD_GETLK, OFD_SETLK = 36, 37
+"""The numbers that Linux gives F_OFD_GETLK and F_OFD_SETLK. A Python that was built for older systems, as uv's and
+conda's are, does not have the names."""
 _PIECE_BYTES = 1 << 30
 """Linux reads at most 2 GiB at once."""
 
@@ -89,7 +92,7 @@ class HostReadDisk(HostTree):
             return False
         try:
             asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-            answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked)
+            answer = fcntl.fcntl(fd, OFD_GETLK, asked)
         finally:
             os.close(fd)
         return bool(FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -15,11 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from rmqha.host import disk as host_disk
 from rmqha.host.disk import READ_AHEAD_STEP_BYTES, HostDisk
 from rmqha.host.tracer import HostTracer
 from rmqha.port import Disk
 from rmqha.sim.disk import SimDisk
 from rmqha.sim.prng import SimPrng
+from tests.host.old_python import make_old
 
 
 @pytest.fixture(params=["host", "sim"])
@@ -189,7 +192,12 @@ def test_one_holder_of_a_lock(disk: Disk) -> None:
 
 
 # --- the host's own ---------------------------------------------------------------------------------------------------
-def test_the_lock_excludes_other_processes_and_process_owned_locks(host: tuple[HostDisk, Path]) -> None:
+@pytest.mark.parametrize("python", ["this", "old"])
+def test_the_lock_excludes_other_processes_and_process_owned_locks(
+    host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch, python: str
+) -> None:
+    if python == "old":
+        make_old(monkeypatch.delattr, monkeypatch.setattr)
     disk, root = host
     release = disk.lock("lock")
     assert release is not None
@@ -315,7 +323,12 @@ def test_the_slots_of_an_index_are_never_read_ahead(host: tuple[HostDisk, Path])
 
 
 @pytest.mark.usefixtures("real_syncs")
-def test_what_is_in_memory_is_told_and_can_be_read_into_it(host: tuple[HostDisk, Path]) -> None:
+@pytest.mark.parametrize("python", ["this", "old"])
+def test_what_is_in_memory_is_told_and_can_be_read_into_it(
+    host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch, python: str
+) -> None:
+    if python == "old":
+        make_old(monkeypatch.delattr, monkeypatch.setattr)
     disk, root = host
     size_bytes = 1 << 20
     disk.map("log", size_bytes, create=True).close()
@@ -395,16 +408,31 @@ def _keeps_files_in_memory(directory: Path) -> bool:
     return kind in ("tmpfs", "ramfs")
 
 
-def test_a_file_system_that_cannot_tell_counts_as_memory(
-    host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM])
+def test_a_system_that_cannot_tell_counts_as_memory(
+    host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
+    """A file system, a kernel, and a container's filter of system calls."""
     disk, _ = host
     region = disk.map("log", 4096, create=True)
 
     def preadv(*_: object) -> int:
-        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "preadv", preadv)
+    assert region.is_in_memory(0, 4096)
+    region.close()
+
+
+def test_a_c_library_that_cannot_tell_counts_as_memory(
+    host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of Alpine Linux, whose Python lacks the call too."""
+    make_old(monkeypatch.delattr, monkeypatch.setattr)
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
+    monkeypatch.setattr(host_disk, "_libc_read_at_once", host_disk._libc_read_at_once.__wrapped__)
+    disk, _ = host
+    region = disk.map("log", 4096, create=True)
     assert region.is_in_memory(0, 4096)
     region.close()
 

@@ -6,6 +6,7 @@ no stranger must ever be signalled (ruling 24).
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -20,6 +21,8 @@ from rmqha.model.error import RmqhaError
 
 POLL_S = 0.02
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+_NO_HANDLES = (errno.ENOSYS, errno.EPERM)
+"""A kernel before 5.3, and a container's filter of system calls that does not know pidfd_open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +48,18 @@ def start_stamp(pid: int) -> str | None:
 def spawn(arguments: Sequence[str], output: Path) -> Process:
     """Start a process in a session of its own, so that it outlives the caller and its terminal. Both its outputs are
     appended to the file `output`. Raises RmqhaError if it cannot be started."""
+    import subprocess
+
     try:
-        pid = os.posix_spawn(
-            arguments[0],
-            list(arguments),
-            dict(os.environ),
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, str(output), os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE),
-                (os.POSIX_SPAWN_DUP2, 1, 2),
-            ],
-            setsid=True,
-        )
+        with open(output, "ab", opener=lambda path, flags: os.open(path, flags, FILE_MODE)) as file:
+            child = subprocess.Popen(
+                arguments, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+            )
     except OSError as error:
         raise RmqhaError(f"cannot start {arguments[0]}: {error.strerror}") from None
+    child.returncode = 0  # it outlives this process, and is waited for by its id
     # a child that has already ended is a zombie of ours: its id cannot be taken by another process yet
-    return Process(pid, start_stamp(pid) or "ended")
+    return Process(child.pid, start_stamp(child.pid) or "ended")
 
 
 def server_arguments(command: str, config: Path) -> list[str]:
@@ -70,20 +69,35 @@ def server_arguments(command: str, config: Path) -> list[str]:
 
 def send_signal(process: Process, number: signal.Signals) -> bool:
     """Signal the process if it is still the one that was started; False if it has gone."""
+    handle = None
     try:
-        handle = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return False
-    try:
-        # the handle names one process for ever, so the check cannot go stale before the signal
+        # it names one process for ever, so the check cannot go stale before the signal
+        handle = _handle_of(process.pid)
         if not process.alive:
             return False
-        signal.pidfd_send_signal(handle, number)
+        if handle is None:
+            os.kill(process.pid, number)
+        else:
+            signal.pidfd_send_signal(handle, number)
     except ProcessLookupError:
         return False
     finally:
-        os.close(handle)
+        if handle is not None:
+            os.close(handle)
     return True
+
+
+def _handle_of(pid: int) -> int | None:
+    """A descriptor that stands for a process; None where the system, or the Python that was built for older ones, has
+    none. Raises ProcessLookupError."""
+    if not hasattr(os, "pidfd_open") or not hasattr(signal, "pidfd_send_signal"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno not in _NO_HANDLES:
+            raise
+        return None
 
 
 def wait_gone(processes: Sequence[Process], timeout_s: float) -> list[Process]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from rmqha.model.error import RmqhaError
 from rmqha.ops.local.supervisor import Process, require_gone, send_signal, spawn, start_stamp, stop_all, wait_gone
+from tests.host.old_python import make_old
 from tests.support.patience import HANG_S
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(60)"
@@ -91,6 +93,27 @@ def test_a_process_that_outlives_sigkill_is_told(spawner: Spawner) -> None:
         require_gone([process])
     stop_all([process], HANG_S)
     require_gone([process])
+
+
+@pytest.mark.parametrize("lacking", ["python", "kernel", "filter"])
+def test_a_system_without_handles_of_processes(spawner: Spawner, monkeypatch: pytest.MonkeyPatch, lacking: str) -> None:
+    """A Python that was built for old systems; a kernel before 5.3; a container whose filter does not know the call."""
+    number = errno.ENOSYS if lacking == "kernel" else errno.EPERM
+
+    def pidfd_open(_: int) -> int:
+        raise OSError(number, os.strerror(number))
+
+    if lacking == "python":
+        make_old(monkeypatch.delattr, monkeypatch.setattr)
+    else:
+        monkeypatch.setattr(os, "pidfd_open", pidfd_open)
+    process, output = spawner.start(SLEEPER)
+    assert os.getsid(process.pid) == process.pid
+    assert output.read_text() == "up\n"
+    assert not send_signal(Process(process.pid, "1"), signal.SIGKILL)
+    assert process.alive
+    assert stop_all([process], HANG_S) == []
+    assert not send_signal(process, signal.SIGTERM)
 
 
 def test_what_cannot_be_started_is_one_sentence(tmp_path: Path) -> None:
