@@ -118,6 +118,9 @@ async def _supervise(
 ) -> bool:
     import trio
 
+    from rmqha.host.net.network import NameLookups
+
+    trio.socket.set_custom_hostname_resolver(NameLookups())
     stopping = trio.Event()
     finished = False
 

@@ -5,19 +5,25 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Event
+from typing import Any
 
 import pytest
+import trio
 
+from rmqha.host.net.network import dial
 from rmqha.host.process import (
     KILLED_EXIT_CODE,
     raise_file_limit,
     run_server,
     started_at_ticks,
 )
+from rmqha.model.error import UnreachableError
 from tests.support.patience import HANG_MS, HANG_S, until
 
 SERVER = """
@@ -93,6 +99,31 @@ def test_a_server_that_fails_says_why() -> None:
 
     with pytest.RaisesGroup(ZeroDivisionError):
         run_server(serve)
+
+
+def test_the_name_lookups_of_a_server_take_no_thread_from_its_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a machine is cut off from its name servers: dials are given up, the lookups go on."""
+    answer = Event()
+
+    def getaddrinfo(*arguments: Any) -> list[Any]:
+        if not arguments[-1] & socket.AI_NUMERICHOST:
+            answer.wait(HANG_S)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    taken: list[int] = []
+
+    async def serve(_: object) -> None:
+        for number in range(50):
+            with pytest.raises(UnreachableError):
+                await dial(f"controller-{number}.far:1", 1)
+        taken.append(trio.to_thread.current_default_thread_limiter().borrowed_tokens)
+
+    try:
+        assert run_server(serve)
+    finally:
+        answer.set()
+    assert taken == [0]
 
 
 def test_file_limit() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from typing import Any
 
 import trio
 
@@ -15,6 +16,10 @@ DIAL_TIMEOUT_MS = 3_000
 BACKLOG_COUNT = 1024
 _USER_TIMEOUT_MS = 10_000
 _KEEPALIVE_IDLE_S = 5
+LOOKUP_COUNT = 64
+"""Threads at most that wait for name servers."""
+LOOKUP_AGAIN_S = 5
+"""A lookup of the same name joins one that is younger. The system asks again after as long."""
 
 
 def tune(stream: trio.SocketStream) -> None:
@@ -39,6 +44,65 @@ async def dial(address: str, timeout_ms: int = DIAL_TIMEOUT_MS) -> trio.SocketSt
         raise UnreachableError(f"cannot connect to {address}: {_reason(error)}") from None
     tune(stream)
     return stream
+
+
+class _Lookup:
+    """A question to the system, and its answer once that is there."""
+
+    def __init__(self) -> None:
+        self.began_at_s = trio.current_time()
+        self.done = trio.Event()
+        self.found: list[Any] = []
+        self.error: Exception | None = None
+
+
+class NameLookups(trio.abc.HostnameResolver):
+    """Look names up in threads of their own, one at a time for each name.
+
+    Where no name server answers, the system keeps a lookup for up to a minute, while dials give up after seconds and
+    come again: their threads would be all that Trio gives, and nobody could write to the disk.
+    """
+
+    def __init__(self) -> None:
+        self._threads = trio.CapacityLimiter(LOOKUP_COUNT)
+        self._youngest: dict[tuple[Any, ...], _Lookup] = {}
+        """Lookups that are under way, by question."""
+
+    async def getaddrinfo(
+        self,
+        host: bytes | None,
+        port: bytes | str | int | None,
+        family: int = 0,
+        type: int = 0,
+        proto: int = 0,
+        flags: int = 0,
+    ) -> list[Any]:
+        question = (host, port, family, type, proto, flags)
+        lookup = self._youngest.get(question)
+        if lookup is None or trio.current_time() - lookup.began_at_s >= LOOKUP_AGAIN_S:
+            lookup = self._youngest[question] = _Lookup()
+            trio.lowlevel.spawn_system_task(self._ask, question, lookup)
+        await lookup.done.wait()
+        if lookup.error is not None:
+            raise lookup.error
+        return list(lookup.found)
+
+    async def getnameinfo(self, sockaddr: tuple[str, int] | tuple[str, int, int, int], flags: int) -> tuple[str, str]:
+        return await trio.to_thread.run_sync(
+            socket.getnameinfo, sockaddr, flags, abandon_on_cancel=True, limiter=self._threads
+        )
+
+    async def _ask(self, question: tuple[Any, ...], lookup: _Lookup) -> None:
+        try:
+            lookup.found = await trio.to_thread.run_sync(
+                socket.getaddrinfo, *question, abandon_on_cancel=True, limiter=self._threads
+            )
+        except (OSError, ValueError, OverflowError) as error:
+            lookup.error = error
+        finally:
+            if self._youngest.get(question) is lookup:
+                del self._youngest[question]
+            lookup.done.set()
 
 
 def _reason(error: Exception) -> str:

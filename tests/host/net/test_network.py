@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
+from threading import Event
 from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from rmqha.host.net import network
 from rmqha.model.error import UnreachableError, UsageError
+from tests.support.patience import HANG_S
 
 
 async def test_listen_dial_and_options() -> None:
@@ -71,6 +75,62 @@ async def test_a_name_with_an_ipv6_address_that_this_machine_lacks() -> None:
     [listener] = await network.listen("here:0")
     async with listener:
         assert listener.socket.getsockname()[0] == "127.0.0.1"
+
+
+class SilentNameServers:
+    """The system while no name server answers: a lookup waits until `answer` is set."""
+
+    def __init__(self) -> None:
+        self.answer = Event()
+        self.asked: list[str] = []
+
+    def getaddrinfo(self, host: Any, port: Any, *arguments: Any, **_: Any) -> list[Any]:
+        if arguments[-1] & socket.AI_NUMERICHOST:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        name = host.decode()
+        self.asked.append(name)
+        self.answer.wait(HANG_S)
+        if name == "nobody":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", int(port)))]
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[SilentNameServers]:
+    found = SilentNameServers()
+    monkeypatch.setattr(socket, "getaddrinfo", found.getaddrinfo)
+    yield found
+    found.answer.set()
+
+
+@pytest.mark.usefixtures("silent")
+async def test_a_name_that_nobody_answers_keeps_few_threads_and_none_of_the_disks(autojump_clock: MockClock) -> None:
+    """Dials are given up after 3 s, and come again. A lookup that is 5 s old may have been lost: another begins."""
+    lookups = network.NameLookups()
+    trio.socket.set_custom_hostname_resolver(lookups)
+    for dial_count, thread_count in ((1, 1), (2, 1), (3, 2), (4, 2), (5, 3)):
+        with pytest.raises(UnreachableError, match=r"controller\.far:1 did not answer a connection within 3000 ms"):
+            await network.dial("controller.far:1")
+        assert lookups._threads.borrowed_tokens == thread_count, dial_count
+    assert trio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
+
+
+async def test_whoever_asks_for_the_same_name_has_the_same_answer(silent: SilentNameServers) -> None:
+    trio.socket.set_custom_hostname_resolver(network.NameLookups())
+    found: list[tuple[str, ...]] = []
+
+    async def ask(name: str) -> None:
+        found.append(await network.addresses_of(name))
+
+    async with trio.open_nursery() as nursery:
+        for name in ("here", "here", "nobody", "nobody"):
+            nursery.start_soon(ask, name)
+        await trio.testing.wait_all_tasks_blocked()
+        silent.answer.set()
+    assert sorted(found) == [(), (), ("127.0.0.1",), ("127.0.0.1",)]
+    assert sorted(silent.asked) == ["here", "nobody"]
+    assert await network.addresses_of("here") == ("127.0.0.1",)
+    assert sorted(silent.asked) == ["here", "here", "nobody"], "an answer is not kept"
 
 
 async def test_nobody_listens() -> None:
