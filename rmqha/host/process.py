@@ -149,11 +149,12 @@ async def _supervise(
 
 def started_at_ticks(pid: int) -> int | None:
     """The kernel's start time of a process, in clock ticks since boot: with the pid it names one process for ever.
-    None if there is no such process, or it has ended and only waits for its parent to notice (a zombie)."""
+    None if there is no such process, it has ended and only waits for its parent to notice (a zombie), or it is another
+    user's where those are hidden (hidepid)."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    # the command's name, in parentheses, may hold anything, also ") "
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])
+    # the command's name, in parentheses, may hold anything, also ") " and what is no text
+    fields = stat.rpartition(b")")[2].split()
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -158,8 +160,20 @@ def test_a_process_is_named_by_pid_and_start_time() -> None:
     assert started_at_ticks(pid) is None
 
 
-def test_a_name_in_parentheses_confuses_nobody() -> None:
-    code = "import ctypes; ctypes.CDLL(None).prctl(15, b') S 1 (', 0, 0, 0); print(flush=True); input()"
+def test_another_users_process_that_is_hidden_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with hidepid=1: a process id that was recorded may have become somebody else's."""
+
+    def read_bytes(_: Path) -> bytes:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    monkeypatch.setattr(Path, "read_text", read_bytes)
+    assert started_at_ticks(1) is None
+
+
+@pytest.mark.parametrize("name", [") S 1 (", "\\xff) \\xfe"])
+def test_no_name_of_a_process_confuses(name: str) -> None:
+    code = f"import ctypes; ctypes.CDLL(None).prctl(15, b'{name}', 0, 0, 0); print(flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
