@@ -96,6 +96,14 @@ class RotatingLogFile(RotatingFileHandler):
         make_directories(Path(path).parent.absolute())
         return cls(path, maxBytes=max_bytes, backupCount=kept_file_count, encoding="utf-8")
 
+    def doRollover(self) -> None:  # noqa: N802 (the library's name)
+        try:
+            super().doRollover()
+        except OSError:
+            # the file may be ours and its directory not: a log that grows beyond its bound is better than none
+            if self.stream is None or self.stream.closed:
+                self.stream = self._open()
+
     def line(self, text: str) -> None:
         """From any thread."""
         self.handle(logging.LogRecord("", logging.INFO, "", 0, text, None, None))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import select
@@ -14,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqha.host.tracer import HISTORY_COUNT, KEPT_FILE_COUNT, WARNINGS, HostTracer
+from rmqha.host.tracer import HISTORY_COUNT, KEPT_FILE_COUNT, WARNINGS, HostTracer, RotatingLogFile
 from rmqha.model.code import ResponseCode
 from rmqha.model.config.servers import ServerConfig
 from rmqha.model.error import UsageError
@@ -118,6 +120,38 @@ def test_files_rotate_and_keep_three_old_ones(tmp_path: Path) -> None:
     assert names == ["broker.log", *(f"broker.log.{n}" for n in range(1, KEPT_FILE_COUNT + 1))]
     assert all(file.stat().st_size <= 2_000 for file in path.parent.iterdir())
     assert path.read_text().splitlines()[-1].endswith("step n=399")
+
+
+def test_a_log_that_cannot_be_rotated_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file may be the server's and its directory not; a network file system may tell a full disk at the close."""
+    path = tmp_path / "broker.log"
+    tracer = HostTracer(str(path), 2_000)
+
+    def rename(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    class LateTrouble(io.TextIOWrapper):
+        def close(self) -> None:
+            was_open = not self.closed
+            super().close()
+            if was_open:
+                raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", rename)
+        for n in range(100):
+            tracer.event("step", n=n)
+    assert isinstance(tracer._file, RotatingLogFile)
+    assert tracer._file.stream is not None
+    tracer._file.stream.close()
+    tracer._file.stream = LateTrouble(path.open("ab"), encoding="utf-8")
+    tracer.event("step", n=100)
+    assert [line.split("=")[1] for line in path.read_text().splitlines()] == [str(n) for n in range(101)]
+    assert tracer.statistics() == {"lost_line_count": 0}
+    tracer.event("step", n=101)
+    tracer.close()
+    assert [file.name for file in sorted(tmp_path.iterdir())] == ["broker.log", "broker.log.1"]
+    assert path.read_text().splitlines()[-1].endswith("step n=101")
 
 
 def test_reopen_goes_on_in_a_new_file(tmp_path: Path) -> None:
