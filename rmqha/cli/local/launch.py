@@ -16,9 +16,10 @@ from rmqha.model.error import RmqhaError
 from rmqha.ops.cluster_view import ClusterView, ask_cluster, problems_of
 from rmqha.ops.local.cluster_state import ClusterState, last_line
 from rmqha.ops.local.fresh_store import finish_putting_aside
-from rmqha.ops.local.supervisor import Process, server_arguments, spawn
+from rmqha.ops.local.supervisor import Process, server_arguments, spawn, stop_all
 
 POLL_INTERVAL_S = 0.1
+STOP_TIMEOUT_S = 5.0
 LEAST_ROOM_BYTES = 64 * 1024
 """Room for a node's first lines and its lock."""
 
@@ -37,7 +38,11 @@ def launch(state: ClusterState, name: str) -> Process:
         # what an earlier run printed stays to be read, and is not taken for this one's
         output.replace(output.with_suffix(".out.1"))
     process = spawn(server_arguments(record.kind, state.config_path(name)), output)
-    state.record_process(name, process)
+    try:
+        state.record_process(name, process)
+    except BaseException:
+        stop_all([process], STOP_TIMEOUT_S)  # nobody would know it
+        raise
     return process
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from rmqha.cli.local.launch import launch, wait_well
+from rmqha.cli.local.launch import STOP_TIMEOUT_S, launch, wait_well
 from rmqha.cli.local.status import show
 from rmqha.cli.options import output_option
 from rmqha.host.access.shared_secret import make_secret_file
@@ -32,7 +32,6 @@ from rmqha.ops.local.node_kind import NodeKind
 from rmqha.ops.local.preflight import check_cluster
 from rmqha.ops.local.supervisor import Process, stop_all
 
-STOP_TIMEOUT_S = 5.0
 QUICKSTART = Path(__file__).with_name("quickstart.toml")
 """The cluster file that comes with the package; `conf/quickstart.toml` of the repository is the same file."""
 OWN_DIRECTORY = Path("rmqha-data/quickstart")

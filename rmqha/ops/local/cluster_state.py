@@ -9,6 +9,7 @@ DIR/<node>/store, /controller   its data
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -181,13 +182,25 @@ class ClusterState:
         """Hold the directory against other rmqha commands that start or end processes. Raises UsageError for one that
         others may have written."""
         self.refuse_foreign()
-        lock = os.open(self.directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
-        with os.fdopen(lock, "r+") as file:
+        lock = self._open_lock()
+        try:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise RmqhaError(f"another rmqha command is at work in {self.directory}; try again") from None
             yield
+        finally:
+            os.close(lock)
+
+    def _open_lock(self) -> int:
+        """Also where the system has made the disk read-only after an error: what runs there can still be ended."""
+        path, flags = self.directory / LOCK, os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            return os.open(path, flags | os.O_RDWR | os.O_CREAT, 0o640)
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+            return os.open(path, flags | os.O_RDONLY)
 
     def refuse_foreign(self) -> None:
         """UsageError if others may have written the record, or what nodes are started by."""

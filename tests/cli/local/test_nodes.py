@@ -17,9 +17,9 @@ from click.testing import CliRunner, Result
 from rmqha.cli.local import launch, nodes
 from rmqha.cli.main import cli
 from rmqha.model.error import RmqhaError, UsageError
-from rmqha.ops.local import cluster_state
+from rmqha.ops.local import cluster_state, supervisor
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
-from rmqha.ops.local.supervisor import start_stamp
+from rmqha.ops.local.supervisor import Process, start_stamp
 
 
 @pytest.fixture
@@ -170,6 +170,49 @@ def test_a_node_on_a_disk_that_takes_nothing_is_not_started(
     assert f"nothing can be written in {where}: {os.strerror(code)}; free" in str(done.exception)
     after = ClusterState.read(state.directory)
     assert after is not None and not after.node("broker-a-1").pid
+
+
+def test_a_node_that_cannot_be_recorded_does_not_stay(state: ClusterState, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own disk has room, that of the record has none: no command would ever end it."""
+    sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
+    started: list[Process] = []
+
+    def spawn(_: object, output: Path) -> Process:
+        started.append(supervisor.spawn(sleeper, output))
+        return started[-1]
+
+    def write(_: ClusterState) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(launch, "spawn", spawn)
+    monkeypatch.setattr(ClusterState, "write", write)
+    with pytest.raises(OSError, match="No space left"):
+        launch.launch(state, "broker-a-1")
+    (process,) = started
+    assert not process.alive
+
+
+def test_a_cluster_on_a_disk_that_became_read_only_can_be_stopped(
+    state: ClusterState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux does that after an error of the disk."""
+    with state.locked():
+        assert refused_by_lock(state)
+    real = os.open
+
+    def read_only(path: Any, flags: int, *how: Any, **named: Any) -> int:
+        if flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR) and str(path).startswith(str(state.directory)):
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        return real(path, flags, *how, **named)
+
+    monkeypatch.setattr(os, "open", read_only)
+    assert run(state, "down").output == f"nothing runs in {state.directory}\n"
+    with state.locked():
+        assert refused_by_lock(state)
+
+
+def refused_by_lock(state: ClusterState) -> bool:
+    return "another rmqha command is at work" in str(run(state, "down").exception)
 
 
 @pytest.mark.parametrize("mount", [".", "broker-a-1"])
