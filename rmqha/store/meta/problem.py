@@ -19,6 +19,11 @@ _ADVICE = {
     errno.EIO: "check the disk, then replace it or remove this replica",
     errno.ENOTDIR: "choose a directory, not a file",
     errno.EMFILE: "raise the limit of open files",
+    errno.ENFILE: "raise the machine's limit of open files (sysctl fs.file-max)",
+    errno.ENOMEM: "raise the limits of memory (ulimit -v) and of mapped files (sysctl vm.max_map_count)",
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f, or LimitFSIZE of its unit)",
+    errno.ENODEV: "choose a directory on a file system that can map files",
+    errno.ENOLCK: "choose a directory on a file system that can lock files",
     errno.ESTALE: "put it back in its place, or stop this server and start it again",
 }
 
