@@ -55,11 +55,16 @@ class HostTree:
         return self._root / path if path else self._root
 
     def exists(self, path: str) -> bool:
-        return self._at(path).exists()
+        """Raises OSError if that cannot be seen: `Path.exists` says that there is no such file then, from Python 3.14
+        on, and whoever keeps a table in it would begin an empty one."""
+        try:
+            self._at(path).stat()
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            return False
+        return True
 
     def list(self, path: str) -> list[str]:
-        directory = self._at(path)
-        return sorted(entry.name for entry in directory.iterdir()) if directory.exists() else []
+        return sorted(entry.name for entry in self._at(path).iterdir()) if self.exists(path) else []
 
 
 class HostReadDisk(HostTree):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,6 +43,27 @@ def test_what_is_no_file_is_an_error_and_a_pipe_does_not_hold_the_reader(tmp_pat
         disk.read("none", 1)
     with pytest.raises(NotADirectoryError):
         disk.list("pipe")
+
+
+def test_a_file_that_cannot_be_looked_at_is_not_taken_for_a_missing_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`Path.exists` takes it for one from Python 3.14 on."""
+    look = os.stat
+
+    def stat(path: str | Path, **how: Any) -> os.stat_result:
+        if str(path).endswith("topics.json"):
+            raise OSError(errno.EIO, "Input/output error")
+        return look(path, **how)
+
+    monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.setattr(Path, "exists", os.path.exists)
+    for disk in (HostReadDisk(tmp_path), HostDisk(tmp_path)):
+        for ask in (disk.exists, disk.list):
+            with pytest.raises(OSError, match="Input/output error"):
+                ask("config/topics.json")
+        assert not disk.exists("config/none.json")
+        assert not disk.exists("a\0b")
 
 
 def test_the_lock_is_seen_and_not_taken(tmp_path: Path) -> None:
