@@ -57,6 +57,7 @@ from rmqha.model.error import ConfigError, RmqhaError
 from rmqha.model.identity import join_address, parse_address
 from rmqha.model.offset import BrokerId
 from rmqha.model.quota import Quotas
+from rmqha.port import Tracer
 from rmqha.store.config import StoreConfig
 from rmqha.store.meta.identity_file import IdentityFile
 from rmqha.store.store import Store
@@ -70,6 +71,8 @@ PEER_RULES = PeerRules(
 """Rules on what a broker takes of controllers and replicas. Who says which tables a slave holds decides what the master
 answers. Apache's controllers send notices without a proof: such a one is a reason to ask them."""
 ADDRESS_SERVER_TIMEOUT_S = 3
+OWN_NAME_TIMEOUT_S = 15
+OWN_NAME_RETRY_MS = 500
 MAX_LIST_BYTES = 64 * 1024
 HAND_OVER_MS = 6000
 """Part for handing over of the ten seconds that a stop may take (ruling 24); the rest is for the flush."""
@@ -153,7 +156,7 @@ async def run_broker(
             gate = _Gate(AdvertisedAddressCheck(config, places, tracer), Quotas(config.quotas), tracer)
             config, ports = await _listen(config, gate, nursery)
             shell = HostShell(gate.advertised, gate.poller)
-            core = _open(config, tracer, await _store_host(config), gate.quotas, shell)
+            core = _open(config, tracer, await store_host(config, tracer), gate.quotas, shell)
             accounts = security.ambient.get().accounts
             if isinstance(accounts, UserAccounts):
                 accounts.follow(core.users)
@@ -221,14 +224,22 @@ async def _places(config: BrokerConfig) -> Places:
     return await resolved([*told_hosts(config).values(), *peers])
 
 
-async def _store_host(config: BrokerConfig) -> tuple[bytes, int]:
-    """The address that records and offset message ids carry. Raises ConfigError if the name has none."""
-    host = told_hosts(config)[LISTEN]
-    try:
-        found = await trio.socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise ConfigError(f"brokerIP1: {host} has no address ({error.strerror}); write it as numbers") from None
-    return ip_address(found[0][4][0]).packed, config.listen_port
+async def store_host(config: BrokerConfig, tracer: Tracer) -> tuple[bytes, int]:
+    """The address that records and offset message ids carry. Raises ConfigError if the name has none, and gets none
+    within OWN_NAME_TIMEOUT_S: that of a container is often known some seconds after its start."""
+    host, reason = told_hosts(config)[LISTEN], ""
+    with trio.move_on_after(OWN_NAME_TIMEOUT_S):
+        while True:
+            try:
+                found = await trio.socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+                return ip_address(found[0][4][0]).packed, config.listen_port
+            except OSError as error:
+                if not reason:
+                    tracer.event("own_name_unknown", key=LISTEN, host=host, reason=error.strerror)
+                reason = error.strerror or str(error)
+            await trio.sleep(OWN_NAME_RETRY_MS / 1000)
+    reason = reason or f"no answer within {OWN_NAME_TIMEOUT_S} s"
+    raise ConfigError(f"{LISTEN}: {host} has no address ({reason}); write it as numbers")
 
 
 def _open(

@@ -7,11 +7,14 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from rmqha.broker.advertised import HA, LISTEN, AdvertisedAddressCheck, check_advertised, resolved
+from rmqha.broker.server import OWN_NAME_TIMEOUT_S, store_host
 from rmqha.host.net import network
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode
@@ -19,6 +22,7 @@ from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import ConfigError
 from rmqha.wire.command import Command
 from tests.broker.test_server import refused, shells
+from tests.support.tracer import RecordingTracer
 
 FAR = ["10.0.0.9:9876"]
 HERE: Mapping[str, Sequence[str]] = {
@@ -27,6 +31,39 @@ HERE: Mapping[str, Sequence[str]] = {
     "ns.far": ["10.0.0.9"],
     "two": ["::1", "10.0.0.1"],
 }
+
+
+class LateName(trio.abc.HostnameResolver):
+    """A name that is known from a moment on, as that of a pod whose record is not published yet."""
+
+    def __init__(self, known_at_s: float) -> None:
+        self._known_at_s = trio.current_time() + known_at_s
+
+    async def getaddrinfo(
+        self, host: Any, port: Any, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
+    ) -> list[Any]:
+        if trio.current_time() < self._known_at_s:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.7", 0))]
+
+    async def getnameinfo(self, sockaddr: Any, flags: int) -> tuple[str, str]:
+        raise NotImplementedError
+
+
+async def test_a_name_of_its_own_that_is_not_known_yet_is_waited_for(autojump_clock: MockClock) -> None:
+    config = BrokerConfig(broker_ip1="pod-0.brokers.svc")
+    tracer = RecordingTracer()
+    trio.socket.set_custom_hostname_resolver(LateName(5))
+    assert await store_host(config, tracer) == (bytes((10, 0, 0, 7)), config.listen_port)
+    assert tracer.names() == ["own_name_unknown"]
+
+
+async def test_a_name_of_its_own_that_nobody_knows_is_refused(autojump_clock: MockClock) -> None:
+    trio.socket.set_custom_hostname_resolver(LateName(1000))
+    sentence = r"brokerIP1: pod-0 has no address \(Name or service not known\); write it as numbers"
+    with pytest.raises(ConfigError, match=sentence):
+        await store_host(BrokerConfig(broker_ip1="pod-0"), RecordingTracer())
+    assert trio.current_time() >= OWN_NAME_TIMEOUT_S
 
 
 @pytest.mark.parametrize(
