@@ -42,6 +42,8 @@ INDEX_COPY_MS = 500
 """Pause while this replica copies a master's log: that goes first."""
 INDEX_RETRY_MS = 60_000
 """Pause after an index that could not be written."""
+ALLOCATE_RETRY_MS = 1000
+"""Pause after a log file that could not be made."""
 COLD_READ_COUNT = 4
 """Threads at most that read old messages into memory."""
 SAMPLE_INTERVAL_MS = 1000
@@ -80,10 +82,10 @@ class BrokerLoops:
         self._dispatch, self._dispatch_wait = trio.Event(), trio.CancelScope()
         self._dispatch_woken_at_s = -math.inf
         self._index = trio.Event()
-        for begun in self._dispatch, self._index:
-            begun.set()
         self._flush = trio.Event()
         self._allocate = trio.Event()
+        for begun in self._dispatch, self._index, self._allocate:
+            begun.set()
         self._step = trio.Event()
         self._delivered, self._deliver_wait = trio.Event(), trio.CancelScope()
         self._delivered_at_s, self._deliver_by_s = -math.inf, math.inf
@@ -309,7 +311,12 @@ class BrokerLoops:
         while True:
             await self._allocate.wait()
             await trio.to_thread.run_sync(self._core.store.allocate_ahead)
-            self._allocate = trio.Event()
+            self._core.retention.allocated()
+            if self._core.store.is_file_due:
+                # no room for it, which may come
+                await trio.sleep(ALLOCATE_RETRY_MS / 1000)
+            else:
+                self._allocate = trio.Event()
 
     async def _run_commit(self) -> None:
         while True:

@@ -51,6 +51,15 @@ def _reserve(fd: int, start: int, end: int) -> None:
             raise
 
 
+def _refuse_too_little_room(fd: int, size_bytes: int) -> None:
+    """OSError if the file system has too little room for a file of this size. It would give all that it has before it
+    says so, and nobody else could write meanwhile."""
+    found = os.fstatvfs(fd)
+    missing_bytes = size_bytes - os.fstat(fd).st_blocks * STAT_BLOCK_BYTES
+    if found.f_blocks and missing_bytes > found.f_bavail * found.f_frsize:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def make_directories(directory: Path) -> None:
     """Make this one and those above it that are missing, with DIRECTORY_MODE."""
     if not directory.is_dir():
@@ -379,6 +388,7 @@ class HostDisk(HostTree):
             fresh = found == 0
             if found < size_bytes:
                 if reserve:
+                    _refuse_too_little_room(fd, size_bytes)
                     _reserve(fd, 0, size_bytes)
                 os.ftruncate(fd, size_bytes)
                 unsynced.append(target.parent)

@@ -131,6 +131,8 @@ class Store:
         self._mark = (0, 0, 0)
         """Dispatched offset, store time of the newest record below it, and number of queue entries."""
         self._saved_at_ms = self._saved_position = 0
+        self._file_trouble = ""
+        """The reason why no file could be made ahead the last time, "" if one could."""
         self._truncate_hooks: list[Callable[[int], None]] = [self._starts.forget, self.damage.cut]
         self._before_cut_hooks: list[Callable[[int], None]] = []
         self._restart_hooks: list[Callable[[], None]] = []
@@ -576,10 +578,20 @@ class Store:
     def allocate_ahead(self) -> None:
         """Make the next log file, for a thread of its own: no append and no sync waits for it then. A full disk is no
         failure here: the append that needs the file meets it again and is refused."""
+        trouble = ""
         try:
             self._log.allocate_ahead()
         except StoreError as error:
-            self._tracer.event("no_file_ahead", reason=str(error))
+            trouble = str(error)
+        if trouble and trouble != self._file_trouble:
+            self._tracer.event("no_file_ahead", reason=trouble)
+        self._file_trouble = trouble
+
+    @property
+    def file_refusal(self) -> str:
+        """The reason why nothing should be appended any more: the log's next file could not be made, and the last is
+        nearly full. An append that needs a file that cannot be made ends the process."""
+        return self._file_trouble if self._log.is_nearly_full else ""
 
     def _save_due(self, dispatched: int, stored: int) -> bool:
         return (

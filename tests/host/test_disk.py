@@ -473,6 +473,34 @@ def test_a_full_disk_is_an_error_and_not_a_signal(host: tuple[HostDisk, Path], m
     region.close()
 
 
+def test_a_file_that_does_not_fit_takes_nothing_from_others_meanwhile(
+    host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file system would set aside all that it has left before it says that this is too little: for a moment nobody
+    else could write a byte."""
+    disk, root = host
+    free_bytes, asked = 3 << 20, list[int]()
+    found = os.statvfs(root)
+    blocks = free_bytes // found.f_frsize
+
+    def fstatvfs(fd: int) -> os.statvfs_result:
+        return os.statvfs_result((*found[:4], blocks, *found[5:]))
+
+    def posix_fallocate(fd: int, offset: int, size: int) -> None:
+        asked.append(size)
+
+    monkeypatch.setattr(os, "fstatvfs", fstatvfs)
+    monkeypatch.setattr(os, "posix_fallocate", posix_fallocate)
+    with pytest.raises(OSError, match="No space left on device"):
+        disk.map("log", 4 << 20, create=True)
+    assert (asked, disk.exists("log")) == ([], False)
+    disk.map("log", 2 << 20, create=True).close()
+    assert asked == [2 << 20]
+    found, blocks = os.statvfs_result((*found[:2], 0, *found[3:])), 0
+    disk.map("unknown", 4 << 20, create=True).close()
+    assert asked[1:] == [4 << 20], "a file system that does not tell its size, as a tmpfs without a limit"
+
+
 def test_a_file_system_without_reservation_still_works(
     host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

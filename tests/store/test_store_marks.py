@@ -175,6 +175,28 @@ def test_the_next_file_is_made_ahead() -> None:
     assert len(bodies(store)) == 3
 
 
+def test_a_file_that_cannot_be_made_ahead_is_told_once_and_refused_when_the_last_is_nearly_full() -> None:
+    disk, tracer = sim_disk(), RecordingTracer()
+    store = open_store(disk, tracer=tracer)
+    for number in range(2):
+        store.append(message(number, body=b"x" * 1200), 0)
+    disk.capacity_bytes = disk.used_bytes
+    for _ in range(3):
+        store.allocate_ahead()
+    assert tracer.names().count("no_file_ahead") == 1
+    assert [store.is_file_due, store.file_refusal] == [True, ""], "there is room for some more"
+    store.append(message(2, body=b"x" * 1200), 0)
+    assert "No space left on device" in store.file_refusal
+    disk.capacity_bytes = None
+    store.allocate_ahead()
+    assert [store.is_file_due, store.file_refusal] == [False, ""]
+    disk.capacity_bytes = disk.used_bytes
+    for number in range(2):
+        store.append(message(number, body=b"x" * 1200), 0)
+    store.allocate_ahead()
+    assert tracer.names().count("no_file_ahead") == 2
+
+
 def test_sync_beside_appends(tmp_path: Path) -> None:
     config = replace(SMALL, mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000)
     store = Store.open(HostDisk(tmp_path), config, RecordingTracer())

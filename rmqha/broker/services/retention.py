@@ -49,6 +49,8 @@ class Retention:
         self._start_offset = 0
         self._held: HeldFile | None = None
         self._troubled = False
+        self._full = ""
+        """The reason of the last plan why sends are refused."""
         self._wake = wake
 
     def configure(self, config: BrokerConfig) -> None:
@@ -73,7 +75,8 @@ class Retention:
             return
         self._tell_trouble("")
         self._tell(found)
-        self._refuse(found.refusal)
+        self._full = found.refusal
+        self._refuse()
         self._checks_on_demand = max(0, self._checks_on_demand - 1)
         if not self._checks_on_demand:
             self._start_offset = 0
@@ -100,8 +103,11 @@ class Retention:
         )
 
     def schedule_unlink(self) -> bool:
-        """Take from the disk what the store has let go of, one log file; True if there is more. Blocks."""
+        """Take from the disk what the store has let go of, one log file; True if there is more. Blocks. A log file that
+        could not be made is tried again."""
         config = self._config
+        if self._store.file_refusal:
+            self._store.allocate_ahead()
         return self._driver.is_log_free and self._store.schedule_unlink(
             self._clock.now_ms(), config.destroy_maped_file_interval_forcibly, config.redelete_hanged_file_interval
         )
@@ -109,6 +115,11 @@ class Retention:
     def pending_unlink(self) -> None:
         """To be called in the broker's own thread after `schedule_unlink`, which may have synced the log."""
         self._driver.synced()
+        self.allocated()
+
+    def allocated(self) -> None:
+        """To be called there after the log's next file was made, or could not be."""
+        self._refuse()
 
     def demand(self, start_offset: int) -> None:
         """Expired files go whatever the hour, and all that end at or below `start_offset`."""
@@ -146,8 +157,8 @@ class Retention:
             f"the log file at {held.start_offset} stays, {held.reason.value}: needed by {who or 'this replica itself'}"
         )
 
-    def _refuse(self, refusal: str) -> None:
-        replica = self._driver.replica
+    def _refuse(self) -> None:
+        replica, refusal = self._driver.replica, self._full or self._store.file_refusal
         if bool(refusal) != bool(replica.disk_refusal):
             self._tracer.event("disk_full" if refusal else "disk_has_room", reason=refusal)
         replica.disk_refusal = refusal

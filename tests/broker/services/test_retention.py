@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -119,6 +122,37 @@ def test_a_full_disk_refuses_sends_until_it_has_room(make_broker: Callable[..., 
     clean(broker)
     assert broker.ask(send_command()).code == ResponseCode.SUCCESS
     assert "disk_has_room" in broker.tracer.names()
+
+
+def test_a_log_whose_next_file_cannot_be_made_refuses_sends_until_it_can(
+    make_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is not full by the levels has no room for a log file, or the process may map no more files. A send
+    that needs the file would end the broker; the controllers hear of it, and let a replica lead that can go on."""
+
+    def no_room(fd: int, *_: int) -> None:
+        if "commitlog" in Path(f"/proc/self/fd/{fd}").readlink().parts:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    broker = small(make_broker)
+    monkeypatch.setattr(os, "posix_fallocate", no_room)
+    broker.store.allocate_ahead()
+    assert broker.ask(send_command()).code == ResponseCode.SUCCESS
+    for _ in range(2):
+        clean(broker)
+        broker.core.retention.pending_unlink()
+        reply = broker.ask(send_command())
+        assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert f"cannot create or map a file of {FILE} bytes: No space left on device; free some" in str(reply.remark)
+        assert state(broker)["writable"] is False
+        assert state(broker)["diskProblem"] == reply.remark
+    assert broker.tracer.names().count("disk_full") == 1
+    monkeypatch.undo()
+    clean(broker)
+    broker.core.retention.pending_unlink()
+    assert broker.ask(send_command()).code == ResponseCode.SUCCESS
+    assert state(broker)["diskProblem"] == ""
+    assert broker.tracer.names().count("disk_has_room") == 1
 
 
 def test_what_a_slave_still_copies_stays_and_the_state_says_so(make_broker: Callable[..., Broker]) -> None:
