@@ -176,8 +176,8 @@ class Disk(Protocol):
         elsewhere."""
         ...
 
-    def space(self) -> tuple[int, int]:
-        """(used, free) bytes of the file system, as an unprivileged user may use it."""
+    def space(self, path: str = "") -> tuple[int, int]:
+        """(used, free) bytes of the file system that `path` lies on, or will, as an unprivileged user may use it."""
         ...
 
     def boot_id(self) -> str:

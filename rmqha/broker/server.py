@@ -59,6 +59,7 @@ from rmqha.model.offset import BrokerId
 from rmqha.model.quota import Quotas
 from rmqha.port import Tracer
 from rmqha.store.config import StoreConfig
+from rmqha.store.log.commit_log import DIRECTORY as LOG_DIRECTORY
 from rmqha.store.meta.identity_file import IdentityFile
 from rmqha.store.store import Store
 from rmqha.wire.auth.ha_proof import HaClaim
@@ -286,7 +287,7 @@ def _open(
                     "kernel": choice.words,
                     "release": __version__,
                 },
-                disk_usage=disk.usage,
+                disk_usage=partial(disk.usage, LOG_DIRECTORY),
                 history=tracer.history,
                 local_hour=lambda: time.localtime().tm_hour,
                 month_of=local_month_ms,

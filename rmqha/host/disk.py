@@ -465,15 +465,15 @@ class HostDisk(HostTree):
 
         return release
 
-    def usage(self) -> tuple[int, int, int]:
-        """(total, used, usable) bytes of the file system that the root lies on, or will."""
-        existing = self._root
+    def usage(self, path: str = "") -> tuple[int, int, int]:
+        """(total, used, usable) bytes of the file system that `path` lies on, or will."""
+        existing = self._at(path)
         while not existing.exists():
             existing = existing.parent
         return shutil.disk_usage(existing)
 
-    def space(self) -> tuple[int, int]:
-        _, used, free = self.usage()
+    def space(self, path: str = "") -> tuple[int, int]:
+        _, used, free = self.usage(path)
         return used, free
 
     def boot_id(self) -> str:

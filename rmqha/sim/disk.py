@@ -502,7 +502,7 @@ class SimDisk:
 
         return release
 
-    def space(self) -> tuple[int, int]:
+    def space(self, path: str = "") -> tuple[int, int]:
         capacity_bytes = 1 << 40 if self.capacity_bytes is None else self.capacity_bytes
         return self.used_bytes, max(0, capacity_bytes - self.used_bytes)
 

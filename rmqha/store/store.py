@@ -174,6 +174,7 @@ class Store:
         lines += self._trimmer.load()
         lines += self.queue_starts.load()
         lines += self._log.load()
+        self._refuse_missing_log()
         last_stop = self.recovery.last_stop = self._boot.last_stop
         progress, checkpoint = self._progress.position, self._checkpoint.value
         self._boot.running(process_id)
@@ -213,6 +214,16 @@ class Store:
         self._failure.mended()
         for line in lines:
             self._tracer.event("recovery", finding=line)
+
+    def _refuse_missing_log(self) -> None:
+        """StoreError for a log of which no file is left, as where its disk was not mounted: what stands beside it would
+        be cut down to nothing, and another log begun in the wrong place."""
+        known = max(self._progress.position or 0, self._checkpoint.value.confirm_phy_offset)
+        if known and not self._log.files.files:
+            raise StoreError(
+                f"{place(self._disk, LOG_DIRECTORY)} holds no file, but the log was written up to {known}: mount its"
+                " disk, or remove this replica's store and let it copy the group's"
+            )
 
     def _recover_queues(self, start: int, end: int, last_stop: LastStop, *, trusted: bool) -> None:
         """Check the queues, then dispatch again what they may miss."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from errno import ENOSPC
+from errno import ENOSPC, EXDEV
 from threading import Lock
 from typing import NamedTuple
 
@@ -189,9 +189,9 @@ class Trimmer:
             self._disk.make_dirs(DIRECTORY)
             self._disk.rename(path, target)
         except OSError as error:
-            if error.errno != ENOSPC:
+            if error.errno not in (ENOSPC, EXDEV):
                 raise
-            self._disk.remove(path)  # not even a name fits any more
+            self._disk.remove(path)  # not even a name fits any more, or the log lies on a disk of its own
 
     def _remove_derived(self) -> None:
         while self._derived_detached:

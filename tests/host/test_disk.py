@@ -7,6 +7,7 @@ import errno
 import fcntl
 import mmap
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -564,6 +565,24 @@ def test_a_failed_atomic_write_leaves_the_old_file(
         disk.write_atomic("a", b"new")
     assert disk.read("a") == b"old"
     assert [path.name for path in root.iterdir()] == ["a"]
+
+
+def test_a_linked_directory_has_the_room_of_its_own_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Path] = []
+
+    def disk_usage(place: Path) -> tuple[int, int, int]:
+        asked.append(place)
+        return 100, 60, 40
+
+    monkeypatch.setattr(shutil, "disk_usage", disk_usage)
+    root, elsewhere = tmp_path / "store", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    root.mkdir()
+    (root / "commitlog").symlink_to(elsewhere)
+    (root / "nowhere").symlink_to(tmp_path / "unmounted")
+    disk = HostDisk(root)
+    assert [disk.space(path) for path in ("", "commitlog", "none/yet", "nowhere")] == [(60, 40)] * 4
+    assert asked == [root, root / "commitlog", root, root]
 
 
 def test_boot_id_is_the_kernels(host: tuple[HostDisk, Path]) -> None:

@@ -92,6 +92,27 @@ def test_a_log_that_lost_confirmed_bytes_is_unclean() -> None:
     )
 
 
+def test_a_log_of_which_no_file_is_left_is_told_and_nothing_is_changed() -> None:
+    """As where its disk was not mounted: with the log back all is as before."""
+    disk = sim_disk()
+    store = filled(disk)
+    store.append_epoch(Epoch(2), PhyOffset(4096))
+    commit_all(store)
+    end, epochs = store.max_phy_offset, store.epochs
+    store.close()
+    log = {f"commitlog/{name}": disk.read(f"commitlog/{name}") for name in disk.list("commitlog")}
+    for path in log:
+        disk.remove(path)
+    for _ in range(2):
+        sentence = f"sim/commitlog holds no file, but the log was written up to {end}: mount its disk, or remove this"
+        with pytest.raises(StoreError, match=sentence):
+            open_store(disk)
+    for path, content in log.items():
+        disk.write_atomic(path, content)
+    store = open_store(disk)
+    assert (store.max_phy_offset, store.epochs, store.unclean) == (end, epochs, False)
+
+
 def test_a_cut_that_takes_no_byte_leaves_the_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the next start would read the last file to learn how late it is: a second for each GiB."""
     disk = sim_disk()

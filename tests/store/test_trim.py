@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from itertools import pairwise
 from pathlib import Path
 
@@ -146,6 +147,26 @@ def test_on_a_disk_without_room_for_a_name_files_go_at_once() -> None:
     store.trim(PhyOffset(2 * FILE))
     schedule_unlink(store)
     assert names(disk)[0] == 2 * FILE
+
+
+def test_a_log_on_a_disk_of_its_own_loses_files_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where `commitlog` is a link to another disk no file can be renamed into the store's own directory."""
+    disk = sim_disk()
+    store = filled(disk)
+    rename = disk.rename
+
+    def to_another_disk(old_path: str, new_path: str) -> None:
+        if old_path.startswith("commitlog/") and not new_path.startswith("commitlog/"):
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        rename(old_path, new_path)
+
+    monkeypatch.setattr(disk, "rename", to_another_disk)
+    store.trim(PhyOffset(3 * FILE))
+    schedule_unlink(store)
+    assert names(disk)[0] == 3 * FILE
+    assert store.pending_deletion_bytes == 0
+    store.close()
+    assert open_store(disk).min_phy_offset == 3 * FILE
 
 
 def test_readers_keep_their_bytes(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import StoreError
 from rmqha.model.offset import PhyOffset
 from rmqha.port import Clock, Disk, Tracer
+from rmqha.store.log.commit_log import DIRECTORY as LOG_DIRECTORY
 from rmqha.store.log.retention import HOUR_MS, HeldFile, ReplicaNeed, RetentionInput, RetentionPlan, plan
 from rmqha.store.meta.problem import disk_errors
 from rmqha.wire.command import Command
@@ -85,7 +86,7 @@ class Retention:
         store, driver, wall_ms = self._store, self._driver, self._clock.wall_ms()
         files, active = store.oldest_files(self._config.delete_file_batch_max, wall_ms)
         with disk_errors(self._disk, "", "ask how full the disk is"):
-            used_bytes, free_bytes = self._disk.space()
+            used_bytes, free_bytes = self._disk.space(LOG_DIRECTORY)  # which may be a link to another disk
         pending_deletion_bytes = min(store.pending_deletion_bytes, used_bytes)
         return RetentionInput(
             wall_ms=wall_ms,

@@ -52,7 +52,7 @@ class _Full:
     def __init__(self, percent: int) -> None:
         self._percent = percent
 
-    def space(self) -> tuple[int, int]:
+    def space(self, path: str = "") -> tuple[int, int]:
         return self._percent * 1 << 20, (100 - self._percent) * 1 << 20
 
 
@@ -155,6 +155,19 @@ def test_a_log_whose_next_file_cannot_be_made_refuses_sends_until_it_can(
     assert broker.tracer.names().count("disk_has_room") == 1
 
 
+def test_the_disk_counts_that_the_log_lies_on(make_broker: Callable[..., Broker]) -> None:
+    """`commitlog` may be a link to a disk of its own."""
+
+    class TwoDisks:
+        def space(self, path: str = "") -> tuple[int, int]:
+            return (95, 5) if path == "commitlog" else (10, 90)
+
+    broker = small(make_broker, clean_file_forcibly_enable=False)
+    broker.core.retention._disk = TwoDisks()  # type: ignore[assignment]
+    clean(broker)
+    assert str(broker.ask(send_command()).remark).startswith("the disk is full: 95.0 % are in use")
+
+
 def test_what_a_slave_still_copies_stays_and_the_state_says_so(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker(
         mapped_file_size_commit_log=FILE, max_message_size=30_000, total_replicas=2, commit_log_max_bytes=2 * FILE
@@ -181,7 +194,7 @@ def test_a_disk_that_cannot_be_asked_is_told_once(make_broker: Callable[..., Bro
     class Broken:
         label = "here"
 
-        def space(self) -> tuple[int, int]:
+        def space(self, path: str = "") -> tuple[int, int]:
             raise OSError(5, "Input/output error")
 
     broker.core.retention._disk = Broken()  # type: ignore[assignment]

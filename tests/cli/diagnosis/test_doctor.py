@@ -390,6 +390,20 @@ def test_space(
     assert words in told(findings, "broker-a-1", "disk", verdict)
 
 
+def test_a_log_that_is_linked_to_another_disk_has_its_own_findings(
+    spec: ClusterSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = spec.directory / "broker-a-1" / "store" / "commitlog"
+    monkeypatch.setattr(check_machine, "places_of", lambda data: [data, log] if log.is_relative_to(data) else [data])
+
+    def space(disk: HostDisk, path: str = "") -> tuple[int, int]:
+        return (95 * 10**9, 5 * 10**9) if disk.label == str(log) else (10 * 10**9, 90 * 10**9)
+
+    monkeypatch.setattr(HostDisk, "space", space)
+    findings, _ = look(spec, "broker-a-1", "--no-write")
+    assert f"{log}: 95 % in use" in told(findings, "broker-a-1", "disk", Verdict.WRONG)
+
+
 def test_a_disk_without_inodes(spec: ClusterSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HostDisk, "space", lambda self: (10 * 10**9, 90 * 10**9))
     for left, verdict in ((7, Verdict.WRONG), (100_000, Verdict.OK), (None, Verdict.OK)):

@@ -145,7 +145,7 @@ def test_a_disk_that_fills_while_saving_leaves_no_half() -> None:
     disk.map(LOG_FILE, 4096).sync()
     disk.crash(power_loss=True)
     reported, disk.capacity_bytes = disk.space, disk.used_bytes + 9000
-    disk.space = lambda: (0, 1 << 30)  # type: ignore[method-assign]
+    disk.space = lambda path="": (0, 1 << 30)  # type: ignore[method-assign]
     with pytest.raises(StoreError, match="must be saved before they are cut"):
         open_store(disk)
     assert not disk.exists(CUT)

@@ -19,6 +19,7 @@ from rmqha.model.identity import join_address
 from rmqha.ops.finding import Finding, ok, warn, wrong
 from rmqha.ops.local.node_kind import NodeKind
 from rmqha.ops.local.preflight import cannot_bind
+from rmqha.store.log.commit_log import DIRECTORY as LOG_DIRECTORY
 from rmqha.store.meta.boot_file import ABORT_PATH
 
 CONNECTION_COUNT = 1_000
@@ -182,23 +183,32 @@ def check_disk(node_under_test: NodeUnderTest) -> Iterator[Finding]:
     """Space against the watermarks, and whether the file system is one that keeps what it is given."""
     if node_under_test.data is None:
         return
-    place, name = existing(node_under_test.data), node_under_test.name
-    mount = mount_of(place)
+    for place in places_of(node_under_test.data):
+        yield from _check_place(node_under_test, place)
+
+
+def places_of(data: Path) -> list[Path]:
+    """The directory of a node's data, and that of its log where it is a link to another disk."""
+    place, log = existing(data), existing(data / LOG_DIRECTORY)
+    return [place] if place.stat().st_dev == log.stat().st_dev else [place, log]
+
+
+def _check_place(node_under_test: NodeUnderTest, place: Path) -> Iterator[Finding]:
+    name, mount = node_under_test.name, mount_of(place)
     if mount.read_only:
         yield wrong(name, "disk", f"{mount.point} is mounted read-only", f"mount -o remount,rw {mount.point}")
     if mount.in_memory:
         yield wrong(
             name,
             "disk",
-            f"{node_under_test.data} lies on {mount.kind}, in memory: a loss of power takes everything",
+            f"{place} lies on {mount.kind}, in memory: a loss of power takes everything",
             f"set storePathRootDir to a disk in {node_under_test.source}",
         )
     elif mount.on_network:
         yield warn(
             name,
             "disk",
-            f"{node_under_test.data} lies on {mount.kind}: "
-            "its server decides what a sync is, and mapped files may be slow",
+            f"{place} lies on {mount.kind}: its server decides what a sync is, and mapped files may be slow",
             f"set storePathRootDir to a local disk in {node_under_test.source}",
         )
     try:
