@@ -151,7 +151,9 @@ class BrokerCore:
         self.statistics = BrokerStatistics(config.broker_cluster_name)
         self.driver = ReplicaDriver(self.replica, store, self.room, clock, tracer, self, shell, self.statistics)
         synced = store.recovery.last_stop is LastStop.CLEAN  # else a write may have failed unseen (ruling 29)
-        self.topics = TopicTable(disk, config, clock, self, store.batch_topics, is_synced=synced)
+        ends_of = store.queue_ends_of
+        self.topics = TopicTable(disk, config, clock, self, store.batch_topics, is_synced=synced, queue_ends=ends_of)
+        store.hide_before(self.topics.begins)
         self.groups = GroupTable(disk, clock, config, self, is_synced=synced)
         self.offsets = self._offset_table(disk, is_synced=synced)
         self.clients, self.locks, self.modes = ClientTable(config), LockTable(clock), ModeTable(disk)
@@ -368,6 +370,7 @@ class BrokerCore:
         """The queues hold everything that is committed: no topic of theirs may be missing (ruling 16), and no consumer
         may be told to have read more."""
         self._clamp_offsets(self._dispatched_end, stamped=True)
+        self.topics.clamp_begins(self._dispatched_end)
         restored = self.topics.restore(self.store.queues(), self.store.batch_topics)
         if restored:
             self._tracer.event("topics_restored", topics=restored)

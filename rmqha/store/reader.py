@@ -132,6 +132,15 @@ class Reader:
         self._log = log
         self._queues = queues
         self._batch_queues = batch_queues
+        self.begins: Mapping[str, Mapping[int, int]] = {}
+        """First offsets of queues, by topic and queue id, where they are told: whatever stands in front is hidden."""
+
+    def _low(self, queue: ConsumeQueue | BatchConsumeQueue) -> int:
+        """The first offset of what may be seen."""
+        low = queue.min_offset(self._log.min_offset)
+        if self.begins and (begins := self.begins.get(queue.topic)):
+            return max(low, min(begins.get(queue.queue_id, 0), queue.max_offset))
+        return low
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | BatchConsumeQueue | None:
         return self._batch_queues.get(topic, queue_id) or self._queues.get(topic, queue_id)
@@ -142,7 +151,7 @@ class Reader:
         queue = (batches.get(key) if batches else None) or self._queues.table.get(key)
         if queue is None:
             return _NO_QUEUE
-        return cast("tuple[QueueOffset, QueueOffset]", (queue.min_offset(self._log.min_offset), queue.max_offset))
+        return cast("tuple[QueueOffset, QueueOffset]", (self._low(queue), queue.max_offset))
 
     def queue_ends(self, topic: str, queue_ids: Iterable[int]) -> list[int]:
         """The second number of `queue_range` for each of them, at a third of the cost."""
@@ -170,7 +179,7 @@ class Reader:
         if queue is None or queue.max_offset == 0:
             status = ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
             return PullResult(status, QueueOffset(0), *self.queue_range(topic, queue_id), [])
-        low, high = QueueOffset(queue.min_offset(self._log.min_offset)), QueueOffset(queue.max_offset)
+        low, high = QueueOffset(self._low(queue)), QueueOffset(queue.max_offset)
         if offset < low:
             return PullResult(ResponseCode.PULL_OFFSET_MOVED, low, low, high, [])
         if offset == high:

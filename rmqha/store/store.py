@@ -471,6 +471,18 @@ class Store:
             found.setdefault(topic, []).append(queue_id)
         return found
 
+    def queue_ends_of(self, topic: str, queue_count: int) -> dict[int, int]:
+        """The ends of a topic's first queues, by queue id, with what the log holds beyond what is dispatched, but for
+        those that never held anything. Raises StoreError if the log cannot be read there."""
+        self._offsets.cover()
+        known, keys = self._offsets.next, ((topic, queue_id) for queue_id in range(queue_count))
+        ends = ((key[1], known[key] if key in known else self._queue_end(key)) for key in keys)
+        return {queue_id: end for queue_id, end in ends if end}
+
+    def hide_before(self, begins: Mapping[str, Mapping[int, int]]) -> None:
+        """Hide from consumers whatever stands in front of these offsets, by topic and queue id; they may change."""
+        self._reader.begins = begins
+
     def pull(
         self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int,
         tags_codes: frozenset[int] | None = None, matches: RecordPredicate | None = None,

@@ -61,10 +61,11 @@ class PopCounts:
         counts = self.read_checkpoints if isinstance(entry, CheckPoint) else self.read_acks
         counts[self._pair(entry.topic, entry.group)] += 1
 
-    def stored_again(self, topic: str, group: str, count: int) -> None:
+    def stored_again(self, topic: str, group: str, count: int, over_count: int) -> None:
+        """`over_count`: with those that nobody will ask for."""
         pair = self._pair(topic, group)
         self.revived[pair] += count
-        self._end(pair, count)
+        self._end(pair, over_count)
 
     def _end(self, pair: Pair, count: int) -> None:
         left = self.in_flight[pair] - count

@@ -6,7 +6,7 @@ knows nothing of what was given, gives the same messages in the same order again
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rmqha.broker.pop.order_info import OrderInfo
@@ -24,8 +24,10 @@ _TABLE = "consumerOrderInfo"
 class OrderTable:
     """Raises StoreError for a file that cannot be read."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, is_void: Callable[[PopQueue, int], bool]) -> None:
+        """`is_void`: true of a pop (ms) since which the group was set back, or removed: what it gave is forgotten."""
         self._disk = disk
+        self._is_void = is_void
         found = config_table.load(disk, _TABLE, parse_orders, ("table",))
         self._infos: dict[PopQueue, OrderInfo] = found.table
         self.findings, self._unknown = found.findings, found.unknown
@@ -35,7 +37,11 @@ class OrderTable:
         return len(self._infos)
 
     def get(self, place: PopQueue) -> OrderInfo | None:
-        return self._infos.get(place)
+        info = self._infos.get(place)
+        if info is not None and self._is_void(place, info.pop_ms):
+            self.remove(place)
+            return None
+        return info
 
     def put(self, place: PopQueue, info: OrderInfo) -> None:
         self._infos.pop(place, None)
@@ -56,16 +62,10 @@ class OrderTable:
         self._is_dirty = self._is_dirty or bool(self._infos)
         self._infos.clear()
 
-    def waiting(self, now_ms: int) -> Iterator[tuple[PopQueue, int]]:
-        """Queues that give nothing now, and when they do again."""
-        for place, info in self._infos.items():
-            if (free_ms := info.free_ms()) > now_ms:
-                yield place, free_ms
-
     def open_counts(self) -> Iterator[tuple[PopQueue, int]]:
         """Queues with messages that were given and are not done, and how many."""
         for place, info in self._infos.items():
-            if count := info.open_count:
+            if (count := info.open_count) and not self._is_void(place, info.pop_ms):
                 yield place, count
 
     def unsaved(self, now_ms: int) -> bytes | None:

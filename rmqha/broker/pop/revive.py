@@ -411,7 +411,10 @@ class ReviveService:
                 size_bytes += sum(len(message.body) for message in copies)
                 copy_count += len(copies)
                 points.append((queue_id, point))
-                self._counts.stored_again(point.checkpoint.topic, point.checkpoint.group, len(copies))
+                put_back_count = len(copies) - len(stored_offsets)
+                over_count = len(point.open_offsets) - put_back_count
+                topic, group = point.checkpoint.topic, point.checkpoint.group
+                self._counts.stored_again(topic, group, len(stored_offsets), over_count)
         if messages:
             self._copies = _Copies(self, points)
             end = append_all(self._appends, self._log, messages, self._refused)
@@ -427,7 +430,8 @@ class ReviveService:
         origin = normal_topic(checkpoint.topic, checkpoint.group)
         copies: list[NewMessage] = []
         stored_offsets: list[int] = []
-        if self._topics.get(origin) is None or self._is_forgotten(checkpoint):
+        known = all(self._topics.get(name) is not None for name in (origin, checkpoint.topic))
+        if not known or self._is_forgotten(checkpoint):
             return copies, stored_offsets  # deleted: nobody will ask
         for offset in sorted(point.open_offsets):
             try:
@@ -501,10 +505,10 @@ class ReviveService:
         return message
 
     def _provide(self, topic: str, group: str) -> None:
-        if self._topics.get(topic) is None:
-            self._topics.create_internal(topic, 1)
-            if self._offsets.query(group, topic, 0) is None:
-                self._offsets.commit(group, topic, 0, 0)
+        """The group has an offset there from the beginning: who deletes the topic looks for whose it is."""
+        self._topics.create_internal(topic, 1)
+        if self._offsets.query(group, topic, 0) is None:
+            self._offsets.commit(group, topic, 0, 0)
 
     def _put_back(self, queue_id: int, checkpoint: CheckPoint, offset: int) -> NewMessage:
         """A checkpoint of one message that cannot be read now; it comes back later."""

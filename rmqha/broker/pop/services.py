@@ -74,9 +74,9 @@ class PopServices:
         self._has_popped = False
         """Somebody pops, or asks if there is anything; or has done so, as the log or the offsets tell."""
         self._revive_entries = frozenset((revive_topic, queue_id) for queue_id in range(REVIVE_QUEUE_COUNT))
-        self.orders = OrderTable(disk)
-        self.findings = self.orders.findings
         self.positions = PopPositions(offsets)
+        self.orders = OrderTable(disk, self.positions.is_void)
+        self.findings = self.orders.findings
         self._entries = ColdEntries(store, reads, clock)
         """Reads of checkpoints, acknowledgements and messages that come again."""
         self._reads = AwaitedReads[PopPlace](reads, clock)

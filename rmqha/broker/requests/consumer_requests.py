@@ -193,7 +193,7 @@ class ConsumerRequests:
         if offset is None and command.ext.get("setZeroIfNotFound", "true") != "false":
             # A group that is new to a queue which still holds its first record starts there.
             low, high = self._log.queue_range(topic, queue_id)
-            offset = 0 if low == 0 and high > 0 else None
+            offset = low if low == self._topics.begin_of(topic, queue_id) < high else None
         if offset is None:
             raise RequestError(
                 ResponseCode.QUERY_NOT_FOUND, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"

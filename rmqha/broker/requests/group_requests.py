@@ -26,7 +26,7 @@ from rmqha.broker.requests.request import (
 from rmqha.broker.services.statistics import StatsItemSet
 from rmqha.broker.tables.clients import ClientChannelInfo, ClientTable, Subscription
 from rmqha.broker.tables.groups import GroupTable, group_name_fault
-from rmqha.broker.tables.offsets import OffsetTable
+from rmqha.broker.tables.offsets import OffsetTable, pop_retry_topics
 from rmqha.broker.tables.topics import TopicConfig, TopicTable
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
@@ -222,11 +222,14 @@ class GroupRequests:
         return command.reply(ResponseCode.SUCCESS, {}, lenient_json.dumps(body), "")
 
     def _delete_group(self, channel: Channel, command: Command) -> Work:
-        """The settings go, then the offsets in steps: who hangs up in between leaves some, and asks again."""
+        """The settings go, then the offsets in steps: who hangs up in between leaves some, and asks again. With them go
+        the topics in which popped messages come again: what waits there was given to the group of before."""
         self._changes.admit()
         name = text(command, "groupName")
         self._groups.remove(name)
         if truth(command, "cleanOffset"):
+            for retry in pop_retry_topics(self._offsets, name):
+                self._topics.remove(retry)
             for _ in self._offsets.remove_group(name):
                 yield
                 self._changes.check()

@@ -23,7 +23,7 @@ from rmqha.broker.services.statistics import StatsItemSet
 from rmqha.broker.services.traffic import Traffic, Wait
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.groups import MAX_GROUP_BYTES, GroupTable, group_name_fault, settings_fault
-from rmqha.broker.tables.offsets import OffsetTable
+from rmqha.broker.tables.offsets import OffsetTable, pop_retry_topics
 from rmqha.broker.tables.topics import (
     DEFAULT_TOPIC,
     MAX_QUEUE_COUNT,
@@ -190,7 +190,8 @@ class TableRequests:
             attributes = merge_attributes(present.attributes if present else None, attribute_changes)
         except ValueError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        topic = replace(given, attributes=attributes, unknown=present.unknown if present else {})
+        kept = (present.unknown, present.begins) if present else ({}, {})
+        topic = replace(given, attributes=attributes, unknown=kept[0], begins=kept[1])
         if present is None and name in self._topics.kept_batch_topics and not topic.is_batch:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
@@ -206,13 +207,22 @@ class TableRequests:
 
     def _delete_topic(self, channel: Channel, command: Command) -> Work:
         """The topic and its consumers' offsets go, these in steps: who hangs up in between leaves some, and asks again.
-        Its queues stay until the log forgets their records: a topic of the same name goes on behind them, since no
-        queue offset is given twice."""
+        So do the topics in which its messages come again to groups that pop. Its queues stay until the log forgets
+        their records: a topic of the same name goes on behind them, since no queue offset is given twice."""
         self._changes.admit()
         name = text(command, "topic")
         if name in self._topics.system_topics:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic.")
         self._topics.remove(name)
+        for place, group in enumerate(self._offsets.groups_of(name), start=1):
+            for retry in pop_retry_topics(self._offsets, group, name):
+                self._topics.remove(retry)
+                for _ in self._offsets.remove_topic(retry):
+                    yield
+                    self._changes.check()
+            if place % CHANGED_AT_A_TIME == 0:
+                yield
+                self._changes.check()
         for _ in self._offsets.remove_topic(name):
             yield
             self._changes.check()

@@ -336,8 +336,8 @@ class MetadataFollower:
         bodies = await self._whole(master, RequestCode.GET_ALL_TOPIC_CONFIG, "Topic", count)
         table = {name: topic for body in bodies for name, topic in topic_table.parse_table(body).items()}
         if self._master() == master and table:
-            deleted = topic_table.parse_deleted(bodies[-1])
-            self._topics.replace(table, DataVersion.from_json(bodies[-1].get("dataVersion")), deleted)
+            deleted = topic_table.parse_deleted(bodies[-1]), topic_table.parse_deleted_ends(bodies[-1])
+            self._topics.replace(table, DataVersion.from_json(bodies[-1].get("dataVersion")), *deleted)
 
     async def _pull_groups(self, master: FollowedMaster, count: int = SLICE_COUNT) -> None:
         bodies = await self._whole(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "Group", count)

@@ -22,6 +22,7 @@ from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
 from rmqha.port import Disk
 from rmqha.store.meta import config_file
 from rmqha.wire.lenient_json import Entries
+from rmqha.wire.state.receipt import RETRY_V1, RETRY_V2, normal_topic, retry_topic
 from rmqha.wire.steps import RUN_COUNT, sorted_in_steps
 
 MAX_ENTRY_COUNT = 1_000_000
@@ -521,6 +522,16 @@ class OffsetTable:
             if data.file.order > self._told_order:
                 self._told_order = data.file.order
                 self.saved_stamp = data.stamp
+
+
+def pop_retry_topics(offsets: OffsetTable, group: str, topic: str = "") -> list[str]:
+    """Topics in which messages come again to a group that pops, those of `topic` if it is named. None that another
+    group reads: the name `%RETRY%a_b_T` may be that of group a and topic b_T, or of group a_b and topic T."""
+    if topic:
+        found = [retry_topic(topic, group, kind) for kind in (RETRY_V1, RETRY_V2)]
+    else:
+        found = [name for name in offsets.topics_of(group) if normal_topic(name, group) != name]
+    return [name for name in found if offsets.groups_of(name) == [group]]
 
 
 def _to_json(version: dict[str, int], offsets: Mapping[str, Mapping[int, int]]) -> dict[str, Any]:

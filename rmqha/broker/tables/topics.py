@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Generator, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rmqha.broker.tables import config_table
@@ -31,11 +32,15 @@ from rmqha.wire.lenient_json import Entries, dumps
 from rmqha.wire.registration import pack
 from rmqha.wire.steps import sorted_in_steps
 
+DELETED = "rmqhaDeletedTopics"
+DELETED_ENDS = "rmqhaDeletedQueueEnds"
+BEGINS = "rmqhaQueueBegins"
 _MEMBERS = frozenset(
     {
         "attributes",
         "order",
         "perm",
+        BEGINS,
         "readQueueNums",
         "topicFilterType",
         "topicName",
@@ -50,7 +55,6 @@ TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 BENCHMARK_TOPIC = "BenchmarkTest"
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
 SYNC_MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
-DELETED = "rmqhaDeletedTopics"
 _TABLE = "topicConfigTable"
 
 QUEUE_TYPE = "queue.type"
@@ -117,6 +121,20 @@ def topic_name_fault(name: str) -> str:
 _PERM_LETTERS = ((PERM_READ, "R"), (PERM_WRITE, "W"), (PERM_INHERIT, "X"))
 
 
+def _no_queues(topic: str, queue_count: int) -> dict[int, int]:
+    return {}
+
+
+def _offsets_to_json(offsets: Mapping[int, int]) -> dict[str, str]:
+    """Quoted keys and strings, over which Apache's programs pass (ruling 32)."""
+    return {str(queue_id): str(offset) for queue_id, offset in sorted(offsets.items())}
+
+
+def _offsets_from_json(value: Any, name: str) -> dict[int, int]:
+    """Raises ValueError or TypeError."""
+    return {int(queue_id): int(offset) for queue_id, offset in mapping(value, name).items()}
+
+
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
     name: str
@@ -129,6 +147,8 @@ class TopicConfig:
     attributes: Mapping[str, str] = field(default_factory=dict)
     unknown: Mapping[str, Any] = field(default_factory=dict)
     """Members that this release has no part for, written as they were read."""
+    begins: Mapping[int, int] = field(default_factory=dict)
+    """By queue id, the first offset: what stands in front was sent to a deleted topic of that name."""
 
     @property
     def readable(self) -> bool:
@@ -168,6 +188,7 @@ class TopicConfig:
             "topicName": self.name,
             "topicSysFlag": self.sys_flag,
             "writeQueueNums": self.write_queue_count,
+            **({BEGINS: _offsets_to_json(self.begins)} if self.begins else {}),
             **self.unknown,
         }
 
@@ -183,6 +204,7 @@ class TopicConfig:
             str(value.get("topicFilterType", "SINGLE_TAG")),
             {str(key): str(item) for key, item in mapping(value.get("attributes"), "attributes").items()},
             {key: item for key, item in value.items() if key not in _MEMBERS},
+            _offsets_from_json(value.get(BEGINS), BEGINS),
         )
 
 
@@ -211,9 +233,10 @@ class TopicTable:
         kept_batch_topics: Set[str] = frozenset(),
         *,
         is_synced: bool = True,
+        queue_ends: Callable[[str, int], Mapping[int, int]] = _no_queues,
     ) -> None:
         """`kept_batch_topics`: the store's own set. `is_synced`: what the file holds is known to be on the disk. Else
-        it is written again."""
+        it is written again. `queue_ends`: the offsets at which the first so many queues of a topic end, by queue id."""
         self._disk = disk
         self._clock = clock
         self._topics: dict[str, TopicConfig] = {}
@@ -226,21 +249,27 @@ class TopicTable:
         """All of them together; empty when the table has changed."""
         self._table_digest = ""
         self._granted = config.broker_permission
+        self._queue_ends = queue_ends
+        self.begins: dict[str, Mapping[int, int]] = {}
+        """First offsets of queues, by topic and queue id, where a deleted topic has left messages in front."""
         self.kept_batch_topics = kept_batch_topics
         """Topics, deleted ones too, whose queues have the form of queue.type=BatchCQ: it stays theirs."""
         self.configure(config)
         for topic in _system_topics(config):
             self._topics[topic.name] = topic
         self.system_topics = SYSTEM_NAMES | self._topics.keys()
-        found = config_table.load(disk, "topics", _parse, (_TABLE, DELETED))
+        found = config_table.load(disk, "topics", _parse, (_TABLE, DELETED, DELETED_ENDS))
         self.findings, self._unknown = found.findings, found.unknown
         if found.version != DataVersion():
             self.version = found.version
             self.epoch = found.version.state_version
         self._table_changes = TableChanges(self.version.stamp)
-        table, self.deleted = found.table
-        """`deleted`: what the log still holds of these topics does not bring them back."""
+        table, self.deleted, self.deleted_ends = found.table
+        """`deleted`: what the log still holds of these topics does not bring them back. `deleted_ends`: the offsets at
+        which their queues ended, by topic and queue id."""
         self._topics.update(table)
+        self._note_begins(table)
+        self._forget_ends()
         self.file = TableFile(disk, "topics", (_TABLE,), TopicConfig.to_json)
         self.file.holds(_TABLE, self._topics)
         if not is_synced and table:
@@ -274,6 +303,11 @@ class TopicTable:
 
     def names(self) -> list[str]:
         return sorted(self._topics)
+
+    def begin_of(self, name: str, queue_id: int) -> int:
+        """The first offset that a queue of the topic has had."""
+        begins = self.begins.get(name)
+        return 0 if begins is None else begins.get(queue_id, 0)
 
     def read_queue(self, name: str, queue_id: int) -> int:
         """The queue for a message that has waited: the one that it was sent to, or, where the topic has fewer queues by
@@ -309,6 +343,11 @@ class TopicTable:
         self.put(topic)
         return topic
 
+    def _begins_behind(self, name: str, ended: Mapping[int, int]) -> dict[int, int]:
+        """First offsets of a topic of a deleted one's name, by queue id; records of the deleted one may be lost."""
+        ends = self._queue_ends(name, max(ended, default=-1) + 1)
+        return {queue_id: min(end, ends[queue_id]) for queue_id, end in ended.items() if queue_id in ends}
+
     def create_internal(self, name: str, queue_count: int) -> TopicConfig:
         """A retry or dead letter topic, which no pattern governs; the present one if there is one."""
         present = self._topics.get(name)
@@ -319,21 +358,58 @@ class TopicTable:
         return topic
 
     def put(self, topic: TopicConfig) -> None:
-        """Add or replace."""
+        """Add or replace. One of the name of a deleted topic begins behind what that has left in its queues."""
+        present, begins = self._topics.get(topic.name), topic.begins
         if topic.name in self.deleted:
             self.deleted -= {topic.name}
-        self._topics[topic.name] = topic
+            begins = self._begins_behind(topic.name, self.deleted_ends.pop(topic.name, {}))
+        elif present is not None:
+            begins = present.begins
+        self._topics[topic.name] = topic if topic.begins == begins else replace(topic, begins=begins)
         self._table_text = b""
+        self._note_begins([topic.name])
         self._commit([topic.name])
         if topic.is_batch:
             self._events.batch_topics_changed({topic.name})
 
     def remove(self, name: str) -> None:
         """Forget a topic."""
-        if self._topics.pop(name, None) is not None:
+        topic = self._topics.pop(name, None)
+        if topic is not None:
             self.deleted |= {name}
+            count = max(MAX_QUEUE_COUNT, topic.read_queue_count, topic.write_queue_count)
+            if ends := self._queue_ends(name, count):
+                self.deleted_ends[name] = ends
             self._table_text = b""
+            self._note_begins([name])
             self._commit([name])
+
+    def _note_begins(self, names: Iterable[str]) -> None:
+        """These topics are other ones, or gone."""
+        for name in names:
+            topic = self._topics.get(name)
+            if topic is not None and topic.begins:
+                self.begins[name] = topic.begins
+            else:
+                self.begins.pop(name, None)
+
+    def _forget_ends(self) -> None:
+        for name in self.deleted_ends.keys() - self.deleted:
+            del self.deleted_ends[name]
+
+    def clamp_begins(self, end_of: Callable[[str, int], int]) -> None:
+        """No queue may begin behind its end (`end_of(topic, queue_id)`), as after a loss of what it held: nobody would
+        see what comes to stand there. As a new master makes it."""
+        behind = []
+        for name, known in self.begins.items():
+            begins = {queue_id: min(begin, end_of(name, queue_id)) for queue_id, begin in known.items()}
+            if begins != known:
+                self._topics[name] = replace(self._topics[name], begins=begins)
+                behind.append(name)
+        if behind:
+            self._table_text = b""
+            self._note_begins(behind)
+            self._commit(behind)
 
     def restore(self, queues: Mapping[str, list[int]], batch_topics: Set[str] = frozenset()) -> list[str]:
         """Re-create topics that have queues on disk and no entry here, too few to read or another type (ruling 16). A
@@ -342,6 +418,7 @@ class TopicTable:
         missing = []
         if self.deleted:
             self.deleted &= queues.keys()
+            self._forget_ends()
         topic_of = self._topics.get
         for name, ids in queues.items():
             needed = ids[-1] + 1 if ids else 0
@@ -377,12 +454,21 @@ class TopicTable:
         self.file.touch()
         self._events.topics_changed()
 
-    def replace(self, table: Mapping[str, TopicConfig], version: DataVersion, deleted: Set[str] = frozenset()) -> None:
+    def replace(
+        self,
+        table: Mapping[str, TopicConfig],
+        version: DataVersion,
+        deleted: Set[str] = frozenset(),
+        deleted_ends: Mapping[str, Mapping[int, int]] = MappingProxyType({}),
+    ) -> None:
         """A slave takes its master's whole table. Its file is to be written before it says so."""
         if version == self.version and table == self._topics:
             return
-        self.deleted = frozenset(deleted)
+        self.deleted, self.deleted_ends = frozenset(deleted), dict(deleted_ends)
+        self._forget_ends()
         self._topics, self._table_text = dict(table), b""
+        self.begins.clear()
+        self._note_begins(table)
         self.version = version
         self._table_changes.restart(version.stamp)
         self.file.replace(_TABLE, self._topics)
@@ -397,7 +483,8 @@ class TopicTable:
             return None
         present = {name: self._topics[name].to_json() for name in names if name in self._topics}
         removed = [name for name in names if name not in present]
-        return {"dataVersion": self.version.to_json(), "removed": removed, "topicConfigTable": present}
+        changes = {"dataVersion": self.version.to_json(), "removed": removed, "topicConfigTable": present}
+        return changes | self._ends_part(removed)
 
     def has_changed_since(self, stamp: TableVersion) -> bool:
         """True if a table of that stamp differs from this one, as far as is known."""
@@ -414,7 +501,10 @@ class TopicTable:
         self._topics.update(present)
         if present or removed:
             self._table_text = b""
+        self._note_begins([*present, *removed])
         self.deleted = (self.deleted | removed) - present.keys()
+        self.deleted_ends.update(parse_deleted_ends(changes))
+        self._forget_ends()
         self.version = version
         self._table_changes.advance(version.stamp, [*present, *removed])
         self.file.touch()
@@ -455,7 +545,7 @@ class TopicTable:
             "topicConfigTable": {name: self._topics[name].to_json() for name in names},
             "topicQueueMappingDetailMap": {},
             "topicQueueMappingInfoMap": {},
-        } | self._deleted_part()
+        } | (self._deleted_part() | self._ends_part(self.deleted))
 
     def members(self, first: int, count: int | None) -> Generator[None, None, dict[str, Any]]:
         """The members of `to_json`, for `dumps_in_steps`; in steps."""
@@ -491,7 +581,10 @@ class TopicTable:
         return (yield from pack(version, len(names), (self._as_granted(now[name]).to_json() for name in names)))
 
     def _as_granted(self, topic: TopicConfig) -> TopicConfig:
-        """The topic as name servers are told of it: with no more rights than brokerPermission grants."""
+        """The topic as name servers are told of it: with no more rights than brokerPermission grants, and without what
+        is none of their business."""
+        if topic.begins:
+            topic = replace(topic, begins={})
         if self._granted & _GRANTS_ALL == _GRANTS_ALL:
             return topic
         return replace(topic, perm=topic.perm & self._granted)
@@ -522,15 +615,28 @@ class TopicTable:
     def _members(self) -> dict[str, Any]:
         """Members of the file."""
         own = {"dataVersion": self.version.to_json(), _TABLE: ROWS, **self._unknown}
-        return own | self._deleted_part()
+        return own | self._deleted_part() | self._ends_part(self.deleted)
 
     def _deleted_part(self) -> dict[str, Any]:
         """Own; Apache's brokers pass over it."""
         return {DELETED: sorted(self.deleted)} if self.deleted else {}
 
+    def _ends_part(self, names: Iterable[str]) -> dict[str, Any]:
+        """Own too, and of no matter to name servers."""
+        found = {name: _offsets_to_json(self.deleted_ends[name]) for name in sorted(names) if name in self.deleted_ends}
+        return {DELETED_ENDS: found} if found else {}
 
-def _parse(body: Mapping[str, Any]) -> tuple[dict[str, TopicConfig], frozenset[str]]:
-    return parse_table(body), parse_deleted(body)
+
+class _Loaded(NamedTuple):
+    """The content of topics.json."""
+
+    topics: dict[str, TopicConfig]
+    deleted: frozenset[str]
+    deleted_ends: dict[str, Mapping[int, int]]
+
+
+def _parse(body: Mapping[str, Any]) -> _Loaded:
+    return _Loaded(parse_table(body), parse_deleted(body), parse_deleted_ends(body))
 
 
 def parse_table(body: Mapping[str, Any]) -> dict[str, TopicConfig]:
@@ -542,6 +648,13 @@ def parse_table(body: Mapping[str, Any]) -> dict[str, TopicConfig]:
 def parse_deleted(body: Mapping[str, Any]) -> frozenset[str]:
     """The deleted topics of topics.json or of a body of request 21."""
     return frozenset(str(name) for name in body.get(DELETED) or ())
+
+
+def parse_deleted_ends(body: Mapping[str, Any]) -> dict[str, Mapping[int, int]]:
+    """The ends of the queues of deleted topics, of the same or of `TopicTable.changes_since`. Raises ValueError or
+    TypeError."""
+    ends = mapping(body.get(DELETED_ENDS), DELETED_ENDS)
+    return {str(name): _offsets_from_json(value, str(name)) for name, value in ends.items()}
 
 
 def merge_attributes(present: Mapping[str, str] | None, change: str) -> dict[str, str]:

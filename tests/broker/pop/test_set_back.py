@@ -178,17 +178,6 @@ def test_what_is_done_in_order_since_a_set_back_counts(make_broker: MakeBroker) 
     assert bodies(ordered(broker, attemptId="three")) == [b"b", b"c"]
 
 
-def test_a_topic_that_is_made_anew_is_popped_from_where_its_queues_begin(make_broker: MakeBroker) -> None:
-    broker = make_broker().start()
-    send(broker, b"a", b"b", b"c")
-    ack_all(broker, pop(broker))
-    assert broker.ask(Command(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
-    send(broker, b"d", b"e", b"f")
-    broker = next_master(make_broker, broker)
-    given = pop(broker)
-    assert bodies(given) == [b"a", b"b", b"c", b"d", b"e", b"f"]
-
-
 def test_a_group_that_is_made_anew_begins_as_a_new_one(make_broker: MakeBroker) -> None:
     broker = make_broker().start()
     send(broker, b"a", b"b")

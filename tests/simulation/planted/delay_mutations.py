@@ -10,6 +10,7 @@ from unittest.mock import patch
 from rmqha.broker.pop.checkpoint import REVIVE_GROUP, CheckPoint
 from rmqha.broker.pop.cut import PopCut
 from rmqha.broker.pop.order_info import OrderInfo
+from rmqha.broker.pop.order_table import OrderTable
 from rmqha.broker.pop.positions import PopPositions, PopQueue
 from rmqha.broker.pop.recovery import PopRecovery
 from rmqha.broker.pop.requests.acks import AckProcessor, _Acked
@@ -163,7 +164,7 @@ _ack_store, _change = AckProcessor._store, AckProcessor._change
 _take_due, _settle, _read = ReviveQueue.take_due, ReviveService._settle, ReviveQueue.read
 _done, _copies_of, _add_point = OrderInfo.done, ReviveService._copies_of, ReviveQueue._add
 _find_new, _pull = PopFinder.find_new, PopFinder.pull
-_take_reset, _row_makers = PopFinder._take_reset, vars(OffsetTable)["_row_makers"]
+_row_makers = vars(OffsetTable)["_row_makers"]
 
 
 def _answered_at_once(kind: type[Answer]) -> Any:
@@ -250,9 +251,8 @@ def _written_without_times(self: OffsetTable) -> dict[str, Callable[[str], Any]]
     return {**_row_makers.fget(self), _SET_BACK: lambda key: None}
 
 
-def _leave_what_was_given(self: PopFinder, place: Any) -> None:
-    with patch.object(self._orders, "remove"):
-        _take_reset(self, place)
+def _whenever_it_was_given(self: OrderTable, place: PopQueue) -> OrderInfo | None:
+    return self._infos.get(place)
 
 
 def _loaded_one_further(self: PopFinder, pop: Any, place: PopQueue, offset: int, *given: Any, **keys: Any) -> Any:
@@ -328,5 +328,5 @@ POP_MUTATIONS: dict[str, Callable[[], Any]] = {
     ),
     "an acknowledgement in order is of any pop": lambda: patch.object(OrderInfo, "done", _done_of_any_pop),
     "pops under way move a group that was set back": lambda: patch.object(PopPositions, "_forget_void", _keep_void),
-    "a set-back leaves what was given in order": lambda: patch.object(PopFinder, "_take_reset", _leave_what_was_given),
+    "a set-back leaves what was given in order": lambda: patch.object(OrderTable, "get", _whenever_it_was_given),
 }

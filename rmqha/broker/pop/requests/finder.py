@@ -295,7 +295,6 @@ class PopFinder:
         offset = self._offsets.take_reset(place.group, place.topic, place.queue_id)
         if offset is not None:
             self._positions.forget(place)
-            self._orders.remove(place)
             self._offsets.commit(place.group, place.topic, place.queue_id, offset)
 
     def _first_offset(self, pop: PopRequest, place: PopQueue, found: FoundMessages) -> int | None:
@@ -304,7 +303,7 @@ class PopFinder:
         low, high = self._log.queue_range(place.topic, place.queue_id)
         if pop.from_min or kind_of(place.topic) in KINDS or low == high:
             return low
-        if low == 0:
+        if low == self._topics.begin_of(place.topic, place.queue_id):
             if not self._memory_bytes:
                 return low
             read = self.reads.get((place, low))

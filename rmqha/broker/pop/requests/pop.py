@@ -165,22 +165,25 @@ class PopProcessor:
         """Give a pop that waits what there is now; None if it was refused."""
         if was_refused(channel, command):
             return None
-        if self._appends.admission()[0] is not ResponseCode.SUCCESS:
+        now = self._of_now(pop)
+        if now is None or self._appends.admission()[0] is not ResponseCode.SUCCESS:
             return self._finder.nothing(pop)
-        found = self._finder.find(self._of_now(pop))
+        found = self._finder.find(now)
         if found.parts:
             self._give(channel, command, pop, found)
         return found
 
-    def _of_now(self, pop: PopRequest) -> PopRequest:
-        """The pop with the queues that its topic has now: it may have got some while the pop waited."""
+    def _of_now(self, pop: PopRequest) -> PopRequest | None:
+        """The pop with the queues that its topic has now: it may have got some while the pop waited. None: the topic
+        was deleted."""
         topic = self._topics.get(pop.topic)
-        return pop if topic is None else pop._replace(queue_count=topic.read_queue_count)
+        return None if topic is None else pop._replace(queue_count=topic.read_queue_count)
 
     def _take_new(self, channel: Channel, command: Command, pop: PopRequest, records: Sequence[NewRecord]) -> bool:
         if was_refused(channel, command):
             return True
-        found = self._finder.find_new(self._of_now(pop), records)
+        now = self._of_now(pop)
+        found = self._finder.nothing(pop) if now is None else self._finder.find_new(now, records)
         if not found.parts:
             return False
         self._give(channel, command, pop, found)
