@@ -53,6 +53,15 @@ def test_a_process_runs_in_its_own_session_and_writes_to_its_file(spawner: Spawn
     assert output.read_text() == "up\n"
 
 
+def test_a_process_keeps_no_file_of_its_starter(spawner: Spawner, tmp_path: Path) -> None:
+    """A script's lock, or the end of its pipe, would be held for as long as a server runs."""
+    with (tmp_path / "lock").open("w") as lock:
+        os.set_inheritable(lock.fileno(), True)
+        process, output = spawner.start(SLEEPER)
+        held = {entry.readlink() for entry in Path(f"/proc/{process.pid}/fd").iterdir()}
+    assert held == {Path("/dev/null"), output}
+
+
 def test_output_is_appended(spawner: Spawner) -> None:
     process, output = spawner.start("print('up')")
     assert wait_gone([process], 10) == []
