@@ -357,6 +357,8 @@ class NameServer:
     def _answer(self, command: Command) -> Command:
         if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
             return command.reply(body=self._cluster().encode())
+        if command.code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
+            return command.reply(body=json.dumps({"topicList": sorted(self.topics)}).encode())
         topic = command.ext["topic"]
         if topic in self.topics or (topic == "TBW102" and self.auto_create):
             return command.reply(body=self.frozen or self.route())

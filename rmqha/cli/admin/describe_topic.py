@@ -17,6 +17,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UsageError
 from rmqha.model.offset import MASTER_ID
 from rmqha.ops.group_view import ask_broker, promise_of
+from rmqha.ops.messaging.brokers import require_brokers
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import ObjectKey, loads
 
@@ -61,6 +62,7 @@ async def _ask(namesrv: str, name: str) -> dict[str, Any]:
             route = await admin.route(name)
         except RemoteError as error:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
+                await require_brokers(admin)
                 raise UsageError(f"the name servers {namesrv} know no topic {name!r}; see rmqha topic ls") from None
             raise
         groups = []

@@ -55,9 +55,12 @@ def list_command(every: bool, namesrv: str, output: str) -> None:
 
 def _list(every: bool, namesrv: str, output: str) -> None:
     async def question(admin: Admin) -> list[str]:
+        from rmqha.ops.messaging.brokers import require_brokers
         from rmqha.ops.messaging.topics import of_users
 
         names = await admin.topics()
+        if not names:
+            await require_brokers(admin)
         return names if every else of_users(names, await admin.cluster_info())
 
     names = asked(namesrv, question)

@@ -55,8 +55,10 @@ def ls_command(every: bool, namesrv: str, output: str) -> None:
     Exit code: 0 every broker told, 1 one did not, 2 nobody to ask.
     """
     from rmqha.ops.messaging import consumer_group
+    from rmqha.ops.messaging.brokers import require_brokers
 
     async def question(admin: Any) -> tuple[list[ConsumerGroup], dict[str, str]]:
+        await require_brokers(admin)
         told = await consumer_group.group_names(admin, every=every)
         if told.silent and not told.answers:
             raise UnreachableError("; ".join(f"{name}: {why}" for name, why in sorted(told.silent.items())))

@@ -13,6 +13,7 @@ from rmqha.client.route import MessageQueue
 from rmqha.model.code import PERM_READ, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError
 from rmqha.model.offset import MASTER_ID
+from rmqha.ops.messaging.brokers import require_brokers
 from rmqha.wire.command import Command
 
 if TYPE_CHECKING:
@@ -63,13 +64,15 @@ async def show_first(namesrv: str, wanted: WantedMessages, show: Callable[[Messa
 
 
 async def check_readable(namesrv: str, topic: str) -> None:
-    """Raises RmqhaError for a topic that nobody may read: a reader would wait for ever, as where nothing comes."""
+    """Raises RmqhaError for a topic that nobody may read: a reader would wait for ever, as where nothing comes.
+    UnreachableError where no broker is known."""
     async with Admin(namesrv) as admin:
         try:
             queues = (await admin.route(topic))["queues"]
         except RemoteError as error:
             if error.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
+            await require_brokers(admin)
             return  # the consumer says so
     if queues and not any(data["perm"] & PERM_READ and data["read"] for data in queues.values()):
         where = ", ".join(sorted(queues))

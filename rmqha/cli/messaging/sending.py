@@ -10,12 +10,14 @@ import trio
 
 from rmqha.cli.messaging.send_input import InputMessage, SendSettings
 from rmqha.cli.messaging.send_report import SendReport
+from rmqha.client.admin import Admin
 from rmqha.client.producers.outgoing import OutgoingMessage
 from rmqha.client.producers.producer import Producer
 from rmqha.client.producers.result import OnResult
 from rmqha.host.process import cancel_on_signal
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteError, UsageError
+from rmqha.ops.messaging.brokers import require_brokers
 
 REFRESH_S = 0.1
 
@@ -49,7 +51,7 @@ async def send_all(
 ) -> None:
     """Send all; an interrupt ends it early, what was acknowledged stays counted."""
     async with Producer(settings.namesrv, settings.group) as producer:
-        await _require_topic(producer, settings.topic)
+        await _require_topic(producer, settings)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(cancel_on_signal, nursery.cancel_scope)
             if sys.stderr.isatty():
@@ -64,12 +66,14 @@ async def send_all(
             nursery.cancel_scope.cancel()
 
 
-async def _require_topic(producer: Producer, topic: str) -> None:
+async def _require_topic(producer: Producer, settings: SendSettings) -> None:
     try:
-        await producer.route(topic)
+        await producer.route(settings.topic)
     except RemoteError as error:
         if error.code == ResponseCode.TOPIC_NOT_EXIST:
-            raise UsageError(f"topic {topic} does not exist; create it first (nothing was sent)") from None
+            async with Admin(settings.namesrv) as admin:
+                await require_brokers(admin)
+            raise UsageError(f"topic {settings.topic} does not exist; create it first (nothing was sent)") from None
         raise
 
 

@@ -73,6 +73,15 @@ async def all_brokers(admin: Admin) -> list[AskedBroker]:
     return chosen({name: group["addresses"] for name, group in brokers.items()})
 
 
+async def require_brokers(admin: Admin) -> None:
+    """Raise UnreachableError if the name servers know no broker: what is not found may be there all the same."""
+    if not await all_brokers(admin):
+        raise UnreachableError(
+            "the name servers know no broker: all are down, or register elsewhere, so what they hold is not known; "
+            "see rmqha health"
+        )
+
+
 async def brokers_of_topic(admin: Admin, topic: str) -> list[AskedBroker]:
     """Brokers to ask of the groups that hold the topic. Raises UsageError for one that the name servers do not know."""
     return chosen((await route_of_topic(admin, topic))["brokers"])
@@ -84,6 +93,7 @@ async def route_of_topic(admin: Admin, topic: str) -> dict[str, Any]:
         return await admin.route(topic)
     except RemoteError as error:
         if error.code == ResponseCode.TOPIC_NOT_EXIST:
+            await require_brokers(admin)
             raise UsageError(f"the name servers know no topic {topic!r}; see rmqha topic ls") from None
         raise
 

@@ -23,6 +23,7 @@ from rmqha.ops.messaging.brokers import (
     brokers_of_topic,
     from_each,
     queue_table,
+    require_brokers,
     route_of_topic,
     side_by_side,
 )
@@ -170,6 +171,7 @@ async def describe_group(admin: Admin, name: str, topic: str | None = None, *, w
     if not (group.settings or group.members or group.progress):
         if group.silent:
             raise UnreachableError(_only_silent(name, group.silent))
+        await require_brokers(admin)
         raise UsageError(f"no broker knows a consumer group {name!r}; see rmqha consumer ls")
     if topic is not None and topic not in group.topics:
         known = f"; it reads {', '.join(group.topics)}" if group.topics else ""
