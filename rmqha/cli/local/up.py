@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -27,7 +28,7 @@ from rmqha.ops.local.cluster_file import (
     promise,
     properties_text,
 )
-from rmqha.ops.local.cluster_state import OWN_FILE, ClusterState, write_atomic
+from rmqha.ops.local.cluster_state import DIRECTORY_VARIABLE, OWN_FILE, ClusterState, write_atomic
 from rmqha.ops.local.node_kind import NodeKind
 from rmqha.ops.local.preflight import check_cluster
 from rmqha.ops.local.supervisor import Process, stop_all
@@ -66,13 +67,16 @@ def up(
     """Start the cluster that FILE describes and wait until it is healthy.
 
     Without FILE: a name server with its controller, and a group of three brokers in CP, on the ports of RocketMQ; with
-    --brokers or --port-base others, which DIR/cluster.toml then says for the next `up`. Everything is checked before
+    --brokers or --port-base others, which DIR/cluster.toml then says for the next `up`. DIR is that of --directory or
+    $RMQHA_DIRECTORY. Everything is checked before
     anything is written. A second `up` starts only what does not run."""
     if ap and mode == "cp":
         raise UsageError("--ap and --mode cp contradict each other")
     if file is not None and (brokers is not None or port_base is not None):
         raise UsageError(f"--brokers and --port-base are for `rmqha up` without a file; {file} says those")
     mode = "ap" if ap else mode
+    if file is None and directory is None and (named := os.environ.get(DIRECTORY_VARIABLE)):
+        directory = Path(named)  # as for all other commands
     own = expanded(directory or OWN_DIRECTORY).absolute() / OWN_FILE
     text = quickstart_text(brokers, port_base, mode or "cp") if brokers is not None or port_base is not None else ""
     if text:
@@ -96,6 +100,12 @@ def up(
 
 def note_as_last(state: ClusterState) -> None:
     """Let other commands find this cluster. It runs also where the current directory cannot be written."""
+    named = os.environ.get(DIRECTORY_VARIABLE)
+    if named and expanded(named).absolute() != state.directory:
+        advice = f"unset it, or give them --directory {state.directory}"
+        click.echo(
+            f"other commands ask the cluster of ${DIRECTORY_VARIABLE}, {named}, not this one: {advice}", err=True
+        )
     try:
         state.remember_as_last()
     except (OSError, UsageError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import tomllib
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import example, given
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 
 from rmqha.cli.local.up import note_as_last, quickstart_text
 from rmqha.cli.main import main
-from rmqha.ops.local.cluster_file import parse
-from rmqha.ops.local.cluster_state import LAST_UP, ClusterState
+from rmqha.model.error import UsageError
+from rmqha.ops.local.cluster_file import ClusterSpec, parse
+from rmqha.ops.local.cluster_state import DIRECTORY_VARIABLE, LAST_UP, OWN_FILE, ClusterState
 from rmqha.ops.local.preflight import free_ports
 
 
@@ -60,6 +62,35 @@ def test_a_taken_port_of_the_quick_start_is_no_reason_to_edit_a_file(
     said = capsys.readouterr().err
     assert ended.value.code == 2 and "is in use; free it or take other ports, such as `rmqha up --port-base" in said
     assert list(tmp_path.iterdir()) == []
+
+
+def test_it_starts_the_cluster_that_the_other_commands_ask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else `up` begins another one beside that which `down` stops."""
+    prepared: list[ClusterSpec] = []
+
+    def stop_here(spec: ClusterSpec, running: ClusterState | None) -> NoReturn:
+        prepared.append(spec)
+        raise UsageError("enough")
+
+    monkeypatch.setattr("rmqha.cli.local.up.prepare", stop_here)
+    monkeypatch.setattr("rmqha.cli.local.up.check_cluster", lambda *_, **__: None)
+    monkeypatch.chdir(tmp_path)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / OWN_FILE).write_text(quickstart_text(1, 20_000, "cp"))
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(mine))
+    with pytest.raises(SystemExit):
+        main(["up"])
+    (spec,) = prepared
+    assert (spec.directory, spec.namesrv_addresses) == (mine, "127.0.0.1:20000")
+    capsys.readouterr()
+    other = ClusterState(tmp_path / "other", "c", "cp", "c.toml")
+    note_as_last(other)
+    assert f"of $RMQHA_DIRECTORY, {mine}, not this one: unset it, or give" in capsys.readouterr().err
+    note_as_last(ClusterState(mine, "c", "cp", "c.toml"))
+    assert capsys.readouterr().err == ""
 
 
 def test_a_current_directory_that_takes_no_note_undoes_nothing(
