@@ -23,7 +23,10 @@ from rmqha.wire.state.replica_state import CopyState, DamageState, ReplicaState
 ASK_TIMEOUT_S = 2.5
 DAMAGE_FIX = 'start a replica that has it, or see "A record that nobody has" in docs/operate/recovery.md'
 CONTROLLER_STALL_MS = 1000
-RIVALS_FIX = "stop one of them, give it another brokerName, or as a slave another brokerId"
+RIVALS_FIX = (
+    "stop one of them, give it another brokerName, or as a slave another brokerId; if they are replicas of one group, "
+    "give them the same controllerAddr"
+)
 STALL_FIX = 'see dmesg; if the disk does not come back replace it, see "A lost disk" in docs/operate/controllers.md'
 
 

@@ -228,7 +228,11 @@ class Survey:
 
     async def _name_server(self, address: str) -> None:
         key = ServerKind.NAME_SERVER, address
-        self._put(replace(self._reports[key], name_server=await self._state_of_ours(address, NameServerState)))
+        state = await self._state_of_ours(address, NameServerState)
+        self._put(replace(self._reports[key], name_server=state))
+        for name, rivals in ((state.contested if state is not None else None) or {}).items():
+            for broker in rivals:
+                self._named(ServerKind.BROKER, broker, name)
         routes = await self._routes(address)
         self._put(replace(self._reports[key], routes=routes))
         for name, addresses in routes.items():

@@ -7,6 +7,8 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
+from rmqha.model.code import RequestCode
+from rmqha.model.error import UnreachableError
 from rmqha.ops.snapshot import (
     VERSION,
     ApacheGroup,
@@ -17,6 +19,8 @@ from rmqha.ops.snapshot import (
     SyncedReplica,
 )
 from rmqha.ops.survey import BootstrapAddresses, Survey, SurveyScope
+from rmqha.wire.command import Command
+from rmqha.wire.state.name_server_state import NameServerState
 from tests.cli.health.words import cluster, silent, snapshot_of
 from tests.ops.recorded import CASES, RecordedCluster
 
@@ -88,3 +92,25 @@ def test_a_name_is_one_brokers() -> None:
     assert titles(second, silent_one) == ["127.0.0.1:10916", "127.0.0.1:10917"], "nobody's, rather than a wrong one's"
     named = replace(second, name="broker-a-1")
     assert sorted(titles(master, named)) == ["127.0.0.1:10911", "broker-a-1"], "the cluster directory says whose"
+
+
+async def test_brokers_that_displace_each_other_are_both_asked() -> None:
+    """Two groups of controllers: each broker is the master of its own, and a name server routes to one of them."""
+
+    class NameServerAlone:
+        async def call(self, address: str, command: Command, timeout_ms: int | None) -> Command:
+            if address != "127.0.0.1:1":
+                raise UnreachableError("nobody is there")
+            contested = {"broker-a": ["127.0.0.1:2", "127.0.0.1:3"]}
+            told: dict[int, object] = {
+                RequestCode.RMQHA_GET_NAMESRV_STATE: NameServerState(contested=contested).to_json(),
+                RequestCode.GET_BROKER_CLUSTER_INFO: {"brokerAddrTable": {}, "clusterAddrTable": {}},
+                RequestCode.RMQHA_GET_SECURITY_STATE: {"nowMs": 0, "files": []},
+            }
+            return command.reply(body=json.dumps(told[command.code]).encode())
+
+    found = await Survey(NameServerAlone(), BootstrapAddresses(("127.0.0.1:1",)), 5.0).run()
+    assert [(item.address, item.group) for item in found.of_kind(ServerKind.BROKER)] == [
+        ("127.0.0.1:2", "broker-a"),
+        ("127.0.0.1:3", "broker-a"),
+    ]

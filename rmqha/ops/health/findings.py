@@ -156,10 +156,17 @@ def _quorum(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             "and no change of a set is possible until then"
         )  # fmt: skip
         return
-    raft = leading[0][1]
-    if len(leading) > 1 and raft.term == leading[1][1].term:
-        names = " and ".join(word.title for word, _ in leading)
+    first, raft = leading[0]
+    own = {member.address for member in raft.members}
+    twins = [word.title for word, other in leading[1:] if other.term == raft.term and word.address in own]
+    if twins:
+        names = " and ".join([first.title, *twins])
         yield fault("controllers", f"{names} both lead term {raft.term}", "report this bug")
+    apart = [word.title for word, _ in leading[1:] if word.address not in own]
+    if apart:
+        names = " and ".join([first.title, *apart])
+        fix = "right for clusters that share name servers; else give them all the same controllerDLegerPeers"
+        yield note("controllers", f"{names} lead groups of controllers of their own", fix)
     for member in raft.members:
         if member.kind == "JOINING":
             name = next((word.name for word in answering if word.address == member.address and word.name), member.node)

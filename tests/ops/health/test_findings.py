@@ -11,6 +11,7 @@ import pytest
 from rmqha.ops.health.agreement import Agreement, views
 from rmqha.ops.health.findings import Health, is_unsettled, judge
 from rmqha.ops.snapshot import NodeReport, SecurityFile, ServerKind
+from rmqha.wire.state.controller_state import ControllerState
 from rmqha.wire.state.name_server_state import NameServerState
 from tests.cli.health.words import broker, cluster, controller, name_server, replica_row, silent, snapshot_of
 
@@ -160,6 +161,23 @@ def test_a_replica_that_asks_where_idle_queues_end_says_so() -> None:
 def test_no_controller_leads() -> None:
     found = reasons(controller(2), silent(controller(3), runs=False))
     assert any("controllers: none of them leads: 2 of 3 answer and 2 must" in line for line in found)
+
+
+def test_two_leading_controllers_of_one_group_and_of_two() -> None:
+    def leading(number: int, *peers: int) -> NodeReport:
+        word = controller(number, leads=True)
+        assert word.controller is not None
+        rows = [{"node": f"n{peer}", "kind": "VOTER", "address": f"127.0.0.1:987{peer}"} for peer in peers]
+        raft = {"term": 7, "voters": [f"n{peer}" for peer in peers], "members": rows}
+        told = ControllerState.from_json(word.controller.to_json() | {"raft": raft})
+        return replace(word, controller=told)
+
+    found = reasons(leading(1, 1, 2, 3), leading(2, 1, 2, 3))
+    assert any("ctl-1 and ctl-2 both lead term 7; report this bug" in line for line in found), found
+    apart = judged(leading(1, 1), leading(2, 2))
+    assert not any("report this bug" in item.line for item in apart.findings)
+    (told,) = [item.sentence for item in apart.findings if item.subject == "controllers"]
+    assert told == "ctl-1 and ctl-2 lead groups of controllers of their own"
 
 
 def test_two_masters_and_an_epoch_behind() -> None:
