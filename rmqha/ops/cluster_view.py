@@ -41,6 +41,8 @@ class NodeView:
     controller: ControllerState | None = None
     name_server: NameServerState | None = None
     error: str = ""
+    refuses: bool = False
+    """True if `error` is its refusal to answer."""
 
     @classmethod
     def of(cls, node: NodeRecord, servers: Iterable[NodeReport]) -> NodeView:
@@ -53,6 +55,7 @@ class NodeView:
             next((item.controller for item in asked if item.controller is not None), None),
             next((item.name_server for item in asked if item.name_server is not None), None),
             next((item.error for item in asked if item.error), ""),
+            next((item.refuses for item in asked if item.error), False),
         )
 
     @property
@@ -154,7 +157,8 @@ def problems(view: ClusterView) -> dict[str, str]:
             if not view.is_maintained(node) and not view.is_drained(node):  # `notes` has it
                 found[name] = "does not answer" if view.state.is_remote else "not running"
         elif not node.answers:
-            found[name] = f"does not answer: {node.error}" if node.error else "does not answer yet"
+            words = "answers, but does not tell" if node.refuses else "does not answer"
+            found[name] = f"{words}: {node.error}" if node.error else f"{words} yet"
     for group in view.groups.values():
         members = {node.node.name: node for node in view.replicas(group.name) if node.alive}
         found |= {name: trouble for name, trouble in _group_problems(group, members).items() if name not in found}

@@ -85,6 +85,8 @@ class NodeReport(JsonRecord):
     runs: bool | None = None
     """True if its process lives; None: it is none of the cluster directory."""
     error: str = ""
+    refuses: bool = False
+    """True if it answered, and `error` is its refusal."""
     is_ours: bool = True
     keys: dict[str, str] = field(default_factory=dict)
     """Keys of a broker, by request 26."""

@@ -172,7 +172,7 @@ class Survey:
             ServerKind.CONTROLLER: self._controller,
             ServerKind.BROKER: self._broker,
         }[kind]
-        error = ""
+        error, refuses = "", False
         try:
             with within(self._node_ms / 1000) as scope:
                 await question(address)
@@ -182,11 +182,11 @@ class Survey:
             if scope.cancelled_caught:
                 error = f"{address} did not answer within {self._node_ms} ms"
         except RmqhaError as trouble:
-            error = str(trouble)
+            error, refuses = str(trouble), isinstance(trouble, RemoteError)
         except (ValueError, TypeError, AttributeError, KeyError) as trouble:
             why = f"it lacks {trouble}" if isinstance(trouble, KeyError) else str(trouble)
             error = f"the answer of {address} cannot be read: {why}"
-        self._put(replace(self._reports[kind, address], error=error))
+        self._put(replace(self._reports[kind, address], error=error, refuses=refuses))
 
     async def _again(self, report: NodeReport) -> None:
         try:

@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from rmqha.model.code import RequestCode
+from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import UnreachableError
 from rmqha.ops.snapshot import (
     VERSION,
@@ -114,3 +114,13 @@ async def test_brokers_that_displace_each_other_are_both_asked() -> None:
         ("127.0.0.1:2", "broker-a"),
         ("127.0.0.1:3", "broker-a"),
     ]
+
+
+async def test_a_refusal_is_an_answer() -> None:
+    class Busy:
+        async def call(self, address: str, command: Command, timeout_ms: int | None) -> Command:
+            return command.reply(ResponseCode.SYSTEM_BUSY, remark="over its quota")
+
+    found = await Survey(Busy(), BootstrapAddresses(brokers=(("127.0.0.1:2", "g"),)), 5.0).run()
+    (word,) = found.nodes
+    assert (word.refuses, word.answers, word.error) == (True, False, "127.0.0.1:2 answered 2: over its quota")

@@ -89,7 +89,10 @@ def _silent(snapshot: ClusterSnapshot, absent: set[str]) -> Iterator[Finding]:
             continue  # `_registered` tells that it is in maintenance or drained
         if word.name:
             told.add(word.name)
-        if word.runs is False:
+        if word.refuses:
+            fix = "try again in a moment, or with an account that it knows: rmqha --security FILE health"
+            yield fault(where, f"answers, but does not tell: {word.error}", fix)
+        elif word.runs is False:
             yield fault(where, "does not run", f"rmqha start {word.name}")
         elif word.runs:
             what = f"its process lives and its {word.kind.value} does not answer: {word.error}"

@@ -83,6 +83,16 @@ def test_nobody_answers() -> None:
     assert len([item for item in found.reasons if "does not answer" in item.sentence]) == 8
 
 
+def test_who_refuses_is_not_to_be_killed() -> None:
+    error = "127.0.0.1:10911 answered 2: address 127.0.0.1 is over its quota of requests a second; try again later"
+    found = reasons(replace(silent(broker(1)), error=error, refuses=True))
+    (line,) = [line for line in found if line.startswith("broker-a-1: ")]
+    assert line.startswith(
+        f"broker-a-1: answers, but does not tell: {error}; try again in a moment, or with an account"
+    )
+    assert "kill" not in line
+
+
 def test_a_node_that_is_two_servers_is_one_sentence() -> None:
     inside = replace(silent(controller(1)), name="ns-1")
     found = [line for line in reasons(silent(name_server(1)), inside) if line.startswith("ns-1: ")]
