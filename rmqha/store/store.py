@@ -372,8 +372,7 @@ class Store:
         self._appender.check(messages)
 
     def encode_batch(self, messages: Sequence[NewMessage], *, are_checked: bool = False) -> EncodedBatch:
-        """Records for `append_encoded`. Raises UsageError if one message cannot be stored. `are_checked`: they have
-        passed `check`."""
+        """Records for `append_encoded`; `are_checked` by `check`. Raises UsageError if one cannot be stored."""
         return self._appender.encode_batch(messages, are_checked=are_checked)
 
     def append_encoded(self, batch: EncodedBatch, wall_ms: int) -> AppendedBatch:
@@ -383,8 +382,7 @@ class Store:
         return self._appender.append_encoded(batch, wall_ms)
 
     def append_batch(self, batch: NewBatch, wall_ms: int) -> AppendedBatch:
-        """Append as `append_encoded` does, for messages of one queue. Raises UsageError if one of them cannot be
-        stored."""
+        """Append messages of one queue, as `append_encoded` does. Raises UsageError if one cannot be stored."""
         self._failure.check()
         return self._appender.append_batch(batch, wall_ms)
 
@@ -475,9 +473,8 @@ class Store:
         """The ends of a topic's first queues, by queue id, with what the log holds beyond what is dispatched, but for
         those that never held anything. Raises StoreError if the log cannot be read there."""
         self._offsets.cover()
-        known, keys = self._offsets.next, ((topic, queue_id) for queue_id in range(queue_count))
-        ends = ((key[1], known[key] if key in known else self._queue_end(key)) for key in keys)
-        return {queue_id: end for queue_id, end in ends if end}
+        known, end_of = self._offsets.next, self._queue_end
+        return {n: end for n in range(queue_count) if (end := known.get((topic, n)) or end_of((topic, n)))}
 
     def hide_before(self, begins: Mapping[str, Mapping[int, int]]) -> None:
         """Hide from consumers whatever stands in front of these offsets, by topic and queue id; they may change."""
@@ -495,8 +492,7 @@ class Store:
         return self._reader.pull(*given, joined=joined, from_memory=from_memory)
 
     def memory_bounds(self, topic: str, queue_id: int, offset: int, count: int) -> Bounds | ColdRange:
-        """The bounds within which entries of the queue and their records are in memory, or the part that must be read
-        first."""
+        """The bounds of the entries and records that are in memory, or the part that must be read first."""
         return self._reader.memory_bounds(topic, queue_id, offset, count)
 
     def loader(self, topic: str, queue_id: int, cold: ColdRange) -> Callable[[], None]:
@@ -522,8 +518,7 @@ class Store:
         return self._reader.sound_record(topic, queue_id, offset, unit, is_whole)
 
     def plain_properties(self, topic: str, queue_id: int, offset: int, unit: Unit) -> tuple[int, bytes] | None:
-        """The store time (ms) and the properties of the record that `sound_record` would give, for a third of what that
-        costs; None if it must be asked."""
+        """Store time (ms) and properties of the record that `sound_record` would give; None if that must be asked."""
         return self._reader.plain_properties(topic, queue_id, offset, unit)
 
     def verified_record_at(self, phy_offset: int) -> StoredRecord | None:
@@ -668,8 +663,7 @@ class Store:
         return self._trimmer.oldest(count, self._offsets.last_store_timestamp_ms, wall_ms)
 
     def roll(self) -> None:
-        """End, as master, the active file, unless it is empty, with a blank record. Raises StoreError if there is no
-        room for the next."""
+        """End the active file, unless it is empty, with a blank record. Raises StoreError if the next has no room."""
         self._failure.check()
         if not self._log.is_active_empty:
             self._log.roll()

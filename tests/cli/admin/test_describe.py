@@ -39,7 +39,11 @@ def as_controller(peer: Peer, *, ours: bool, unclean: bool = False) -> None:
 
 def as_namesrv(peer: Peer, groups: dict[str, dict[int, str]]) -> None:
     table = {name: {"cluster": "c", "brokerName": name, "brokerAddrs": where} for name, where in groups.items()}
-    peer.replies[Code.GET_BROKER_CLUSTER_INFO] = (0, {}, json.dumps({"brokerAddrTable": table}).encode())
+    peer.replies[Code.GET_BROKER_CLUSTER_INFO] = (
+        0,
+        {},
+        json.dumps({"brokerAddrTable": table, "clusterAddrTable": {"c": ["broker-a"]}}).encode(),
+    )
 
 
 @asynccontextmanager
