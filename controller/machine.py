@@ -1,15 +1,15 @@
 """ControllerMachine: one controller as a machine, decide → replicate → apply. Control plane, pure.
 
 Inputs take `now_ms` first. After every input the shell takes `actions()` and performs them, and serves `ready()` as
-`rmqha.raft.node.Ready` says: make durable, then `advance`. Only events enter the log; every member applies them to its
-`ReplicasInfo`, so a new leader needs no reload. What only a leader knows lives in a `Leadership`, which begins when the
-node leads, holds a lease, and has applied everything decided before it:
+`rmqha.raft.node.Ready` says: make durable, then `advance`. Only events enter the log. Every member applies them to its
+`ReplicasInfo`, so a new leader needs no reload. The state that only a leader has is in a `Leadership`. It begins when
+the node leads, holds a lease, and has applied everything committed before:
 
-    follower → leading    raft leads and has caught up       a Leadership, everybody presumed alive for one time-out
-    leading  → follower   raft leads no more                 requests that proposed nothing are answered NOT_LEADER
+    follower → leading    raft leads and has caught up       a Leadership; brokers count as alive for one time-out
+    leading  → follower   raft leads no more                 requests without a proposal are answered NOT_LEADER
 
-A request whose events were proposed and then overtaken by another leader's is answered NOT_LEADER as well: it surely
-had no effect. If its fate cannot be known, nobody answers, and the asker's time-out says just that.
+A request whose events were proposed and then replaced by another leader's entry is answered NOT_LEADER as well: it had
+no effect. If the outcome of a request is unknown, it gets no answer, and the client runs into its time-out.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from itertools import count
 
 from controller.config import ControllerConfig
 from controller.elections.leadership import Leadership
-from controller.operations import EntryWatch, NoEntryWatch, OperationResult
+from controller.operations import EntryObserver, NoEntryObserver, OperationResult
 from controller.quorum.peer_addresses import PeerAddresses
 from controller.quorum.quorum_requests import QUORUM_CODES, QuorumRequests
-from controller.quorum.role_long_polls import RoleFeed, RoleLongPolls
+from controller.quorum.role_long_polls import RoleChangeLog, RoleLongPolls
 from controller.requests import LEADER_CODES, Requests
 from controller.state.action import Action, Reply, SaveConfig, SendRaft, Token, WriteSnapshot
 from controller.state.answers import MasterViews
@@ -49,11 +49,12 @@ from rmqha.wire.state.controller_state import RaftState
 SLICE_ENTRIES = 64
 """Entries applied in one slice after a leader's snapshot was read."""
 FREED_GROUPS = 500
-"""Groups let go of in one slice; about a ms of work."""
+"""Groups freed in one slice, about a millisecond of work."""
 
 
 class ControllerMachine:
-    """`raft` has been built from the durable log; `image` is the data of its stored snapshot, b"" without one."""
+    """State machine of one controller. `raft` was built from the durable log; `image` is its snapshot, b"" without
+    one."""
 
     def __init__(
         self,
@@ -64,14 +65,14 @@ class ControllerMachine:
         wall_offset_ms: int = 0,
         overridden: frozenset[str] = frozenset(),
         release: str | None = None,
-        watch: EntryWatch | None = None,
+        observer: EntryObserver | None = None,
     ) -> None:
-        """`now_ms + wall_offset_ms` is the wall time that elections are remembered with; `overridden` are the keys that
-        an earlier request 1009 has changed; `release` is told to who asks for its state; `watch` hears of entries."""
+        """`now_ms + wall_offset_ms` is the wall time of elections. `overridden` are the keys that request 1009 has
+        changed before. `release` is shown in states. `observer` is called for log entries."""
         self._config = config
         self._overridden = overridden
         self._release = release
-        self._watch = watch or NoEntryWatch()
+        self._observer = observer or NoEntryObserver()
         self._config_answer = ConfigAnswer({"listenPort": config.self_address.rpartition(":")[2]})
         self._wall_offset_ms = wall_offset_ms
         self._raft = raft
@@ -79,27 +80,28 @@ class ControllerMachine:
         self._info = ReplicasInfo()
         self._info.replace(decode_image(image))
         self._views = MasterViews(self._info)
-        self._feed = RoleFeed(self._info, raft.snapshot_index)
+        self._role_changes = RoleChangeLog(self._info, raft.snapshot_index)
         self._image: ImageWriter | None = None
-        """A snapshot under way: of the state after entry `_image_index`, its last slice written at `_image_at_ms`."""
+        """Snapshot being written: the state after entry `_image_index`; its last slice was written at
+        `_image_at_ms`."""
         self._image_index = RaftIndex(0)
         self._image_at_ms = 0
         self._image_waits = False
-        """The shell makes it durable."""
+        """True while the shell makes the snapshot durable."""
         self._restoring: ImageReader | None = None
-        """A leader's snapshot being read; what is committed after it waits in `_backlog` to be applied."""
+        """Leader's snapshot being read; entries committed after it wait in `_backlog`."""
         self._restored_index = RaftIndex(0)
         self._backlog: deque[Entry] = deque()
         self._outdated: dict[str, BrokerGroup] = {}
-        """Groups that a leader's snapshot has replaced, being let go of."""
-        self._long_polls = RoleLongPolls(self._feed)
+        """Groups that a leader's snapshot has replaced, freed in slices."""
+        self._long_polls = RoleLongPolls(self._role_changes)
         self._actions: list[Action] = []
         self._addresses = PeerAddresses(config, raft)
         self._quorum = QuorumRequests(
             config, raft, self._addresses, self._actions_append, self._not_leader, self._begin_image
         )
-        self._changes: dict[RaftIndex, tuple[Term, list[Proposal]]] = {}
-        """Proposed by this node and not applied yet, by the index of their entry."""
+        self._proposals: dict[RaftIndex, tuple[Term, list[Proposal]]] = {}
+        """Proposals of this node that are not applied yet, by the index of their entry."""
         self._leadership: Leadership | None = None
         self._requests: Requests | None = None
         self._led_term = Term(0)
@@ -118,7 +120,7 @@ class ControllerMachine:
         """Call at or after deadline_ms, and whenever in doubt."""
         self._write_image(now_ms)
         self._read_image(now_ms)
-        self._let_go(now_ms)
+        self._free_replaced_groups(now_ms)
         self._raft.timeout(now_ms)
         self._settle(now_ms)
         if self._leadership is not None:
@@ -135,10 +137,9 @@ class ControllerMachine:
         return min((item for item in deadlines if item is not None), default=None)
 
     def request(self, now_ms: int, session_id: int, token: Token, command: Command) -> None:
-        """A request has arrived; Reply(token, …) follows now, later, or (its fate being unknown) never. Raises
-        RemoteProtocolError for Raft messages that are not the protocol: close the session. So for any exception that
-        nobody foresaw, other than BrokenInvariantError: reading a request, and deciding, change nothing that is
-        replicated."""
+        """Take a request. Reply(token, …) follows now, later, or, if the outcome stays unknown, never. Raises
+        RemoteProtocolError for malformed Raft messages: close the session. Close it for any other exception as well,
+        except BrokenInvariantError: parsing and deciding change no replicated state."""
         code = command.code
         if fault := body_fault(command):
             self._answer(token, command, command.reply(ResponseCode.CONTROLLER_INVALID_REQUEST, remark=fault))
@@ -160,7 +161,7 @@ class ControllerMachine:
         self._settle(now_ms)
 
     def may_have_peer_at(self, host: str) -> bool:
-        """True if another controller of the group may connect from there."""
+        """True if another controller of the group may connect from `host`."""
         return self._addresses.may_be_at(host)
 
     @whole
@@ -171,15 +172,16 @@ class ControllerMachine:
 
     @whole
     def probe_replied(self, now_ms: int, probe_id: int, reply: Command | None, *, refused: bool = False) -> None:
-        """The end of Probe `probe_id`. `refused`: the address surely has no such process, the connection was refused or
-        closed; a mere silence is not that."""
+        """Take the end of probe `probe_id`. `refused`: the connection was refused or closed, so no such process serves
+        the address; a time-out does not prove that."""
         if self._leadership is not None:
             self._leadership.probe_replied(now_ms, probe_id, reply, refused=refused)
             self._settle(now_ms)
 
     @whole
     def snapshot_written(self, now_ms: int, snapshot: Snapshot) -> None:
-        """The end of WriteSnapshot: the log before it may go, unless a leader's snapshot has replaced both."""
+        """Take the end of WriteSnapshot: the log before the snapshot may go, unless a leader's snapshot has replaced
+        both."""
         if self._image_waits and self._image is not None and snapshot.index == self._image_index:
             self._image = None
             self._raft.compact(snapshot.index, snapshot.data)
@@ -187,7 +189,7 @@ class ControllerMachine:
 
     @whole
     def stopping(self, now_ms: int) -> None:
-        """SIGTERM: hand the leadership to the voter that the log has reached furthest."""
+        """Transfer the leadership, on SIGTERM, to the voter with the most of the log."""
         target = self._raft.best_successor(now_ms)
         if target is not None:
             self._raft.transfer_leadership(now_ms, target)
@@ -196,14 +198,14 @@ class ControllerMachine:
     # --- outputs ----------------------------------------------------------------------------------------------------
 
     def actions(self) -> list[Action]:
-        """Take what has accumulated; perform it in order."""
+        """Take the actions so far, to perform them in order."""
         taken, self._actions = self._actions, []
         return taken
 
     @whole
     def ready(self, now_ms: int) -> Ready | None:
-        """Work to make durable (`must_persist` may be False); then call advance. Committed entries have been applied
-        when it returns, or wait for the snapshot below them to be read: what a majority holds needs no further wait."""
+        """Work to make durable (`must_persist` may be False), then to be passed to `advance`. Committed entries have
+        been applied on return, or wait until the snapshot before them is read: a majority holds them already."""
         ready = self._raft.ready(now_ms)
         if ready is None:
             return None
@@ -213,21 +215,21 @@ class ControllerMachine:
         self._backlog.extend(ready.committed)
         if self._restoring is None:
             self._apply_backlog(now_ms, len(self._backlog))
-        if self._feed.index - self._raft.snapshot_index >= self._config.snapshot_after_entries:
+        if self._role_changes.index - self._raft.snapshot_index >= self._config.snapshot_after_entries:
             self._begin_image(now_ms)
         self._settle(now_ms)
         return ready
 
     @whole
     def advance(self, now_ms: int, ready: Ready) -> None:
-        """Everything that `ready` asked to persist is on stable storage."""
+        """Take note that everything in `ready` is on stable storage."""
         self._raft.advance(ready)
         self._send(ready.messages)
         if self._image is not None:
             self._offer_image(self._image)
         self._settle(now_ms)
 
-    # --- look -------------------------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------------------
 
     @property
     def is_leading(self) -> bool:
@@ -235,12 +237,12 @@ class ControllerMachine:
 
     @property
     def is_sole_voter(self) -> bool:
-        """It will lead without asking anybody."""
+        """True if this controller leads without any other vote."""
         return self._raft.configuration.is_sole_voter(self._raft.node_id)
 
     @property
     def info(self) -> ReplicasInfo:
-        """To read only."""
+        """State of all groups; read only."""
         return self._info
 
     @property
@@ -251,7 +253,7 @@ class ControllerMachine:
         return self._raft.state(now_ms)
 
     def live_ids(self, now_ms: int, group: BrokerGroup) -> list[BrokerId]:
-        """Replicas of the group that are heard of; none unless this controller leads."""
+        """Live replicas of the group; none unless this controller leads."""
         leadership = self._leadership
         return [item for item in group.replicas if leadership is not None and leadership.is_alive(now_ms, group, item)]
 
@@ -277,14 +279,14 @@ class ControllerMachine:
         remark = f"the controllers' leader is {id_of(self._raft.leader_id) or 'not elected yet'}"
         return command.reply(ResponseCode.CONTROLLER_NOT_LEADER, ext, remark=remark)
 
-    def _leader_request(self, now_ms: int, asked: PendingRequest) -> None:
-        command = asked.command
+    def _leader_request(self, now_ms: int, pending: PendingRequest) -> None:
+        command = pending.command
         if self._requests is not None and self._raft.lease_valid(now_ms):
-            self._requests.serve(now_ms, asked)
+            self._requests.serve(now_ms, pending)
             return
         if self._requests is not None and command.code == RequestCode.BROKER_HEARTBEAT:
-            self._requests.observe(now_ms, asked)
-        self._answer(asked.token, command, self._not_leader(command))
+            self._requests.observe(now_ms, pending)
+        self._answer(pending.token, command, self._not_leader(command))
 
     def _any_node_answer(self, now_ms: int, command: Command) -> Command:
         match command.code:
@@ -307,7 +309,7 @@ class ControllerMachine:
                 )
 
     def _update_config(self, token: Token, command: Command) -> None:
-        """Live keys apply at once and are kept; a request with any other key changes nothing (ruling 25)."""
+        """Apply live keys at once and store them; a request with any other key changes nothing (ruling 25)."""
         try:
             changes = parse_properties(str(command.body, "utf-8"), "request 1009")
             config, needs_restart = self._config.updated(changes, "request 1009")
@@ -319,7 +321,7 @@ class ControllerMachine:
             refusal = command.reply(ResponseCode.CONTROLLER_INVALID_REQUEST, remark=remark)
             self._answer(token, command, refusal)
             return
-        # a key that needs a restart may be named with the value that it has; it is not kept
+        # a key that needs a restart may be named with its present value, and is not stored
         changes = config.live_part(changes)[0]
         self._config = config
         self._overridden |= changes.keys()
@@ -333,7 +335,7 @@ class ControllerMachine:
 
     @whole
     def _settle(self, now_ms: int) -> None:
-        """After every input: begin or end the leadership as raft says, and propose what was decided."""
+        """Begin or end the leadership as raft says, and propose the decisions; called after every input."""
         if self._leadership is not None and (not self._raft.is_leader or self._raft.term != self._led_term):
             self._resign()
         if self._leadership is None and self._raft.has_caught_up and self._restoring is None:
@@ -354,54 +356,56 @@ class ControllerMachine:
             self._wall_offset_ms,
         )
         self._leadership = leadership
-        self._long_polls = RoleLongPolls(self._feed)
+        self._long_polls = RoleLongPolls(self._role_changes)
         self._requests = Requests(self._info, self._views, leadership, self._long_polls, self._wall_offset_ms)
         self._tracer.event("controller_leads", node=id_of(self._raft.node_id), term=self._led_term)
 
     def _actions_append(self, action: Action) -> None:
         self._actions.append(action)
 
-    def _serve(self, now_ms: int, asked: PendingRequest) -> None:
-        """A request that waited for its group."""
-        self._leader_request(now_ms, asked)
+    def _serve(self, now_ms: int, pending: PendingRequest) -> None:
+        """Serve a request that waited for its group."""
+        self._leader_request(now_ms, pending)
 
     def _resign(self) -> None:
         leadership, self._leadership, self._requests = self._leadership, None, None
         assert leadership is not None
-        for asked in leadership.resign():
-            leadership.answer(asked, self._not_leader(asked.command))
+        for pending in leadership.resign():
+            leadership.answer(pending, self._not_leader(pending.command))
         self._long_polls.resign(self._not_leader)
         self._tracer.event("controller_resigned", node=id_of(self._raft.node_id), term=self._led_term)
 
     def _propose(self, now_ms: int, leadership: Leadership) -> None:
-        """All that one input has decided goes into one entry."""
-        changes, leadership.batch = leadership.batch, []
-        place = self._raft.propose(now_ms, encode_events([event for change in changes for event in change.events]))
+        """Propose all decisions of one input as one entry."""
+        proposals, leadership.batch = leadership.batch, []
+        place = self._raft.propose(
+            now_ms, encode_events([event for proposal in proposals for event in proposal.events])
+        )
         if place is None:
-            self._watch.refused()
-            self._refuse_changes(changes)
-            leadership.lost(now_ms, changes)
+            self._observer.refused()
+            self._refuse_proposals(proposals)
+            leadership.proposals_dropped(now_ms, proposals)
             return
         term, index = place
-        self._changes[index] = (term, changes)
-        self._watch.proposed(index)
+        self._proposals[index] = (term, proposals)
+        self._observer.proposed(index)
 
-    def _refuse_changes(self, changes: list[Proposal]) -> None:
-        for change in changes:
-            for asked in change.asked:
-                self._answer(asked.token, asked.command, self._not_leader(asked.command))
+    def _refuse_proposals(self, proposals: list[Proposal]) -> None:
+        for proposal in proposals:
+            for pending in proposal.pending:
+                self._answer(pending.token, pending.command, self._not_leader(pending.command))
 
     def _begin_image(self, now_ms: int) -> RaftIndex:
-        """A snapshot of what is applied, if none is under way; the index that it will reach."""
-        if self._image is None and self._restoring is None and self._feed.index > self._raft.snapshot_index:
-            self._image, self._image_index = ImageWriter(self._info), RaftIndex(self._feed.index)
+        """Begin a snapshot of the applied state, if none is being written. Returns the index that it covers."""
+        if self._image is None and self._restoring is None and self._role_changes.index > self._raft.snapshot_index:
+            self._image, self._image_index = ImageWriter(self._info), RaftIndex(self._role_changes.index)
             self._image_waits = False
             self._image_at_ms = now_ms
             self._offer_image(self._image)
         return self._raft.snapshot_index if self._image is None else self._image_index
 
     def _write_image(self, now_ms: int) -> None:
-        """One slice. The whole image replaces the log once everything that it holds is applied for good."""
+        """Write one slice. The complete image replaces the log once all its entries are settled."""
         image = self._image
         if image is None or image.is_done:
             return
@@ -410,7 +414,8 @@ class ControllerMachine:
         self._offer_image(image)
 
     def _offer_image(self, image: ImageWriter) -> None:
-        """Once the log below it is settled on this disk: a state that reaches beyond the log is damage at a start."""
+        """Give the image to the shell once the log before it is durable here: an image beyond the log counts as
+        damage."""
         if image.is_done and not self._image_waits and self._image_index <= self._raft.settled_index:
             self._image_waits = True
             self._actions.append(WriteSnapshot(self._raft.snapshot_of(self._image_index, image.data)))
@@ -421,20 +426,20 @@ class ControllerMachine:
                 self._image.before_change(group)
             self._info.apply(event)
             self._views.changed(event.broker_name)
-        self._feed.applied(index, events)
-        proposed_term, changes = self._changes.pop(index, (Term(0), []))
-        if not changes:
+        self._role_changes.applied(index, events)
+        proposed_term, proposals = self._proposals.pop(index, (Term(0), []))
+        if not proposals:
             return
-        self._watch.ended(index, OperationResult.SUCCESS if proposed_term == term else OperationResult.FAILED)
+        self._observer.ended(index, OperationResult.SUCCESS if proposed_term == term else OperationResult.FAILED)
         if proposed_term != term:
-            self._refuse_changes(changes)
+            self._refuse_proposals(proposals)
             return
-        for change in changes:
-            for asked in change.asked:
-                if not asked.command.is_oneway:
-                    self._actions.append(Reply(asked.token, change.answer(asked.command)))
+        for proposal in proposals:
+            for pending in proposal.pending:
+                if not pending.command.is_oneway:
+                    self._actions.append(Reply(pending.token, proposal.answer(pending.command)))
         if self._leadership is not None and term == self._led_term:
-            self._leadership.applied(now_ms, changes)
+            self._leadership.applied(now_ms, proposals)
 
     def _apply_backlog(self, now_ms: int, entry_count: int) -> None:
         for _ in range(min(entry_count, len(self._backlog))):
@@ -442,28 +447,29 @@ class ControllerMachine:
             events = decode_events(entry.data) if entry.kind is EntryKind.DATA else []
             self._apply(now_ms, entry.index, entry.term, events)
             self._quorum.applied(entry.index, entry.term)
-        self._long_polls.news()
+        self._long_polls.changed()
 
     def _begin_restore(self, now_ms: int, snapshot: Snapshot) -> None:
-        """A leader's snapshot replaces everything; this node follows. Whether proposals below it took effect is
-        unknown, so their askers get no answer."""
+        """Begin to replace the whole state by a leader's snapshot; this node follows. The outcome of proposals before
+        the snapshot is unknown, so their requests get no answer."""
         assert self._leadership is None, "a leader installs no snapshot"
         self._restoring, self._restored_index = ImageReader(snapshot.data), snapshot.index
         self._image, self._image_at_ms = None, now_ms
         self._backlog.clear()
-        for index in [index for index in self._changes if index <= snapshot.index]:
-            del self._changes[index]
-            self._watch.ended(index, OperationResult.TIMEOUT)
+        for index in [index for index in self._proposals if index <= snapshot.index]:
+            del self._proposals[index]
+            self._observer.ended(index, OperationResult.TIMEOUT)
 
-    def _let_go(self, now_ms: int) -> None:
-        """One slice."""
+    def _free_replaced_groups(self, now_ms: int) -> None:
+        """Free one slice of the replaced groups."""
         if self._outdated:
             self._image_at_ms = now_ms
             for _ in range(min(FREED_GROUPS, len(self._outdated))):
                 self._outdated.popitem()
 
     def _read_image(self, now_ms: int) -> None:
-        """One slice; at its end the state is the leader's at `_restored_index`. Then the backlog, in slices as well."""
+        """Read one slice of the leader's snapshot, then apply the backlog in slices. At the end the state is the
+        leader's at `_restored_index`."""
         reader = self._restoring
         if reader is None:
             return
@@ -472,10 +478,10 @@ class ControllerMachine:
             reader.read()
             if not reader.is_done:
                 return
-        if self._feed.index < self._restored_index:
+        if self._role_changes.index < self._restored_index:
             self._outdated = self._info.replace(reader.info)
             self._views = MasterViews(self._info)
-            self._feed.restart(self._restored_index)
+            self._role_changes.restart(self._restored_index)
         self._apply_backlog(now_ms, SLICE_ENTRIES)
         if not self._backlog:
             self._restoring = None

@@ -1,7 +1,7 @@
-"""A controller's metrics and its readiness, read from the machine when somebody asks. RocketMQ 5's names where it has
-them. Pure.
+"""Metrics and readiness of a controller, read from the machine for each scrape. RocketMQ 5's names where it has them.
+Pure.
 
-Every controller shows its own part of Raft; what the groups are like only the leader shows, so each is counted once.
+Every controller shows its own Raft state. Only the leader shows groups, so that each is counted once.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ MAX_GROUPS = 1000
 """Groups with series of their own; the sums count all."""
 GROUPS_PER_STEP = 50
 _APPEND = "append"
-"""RocketMQ's only kind of operation."""
+"""The only operation type of RocketMQ."""
 _GROUP = ("cluster", "broker_set")
 _ROLES = {"CANDIDATE": 1, "PRE_CANDIDATE": 1, "FOLLOWER": 2, "LEADER": 3}
-"""Values that RocketMQ's controllers show; 0: none of these."""
+"""Values of RocketMQ's controllers; 0 is any other role."""
 
 ROLE = Series("role", MetricKind.GAUGE, "Raft role: 1 candidate, 2 follower, 3 leader", own=False)
 ACTIVE_BROKERS = Series(
@@ -90,7 +90,7 @@ GROUPS_LEFT_OUT = Series(
 
 
 def readiness(machine: ControllerMachine, now_ms: int) -> Readiness:
-    """Ready: it is one of those who have a leader."""
+    """Readiness of a controller: ready if its group has a leader."""
     raft = machine.raft_state(now_ms)
     reason = "" if raft.leader else "the controllers have no leader: a majority of them must be reachable"
     role = "leader" if machine.is_leading else raft.role.lower()

@@ -1,7 +1,7 @@
-"""Counts and times of what a controller does, under RocketMQ's names, for /metrics. No trio.
+"""Counts and durations of a controller's operations, under RocketMQ's names, for /metrics. No trio.
 
-Only a controller with httpPort counts them. As in RocketMQ a request counts as a success if it is answered, whatever
-the answer says, and its time reaches to the answer.
+Only a controller with httpPort counts them. As in RocketMQ every answered request counts as a success, whatever the
+answer says, and its duration ends with the answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rmqha.wire.command import Command
 LATENCY_BOUNDS_US = (*(float(part * 10**power) for power in range(7) for part in (1, 3, 5)), 1e7)
 """Bounds of RocketMQ's histograms."""
 MAX_BEGUN_COUNT = 20_000
-"""Requests whose answers are awaited. What comes beyond is not counted."""
+"""Requests that are tracked until their answer; more are not counted."""
 REQUEST_TYPES = {
     RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: "CONTROLLER_ALTER_SYNC_STATE_SET",
     RequestCode.CONTROLLER_ELECT_MASTER: "CONTROLLER_ELECT_MASTER",
@@ -34,42 +34,42 @@ REQUEST_TYPES = {
     RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: "CONTROLLER_GET_NEXT_BROKER_ID",
     RequestCode.CONTROLLER_APPLY_BROKER_ID: "CONTROLLER_APPLY_BROKER_ID",
 }
-"""RocketMQ's names of its requests, by code; no others are counted."""
+"""RocketMQ's names of its requests, by code; other requests are not counted."""
 
 
 class OperationResult(Enum):
-    """End of a request or of an entry. TIMEOUT: nobody can say whether it took effect."""
+    """Outcome of a request or of an entry. TIMEOUT: the outcome is unknown."""
 
     SUCCESS = "success"
     FAILED = "failed"
     TIMEOUT = "timeout"
 
 
-class EntryWatch(Protocol):
-    """Hears of the entries that a controller wants in the log."""
+class EntryObserver(Protocol):
+    """Port that observes entries from their proposal to their end."""
 
     def proposed(self, index: RaftIndex) -> None:
-        """An entry is on its way; `ended` tells how it ends."""
+        """Begin the duration of an entry; `ended` follows."""
         ...
 
     def ended(self, index: RaftIndex, result: OperationResult) -> None: ...
 
     def refused(self) -> None:
-        """The log took no entry."""
+        """Count an entry that the log did not accept."""
         ...
 
 
-class NoEntryWatch:
-    """The watch of a controller that nobody scrapes."""
+class NoEntryObserver:
+    """Observer of a controller without httpPort."""
 
     def proposed(self, index: RaftIndex) -> None:
-        """Nobody counts."""
+        """Ignore it."""
 
     def ended(self, index: RaftIndex, result: OperationResult) -> None:
-        """Nobody counts."""
+        """Ignore it."""
 
     def refused(self) -> None:
-        """Nobody counts."""
+        """Ignore it."""
 
 
 class OperationCounts:
@@ -82,7 +82,7 @@ class OperationCounts:
         self.entries: Counter[OperationResult] = Counter()
         self.entry_times = Histogram(LATENCY_BOUNDS_US)
         self._begun: dict[int, dict[int, tuple[str, int]]] = {}
-        """Type and begin of requests without an answer, by session and by their number there."""
+        """Type and begin (µs) of requests without an answer, by session and opaque."""
         self._begun_count = 0
         self._entries_begun: dict[RaftIndex, int] = {}
 
@@ -104,12 +104,12 @@ class OperationCounts:
             times.add(self._now_us() - began_us)
 
     def failed(self, session_id: int, opaque: int) -> None:
-        """It met an exception that nobody foresaw."""
+        """Count a request that ended with an unexpected exception."""
         if (found := self._take(session_id, opaque)) is not None:
             self.requests[found[0], OperationResult.FAILED] += 1
 
     def closed(self, session_id: int) -> None:
-        """Nobody waits for the answers of this session any more."""
+        """Forget the requests of a closed session."""
         for kind, _ in self._begun.pop(session_id, {}).values():
             self._begun_count -= 1
             self.requests[kind, OperationResult.TIMEOUT] += 1
@@ -125,7 +125,7 @@ class OperationCounts:
 
     # --- the machine's ------------------------------------------------------------------------------------------------
     def proposed(self, index: RaftIndex) -> None:
-        """An older one of that place has lost it to another leader's."""
+        """Begin the duration of an entry. An earlier entry at this index was replaced by another leader's."""
         if index in self._entries_begun:
             self.entries[OperationResult.FAILED] += 1
         self._entries_begun[index] = self._now_us()

@@ -1,7 +1,7 @@
 """Answers of the leading controller to brokers and operators, request by request. Pure.
 
-The heartbeat (904) is the only frequent one; it changes no durable state and is answered with what the group's master
-and set are, so that a lost notice (1008) is made good within one interval.
+The heartbeat (904) is the only frequent request. It changes no durable state, and its answer carries master and set of
+the group, so a lost notice (1008) is replaced within one interval.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def refuse(command: Command, refusal: Refusal, ext: dict[str, str] | None = None
     return command.reply(refusal.code, ext, remark=refusal.remark)
 
 
-def parse_beat(ext: dict[str, str]) -> BrokerHeartbeat:
-    """InvalidRequestError unless every number is there and in range."""
+def parse_heartbeat(ext: dict[str, str]) -> BrokerHeartbeat:
+    """Heartbeat of the fields of request 904. Raises InvalidRequestError for a missing number or one out of range."""
     try:
-        beat = BrokerHeartbeat(
+        heartbeat = BrokerHeartbeat(
             Epoch(int(ext["epoch"])),
             PhyOffset(int(ext["maxOffset"])),
             PhyOffset(int(ext["confirmOffset"])),
@@ -80,19 +80,19 @@ def parse_beat(ext: dict[str, str]) -> BrokerHeartbeat:
     except ValueError:
         raise InvalidRequestError("a field of the heartbeat is no whole number") from None
     if not (
-        -1 <= beat.epoch <= MAX_EPOCH
-        and 0 <= beat.max_offset <= MAX_OFFSET
-        and -1 <= beat.confirm_offset <= MAX_OFFSET
-        and 0 <= beat.timeout_ms <= MAX_TIMEOUT_MS
-        and -MAX_PRIORITY - 1 <= beat.priority <= MAX_PRIORITY
-        and 0 <= beat.total_replicas <= MAX_TOTAL_REPLICAS
+        -1 <= heartbeat.epoch <= MAX_EPOCH
+        and 0 <= heartbeat.max_offset <= MAX_OFFSET
+        and -1 <= heartbeat.confirm_offset <= MAX_OFFSET
+        and 0 <= heartbeat.timeout_ms <= MAX_TIMEOUT_MS
+        and -MAX_PRIORITY - 1 <= heartbeat.priority <= MAX_PRIORITY
+        and 0 <= heartbeat.total_replicas <= MAX_TOTAL_REPLICAS
     ):
         raise InvalidRequestError("a number of the heartbeat is out of range")
-    return beat
+    return heartbeat
 
 
 class Requests:
-    """Handlers of one leadership. Each answers through it, at once or after its change has been applied."""
+    """Request handlers of one leadership. Each request is answered at once, or after its change has been applied."""
 
     def __init__(
         self,
@@ -124,69 +124,68 @@ class Requests:
             RequestCode.RMQHA_FOLLOW_GROUPS: self._follow_groups,
         }
 
-    def serve(self, now_ms: int, asked: PendingRequest) -> None:
-        """`asked.command.code` is one of LEADER_CODES."""
+    def serve(self, now_ms: int, pending: PendingRequest) -> None:
+        """Handle a request whose code is one of LEADER_CODES."""
         try:
-            self._handlers[asked.command.code](now_ms, asked)
+            self._handlers[pending.command.code](now_ms, pending)
         except InvalidRequestError as problem:
-            self._refuse(asked, Refusal(ResponseCode.CONTROLLER_INVALID_REQUEST, str(problem)))
+            self._refuse(pending, Refusal(ResponseCode.CONTROLLER_INVALID_REQUEST, str(problem)))
 
-    def observe(self, now_ms: int, asked: PendingRequest) -> None:
-        """A heartbeat that this leader must not answer, its lease being in doubt: the broker lives all the same."""
+    def observe(self, now_ms: int, pending: PendingRequest) -> None:
+        """Count a heartbeat as a sign of life while this leader's lease is in doubt and forbids an answer."""
         try:
-            self._beat(now_ms, asked)
+            self._record_heartbeat(now_ms, pending)
         except InvalidRequestError:
             return
 
-    def _refuse(self, asked: PendingRequest, refusal: Refusal) -> None:
-        self._leadership.answer(asked, refuse(asked.command, refusal))
+    def _refuse(self, pending: PendingRequest, refusal: Refusal) -> None:
+        self._leadership.answer(pending, refuse(pending.command, refusal))
 
     def _decided(
         self,
-        asked: PendingRequest,
+        pending: PendingRequest,
         broker_name: str,
         result: Event | Refusal | None,
         answer: Callable[[Command], Command] = Command.reply,
     ) -> None:
-        """A refusal is answered as one, nothing to change by `answer` at once, an event by `answer` once it is
-        applied."""
+        """Answer a refusal or a request without a change at once, and an event after it has been applied."""
         if isinstance(result, Refusal):
-            self._refuse(asked, result)
+            self._refuse(pending, result)
         elif result is None:
-            self._leadership.answer(asked, answer(asked.command))
+            self._leadership.answer(pending, answer(pending.command))
         else:
-            self._leadership.propose(Proposal(broker_name, (result,), (asked,), answer))
+            self._leadership.propose(Proposal(broker_name, (result,), (pending,), answer))
 
     # --- liveness ---------------------------------------------------------------------------------------------------
 
-    def _beat(self, now_ms: int, asked: PendingRequest) -> BrokerGroup | None:
-        ext = asked.command.ext
-        beat = parse_beat(ext)
+    def _record_heartbeat(self, now_ms: int, pending: PendingRequest) -> BrokerGroup | None:
+        ext = pending.command.ext
+        heartbeat = parse_heartbeat(ext)
         key = BrokerKey(text(ext, "brokerName"), BrokerId(integer(ext, "brokerId")))
         group = self._info.group(key.broker_name)
         if group is None or key.broker_id not in group.replicas:
             return None
-        if self._leadership.table.beat(now_ms, key, asked.session_id, beat):
+        if self._leadership.table.heartbeat(now_ms, key, pending.session_id, heartbeat):
             self._leadership.reconcile(now_ms, key.broker_name, urgent=True)
         return group
 
-    def _heartbeat(self, now_ms: int, asked: PendingRequest) -> None:
-        command = asked.command
-        group = self._beat(now_ms, asked)
+    def _heartbeat(self, now_ms: int, pending: PendingRequest) -> None:
+        command = pending.command
+        group = self._record_heartbeat(now_ms, pending)
         if command.is_oneway:
             return
         if group is None:
-            self._refuse(asked, Refusal(_NOT_REGISTERED, "no such replica here; register first"))
+            self._refuse(pending, Refusal(_NOT_REGISTERED, "no such replica here; register first"))
             return
         view = self._views.of(group.broker_name)
         ext = dict(view.ext)
         if command.ext.get("stopping") == "true":
             broker_id = BrokerId(int(command.ext["brokerId"]))
             ext["released"] = str(self._leadership.is_released(now_ms, group, broker_id)).lower()
-        self._leadership.answer(asked, command.reply(ext=ext, body=view.body if view.ext else b""))
+        self._leadership.answer(pending, command.reply(ext=ext, body=view.body if view.ext else b""))
 
-    def _register_broker(self, now_ms: int, asked: PendingRequest) -> None:
-        ext = asked.command.ext
+    def _register_broker(self, now_ms: int, pending: PendingRequest) -> None:
+        ext = pending.command.ext
         request = ReplicaRegistration(
             broker_name=text(ext, "brokerName"),
             broker_id=BrokerId(integer(ext, "brokerId")),
@@ -201,11 +200,11 @@ class Requests:
         name, accepted = request.broker_name, Epoch(-1 if request.accepted_epoch is None else request.accepted_epoch)
         if not -1 <= accepted <= MAX_EPOCH:
             raise InvalidRequestError("acceptedEpoch is out of range")
-        if self._leadership.must_wait(name, asked):
+        if self._leadership.must_wait(name, pending):
             return
         group, key = self._info.group(name), BrokerKey(name, request.broker_id)
-        if two := self._two_processes(now_ms, group, request, asked.session_id):
-            self._refuse(asked, Refusal(ResponseCode.CONTROLLER_INVALID_REQUEST, two))
+        if two := self._two_processes(now_ms, group, request, pending.session_id):
+            self._refuse(pending, Refusal(ResponseCode.CONTROLLER_INVALID_REQUEST, two))
             return
         events = register(
             group,
@@ -214,26 +213,26 @@ class Requests:
             now_ms + self._wall_offset_ms,
         )
         if isinstance(events, Refusal):
-            self._refuse(asked, events)
+            self._refuse(pending, events)
             return
         self._leadership.table.registered(
-            now_ms, key, asked.session_id, unclean=request.unclean, accepted_epoch=accepted
+            now_ms, key, pending.session_id, unclean=request.unclean, accepted_epoch=accepted
         )
         if events:
-            self._leadership.propose(Proposal(name, tuple(events), (asked,), self._registered_answer))
+            self._leadership.propose(Proposal(name, tuple(events), (pending,), self._registered_answer))
         else:
-            self._leadership.answer(asked, self._registered_answer(asked.command))
+            self._leadership.answer(pending, self._registered_answer(pending.command))
             self._leadership.reconcile(now_ms, name, urgent=True)
 
     def _two_processes(
         self, now_ms: int, group: BrokerGroup | None, request: ReplicaRegistration, session_id: int
     ) -> str:
-        """A sentence if the replica lives at another address: a copied store must not take over who it is a copy of."""
+        """Sentence if the replica is alive at another address: a copied store must not replace the original."""
         known = None if group is None else group.replicas.get(request.broker_id)
         if known is None or group is None or not known.ha_address or known.address == request.address:
             return ""
         key = BrokerKey(group.broker_name, request.broker_id)
-        if not self._leadership.table.speaks_elsewhere(now_ms, key, session_id):
+        if not self._leadership.table.has_other_session(now_ms, key, session_id):
             return ""
         return (
             f"{group.label(request.broker_id)} lives at {known.address}, this one says {request.address}: two "
@@ -250,21 +249,21 @@ class Requests:
 
     # --- ids --------------------------------------------------------------------------------------------------------
 
-    def _get_next_broker_id(self, now_ms: int, asked: PendingRequest) -> None:
-        ext = asked.command.ext
+    def _get_next_broker_id(self, now_ms: int, pending: PendingRequest) -> None:
+        ext = pending.command.ext
         cluster_name, broker_name = text(ext, "clusterName"), text(ext, "brokerName")
         number = next_broker_id(self._info.groups.get(broker_name))
         self._leadership.answer(
-            asked,
-            asked.command.reply(
+            pending,
+            pending.command.reply(
                 ext={"clusterName": cluster_name, "brokerName": broker_name, "nextBrokerId": str(number)}
             ),
         )
 
-    def _apply_broker_id(self, now_ms: int, asked: PendingRequest) -> None:
-        ext = asked.command.ext
+    def _apply_broker_id(self, now_ms: int, pending: PendingRequest) -> None:
+        ext = pending.command.ext
         cluster_name, name = text(ext, "clusterName"), text(ext, "brokerName")
-        if self._leadership.must_wait(name, asked):
+        if self._leadership.must_wait(name, pending):
             return
         result = apply_broker_id(
             self._info.groups.get(name),
@@ -272,23 +271,23 @@ class Requests:
             name,
             integer(ext, "appliedBrokerId"),
             text(ext, "registerCheckCode"),
-            wished=flag(ext, "wished"),
+            recorded=flag(ext, "wished"),
         )
         echo = {"clusterName": cluster_name, "brokerName": name}
         if isinstance(result, Refusal):
-            self._leadership.answer(asked, refuse(asked.command, result, echo))
+            self._leadership.answer(pending, refuse(pending.command, result, echo))
         elif result is None:
-            self._leadership.answer(asked, asked.command.reply(ext=echo))
+            self._leadership.answer(pending, pending.command.reply(ext=echo))
         else:
-            self._leadership.propose(Proposal(name, (result,), (asked,), lambda command: command.reply(ext=echo)))
+            self._leadership.propose(Proposal(name, (result,), (pending,), lambda command: command.reply(ext=echo)))
 
     # --- set and master ---------------------------------------------------------------------------------------------
 
-    def _alter_sync_state_set(self, now_ms: int, asked: PendingRequest) -> None:
-        ext, name = asked.command.ext, text(asked.command.ext, "brokerName")
+    def _alter_sync_state_set(self, now_ms: int, pending: PendingRequest) -> None:
+        ext, name = pending.command.ext, text(pending.command.ext, "brokerName")
         master_id, master_epoch = integer(ext, "masterBrokerId"), integer(ext, "masterEpoch")
-        new_set, set_epoch = parse_set(asked.command.body)
-        if self._leadership.must_wait(name, asked):
+        new_set, set_epoch = parse_set(pending.command.body)
+        if self._leadership.must_wait(name, pending):
             return
         group = self._info.group(name)
         result = (
@@ -305,29 +304,29 @@ class Requests:
             else Refusal(ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, f"there is no group {name}")
         )
         if isinstance(result, Refusal):
-            self._leadership.answer(asked, refuse(asked.command, result, {"newSyncStateSetEpoch": "0"}))
+            self._leadership.answer(pending, refuse(pending.command, result, {"newSyncStateSetEpoch": "0"}))
         else:
-            self._leadership.propose(Proposal(name, (result,), (asked,), self._altered_answer))
+            self._leadership.propose(Proposal(name, (result,), (pending,), self._altered_answer))
 
     def _altered_answer(self, command: Command) -> Command:
         group = self._info.groups[command.ext["brokerName"]]
         return command.reply(ext={"newSyncStateSetEpoch": str(group.sync_state_set_epoch)}, body=set_body(group))
 
-    def _elect_master(self, now_ms: int, asked: PendingRequest) -> None:
-        """A broker asks for a master, or an operator for this master."""
-        ext, name = asked.command.ext, text(asked.command.ext, "brokerName")
+    def _elect_master(self, now_ms: int, pending: PendingRequest) -> None:
+        """Serve a broker that asks for any master, or an operator who designates one."""
+        ext, name = pending.command.ext, text(pending.command.ext, "brokerName")
         broker_id, designated = integer(ext, "brokerId", -1), flag(ext, "designateElect")
-        if self._leadership.must_wait(name, asked):
+        if self._leadership.must_wait(name, pending):
             return
         group = self._info.group(name)
         known = group is not None and (designated or broker_id in group.replicas)
         if group is None or not known:
-            self._refuse(asked, Refusal(_NOT_REGISTERED, "Broker hasn't been registered"))
+            self._refuse(pending, Refusal(_NOT_REGISTERED, "Broker hasn't been registered"))
             return
         has_master = self._leadership.has_live_master(now_ms, group)
         if has_master and (not designated or broker_id == group.master_id):
             code = ResponseCode.CONTROLLER_MASTER_STILL_EXIST
-            self._leadership.answer(asked, elect_answer(asked.command, group, code))
+            self._leadership.answer(pending, elect_answer(pending.command, group, code))
             return
         if designated:
             target = BrokerId(broker_id) if broker_id > 0 else None
@@ -345,13 +344,13 @@ class Requests:
             election_request = ElectionRequest(
                 cause, asker=BrokerId(broker_id), why=f"{group.label(broker_id)} asked for a master"
             )
-        refusal = self._leadership.elect(now_ms, group, election_request, (asked,))
+        refusal = self._leadership.elect(now_ms, group, election_request, (pending,))
         if refusal is not None:
-            self._refuse(asked, refusal)
+            self._refuse(pending, refusal)
 
-    def _clean_broker_metadata(self, now_ms: int, asked: PendingRequest) -> None:
-        ext, name = asked.command.ext, text(asked.command.ext, "brokerName")
-        if self._leadership.must_wait(name, asked):
+    def _clean_broker_metadata(self, now_ms: int, pending: PendingRequest) -> None:
+        ext, name = pending.command.ext, text(pending.command.ext, "brokerName")
+        if self._leadership.must_wait(name, pending):
             return
         group = self._info.group(name)
         result = clean_brokers(
@@ -363,76 +362,76 @@ class Requests:
             lambda broker_id: self._leadership.table.log_end(BrokerKey(name, broker_id)),
             now_ms + self._wall_offset_ms,
         )
-        self._decided(asked, name, result)
+        self._decided(pending, name, result)
 
-    def _resize_group(self, now_ms: int, asked: PendingRequest) -> None:
-        name = text(asked.command.ext, "brokerName")
-        total_replicas = integer(asked.command.ext, "totalReplicas")
-        if self._leadership.must_wait(name, asked):
+    def _resize_group(self, now_ms: int, pending: PendingRequest) -> None:
+        name = text(pending.command.ext, "brokerName")
+        total_replicas = integer(pending.command.ext, "totalReplicas")
+        if self._leadership.must_wait(name, pending):
             return
         result = resize(self._info.group(name), name, total_replicas)
-        self._decided(asked, name, result, self._resized_answer)
+        self._decided(pending, name, result, self._resized_answer)
 
     def _resized_answer(self, command: Command) -> Command:
         group = self._info.groups[command.ext["brokerName"]]
         ext = {"totalReplicas": str(group.total_replicas), "nextTotalReplicas": str(group.next_total_replicas)}
         return command.reply(ext=ext)
 
-    def _drain_replica(self, now_ms: int, asked: PendingRequest) -> None:
-        ext, name = asked.command.ext, text(asked.command.ext, "brokerName")
+    def _drain_replica(self, now_ms: int, pending: PendingRequest) -> None:
+        ext, name = pending.command.ext, text(pending.command.ext, "brokerName")
         broker_id, drained = integer(ext, "brokerId"), flag(ext, "drained")
-        if self._leadership.must_wait(name, asked):
+        if self._leadership.must_wait(name, pending):
             return
         table = self._leadership.table
         result = drain(
-            self._info.group(name), name, broker_id, drained, lambda item: table.is_eligible(BrokerKey(name, item))
+            self._info.group(name), name, broker_id, drained, lambda item: table.is_available(BrokerKey(name, item))
         )
-        self._decided(asked, name, result)
+        self._decided(pending, name, result)
 
-    def _set_maintenance(self, now_ms: int, asked: PendingRequest) -> None:
-        ext, name = asked.command.ext, text(asked.command.ext, "brokerName")
+    def _set_maintenance(self, now_ms: int, pending: PendingRequest) -> None:
+        ext, name = pending.command.ext, text(pending.command.ext, "brokerName")
         broker_id, on = integer(ext, "brokerId"), flag(ext, "on")
-        if self._leadership.must_wait(name, asked):
+        if self._leadership.must_wait(name, pending):
             return
         result = set_maintenance(self._info.group(name), name, broker_id, on)
-        self._decided(asked, name, result)
+        self._decided(pending, name, result)
 
-    # --- look -------------------------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------------------
 
-    def _explain_group(self, now_ms: int, asked: PendingRequest) -> None:
-        name = text(asked.command.ext, "brokerName")
+    def _explain_group(self, now_ms: int, pending: PendingRequest) -> None:
+        name = text(pending.command.ext, "brokerName")
         group = self._info.group(name)
         if group is None:
             code = ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST
-            self._refuse(asked, Refusal(code, f"there is no group {name}; see rmqha status for those there are"))
+            self._refuse(pending, Refusal(code, f"there is no group {name}; see rmqha status for those there are"))
             return
         view = explain(group_state(now_ms, group, self._leadership))
-        self._leadership.answer(asked, asked.command.reply(body=lenient_json.dumps(view.to_json())))
+        self._leadership.answer(pending, pending.command.reply(body=lenient_json.dumps(view.to_json())))
 
-    def _follow_groups(self, now_ms: int, asked: PendingRequest) -> None:
-        self._long_polls.ask(now_ms, asked.command, partial(self._leadership.answer, asked))
+    def _follow_groups(self, now_ms: int, pending: PendingRequest) -> None:
+        self._long_polls.ask(now_ms, pending.command, partial(self._leadership.answer, pending))
 
-    def _get_replica_info(self, now_ms: int, asked: PendingRequest) -> None:
-        name = text(asked.command.ext, "brokerName")
+    def _get_replica_info(self, now_ms: int, pending: PendingRequest) -> None:
+        name = text(pending.command.ext, "brokerName")
         group = self._info.group(name)
         if group is None:
             code = ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST
-            self._refuse(asked, Refusal(code, f"there is no group {name}"))
+            self._refuse(pending, Refusal(code, f"there is no group {name}"))
             return
         view = self._views.of(name)
         ext = {key: value for key, value in view.ext.items() if key != "syncStateSetEpoch"}
         self._leadership.answer(
-            asked, asked.command.reply(ext=ext or {"masterEpoch": str(group.master_epoch)}, body=view.body)
+            pending, pending.command.reply(ext=ext or {"masterEpoch": str(group.master_epoch)}, body=view.body)
         )
 
-    def _get_sync_state_data(self, now_ms: int, asked: PendingRequest) -> None:
-        names = parse_names(asked.command.body)
+    def _get_sync_state_data(self, now_ms: int, pending: PendingRequest) -> None:
+        names = parse_names(pending.command.body)
         groups = [group for name in names if (group := self._info.group(name)) is not None]
 
         def is_alive(name: str, broker_id: BrokerId) -> bool:
             return self._leadership.table.is_alive(now_ms, BrokerKey(name, broker_id))
 
-        self._leadership.answer(asked, asked.command.reply(body=sync_state_data(groups, is_alive)))
+        self._leadership.answer(pending, pending.command.reply(body=sync_state_data(groups, is_alive)))
 
 
 LEADER_CODES = frozenset(
@@ -453,4 +452,4 @@ LEADER_CODES = frozenset(
         RequestCode.RMQHA_FOLLOW_GROUPS,
     }
 )
-"""Only a leader whose lease is valid answers these."""
+"""Requests that only a leader with a valid lease answers."""

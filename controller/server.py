@@ -1,10 +1,10 @@
 """The controller's shell: sockets and the durable log around one ControllerMachine. Shell.
 
-Inputs come from the sessions' readers, the timer and the ends of probes; each is followed by `_pump`, which performs
-actions and asks for `ready()`. What must be durable goes to the one driver task, which waits for the disk in a worker
-thread, so the event loop never does. Probes and notices are tasks of their own, Raft messages a queue per peer: nobody
-who is slow holds up another. When thousands of brokers come at once, they are served some in each turn of the event
-loop; timers and the other controllers do not stand in line.
+Inputs come from the sessions' readers, the timer and the ends of probes. After each, `_pump` performs actions and asks
+for `ready()`. Writes that must be durable go to one driver task, which waits for the disk in a worker thread, so the
+event loop never waits. Probes and notices are tasks of their own, and Raft messages have a queue for each peer, so a
+slow peer delays no other. If thousands of brokers connect at once, each turn of the event loop serves some of them;
+timers and the other controllers do not wait for them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from controller.config import ControllerConfig
 from controller.machine import ControllerMachine
 from controller.metrics import collect, readiness
 from controller.operations import OperationCounts
-from controller.peer_words import peer_words
-from controller.quorum.raft_guard import RaftGuard
+from controller.peer_requests import needs_cluster_secret
 from controller.quorum.raft_log import DurableRaftLog
+from controller.quorum.raft_peer_filter import RaftPeerFilter
 from controller.state.action import Notify, Probe, Reply, SaveConfig, SendRaft, Token, WriteSnapshot
 from controller.state.event import Cause
 from rmqha import __version__
@@ -62,11 +62,11 @@ from rmqha.wire.raft_message import Snapshot
 T = TypeVar("T")
 
 OVERRIDES_FILE = "config-overrides.properties"
-"""Keys changed by request 1009, in the store directory; they win over the file that the controller was started with."""
+"""Properties file with the keys that request 1009 changed, in the store directory; it overrides the configuration."""
 LOCK_FILE = "lock"
 NOTIFY_TIMEOUT_MS = 1000
 MAX_RAFT_QUEUED = 256
-"""Raft messages on their way to one peer; Raft repeats what is dropped beyond it."""
+"""Raft messages queued for one peer; more are dropped, and Raft repeats them."""
 HAND_OVER_TIMEOUT_S = 2.0
 MAX_TRACED_REFUSALS = 256
 
@@ -77,11 +77,11 @@ def read_config(path: str) -> ControllerConfig:
 
 
 class _Store:
-    """The store directory: lock, changed keys, Raft log. Opened after the port is bound: one that is taken then leaves
-    no trace on the disk."""
+    """Store directory: lock, overridden keys, Raft log. It is opened after the port is bound, so that a port in use
+    leaves no file behind."""
 
     def __init__(self, config: ControllerConfig, tracer: HostTracer) -> None:
-        """Raises UsageError, one sentence, for a directory that cannot be used."""
+        """Open the directory. Raises UsageError, one sentence, if it cannot be used."""
         path = config.controller_store_path
         try:
             self.disk: Disk = HostDisk(path)
@@ -137,18 +137,18 @@ class ControllerServer:
         tracer: HostTracer,
         client: RemotingClient,
         raft_client: RemotingClient,
-        raft_guard: RaftGuard,
+        raft_peer_filter: RaftPeerFilter,
         nursery: trio.Nursery,
         poller: Poller,
         operations: OperationCounts | None = None,
     ) -> None:
-        """`raft_client` asks the other controllers, `client` everybody else. `operations`: where metrics are shown."""
+        """`raft_client` connects to the other controllers, `client` to brokers. `operations`: counts for /metrics."""
         self._operations = operations
         self._raft_client = raft_client
-        self._raft_guard = raft_guard
+        self._raft_peer_filter = raft_peer_filter
         self._raft_refusal = ""
         self._replicas_refused: set[tuple[str, str]] = set()
-        """Hosts, and the groups that they named, of which it was traced."""
+        """Hosts, with the group names of their requests, whose refusal was traced."""
         self._tracer = tracer
         self._poller = poller
         self._client = client
@@ -160,21 +160,22 @@ class ControllerServer:
         self._unsaved: Ready | None = None
         self._snapshot_lock = trio.Lock()
         self._config_lock = trio.Lock()
-        """One snapshot is written at a time."""
+        """Lock of the configuration file: one write at a time."""
         self._work = trio.Event()
         """Set when `_unsaved` waits for the driver."""
         self._unpumped = trio.Event()
-        """Set when inputs wait to be pumped in the next turn, all of them at once."""
+        """Set when inputs wait for the next turn, in which all of them are pumped at once."""
         self._earlier = trio.Event()
-        """Set when the timer would oversleep; waking it for every heartbeat would cost a third of one."""
+        """Set when the next deadline is earlier than the timer's; waking it for every heartbeat would cost a third of
+        one."""
         self._sleeps_until_ms: int | None = None
         self._resigned = trio.Event()
-        """Set by `_pump` while nobody leads here."""
+        """Set by `_pump` while this controller does not lead."""
         self._raft_queues: dict[str, tuple[str, trio.MemorySendChannel[Command]]] = {}
-        """By peer: where it listens, and what is on its way to it."""
+        """Address and queue of each peer's Raft messages."""
         self.remoting = Statistics()
         self.leading = trio.Event()
-        """Set once the machine has led."""
+        """Set when the machine has led for the first time."""
 
     def start(self, config: ControllerConfig, store: _Store) -> None:
         now_ms = self._clock.now_ms()
@@ -204,15 +205,15 @@ class ControllerServer:
         self._nursery.start_soon(self._pump_later)
         self._pump()
 
-    # --- look -------------------------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------------------
 
     def readiness(self) -> Readiness:
-        """For /readyz and /role (`rmqha.host.http.endpoint.HealthSource`)."""
+        """Readiness for /readyz and /role (`rmqha.host.http.endpoint.HealthSource`)."""
         assert self._machine is not None
         return readiness(self._machine, self._clock.now_ms())
 
     def collect(self) -> Collecting:
-        """For /metrics."""
+        """Metrics for /metrics."""
         assert self._machine is not None
         return collect(self._machine, self._clock.now_ms(), self.remoting.as_dict(), self._operations)
 
@@ -252,7 +253,7 @@ class ControllerServer:
             self._pump()
 
     def peer_refused(self, peer: str, command: Command, reason: str) -> None:
-        """Somebody who has not proved the cluster's secret has said what a broker or a controller would."""
+        """Trace a broker's or controller's request from a peer that has not proved the cluster's secret."""
         if command.code == RequestCode.RMQHA_RAFT_MESSAGE:
             self._raft_refused(peer, reason)
             return
@@ -290,7 +291,7 @@ class ControllerServer:
             machine.request(now_ms, session.id, session, command)
 
     def _refuses(self, machine: ControllerMachine, session: Session) -> bool:
-        reason = self._raft_guard.refusal(session, machine.may_have_peer_at)
+        reason = self._raft_peer_filter.refusal(session, machine.may_have_peer_at)
         if reason:
             self._raft_refused(session.peer, reason)
         return bool(reason)
@@ -301,7 +302,7 @@ class ControllerServer:
             self._tracer.event("raft_refused", peer=peer, reason=reason)
 
     def closed(self, session: Session) -> None:
-        self._raft_guard.closed(session)
+        self._raft_peer_filter.closed(session)
         if self._operations is not None:
             self._operations.closed(session.id)
         ending = trio.current_effective_deadline() == float("-inf")
@@ -313,7 +314,7 @@ class ControllerServer:
 
     @whole
     def _pump(self) -> None:
-        """Perform what the machine wants, until it wants nothing or the rest has to be made durable first."""
+        """Perform the machine's actions until there are none left or a write must be durable first."""
         machine, now_ms = self._machine, self._clock.now_ms()
         assert machine is not None
         self._perform()
@@ -367,8 +368,8 @@ class ControllerServer:
         token.send(reply)
 
     async def _drive(self) -> None:
-        """Make durable, advance, again. The only task that writes to the log. Raises StoreError when the disk fails:
-        what is durable is then unknown, and the controller must not go on."""
+        """Make `ready()` durable and advance, in a loop. The only task that writes to the log. Raises StoreError when
+        the disk fails: the durable state is then unknown, and the controller must end."""
         assert self._machine is not None and self._store is not None
         while True:
             await self._work.wait()
@@ -385,7 +386,7 @@ class ControllerServer:
             self._pump()
 
     async def _write_snapshot(self, snapshot: Snapshot) -> None:
-        """Beside the log: a large one must not hold up heartbeats."""
+        """Write a snapshot beside the log, so that a large one delays no heartbeat."""
         assert self._machine is not None and self._store is not None
         async with self._snapshot_lock:
             await self._write(self._store.log.write_snapshot, snapshot)
@@ -393,7 +394,7 @@ class ControllerServer:
         self._pump()
 
     async def _save_config(self, action: SaveConfig) -> None:
-        """Answered once it is on the disk; a disk that cannot take it is the operator's to hear of, and no more."""
+        """Answer the operator once the configuration is on the disk; a disk error is reported, and ends nothing."""
         assert self._store is not None
         reply = action.reply
         try:
@@ -406,7 +407,7 @@ class ControllerServer:
             self._answer(action.token, reply)
 
     async def _write(self, write: Callable[[T], None], what: T) -> None:
-        """In a worker thread; StoreError, one sentence, when the disk fails."""
+        """Write in a worker thread. Raises StoreError, one sentence, when the disk fails."""
         assert self._store is not None
         try:
             await trio.to_thread.run_sync(write, what)
@@ -450,7 +451,7 @@ class ControllerServer:
     async def _send_raft(self, address: str, queue: trio.MemoryReceiveChannel[Command]) -> None:
         reachable = True
         async for command in queue:
-            # All that has come together: a message in each turn of a crowded event loop is slower than they come.
+            # Send all that has gathered: one message in each turn of a busy event loop is slower than they come.
             waiting = [command]
             with suppress(trio.WouldBlock):
                 while True:
@@ -469,7 +470,7 @@ class ControllerServer:
         try:
             reply = await self._client.call(probe.address, probe.command, probe.timeout_ms)
         except UnreachableError:
-            # an end before the time was up is a refusal or a closed connection: nobody is there
+            # an end before the time-out is a refused or closed connection: no process serves the address
             refused = self._clock.now_ms() - started_ms < probe.timeout_ms
         assert self._machine is not None
         self._machine.probe_replied(self._clock.now_ms(), probe.probe_id, reply, refused=refused)
@@ -484,7 +485,7 @@ class ControllerServer:
     # --- end --------------------------------------------------------------------------------------------------------
 
     async def hand_over(self) -> None:
-        """Give the leadership to another controller, if there is one; bounded time."""
+        """Transfer the leadership to another controller, if there is one, in bounded time."""
         assert self._machine is not None
         self._machine.stopping(self._clock.now_ms())
         self._pump()
@@ -520,7 +521,7 @@ async def run_controller(
         ):
             poller = Poller()
             operations = OperationCounts(_now_us) if exposure is not None else None
-            server = ControllerServer(tracer, client, raft_client, RaftGuard(secured), nursery, poller, operations)
+            server = ControllerServer(tracer, client, raft_client, RaftPeerFilter(secured), nursery, poller, operations)
             port: int = await nursery.start(
                 lambda task_status: serve(
                     server,
@@ -531,7 +532,7 @@ async def run_controller(
                     boundary=Boundary(server.remoting, tracer),
                     first_request_timeout_ms=config.first_request_timeout_millis,
                     quotas=Quotas(config.quotas),
-                    peer_rules=PeerRules(peer_words(config), refused=server.peer_refused),
+                    peer_rules=PeerRules(needs_cluster_secret(config), refused=server.peer_refused),
                     task_status=task_status,
                 )
             )

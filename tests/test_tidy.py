@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("rmqha", "controller", "nameserver")
 OTHERS = ("tests", "benchmarks", "tools", "examples")
 PURE_CONTRACT = "pure rooms touch neither clock, chance, system nor framework"
-CONTROLLER_SHELLS = ("cli", "config", "server", "raft_guard", "raft_log", "__init__")
+CONTROLLER_SHELLS = ("cli", "config", "server", "raft_peer_filter", "raft_log", "__init__")
 """Modules of the controller that may meet the world; every other one is pure."""
 
 

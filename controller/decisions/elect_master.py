@@ -1,10 +1,10 @@
-"""Eligibility for the mastership, and the choice among the eligible. Pure.
+"""Electorate and winner of an election. Pure.
 
-An election has two steps. `electorate` names the replicas to ask for their log's end (request 1007), or says why there
-is nobody. `choose` ranks the answers: highest epoch, who is that epoch's master, highest offset, then what
-electionPolicy lists (longest in the set, brokerElectionPriority with the lower number first as in RocketMQ, zone),
-lowest id. No two replicas are equal in that order, and no number is ever subtracted from another: RocketMQ's comparison
-of offsets overflows 32 bits.
+An election has two steps. `electorate` names the replicas to ask for the ends of their logs (request 1007), or says why
+there is none. `choose` ranks the answers: highest epoch, master of that epoch, highest offset, then the criteria of
+electionPolicy (longest in the set, brokerElectionPriority with the lower number first as in RocketMQ, zone), lowest id.
+No two replicas are equal in that order. Numbers are compared, never subtracted: RocketMQ's comparison of offsets
+overflows 32 bits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import Enum
 
 from controller.decisions.refusal import Refusal
 from controller.state.event import Cause, MasterElected
-from controller.state.replicas_info import BrokerGroup, least_acknowledging_size
+from controller.state.replicas_info import BrokerGroup, min_in_sync_replicas
 from rmqha.model.code import ResponseCode
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 
@@ -25,8 +25,8 @@ DEFAULT_PRIORITY = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """End of a replica's log: the epoch of its last byte (-1 if it has none) and its end. `is_master`: it is
-    the master that controllers who have lost their disk elected, and may acknowledge more after it has answered."""
+    """Epoch of a log's last byte (-1 if the log is empty) and its end. `is_master`: the replica is a master whose
+    election the controllers have forgotten with their disks; it may acknowledge more after its answer."""
 
     epoch: Epoch
     max_offset: PhyOffset
@@ -34,7 +34,7 @@ class LogEnd:
 
 
 class Criterion(Enum):
-    """Criteria that electionPolicy may list, by its word there."""
+    """Criteria that electionPolicy may list, by their words in that key."""
 
     SENIORITY = "seniority"
     PRIORITY = "priority"
@@ -43,7 +43,7 @@ class Criterion(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ElectionPolicy:
-    """Order of candidates with equal logs. `zones`: the preferred first; a zone not named comes last."""
+    """Order of candidates with equal logs. `zones`: the preferred one first; other zones come last."""
 
     criteria: tuple[Criterion, ...] = tuple(Criterion)
     zones: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ DEFAULT_POLICY = ElectionPolicy()
 
 
 def parse_policy(criteria: str, zones: str) -> ElectionPolicy:
-    """From the keys electionPolicy and electionZones. ValueError with a sentence."""
+    """Policy of the keys electionPolicy and electionZones. Raises ValueError with a sentence."""
     words = [word.strip() for word in criteria.split(",") if word.strip()]
     known = {item.value: item for item in Criterion}
     for word in words:
@@ -68,7 +68,7 @@ def parse_policy(criteria: str, zones: str) -> ElectionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Traits that a replica tells of itself in heartbeats (904)."""
+    """Properties of a replica that its heartbeats (904) carry and elections compare."""
 
     priority: int = DEFAULT_PRIORITY
     zone: str = ""
@@ -79,7 +79,7 @@ NO_TRAITS = Traits()
 
 @dataclass(frozen=True, slots=True)
 class ElectedMaster:
-    """`reason`: what put the winner before the next best."""
+    """Winner of an election. `reason`: the criterion that put it before the next best."""
 
     winner: BrokerId
     reason: str
@@ -87,8 +87,8 @@ class ElectedMaster:
 
 @dataclass(frozen=True, slots=True)
 class ElectionRequest:
-    """Cause of an election, `why` in words. `target` and `unclean` come from an operator, `asker` is the broker that
-    sent 1002, `avoid` a master that hands over."""
+    """Request for an election: its cause, and `why` as a sentence. `target` and `unclean` are an operator's, `asker` is
+    the broker that sent 1002, `avoid` is a master that hands over."""
 
     cause: Cause
     target: BrokerId | None = None
@@ -100,8 +100,8 @@ class ElectionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Electorate:
-    """`needed_answers` of `ids` must answer before anyone is chosen. `ask` False: the only candidate has just spoken
-    for itself and may not listen yet."""
+    """Replicas to ask. `needed_answers` of `ids` must answer before a master is chosen. `ask` False: the only candidate
+    has just sent a request and may not accept connections yet."""
 
     ids: tuple[BrokerId, ...]
     cause: Cause
@@ -111,18 +111,21 @@ class Electorate:
 
 def electorate(
     group: BrokerGroup,
-    fit: Collection[BrokerId],
+    available: Collection[BrokerId],
     election_request: ElectionRequest,
     *,
     total_replicas: int,
     unclean_allowed: bool,
 ) -> Electorate | Refusal:
-    """`fit`: replicas that have reported to this leader, cleanly booted, and are not stopping. `total_replicas`: 0 if
-    nobody has declared it. `unclean_allowed`: enableElectUncleanMaster."""
+    """Electorate of the group, or a refusal. `available`: replicas that have reported to this leader after a clean boot
+    and are not stopping. `total_replicas`: 0 if no replica has declared it. `unclean_allowed`:
+    enableElectUncleanMaster."""
     if election_request.target is not None:
-        return _designated(group, fit, election_request)
+        return _designated(group, available, election_request)
     counted = group.counted_ids
-    candidates = tuple(broker_id for broker_id in counted if broker_id in fit and broker_id != election_request.avoid)
+    candidates = tuple(
+        broker_id for broker_id in counted if broker_id in available and broker_id != election_request.avoid
+    )
     if election_request.unclean:
         ids = tuple(broker_id for broker_id in counted if broker_id != election_request.avoid)
         return Electorate(ids, Cause.UNCLEAN_BY_OPERATOR)
@@ -150,7 +153,7 @@ def why_no_member(group: BrokerGroup) -> str:
 
 
 def _designated(
-    group: BrokerGroup, fit: Collection[BrokerId], election_request: ElectionRequest
+    group: BrokerGroup, available: Collection[BrokerId], election_request: ElectionRequest
 ) -> Electorate | Refusal:
     target = election_request.target
     assert target is not None
@@ -161,7 +164,7 @@ def _designated(
     if target in group.maintenance_ids and not election_request.unclean:
         return Refusal(FAILED, f"{group.label(target)} is in maintenance, which rmqha maintenance off ends")
     if election_request.unclean:
-        # its answer to 1007 is the proof of life: a replica after an unclean boot sends no heartbeat
+        # its answer to 1007 proves that it is alive: a replica sends no heartbeat after an unclean boot
         return Electorate((target,), Cause.UNCLEAN_BY_OPERATOR)
     if not group.set_known and group.total_replicas:
         return Refusal(FAILED, "the SyncStateSet is unknown: wait for all replicas, or elect with unclean")
@@ -171,7 +174,7 @@ def _designated(
             f"{group.label(target)} is not in the SyncStateSet ({group.labels(group.sync_state_set)}) and may lack "
             "acknowledged messages; elect with unclean to accept their loss",
         )
-    if target not in fit:
+    if target not in available:
         return Refusal(FAILED, f"{group.label(target)} is not alive, or stopping")
     return Electorate((target,), election_request.cause)
 
@@ -179,14 +182,14 @@ def _designated(
 def _first(
     group: BrokerGroup, candidates: tuple[BrokerId, ...], election_request: ElectionRequest, total_replicas: int
 ) -> Electorate | Refusal:
-    """Ruling 8."""
+    """Electorate of a group's first election (ruling 8)."""
     if not total_replicas:
         if election_request.asker in group.counted_ids:
             assert election_request.asker is not None
             return Electorate((election_request.asker,), Cause.FIRST_ELECTION, ask=False)
         return Refusal(FAILED, "no replica has asked to become the first master")
     if total_replicas == 1 and len(group.counted_ids) == 1 and not candidates:
-        # If it answers it is alive, after an unclean boot; nobody else could know more.
+        # An answer proves that it is alive, after an unclean boot; no other replica can have a longer log.
         return Electorate(group.counted_ids, Cause.SOLE_REPLICA)
     if len(candidates) < total_replicas:
         return Refusal(
@@ -204,8 +207,8 @@ def choose(
     policy: ElectionPolicy = DEFAULT_POLICY,
     label: Callable[[BrokerId], str] = lambda broker_id: f"replica {broker_id}",
 ) -> ElectedMaster:
-    """The best of `answers`, which must not be empty. `seniority`: longest in the set first. `label`: a replica's name
-    in the reason."""
+    """Best of `answers`, which must not be empty. `seniority`: ids, the longest in the set first. `label`: name of a
+    replica in the reason."""
 
     def rank(broker_id: BrokerId) -> tuple[int, ...]:
         end, own = answers[broker_id], traits.get(broker_id, NO_TRAITS)
@@ -249,60 +252,59 @@ def elected(
     at_ms: int = 0,
     reason: str = "",
 ) -> MasterElected:
-    """The event. The new epoch exceeds every epoch that a replica has reported: the controllers may have lost theirs.
+    """Event of the election. The new epoch is higher than every epoch that a replica has reported, since the
+    controllers may have lost theirs.
 
-    The members that are alive stay eligible (ruling 9), unless the winner may acknowledge alone: in AP, in CP with up
-    to two replicas, and every broker of Apache's. Its first acknowledged message exists nowhere else then, and a master
-    that goes on alone asks for no other set by which the controllers would learn of it.
-    """
+    Live members stay eligible (ruling 9) unless the winner may acknowledge alone: in AP, in CP with up to two replicas,
+    and on Apache's brokers. Its first acknowledged message then exists nowhere else, and a master that stays alone
+    requests no other set from which the controllers would learn that."""
     master_epoch = Epoch(max(group.master_epoch, *known_epochs, 0) + 1)
     unclean = cause in (Cause.UNCLEAN_BY_OPERATOR, Cause.UNCLEAN_AUTOMATIC)
-    acks_alone = least_acknowledging_size(group, winner) == 1
+    acks_alone = min_in_sync_replicas(group, winner) == 1
     eligible = () if unclean or acks_alone or not group.set_known else group.electable_ids
     survivors = tuple(member for member in eligible if member != winner and member in alive)
     return MasterElected(group.broker_name, winner, master_epoch, survivors, cause, at_ms, reason)
 
 
-# --- bytes at stake where a replica leads that need not hold everything -----------------------------------------------
+# --- bytes at stake if the new master may lack acknowledged records ---------------------------------------------------
 
 
 def lacking_bytes(own: LogEnd, other: LogEnd) -> int:
-    """Bytes of the log `other` that a master with the log `own` would have cut, at least. Epochs count before ends: of
-    a newer epoch the last byte is missing for sure, however far the own log reaches."""
+    """Lower bound of the bytes of the log `other` that a master with the log `own` would cut. Epochs count before
+    offsets: the last byte of a newer epoch is missing in `own`, whatever the length of `own`."""
     if other.max_offset > own.max_offset:
         return other.max_offset - own.max_offset
     return 1 if other.epoch > own.epoch else 0
 
 
 def bytes_at_stake(own: LogEnd, others: Iterable[LogEnd]) -> int:
-    """Number of bytes that may be lost, at least: those that any of `others` has reported and `own` does not have."""
+    """Lower bound of the bytes that may be lost: those in the log of any of `others` and not in `own`."""
     return max((lacking_bytes(own, other) for other in others), default=0)
 
 
-# --- the replica that a group prefers as master, and the time to give the role back to it -----------------------------
+# --- preferred master of a group, and when it gets the mastership back ------------------------------------------------
 
-LEVEL_BYTES = 8 * 1024 * 1024
-"""Bytes that a replica which is caught up may lack of the master's log, as last reported: a hand-over waits for the
-rest."""
+CAUGHT_UP_BYTES = 8 * 1024 * 1024
+"""Bytes of the master's log that a caught-up replica may lack in its last report; a hand-over waits for them."""
 
 
 def preferred_master(group: BrokerGroup, traits: Mapping[BrokerId, Traits]) -> BrokerId | None:
-    """The lowest brokerElectionPriority, then the lowest id, of the replicas that may lead and are not withheld. None
-    while one of them has not reported its own."""
+    """Replica with the lowest brokerElectionPriority, then the lowest id, among those that may lead and are not
+    withheld. None until all of them have reported their priority."""
     ids = [item for item in group.counted_ids if item not in group.withheld_ids]
     if not ids or any(item not in traits for item in ids):
         return None
     return min(ids, key=lambda item: (traits[item].priority, item))
 
 
-def is_calm(
+def is_stable(
     group: BrokerGroup, target: BrokerId, ends: Mapping[BrokerId, LogEnd], is_healthy: Callable[[BrokerId], bool]
 ) -> bool:
-    """No trouble that a switch could make worse: every replica that counts is well and in the set, totalReplicas is not
-    changing, and `target` has caught up. `ends`: log ends as reported last."""
+    """True if a switch would disturb no recovery: all counted replicas are healthy and in the set, totalReplicas is not
+    changing, and `target` has caught up. `ends`: log ends of the last reports."""
     members = [item for item in group.counted_ids if item not in group.withheld_ids]
     if group.next_total_replicas or group.master_id is None or target not in ends or group.master_id not in ends:
         return False
     if not all(item in group.sync_state_set and is_healthy(item) for item in members):
         return False
-    return ends[group.master_id].max_offset - ends[target].max_offset <= LEVEL_BYTES
+    return ends[group.master_id].max_offset - ends[target].max_offset <= CAUGHT_UP_BYTES

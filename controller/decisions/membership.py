@@ -1,4 +1,4 @@
-"""Membership of a group: ids, registrations, and what an operator changes of it. Pure."""
+"""Membership of a group: broker ids, registrations, and changes by operators. Pure."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ from rmqha.model.code import ResponseCode
 from rmqha.model.identity import parse_address
 from rmqha.model.offset import BrokerId
 
-# --- issue of broker ids: look at the next one (1012), then apply for it (1013) ---------------------------------------
-# Two brokers may look at the same id; the register check code decides which one has it and lets that one, and only
-# that one, repeat a request whose answer was lost. Matches RocketMQ's two-phase application, except that a group
-# unknown to the controllers accepts any id: the brokers of a group whose controllers lost their disks keep theirs
-# (ruling 8).
+# --- issue of broker ids: read the next one (1012), then apply for it (1013) ------------------------------------------
+# Two brokers may read the same id. The register check code decides which of them gets it, and lets only that broker
+# repeat a request whose answer was lost. This is RocketMQ's two-phase application, except that a group unknown to the
+# controllers accepts any id: if the controllers lost their disks, the brokers of the group keep their ids (ruling 8).
 
 MAX_BROKER_ID = 2**31 - 1
 MAX_NAME_CHARS = 255
 
 
 def next_broker_id(group: BrokerGroup | None) -> BrokerId:
-    """`group` also counts when all its replicas have been cleaned: an id is never issued twice."""
+    """Next free id. A group whose replicas have all been cleaned counts too: an id is never issued twice."""
     return FIRST_BROKER_ID if group is None else group.next_broker_id
 
 
@@ -45,10 +44,10 @@ def apply_broker_id(
     broker_id: int,
     check_code: str,
     *,
-    wished: bool = False,
+    recorded: bool = False,
 ) -> BrokerIdApplied | Refusal | None:
-    """None: the asker has the id already. `wished`: the id stands in the asker's file, which says nothing of whether a
-    replica had it that has been cleaned."""
+    """Event of an application for an id; None if the broker has the id already. `recorded`: the id is from the broker's
+    file, which cannot tell whether a replica with this id was cleaned."""
     if not 0 < len(cluster_name) <= MAX_NAME_CHARS or not 0 < len(broker_name) <= MAX_NAME_CHARS:
         return Refusal(ResponseCode.CONTROLLER_INVALID_REQUEST, "clusterName and brokerName must not be empty or long")
     if not FIRST_BROKER_ID <= broker_id <= MAX_BROKER_ID or not 0 < len(check_code) <= MAX_NAME_CHARS:
@@ -62,8 +61,8 @@ def apply_broker_id(
             f"{broker_name} belongs to cluster {group.cluster_name}, not {cluster_name}; choose another brokerName",
         )
     owner = group.replicas.get(BrokerId(broker_id)) if group is not None else None
-    if owner is None and wished and group is not None and broker_id < group.next_broker_id and group.elections:
-        # while a group forms its brokers come in any order; after that a lower id that is free was another replica's
+    if owner is None and recorded and group is not None and broker_id < group.next_broker_id and group.elections:
+        # Brokers of a new group come in any order. Later, a lower free id belonged to a replica that was cleaned.
         return Refusal(
             ResponseCode.CONTROLLER_BROKER_ID_INVALID,
             f"id {broker_id} of {broker_name} is below the next one, {group.next_broker_id}; ask for that",
@@ -78,18 +77,18 @@ def apply_broker_id(
     )
 
 
-# --- A broker reports for duty (1003) ---------------------------------------------------------------------------------
+# --- registration of a broker (1003) ----------------------------------------------------------------------------------
 # An unclean boot takes the replica out of the set before anything else (ruling 3). The first totalReplicas that a
-# replica declares is the group's (ruling 15): later, different declarations change nothing and are shown. One that
-# begins to promise CP must declare a number, and none below that of the replicas that live: a majority of it would be
-# too few.
+# replica declares is the group's (ruling 15): later, different declarations change nothing and are shown. A replica
+# that promises CP for the first time must declare a number, at least that of the live replicas: else a majority of it
+# would be too few.
 
 MAX_TOTAL_REPLICAS = 9
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRegistration:
-    """The request's fields. An Apache broker sends no haAddress, totalReplicas, haMode and unclean."""
+    """Fields of the request. An Apache broker sends no haAddress, totalReplicas, haMode and unclean."""
 
     broker_name: str
     broker_id: BrokerId
@@ -100,13 +99,13 @@ class ReplicaRegistration:
     unclean: bool = False
     async_learner: bool = False
     accepted_epoch: int | None = None
-    """The highest master epoch that the replica has accepted; None: it does not say."""
+    """Highest master epoch that the replica has accepted; None if the request lacks it."""
 
 
 def register(
     group: BrokerGroup | None, request: ReplicaRegistration, is_alive: Callable[[BrokerId], bool], at_ms: int = 0
 ) -> list[Event] | Refusal:
-    """The events, [] if nothing is new. `at_ms`: the wall clock, for people."""
+    """Events of a registration, [] if nothing changes. `at_ms`: wall clock, for people."""
     broker_id = request.broker_id
     if group is None or broker_id not in group.replicas:
         return Refusal(
@@ -122,7 +121,7 @@ def register(
             "before another is in the set",
         )
     events: list[Event] = []
-    # Sent before its sender learned that it was elected in spite of its unclean boot: the answer tells it.
+    # The request was sent before the replica learned of its election in spite of its unclean boot: the answer tells it.
     accepted = group.master_epoch if request.accepted_epoch is None else request.accepted_epoch
     unaware = group.accepts_loss and group.master_id == broker_id and accepted < group.master_epoch
     if (request.unclean or has_forgotten(group, request)) and broker_id in group.electable_ids and not unaware:
@@ -152,8 +151,8 @@ def register(
 
 
 def has_forgotten(group: BrokerGroup, request: ReplicaRegistration) -> bool:
-    """A member of the set has not accepted the epoch in which a master took it in: its disk is an older one, a backup
-    for example, and may lack what was acknowledged with it."""
+    """True if a member of the set lacks the epoch in which a master took it in. Its disk is then an older copy, for
+    example a backup, and may lack records that it had acknowledged."""
     accepted = request.accepted_epoch
     is_sure = group.altered_epoch == group.master_epoch and request.broker_id in group.sync_state_set
     return is_sure and accepted is not None and accepted < group.master_epoch
@@ -174,7 +173,8 @@ def _problem(request: ReplicaRegistration) -> str:
 
 
 def _too_few(group: BrokerGroup, request: ReplicaRegistration, is_alive: Callable[[BrokerId], bool]) -> str:
-    """A replica that promised CP before stays: its group has begun to go by the number that it has."""
+    """Sentence if totalReplicas is too low. A replica that promised CP before stays: its group uses its number
+    already."""
     if request.ha_mode != "cp" or request.async_learner or group.replicas[request.broker_id].ha_mode == "cp":
         return ""
     if not request.total_replicas:
@@ -189,14 +189,14 @@ def _too_few(group: BrokerGroup, request: ReplicaRegistration, is_alive: Callabl
     )
 
 
-# --- totalReplicas of a group changes (ruling 15) ---------------------------------------------------------------------
-# One change at a time. While it is under way the larger of both numbers is what brokers are told, so the larger
-# majority is needed for an acknowledgement. A larger number becomes the group's once its master goes by it; a smaller
-# one at once, since the master goes on with the larger until it hears of it.
+# --- change of a group's totalReplicas (ruling 15) --------------------------------------------------------------------
+# One change at a time. During a change brokers are told the larger of both numbers, so an acknowledgement needs the
+# larger majority. A larger number becomes the group's once the master uses it. A smaller one becomes it at once, since
+# the master goes on with the larger one until it is told.
 
 
 def resize(group: BrokerGroup | None, broker_name: str, total_replicas: int) -> GroupResizing | Refusal | None:
-    """None: the group has that number already."""
+    """Event of a change to `total_replicas`; None if the group has that number already."""
     if group is None:
         return Refusal(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, f"there is no group {broker_name}")
     if not 1 <= total_replicas <= MAX_TOTAL_REPLICAS:
@@ -222,12 +222,12 @@ def resize(group: BrokerGroup | None, broker_name: str, total_replicas: int) -> 
     return GroupResizing(broker_name, total_replicas)
 
 
-def finished(group: BrokerGroup, master_goes_by: int | None) -> GroupSized | None:
-    """The event that ends a change. `master_goes_by`: what the live master says, 0 if it is Apache's, None if there is
-    none: the next master adopts the group's number before it leads."""
+def finished(group: BrokerGroup, in_use: int | None) -> GroupSized | None:
+    """Event that ends a change. `in_use`: the number that the live master uses, 0 on an Apache broker, None if there is
+    no live master: the next one adopts the group's number before it leads."""
     if not group.next_total_replicas:
         return None
-    if master_goes_by and master_goes_by < group.binding_total_replicas:
+    if in_use and in_use < group.binding_total_replicas:
         return None
     return GroupSized(group.broker_name, group.next_total_replicas)
 
@@ -236,11 +236,10 @@ def _refused(remark: str) -> Refusal:
     return Refusal(ResponseCode.CONTROLLER_INVALID_REQUEST, remark)
 
 
-# --- an operator takes a replica out of its group's work, or puts it back (request 52015) -----------------------------
-# A drained replica goes on copying, but it is in no set, acknowledges nothing, and leads only if nobody else can. It
-# leaves the set with the event itself, so a master that knew the old set is fenced; a drained master stays until
-# another has taken over. What must remain is what a send needs: the other members, alive, must be enough to
-# acknowledge.
+# --- drain: an operator takes a replica out of its group's work, or puts it back (request 52015) ----------------------
+# A drained replica goes on copying, but is in no set, acknowledges nothing, and leads only if no other can. The event
+# itself takes it out of the set, so a master with the old set is fenced. A drained master stays until another has taken
+# over. The other live members must be enough to acknowledge a send.
 
 
 def drain(
@@ -248,9 +247,9 @@ def drain(
     broker_name: str,
     broker_id: int,
     drained: bool,
-    is_eligible: Callable[[BrokerId], bool],
+    is_available: Callable[[BrokerId], bool],
 ) -> ReplicaDrained | Refusal | None:
-    """None: the replica is drained, or not, already. `is_eligible`: alive, booted clean, not stopping."""
+    """Event of a drain, or of its end; None if nothing changes. `is_available`: alive, booted clean, not stopping."""
     if group is None:
         return Refusal(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, f"there is no group {broker_name}")
     if broker_id not in group.replicas:
@@ -259,7 +258,7 @@ def drain(
     if (chosen in group.drained_ids) == drained:
         return None
     if drained and chosen in group.electable_ids:
-        remaining = [member for member in group.sync_state_set if member != chosen and is_eligible(member)]
+        remaining = [member for member in group.sync_state_set if member != chosen and is_available(member)]
         needed = members_needed(group)
         if len(remaining) < needed:
             return _refused(
@@ -270,21 +269,21 @@ def drain(
 
 
 def members_needed(group: BrokerGroup) -> int:
-    """Members that a set must have for a send to be acknowledged in CP, the larger number of replicas counting while it
-    changes; in AP, and of two (ruling 6), one."""
+    """Smallest set that can acknowledge a send. In CP a majority, of the larger number while totalReplicas changes; in
+    AP, and of two replicas (ruling 6), one."""
     total_replicas = group.binding_total_replicas
     return total_replicas // 2 + 1 if group.is_cp and total_replicas > 2 else 1
 
 
-# --- an operator works on a replica, or is done with it (request 52016) -----------------------------------------------
-# A replica in maintenance stays what it is, a member of the set that acknowledges; it leads only if nobody else can,
-# and that it is away is no alarm. Nothing is refused: whoever needs it out of the set drains it.
+# --- maintenance: an operator works on a replica, or has finished (request 52016) -------------------------------------
+# A replica in maintenance stays a member of the set and acknowledges. It leads only if no other can, and its absence
+# causes no alarm. Nothing is refused: to take a replica out of the set, drain it.
 
 
 def set_maintenance(
     group: BrokerGroup | None, broker_name: str, broker_id: int, on: bool
 ) -> MaintenanceSet | Refusal | None:
-    """None: it is so already."""
+    """Event of a maintenance, or of its end; None if nothing changes."""
     if group is None:
         return Refusal(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, f"there is no group {broker_name}")
     if broker_id not in group.replicas:
@@ -295,10 +294,10 @@ def set_maintenance(
     return MaintenanceSet(broker_name, chosen, on)
 
 
-# --- an operator removes replicas or a whole group from the controllers' memory (1011) --------------------------------
-# The last replicas that are sure to hold every acknowledged message are not removed while others stay: one that may
-# lack some would lead next, and nobody would have said what is lost. An unclean election says so and makes another
-# the last.
+# --- clean: an operator removes replicas or a whole group from the controllers' state (1011) --------------------------
+# The last replicas that surely hold every acknowledged message are not removed while others stay: one of those, which
+# may lack messages, would lead next without a report of the loss. An unclean election reports the loss and makes
+# another replica the last one.
 
 
 def clean_brokers(
@@ -310,8 +309,9 @@ def clean_brokers(
     end_of: Callable[[BrokerId], LogEnd],
     at_ms: int = 0,
 ) -> BrokersCleaned | Refusal | None:
-    """`ids_text` is "1;2", empty for the whole group; None if the group has none of these any more. Living replicas are
-    refused unless `clean_living`. `end_of`: a replica's log as last reported. `at_ms`: the wall clock, for people."""
+    """Event of a removal, a refusal, or None if the group has none of the replicas. `ids_text` is "1;2", empty for the
+    whole group. Live replicas are refused unless `clean_living`. `end_of`: last reported log of a replica. `at_ms`:
+    wall clock, for people."""
     if group is None:
         return Refusal(ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA, f"there is no group {broker_name}")
     try:
@@ -320,8 +320,8 @@ def clean_brokers(
         return Refusal(
             ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA, f"{ids_text!r} is not a list of ids such as 1;2"
         )
-    asked = {BrokerId(broker_id) for broker_id in ids} if ids else group.replicas.keys()
-    chosen = tuple(sorted(asked & group.replicas.keys()))
+    pending = {BrokerId(broker_id) for broker_id in ids} if ids else group.replicas.keys()
+    chosen = tuple(sorted(pending & group.replicas.keys()))
     if ids and not chosen:
         return None
     living = [broker_id for broker_id in chosen if is_alive(broker_id)]

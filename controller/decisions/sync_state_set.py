@@ -1,9 +1,9 @@
-"""The master asks for another SyncStateSet (1001). Pure.
+"""Change of a SyncStateSet by the master (1001). Pure.
 
 The fences and their order are RocketMQ's (ReplicasInfoManager.alterSyncStateSet): no change, master, master epoch, set
 epoch, then every member known and alive, and the master among them.
 
-A set below the majority is confirmed in CP too: the master then refuses to acknowledge (ruling 1), so the members that
+A set below the majority is confirmed in CP too. The master then refuses to acknowledge (ruling 1), so the members that
 left still hold every acknowledged message and stay eligible until a set that may acknowledge is confirmed. In every
 other case the first confirmed change ends the eligibility (ruling 9).
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from controller.decisions.refusal import Refusal
 from controller.state.event import SyncStateSetAltered
-from controller.state.replicas_info import BrokerGroup, least_acknowledging_size, without
+from controller.state.replicas_info import BrokerGroup, min_in_sync_replicas, without
 from rmqha.model.code import ResponseCode
 from rmqha.model.offset import BrokerId
 
@@ -29,11 +29,10 @@ def alter_sync_state_set(
     *,
     accept_unchanged: bool = False,
 ) -> SyncStateSetAltered | Refusal:
-    """`new_set` is free of duplicates; `set_epoch` is that of the set the master knows.
+    """Event of the change, or a refusal. `new_set` has no duplicates; `set_epoch` is that of the set the master knows.
 
-    `accept_unchanged` (ours): a set without a change passes the other fences and moves the set epoch, by which a master
-    makes sure that none of its earlier requests can still be applied.
-    """
+    `accept_unchanged` (not RocketMQ's): a set without a change passes the other fences and raises the set epoch. So a
+    master makes sure that none of its earlier requests can still be applied."""
     if not accept_unchanged and set(new_set) == set(group.sync_state_set):
         return Refusal(ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, "the SyncStateSet is already so")
     if group.master_id is None or group.master_id != master_id:
@@ -64,7 +63,7 @@ def alter_sync_state_set(
     staying = tuple(member for member in group.sync_state_set if member in new_set)
     joining = tuple(BrokerId(member) for member in sorted(new_set) if member not in group.sync_state_set)
     members = staying + joining
-    may_acknowledge = len(members) >= least_acknowledging_size(group, group.master_id)
+    may_acknowledge = len(members) >= min_in_sync_replicas(group, group.master_id)
     return SyncStateSetAltered(
         group.broker_name,
         group.master_epoch,

@@ -1,1 +1,1 @@
-"""Elections of masters: heartbeats, probes, who is watched, the leadership of each group."""
+"""Elections of masters: heartbeats, probes, the state of a leadership."""

@@ -1,8 +1,8 @@
-"""Elections under way, as the leading controller holds them: who is asked, who has answered, who becomes master. Pure.
+"""Running elections on the leading controller: candidates, their answers, the winner. Pure.
 
-begin → hand-over: the master refuses messages until the target holds all it has (ruling 18) → candidates
-begin → candidates: they are asked for their log's end → MasterElected proposed, or given up
-candidates → candidates: a silent candidate has reported more than the best that answered: it is asked again, for longer
+begin → hand-over: the master refuses messages until the target has its whole log (ruling 18) → candidates
+begin → candidates: they are asked for the ends of their logs → MasterElected is proposed, or the election fails
+candidates → candidates: a silent candidate reported a longer log than the best answer: it is asked again, for longer
 """
 
 from __future__ import annotations
@@ -36,47 +36,49 @@ from rmqha.wire.command import FLAG_ONEWAY, Command
 
 MAX_REASON_CHARS = 255
 HANDED_OVER = frozenset({Cause.DESIGNATED, Cause.DISK_FAILED, Cause.DRAINED, Cause.MAINTENANCE, Cause.PREFERRED})
-"""Elections ahead of which a live master of ours hands over."""
+"""Causes of elections that begin with a hand-over if the old master is alive and runs rmqha."""
 SWITCH_TIMEOUT_FACTOR = 10
-"""Factor of probeTimeoutMs that the target of a switch may take: on a busy machine a Java broker needs over 50 ms."""
-SILENT_WITH_MORE_MS = 1000
-"""Time (ms) for which an election waits for a candidate that has reported more than any that answers (ruling 8)."""
+"""Factor of probeTimeoutMs for the answer in a switch with a live master: a busy Java broker needs over 50 ms."""
+LONGER_LOG_WAIT_MS = 1000
+"""Time (ms) to wait for a silent candidate that reported a longer log than any answer (ruling 8)."""
 LEAVES_A_LIVE_MASTER = frozenset({Cause.DISK_FAILED, Cause.DRAINED, Cause.MAINTENANCE})
-"""Causes of our own accord, and only for a replica that is well."""
+"""Causes without an operator's order that move the mastership only to a healthy replica."""
 
 
 @dataclass(slots=True)
 class CandidateProbe:
-    """Candidates being asked for their log's end."""
+    """Election whose candidates are asked for the ends of their logs."""
 
     group: BrokerGroup
     election_request: ElectionRequest
     electorate: Electorate
-    asked: tuple[PendingRequest, ...]
+    pending: tuple[PendingRequest, ...]
     waiting: dict[int, BrokerId] = field(default_factory=dict)
-    """By probe id."""
+    """Candidates that have not answered, by probe id."""
     answers: dict[BrokerId, LogEnd] = field(default_factory=dict)
     handed_over: bool = False
-    """The master refuses messages because of it."""
+    """True if the master may refuse messages for this election."""
     timeout_ms: int = 0
-    """Time (ms) that candidates are given to answer."""
-    patient_until_ms: int = 0
-    asked_again: tuple[BrokerId, ...] = ()
-    """Silent candidates that must hold more."""
+    """Time (ms) that candidates have to answer."""
+    retry_until_ms: int = 0
+    retried_ids: tuple[BrokerId, ...] = ()
+    """Silent candidates that reported a longer log and were asked a second time."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingHandOver:
-    """The master has been asked to refuse messages until `election_request.target` holds all it has (ruling 18)."""
+    """Election whose old master refuses messages until `election_request.target` has its whole log (ruling 18)."""
 
     group: BrokerGroup
     election_request: ElectionRequest
-    asked: tuple[PendingRequest, ...]
+    pending: tuple[PendingRequest, ...]
 
 
 def log_end(reply: Command | None, broker_name: str, broker_id: BrokerId) -> LogEnd | None:
-    """The log's end in an answer to request 1007; None for silence or nonsense, and for one of ours that is not that
-    replica: a master calls itself 0 in the body, and who has lost its disk has no id yet, so an own field says it."""
+    """End of the log in an answer to request 1007; None for no answer, a malformed one, or one of another replica.
+
+    rmqha's brokers name themselves in `replicaId`. The id in the body is 0 for a master, and missing after a lost
+    disk."""
     if reply is None or reply.code != ResponseCode.SUCCESS:
         return None
     if reply.ext.get("replicaId", str(broker_id)) != str(broker_id):
@@ -84,13 +86,13 @@ def log_end(reply: Command | None, broker_name: str, broker_id: BrokerId) -> Log
     return parse_log_end(reply.body, broker_name, broker_id)
 
 
-def _reach(end: LogEnd) -> tuple[Epoch, PhyOffset]:
+def _position(end: LogEnd) -> tuple[Epoch, PhyOffset]:
     return end.epoch, end.max_offset
 
 
 class Elections:
-    """At most one per group. `propose` takes the outcome, `gave_up` hears of an election that found nobody: the group
-    is free again; `now_ms + wall_offset_ms` is the wall time of elections."""
+    """Running elections, at most one per group. `propose` takes the outcome. `failed` takes an election that chose
+    nobody; its group is free again. `now_ms + wall_offset_ms` is the wall time of elections."""
 
     def __init__(
         self,
@@ -100,7 +102,7 @@ class Elections:
         tracer: Tracer,
         emit: Callable[[Action], None],
         propose: Callable[[Proposal], None],
-        gave_up: Callable[[int, BrokerGroup, ElectionRequest, Refusal], None],
+        failed: Callable[[int, BrokerGroup, ElectionRequest, Refusal], None],
         wall_offset_ms: int,
     ) -> None:
         self._table = table
@@ -109,29 +111,31 @@ class Elections:
         self._tracer = tracer
         self._emit = emit
         self._propose = propose
-        self._gave_up = gave_up
+        self._failed = failed
         self._wall_offset_ms = wall_offset_ms
         self._candidate_probes: dict[str, CandidateProbe] = {}
-        """By group: candidates are being asked."""
+        """Elections whose candidates are being asked, by group."""
         self._probe_requests: dict[int, CandidateProbe] = {}
         self._hand_overs: dict[int, PendingHandOver] = {}
-        """By probe id."""
+        """Elections whose master hands over, by probe id."""
 
     @property
-    def asked(self) -> list[PendingRequest]:
+    def pending(self) -> list[PendingRequest]:
         """Requests that wait for the end of an election."""
-        waiting = [item for candidate_probe in self._candidate_probes.values() for item in candidate_probe.asked]
-        return waiting + [item for hand_over in self._hand_overs.values() for item in hand_over.asked]
+        waiting = [item for candidate_probe in self._candidate_probes.values() for item in candidate_probe.pending]
+        return waiting + [item for hand_over in self._hand_overs.values() for item in hand_over.pending]
 
     def electorate(self, group: BrokerGroup, election_request: ElectionRequest) -> Electorate | Refusal:
-        """Replicas that may become master, or the reason why nobody can. A replica that is drained or in maintenance,
-        or whose disk is ill, is asked only if nobody else can lead: better a master that can still read."""
+        """Replicas that may become master, or the reason why there is none. A replica that is drained, in maintenance
+        or has a failed disk is a candidate only if no other can lead: its group can at least be read."""
         name, config = group.broker_name, self._config()
-        fit = [item for item in group.replicas if self._table.is_eligible(BrokerKey(name, item))]
+        available = [item for item in group.replicas if self._table.is_available(BrokerKey(name, item))]
         withheld = group.withheld_ids
-        well = [item for item in fit if not self._table.disk_failed(BrokerKey(name, item)) and item not in withheld]
+        healthy = [
+            item for item in available if not self._table.disk_failed(BrokerKey(name, item)) and item not in withheld
+        ]
         found: Electorate | Refusal = Refusal(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, "")
-        for candidates, unclean_allowed in ((well, False), (fit, config.enable_elect_unclean_master)):
+        for candidates, unclean_allowed in ((healthy, False), (available, config.enable_elect_unclean_master)):
             found = electorate(
                 group,
                 candidates,
@@ -154,34 +158,38 @@ class Elections:
         now_ms: int,
         group: BrokerGroup,
         election_request: ElectionRequest,
-        who: Electorate,
-        asked: tuple[PendingRequest, ...] = (),
+        candidates: Electorate,
+        pending: tuple[PendingRequest, ...] = (),
     ) -> None:
-        """`who`: as `electorate` has just found it. The askers are answered when the election ends."""
-        if election_request.cause in HANDED_OVER and not election_request.unclean and self._can_wait(now_ms, group):
-            self._hand_over(now_ms, PendingHandOver(group, election_request, asked), who)
+        """Begin an election among `candidates` (of `electorate`). `pending` are answered when it ends."""
+        if (
+            election_request.cause in HANDED_OVER
+            and not election_request.unclean
+            and self._can_hand_over(now_ms, group)
+        ):
+            self._hand_over(now_ms, PendingHandOver(group, election_request, pending), candidates)
         else:
-            self._ask_candidates(now_ms, CandidateProbe(group, election_request, who, asked))
+            self._ask_candidates(now_ms, CandidateProbe(group, election_request, candidates, pending))
 
     def probe_replied(self, now_ms: int, probe_id: int, reply: Command | None) -> None:
-        """A probe that is not of an election, or was reported before, does nothing."""
+        """Take the answer to a probe. A probe that is unknown or was reported before has no effect."""
         if (candidate_probe := self._probe_requests.pop(probe_id, None)) is not None:
             broker_id = candidate_probe.waiting.pop(probe_id)
             end = log_end(reply, candidate_probe.group.broker_name, broker_id)
             if end is not None:
                 candidate_probe.answers[broker_id] = end
             if not candidate_probe.waiting:
-                self._count(now_ms, candidate_probe)
+                self._decide(now_ms, candidate_probe)
         elif (hand_over := self._hand_overs.pop(probe_id, None)) is not None:
             self._handed_over(now_ms, hand_over, reply)
 
-    def _can_wait(self, now_ms: int, group: BrokerGroup) -> bool:
-        """The group has a live master, one of ours."""
+    def _can_hand_over(self, now_ms: int, group: BrokerGroup) -> bool:
+        """True if the group has a live master that runs rmqha."""
         if group.master_id is None or not self._table.is_alive(now_ms, BrokerKey(group.broker_name, group.master_id)):
             return False
         return bool(group.replicas[group.master_id].ha_mode)
 
-    def _hand_over(self, now_ms: int, hand_over: PendingHandOver, who: Electorate) -> None:
+    def _hand_over(self, now_ms: int, hand_over: PendingHandOver, candidates: Electorate) -> None:
         group, election_request, timeout_ms = (
             hand_over.group,
             hand_over.election_request,
@@ -190,7 +198,7 @@ class Elections:
         assert group.master_id is not None
         target = election_request.target
         if target is None:
-            ends = {item: self._reported_end(group, item) for item in who.ids}
+            ends = {item: self._reported_end(group, item) for item in candidates.ids}
             target = self._choose(group, ends)[0]
         ext = {
             "brokerName": group.broker_name,
@@ -200,7 +208,7 @@ class Elections:
         }
         self._tracer.event("hand_over_begins", group=group.broker_name, master=group.master_id, target=target)
         command = Command(RequestCode.RMQHA_HAND_OVER, ext)
-        # the master answers within its time; what is added is the way there and back
+        # the master answers within its time-out; the time of the round trip is added
         timeout_ms += self._config().probe_timeout_ms
         probe_id = self._probes.send(now_ms, group.replicas[group.master_id].address, command, timeout_ms)
         self._hand_overs[probe_id] = replace(hand_over, election_request=replace(election_request, target=target))
@@ -208,39 +216,39 @@ class Elections:
     def _handed_over(self, now_ms: int, hand_over: PendingHandOver, reply: Command | None) -> None:
         group, election_request = hand_over.group, hand_over.election_request
         code = ResponseCode.SYSTEM_ERROR if reply is None else reply.code
-        # a master whose answer is lost may refuse messages all the same
+        # a master whose answer is lost may refuse messages as well
         candidate_probe = CandidateProbe(
             group,
             election_request,
             Electorate((), election_request.cause),
-            hand_over.asked,
+            hand_over.pending,
             handed_over=reply is None or code == 0,
         )
-        # An earlier release of ours does not know the request. In CP the target holds whatever was acknowledged, so a
-        # disk that keeps its master from answering is left all the same.
+        # An earlier release of rmqha does not know the request. In CP the target holds whatever was acknowledged, so
+        # the group leaves a master whose failed disk keeps it from answering.
         goes_on = code in (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
         if not goes_on and not (election_request.cause is Cause.DISK_FAILED and group.is_cp):
             told = "it did not answer in time" if reply is None else group.named(reply.remark or f"code {code}")
-            self._give_up(now_ms, candidate_probe, f"hand-over: {told}")
+            self._fail(now_ms, candidate_probe, f"hand-over: {told}")
             return
-        who = self.electorate(group, election_request)
-        if isinstance(who, Refusal):
-            self._give_up(now_ms, candidate_probe, who.remark)
+        candidates = self.electorate(group, election_request)
+        if isinstance(candidates, Refusal):
+            self._fail(now_ms, candidate_probe, candidates.remark)
         else:
-            self._ask_candidates(now_ms, replace(candidate_probe, electorate=who))
+            self._ask_candidates(now_ms, replace(candidate_probe, electorate=candidates))
 
     def _ask_candidates(self, now_ms: int, candidate_probe: CandidateProbe) -> None:
-        group, who = candidate_probe.group, candidate_probe.electorate
+        group, candidates = candidate_probe.group, candidate_probe.electorate
         self._candidate_probes[group.broker_name] = candidate_probe
-        if not who.ask:
-            candidate_probe.answers = {item: self._reported_end(group, item) for item in who.ids}
-            self._count(now_ms, candidate_probe)
+        if not candidates.ask:
+            candidate_probe.answers = {item: self._reported_end(group, item) for item in candidates.ids}
+            self._decide(now_ms, candidate_probe)
             return
-        candidate_probe.timeout_ms, candidate_probe.patient_until_ms = (
+        candidate_probe.timeout_ms, candidate_probe.retry_until_ms = (
             self._answer_timeout_ms(now_ms, candidate_probe),
-            now_ms + SILENT_WITH_MORE_MS,
+            now_ms + LONGER_LOG_WAIT_MS,
         )
-        self._ask(now_ms, candidate_probe, who.ids, candidate_probe.timeout_ms)
+        self._ask(now_ms, candidate_probe, candidates.ids, candidate_probe.timeout_ms)
 
     def _ask(self, now_ms: int, candidate_probe: CandidateProbe, ids: Iterable[BrokerId], timeout_ms: int) -> None:
         for broker_id in ids:
@@ -252,7 +260,7 @@ class Elections:
             candidate_probe.waiting[probe_id] = broker_id
 
     def _answer_timeout_ms(self, now_ms: int, candidate_probe: CandidateProbe) -> int:
-        """Time (ms) that candidates may take to answer: longer where a live master is there meanwhile."""
+        """Time (ms) that candidates have to answer: longer if a live master serves the group meanwhile."""
         group, timeout_ms = candidate_probe.group, self._config().probe_timeout_ms
         if candidate_probe.election_request.cause not in HANDED_OVER or group.master_id is None:
             return timeout_ms
@@ -263,47 +271,50 @@ class Elections:
         return self._table.log_end(BrokerKey(group.broker_name, broker_id))
 
     def _reported_epochs(self, group: BrokerGroup, broker_id: BrokerId) -> tuple[Epoch, ...]:
-        """Epochs of its log and the one that it has accepted: a master of that epoch may have written, and be away."""
+        """Epoch of the replica's last record and the epoch that it has accepted, in which an absent master may have
+        written."""
         broker = self._table.get(BrokerKey(group.broker_name, broker_id))
         return () if broker is None else (broker.log_end.epoch, broker.accepted_epoch)
 
-    def _silent_with_more(
+    def _silent_with_longer_log(
         self, candidate_probe: CandidateProbe, answers: Mapping[BrokerId, LogEnd]
     ) -> tuple[BrokerId, ...]:
-        """Candidates that have not answered and have reported more than the best that did. What was reported is the
-        least that they hold. In CP each member of the set holds what was acknowledged."""
-        group, who = candidate_probe.group, candidate_probe.electorate
-        if not who.ask or not answers or (group.is_cp and who.cause not in ACCEPTS_LOSS):
+        """Silent candidates that reported a longer log than the best answer. A reported end is a lower bound. In CP
+        each member of the set holds all acknowledged records, so nobody is waited for."""
+        group, candidates = candidate_probe.group, candidate_probe.electorate
+        if not candidates.ask or not answers or (group.is_cp and candidates.cause not in ACCEPTS_LOSS):
             return ()
-        best = max(_reach(end) for end in answers.values())
+        best = max(_position(end) for end in answers.values())
         silent = (
-            item for item in who.ids if item not in candidate_probe.answers and self._may_lead(candidate_probe, item)
+            item
+            for item in candidates.ids
+            if item not in candidate_probe.answers and self._may_lead(candidate_probe, item)
         )
-        return tuple(item for item in silent if _reach(self._reported_end(group, item)) > best)
+        return tuple(item for item in silent if _position(self._reported_end(group, item)) > best)
 
     def _may_lead(self, candidate_probe: CandidateProbe, broker_id: BrokerId) -> bool:
-        fit = self._table.is_eligible(BrokerKey(candidate_probe.group.broker_name, broker_id))
-        return fit or candidate_probe.electorate.cause in ACCEPTS_LOSS
+        available = self._table.is_available(BrokerKey(candidate_probe.group.broker_name, broker_id))
+        return available or candidate_probe.electorate.cause in ACCEPTS_LOSS
 
-    def _count(self, now_ms: int, candidate_probe: CandidateProbe) -> None:
-        """Every candidate has answered or had its time."""
-        group, who, name = candidate_probe.group, candidate_probe.electorate, candidate_probe.group.broker_name
+    def _decide(self, now_ms: int, candidate_probe: CandidateProbe) -> None:
+        """Choose the winner after every candidate has answered or its time is over."""
+        group, candidates, name = candidate_probe.group, candidate_probe.electorate, candidate_probe.group.broker_name
         answers = {
             item: end
             for item, end in candidate_probe.answers.items()
-            if not who.ask or self._may_lead(candidate_probe, item)
+            if not candidates.ask or self._may_lead(candidate_probe, item)
         }
-        silent = self._silent_with_more(candidate_probe, answers)
-        if silent and not candidate_probe.asked_again and (left_ms := candidate_probe.patient_until_ms - now_ms) > 0:
-            candidate_probe.asked_again = silent
+        silent = self._silent_with_longer_log(candidate_probe, answers)
+        if silent and not candidate_probe.retried_ids and (left_ms := candidate_probe.retry_until_ms - now_ms) > 0:
+            candidate_probe.retried_ids = silent
             self._tracer.event("election_waits", group=name, broker_ids=list(silent), for_ms=left_ms)
             self._ask(now_ms, candidate_probe, silent, left_ms)
             return
         del self._candidate_probes[name]
-        if len(answers) < who.needed_answers:
+        if len(answers) < candidates.needed_answers:
             bound = f"within {candidate_probe.timeout_ms} ms"
-            told = f"{len(answers)} of {group.labels(who.ids)} answered request 1007 {bound}"
-            self._give_up(now_ms, candidate_probe, f"{told}; {who.needed_answers} must")
+            told = f"{len(answers)} of {group.labels(candidates.ids)} answered request 1007 {bound}"
+            self._fail(now_ms, candidate_probe, f"{told}; {candidates.needed_answers} must")
             return
         live = [item for item in group.replicas if self._table.is_alive(now_ms, BrokerKey(name, item))]
         winner, reason = self._choose(group, answers)
@@ -314,11 +325,11 @@ class Elections:
             more = bytes_at_stake(answers[winner], [self._reported_end(group, item) for item in silent])
             reason = f"{reason}; {group.labels(silent)}, which does not answer, has reported at least {more} bytes more"
         at_stake = None
-        if who.cause in (Cause.UNCLEAN_BY_OPERATOR, Cause.UNCLEAN_AUTOMATIC):
+        if candidates.cause in (Cause.UNCLEAN_BY_OPERATOR, Cause.UNCLEAN_AUTOMATIC):
             at_stake = bytes_at_stake(answers[winner], [self._reported_end(group, item) for item in group.replicas])
             reason = f"{reason}; at least {at_stake} bytes at stake"
         at_ms = now_ms + self._wall_offset_ms
-        event = elected(group, winner, who.cause, epochs, live, at_ms=at_ms, reason=reason[:MAX_REASON_CHARS])
+        event = elected(group, winner, candidates.cause, epochs, live, at_ms=at_ms, reason=reason[:MAX_REASON_CHARS])
         if at_stake is not None:
             self._tracer.event(
                 "unclean_election",
@@ -328,51 +339,51 @@ class Elections:
                 bytes_at_stake=at_stake,
             )
         answer = partial(elect_answer, group=group, bytes_at_stake=at_stake)
-        self._propose(Proposal(name, (event,), candidate_probe.asked, answer))
+        self._propose(Proposal(name, (event,), candidate_probe.pending, answer))
 
-    def _give_up(self, now_ms: int, candidate_probe: CandidateProbe, remark: str) -> None:
-        """An election that cannot be held, or that found nobody."""
+    def _fail(self, now_ms: int, candidate_probe: CandidateProbe, remark: str) -> None:
+        """End an election that cannot be held, or that chose nobody."""
         group, name = candidate_probe.group, candidate_probe.group.broker_name
         refusal = Refusal(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, remark)
-        for asked in candidate_probe.asked:
-            if not asked.command.is_oneway:
-                self._emit(Reply(asked.token, asked.command.reply(refusal.code, remark=refusal.remark)))
+        for pending in candidate_probe.pending:
+            if not pending.command.is_oneway:
+                self._emit(Reply(pending.token, pending.command.reply(refusal.code, remark=refusal.remark)))
         if candidate_probe.handed_over and group.master_id is not None:
             ext = {"brokerName": name, "masterEpoch": str(group.master_epoch), "targetBrokerId": "0"}
             notice = Command(RequestCode.RMQHA_HAND_OVER, ext, flag=FLAG_ONEWAY)
             self._emit(Notify(group.replicas[group.master_id].address, notice))
         if candidate_probe.election_request.cause in HANDED_OVER:
             self._tracer.event("hand_over_failed", group=name, why=remark)
-        self._gave_up(now_ms, group, candidate_probe.election_request, refusal)
+        self._failed(now_ms, group, candidate_probe.election_request, refusal)
 
 
-# --- questions that the leading controller puts to brokers, each with a number and an end -----------------------------
+# --- requests that the leading controller sends to brokers, each with a number and a deadline -------------------------
 
-LOST_PROBE_FACTOR = 8
-"""A probe whose end the shell never reports is given up after so many of its time-outs."""
+PROBE_EXPIRY_FACTOR = 8
+"""Factor of a probe's time-out after which it is dropped if the shell has not reported its end."""
 
 
 class Probes:
-    """`probe_ids` never repeat in this process; `emit` takes actions."""
+    """Probes under way. `probe_ids` never repeat in this process; `emit` takes actions."""
 
     def __init__(self, emit: Callable[[Action], None], probe_ids: Iterator[int]) -> None:
         self._emit = emit
         self._probe_ids = probe_ids
-        self._given_up: list[tuple[int, int]] = []
-        """A heap of (deadline, probe id)."""
+        self._deadlines: list[tuple[int, int]] = []
+        """Heap of (deadline in ms, probe id)."""
 
     def send(self, now_ms: int, address: str, command: Command, timeout_ms: int) -> int:
         probe_id = next(self._probe_ids)
-        heappush(self._given_up, (now_ms + LOST_PROBE_FACTOR * timeout_ms, probe_id))
+        heappush(self._deadlines, (now_ms + PROBE_EXPIRY_FACTOR * timeout_ms, probe_id))
         self._emit(Probe(probe_id, address, command, timeout_ms))
         return probe_id
 
     def deadline_ms(self) -> int | None:
-        return self._given_up[0][0] if self._given_up else None
+        return self._deadlines[0][0] if self._deadlines else None
 
-    def lost(self, now_ms: int) -> list[int]:
-        """Probes that are given up now; those that were reported in time are among them and known no more."""
+    def expired(self, now_ms: int) -> list[int]:
+        """Ids of the probes whose deadline is over. Probes that were reported in time are among them."""
         found = []
-        while self._given_up and self._given_up[0][0] <= now_ms:
-            found.append(heappop(self._given_up)[1])
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            found.append(heappop(self._deadlines)[1])
         return found

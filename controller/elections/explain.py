@@ -1,6 +1,6 @@
 """Explanation of a group's master, or of why it has none: the body of request 52010 (`rmqha explain`). Pure.
 
-Facts come from `state_view.group_state`; this adds the sentences, so that every client tells the same.
+Facts come from `state_view.group_state`; this module adds the sentences, so that every client shows the same ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CAUSES = {
 
 
 def explain(group: GroupState) -> ExplainedGroup:
-    """`group` is a leader's view of it."""
+    """Explanation of `group`, which is the leader's view."""
     elections = [ExplainedElection(**_values(item), cause_text=CAUSES[Cause[item.cause]]) for item in group.elections]
     replicas = [ExplainedReplica(**_values(item), not_electable=_why_not(group, item)) for item in group.replicas]
     values = _values(group) | {"elections": elections, "replicas": replicas}

@@ -1,17 +1,17 @@
-"""Live brokers as the leading controller sees it: heartbeats and sessions by broker id. Control plane, pure.
+"""Liveness of brokers on the leading controller: heartbeats and sessions by broker id. Control plane, pure.
 
-A session is the newest connection of a broker id after its registration (1003); only its close counts (ruling 17), so
-the late end of an older connection evicts nobody. Transitions of one broker:
+A session is the newest connection of a broker id after its registration (1003). Only the end of that one counts (ruling
+17), so an older connection that ends late makes nobody dead. Transitions of one broker:
 
     alive   → suspect  its session closed, or no heartbeat for suspect_heartbeats intervals: probe it
     suspect → alive    a heartbeat or a registration; an answered probe leaves the heartbeat time-out to decide
     suspect → dead     the probe after a closed session failed, or was refused; or the heartbeat time-out passed
     dead    → alive    a heartbeat or a registration
 
-A heartbeat costs no heap operation: a broker's next check is looked up again when the old one comes due.
+A heartbeat costs no heap operation: the next check of a broker is computed when the old one is due.
 
-If this process itself was away (stopped, or starved of its processor), what arrived meanwhile has not been read yet and
-nobody was silent: the table lives on a clock that stands still during such a pause.
+While this process does not run (stopped, or without a processor), it reads no heartbeats, and brokers seem silent. So
+the clock of the table stands still during such a pause.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_TIMEOUT_MS = 600_000
 REPROBE_MS = 250
 SLICE_BROKERS = 200
 PAUSE_MS = 500
-"""A look that is due and comes so much later means a pause."""
+"""Delay (ms) of a due check that counts as a pause of this process."""
 NO_LOG = LogEnd(Epoch(-1), PhyOffset(0))
 
 
@@ -37,8 +37,8 @@ class BrokerKey(NamedTuple):
 
 
 class BrokerHeartbeat(NamedTuple):
-    """Contents of a heartbeat (904). `timeout_ms` and `total_replicas` 0: not said. `slaves` is a master's report as it
-    came (`rmqha.ha.stream.copy_speed`), `disk_problem` a sentence."""
+    """Contents of a heartbeat (904). 0 in `timeout_ms` and `total_replicas`: not given. `slaves` is the master's report
+    as text (`rmqha.ha.stream.copy_speed`), `disk_problem` a sentence."""
 
     epoch: Epoch
     max_offset: PhyOffset
@@ -53,56 +53,57 @@ class BrokerHeartbeat(NamedTuple):
 
 
 @dataclass(slots=True)
-class BrokerLive:
+class BrokerLiveInfo:
     key: BrokerKey
     timeout_ms: int
     last_ms: int
     interval_ms: int
-    """Smoothed time between heartbeats."""
+    """Smoothed interval (ms) between heartbeats."""
     check_ms: int = 0
     session_id: int | None = None
     session_ms: int = 0
-    """The last word that came through this session."""
+    """Time (ms) of the last heartbeat or registration through this session."""
     alive: bool = True
     suspect: bool = False
     probe_id: int | None = None
     session_lost: bool = False
-    """The probe under way was caused by a closed session: silence is then an answer too."""
+    """True if the running probe was caused by a closed session: then no answer means a dead broker."""
     unclean: bool = False
-    """It registered after an unclean boot; its first heartbeat says that it has followed a master (ruling 3)."""
+    """True from a registration after an unclean boot until the first heartbeat, which says that the broker has followed
+    a master (ruling 3)."""
     stopping: bool = False
     traits: Traits = NO_TRAITS
     log_end: LogEnd = NO_LOG
     confirm_offset: PhyOffset = NO_LOG.max_offset
     disk_problem: str = ""
-    """Problem that its disk probe found; it then hands its mastership over and is elected only if nobody else can
+    """Sentence about the failed disk probe. Such a master hands over, and is elected only if no other replica can
     be."""
     slaves: str = ""
     total_replicas: int = 0
-    """The number that it goes by at present."""
+    """totalReplicas that the broker uses at present."""
     accepted_epoch: Epoch = NO_LOG.epoch
-    """The highest master epoch that it has accepted, with or without a record of it in its log."""
-    death: str = ""
-    """The reason why it was called dead last."""
+    """Highest master epoch that the broker has accepted, with or without a record of that epoch in its log."""
+    death_reason: str = ""
+    """Reason of the broker's last death."""
 
     @property
-    def is_eligible(self) -> bool:
+    def is_available(self) -> bool:
         """True if it may become master: it reports here over an open connection, booted clean, and is not stopping."""
         return self.alive and self.session_id is not None and not self.unclean and not self.stopping
 
 
 class HeartbeatTable:
-    """`grace_until_ms`: a new leader takes brokers that it has not heard of yet for alive until then."""
+    """Brokers by id. A new leader takes brokers without a report for alive until `grace_until_ms`."""
 
     def __init__(self, now_ms: int, default_timeout_ms: int, suspect_heartbeats: int) -> None:
         self._default_timeout_ms = default_timeout_ms
         self._suspect_heartbeats = suspect_heartbeats
-        self._brokers: dict[BrokerKey, BrokerLive] = {}
+        self._brokers: dict[BrokerKey, BrokerLiveInfo] = {}
         self._sessions: dict[int, dict[BrokerKey, None]] = {}
         self._checks: list[tuple[int, BrokerKey]] = []
         self._checked_ms = now_ms
         self._paused_ms = 0
-        """All pauses together. Times inside the table are what callers give less this."""
+        """Sum of all pauses (ms). Times inside the table are those of the callers minus this sum."""
         self.grace_until_ms = now_ms + default_timeout_ms
 
     # --- inputs -----------------------------------------------------------------------------------------------------
@@ -110,57 +111,62 @@ class HeartbeatTable:
     def registered(
         self, now_ms: int, key: BrokerKey, session_id: int, *, unclean: bool, accepted_epoch: Epoch = NO_LOG.epoch
     ) -> None:
-        """1003: the broker speaks through this session from now on."""
+        """Take a registration (1003): the broker uses this session from now on."""
         now_ms -= self._paused_ms
         broker = self._brokers.get(key)
         if broker is None:
             broker = self._brokers[key] = self._new(now_ms, key)
         self._bind(broker, session_id)
-        self._heard(broker, now_ms)
+        self._renew(broker, now_ms)
         broker.session_ms = now_ms
         broker.unclean, broker.stopping = unclean, False
         broker.accepted_epoch = max(broker.accepted_epoch, accepted_epoch)
 
-    def beat(self, now_ms: int, key: BrokerKey, session_id: int, beat: BrokerHeartbeat) -> bool:
-        """904. True if the broker has become fit by it, or has begun to stop, or its disk has failed, or it goes by
-        another number of replicas, or has another priority or zone: its group needs a look."""
+    def heartbeat(self, now_ms: int, key: BrokerKey, session_id: int, heartbeat: BrokerHeartbeat) -> bool:
+        """Take a heartbeat (904). True if the group needs a check: the broker has become eligible, is stopping, has a
+        failed or repaired disk, or has another totalReplicas, priority or zone."""
         now_ms -= self._paused_ms
         broker = self._brokers.get(key)
         if broker is None:
             broker = self._brokers[key] = self._new(now_ms, key)
-            was_fit = False
+            was_available = False
         else:
-            was_fit = broker.is_eligible
+            was_available = broker.is_available
             gap_ms = now_ms - broker.last_ms
-            # the first one follows the registration at once, and a pause says nothing of the rhythm
+            # the first heartbeat follows the registration at once, and a pause of the process says nothing about the
+            # interval
             if broker.timeout_ms // 16 < gap_ms < broker.timeout_ms:
                 broker.interval_ms += (gap_ms - broker.interval_ms) // 8
         if broker.session_id is None:
             self._bind(broker, session_id)
         if broker.session_id == session_id:
             broker.session_ms = now_ms
-        if beat.timeout_ms and beat.timeout_ms != broker.timeout_ms:
-            broker.timeout_ms = min(beat.timeout_ms, MAX_TIMEOUT_MS)
+        if heartbeat.timeout_ms and heartbeat.timeout_ms != broker.timeout_ms:
+            broker.timeout_ms = min(heartbeat.timeout_ms, MAX_TIMEOUT_MS)
             broker.interval_ms = broker.timeout_ms // 4
             self._schedule(broker, self._next_check_ms(broker))
-        self._heard(broker, now_ms)
-        turned = (
-            (beat.stopping and not broker.stopping)
-            or bool(beat.disk_problem) != bool(broker.disk_problem)
-            or beat.total_replicas != broker.total_replicas
+        self._renew(broker, now_ms)
+        changed = (
+            (heartbeat.stopping and not broker.stopping)
+            or bool(heartbeat.disk_problem) != bool(broker.disk_problem)
+            or heartbeat.total_replicas != broker.total_replicas
         )
-        broker.unclean, broker.stopping = False, beat.stopping
-        broker.disk_problem, broker.slaves, broker.total_replicas = beat.disk_problem, beat.slaves, beat.total_replicas
-        if (beat.priority, beat.zone) != (broker.traits.priority, broker.traits.zone):
-            turned = True
-            broker.traits = Traits(beat.priority, beat.zone)
-        if (beat.epoch, beat.max_offset) != (broker.log_end.epoch, broker.log_end.max_offset):
-            broker.log_end = LogEnd(beat.epoch, beat.max_offset)
-        broker.confirm_offset = beat.confirm_offset
-        return turned or (not was_fit and broker.is_eligible)
+        broker.unclean, broker.stopping = False, heartbeat.stopping
+        broker.disk_problem, broker.slaves, broker.total_replicas = (
+            heartbeat.disk_problem,
+            heartbeat.slaves,
+            heartbeat.total_replicas,
+        )
+        if (heartbeat.priority, heartbeat.zone) != (broker.traits.priority, broker.traits.zone):
+            changed = True
+            broker.traits = Traits(heartbeat.priority, heartbeat.zone)
+        if (heartbeat.epoch, heartbeat.max_offset) != (broker.log_end.epoch, broker.log_end.max_offset):
+            broker.log_end = LogEnd(heartbeat.epoch, heartbeat.max_offset)
+        broker.confirm_offset = heartbeat.confirm_offset
+        return changed or (not was_available and broker.is_available)
 
-    def session_closed(self, session_id: int) -> list[BrokerLive]:
-        """The brokers whose session it was; the caller probes them."""
+    def session_closed(self, session_id: int) -> list[BrokerLiveInfo]:
+        """Brokers whose session has closed; the caller probes them."""
         brokers = [self._brokers[key] for key in self._sessions.pop(session_id, {})]
         for broker in brokers:
             broker.session_id, broker.session_lost = None, True
@@ -171,8 +177,8 @@ class HeartbeatTable:
         if broker is not None:
             self._unbind(broker)
 
-    def mark_dead(self, broker: BrokerLive, why: str) -> None:
-        broker.alive, broker.suspect, broker.probe_id, broker.death = False, False, None, why
+    def mark_dead(self, broker: BrokerLiveInfo, why: str) -> None:
+        broker.alive, broker.suspect, broker.probe_id, broker.death_reason = False, False, None, why
         self._unbind(broker)
 
     # --- time -------------------------------------------------------------------------------------------------------
@@ -180,8 +186,9 @@ class HeartbeatTable:
     def deadline_ms(self) -> int | None:
         return self._checks[0][0] + self._paused_ms if self._checks else None
 
-    def forgive_pause(self, now_ms: int) -> int:
-        """Call ahead of `due`: how long this process was away, 0 if it was not."""
+    def exclude_pause(self, now_ms: int) -> int:
+        """Exclude a pause of this process from all times; call before `due`. Returns its length (ms), 0 if there was
+        none."""
         due_ms, checked_ms, self._checked_ms = self.deadline_ms(), self._checked_ms, now_ms
         late_ms = 0 if due_ms is None else now_ms - max(due_ms, checked_ms)
         if late_ms < PAUSE_MS:
@@ -189,12 +196,11 @@ class HeartbeatTable:
         self._paused_ms += late_ms
         return late_ms
 
-    def due(self, now_ms: int) -> list[BrokerLive]:
-        """Brokers that have been silent for too long to be left alone: probe those, or call them dead if their
-        time-out has passed (`is_timed_out`). Each stays scheduled while it is alive. At most SLICE_BROKERS come at
-        once; the deadline stays due for the rest."""
+    def due(self, now_ms: int) -> list[BrokerLiveInfo]:
+        """Brokers whose silence needs a probe, or that are dead because their time-out is over (`is_timed_out`). Each
+        stays scheduled while it is alive. At most SLICE_BROKERS are returned; the deadline stays due for the rest."""
         now_ms -= self._paused_ms
-        late: list[BrokerLive] = []
+        late: list[BrokerLiveInfo] = []
         while self._checks and self._checks[0][0] <= now_ms and len(late) < SLICE_BROKERS:
             check_ms, key = heappop(self._checks)
             broker = self._brokers.get(key)
@@ -207,24 +213,24 @@ class HeartbeatTable:
             self._schedule(broker, next_check_ms)
         return late
 
-    def is_timed_out(self, broker: BrokerLive, now_ms: int) -> bool:
+    def is_timed_out(self, broker: BrokerLiveInfo, now_ms: int) -> bool:
         return self.silent_ms(broker, now_ms) >= broker.timeout_ms
 
-    def silent_ms(self, broker: BrokerLive, now_ms: int) -> int:
+    def silent_ms(self, broker: BrokerLiveInfo, now_ms: int) -> int:
         return now_ms - self._paused_ms - broker.last_ms
 
-    # --- look -------------------------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------------------
 
-    def get(self, key: BrokerKey) -> BrokerLive | None:
+    def get(self, key: BrokerKey) -> BrokerLiveInfo | None:
         return self._brokers.get(key)
 
     def log_end(self, key: BrokerKey) -> LogEnd:
-        """End of the replica's log as last reported, NO_LOG if it was not."""
+        """End of the replica's log in its last report, NO_LOG without a report."""
         broker = self._brokers.get(key)
         return NO_LOG if broker is None else broker.log_end
 
-    def speaks_elsewhere(self, now_ms: int, key: BrokerKey, session_id: int) -> bool:
-        """It has spoken through its session within its time-out, and that is another one."""
+    def has_other_session(self, now_ms: int, key: BrokerKey, session_id: int) -> bool:
+        """True if another session of the broker had a heartbeat within the time-out."""
         broker = self._brokers.get(key)
         if broker is None or not broker.alive or broker.session_id in (None, session_id):
             return False
@@ -234,47 +240,47 @@ class HeartbeatTable:
         broker = self._brokers.get(key)
         return now_ms - self._paused_ms < self.grace_until_ms if broker is None else broker.alive
 
-    def is_eligible(self, key: BrokerKey) -> bool:
+    def is_available(self, key: BrokerKey) -> bool:
         broker = self._brokers.get(key)
-        return broker is not None and broker.is_eligible
+        return broker is not None and broker.is_available
 
     def disk_failed(self, key: BrokerKey) -> bool:
-        """Its disk is."""
+        """True if the disk probe of the broker failed."""
         broker = self._brokers.get(key)
         return broker is not None and bool(broker.disk_problem)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _new(self, now_ms: int, key: BrokerKey) -> BrokerLive:
+    def _new(self, now_ms: int, key: BrokerKey) -> BrokerLiveInfo:
         timeout_ms = self._default_timeout_ms
-        broker = BrokerLive(key, timeout_ms, now_ms, timeout_ms // 4)
+        broker = BrokerLiveInfo(key, timeout_ms, now_ms, timeout_ms // 4)
         self._schedule(broker, self._next_check_ms(broker))
         return broker
 
-    def _heard(self, broker: BrokerLive, now_ms: int) -> None:
+    def _renew(self, broker: BrokerLiveInfo, now_ms: int) -> None:
         broker.last_ms, broker.suspect, broker.session_lost = now_ms, False, False
         broker.probe_id = None
         if not broker.alive or broker.unclean:
             broker.alive = True
             self._schedule(broker, self._next_check_ms(broker))
 
-    def _next_check_ms(self, broker: BrokerLive) -> int:
-        # a burst of heartbeats must not make the next ordinary pause look long
+    def _next_check_ms(self, broker: BrokerLiveInfo) -> int:
+        # the minimum keeps a burst of heartbeats from making the next normal interval too long
         suspect_after_ms = max(broker.interval_ms, broker.timeout_ms // 8) * self._suspect_heartbeats
         return broker.last_ms + min(suspect_after_ms, broker.timeout_ms)
 
-    def _schedule(self, broker: BrokerLive, check_ms: int) -> None:
-        """Replaces the check that was planned: its heap entry no longer matches and is dropped when it comes up."""
+    def _schedule(self, broker: BrokerLiveInfo, check_ms: int) -> None:
+        """Replace the planned check. Its heap entry no longer matches and is dropped when it is due."""
         broker.check_ms = check_ms
         heappush(self._checks, (check_ms, broker.key))
 
-    def _bind(self, broker: BrokerLive, session_id: int) -> None:
+    def _bind(self, broker: BrokerLiveInfo, session_id: int) -> None:
         if broker.session_id != session_id:
             self._unbind(broker)
             broker.session_id = session_id
             self._sessions.setdefault(session_id, {})[broker.key] = None
 
-    def _unbind(self, broker: BrokerLive) -> None:
+    def _unbind(self, broker: BrokerLiveInfo) -> None:
         if broker.session_id is not None:
             keys = self._sessions.get(broker.session_id)
             if keys is not None:

@@ -1,12 +1,11 @@
-"""State that only the leading controller has: liveness, elections under way, changes on their way through the log.
-Pure.
+"""State that only the leading controller has: liveness of brokers, running elections, pending proposals. Pure.
 
-It lives from the moment its node leads and has applied everything decided before, until the node leads no more. One
-change of a group is under way at a time; requests that would change the group wait for it, so every decision is made
-on applied state. `reconcile` is level-triggered: at every change of a group's state or liveness, and at a period for
-each group without a live master, it compares what is with what should be.
+It exists from the moment its node leads and has applied everything committed before, until the node leads no more. One
+change of a group runs at a time. Requests that would change the group wait for its end, so every decision is made on
+applied state. `reconcile` is level-triggered: it compares what a group has with what it should have, at every change of
+the group's state or liveness, and periodically while the group has no live master.
 
-A mastership ends in three ways, which all come together in `reconcile`:
+A mastership ends in three ways, which all lead to `reconcile`:
     session closed or heartbeat late → master_suspected → probe → master_dead → candidates → master_elected
     stopping=true in a heartbeat                                              → candidates → master_elected
     unclean boot, operator's clean   → vacated by the event                   → candidates → master_elected
@@ -20,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from controller.config import ControllerConfig
-from controller.decisions.elect_master import ElectionRequest, is_calm, preferred_master
+from controller.decisions.elect_master import ElectionRequest, is_stable, preferred_master
 from controller.decisions.membership import finished
 from controller.decisions.refusal import Refusal
 from controller.elections.election import (
@@ -31,7 +30,7 @@ from controller.elections.election import (
     Probes,
     log_end,
 )
-from controller.elections.heartbeat import BrokerKey, BrokerLive, HeartbeatTable
+from controller.elections.heartbeat import BrokerKey, BrokerLiveInfo, HeartbeatTable
 from controller.state.action import Action, Notify, Reply
 from controller.state.answers import master_ext, set_body
 from controller.state.event import (
@@ -58,17 +57,19 @@ HAND_OVER_RETRY_MS = 10_000
 NOT_REPORTED = "it has not reported to this leader"
 
 
-def _is_registration(asked: PendingRequest) -> bool:
-    return asked.command.code == RequestCode.CONTROLLER_REGISTER_BROKER
+def _is_registration(pending: PendingRequest) -> bool:
+    return pending.command.code == RequestCode.CONTROLLER_REGISTER_BROKER
 
 
-def _is_well(broker: BrokerLive | None) -> bool:
-    return broker is not None and broker.is_eligible and not broker.suspect and not broker.disk_problem
+def _is_healthy(broker: BrokerLiveInfo | None) -> bool:
+    return broker is not None and broker.is_available and not broker.suspect and not broker.disk_problem
 
 
 class Leadership:
-    """`serve` handles a request that had to wait; `emit` takes actions; `probe_ids` never repeat in this process;
-    `now_ms + wall_offset_ms` is the wall time of elections."""
+    """State and decisions of one leadership.
+
+    `serve` handles a request that had to wait; `emit` takes actions; `probe_ids` never repeat in this process; `now_ms
+    + wall_offset_ms` is the wall time of elections."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class Leadership:
     ) -> None:
         self.table = HeartbeatTable(now_ms, config().default_heartbeat_timeout_mills, config().suspect_heartbeats)
         self.batch: list[Proposal] = []
-        """Decided in the current input; the machine proposes all of it as one entry."""
+        """Proposals of the current input; the machine proposes all of them as one entry."""
         self._info = info
         self._config = config
         self._tracer = tracer
@@ -91,18 +92,18 @@ class Leadership:
         self._serve = serve
         self._wall_offset_ms = wall_offset_ms
         self._busy: dict[str, deque[PendingRequest]] = {}
-        """Groups whose candidates are asked, or with a change under way, and the requests that wait for it."""
+        """Groups with an election or a proposal under way, and the requests that wait for its end."""
         self._waited_in: dict[int, dict[str, None]] = {}
-        """By session: the groups in which a request of it waits or has waited."""
+        """By session: the groups in which a request of the session waits or has waited."""
         self._suspect_probes: dict[int, BrokerKey] = {}
         self._probes = Probes(emit, probe_ids)
         self._elections = Elections(
-            self.table, self._probes, config, tracer, emit, self.propose, self._gave_up, wall_offset_ms
+            self.table, self._probes, config, tracer, emit, self.propose, self._election_failed, wall_offset_ms
         )
-        self._watchlist = Watchlist(now_ms, info.names, self.table.grace_until_ms)
+        self._schedule = GroupCheckSchedule(now_ms, info.names, self.table.grace_until_ms)
         self._why_no_master: dict[str, str] = {}
-        self._calm_since_ms: dict[str, int] = {}
-        """Groups whose preferred replica waits to get the mastership back."""
+        self._stable_since_ms: dict[str, int] = {}
+        """Monotonic time (ms) since which the preferred replica of a group could take the mastership back, by group."""
         self._rebalances = config().preferred_master_rebalance
 
     # --- time -------------------------------------------------------------------------------------------------------
@@ -112,7 +113,7 @@ class Leadership:
             deadline
             for deadline in (
                 self.table.deadline_ms(),
-                self._watchlist.deadline_ms(),
+                self._schedule.deadline_ms(),
                 self._probes.deadline_ms(),
             )
             if deadline is not None
@@ -120,28 +121,29 @@ class Leadership:
         return min(deadlines, default=None)
 
     def timeout(self, now_ms: int) -> None:
-        for probe_id in self._probes.lost(now_ms):
+        for probe_id in self._probes.expired(now_ms):
             self.probe_replied(now_ms, probe_id, None, refused=False)
-        if paused_ms := self.table.forgive_pause(now_ms):
+        if paused_ms := self.table.exclude_pause(now_ms):
             self._tracer.event("controller_paused", paused_ms=paused_ms)
         for broker in self.table.due(now_ms):
             if self.table.is_timed_out(broker, now_ms):
-                self._suspect(broker, "heartbeat time-out")
-                self._dead(now_ms, broker, "heartbeat time-out")
+                self._mark_suspect(broker, "heartbeat time-out")
+                self._declare_dead(now_ms, broker, "heartbeat time-out")
             else:
-                self._suspect(broker, "heartbeat late")
+                self._mark_suspect(broker, "heartbeat late")
                 self._probe_suspect(now_ms, broker)
         if self._rebalances != self._config().preferred_master_rebalance:
             self._rebalances = not self._rebalances
-            self._watchlist.begin_again(now_ms, self._info.names)
-        names, must_have_reported = self._watchlist.next_pass(now_ms)
+            self._schedule.repeat_pass(now_ms, self._info.names)
+        names, must_have_reported = self._schedule.next_pass(now_ms)
         for broker_name in names:
-            self._pass_by(now_ms, broker_name, must_have_reported=must_have_reported)
-        for broker_name in self._watchlist.due(now_ms, self._config().scan_not_active_broker_interval):
+            self._check_in_pass(now_ms, broker_name, must_have_reported=must_have_reported)
+        for broker_name in self._schedule.due(now_ms, self._config().scan_not_active_broker_interval):
             self.reconcile(now_ms, broker_name)
 
-    def _pass_by(self, now_ms: int, broker_name: str, *, must_have_reported: bool) -> None:
-        """A new leader comes to this group, or preferredMasterRebalance has been switched on."""
+    def _check_in_pass(self, now_ms: int, broker_name: str, *, must_have_reported: bool) -> None:
+        """Check a group in a pass over all groups: this node has begun to lead, or preferredMasterRebalance was turned
+        on."""
         group = self._info.groups[broker_name]
         if group.master_id is None:
             if group.replicas and not must_have_reported:
@@ -161,16 +163,17 @@ class Leadership:
         return group.master_id is not None and self.is_alive(now_ms, group, group.master_id)
 
     def session_closed(self, now_ms: int, session_id: int) -> None:
-        """Registrations of it that wait are void: they would take who is gone for alive until its time-out."""
+        """Probe the brokers of a closed session and drop its waiting registrations: each would count as a sign of
+        life."""
         for broker_name in self._waited_in.pop(session_id, ()):
             if waiting := self._busy.get(broker_name):
                 self._busy[broker_name] = deque(
                     item for item in waiting if item.session_id != session_id or not _is_registration(item)
                 )
         for broker in self.table.session_closed(session_id):
-            self._suspect(broker, "session closed")
+            self._mark_suspect(broker, "session closed")
             if broker.unclean:
-                self._dead(now_ms, broker, "session closed")
+                self._declare_dead(now_ms, broker, "session closed")
             else:
                 self._probe_suspect(now_ms, broker)
 
@@ -179,15 +182,15 @@ class Leadership:
         return group is not None and group.master_id == key.broker_id
 
     def _trace(self, what: str, key: BrokerKey, **fields: object) -> None:
-        who = "master" if self._is_master(key) else "broker"
-        self._tracer.event(f"{who}_{what}", group=key.broker_name, broker_id=key.broker_id, **fields)
+        subject = "master" if self._is_master(key) else "broker"
+        self._tracer.event(f"{subject}_{what}", group=key.broker_name, broker_id=key.broker_id, **fields)
 
-    def _suspect(self, broker: BrokerLive, why: str) -> None:
+    def _mark_suspect(self, broker: BrokerLiveInfo, why: str) -> None:
         if not broker.suspect:
             broker.suspect = True
             self._trace("suspected", broker.key, why=why)
 
-    def _probe_suspect(self, now_ms: int, broker: BrokerLive) -> None:
+    def _probe_suspect(self, now_ms: int, broker: BrokerLiveInfo) -> None:
         group = self._info.group(broker.key.broker_name)
         if broker.probe_id is not None or group is None or broker.key.broker_id not in group.replicas:
             return
@@ -196,13 +199,13 @@ class Leadership:
         self._suspect_probes[broker.probe_id] = broker.key
 
     def probe_replied(self, now_ms: int, probe_id: int, reply: Command | None, *, refused: bool) -> None:
-        """A second report about the same probe, or one about a probe of an earlier leadership, does nothing."""
+        """Take the end of a probe. A probe that was reported before, or of an earlier leadership, has no effect."""
         if (key := self._suspect_probes.pop(probe_id, None)) is not None:
-            self._suspect_answered(now_ms, probe_id, key, reply, refused=refused)
+            self._suspect_probe_replied(now_ms, probe_id, key, reply, refused=refused)
         else:
             self._elections.probe_replied(now_ms, probe_id, reply)
 
-    def _suspect_answered(
+    def _suspect_probe_replied(
         self, now_ms: int, probe_id: int, key: BrokerKey, reply: Command | None, *, refused: bool
     ) -> None:
         broker = self.table.get(key)
@@ -213,42 +216,43 @@ class Leadership:
             broker.session_lost = False
             self._trace("answers", key)
         elif refused or broker.session_lost:
-            self._dead(now_ms, broker, "probe failed")
+            self._declare_dead(now_ms, broker, "probe failed")
 
-    def _dead(self, now_ms: int, broker: BrokerLive, why: str) -> None:
+    def _declare_dead(self, now_ms: int, broker: BrokerLiveInfo, why: str) -> None:
         self._trace("dead", broker.key, why=why, silent_ms=self.table.silent_ms(broker, now_ms))
         self.table.mark_dead(broker, why)
         self.reconcile(now_ms, broker.key.broker_name, urgent=True)
 
     # --- changes of a group -----------------------------------------------------------------------------------------
 
-    def must_wait(self, broker_name: str, asked: PendingRequest) -> bool:
-        """True if a change of the group is under way: `asked` is served after it (or refused, too many wait)."""
+    def must_wait(self, broker_name: str, pending: PendingRequest) -> bool:
+        """True if a change of the group is under way. `pending` is then served after it, or refused if too many
+        wait."""
         queue = self._busy.get(broker_name)
         if queue is None:
             return False
         if len(queue) < MAX_WAITING_COUNT:
-            queue.append(asked)
-            self._waited_in.setdefault(asked.session_id, {})[broker_name] = None
+            queue.append(pending)
+            self._waited_in.setdefault(pending.session_id, {})[broker_name] = None
         else:
-            self.answer(asked, asked.command.reply(ResponseCode.SYSTEM_BUSY, remark=f"{broker_name} is busy"))
+            self.answer(pending, pending.command.reply(ResponseCode.SYSTEM_BUSY, remark=f"{broker_name} is busy"))
         return True
 
-    def answer(self, asked: PendingRequest, reply: Command) -> None:
-        if not asked.command.is_oneway:
-            self._emit(Reply(asked.token, reply))
+    def answer(self, pending: PendingRequest, reply: Command) -> None:
+        if not pending.command.is_oneway:
+            self._emit(Reply(pending.token, reply))
 
-    def propose(self, change: Proposal) -> None:
-        self._busy.setdefault(change.broker_name, deque())
-        self.batch.append(change)
+    def propose(self, proposal: Proposal) -> None:
+        self._busy.setdefault(proposal.broker_name, deque())
+        self.batch.append(proposal)
 
-    def applied(self, now_ms: int, changes: Sequence[Proposal]) -> None:
-        """The changes of one entry have been applied; their askers have been answered."""
-        for change in changes:
-            for event in change.events:
+    def applied(self, now_ms: int, proposals: Sequence[Proposal]) -> None:
+        """Take note of an entry whose proposals have been applied and whose requests have been answered."""
+        for proposal in proposals:
+            for event in proposal.events:
                 self._event_applied(event)
-        for change in changes:
-            self._release(now_ms, change.broker_name, urgent=True)
+        for proposal in proposals:
+            self._end_change(now_ms, proposal.broker_name, urgent=True)
 
     def _event_applied(self, event: Event) -> None:
         match event:
@@ -293,43 +297,44 @@ class Leadership:
                 )
                 self._emit(Notify(replica.address, notice))
 
-    def _release(self, now_ms: int, broker_name: str, *, urgent: bool) -> None:
-        """Nothing of the group is under way any more: look at it, then serve who has waited."""
+    def _end_change(self, now_ms: int, broker_name: str, *, urgent: bool) -> None:
+        """End the change of a group: check the group, then serve the requests that waited for the end."""
         waiting = self._busy.pop(broker_name, deque())
         self.reconcile(now_ms, broker_name, urgent=urgent)
         while waiting:
-            asked = waiting.popleft()
+            pending = waiting.popleft()
             if broker_name in self._busy:
-                self._busy[broker_name].append(asked)
+                self._busy[broker_name].append(pending)
             else:
-                self._serve(now_ms, asked)
+                self._serve(now_ms, pending)
 
-    def lost(self, now_ms: int, changes: Sequence[Proposal]) -> None:
-        """The log took none of the changes: the node is handing over its leadership. Their askers have been told."""
-        for change in changes:
-            for asked in self._busy.pop(change.broker_name, ()):
-                self._serve(now_ms, asked)
-            self._watchlist.postpone(change.broker_name, now_ms + self._config().scan_not_active_broker_interval)
+    def proposals_dropped(self, now_ms: int, proposals: Sequence[Proposal]) -> None:
+        """Take back proposals that the log refused because the node transfers its leadership. Their requests were
+        answered."""
+        for proposal in proposals:
+            for pending in self._busy.pop(proposal.broker_name, ()):
+                self._serve(now_ms, pending)
+            self._schedule.postpone(proposal.broker_name, now_ms + self._config().scan_not_active_broker_interval)
 
     def resign(self) -> list[PendingRequest]:
-        """The node leads no more. Returns the requests that have proposed nothing: the new leader shall decide them."""
-        asked = [item for queue in self._busy.values() for item in queue]
-        asked += self._elections.asked
-        asked += [item for change in self.batch for item in change.asked]
-        return asked
+        """End the leadership. Returns the requests without a proposal, for the new leader to decide."""
+        pending = [item for queue in self._busy.values() for item in queue]
+        pending += self._elections.pending
+        pending += [item for proposal in self.batch for item in proposal.pending]
+        return pending
 
     def why_no_master(self, broker_name: str) -> str | None:
-        """The reason why the last attempt to give the group a master found nobody; None if there is nothing to say."""
+        """Sentence that says why the last election of the group chose nobody, None if there was no such election."""
         return self._why_no_master.get(broker_name)
 
     # --- elections --------------------------------------------------------------------------------------------------
 
     def reconcile(self, now_ms: int, broker_name: str, *, urgent: bool = False) -> None:
-        """Give the group a live master if it has none and can have one. `urgent`: something has changed, so a recent
-        failure is no reason to wait."""
+        """Give the group a live master if it has none and can have one. `urgent`: something has changed, so the pause
+        after a failed election is skipped."""
         group = self._info.group(broker_name)
         if group is None:
-            self._watchlist.drop(broker_name)
+            self._schedule.drop(broker_name)
             return
         if broker_name in self._busy:
             return
@@ -338,23 +343,23 @@ class Leadership:
             self._why_no_master.pop(broker_name, None)
             self._finish_resize(group)
             if broker_name not in self._busy:
-                self._give_back(now_ms, group)
+                self._rebalance(now_ms, group)
             return
-        self._calm_since_ms.pop(broker_name, None)
-        not_before_ms = self._watchlist.watch(now_ms, broker_name, self._config().scan_not_active_broker_interval)
+        self._stable_since_ms.pop(broker_name, None)
+        not_before_ms = self._schedule.watch(now_ms, broker_name, self._config().scan_not_active_broker_interval)
         if not urgent and now_ms < not_before_ms:
             return
         refusal = self.elect(now_ms, group, election_request)
         if refusal is not None:
-            self._without_master(now_ms, group, refusal)
+            self._no_master_found(now_ms, group, refusal)
 
     def _wanted_election(self, now_ms: int, group: BrokerGroup) -> ElectionRequest | None:
-        """None: the group has the master it should have."""
+        """The election that the group needs; None if its master may stay."""
         if group.master_id is None:
             return ElectionRequest(Cause.MEMBER_RETURNED, why="there was no master")
         master_id, master = group.master_id, self.table.get(BrokerKey(group.broker_name, group.master_id))
         if not self.has_live_master(now_ms, group):
-            why = master.death if master is not None else NOT_REPORTED
+            why = master.death_reason if master is not None else NOT_REPORTED
             return ElectionRequest(Cause.MASTER_DEAD, why=f"master {group.label(master_id)} is dead: {why}")
         if master is not None and master.stopping:
             return ElectionRequest(
@@ -379,52 +384,55 @@ class Leadership:
         return None
 
     def preferred(self, group: BrokerGroup) -> BrokerId | None:
-        """The replica that the group prefers as master, None while that is not known."""
+        """The replica that the group prefers as master; None if that is not known yet."""
         return preferred_master(group, {item: live.traits for item, live in self._reported(group).items()})
 
-    def _reported(self, group: BrokerGroup) -> dict[BrokerId, BrokerLive]:
+    def _reported(self, group: BrokerGroup) -> dict[BrokerId, BrokerLiveInfo]:
         live = ((item, self.table.get(BrokerKey(group.broker_name, item))) for item in group.replicas)
         return {item: broker for item, broker in live if broker is not None}
 
-    def _give_back(self, now_ms: int, group: BrokerGroup) -> None:
-        """The group has a live master that may stay. With preferredMasterRebalance another may have to take its place:
-        once it has been calm for preferredMasterAfterMs without a break, and after as long again if that fails."""
+    def _rebalance(self, now_ms: int, group: BrokerGroup) -> None:
+        """Return the mastership to the preferred replica (preferredMasterRebalance) of a group with a live master.
+
+        That needs preferredMasterAfterMs during which the group was stable; the same time passes before the next
+        attempt."""
         name, config = group.broker_name, self._config()
         target = self.preferred(group) if config.preferred_master_rebalance else None
         if target is None or target == group.master_id:
-            self._watchlist.drop(name)
-            self._calm_since_ms.pop(name, None)
+            self._schedule.drop(name)
+            self._stable_since_ms.pop(name, None)
             return
-        self._watchlist.watch(now_ms, name, config.scan_not_active_broker_interval)
+        self._schedule.watch(now_ms, name, config.scan_not_active_broker_interval)
         reported = self._reported(group)
         ends = {item: broker.log_end for item, broker in reported.items()}
-        if not is_calm(group, target, ends, lambda item: _is_well(reported.get(item))):
-            self._calm_since_ms.pop(name, None)
+        if not is_stable(group, target, ends, lambda item: _is_healthy(reported.get(item))):
+            self._stable_since_ms.pop(name, None)
             return
-        since_ms = self._calm_since_ms.setdefault(name, now_ms)
+        since_ms = self._stable_since_ms.setdefault(name, now_ms)
         if now_ms - since_ms < config.preferred_master_after_ms:
             return
-        del self._calm_since_ms[name]
+        del self._stable_since_ms[name]
         why = f"{group.label(target)} is preferred and has been caught up for {now_ms - since_ms} ms"
         refusal = self.elect(now_ms, group, ElectionRequest(Cause.PREFERRED, target=target, why=why))
         if refusal is not None:
             self._tracer.event("hand_over_failed", group=name, why=refusal.remark)
 
     def _finish_resize(self, group: BrokerGroup) -> None:
-        """The group has a live master."""
+        """End a change of totalReplicas if the live master of the group uses the new number."""
         assert group.master_id is not None
         master = self.table.get(BrokerKey(group.broker_name, group.master_id))
-        apaches = not group.replicas[group.master_id].ha_mode
-        goes_by = 0 if apaches else max(1, master.total_replicas) if master is not None else 1
-        event = finished(group, goes_by)
+        is_apache_broker = not group.replicas[group.master_id].ha_mode
+        in_use = 0 if is_apache_broker else max(1, master.total_replicas) if master is not None else 1
+        event = finished(group, in_use)
         if event is not None:
             self.propose(Proposal(group.broker_name, (event,)))
 
-    def _without_master(self, now_ms: int, group: BrokerGroup, refusal: Refusal) -> None:
-        """An election of our own accord has found nobody."""
+    def _no_master_found(self, now_ms: int, group: BrokerGroup, refusal: Refusal) -> None:
+        """Report that an election without an operator's order chose nobody, and vacate the mastership of a dead
+        master."""
         name = group.broker_name
-        if name in self._watchlist:
-            self._watchlist.postpone(name, now_ms + self._config().scan_not_active_broker_interval)
+        if name in self._schedule:
+            self._schedule.postpone(name, now_ms + self._config().scan_not_active_broker_interval)
         if self._why_no_master.get(name) != refusal.remark:
             self._why_no_master[name] = refusal.remark
             if group.set_known:
@@ -437,60 +445,68 @@ class Leadership:
             )
 
     def is_released(self, now_ms: int, group: BrokerGroup, broker_id: BrokerId) -> bool:
-        """A stopping broker may go: it is not the master, or nobody can take over from it."""
+        """True if a stopping broker may end: it is not the master, or no replica can take over."""
         if group.master_id != broker_id:
             return True
         return group.broker_name not in self._busy and group.broker_name in self._why_no_master
 
     def elect(
-        self, now_ms: int, group: BrokerGroup, election_request: ElectionRequest, asked: tuple[PendingRequest, ...] = ()
+        self,
+        now_ms: int,
+        group: BrokerGroup,
+        election_request: ElectionRequest,
+        pending: tuple[PendingRequest, ...] = (),
     ) -> Refusal | None:
-        """Begin an election; the askers are answered when it ends. A refusal is the caller's to answer."""
-        who = self._elections.electorate(group, election_request)
-        if isinstance(who, Refusal):
-            return who
+        """Begin an election; `pending` are answered when it ends. A refusal is returned for the caller to answer."""
+        candidates = self._elections.electorate(group, election_request)
+        if isinstance(candidates, Refusal):
+            return candidates
         self._busy[group.broker_name] = deque()
-        self._elections.begin(now_ms, group, election_request, who, asked)
+        self._elections.begin(now_ms, group, election_request, candidates, pending)
         return None
 
-    def _gave_up(self, now_ms: int, group: BrokerGroup, election_request: ElectionRequest, refusal: Refusal) -> None:
-        """An election has found nobody; its askers have been told."""
+    def _election_failed(
+        self, now_ms: int, group: BrokerGroup, election_request: ElectionRequest, refusal: Refusal
+    ) -> None:
+        """Handle the end of an election that chose nobody and whose requests have been answered."""
         name = group.broker_name
         waiting = self._busy.pop(name)
         died = election_request.cause in HANDED_OVER and not self.has_live_master(now_ms, group)
         if election_request.cause in LEAVES_A_LIVE_MASTER and not died:
-            self._watchlist.postpone(name, now_ms + HAND_OVER_RETRY_MS)
+            self._schedule.postpone(name, now_ms + HAND_OVER_RETRY_MS)
         elif election_request.target is None and not died:
-            self._without_master(now_ms, group, refusal)
+            self._no_master_found(now_ms, group, refusal)
         queue = self._busy.get(name)
         if queue is not None:
             queue.extend(waiting)
             return
         self._busy[name] = waiting
-        # nobody has looked yet for the successor of a master that died instead of handing over
-        self._release(now_ms, name, urgent=died)
+        # a master that died instead of handing over needs a successor at once
+        self._end_change(now_ms, name, urgent=died)
 
 
-# --- the leader's schedule of looks at groups: in slices, so that a million replicas keep nobody waiting --------------
-# A new leader goes through all groups twice: at once, for those without a master, and when everybody has had the time
-# to report, for masters that have not. After that only groups without a live master are looked at, once in each
-# period.
+# --- the leader's schedule of group checks: in slices, so that a million replicas delay no other input ----------------
+# A new leader makes two passes over all groups. The first, at once, finds groups without a master. The second, when
+# every broker has had the time to report, finds masters that have not. After that only groups without a live master
+# are checked, once in each period.
 
 SLICE_GROUPS = 100
-"""Groups looked at in one input: each may lead to an election."""
+"""Groups checked in one input: each check may begin an election."""
 PASS_GROUPS = 250
-"""Groups of the first pass in one input; most of them have a master and cost next to nothing."""
+"""Groups checked in one input of the first pass. Most of them have a master, whose check costs very little."""
 
 
-class Watchlist:
-    """`names` are all groups; those that come to be later are no concern of the passes. `grace_until_ms` is when the
-    second one begins."""
+class GroupCheckSchedule:
+    """Times at which the leader checks groups.
+
+    `names` are all groups at the start; groups that are added later need no pass. `grace_until_ms`: begin of the second
+    pass."""
 
     def __init__(self, now_ms: int, names: list[str], grace_until_ms: int) -> None:
         self._names = names
         self._count = len(names)
-        self._place = 0
-        self._second = False
+        self._position = 0
+        self._is_second_pass = False
         self._pass_at_ms = now_ms
         self._grace_until_ms = grace_until_ms
         self._not_before_ms: dict[str, int] = {}
@@ -501,40 +517,48 @@ class Watchlist:
     # --- the two passes ---------------------------------------------------------------------------------------------
 
     def next_pass(self, now_ms: int) -> tuple[list[str], bool]:
-        """Groups that the passes have come to, and whether masters must have reported by now."""
-        if self._place == self._count or now_ms < self._pass_at_ms:
-            return [], self._second
-        second, start = self._second, self._place
-        self._place = min(start + (SLICE_GROUPS if second else PASS_GROUPS), self._count)
+        """The next groups of the current pass, and True if masters must have reported by now."""
+        if self._position == self._count or now_ms < self._pass_at_ms:
+            return [], self._is_second_pass
+        second, start = self._is_second_pass, self._position
+        self._position = min(start + (SLICE_GROUPS if second else PASS_GROUPS), self._count)
         self._pass_at_ms = now_ms
-        if self._place == self._count and not second:
-            self._second, end = True, self._place
-            self._place, self._pass_at_ms = 0, max(now_ms, self._grace_until_ms)
+        if self._position == self._count and not second:
+            self._is_second_pass, end = True, self._position
+            self._position, self._pass_at_ms = 0, max(now_ms, self._grace_until_ms)
             return self._names[start:end], False
-        return self._names[start : self._place], second
+        return self._names[start : self._position], second
 
-    def begin_again(self, now_ms: int, names: list[str]) -> None:
-        """One more pass like the second, over all groups that there are now; nothing if that one is still to come."""
-        if self._place == self._count:
-            self._names, self._count, self._place, self._second, self._pass_at_ms = names, len(names), 0, True, now_ms
+    def repeat_pass(self, now_ms: int, names: list[str]) -> None:
+        """Schedule one more pass, with all present groups and the rules of the second. A pass under way is not
+        repeated."""
+        if self._position == self._count:
+            self._names, self._count, self._position, self._is_second_pass, self._pass_at_ms = (
+                names,
+                len(names),
+                0,
+                True,
+                now_ms,
+            )
 
     # --- groups without a live master -------------------------------------------------------------------------------
 
     def watch(self, now_ms: int, name: str, period_ms: int) -> int:
-        """Look at the group in each period from now on; the time before which not to try again unasked."""
+        """Check the group in each period from now on. Returns the time (ms) before which only a change causes an
+        election."""
         if not self._not_before_ms and not self._scan:
             self._scan_at_ms = now_ms + period_ms
         return self._not_before_ms.setdefault(name, now_ms)
 
     def postpone(self, name: str, until_ms: int) -> None:
-        """Watch a group as `watch` does, but not before `at_ms` unless something changes."""
+        """Watch a group as `watch` does, but not before `until_ms` unless something changes."""
         self._not_before_ms[name] = until_ms
 
     def drop(self, name: str) -> None:
         self._not_before_ms.pop(name, None)
 
     def due(self, now_ms: int, period_ms: int) -> list[str]:
-        """The next slice of watched groups."""
+        """The next slice of groups whose period is over."""
         if not self._scan and self._not_before_ms and now_ms >= self._scan_at_ms:
             self._scan_at_ms = now_ms + period_ms
             self._scan = deque(self._not_before_ms)
@@ -546,7 +570,7 @@ class Watchlist:
 
     def deadline_ms(self) -> int | None:
         deadlines = []
-        if self._place < self._count:
+        if self._position < self._count:
             deadlines.append(self._pass_at_ms)
         if self._scan:
             deadlines.append(self._slice_at_ms)

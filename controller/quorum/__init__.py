@@ -1,1 +1,1 @@
-"""The controllers' own Raft group: its log on disk, who may join, requests about it."""
+"""The controllers' own Raft group: durable log, admission of peers, membership requests."""

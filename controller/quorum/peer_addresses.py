@@ -1,7 +1,7 @@
 """Addresses of the other controllers. Pure.
 
-The configuration in the Raft log says it for every member; controllerDLegerPeers says it before the group is formed.
-A controller that was added after the last entry known here says it itself, with its messages.
+The configuration in the Raft log has those of all members, controllerDLegerPeers those of a group that is not formed
+yet. A controller that was added after the last known entry tells its address in its messages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class PeerAddresses:
         self._heard: dict[str, str] = {}
 
     def heard(self, sender: str, address: str) -> None:
-        """A message of `sender` named its address. The oldest of too many are forgotten."""
+        """Remember the address in a message of `sender`, for at most MAX_HEARD_COUNT senders."""
         if not address or self._raft.configuration.address_of(sender):
             return
         self._heard.pop(sender, None)
@@ -30,7 +30,7 @@ class PeerAddresses:
             del self._heard[next(iter(self._heard))]
 
     def of(self, member: str) -> str:
-        """Address of an identity or a bare id, "" if unknown. The own one is always what the own key says."""
+        """Address of an identity or a bare id, "" if unknown. The own address is always that of the own key."""
         if id_of(member) == id_of(self._raft.node_id):
             return self._config.self_address
         known = self._raft.configuration.address_of(member) or self._heard.get(member, "")
@@ -41,13 +41,13 @@ class PeerAddresses:
         return [(id_of(member), self.of(member)) for member in self._raft.configuration.members]
 
     def may_be_at(self, host: str) -> bool:
-        """True if one of the group may connect from there: by its address, or as it is known by a name, which nobody
-        looks up here."""
+        """True if a controller of the group may connect from `host`: its address is equal, or a name that is not
+        resolved here."""
         addresses = [*self._config.peers.values(), *(address for _, address in self.members())]
         return any(is_name(item) or same_host(item, host) for item in map(_host, addresses) if item)
 
     def finding(self) -> str:
-        """One sentence about the group at the start, "" if there is nothing to tell."""
+        """One sentence about the group at the start, "" if all is as expected."""
         configuration, own = self._raft.configuration, self._raft.node_id
         key, log, own_id = dict(self._config.peers), dict(self.members()), id_of(own)
         if not configuration.formed:

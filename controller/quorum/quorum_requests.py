@@ -1,7 +1,7 @@
 """Operators' requests about the controllers' own group (requests 52020-52024). Pure.
 
-Any node answers 52020 (how it is) and 52024 (take a snapshot); the leader alone the others. A change of the members is
-answered once it is committed, a transfer as soon as it has begun.
+Any node answers 52020 (state) and 52024 (take a snapshot), only the leader the others. A membership change is answered
+once it is committed, a transfer of leadership as soon as it has begun.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ QUORUM_CODES = frozenset(
 
 
 class QuorumRequests:
-    """`not_leader` makes the redirect; `take_snapshot` begins one at `now_ms` and returns the
-    index that it will reach."""
+    """Handlers of QUORUM_CODES. `not_leader` makes the redirect; `take_snapshot` begins a snapshot at `now_ms` and
+    returns the index that it covers."""
 
     def __init__(
         self,
@@ -53,10 +53,10 @@ class QuorumRequests:
         self._not_leader = not_leader
         self._take_snapshot = take_snapshot
         self._waiting: dict[RaftIndex, tuple[Term, Token, Command]] = {}
-        """Changes on their way, by the index of their entry."""
+        """Proposed membership changes, by the index of their entry."""
 
     def serve(self, now_ms: int, token: Token, command: Command) -> None:
-        """`command.code` is one of QUORUM_CODES."""
+        """Handle a request whose code is one of QUORUM_CODES."""
         try:
             reply = self._reply(now_ms, token, command)
         except InvalidRequestError as problem:
@@ -65,7 +65,7 @@ class QuorumRequests:
             self._emit(Reply(token, reply))
 
     def applied(self, index: RaftIndex, term: Term) -> None:
-        """Entry `index` is committed: answer who waited for it. Another term's entry stands in its place: no effect."""
+        """Answer the request whose entry `index` is committed. An entry of another term has replaced it: no effect."""
         waiting = self._waiting.pop(index, None)
         if waiting is None:
             return
@@ -77,7 +77,7 @@ class QuorumRequests:
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def _reply(self, now_ms: int, token: Token, command: Command) -> Command | None:
-        """None: the answer follows. Raises InvalidRequestError."""
+        """Answer to a request; None if it follows later. Raises InvalidRequestError."""
         ext = command.ext
         version = text(ext, "version", str(VERSION))
         if version != str(VERSION):
@@ -101,7 +101,7 @@ class QuorumRequests:
             "address": self._config.self_address,
             "leaderAddress": self._addresses.of(self._raft.leader_id),
             **self._raft.state(now_ms).to_json(),
-            # the configuration has no addresses before the group is formed, and the own one is the key's
+            # the configuration has no addresses before the group is formed, and the own address is that of the key
             "addresses": dict(self._addresses.members()),
         }
 

@@ -11,19 +11,19 @@ Files below `path`, all big-endian:
 The incarnation is drawn when the directory is made; with the node id it is the node's identity (raft/quorum.py). The
 CRC of a header covers all of it but itself and "RQRL", that of the snapshot everything but itself and "RQRS".
 
-A frame is what one Ready asks to persist, so one append and one sync make it durable as a whole. Its payload is the
-CBOR array [version, term, voted for, reset, base index, [entries], announced]: everything above the base index is
-replaced by the entries; with `reset` everything below it too (a snapshot stands in its place). `announced` is the index
-of a leader's snapshot that is about to be written, else 0: no other may reach beyond the log. Segments are never
-rewritten. The CRC covers the frame's position, so that bytes inside an entry cannot pass for a frame.
+A frame holds what one Ready asks to persist, so one append and one sync make it durable as a whole. Its payload is the
+CBOR array [version, term, voted for, reset, base index, [entries], announced]. Its entries replace everything above the
+base index; with `reset` everything below goes too (a snapshot replaces it). `announced` is the index of a leader's
+snapshot that is about to be written, else 0: no other snapshot may reach beyond the log. Segments are never rewritten.
+The CRC covers the frame's position, so that bytes inside an entry cannot pass for a frame.
 
-Only the last frame of the last segment can be torn by a crash, and never the first of a segment; it is cut, if a part
-of it is missing: the file ends inside it, or a sector of it reads as zeros. Anything else that is wrong is damage, and
-starting anyway could forget a vote or a committed entry: StoreError. So is whatever is missing below `end`, which is
-raised once a frame is durable and before anybody hears of it: that is no torn frame, however it looks (ruling 29). The
-mark itself waits for no disk: a kill leaves it whole, a loss of power may leave an older one.
+Only the last frame of the last segment can be torn by a crash, and never the first of a segment. It is cut if a part of
+it is missing: the file ends inside it, or a sector of it reads as zeros. Anything else is damage, and a start could
+forget a vote or a committed entry: StoreError. So is anything missing below `end`, which is raised once a frame is
+durable and before it is reported: no such frame is torn, whatever it contains (ruling 29). The mark itself is not
+synced: a kill keeps it, a loss of power may leave an older one.
 
-After a failed sync the system calls pages clean that the disk does not have: each start writes the last segment anew.
+After a failed sync the kernel marks pages clean that the disk does not have: each start writes the last segment anew.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ END_MARK = "end"
 WRITE_BYTES = 1024 * 1024
 SECTOR_BYTES = 512
 _PLACES = 1 << 32
-"""More than a segment has bytes."""
+"""Factor of a segment number in a position; no segment has as many bytes."""
 
 _SEGMENT_NAME = re.compile(r"segment-[0-9]{10}")
 _SEGMENT_HEAD = struct.Struct(">4shhQI")
@@ -72,12 +72,12 @@ _SNAPSHOT_MAGIC = b"RQRS"
 class _Segment:
     name: str
     last_index: RaftIndex = field(default=RaftIndex(0))
-    """Highest index that any of its frames speaks of: the segment may go when a snapshot covers it."""
+    """Highest index in any of its frames: the segment may go when a snapshot covers it."""
 
 
 @dataclass(slots=True)
 class _Replay:
-    """The log as the frames tell it, up to the one read last. entries[0] has index first_index."""
+    """The log after the frames read so far. entries[0] has index first_index."""
 
     hard_state: HardState = field(default_factory=HardState)
     first_index: RaftIndex = field(default=RaftIndex(1))
@@ -89,7 +89,7 @@ class _Replay:
         return RaftIndex(self.first_index + len(self.entries) - 1)
 
     def apply(self, frame: _Frame) -> None:
-        """ValueError if the frame does not follow."""
+        """Add a frame. Raises ValueError if it does not follow the log."""
         if frame.hard_state.term < self.hard_state.term:
             raise ValueError(f"term {frame.hard_state.term} after term {self.hard_state.term}")
         self.hard_state, self.announced = frame.hard_state, frame.announced
@@ -116,7 +116,7 @@ class _Frame:
     announced: RaftIndex = ZERO_INDEX
 
     def encode(self, position: int) -> bytes:
-        """The whole frame as it stands at `position` of its segment."""
+        """Bytes of the whole frame at `position` of its segment."""
         entries = [encode_entry(entry) for entry in self.entries]
         state = self.hard_state
         values = [FRAME_VERSION, state.term, state.voted_for, self.reset, self.base_index, entries, self.announced]
@@ -125,7 +125,7 @@ class _Frame:
 
     @classmethod
     def decode(cls, payload: bytes) -> _Frame:
-        """ValueError with what is wrong."""
+        """Frame of a payload. Raises ValueError with the fault."""
         try:
             values: Any = cbor2.loads(payload)
             version, term, voted_for, reset, base_index, raw_entries, announced = values
@@ -153,8 +153,8 @@ def _frame_crc(payload: bytes, position: int) -> int:
 
 
 class DurableRaftLog:
-    """One node's files. `stored` is what `RaftNode` starts from, `identity` who it is, `recovery_lines` what was found,
-    in one sentence each."""
+    """Files of one node. `stored` is the start state of `RaftNode`, `identity` the node's, `recovery_lines` one
+    sentence for each finding."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class DurableRaftLog:
         path: str = "raft",
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
-        """Read everything, cut a torn tail. Raises StoreError for files that are damaged, newer than this release or
+        """Read all files and cut a torn tail. Raises StoreError for files that are damaged, newer than this release or
         another node's; OSError from the disk."""
         self._disk, self._node_id, self._tracer, self._path = disk, node_id, tracer, path
         self._segment_bytes = segment_bytes
@@ -209,12 +209,12 @@ class DurableRaftLog:
             tracer.event("raft_log_recovery", node=node_id, finding=line)
 
     def persist(self, ready: Ready) -> None:
-        """Make durable what `ready` asks for; blocks. After an OSError the node must not go on: what is durable is
-        unknown until the files are read again."""
+        """Make the content of `ready` durable; blocks. After an OSError the node must end: the durable state is unknown
+        until the files are read again."""
         self._hard_state = ready.hard_state or self._hard_state
         base_index = self._last_index
         if ready.snapshot is not None:
-            # the term must not be behind what the snapshot holds, whenever the machine stops
+            # the durable term must never be lower than the snapshot's, whenever the machine stops
             self._append(_Frame(self._hard_state, False, self._last_index, announced=ready.snapshot.index))
             self.write_snapshot(ready.snapshot)
             base_index = ready.snapshot.index
@@ -228,8 +228,8 @@ class DurableRaftLog:
             self._drop_covered_segments()
 
     def write_snapshot(self, snapshot: Snapshot) -> None:
-        """Make a snapshot durable; blocks. Nothing to do if this one or a newer one has been written. May be called
-        ahead of the Ready that compacts the log, from another thread than a `persist` without snapshot."""
+        """Make a snapshot durable; blocks. Does nothing if this one or a newer one has been written. May be called
+        before the Ready that compacts the log, from another thread than a `persist` without snapshot."""
         if snapshot.index <= self._snapshot_index:
             return
         head = _SNAPSHOT_HEAD.pack(
@@ -248,7 +248,7 @@ class DurableRaftLog:
         file = self._disk.open_append(temporary)
         try:
             file.append(head + snapshot.configuration)
-            # in parts, so that no copy of it all is made while the other threads stand still
+            # in parts, so that other threads do not wait for one copy of all of it
             data = memoryview(snapshot.data)
             for start in range(0, len(data), WRITE_BYTES):
                 file.append(data[start : start + WRITE_BYTES])
@@ -278,7 +278,7 @@ class DurableRaftLog:
         segment.last_index = max(segment.last_index, self._last_index)
 
     def _create_segment(self, number: int) -> None:
-        """Every segment opens with a frame of its own, so that older ones may go."""
+        """Create a segment that begins with a frame of the whole hard state, so that older segments may go."""
         name = f"segment-{number:010d}"
         node_id = self._node_id.encode()
         assert self._incarnation is not None
@@ -290,7 +290,7 @@ class DurableRaftLog:
 
     def _open_last_segment(self) -> AppendFile:
         if self._segments:
-            # what an earlier process wrote may have been read from the page cache only, and be called clean there
+            # an earlier process's bytes may be in the page cache only, and be marked clean there
             path = f"{self._path}/{self._segments[-1].name}"
             self._disk.write_atomic(path, self._disk.read(path))
         else:
@@ -310,7 +310,8 @@ class DurableRaftLog:
         )
 
     def _fail_version(self, name: str, version: int) -> StoreError:
-        """Apart from damage: whoever follows its advice on each node of a rolling change forgets all groups."""
+        """StoreError of an unknown version, distinct from damage: the advice for damage, followed on each node of a
+        rolling upgrade, would lose all groups."""
         return StoreError(
             f"{self._disk.label}/{self._path}/{name} at byte 4 holds version {version}; this release reads {VERSION}; "
             "start this controller with the release that wrote it"
@@ -338,7 +339,7 @@ class DurableRaftLog:
         return found
 
     def _read_segment(self, name: str, *, is_last: bool) -> int:
-        """Returns the place of its end."""
+        """Read a segment. Returns the position of its end."""
         content = self._disk.read(f"{self._path}/{name}")
         segment = _Segment(name)
         first_position = position = self._read_segment_head(name, content)
@@ -408,8 +409,8 @@ class DurableRaftLog:
         )
 
     def _reconcile(self, snapshot: Snapshot | None) -> bool:
-        """Fit log and snapshot together; True if the whole log gives way to the snapshot. That is so after a crash
-        between the two writes of an installed snapshot, which contradicted the log."""
+        """Match log and snapshot; True if the snapshot replaces the whole log. That is so after a crash between the two
+        writes of an installed snapshot that contradicted the log."""
         replay = self._replay
         index = snapshot.index if snapshot else RaftIndex(0)
         if replay.first_index > index + 1:
@@ -433,12 +434,12 @@ def _number(name: str) -> int:
 
 
 def _place(name: str, position: int) -> int:
-    """A place in the segments, for the mark: later ones are larger."""
+    """Position across segments, for the end mark: later ones are larger."""
     return _number(name) * _PLACES + position
 
 
 def _frame_at(content: bytes, position: int) -> bytes | None:
-    """The payload of the frame at `position`, None if there is no sound one."""
+    """Payload of the frame at `position`, None if there is no valid one."""
     if position + _FRAME_HEAD.size > len(content):
         return None
     magic, size_bytes, crc = _FRAME_HEAD.unpack_from(content, position)
@@ -450,8 +451,8 @@ def _frame_at(content: bytes, position: int) -> bytes | None:
 
 
 def _is_torn(content: bytes, position: int) -> bool:
-    """True if a part is missing of the frame at `position`, which does not hold and is the last: its write was stopped.
-    A frame that is all there has rotted."""
+    """True if part of the invalid last frame at `position` is missing: its write was interrupted. A complete invalid
+    frame is damaged."""
     tail = content[position:]
     for start in range(position - position % SECTOR_BYTES, len(content), SECTOR_BYTES):
         if not any(content[max(start, position) : start + SECTOR_BYTES]):
@@ -465,7 +466,7 @@ def _is_torn(content: bytes, position: int) -> bool:
 
 
 def _is_whole(payload: bytes) -> bool:
-    """True if the bytes are one whole CBOR value: what says that they are fewer is wrong itself."""
+    """True if the bytes are one whole CBOR value. Then a header that declares fewer bytes is wrong itself."""
     stream = BytesIO(payload)
     try:
         cbor2.load(stream)

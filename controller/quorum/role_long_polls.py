@@ -1,10 +1,10 @@
-"""Observers follow the controllers' event log: who is master of which group, from an index on (request 52013). Pure.
+"""Long polls of the controllers' event log: who is master of which group, from an index on (request 52013). Pure.
 
-Every member keeps the newest role changes, so that a new leader needs no reload. An observer that asks from an index
-that is no longer covered, or that this log does not have, gets all groups page by page and goes on from the index of
-the first page: what changed meanwhile comes again.
+Every member keeps the newest role changes, so that a new leader needs no reload. A client that asks from an index that
+is too old, or that this log does not have, gets all groups in pages and goes on from the index of the first page:
+changes that came meanwhile are sent again.
 
-An answered role is applied, so it is decided; of two about one group the one with the higher master epoch counts.
+An answered role is applied, so it is decided; of two roles of one group the one with the higher master epoch counts.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _ROLE_EVENTS = (MasterElected, MasterVacated, MemberRemoved, BrokersCleaned, Bro
 
 @dataclass(frozen=True, slots=True)
 class RoleChangeRequest:
-    """`from_index`: all role changes up to it are known. `after_place`: where the next page of all groups begins, None
-    unless such a listing is under way."""
+    """Request for role changes. All up to `from_index` are known. `after_place`: begin of the next page of all groups,
+    None if no listing is under way."""
 
     from_index: int
     wait_ms: int
     after_place: int | None = None
 
 
-class RoleFeed:
-    """`index` is that of the last applied entry."""
+class RoleChangeLog:
+    """Newest role change of each group. `index` is that of the last applied entry."""
 
     def __init__(self, info: ReplicasInfo, index: int) -> None:
         self._info = info
         self._floor = self.index = index
-        """Role changes above `_floor` are remembered, each group at its newest."""
+        """Index above which role changes are remembered, each group's newest."""
         self._changed: OrderedDict[str, int] = OrderedDict()
 
     def applied(self, index: int, events: list[Event]) -> None:
@@ -58,19 +58,20 @@ class RoleFeed:
             _, self._floor = self._changed.popitem(last=False)
 
     def restart(self, index: int) -> None:
-        """A snapshot took the place of everything."""
+        """Begin anew after a snapshot has replaced the state."""
         self._changed.clear()
         self._floor = self.index = index
 
-    def has_news(self, request: RoleChangeRequest) -> bool:
-        """False: there is nothing to tell yet, the request may wait."""
+    def has_changes(self, request: RoleChangeRequest) -> bool:
+        """True if there is something to answer; else the request may wait."""
         if request.after_place is not None or not self._floor <= request.from_index <= self.index:
             return True
         newest = next(reversed(self._changed.values()), 0)
         return newest > request.from_index
 
     def answer(self, command: Command, request: RoleChangeRequest) -> Command:
-        """The role changes after `from_index`, or a page of all groups. Ext `index`: where to ask from next."""
+        """Answer with the role changes after `from_index`, or a page of all groups. Ext `index`: where to ask from
+        next."""
         place = request.after_place
         if place is None and self._floor <= request.from_index <= self.index:
             newest = takewhile(lambda item: item[1] > request.from_index, reversed(self._changed.items()))
@@ -84,7 +85,7 @@ class RoleFeed:
 
 
 def parse_role_change_request(command: Command) -> RoleChangeRequest:
-    """InvalidRequestError for another version or numbers out of range."""
+    """Parse the request. Raises InvalidRequestError for another version or numbers out of range."""
     if integer(command.ext, "version", VERSION) != VERSION:
         raise InvalidRequestError(f"request {command.code} is of another version than {VERSION}")
     from_index = max(0, integer(command.ext, "fromIndex", 0))
@@ -102,25 +103,25 @@ class _Waiting:
 
 
 class RoleLongPolls:
-    """Requests that wait at this leader for news: each is answered at the next role change, or when its time is up."""
+    """Requests that wait at this leader: each is answered at the next role change, or at its time-out."""
 
-    def __init__(self, feed: RoleFeed) -> None:
-        self._feed = feed
+    def __init__(self, role_changes: RoleChangeLog) -> None:
+        self._role_changes = role_changes
         self._waiting: list[_Waiting] = []
 
     def ask(self, now_ms: int, command: Command, answer: Callable[[Command], None]) -> None:
-        """`answer` is called once, now or later. Raises InvalidRequestError."""
+        """Take a request; `answer` is called once, now or later. Raises InvalidRequestError."""
         request = parse_role_change_request(command)
-        if self._feed.has_news(request) or len(self._waiting) >= MAX_WAITING_COUNT:
-            answer(self._feed.answer(command, request))
+        if self._role_changes.has_changes(request) or len(self._waiting) >= MAX_WAITING_COUNT:
+            answer(self._role_changes.answer(command, request))
         else:
             self._waiting.append(_Waiting(now_ms + request.wait_ms, command, request, answer))
 
-    def news(self) -> None:
+    def changed(self) -> None:
         waiting, self._waiting = self._waiting, []
         for item in waiting:
-            if self._feed.has_news(item.request):
-                item.answer(self._feed.answer(item.command, item.request))
+            if self._role_changes.has_changes(item.request):
+                item.answer(self._role_changes.answer(item.command, item.request))
             else:
                 self._waiting.append(item)
 
@@ -128,13 +129,13 @@ class RoleLongPolls:
         due = [item for item in self._waiting if item.until_ms <= now_ms]
         self._waiting = [item for item in self._waiting if item.until_ms > now_ms]
         for item in due:
-            item.answer(self._feed.answer(item.command, item.request))
+            item.answer(self._role_changes.answer(item.command, item.request))
 
     def deadline_ms(self) -> int | None:
         return min((item.until_ms for item in self._waiting), default=None)
 
     def resign(self, refuse: Callable[[Command], Command]) -> None:
-        """This node leads no more: they shall ask the new leader."""
+        """Refuse all waiting requests, for the clients to ask the new leader."""
         waiting, self._waiting = self._waiting, []
         for item in waiting:
             item.answer(refuse(item.command))

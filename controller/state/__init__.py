@@ -1,1 +1,1 @@
-"""Replicated state of the controllers: events, the image that they build, answers made from it."""
+"""Replicated state of the controllers: events, snapshot images, answers."""

@@ -9,7 +9,7 @@ from rmqha.wire.command import Command
 from rmqha.wire.raft_message import Snapshot
 
 Token = Hashable
-"""Names the asker of a request; the shell chooses it."""
+"""Identifies the sender of a request; chosen by the shell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """Send a oneway request to a broker; a failure needs no report, since heartbeats carry the same."""
+    """Send a oneway request to a broker; a failure is not reported, since heartbeats carry the same content."""
 
     address: str
     command: Command
@@ -30,7 +30,7 @@ class Notify:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Ask a broker; answer with `probe_replied(probe_id, …)` exactly once, with None when no answer came in time."""
+    """Send a request to a broker, then call `probe_replied(probe_id, …)` exactly once: with None after the time-out."""
 
     probe_id: int
     address: str
@@ -40,8 +40,8 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class SendRaft:
-    """Send `data` to controller `peer`, who listens at `address`, as the body of a oneway request 52002 with the field
-    `address` = `sender_address`; it may get lost."""
+    """Send `data` to controller `peer`, which listens at `address`, as the body of a oneway request 52002 with the
+    field `address` = `sender_address`. It may get lost."""
 
     peer: str
     address: str
@@ -51,7 +51,7 @@ class SendRaft:
 
 @dataclass(frozen=True, slots=True)
 class SaveConfig:
-    """Keep these changed keys over a restart, then answer the operator with `reply` (None: oneway)."""
+    """Store these changed keys, then answer the operator with `reply` (None: oneway)."""
 
     properties: dict[str, str]
     token: Token
@@ -60,8 +60,8 @@ class SaveConfig:
 
 @dataclass(frozen=True, slots=True)
 class WriteSnapshot:
-    """Make the snapshot durable beside the log, which goes on meanwhile; then call `snapshot_written`. A later Ready
-    with a snapshot of its own waits for the end of this."""
+    """Make the snapshot durable beside the log, which stays in use, then call `snapshot_written`. A later Ready with a
+    snapshot of its own waits for that."""
 
     snapshot: Snapshot
 

@@ -1,6 +1,6 @@
-"""Bodies and fields of the controllers' answers (formats.md §14.2), and reading of what brokers send. Pure.
+"""Bodies and fields of the controllers' answers (formats.md §14.2), and parsers of brokers' requests. Pure.
 
-The answer about a group's master is asked for with every heartbeat, so it is built once per change of the group.
+Every heartbeat's answer tells the group's master, so that part is built once per change of the group.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_OFFSET = 2**63 - 1
 
 
 class InvalidRequestError(ValueError):
-    """A request whose fields are missing or nonsense; its text becomes the remark of the answer."""
+    """Request with missing or malformed fields; the text becomes the remark of the answer."""
 
 
 def text(ext: Mapping[str, str], name: str, default: str | None = None) -> str:
@@ -79,7 +79,7 @@ def parse_set(body: bytes | memoryview) -> tuple[tuple[int, ...], int]:
 
 
 def parse_names(body: bytes | memoryview) -> list[str]:
-    """The broker names of request 1006, each once."""
+    """Broker names of request 1006, each once."""
     try:
         document = lenient_json.loads(body, is_strict=True) if body else []
     except RemoteProtocolError as problem:
@@ -90,8 +90,8 @@ def parse_names(body: bytes | memoryview) -> list[str]:
 
 
 def parse_log_end(body: bytes | memoryview, broker_name: str, broker_id: BrokerId) -> LogEnd | None:
-    """The log's end from an answer to 1007; None if it is nonsense or comes from another broker, which may have taken
-    over the address. A master calls itself 0, an Apache broker without a role -1."""
+    """End of the log in an answer to 1007; None if it is malformed or from another broker, which may have taken over
+    the address. A master's body has id 0, that of an Apache broker without a role -1."""
     try:
         document = lenient_json.loads(body)
     except RemoteProtocolError:
@@ -114,7 +114,7 @@ def parse_log_end(body: bytes | memoryview, broker_name: str, broker_id: BrokerI
 
 @dataclass(frozen=True, slots=True)
 class MasterView:
-    """A group as answers show it: `ext` of the master ({} if there is none), body of the set."""
+    """Part of answers that tells a group's master (`ext`, {} without one) and set (`body`)."""
 
     ext: dict[str, str]
     body: bytes
@@ -144,7 +144,7 @@ class MasterViews:
 
 
 def master_ext(group: BrokerGroup) -> dict[str, str]:
-    """RocketMQ's four fields, and ours where they are known (docs/internals/request-codes.md)."""
+    """Fields of the master: RocketMQ's four, and rmqha's if they are known (docs/internals/request-codes.md)."""
     if group.master_id is None:
         return {}
     ext = {
@@ -156,7 +156,7 @@ def master_ext(group: BrokerGroup) -> dict[str, str]:
     ha_address = group.replicas[group.master_id].ha_address
     if ha_address:
         ext["masterHaAddress"] = ha_address
-        # a master of ours: it must know whose acks count
+        # a master of rmqha must know whose acknowledgements count
         ext["registered"] = encode_registered(
             {item.broker_id: (item.address, item.ha_address) for item in group.replicas.values()}
         )
@@ -223,8 +223,8 @@ def elect_answer(
     code: ResponseCode = ResponseCode.SUCCESS,
     bytes_at_stake: int | None = None,
 ) -> Command:
-    """The master of `group`, as an answer to 1002. A broker reads the body for MASTER_STILL_EXIST too. `bytes_at_stake`
-    is told of an unclean election."""
+    """Answer to 1002 with the master of `group`. Brokers read the body for MASTER_STILL_EXIST too. `bytes_at_stake`: of
+    an unclean election."""
     remark = None
     if code != ResponseCode.SUCCESS:
         name = group.broker_name

@@ -20,9 +20,9 @@ from rmqha.model.offset import BrokerId, Epoch
 
 VERSION = 4
 READS_VERSIONS = (1, 2, 3, 4)
-"""Version 1 knew neither the times and reasons of elections nor GroupResizing, version 2 no asyncLearner and no
-ReplicaDrained, version 3 no MaintenanceSet. An entry says the lowest that it needs, so that controllers of the release
-before follow a leader of this one until somebody uses what they do not know."""
+"""Version 1 lacks the times and reasons of elections and GroupResizing, version 2 asyncLearner and ReplicaDrained,
+version 3 MaintenanceSet. An entry has the lowest version that its events need, so controllers of the previous release
+can follow a leader of this one until a newer feature is used."""
 
 
 class Cause(IntEnum):
@@ -39,7 +39,7 @@ class Cause(IntEnum):
     CLEANED = 9
     NO_LIVE_MEMBER = 10
     SOLE_REPLICA = 11
-    """The only replica of its group, after an unclean boot: nobody else could know more, so no operator is asked."""
+    """The only replica of its group booted unclean: no other log can be longer, so no operator is needed."""
     DISK_FAILED = 12
     DRAINED = 13
     PREFERRED = 14
@@ -47,14 +47,14 @@ class Cause(IntEnum):
 
 
 ACCEPTS_LOSS = frozenset({Cause.UNCLEAN_BY_OPERATOR, Cause.SOLE_REPLICA})
-"""Elections that may choose a replica that booted unclean; it is told so, else it would refuse (ruling 3)."""
+"""Causes that may choose a replica after an unclean boot. The replica is told so, else it would refuse (ruling 3)."""
 MAY_LOSE = ACCEPTS_LOSS | {Cause.UNCLEAN_AUTOMATIC}
-"""Elections of a master that may lack what was acknowledged before."""
+"""Causes whose master may lack records that were acknowledged before."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdApplied:
-    """A broker has taken a free id; `check_code` lets only that broker repeat the request (two-phase)."""
+    """A broker has got a free id; `check_code` lets only that broker repeat the request (two-phase)."""
 
     cluster_name: str
     broker_name: str
@@ -65,7 +65,7 @@ class BrokerIdApplied:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistered:
-    """Registration of a replica by its own word. `total_replicas` 0 and `ha_mode` "" are an Apache broker's. An async
+    """Registration with the replica's own values. An Apache broker has `total_replicas` 0 and `ha_mode` "". An async
     learner is in no set and never elected."""
 
     broker_name: str
@@ -79,7 +79,7 @@ class BrokerRegistered:
 
 @dataclass(frozen=True, slots=True)
 class GroupSized:
-    """The group's totalReplicas from now on (ruling 15); ends a change that was under way."""
+    """totalReplicas of the group from now on (ruling 15); ends a running change."""
 
     broker_name: str
     total_replicas: int
@@ -87,7 +87,7 @@ class GroupSized:
 
 @dataclass(frozen=True, slots=True)
 class GroupResizing:
-    """totalReplicas is on its way to this number: until GroupSized the larger of both counts (ruling 15)."""
+    """Begin of a change of totalReplicas: until GroupSized the larger of both numbers counts (ruling 15)."""
 
     broker_name: str
     total_replicas: int
@@ -95,7 +95,7 @@ class GroupResizing:
 
 @dataclass(frozen=True, slots=True)
 class SyncStateSetAltered:
-    """Valid only under `master_epoch` and directly after set epoch `sync_state_set_epoch` - 1."""
+    """New SyncStateSet, valid only under `master_epoch` and directly after set epoch `sync_state_set_epoch` - 1."""
 
     broker_name: str
     master_epoch: Epoch
@@ -106,8 +106,8 @@ class SyncStateSetAltered:
 
 @dataclass(frozen=True, slots=True)
 class MasterElected:
-    """The set becomes {broker_id}, its epoch rises by one; `master_epoch` exceeds every earlier one. `at_ms` is the
-    leader's wall clock and `reason` its sentence: both only for people."""
+    """New master: the set becomes {broker_id}, its epoch rises by one. `master_epoch` is higher than every earlier one.
+    `at_ms` is the leader's wall clock and `reason` its sentence: both only for people."""
 
     broker_name: str
     broker_id: BrokerId
@@ -120,7 +120,7 @@ class MasterElected:
 
 @dataclass(frozen=True, slots=True)
 class MasterVacated:
-    """The master elected in `master_epoch` is gone and nobody could follow. The set stays."""
+    """The master of `master_epoch` is dead and has no successor. The set stays."""
 
     broker_name: str
     master_epoch: Epoch
@@ -131,8 +131,8 @@ class MasterVacated:
 
 @dataclass(frozen=True, slots=True)
 class MemberRemoved:
-    """A replica that booted unclean, or with an older copy of its disk, leaves the set, the eligible ones and the
-    mastership (ruling 3)."""
+    """Removal of a replica that booted unclean, or with an older copy of its disk, from the set, the eligible replicas
+    and the mastership (ruling 3)."""
 
     broker_name: str
     broker_id: BrokerId
@@ -141,7 +141,7 @@ class MemberRemoved:
 
 @dataclass(frozen=True, slots=True)
 class BrokersCleaned:
-    """An operator has removed replicas. Their ids and the master epoch are never handed out again."""
+    """Removal of replicas by an operator. Their ids and the master epoch are never issued again."""
 
     broker_name: str
     broker_ids: tuple[BrokerId, ...]
@@ -150,7 +150,7 @@ class BrokersCleaned:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDrained:
-    """An operator has taken a replica out of the group's work (`drained`) or put it back."""
+    """Drain of a replica by an operator (`drained`), or its end."""
 
     broker_name: str
     broker_id: BrokerId
@@ -159,7 +159,7 @@ class ReplicaDrained:
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceSet:
-    """An operator works on a replica (`on`), or is done: it stays in the set, and others lead."""
+    """Begin (`on`) or end of an operator's maintenance of a replica: it stays in the set, and others lead."""
 
     broker_name: str
     broker_id: BrokerId
@@ -200,21 +200,21 @@ _CAUSE_PLACE = {kind: _FIELDS[kind].index("cause") for kind in _KINDS if "cause"
 
 
 def encode_events(events: Sequence[Event]) -> bytes:
-    """One entry of the Raft log."""
+    """Bytes of one entry of the Raft log."""
     version = VERSION if any(isinstance(event, MaintenanceSet) for event in events) else 3
     rows = [[_NUMBER_OF[type(event)], *(getattr(event, name) for name in _FIELDS[type(event)])] for event in events]
     return cbor2.dumps([version, rows])
 
 
 def array(value: Any) -> list[Any]:
-    """`value`, if it is a CBOR array; a map or a text can be walked as well. Raises ValueError."""
+    """`value` if it is a CBOR array. Raises ValueError for a map or a text, over which one can iterate as well."""
     if type(value) is not list:
         raise ValueError(f"a {type(value).__name__} stands in the place of an array")
     return value
 
 
 def _decode_event(row: list[Any], version: int) -> Event:
-    """A row of a version before 3 ends before the fields that were added later; they keep their defaults."""
+    """Event of a row. A row of versions before 3 lacks the later fields, which keep their defaults."""
     if type(row[0]) is not int or not 1 <= row[0] <= len(_KINDS):
         raise ValueError(f"there is no event of kind {row[0]!r}")
     kind = _KINDS[row[0] - 1]
@@ -230,7 +230,7 @@ def _decode_event(row: list[Any], version: int) -> Event:
 
 
 def decode_events(data: bytes) -> list[Event]:
-    """Raises StoreError for bytes that this release cannot read: another version, or not events at all."""
+    """Events of an entry. Raises StoreError for another version, or bytes that are no events."""
     try:
         version, rows = cbor2.loads(data)
         if version in READS_VERSIONS:

@@ -1,8 +1,8 @@
-"""The snapshot of the controllers' state: an image of all groups. Pure.
+"""Snapshot of the controllers' state: an image of all groups. Pure.
 
-An image is a CBOR sequence: the head [version, count], then one byte string per group that holds its row, in the order
-in which the groups came to be, which is the same on every member. So members with the same history write the same
-bytes, and an image can be written and read in slices: a million replicas must not keep a node from its heartbeats.
+An image is a CBOR sequence: the head [version, count], then one byte string for each group with its row, in the order
+in which the groups were added, which is the same on every member. So members with the same history write the same
+bytes. Images are written and read in slices, so that a million replicas delay no heartbeats.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from rmqha.model.offset import NO_EPOCH
 
 VERSION = 5
 _LATER: list[Any] = [[], [], NO_EPOCH]
-"""The last fields where a row lacks them: version 2 had three fields less, version 3 two, version 4 one."""
+"""Last fields of a row that older versions lack: version 2 lacks three, version 3 two, version 4 one."""
 _ROW_SIZE = 17
 SLICE_GROUPS = 40
-"""Groups of one slice: half a ms of work, some ms where a million replicas are in nobody's cache."""
+"""Groups of one slice: half a millisecond of work, some milliseconds if a million replicas are in no cache."""
 
 
 def _group_row(group: BrokerGroup) -> bytes:
@@ -61,7 +61,7 @@ def _group_row(group: BrokerGroup) -> bytes:
 
 
 class ImageWriter:
-    """Writes the image of one moment, slice by slice, while the groups change: call `before_change` ahead of each."""
+    """Writes the image of one moment in slices, while groups change: call `before_change` before each change."""
 
     def __init__(self, info: ReplicasInfo) -> None:
         self._groups = info.groups
@@ -69,7 +69,7 @@ class ImageWriter:
         self._count = len(info.names)
         self._place = 0
         self._kept: dict[str, bytes] = {}
-        """Rows of groups that changed before their turn, as they were at that moment."""
+        """Rows of groups that changed before their turn, with the state of that moment."""
         self.data = bytearray(cbor2.dumps([VERSION, self._count]))
 
     @property
@@ -128,8 +128,8 @@ def _group(row: list[Any], place: int) -> BrokerGroup:
 
 
 class ImageReader:
-    """Reads an image slice by slice into `info`. Every method raises StoreError for another version or for bytes that
-    are no image; b"" is the image of nothing."""
+    """Reads an image in slices into `info`. Every method raises StoreError for another version or a malformed image;
+    b"" is the empty image."""
 
     def __init__(self, data: bytes | bytearray) -> None:
         self.info = ReplicasInfo()
@@ -146,7 +146,7 @@ class ImageReader:
         return self._left == 0
 
     def read(self, group_count: int = SLICE_GROUPS) -> None:
-        """Take the next groups."""
+        """Read the next groups."""
         try:
             for _ in range(min(group_count, self._left)):
                 group = _group(array(cbor2.loads(self._next_row())), len(self.info.groups))
@@ -157,7 +157,7 @@ class ImageReader:
             raise _unreadable(problem) from problem
 
     def _read_version_1(self, data: bytes) -> None:
-        """The image of the release before: one CBOR array [1, rows], without next_total_replicas."""
+        """Read an image of version 1: one CBOR array [1, rows], without next_total_replicas."""
         try:
             for place, row in enumerate(map(array, array(array(cbor2.loads(data))[1]))):
                 group = _group([*row, 0], place)
@@ -183,7 +183,7 @@ class ImageReader:
             raise ValueError("bytes follow the last group")
 
     def _next_row(self) -> bytes:
-        """The content of the next CBOR byte string (RFC 8949 §3.1, major type 2)."""
+        """Content of the next CBOR byte string (RFC 8949 §3.1, major type 2)."""
         size, start = self._data[self._place] - 0x40, self._place + 1
         if 24 <= size <= 26:
             length_bytes = 1 << size - 24
@@ -199,7 +199,7 @@ def _unreadable(problem: Exception) -> StoreError:
 
 
 def decode_image(data: bytes | bytearray) -> ReplicasInfo:
-    """The whole image at once; as ImageReader."""
+    """State of a whole image. Raises StoreError as ImageReader does."""
     reader = ImageReader(data)
     while not reader.is_done:
         reader.read()

@@ -1,4 +1,4 @@
-"""A request that waits, and the change of a group that answers it. Pure."""
+"""Waiting requests, and proposed changes of a group that answer them. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rmqha.wire.command import Command
 
 @dataclass(frozen=True, slots=True)
 class PendingRequest:
-    """A request and where its answer goes."""
+    """A request and the address of its answer."""
 
     session_id: int
     token: Token
@@ -21,9 +21,9 @@ class PendingRequest:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Events of one group on their way, and who is answered once they are applied."""
+    """Proposed events of one group, and the requests to answer when they have been applied."""
 
     broker_name: str
     events: tuple[Event, ...]
-    asked: tuple[PendingRequest, ...] = ()
+    pending: tuple[PendingRequest, ...] = ()
     answer: Callable[[Command], Command] = Command.reply

@@ -1,4 +1,4 @@
-"""The controllers' knowledge of every broker group, changed by events. Pure, the same on every member.
+"""State of every broker group, changed by events. Pure, the same on every member.
 
 `apply` is total: an event that no longer fits (a stale master epoch, an unknown replica) changes nothing. The leader
 decides on applied state only, one change of a group at a time, so an event that it proposed and that commits in its
@@ -34,12 +34,13 @@ from rmqha.model.offset import NO_EPOCH, BrokerId, Epoch
 
 REMEMBERED_ELECTIONS = 10
 FIRST_BROKER_ID = BrokerId(1)
-"""No master has been elected yet."""
+"""First id that is issued."""
 
 
 @dataclass(slots=True)
 class ReplicaInfo:
-    """`address` is where clients and controllers reach it, `ha_address` where slaves do ("" of an Apache broker)."""
+    """Replica of a group. Clients and controllers connect to `address`, slaves to `ha_address` ("" on Apache's
+    brokers)."""
 
     broker_id: BrokerId
     address: str
@@ -51,19 +52,19 @@ class ReplicaInfo:
 
     @property
     def node_name(self) -> str:
-        """ "" of a broker of Apache's."""
+        """Node name of `rmqha`; "" on an Apache broker."""
         return name_in_check_code(self.check_code)
 
 
 @dataclass(frozen=True, slots=True)
 class ElectionRecord:
-    """`broker_id` None: the mastership was vacated."""
+    """Past election; `broker_id` None: the mastership was vacated."""
 
     master_epoch: Epoch
     broker_id: BrokerId | None
     cause: Cause
     at_ms: int = 0
-    """Wall clock of the controller that led; 0: an earlier release did not keep it."""
+    """Wall clock (ms) of the leading controller; 0 in records of an earlier release."""
     reason: str = ""
 
 
@@ -71,48 +72,48 @@ class ElectionRecord:
 class BrokerGroup:
     """One broker group. A group whose replicas have all been cleaned stays, so that its epochs and ids never repeat.
 
-    `set_known` is False before the first election and after a clean that took the last member (ruling 8). A known set
-    may be empty: its last member lost power (ruling 3), and only an operator can say what to elect.
-    """
+    `set_known` is False before the first election and after a clean of the last member (ruling 8). A known set may be
+    empty: its last member lost power (ruling 3), and only an operator can decide whom to elect."""
 
     cluster_name: str
     broker_name: str
     place: int = 0
-    """Number of groups that are older; the same on every member."""
+    """Number of older groups; the same on every member."""
     next_broker_id: BrokerId = FIRST_BROKER_ID
     replicas: dict[BrokerId, ReplicaInfo] = field(default_factory=dict)
     """By id, ascending."""
     total_replicas: int = 0
-    """0: no replica has declared it yet."""
+    """0 until a replica has declared it."""
     next_total_replicas: int = 0
-    """A change is under way to this number; 0: none is."""
+    """New totalReplicas during a change; else 0."""
     master_id: BrokerId | None = None
     master_epoch: Epoch = NO_EPOCH
     sync_state_set: tuple[BrokerId, ...] = ()
     """In the order of joining."""
     sync_state_set_epoch: int = 0
     eligible: tuple[BrokerId, ...] = ()
-    """Not in the set, and yet sure to hold every acknowledged message (ruling 9). Disjoint from the set."""
+    """Replicas outside the set that surely hold every acknowledged message (ruling 9)."""
     unclean_ids: tuple[BrokerId, ...] = ()
     """Members that booted unclean, or with an older copy of their disk, since the last election."""
     drained_ids: tuple[BrokerId, ...] = ()
     """Replicas that an operator keeps out of the set."""
     maintenance_ids: tuple[BrokerId, ...] = ()
-    """Replicas that an operator works on: members as ever, masters only if nobody else can be."""
+    """Replicas that an operator works on: they stay members, and lead only if no other replica can."""
     set_known: bool = False
     altered_epoch: Epoch = NO_EPOCH
-    """The master epoch of the set's last change by a master: who is in the set then has accepted it durably."""
+    """Master epoch of the last change of the set by a master: the members at that time have accepted it durably."""
     elections: tuple[ElectionRecord, ...] = ()
-    """The last ones, oldest first; and before them, if it is older, the newest that may have lost messages."""
+    """Last elections, the oldest first. If none of them may have lost messages, the newest older one that may stands
+    first."""
 
     @property
     def is_cp(self) -> bool:
-        """One replica that promises CP is enough: the controller then never elects uncleanly by itself."""
+        """True if at least one replica promises CP: the controllers then hold no unclean election by themselves."""
         return any(replica.ha_mode == "cp" for replica in self.replicas.values())
 
     @property
     def counted_ids(self) -> tuple[BrokerId, ...]:
-        """The replicas that totalReplicas counts: all but async learners."""
+        """Replicas that totalReplicas counts: all but async learners."""
         return tuple(broker_id for broker_id, replica in self.replicas.items() if not replica.async_learner)
 
     @property
@@ -122,24 +123,24 @@ class BrokerGroup:
 
     @property
     def accepts_loss(self) -> bool:
-        """The present master was elected by an election that may choose a replica that booted unclean."""
+        """True if the present master's election could choose a replica after an unclean boot."""
         last = self.elections[-1] if self.elections else None
         return last is not None and last.master_epoch == self.master_epoch and last.cause in ACCEPTS_LOSS
 
     @property
     def unclean_epoch(self) -> Epoch:
-        """The newest epoch whose master may lack what was acknowledged before it was elected; NO_EPOCH if none is
-        known."""
+        """Newest epoch whose master may lack records that were acknowledged before; NO_EPOCH if there is none."""
         return max((item.master_epoch for item in self.elections if item.cause in MAY_LOSE), default=NO_EPOCH)
 
     @property
     def binding_total_replicas(self) -> int:
-        """The totalReplicas that brokers are told: during a change the larger majority is valid (ruling 15)."""
+        """totalReplicas that brokers are told: during a change the larger number, for the larger majority (ruling
+        15)."""
         return max(self.total_replicas, self.next_total_replicas)
 
     @property
     def electable_ids(self) -> tuple[BrokerId, ...]:
-        """Longest in the set first."""
+        """Replicas that may be elected, the longest in the set first."""
         return self.sync_state_set + self.eligible
 
     @property
@@ -147,12 +148,12 @@ class BrokerGroup:
         return "" if self.master_id is None else self.replicas[self.master_id].address
 
     def label(self, broker_id: int) -> str:
-        """The name of a replica in sentences."""
+        """Name of a replica in sentences."""
         replica = self.replicas.get(BrokerId(broker_id))
         return f"replica {broker_id}" if replica is None else node_label(replica.node_name, broker_id, replica.address)
 
     def named(self, sentence: str) -> str:
-        """A broker's sentence with the names of its replicas: a broker knows their ids alone."""
+        """A broker's sentence with names of replicas for their ids: a broker knows only ids."""
         return re.sub(r"\breplica (\d{1,18})\b", lambda found: self.label(int(found[1])), sentence)
 
     def labels(self, broker_ids: Iterable[int]) -> str:
@@ -167,12 +168,11 @@ class BrokerGroup:
         self.elections = last
 
 
-def least_acknowledging_size(group: BrokerGroup, master_id: BrokerId) -> int:
+def min_in_sync_replicas(group: BrokerGroup, master_id: BrokerId) -> int:
     """Members that the confirmed set must have before this master may acknowledge.
 
-    1 for AP, for Apache brokers and for up to two replicas, where a replica that the controller leaves alone
-    acknowledges alone (ruling 6). The smaller of the declared and the stored number of replicas counts.
-    """
+    1 in AP, on Apache brokers and with up to two replicas: there a replica alone in the set acknowledges alone (ruling
+    6). The smaller of the declared and the stored number of replicas counts."""
     master = group.replicas[master_id]
     if master.ha_mode != "cp" or not master.total_replicas:
         return 1
@@ -181,12 +181,12 @@ def least_acknowledging_size(group: BrokerGroup, master_id: BrokerId) -> int:
 
 
 def _end_eligibility(group: BrokerGroup) -> None:
-    """CP: once the set, as it stands, is enough to acknowledge, those beside it may lack what is acknowledged. A
-    smaller totalReplicas makes it so without a change of the set (simulation: `operators`, seed 500351)."""
+    """End the eligibility in CP if the set can acknowledge: replicas outside may then lack acknowledged records. A
+    smaller totalReplicas can cause that without a change of the set (simulation: `operators`, seed 500351)."""
     if group.eligible:
         masters = group.counted_ids if group.master_id is None else (group.master_id,)
         promising = [item for item in masters if group.replicas[item].ha_mode == "cp"]
-        if promising and len(group.sync_state_set) >= min(least_acknowledging_size(group, item) for item in promising):
+        if promising and len(group.sync_state_set) >= min(min_in_sync_replicas(group, item) for item in promising):
             group.eligible = ()
 
 
@@ -195,7 +195,7 @@ def without(ids: tuple[BrokerId, ...], *gone: BrokerId) -> tuple[BrokerId, ...]:
 
 
 class ReplicasInfo:
-    """All groups by name. `apply` is the only way to change it."""
+    """All groups by name. Only `apply` changes it."""
 
     def __init__(self) -> None:
         self.groups: dict[str, BrokerGroup] = {}
@@ -203,15 +203,15 @@ class ReplicasInfo:
 
     @property
     def names(self) -> list[str]:
-        """All groups, the oldest first; to read only. It only ever grows, so whoever works through it in slices
-        remembers how many there were and needs no copy."""
+        """Names of all groups, the oldest first; read only. The list only grows, so a reader in slices remembers its
+        length and needs no copy."""
         if len(self._names) != len(self.groups):
             self._names = list(self.groups)
         return self._names
 
     def replace(self, other: ReplicasInfo) -> dict[str, BrokerGroup]:
-        """Take over everything that `other` knows; it must not be used any more. Returns what was known before: freeing
-        a million replicas at once takes a second, so the caller lets go of them in slices."""
+        """Take over the state of `other`, which must not be used any more. Returns the old groups for the caller to
+        free in slices: freeing a million replicas at once takes a second."""
         before = self.groups
         self.groups, self._names = other.groups, other.names
         return before
@@ -222,7 +222,7 @@ class ReplicasInfo:
     __hash__ = None  # type: ignore[assignment]
 
     def group(self, broker_name: str) -> BrokerGroup | None:
-        """None also for a group whose replicas have all been cleaned."""
+        """Group by name; None also if all its replicas have been cleaned."""
         group = self.groups.get(broker_name)
         return group if group is not None and group.replicas else None
 
@@ -300,8 +300,8 @@ def _master_vacated(group: BrokerGroup, event: MasterVacated) -> None:
 
 
 def _drop_members(group: BrokerGroup, gone: tuple[BrokerId, ...], cause: Cause, at_ms: int) -> None:
-    """Out of the set and the eligible ones; the set's epoch rises if the set changed, so that a request of a master
-    that knew the old one is fenced."""
+    """Remove replicas from the set and the eligible ones. The set's epoch rises if the set changed, which fences
+    requests of a master with the old set."""
     left = without(group.sync_state_set, *gone)
     if left != group.sync_state_set:
         group.sync_state_set, group.sync_state_set_epoch = left, group.sync_state_set_epoch + 1
@@ -318,7 +318,7 @@ def _member_removed(group: BrokerGroup, event: MemberRemoved) -> None:
 
 
 def _replica_drained(group: BrokerGroup, event: ReplicaDrained) -> None:
-    """A master leaves the set with its mastership, not before."""
+    """Drain or restore a replica. A drained master stays in the set until its mastership ends."""
     left = without(group.drained_ids, event.broker_id)
     group.drained_ids = (*left, event.broker_id) if event.drained and event.broker_id in group.replicas else left
     if event.drained and event.broker_id != group.master_id:

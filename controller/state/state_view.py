@@ -1,6 +1,6 @@
-"""The state of a controller and of its groups (request 52003, `rmqha describe`). Pure.
+"""State of a controller and of its groups (request 52003, `rmqha describe`). Pure.
 
-Durable facts from every node; liveness, offsets and reasons only from the leader (else None).
+Durable facts come from every node; liveness, offsets and reasons only from the leader (else None).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from rmqha.wire.state.controller_state import ControllerState, ElectionState, Gr
 def controller_state(
     now_ms: int, info: ReplicasInfo, raft: RaftState, leadership: Leadership | None, release: str | None
 ) -> Generator[None, None, bytes]:
-    """Body of an answer to 52003, in steps: each group as it stands in its own. `release`: of this process."""
+    """Body of an answer to 52003, in steps: each group is read in a step of its own. `release`: version of this
+    process."""
     told = ControllerState(leading=leadership is not None, raft=raft, release=release).to_json()
     groups = Entries(
         (name, group_state(now_ms, group, leadership).to_json())

@@ -149,7 +149,7 @@ class Node:
         )
         image = self.snapshot.data if self.snapshot else b""
         self.watch = OperationCounts(lambda: self.cluster.now_ms * 1000)
-        self.machine = ControllerMachine(self.config, raft, image, self.tracer, watch=self.watch)
+        self.machine = ControllerMachine(self.config, raft, image, self.tracer, observer=self.watch)
         self.up = True
         self.machine.start(self.cluster.now_ms)
         self.pump()

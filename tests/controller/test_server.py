@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from controller.config import ControllerConfig
-from controller.quorum.raft_guard import RaftGuard
+from controller.quorum.raft_peer_filter import RaftPeerFilter
 from controller.server import OVERRIDES_FILE, ControllerServer, read_config, run_controller
 from rmqha.cli.main import first_error
 from rmqha.host.access.security import NO_SECURITY
@@ -407,7 +407,7 @@ async def test_raft_messages_that_come_together_go_out_together() -> None:
     """One a turn was slower than they came: among 6,000 registrations answers came too late for the leader's lease."""
     client = SlowClient()
     async with trio.open_nursery() as nursery:
-        server = ControllerServer(quiet(), client, client, RaftGuard(NO_SECURITY), nursery, Poller())
+        server = ControllerServer(quiet(), client, client, RaftPeerFilter(NO_SECURITY), nursery, Poller())
         messages = [str(number).encode() for number in range(100)]
         for message in messages:
             server._queue_raft("n1", "127.0.0.1:1", "127.0.0.1:2", message)

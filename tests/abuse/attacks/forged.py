@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from itertools import count
 
-from controller.peer_words import REPLICA_CODES
+from controller.peer_requests import REPLICA_CODES
 from rmqha.broker.replication.ha_guard import MAGIC
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.identity import Credentials

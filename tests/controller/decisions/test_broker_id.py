@@ -56,7 +56,7 @@ def test_a_group_whose_controllers_forgot_it_keeps_its_ids() -> None:
 
 
 @pytest.mark.parametrize(
-    ("elected", "broker_id", "wished", "granted"),
+    ("elected", "broker_id", "recorded", "granted"),
     [
         (False, 2, True, True),
         (True, 2, True, False),
@@ -67,7 +67,7 @@ def test_a_group_whose_controllers_forgot_it_keeps_its_ids() -> None:
     ],
 )
 def test_a_wish_is_granted_unless_another_replica_may_have_had_the_id(
-    elected: bool, broker_id: int, wished: bool, granted: bool
+    elected: bool, broker_id: int, recorded: bool, granted: bool
 ) -> None:
     """Replica 2 is gone: once the group has had a master that may be a clean, and an id is issued once. Without a wish
     it is that replica itself, which comes back."""
@@ -80,7 +80,7 @@ def test_a_wish_is_granted_unless_another_replica_may_have_had_the_id(
     group = info.groups["g"]
     if not elected:
         group.elections = ()
-    result = apply_broker_id(group, "c", "g", broker_id, "h:9;1;g-9", wished=wished)
+    result = apply_broker_id(group, "c", "g", broker_id, "h:9;1;g-9", recorded=recorded)
     assert isinstance(result, BrokerIdApplied if granted else Refusal)
 
 

@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 
 from controller.decisions.elect_master import (
-    LEVEL_BYTES,
+    CAUGHT_UP_BYTES,
     ElectionRequest,
     Electorate,
     LogEnd,
     Traits,
     electorate,
-    is_calm,
+    is_stable,
     preferred_master,
 )
 from controller.decisions.membership import ReplicaRegistration, drain, register, resize
@@ -197,13 +197,13 @@ def ends(*offsets: int) -> dict[BrokerId, LogEnd]:
 
 
 def test_a_group_is_calm_when_all_that_count_are_well_in_the_set_and_level() -> None:
-    far = LEVEL_BYTES + 100
-    assert is_calm(make_group(), BrokerId(2), ends(far, 100, 0), lambda _: True)
-    assert not is_calm(make_group(), BrokerId(2), ends(far, 99, 0), lambda _: True)
-    assert not is_calm(make_group(), BrokerId(2), ends(1, 1, 1), lambda broker_id: broker_id != 3)
-    assert not is_calm(make_group(sync_state_set=(1, 2)), BrokerId(2), ends(1, 1, 1), lambda _: True)
-    assert not is_calm(make_group(master_id=None), BrokerId(2), ends(1, 1, 1), lambda _: True)
-    assert not is_calm(make_group(), BrokerId(2), ends(1), lambda _: True)
+    far = CAUGHT_UP_BYTES + 100
+    assert is_stable(make_group(), BrokerId(2), ends(far, 100, 0), lambda _: True)
+    assert not is_stable(make_group(), BrokerId(2), ends(far, 99, 0), lambda _: True)
+    assert not is_stable(make_group(), BrokerId(2), ends(1, 1, 1), lambda broker_id: broker_id != 3)
+    assert not is_stable(make_group(sync_state_set=(1, 2)), BrokerId(2), ends(1, 1, 1), lambda _: True)
+    assert not is_stable(make_group(master_id=None), BrokerId(2), ends(1, 1, 1), lambda _: True)
+    assert not is_stable(make_group(), BrokerId(2), ends(1), lambda _: True)
     group = make_group()
     group.next_total_replicas = 5
-    assert not is_calm(group, BrokerId(2), ends(1, 1, 1), lambda _: True)
+    assert not is_stable(group, BrokerId(2), ends(1, 1, 1), lambda _: True)

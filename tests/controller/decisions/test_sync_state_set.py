@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from controller.decisions.refusal import Refusal
 from controller.decisions.sync_state_set import alter_sync_state_set
 from controller.state.event import GroupSized, SyncStateSetAltered
-from controller.state.replicas_info import ReplicasInfo, least_acknowledging_size
+from controller.state.replicas_info import ReplicasInfo, min_in_sync_replicas
 from rmqha.model.offset import BrokerId
 from tests.controller.values import make_group
 
@@ -92,9 +92,9 @@ def test_an_unchanged_set_moves_its_epoch_only_for_a_master_that_asks_so() -> No
 def test_the_smaller_declaration_counts() -> None:
     """A master that takes the group for smaller than it is acknowledges earlier."""
     group = make_group(5, ha_mode="cp")
-    assert least_acknowledging_size(group, BrokerId(1)) == 3
+    assert min_in_sync_replicas(group, BrokerId(1)) == 3
     group.replicas[BrokerId(1)].total_replicas = 3
-    assert least_acknowledging_size(group, BrokerId(1)) == 2
+    assert min_in_sync_replicas(group, BrokerId(1)) == 2
 
 
 @given(

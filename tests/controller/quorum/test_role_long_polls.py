@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.quorum.role_long_polls import MAX_REMEMBERED_GROUPS, PAGE_GROUPS, RoleChangeRequest, RoleFeed
+from controller.quorum.role_long_polls import MAX_REMEMBERED_GROUPS, PAGE_GROUPS, RoleChangeLog, RoleChangeRequest
 from controller.state.replicas_info import ReplicasInfo
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command
@@ -90,30 +90,30 @@ def test_all_groups_come_page_by_page() -> None:
         group = make_group()
         group.broker_name, group.place = f"g{number}", number
         info.groups[group.broker_name] = group
-    feed = RoleFeed(info, 7)
-    first = feed.answer(question(), RoleChangeRequest(0, 0))
+    role_changes = RoleChangeLog(info, 7)
+    first = role_changes.answer(question(), RoleChangeRequest(0, 0))
     assert (len(told(first)[1]), first.ext["nextPlace"], first.ext["index"]) == (PAGE_GROUPS, str(PAGE_GROUPS), "7")
-    last = feed.answer(question(), RoleChangeRequest(0, 0, PAGE_GROUPS))
+    last = role_changes.answer(question(), RoleChangeRequest(0, 0, PAGE_GROUPS))
     assert [row[0] for row in told(last)[1]] == [f"g{PAGE_GROUPS + number}" for number in range(3)]
     assert "nextPlace" not in last.ext
-    beyond = feed.answer(question(), RoleChangeRequest(0, 0, 10**9))
+    beyond = role_changes.answer(question(), RoleChangeRequest(0, 0, 10**9))
     assert told(beyond)[1] == []
 
 
 @given(st.lists(st.lists(EVENTS, max_size=3), max_size=20), st.integers(0, 20))
 def test_who_asks_from_any_index_ends_with_the_masters_of_now(entries: list[Any], start: int) -> None:
     info = ReplicasInfo()
-    feed = RoleFeed(info, 0)
+    role_changes = RoleChangeLog(info, 0)
     known: dict[str, list[Any]] = {}
     for index, events in enumerate(entries, 1):
         for event in events:
             info.apply(event)
-        feed.applied(index, events)
+        role_changes.applied(index, events)
         if index == start:
-            known = {row[0]: row for row in told(feed.answer(question(), RoleChangeRequest(0, 0)))[1]}
-    for row in told(feed.answer(question(), RoleChangeRequest(min(start, len(entries)), 0)))[1]:
+            known = {row[0]: row for row in told(role_changes.answer(question(), RoleChangeRequest(0, 0)))[1]}
+    for row in told(role_changes.answer(question(), RoleChangeRequest(min(start, len(entries)), 0)))[1]:
         known[row[0]] = row
-    now = {row[0]: row for row in told(feed.answer(question(), RoleChangeRequest(10**9, 0)))[1]}
+    now = {row[0]: row for row in told(role_changes.answer(question(), RoleChangeRequest(10**9, 0)))[1]}
     if start <= len(entries):
         assert known == now
 
@@ -122,8 +122,8 @@ def test_what_is_remembered_is_bounded() -> None:
     from controller.state.event import Cause, MasterVacated
     from rmqha.model.offset import Epoch
 
-    feed = RoleFeed(ReplicasInfo(), 0)
+    role_changes = RoleChangeLog(ReplicasInfo(), 0)
     for index in range(1, MAX_REMEMBERED_GROUPS + 11):
-        feed.applied(index, [MasterVacated(f"g{index}", Epoch(1), Cause.NO_LIVE_MEMBER)])
-    assert feed.answer(question(), RoleChangeRequest(9, 0)).ext["full"] == "true"
-    assert feed.answer(question(), RoleChangeRequest(10, 0)).ext["full"] == "false"
+        role_changes.applied(index, [MasterVacated(f"g{index}", Epoch(1), Cause.NO_LIVE_MEMBER)])
+    assert role_changes.answer(question(), RoleChangeRequest(9, 0)).ext["full"] == "true"
+    assert role_changes.answer(question(), RoleChangeRequest(10, 0)).ext["full"] == "false"

@@ -12,7 +12,7 @@ from controller import requests as controller_requests
 from controller.decisions.elect_master import elected
 from controller.decisions.membership import next_broker_id
 from controller.elections import election as controller_elections
-from controller.elections.heartbeat import BrokerKey, BrokerLive, HeartbeatTable
+from controller.elections.heartbeat import BrokerKey, BrokerLiveInfo, HeartbeatTable
 from controller.elections.leadership import Leadership
 from controller.state.action import Notify
 from controller.state.answers import NO_VIEW, MasterView, MasterViews, master_ext, set_body
@@ -36,17 +36,25 @@ def _alive_by_id() -> Iterator[None]:
 
         return method
 
-    places = {"registered": 1, "beat": 1, "is_alive": 1, "get": 0, "is_eligible": 0, "disk_failed": 0, "forget": 0}
+    places = {
+        "registered": 1,
+        "heartbeat": 1,
+        "is_alive": 1,
+        "get": 0,
+        "is_available": 0,
+        "disk_failed": 0,
+        "forget": 0,
+    }
     with ExitStack() as stack:
         for name, place in places.items():
             stack.enter_context(patch.object(HeartbeatTable, name, by_id(getattr(HeartbeatTable, name), place)))
         yield
 
 
-REAL_DEAD = Leadership._dead
+REAL_DEAD = Leadership._declare_dead
 
 
-def _dead_by_id(self: Leadership, now_ms: int, broker: BrokerLive, why: str) -> None:
+def _dead_by_id(self: Leadership, now_ms: int, broker: BrokerLiveInfo, why: str) -> None:
     for key, other in list(self.table._brokers.items()):
         if key.broker_id == broker.key.broker_id:
             REAL_DEAD(self, now_ms, other, why)
@@ -120,7 +128,7 @@ def _one_eligible_set() -> Iterator[None]:
 
 GROUP_MUTATIONS: dict[str, Callable[[], Any]] = {
     "replicas of two groups are one in the table of the living": _alive_by_id,
-    "who dies in one group is dead in all": lambda: patch.object(Leadership, "_dead", _dead_by_id),
+    "who dies in one group is dead in all": lambda: patch.object(Leadership, "_declare_dead", _dead_by_id),
     "a heartbeat is answered with another group's master": lambda: patch.object(
         MasterViews, "of", _the_view_built_last
     ),

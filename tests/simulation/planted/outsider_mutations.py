@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from controller.decisions.elect_master import ElectedMaster, choose
 from controller.elections import election
-from controller.elections.heartbeat import BrokerLive, HeartbeatTable
+from controller.elections.heartbeat import BrokerLiveInfo, HeartbeatTable
 from controller.state import image, replicas_info
 from controller.state.event import MasterElected
 from controller.state.replicas_info import BrokerGroup
@@ -142,7 +142,7 @@ def _image_without(**lost: Any) -> Callable[[list[Any], int], BrokerGroup]:
     return group
 
 
-def _old_sessions_count(self: HeartbeatTable, broker: BrokerLive) -> None:
+def _old_sessions_count(self: HeartbeatTable, broker: BrokerLiveInfo) -> None:
     """The end of any connection that a broker has registered by is its own."""
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from controller.elections.heartbeat import BrokerLive, HeartbeatTable
+from controller.elections.heartbeat import BrokerLiveInfo, HeartbeatTable
 from rmqha.broker.replication.replica_driver import ReplicaDriver
 from rmqha.broker.requests.pull import PullProcessor
 from rmqha.model.epoch import EpochEntry, EpochHistory
@@ -111,7 +111,7 @@ def _every_due_time_is_kept(self: PullProcessor) -> None:
     _TIMEOUT(self)
 
 
-def _late(self: HeartbeatTable, broker: BrokerLive, now_ms: int) -> bool:
+def _late(self: HeartbeatTable, broker: BrokerLiveInfo, now_ms: int) -> bool:
     return self.silent_ms(broker, now_ms) >= 4 * broker.timeout_ms
 
 

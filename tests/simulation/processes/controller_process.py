@@ -145,7 +145,7 @@ class ControllerProcess(DiskProcess):
 
     @property
     def applied_index(self) -> int:
-        return int(self.machine._feed.index)
+        return int(self.machine._role_changes.index)
 
     @property
     def durable_log(self) -> DurableRaftLog:

@@ -48,7 +48,7 @@ class Electable:
         group = controller.machine.info.groups.get(self._name)
         if group is None or not group.set_known:
             return
-        applied_to = controller.wipe_count, controller.machine._feed.index
+        applied_to = controller.wipe_count, controller.machine._role_changes.index
         if applied_to <= self._applied_to:
             return
         self._applied_to = applied_to

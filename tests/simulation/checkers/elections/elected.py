@@ -27,7 +27,7 @@ class Elected:
         group = controller.machine.info.groups.get(self._name)
         if group is None:
             return
-        key, index = (controller.host, controller.life), int(controller.machine._feed.index)
+        key, index = (controller.host, controller.life), int(controller.machine._role_changes.index)
         before = self._before.get(key)
         if before is not None and before[0] == index:
             return

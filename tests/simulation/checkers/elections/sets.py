@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from controller.state.replicas_info import BrokerGroup, least_acknowledging_size
+from controller.state.replicas_info import BrokerGroup, min_in_sync_replicas
 from rmqha.model.offset import BrokerId
 from tests.simulation.checkers.elections.under_way import AskedSet, Members
 from tests.simulation.history import InvariantError
@@ -50,7 +50,7 @@ class Sets:
         group = controller.machine.info.groups.get(self._name)
         if group is None or not group.set_known:
             return
-        applied_to = controller.wipe_count, int(controller.machine._feed.index)
+        applied_to = controller.wipe_count, int(controller.machine._role_changes.index)
         if applied_to <= self._newest[0]:
             return
         self._group = group
@@ -105,7 +105,7 @@ class Sets:
         own_id = replica.broker_id
         if group is None or own_id is None or group.master_id != own_id or group.master_epoch != replica.epoch:
             return
-        least = least_acknowledging_size(group, BrokerId(own_id))
+        least = min_in_sync_replicas(group, BrokerId(own_id))
         if replica._set.majority < least:
             raise InvariantError(
                 f"{broker.host} acknowledges with {replica._set.majority} members in epoch {replica.epoch}; the"

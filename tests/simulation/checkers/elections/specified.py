@@ -53,7 +53,7 @@ class Specified:
             return
         self._watched[controller.host] = controller.life
         machine: Any = controller.machine
-        feed, real = machine._feed, machine._feed.applied
+        feed, real = machine._role_changes, machine._role_changes.applied
 
         def entry(index: int, events: list[Event]) -> None:
             real(index, events)

@@ -48,7 +48,7 @@ def _of_controller(controller: ControllerProcess, name: str) -> Iterator[AskedSe
             if (found := _asked(waiting.command, name, controller.host)) is not None:
                 yield found
     log = machine._raft._core.log
-    first = RaftIndex(max(machine._feed.index, log.snapshot_index) + 1)
+    first = RaftIndex(max(machine._role_changes.index, log.snapshot_index) + 1)
     for entry in log.slice(first, RaftIndex(log.last_index + 1)):
         for event in decode_events(entry.data) if entry.kind is EntryKind.DATA else ():
             if isinstance(event, SyncStateSetAltered) and event.broker_name == name:

@@ -1,7 +1,7 @@
-"""Requests that only servers of the cluster have a reason to send to a controller. Pure.
+"""Requests to a controller that only servers of the cluster send. Pure.
 
-Where there is a secret (haSecretFile) and no accounts, they are refused without its proof. What operators ask, request
-1002 for a designated master among them, is an account's matter.
+With a secret (haSecretFile) and no accounts, they are refused without proof of the secret. Operators' requests, such as
+1002 for a designated master, need an account instead.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ REPLICA_CODES = frozenset(
 )
 
 
-def is_replicas(command: Command) -> bool:
-    """True if a broker says it of itself."""
+def is_sent_by_replica(command: Command) -> bool:
+    """True if the request is sent by a replica about itself."""
     return command.code in REPLICA_CODES or (
         command.code == RequestCode.CONTROLLER_ELECT_MASTER and not flag(command.ext, "designateElect")
     )
 
 
-def peer_words(config: ControllerConfig) -> Callable[[Command], bool]:
-    """Requests that this controller takes of servers with the secret alone."""
+def needs_cluster_secret(config: ControllerConfig) -> Callable[[Command], bool]:
+    """Predicate of the requests that this controller accepts only from servers with the secret."""
     accepts_unproven_peers = config.accepts_unproven_peers
 
     def refuses(command: Command) -> bool:
-        return command.code == RequestCode.RMQHA_RAFT_MESSAGE or (not accepts_unproven_peers and is_replicas(command))
+        return command.code == RequestCode.RMQHA_RAFT_MESSAGE or (
+            not accepts_unproven_peers and is_sent_by_replica(command)
+        )
 
     return refuses

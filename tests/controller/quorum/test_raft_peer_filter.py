@@ -9,7 +9,7 @@ from typing import Any, cast
 import trio
 
 from controller.config import ControllerConfig
-from controller.quorum.raft_guard import RaftGuard
+from controller.quorum.raft_peer_filter import RaftPeerFilter
 from controller.server import run_controller
 from rmqha.host.access import security
 from rmqha.host.access.security import NO_SECURITY
@@ -34,15 +34,15 @@ def message() -> Command:
 
 
 def test_without_a_secret_the_host_must_be_a_controllers() -> None:
-    guard = RaftGuard(NO_SECURITY)
+    peer_filter = RaftPeerFilter(NO_SECURITY)
     near, far = cast(Session, Peer("10.0.0.2")), cast(Session, Peer("10.9.9.9"))
-    assert guard.refusal(near, {"10.0.0.2"}.__contains__) == ""
-    assert "no controller is known at 10.9.9.9" in guard.refusal(far, {"10.0.0.2"}.__contains__)
+    assert peer_filter.refusal(near, {"10.0.0.2"}.__contains__) == ""
+    assert "no controller is known at 10.9.9.9" in peer_filter.refusal(far, {"10.0.0.2"}.__contains__)
 
 
 def test_with_a_secret_the_filter_has_asked_for_its_proof(tmp_path: Path) -> None:
     far = cast(Session, Peer("10.9.9.9"))
-    assert RaftGuard(sharing(tmp_path)).refusal(far, lambda host: False) == ""
+    assert RaftPeerFilter(sharing(tmp_path)).refusal(far, lambda host: False) == ""
 
 
 async def test_three_controllers_elect_behind_the_secret_and_hear_no_stranger(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from controller.config import ControllerConfig
-from controller.peer_words import is_replicas, peer_words
+from controller.peer_requests import is_sent_by_replica, needs_cluster_secret
 from controller.requests import LEADER_CODES
 from controller.server import run_controller
 from rmqha.host.access import security
@@ -45,15 +45,17 @@ LOOKS = {
 
 def test_a_request_to_the_leader_is_a_look_an_operators_or_a_replicas() -> None:
     """A code that is added falls into one of three."""
-    replicas = {code for code in LEADER_CODES if is_replicas(Command(code))} - {RequestCode.CONTROLLER_ELECT_MASTER}
+    replicas = {code for code in LEADER_CODES if is_sent_by_replica(Command(code))} - {
+        RequestCode.CONTROLLER_ELECT_MASTER
+    }
     assert replicas | OPERATORS | LOOKS == set(LEADER_CODES)
     assert not replicas & OPERATORS and not replicas & LOOKS
 
 
 def test_only_a_designated_election_is_an_operators() -> None:
     elect = partial(Command, RequestCode.CONTROLLER_ELECT_MASTER)
-    assert is_replicas(elect({})) and is_replicas(elect({"designateElect": "false"}))
-    assert not is_replicas(elect({"designateElect": "TRUE"}))
+    assert is_sent_by_replica(elect({})) and is_sent_by_replica(elect({"designateElect": "false"}))
+    assert not is_sent_by_replica(elect({"designateElect": "TRUE"}))
 
 
 def made(**keys: Any) -> ControllerConfig:
@@ -72,7 +74,7 @@ def made(**keys: Any) -> ControllerConfig:
     ],
 )
 def test_raft_messages_always_take_the_secret_heartbeats_unless_opened(keys: dict[str, str], heartbeats: bool) -> None:
-    refuses = peer_words(made(**keys))
+    refuses = needs_cluster_secret(made(**keys))
     assert refuses(Command(RequestCode.RMQHA_RAFT_MESSAGE))
     assert refuses(Command(RequestCode.BROKER_HEARTBEAT)) is heartbeats
     assert not refuses(Command(RequestCode.RMQHA_RESIZE_GROUP))
