@@ -74,7 +74,7 @@ class NameServer:
     ) -> None:
         """`live` None: keys changed at run time are forgotten when the process ends."""
         self.live = LiveConfig(None, config, tracer, OVERRIDES_FILE) if live is None else live
-        self.live.hear(self._configure)
+        self.live.add_listener(self._configure)
         config = self.live.current
         self._tracer = tracer
         self._clock = clock
@@ -353,7 +353,7 @@ class NameServer:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark="the body of request 318 is not UTF-8 text")
         except ConfigError as error:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
-        return request.reply(ext={"kept": str(self.live.is_kept).lower()})
+        return request.reply(ext={"kept": str(self.live.is_persistent).lower()})
 
     def _state(self, request: Command) -> Command:
         follower = self.follower

@@ -1,8 +1,8 @@
-"""The addresses that a broker tells others, and checks that they can use them (ruling 23). Shell.
+"""Advertised addresses of a broker, and checks that they are reachable (ruling 23). Shell.
 
-At the start: an address that nobody can connect to, or that leads only here although a configured peer is elsewhere, is
-refused. What can be known only later, a client or a slave that comes from elsewhere, is traced once and shown by
-`rmqha health` and `rmqha doctor`.
+At the start an address is refused that nobody can connect to, or that is local only although a configured peer is on
+another host. What shows later, a client or a slave from another host, is traced once and shown by `rmqha health` and
+`rmqha doctor`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from rmqha.model.identity import is_loopback, parse_address
 RESOLVE_TIMEOUT_S = 2
 LISTEN, HA = "brokerIP1", "brokerIP2"
 
-Places = Mapping[str, Sequence[str]]
-"""Addresses by name; a name that has none, or is not asked for in time, may be anything."""
+ResolvedHosts = Mapping[str, Sequence[str]]
+"""Addresses by name; a name without addresses may be anything, since it may not have been resolved in time."""
 
 
-def told_hosts(config: BrokerConfig) -> dict[str, str]:
-    """Key → the host that others are told by it. Raises ConfigError for what is neither a name nor a number."""
+def advertised_hosts(config: BrokerConfig) -> dict[str, str]:
+    """Advertised host of each key. Raises ConfigError for an invalid one."""
     return {LISTEN: _host_of(LISTEN, config.address), HA: _host_of(HA, config.ha_address)}
 
 
@@ -38,8 +38,8 @@ def _host_of(key: str, address: str) -> str:
         raise ConfigError(f"{key}: {error}") from None
 
 
-async def resolved(addresses: Iterable[str]) -> Places:
-    """Addresses of each host or "host:port", as far as names can be resolved within RESOLVE_TIMEOUT_S."""
+async def resolved(addresses: Iterable[str]) -> ResolvedHosts:
+    """Addresses of each host or "host:port", as far as names are resolved within RESOLVE_TIMEOUT_S."""
     found: dict[str, list[str]] = {}
 
     async def ask(host: str) -> None:
@@ -56,48 +56,49 @@ async def resolved(addresses: Iterable[str]) -> Places:
     return found
 
 
-def check_advertised(config: BrokerConfig, peers: Sequence[str], places: Places) -> None:
-    """`peers`: "host:port" of controllers and name servers. Raises ConfigError if one would be told an address under
-    which it cannot reach this broker."""
-    for key, host in told_hosts(config).items():
+def check_advertised(config: BrokerConfig, peers: Sequence[str], hosts: ResolvedHosts) -> None:
+    """`peers`: "host:port" of controllers and name servers. Raises ConfigError if one of them cannot reach an
+    advertised address."""
+    for key, host in advertised_hosts(config).items():
         if host in ("0.0.0.0", "::"):
             raise ConfigError(
                 f"{key}: clients cannot reach {host}; set {key} to this machine's address as clients see it"
             )
-        if not _leads_here_only(host, places):
+        if not _is_local_only(host, hosts):
             continue
         for peer in peers:
-            if _is_elsewhere(parse_address(peer)[0], places):
-                meant = "" if is_loopback(host) else f", which is {places[host][0]} here,"
+            if _is_elsewhere(parse_address(peer)[0], hosts):
+                meant = "" if is_loopback(host) else f", which is {hosts[host][0]} here,"
                 raise ConfigError(
                     f"{key}: {peer} would be told {host}{meant} and cannot reach it; "
                     f"set {key} to this machine's address"
                 )
 
 
-def _leads_here_only(host: str, places: Places) -> bool:
-    """A name too that is loopback on this machine alone: message ids carry what it stands for here."""
-    return is_loopback(host) or (bool(places.get(host)) and all(map(is_loopback, places[host])))
+def _is_local_only(host: str, hosts: ResolvedHosts) -> bool:
+    """True for loopback addresses, also of a name that is loopback on this machine alone: message ids have its
+    address."""
+    return is_loopback(host) or (bool(hosts.get(host)) and all(map(is_loopback, hosts[host])))
 
 
-def _is_elsewhere(host: str, places: Places) -> bool:
+def _is_elsewhere(host: str, hosts: ResolvedHosts) -> bool:
     try:
         return not ip_address(host).is_loopback
     except ValueError:
-        return any(not is_loopback(place) for place in places.get(host, ()))
+        return any(not is_loopback(place) for place in hosts.get(host, ()))
 
 
 class AdvertisedAddressCheck:
-    """A check of those who connect against the address that they are told. `problem` is "" or a sentence."""
+    """Comparison of peers with the address that they were told. `problem` is "" or a sentence."""
 
-    def __init__(self, config: BrokerConfig, places: Places, tracer: HostTracer) -> None:
+    def __init__(self, config: BrokerConfig, hosts: ResolvedHosts, tracer: HostTracer) -> None:
         self._tracer = tracer
-        self._local = {key: host for key, host in told_hosts(config).items() if _leads_here_only(host, places)}
+        self._local = {key: host for key, host in advertised_hosts(config).items() if _is_local_only(host, hosts)}
         self._far = {key: RemotePeer() for key in self._local}
         self.problem = ""
 
-    def came(self, key: str, peer: str) -> None:
-        """A connection to the port that `key` tells others of."""
+    def connected(self, key: str, peer: str) -> None:
+        """Check a connection to the port that `key` advertises."""
         far = self._far.get(key)
         if far is None or not far.came(peer):
             return

@@ -1,5 +1,4 @@
-"""Messages that are not in memory: the parts of the store that threads are to read, in the order in which they were
-wanted, and who looks again then."""
+"""Queue of the parts of the store that threads must read into memory, and the reads that wait for them."""
 
 from __future__ import annotations
 
@@ -22,12 +21,12 @@ MAX_PENDING_COUNT = 10_000
 """Looks that are remembered; the oldest gives way."""
 
 ColdPart = tuple[str, int, ColdRange]
-"""Topic, queue id, and the part of that queue's files and of the log."""
+"""Topic, queue id, and range of the queue's files and of the log."""
 K = TypeVar("K", bound=Hashable)
 
 
 class ColdReads:
-    """The parts that wait and those that are being read. Looks that want the same part share one read."""
+    """Waiting and running reads. Requests of the same part share one read."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` is called when there is something to read."""
@@ -36,13 +35,13 @@ class ColdReads:
         self._being_read: set[ColdPart] = set()
 
     def want(self, part: ColdPart) -> None:
-        """Have `part` read, unless it waits or is being read."""
+        """Request a read of `part`, unless it is waiting or running."""
         if part not in self._waiting and part not in self._being_read:
             self._waiting[part] = None
             self._wake()
 
     def begin(self) -> ColdPart | None:
-        """The next part to read; None if none waits. `end` follows."""
+        """Begin the next read; None if none waits. `end` follows."""
         if not self._waiting:
             return None
         part = next(iter(self._waiting))
@@ -51,7 +50,7 @@ class ColdReads:
         return part
 
     def end(self, part: ColdPart) -> None:
-        """Note that the read is over, whatever came of it."""
+        """End a read, whatever its result."""
         self._being_read.discard(part)
 
 

@@ -12,9 +12,9 @@ from rmqha.broker.access.user_table import UserTable
 from rmqha.broker.cold_reads import ColdPart, ColdReads
 from rmqha.broker.pop.modes import ModeTable
 from rmqha.broker.pop.services import ACK_CODES, PopServices
+from rmqha.broker.replication.append_throttle import AppendThrottle
 from rmqha.broker.replication.read_repair import ReadRepair
 from rmqha.broker.replication.replica_driver import ReplicaDriver
-from rmqha.broker.replication.tail_room import TailRoom
 from rmqha.broker.requests.admin import AdminRequests
 from rmqha.broker.requests.change_gate import ChangeGate
 from rmqha.broker.requests.consumer_calls import ConsumerCalls
@@ -46,12 +46,12 @@ from rmqha.broker.tables.offsets import FOREIGN_LAG_MS, OffsetTable
 from rmqha.broker.tables.queue_max_offsets import QueueMaxOffsets
 from rmqha.broker.tables.topics import TopicTable
 from rmqha.broker.timers import hand_over
+from rmqha.broker.timers.master_counts import MasterTimerCounts
 from rmqha.broker.timers.message import TIMER_QUEUE_ID
 from rmqha.broker.timers.recall import RecallProcessor
 from rmqha.broker.timers.requests import TimerRequests
 from rmqha.broker.timers.service import TimerRules, TimerService
 from rmqha.broker.timers.snapshot import TimerSnapshots
-from rmqha.broker.timers.told_counts import ToldCounts
 from rmqha.ha.action import RoleChanged
 from rmqha.ha.machine import ReplicaMachine
 from rmqha.ha.replica import Replica
@@ -77,18 +77,18 @@ from rmqha.wire.command import Command
 from rmqha.wire.state.replica_state import ReplicaState
 
 TICK_MS = 100
-"""Longest delay (ms) of a message with a delay level beyond its time."""
+"""Interval (ms) of deliveries of messages with a delay level."""
 TIMER_ENTRIES = TIMER_TOPIC, TIMER_QUEUE_ID
 
 
 class _GroupView:
-    """The metadata leader's view of its group."""
+    """View of the group for the metadata leader."""
 
     def __init__(self, replica: ReplicaMachine, store: Store, driver: ReplicaDriver) -> None:
         self._replica = replica
         self._store = store
         self._driver = driver
-        self.slave_is_level = driver.timeout
+        self.slave_caught_up = driver.timeout
         self.other_members = replica.other_members
         self.may_follow_tables = replica.may_follow_tables
 
@@ -98,14 +98,14 @@ class _GroupView:
 
     @property
     def log_end(self) -> PhyOffset:
-        """The end of all that it held when it was elected, and has committed since."""
+        """End of everything that this master had when it was elected or has committed since."""
         last = self._store.epochs.last
         return max(self._store.dispatched_offset, last.start_offset if last is not None else PhyOffset(0))
 
     def end_of(self, topic: str, queue_id: int, epoch: int) -> int:
-        """End of the queue as it counts for what a consumer has told a master of `epoch`: if that was another master,
-        where it ended when this one took over, since what that one had behind may be lost. No bound before this one
-        serves: its queues may lack what it has, and what lies behind their ends is lowered when it opens."""
+        """Bound on offsets that a consumer told a master of `epoch`: the end of the queue, for another master its end
+        when this one took over, since that master's tail may be lost. No bound before this master serves: its queues
+        may be behind its log, and offsets beyond them are lowered when it opens."""
         if not self._driver.is_serving:
             return OPEN_END
         low, high = (int(bound) for bound in self._store.queue_range(topic, queue_id))
@@ -123,8 +123,8 @@ class _GroupView:
 
 
 class BrokerCore:
-    """`driver.ha` and `driver.controller` must be set before `driver.start()`. It is what the driver and the tables
-    tell their events (`DriverEvents`, `TableEvents`)."""
+    """All parts of a broker. `driver.ha` and `driver.controller` must be set before `driver.start()`. It takes the
+    events of driver and tables (`DriverEvents`, `TableEvents`)."""
 
     def __init__(
         self,
@@ -147,9 +147,9 @@ class BrokerCore:
         self.store = store
         self._tracer, self._clock, self._shell, self.disk = tracer, clock, shell, disk
         self.replica = self._machine(config, identity)
-        self.room = TailRoom(self.replica, clock)
+        self.throttle = AppendThrottle(self.replica, clock)
         self.statistics = BrokerStatistics(config.broker_cluster_name)
-        self.driver = ReplicaDriver(self.replica, store, self.room, clock, tracer, self, shell, self.statistics)
+        self.driver = ReplicaDriver(self.replica, store, self.throttle, clock, tracer, self, shell, self.statistics)
         synced = store.recovery.last_stop is LastStop.CLEAN  # else a write may have failed unseen (ruling 29)
         ends_of = store.queue_ends_of
         self.topics = TopicTable(disk, config, clock, self, store.batch_topics, is_synced=synced, queue_ends=ends_of)
@@ -164,7 +164,7 @@ class BrokerCore:
         self.users = UserTable(disk, clock, self, config.authorization_rules, *config.named_users, is_synced=synced)
         tables = self.topics, self.groups, self.offsets, self.delay_offsets, self.users, self.modes
         group = _GroupView(self.replica, store, self.driver)
-        self.feed = MetadataLeader(config, group, shell, *tables, clock, tracer)
+        self.metadata_leader = MetadataLeader(config, group, shell, *tables, clock, tracer)
         self.scrubber = Scrubber(store, kernel.skip_sound)
         levels_ms = parse_delay_levels(config.message_delay_level)
         delivery = store, self.driver, self.delay_offsets, clock, tracer, store_host
@@ -178,10 +178,12 @@ class BrokerCore:
             for line in table.findings:
                 tracer.event("recovery", finding=line)
         self.retry_rules = rules = RetryRules(config, self.topics, self.groups, self.locks)
-        levels, held = len(levels_ms), (self.feed.wait, shell)
+        levels, held = len(levels_ms), (self.metadata_leader.wait, shell)
         keys = _unique_keys(store_host, host, clock.wall_ms())
         send_parts = (*held, kernel, keys, clock, self.timers.recall_fault)
-        self.send = SendProcessor(config, self.topics, self.driver, store_host, rules, levels, self.room, *send_parts)
+        self.send = SendProcessor(
+            config, self.topics, self.driver, store_host, rules, levels, self.throttle, *send_parts
+        )
         self.transactions = TransactionService(
             config, store, self.driver, self.offsets, self.topics, self.clients, clock, tracer, store_host, shell
         )
@@ -196,7 +198,7 @@ class BrokerCore:
         self._unwritten: set[str] = set()
         if not all(table.file.is_saved for table in (self.topics, self.groups, self.users)):
             self.save_tables()  # what is in doubt since a kill; a slave tries again before it polls
-        self.live.hear(self._configure)
+        self.live.add_listener(self._configure)
 
     def _offset_table(self, disk: Disk, *, is_synced: bool) -> OffsetTable:
         table = OffsetTable(disk, self, self._log_ms, is_synced=is_synced)
@@ -229,7 +231,7 @@ class BrokerCore:
 
     def _pops(self, store_host: tuple[bytes, int], memory_bytes: int) -> PopServices:
         tables = self.topics, self.groups, self.offsets, self.clients
-        modes = self.modes, self.feed.changed
+        modes = self.modes, self.metadata_leader.changed
         places = self._clock, self._tracer, store_host, self._shell, *modes, memory_bytes, self.statistics, self.pull
         reads = self.cold_reads
         pops = PopServices(self.config, self.disk, self.store, self.driver, tables, self.timers, *places, reads)
@@ -239,27 +241,29 @@ class BrokerCore:
         self.store.on_restart(self.timers.log_cut)
         return pops
 
-    def tell(self, state: ReplicaState) -> None:
-        self.retention.tell(state)
-        self.feed.tell(state)
+    def add_state(self, state: ReplicaState) -> None:
+        self.retention.add_state(state)
+        self.metadata_leader.add_state(state)
         state.damage, state.scrub = self.store.damage.state(), self.scrubber.state()
 
     def _log_ms(self) -> int:
-        """The time, which does not lie before that of any record in the log, whoever's clock has stamped it."""
+        """Wall time (ms), but not before that of any record in the log, whichever clock stamped it."""
         return max(self._clock.wall_ms(), self.store.last_store_timestamp_ms)
 
     def _processor(self, config: BrokerConfig, clock: Clock, store_host: tuple[bytes, int]) -> BrokerProcessor:
-        """All that answers requests, over the tables and the rest."""
-        store, driver, feed = self.store, self.driver, self.feed
+        """Router of all requests, over the tables and the other parts."""
+        store, driver, metadata_leader = self.store, self.driver, self.metadata_leader
         topics, groups, offsets, clients = self.topics, self.groups, self.offsets, self.clients
-        consumers = ConsumerRequests(store, driver, topics, groups, offsets, clients, feed, self.notices, self._clock)
+        consumers = ConsumerRequests(
+            store, driver, topics, groups, offsets, clients, metadata_leader, self.notices, self._clock
+        )
         puts, delays = self.statistics.topic_puts, self.delay_offsets
         changes = ChangeGate(driver, config.metadata_strict, self._table_waits)
         self.tables = TableRequests(
-            config, store, changes, topics, groups, offsets, delays, puts, feed, self._shell.when_routed
+            config, store, changes, topics, groups, offsets, delays, puts, metadata_leader, self._shell.when_routed
         )
         gets = self.statistics.group_gets
-        told = self.pull, clock, feed, gets, self.pops
+        told = self.pull, clock, metadata_leader, gets, self.pops
         group = GroupRequests(config, store, changes, topics, groups, offsets, clients, *told)
         self.queries = QueryRequests(config, store.index, self._shell.wake_searches)
         queries, locks = self.queries, LockRequests(self.locks, driver, self.topics, self.store)
@@ -285,11 +289,11 @@ class BrokerCore:
             self.pops,
         )
         self.read_repair = ReadRepair(store, self.replica, self._tracer, self._repair_settled)
-        asked = (feed, consumers, self.calls, queries, self.tables, group, self.admin, locks, self.retention)
-        users = UserRequests(self.users, changes, feed)
-        self.told_counts = ToldCounts()
+        asked = (metadata_leader, consumers, self.calls, queries, self.tables, group, self.admin, locks, self.retention)
+        users = UserRequests(self.users, changes, metadata_leader)
+        self.master_timer_counts = MasterTimerCounts()
         waiting = self.timers, clock, lambda: delays.version, lambda: driver.is_serving
-        self.timer_requests = TimerRequests(*waiting, lambda: self.told_counts.of(self.followed_master))
+        self.timer_requests = TimerRequests(*waiting, lambda: self.master_timer_counts.of(self.followed_master))
         parts = (*asked, self.timer_requests, users, self.send, selectors, self.queue_ends, self.read_repair, self.pops)
         store_address = f"{config.own_ip}:{config.listen_port}"
         replies = ReplyProcessor(clients, self.send, self._shell.call_client, clock, store_address)
@@ -300,7 +304,7 @@ class BrokerCore:
             consumers,
             queries,
             parts,
-            self.room,
+            self.throttle,
             self._shell,
             lambda: driver.is_log_free,
             driver.catch_up,
@@ -308,7 +312,7 @@ class BrokerCore:
         )
 
     def _repair_settled(self) -> None:
-        """A damaged record is whole again, or nobody has it: whatever waits for one looks again."""
+        """Retry whatever waited for a damaged record, which was repaired or is lost."""
         self.pull.repaired()
         self.pops.polls.wake_all()
         self._shell.wake_schedule()
@@ -316,23 +320,23 @@ class BrokerCore:
 
     @property
     def config(self) -> BrokerConfig:
-        """The configuration as it is now: some keys change while the broker runs."""
+        """Present configuration: some keys change while the broker runs."""
         return self.live.current
 
     @property
     def followed_master(self) -> FollowedMaster | None:
-        """The master whose tables this replica takes."""
+        """Master whose tables this replica replicates."""
         replica = self.replica
         if replica.role is not Role.SLAVE or not replica.master_address or replica.broker_id is None:
             return None
         return FollowedMaster(replica.master_address, replica.epoch, replica.broker_id)
 
     def holds_log(self, end_offset: int) -> bool:
-        """True if this replica's log is a part of its master's, and reaches that far."""
+        """True if this replica's log is a part of its master's, and reaches `end_offset`."""
         return self.replica.is_following and self.store.max_phy_offset >= end_offset
 
     def _asked_master(self) -> FollowedMaster | None:
-        """The master whose ends of queues this replica may take now."""
+        """Master whose ends of queues this replica may use now."""
         return self.followed_master if self.driver.is_log_free else None
 
     def _configure(self, config: BrokerConfig) -> None:
@@ -341,12 +345,12 @@ class BrokerCore:
         for part in self._configured:
             part.configure(config)
         if self.topics.granted != granted and self.replica.is_master:
-            self.topics.granted_anew()
+            self.topics.permission_changed()
         self.quotas.configure(config.quotas)
 
-    # --- what driver and tables tell ----------------------------------------------------------------------------------
+    # --- events of driver and tables ----------------------------------------------------------------------------------
     def role_changed(self, action: RoleChanged) -> None:
-        self.delay_offsets.forget_ahead()
+        self.delay_offsets.drop_future_states()
         if action.role is Role.MASTER:
             self.delay_offsets.epoch = action.epoch
             self.offsets.new_epoch(action.epoch, self._clock.wall_ms())
@@ -355,7 +359,7 @@ class BrokerCore:
             self.users.new_epoch(action.epoch)
             if self.store.lacks_queue_ends:
                 self._tracer.event("master_lacks_queue_ends", epoch=action.epoch)
-        self.feed.role_changed()
+        self.metadata_leader.role_changed()
         self.locks.clear()
         self.schedule.role_changed()
         self.timers.role_changed()
@@ -367,8 +371,8 @@ class BrokerCore:
         self._shell.role_changed(action)
 
     def opened(self) -> None:
-        """The queues hold everything that is committed: no topic of theirs may be missing (ruling 16), and no consumer
-        may be told to have read more."""
+        """Restore topics that only the queues have (ruling 16), and lower offsets beyond the queues, which now have
+        everything that is committed."""
         self._clamp_offsets(self._dispatched_end, stamped=True)
         self.topics.clamp_begins(self._dispatched_end)
         restored = self.topics.restore(self.store.queues(), self.store.batch_topics)
@@ -399,13 +403,13 @@ class BrokerCore:
         self.pops.unreadable(part, reason)
 
     def _may_join(self, slave_id: BrokerId) -> bool:
-        return self.feed.may_join(slave_id)
+        return self.metadata_leader.may_join(slave_id)
 
     def _table_waits(self) -> int:
-        return self.feed.topic_waiting_count
+        return self.metadata_leader.topic_waiting_count
 
-    def moved(self) -> None:
-        self.feed.changed()
+    def table_changed(self) -> None:
+        self.metadata_leader.changed()
 
     def save_tables_soon(self) -> None:
         self._shell.save_tables_soon()
@@ -417,21 +421,20 @@ class BrokerCore:
         self.store.add_batch_topics(topics)
 
     def deliver(self) -> None:
-        """Store again the delayed and the timer messages that are due. Raises StoreError."""
+        """Store due delayed and timer messages again. Raises StoreError."""
         if self.driver.is_log_free:
             self.schedule.deliver()
             self.timers.deliver()
             self.pops.step()
 
     def pause_ms(self) -> int:
-        """Time after which `deliver` may find something that is due; entries that come and what is acknowledged wake
-        it before."""
+        """Time (ms) after which `deliver` may find due messages; new entries and acknowledgements wake it earlier."""
         if not self.driver.is_log_free or self.schedule.is_waiting or self.pops.is_stepping:
             return TICK_MS
         return self.timers.pause_ms()
 
     def _pops_cut(self, end_offset: int) -> None:
-        """The log is about to be cut: offsets that count on what goes are set back, on the disk too. Raises OSError."""
+        """Lower offsets that depend on a part of the log before its cut, durably. Raises OSError."""
         if self.pops.cut.cut(end_offset) and (unsaved := self.offsets.unsaved()) is not None:
             self.offsets.write(unsaved)
 
@@ -440,14 +443,15 @@ class BrokerCore:
         self.timers.log_cut()
 
     def _readers(self) -> dict[int, int]:
-        """Replicas that a consumer of old messages may read from: a master's slaves, or a slave itself."""
+        """Replicas from which consumers may read old messages: a master's slaves, or a slave itself."""
         if self.replica.is_master:
             return self.replica.slave_ends()
         own_id = self.replica.broker_id
         return {} if own_id is None else {own_id: self.store.confirm_offset}
 
     def _offsets_cut(self) -> None:
-        """Offsets that counted on what is gone. What the queues lack only for now is there all the same."""
+        """Lower offsets that depended on the removed part. Records that the queues merely lack so far are in the
+        log."""
         try:
             self._clamp_offsets(self.store.queue_end)
         except StoreError:  # damaged: its dispatch, which comes to it next, tells so
@@ -462,7 +466,7 @@ class BrokerCore:
             self._tracer.event("consumer_offsets_clamped", count=count)
 
     def admit(self, channel: Channel, commands: list[Command]) -> None:
-        """Sends, recalls and ends of transactions that have been held long enough."""
+        """Process sends, recalls and ends of transactions that were held."""
         for command in commands:
             if command.code == RequestCode.END_TRANSACTION:
                 self.transactions.admit(channel, command)
@@ -474,27 +478,26 @@ class BrokerCore:
                 self.send.admit(channel, [command])
 
     def tables_saved(self, trouble: str, which: str = "offsets") -> None:
-        """Files were to be written; `trouble` is why they are not, "" if they are. Only a change is told."""
+        """Take the end of a write of files; `trouble` is its error, else "". Only changes are traced."""
         was_behind = bool(self._unwritten)
         (self._unwritten.add if trouble else self._unwritten.discard)(which)
         if bool(self._unwritten) != was_behind:
             self._tracer.event("tables_not_saved" if trouble else "tables_saved", reason=trouble)
 
     def save(self) -> None:
-        """Write the tables that are behind. Raises OSError."""
+        """Write the tables that lack changes. Raises OSError."""
         for write in chain(self.table_writes(), self.writes()):
             write()
 
     # --- the end ------------------------------------------------------------------------------------------------------
     def leave(self) -> None:
-        """Refuse what is new, and begin to hand over: the first step of a stop in order."""
+        """Refuse new requests and begin to hand over: the first step of a clean stop."""
         self.driver.stopping()
         self.pull.refuse()
         self.pops.refuse()
 
     def close(self) -> None:
-        """End with a clean stop, when nothing else runs. Raises StoreError or OSError; what could not be written is not
-        behind a clean stop then."""
+        """Close after everything else has ended. Raises StoreError or OSError; the stop is then not clean."""
         try:
             self.finish()
         except BaseException:
@@ -503,7 +506,7 @@ class BrokerCore:
         self.store.close()
 
     def finish(self) -> None:
-        """Leave what whoever opens the store next needs: the last step of a stop in order before the store is closed.
+        """Write what the next program with this store needs: the last step of a clean stop before the store is closed.
         Raises OSError and StoreError."""
         self.store.sync()  # the file of delay offsets says no more than the disk has
         self.store.dispatch_all()  # nor do the offsets of groups that pop say more than the queues have
@@ -511,7 +514,7 @@ class BrokerCore:
         self.hand_over()
 
     def hand_over(self) -> None:
-        """Leave a timer log of what waits. Behind `save`."""
+        """Leave a timer log of waiting messages, after `save`."""
         doubt, given = self.timers.doubt(), self.timers.hand_over()
         if doubt and self.timers.waiting_count:
             self._tracer.event("timer_log_not_written", reason=doubt)
@@ -521,7 +524,7 @@ class BrokerCore:
             hand_over.give_over(self.disk, self.delay_offsets, given, metrics, size_bytes, self._tracer)
 
     def save_tables(self) -> None:
-        """Write topics, groups and users now. What cannot be written is still to be."""
+        """Write topics, groups and users now. A failed write is repeated later."""
         trouble = ""
         for write in self.table_writes():
             try:
@@ -531,24 +534,23 @@ class BrokerCore:
         self.tables_written(trouble)
 
     def table_writes(self) -> Iterator[Callable[[], None]]:
-        """One for each of topics, groups and users whose file is behind; a thread may call it. Each raises OSError."""
+        """Writes of topics, groups and users that lack changes, for any thread. Each raises OSError."""
         for table in (self.topics, self.groups, self.users):
             data = table.unsaved()
             if data is not None:
                 yield partial(table.file.write, data)
 
     def tables_written(self, trouble: str) -> None:
-        """All of `table_writes` were called; `trouble` as of `tables_saved`."""
+        """Take the end of all `table_writes`; `trouble` as in `tables_saved`."""
         self.tables_saved(trouble, "tables")
-        waiting_count = self.feed.topic_waiting_count
-        self.feed.saved()
-        if waiting_count > self.feed.topic_waiting_count:
+        waiting_count = self.metadata_leader.topic_waiting_count
+        self.metadata_leader.saved()
+        if waiting_count > self.metadata_leader.topic_waiting_count:
             self.driver.timeout()  # a hand-over may wait for what has been answered now
 
     def writes(self) -> Iterator[Callable[[], None]]:
-        """One for each other table whose file follows from time to time and is behind; a thread may call it. Each
-        raises OSError. They end where a change of the log begins meanwhile: its thread changes the tables, and a cut
-        writes them too."""
+        """Writes of the other tables that lack changes, for any thread. Each raises OSError. They end when a change of
+        the log begins, whose thread changes the tables, and writes them in a cut."""
         for made in (self._offset_writes, self._delay_writes, self.timer_snapshots.writes, self._order_writes):
             if not self.driver.is_log_free:
                 return
@@ -572,7 +574,7 @@ class BrokerCore:
 
 
 def _unique_keys(store_host: tuple[bytes, int], host: HostFacts, started_at_ms: int) -> UniqueKeys:
-    """Keys that no broker with the same address and process id has made before."""
+    """Unique keys that no earlier broker with the same address and process id has made."""
     instance_hash = crc32(f"{store_host} {started_at_ms}".encode())
     return UniqueKeys(store_host[0], int(host.process.get("pid", 0)), instance_hash, host.month_of)
 

@@ -1,4 +1,4 @@
-"""The shell of a broker process: what its core tells goes to the tasks that do it. Shell."""
+"""The shell of a broker process: passes the core's calls to the tasks that do the work. Shell."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from rmqha.wire.command import Command
 
 
 class HostShell:
-    """A `BrokerShell`. `begin` comes before `driver.start()`: until then there is no task to tell, and a call of what
-    needs one fails."""
+    """A `BrokerShell`. `begin` comes before `driver.start()`: until then there are no tasks, and a call that needs one
+    fails."""
 
     _loops: BrokerLoops
     _link: NameServerLink
@@ -35,7 +35,7 @@ class HostShell:
     _nursery: trio.Nursery
 
     def __init__(self, advertised: AdvertisedAddressCheck, poller: Poller) -> None:
-        """`poller` serves those who send."""
+        """`poller`: of the senders' connections."""
         self._advertised = advertised
         self.at_turn_end = poller.at_turn_end
 
@@ -49,8 +49,8 @@ class HostShell:
         log: LogThread,
         nursery: trio.Nursery,
     ) -> None:
-        """`forwarder` None: no master of this group ever hands over, or sends are not to be passed on. Calls of clients
-        run in `nursery`."""
+        """Set the tasks. `forwarder` None: the master never hands over, or sends must not be forwarded. Calls of
+        clients run in `nursery`."""
         self._loops, self._link, self._sync, self._retention = loops, link, sync, retention
         self._forwarder = forwarder
         self._log = log
@@ -98,7 +98,7 @@ class HostShell:
         self._link.changed()
 
     def when_routed(self, done: Callable[[], None]) -> None:
-        self._link.when_told(done)
+        self._link.when_registered(done)
 
     def is_holding(self, channel: Channel) -> bool:
         return self._forwarder is not None and self._forwarder.is_holding(channel)

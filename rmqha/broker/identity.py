@@ -1,4 +1,4 @@
-"""The identity files as the replica machine wants them (the IdentityStore port)."""
+"""The identity files in the form of the replica machine (the IdentityStore port)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rmqha.store.meta.identity_file import IdentityFile, PendingIdentity
 
 
 class BrokerIdentity:
-    """Raises UsageError at once if the directory belongs to another broker."""
+    """Identity of this replica. Raises UsageError if the directory belongs to another broker."""
 
     def __init__(self, file: IdentityFile, cluster_name: str, broker_name: str) -> None:
         self._file = file
@@ -20,7 +20,7 @@ class BrokerIdentity:
         return self._broker_id
 
     def pending(self) -> tuple[BrokerId, str] | None:
-        """An application of another broker's name, left in a directory that was copied, counts as none."""
+        """Pending application for an id; one with another broker's name, from a copied directory, is ignored."""
         found = self._file.read_pending()
         if found is None or (found.identity.cluster_name, found.identity.broker_name) != self._names:
             return None

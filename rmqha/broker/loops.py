@@ -1,4 +1,4 @@
-"""The tasks that keep a broker's machine and log moving: timer, dispatch, flush, housekeeping. Shell."""
+"""The tasks that drive a broker's machine and log: timer, dispatch, flush, housekeeping. Shell."""
 
 from __future__ import annotations
 
@@ -14,49 +14,49 @@ from rmqha.broker.replication.replica_driver import SliceSize
 from rmqha.port import Clock
 
 HOLD_TICK_MS = 100
-"""Longest time (ms) until a held pull may be told that its time is up."""
+"""Longest delay (ms) of a held pull's time-out."""
 TRANSACTION_TICKS = 2
-"""Ticks until the next look at transactions: the longest delay of a check, and the interval at which their offsets
-move. A sleep of its own would cost a broker that rests more than the look."""
+"""Ticks between two steps for transactions: the longest delay of a check, and the interval of their offsets. A timer of
+its own would cost an idle broker more than the step."""
 DISPATCH_DELAY_MS = 2
-"""Longest time (ms) for which a record stays out of its queue while nobody waits for it: a lone sender's next send is
-here sooner than a dispatch is done, and would wait for it each time."""
+"""Longest time (ms) until a record is dispatched while nobody waits for it: a single sender's next send comes before a
+dispatch ends, and would wait for it each time."""
 ITSELF_DISPATCH_DELAY_MS = 20
-"""Longest such time of what comes by itself when its time has come, and is looked for in no queue before."""
+"""Longest such time (ms) of records that nobody reads in a queue before their own time."""
 SLAVE_DISPATCH_DELAY_MS = 10
-"""Longest such time of a slave, for whose acknowledgements all senders wait."""
+"""Longest such time (ms) on a slave, for whose acknowledgements all senders wait."""
 SCHEDULE_DELAY_MS = 5
-"""Longest time (ms) until an entry of the timer topic that follows others is looked at: each pop stores one."""
+"""Longest time (ms) until an entry of the timer topic after others is read: each pop stores one."""
 INDEX_DELAY_MS = 20
 """Time (ms) for which dispatched records gather before they are indexed together."""
 INDEX_STEP_BYTES = 64 * 1024
 """Log indexed in one slice: 64 records of 1 KiB take half a millisecond."""
 MAX_INDEX_STEP_BYTES = 4 * INDEX_STEP_BYTES
-"""The slice grows with what is behind: under steady load an index that falls behind what memory still has of the
-records must read them in the log, and only falls behind further."""
+"""Largest slice, for a large backlog: under steady load an index that is behind the cached records must read them from
+the log, and falls behind further."""
 INDEX_STEP_SHARE = 8
 MIN_INDEX_STEP_BYTES = 2 * 1024
 INDEX_STEP_MS = 4
-"""A slice that takes longer is followed by a smaller one."""
+"""Time (ms) of a slice after which the next one is smaller."""
 INDEX_COPY_MS = 500
-"""Pause while this replica copies a master's log: that goes first."""
+"""Pause (ms) while this replica copies a master's log, which has priority."""
 INDEX_RETRY_MS = 60_000
-"""Pause after an index that could not be written."""
+"""Pause (ms) after an index that could not be written."""
 ALLOCATE_RETRY_MS = 1000
-"""Pause after a log file that could not be made."""
+"""Pause (ms) after a log file that could not be made."""
 COLD_READ_COUNT = 4
-"""Threads at most that read old messages into memory."""
+"""Threads that read old messages into memory."""
 SAMPLE_INTERVAL_MS = 1000
 SAVE_INTERVAL_MS = 5000
 MAX_SAVE_PAUSE_MS = 200
-"""Between two writes of topics and groups, else as long as the last one took: somebody may make topics all the time,
-and each write takes them all."""
+"""Longest pause (ms) between two writes of topics and groups, else the duration of the last: topics may be created all
+the time, and each write has them all."""
 MAX_NOTICE_PAUSE_S = 0.5
-"""Between two rounds of notices to large groups of consumers."""
+"""Longest pause (s) between two rounds of notices to large consumer groups."""
 
 
 def dispatch_delay_ms(core: BrokerCore) -> int:
-    """The longest time (ms) until what was appended now is dispatched."""
+    """Longest time (ms) until records appended now are dispatched."""
     driver = core.driver
     has_readers = driver.has_readers
     if driver.is_opening or (has_readers and (core.pull.hold_count or core.pops.poll_count)):
@@ -67,13 +67,13 @@ def dispatch_delay_ms(core: BrokerCore) -> int:
 
 
 async def _written(write: Callable[[], object]) -> None:
-    """Return when a thread has made this write. Its table counts on it, so a stop does not come before it either."""
+    """Run a write in a thread and wait for its end, which a stop waits for too, since the table depends on it."""
     with trio.CancelScope(shield=True):
         await trio.to_thread.run_sync(write)
 
 
 class BrokerLoops:
-    """Each loop sleeps until the driver says that there is something to do."""
+    """Each loop sleeps until the driver reports work."""
 
     def __init__(self, core: BrokerCore, clock: Clock) -> None:
         self._core = core
@@ -101,10 +101,10 @@ class BrokerLoops:
         self._moved: trio.Event | None = None
         self.sync_count = 0
 
-    # --- what a shell is told -----------------------------------------------------------------------------------------
+    # --- calls of the shell -------------------------------------------------------------------------------------------
     def wake_dispatch(self) -> None:
-        """At once for held pulls, for a new master that does not serve yet, and for what comes after a pause; requests
-        that look catch up without this."""
+        """Dispatch at once for held pulls, on a new master that does not serve yet, and after a pause, else after a
+        delay; requests that read queues dispatch themselves."""
         now_s, before_s = trio.current_time(), self._dispatch_woken_at_s
         self._dispatch_woken_at_s = now_s
         delay_s = dispatch_delay_ms(self._core) / 1000
@@ -120,7 +120,7 @@ class BrokerLoops:
         self._delivered.set()
 
     def wake_schedule_soon(self) -> None:
-        """At once after a pause."""
+        """Deliver soon, after a pause at once."""
         soon_s = self._delivered_at_s + SCHEDULE_DELAY_MS / 1000
         if trio.current_time() >= soon_s:
             self._delivered.set()
@@ -147,7 +147,7 @@ class BrokerLoops:
         self._tables_wanted.set()
 
     def stepped(self) -> None:
-        """Wake the timer only if it would oversleep: this is called for every batch of sends."""
+        """Wake the timer only if it would sleep too long: this is called for every batch of sends."""
         deadline_ms, until_ms = self._driver.replica.deadline_ms(), self._sleeps_until_ms
         if deadline_ms is not None and (until_ms is None or deadline_ms < until_ms):
             self._step.set()
@@ -213,8 +213,8 @@ class BrokerLoops:
             self._index.set()
 
     async def _run_index(self) -> None:
-        """Behind the queues, a slice at a time: everybody else gets a turn in between. Full files are synced in a
-        thread of their own, so that no send waits for so many pages."""
+        """Index after the queues, in slices, so that other tasks get turns in between. Full files are synced in a
+        thread of their own, so that no send waits for that."""
         index = self._core.store.index
         while True:
             await self._index.wait()
@@ -233,7 +233,8 @@ class BrokerLoops:
                 self._index.set()
 
     def _build_some(self) -> bool:
-        """A slice; True if more remains. A record may have thousands of keys, so the time that slices take counts."""
+        """Index one slice; True if more remains. A record may have thousands of keys, so the duration of slices
+        counts."""
         index, started_ms = self._core.store.index, self._clock.now_ms()
         before = index.position
         due_bytes = max(INDEX_STEP_BYTES, index.behind_bytes // INDEX_STEP_SHARE)
@@ -252,7 +253,8 @@ class BrokerLoops:
                 self._search_wanted.set()
 
     async def _run_cold_reads(self) -> None:
-        """A disk that hangs keeps these threads, not the broker, nor those that sync and save."""
+        """Read cold parts in threads of their own: a disk that hangs blocks these, not the broker, nor those that sync
+        and save."""
         core, loaded = self._core, None
         while True:
             if not self._driver.is_log_free:
@@ -276,7 +278,7 @@ class BrokerLoops:
                 core.cold_reads.end(part)
 
     async def _run_notices(self) -> None:
-        """Large groups whose members change all the time are told so for a tenth of the time."""
+        """Notify large groups that change all the time for a tenth of the time."""
         while True:
             await self._notices_due.wait()
             self._notices_due = trio.Event()
@@ -286,8 +288,8 @@ class BrokerLoops:
             await trio.sleep(min(MAX_NOTICE_PAUSE_S, 9 * (trio.current_time() - began_at_s)))
 
     async def _run_flush(self) -> None:
-        """One sync serves everybody whose bytes were in the log when it began, and the next begins at once if more has
-        come; it blocks a thread, not the broker."""
+        """Sync in a thread. One sync serves all bytes that were in the log at its begin, and the next begins at once if
+        there are more."""
         store = self._core.store
         with RepeatedWork(store.sync, "flush") as sync:
             while True:
@@ -307,7 +309,7 @@ class BrokerLoops:
                     self._allocate.set()
 
     async def _run_allocate(self) -> None:
-        """Beside the flush, for which sends wait: reserving a whole log file takes the disk a while."""
+        """Allocate log files beside the flush, for which sends wait: that takes the disk a while."""
         while True:
             await self._allocate.wait()
             await trio.to_thread.run_sync(self._core.store.allocate_ahead)
@@ -330,8 +332,8 @@ class BrokerLoops:
             if self._driver.is_log_free:
                 self._core.pull.timeout()
                 self._core.pops.timeout()
-            self._core.feed.timeout()
-            self._core.room.timeout()
+            self._core.metadata_leader.timeout()
+            self._core.throttle.timeout()
             if not tick % TRANSACTION_TICKS:
                 self.wake_transactions()
             now_ms = self._clock.now_ms()
@@ -367,15 +369,15 @@ class BrokerLoops:
                 # no reason to end: the disk probe moves the mastership away, and the next try may do better
                 trouble = str(error)
             self._core.tables_saved(trouble)
-            self._core.feed.saved()
+            self._core.metadata_leader.saved()
 
     async def _save(self) -> None:
-        """Raises OSError; what was not written is still to be."""
+        """Write tables. Raises OSError; a failed write is repeated later."""
         for write in self._core.writes():
             await _written(write)
 
     async def _run_save_tables(self) -> None:
-        """One write serves everybody who changed topics or groups before it began."""
+        """Write topics and groups. One write serves all changes before it."""
         while True:
             with trio.move_on_after(SAVE_INTERVAL_MS / 1000):
                 await self._tables_wanted.wait()

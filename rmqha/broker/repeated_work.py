@@ -1,6 +1,6 @@
-"""Work that a thread of its own does again and again, told and answering by eventfd. Shell.
+"""Work that a dedicated thread repeats on demand, signalled by eventfd. Shell.
 
-Trio's threads take some forty microseconds of CPU for a call; where a disk syncs in a few hundred that is much.
+Trio's threads need some forty microseconds of CPU for a call, which is much if a disk syncs in a few hundred.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import trio
 
 
 class RepeatedWork:
-    """`work` is called in the thread, once for each `do`, never twice at a time. Use as a context manager: the thread
-    ends with it."""
+    """Calls `work` in the thread, once for each `do`, never twice at a time. Use as a context manager, which ends the
+    thread."""
 
     def __init__(self, work: Callable[[], object], name: str) -> None:
         self._work = work
@@ -39,7 +39,7 @@ class RepeatedWork:
         os.close(self._done)
 
     async def do(self) -> None:
-        """Have the work done once; raises what it raises. A cancellation comes before it begins, or when it is done."""
+        """Run the work once; raises what it raises. A cancellation takes effect before its begin or after its end."""
         await trio.lowlevel.checkpoint_if_cancelled()
         os.eventfd_write(self._begin, 1)
         with trio.CancelScope(shield=True):

@@ -1,4 +1,4 @@
-"""A broker process: listens, opens the store, starts the machine, and leaves in order. Shell."""
+"""A broker process: listens, opens the store, starts the machine, and stops in order. Shell."""
 
 from __future__ import annotations
 
@@ -15,7 +15,15 @@ from typing import NamedTuple
 import trio
 
 from rmqha import __version__
-from rmqha.broker.advertised import HA, LISTEN, AdvertisedAddressCheck, Places, check_advertised, resolved, told_hosts
+from rmqha.broker.advertised import (
+    HA,
+    LISTEN,
+    AdvertisedAddressCheck,
+    ResolvedHosts,
+    advertised_hosts,
+    check_advertised,
+    resolved,
+)
 from rmqha.broker.core import BrokerCore
 from rmqha.broker.host_shell import HostShell
 from rmqha.broker.identity import BrokerIdentity
@@ -23,7 +31,7 @@ from rmqha.broker.loops import BrokerLoops
 from rmqha.broker.replication.controller_link import ControllerLink
 from rmqha.broker.replication.controller_route import parse_addresses
 from rmqha.broker.replication.forward import HostTasks, SendForwarder
-from rmqha.broker.replication.ha_guard import HaGuard
+from rmqha.broker.replication.ha_authenticator import HaAuthenticator
 from rmqha.broker.replication.ha_service import HaService
 from rmqha.broker.replication.log_thread import LogThread
 from rmqha.broker.replication.metadata_sync import ForeignProbe, MetadataSync, QueueMaxOffsetsSync, RepairLoop
@@ -69,18 +77,18 @@ PEER_RULES = PeerRules(
     refuses=lambda command: command.code in (RequestCode.RMQHA_HAND_OVER, RequestCode.RMQHA_FOLLOW_TABLES),
     doubts=lambda command: command.code == RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
 )
-"""Rules on what a broker takes of controllers and replicas. Who says which tables a slave holds decides what the master
-answers. Apache's controllers send notices without a proof: such a one is a reason to ask them."""
+"""Requests that only controllers and replicas may send. The versions that a slave reports decide about the master's
+answers. Apache's controllers send notices without proof: such a notice only causes a question to them."""
 ADDRESS_SERVER_TIMEOUT_S = 3
 OWN_NAME_TIMEOUT_S = 15
 OWN_NAME_RETRY_MS = 500
 MAX_LIST_BYTES = 64 * 1024
 HAND_OVER_MS = 6000
-"""Part for handing over of the ten seconds that a stop may take (ruling 24); the rest is for the flush."""
+"""Part (ms) of the ten seconds of a stop (ruling 24) for the hand-over; the rest is for the flush."""
 
 
 class Ports(NamedTuple):
-    """The ports that a broker listens on."""
+    """Ports of a broker."""
 
     listen: int
     ha: int
@@ -88,8 +96,8 @@ class Ports(NamedTuple):
 
 
 class _Gate:
-    """The handler that the listeners call. Ports are bound before the store is opened, so that a port in use leaves no
-    file behind; a peer that comes in between is turned away."""
+    """Handler of the listeners. Ports are bound before the store is opened, so that a port in use leaves no file
+    behind; connections in between are closed."""
 
     def __init__(self, advertised: AdvertisedAddressCheck, quotas: Quotas, tracer: HostTracer) -> None:
         self.advertised = advertised
@@ -97,14 +105,14 @@ class _Gate:
         self.core: BrokerCore | None = None
         self.ha: HaService | None = None
         self.poller = Poller()
-        """Serves the port for all clients; the fast one has its own."""
+        """Poller of the clients' port; the fast one has its own."""
         self.remoting = Statistics()
-        """Statistics of both ports for clients."""
+        """Statistics of both clients' ports."""
         self.boundary = Boundary(self.remoting, tracer)
-        """The boundary of all ports."""
+        """Boundary for unexpected exceptions of all ports."""
 
     def opened(self, session: Session) -> None:
-        self.advertised.came(LISTEN, session.peer)
+        self.advertised.connected(LISTEN, session.peer)
         if self.core is None:
             session.close()
 
@@ -127,7 +135,7 @@ class _Gate:
             self.core.processor.closed(session)
 
     async def accept_ha(self, stream: trio.SocketStream) -> None:
-        self.advertised.came(HA, network.peer_name(stream))
+        self.advertised.connected(HA, network.peer_name(stream))
         if self.ha is not None:
             await self.ha.accept(stream)
         else:
@@ -146,15 +154,15 @@ async def run_broker(
     when requests are answered; listenPort 0 lets the system choose all three ports.
 
     Raises, in an ExceptionGroup, UsageError for bad input (nothing is written then), StoreError or OSError when the
-    disk fails: the store is left as a kill would leave it, for recovery to look at.
+    disk fails: the store is left as after a kill, for recovery at the next start.
     """
-    places = await _places(config)
-    controllers, name_servers = checked_addresses(config, places)
+    hosts = await _resolved_hosts(config)
+    controllers, name_servers = checked_addresses(config, hosts)
     core: BrokerCore | None = None
     in_order = True
     try:
         async with trio.open_nursery() as nursery:
-            gate = _Gate(AdvertisedAddressCheck(config, places, tracer), Quotas(config.quotas), tracer)
+            gate = _Gate(AdvertisedAddressCheck(config, hosts, tracer), Quotas(config.quotas), tracer)
             config, ports = await _listen(config, gate, nursery)
             shell = HostShell(gate.advertised, gate.poller)
             core = _open(config, tracer, await store_host(config, tracer), gate.quotas, shell)
@@ -176,14 +184,14 @@ async def run_broker(
 
 def _show(exposure: HttpEndpoint, core: BrokerCore, counts: Statistics) -> None:
     # only a broker with httpPort loads it
-    from rmqha.broker.services.exposed import ExposedBroker
+    from rmqha.broker.services.health_source import BrokerHealthSource
 
     exposure.counts.expect(set_changes=[JOIN, *(("leave", cause) for cause in LEAVE_CAUSES)], phases=BROKER_PHASES)
-    exposure.parts["broker"] = ExposedBroker(core, counts)
+    exposure.parts["broker"] = BrokerHealthSource(core, counts)
 
 
 async def _listen(config: BrokerConfig, gate: _Gate, nursery: trio.Nursery) -> tuple[BrokerConfig, Ports]:
-    """Bind the three ports; the configuration comes back with the numbers that the system chose for 0."""
+    """Bind the three ports; returns the configuration with the numbers that the system chose for 0."""
     serve = partial(
         remoting.serve,
         gate,
@@ -206,11 +214,11 @@ async def _listen(config: BrokerConfig, gate: _Gate, nursery: trio.Nursery) -> t
     return dataclasses.replace(config, listen_port=ports.listen, ha_listen_port=ports.ha), ports
 
 
-def checked_addresses(config: BrokerConfig, places: Places) -> tuple[list[str], list[str]]:
-    """Addresses of the controllers and of the name servers. Raises UsageError or ConfigError if one of them, or what
-    this broker tells others of itself, cannot be used."""
+def checked_addresses(config: BrokerConfig, hosts: ResolvedHosts) -> tuple[list[str], list[str]]:
+    """Addresses of the controllers and of the name servers. Raises UsageError or ConfigError for an invalid one, or an
+    unusable advertised address."""
     controllers, name_servers = _addresses(config)
-    check_advertised(config, [*controllers, *name_servers], places)
+    check_advertised(config, [*controllers, *name_servers], hosts)
     return controllers, name_servers
 
 
@@ -219,16 +227,16 @@ def _addresses(config: BrokerConfig) -> tuple[list[str], list[str]]:
     return controllers, [] if config.asks_address_server else parse_addresses(config.namesrv_addr, "namesrvAddr")
 
 
-async def _places(config: BrokerConfig) -> Places:
-    """Numeric addresses of the hosts that the configuration names."""
+async def _resolved_hosts(config: BrokerConfig) -> ResolvedHosts:
+    """Numeric addresses of the configured hosts."""
     peers = (parse_address(peer)[0] for part in _addresses(config) for peer in part)
-    return await resolved([*told_hosts(config).values(), *peers])
+    return await resolved([*advertised_hosts(config).values(), *peers])
 
 
 async def store_host(config: BrokerConfig, tracer: Tracer) -> tuple[bytes, int]:
-    """The address that records and offset message ids carry. Raises ConfigError if the name has none, and gets none
+    """Address in records and offset message ids. Raises ConfigError if the name has none, and gets none
     within OWN_NAME_TIMEOUT_S: that of a container is often known some seconds after its start."""
-    host, reason = told_hosts(config)[LISTEN], ""
+    host, reason = advertised_hosts(config)[LISTEN], ""
     with trio.move_on_after(OWN_NAME_TIMEOUT_S):
         while True:
             try:
@@ -320,13 +328,13 @@ async def _serve(
     async with client, to_peers, trio.open_nursery() as nursery:
         static = not core.config.enable_controller_mode
         asked: Callable[[], list[str]] = list
-        guard = HaGuard(core.config.ha_security, secured, partial(_claim, core))
+        authenticator = HaAuthenticator(core.config.ha_security, secured, partial(_claim, core))
         if not static:
             driver.controller = to_leader = ControllerLink(driver, to_peers, controllers, nursery, tracer)
             asked = to_leader.addresses
             watch = _address_watch(core, "controllerAddr", partial(_controllers, core), to_leader.follow, tracer)
             nursery.start_soon(watch.run)
-        driver.ha = gate.ha = HaService(driver, tracer, nursery, guard, gate.boundary, plain=static)
+        driver.ha = gate.ha = HaService(driver, tracer, nursery, authenticator, gate.boundary, plain=static)
         loops = BrokerLoops(core, clock)
         sync = _metadata_sync(core, to_peers, tracer)
         retention = RetentionLoop(core.config, core.retention)
@@ -360,12 +368,12 @@ def _address_watch(
     tracer: HostTracer,
 ) -> AddressWatch:
     watch = AddressWatch(key, given, follow, core.config.update_name_server_addr_period, tracer)
-    core.live.hear(lambda config: watch.resolve_again())
+    core.live.add_listener(lambda config: watch.resolve_again())
     return watch
 
 
 async def _name_servers(core: BrokerCore) -> list[str]:
-    """Name servers as they are configured now. Raises ConfigError."""
+    """Name servers of the present configuration. Raises ConfigError."""
     config = core.config
     if not config.asks_address_server:
         return parse_addresses(config.namesrv_addr, "namesrvAddr")
@@ -386,14 +394,22 @@ async def _controllers(core: BrokerCore) -> list[str]:
 
 
 def _claim(core: BrokerCore) -> HaClaim:
-    """The identity that this replica claims when it greets a master."""
+    """Identity that this replica claims in its greeting to a master."""
     config, replica = core.config, core.replica
     broker_id = BrokerId(replica.broker_id or 0)
     return HaClaim(broker_id, config.address, config.broker_cluster_name, config.broker_name, replica.epoch)
 
 
 def _metadata_sync(core: BrokerCore, client: remoting.RemotingClient, tracer: HostTracer) -> MetadataSync:
-    tables = core.topics, core.groups, core.offsets, core.delay_offsets, core.users, core.modes, core.told_counts
+    tables = (
+        core.topics,
+        core.groups,
+        core.offsets,
+        core.delay_offsets,
+        core.users,
+        core.modes,
+        core.master_timer_counts,
+    )
     strict = core.config.offset_sync == "strict"
     place = (lambda: core.followed_master, core.holds_log)
     made = MetadataSync(*tables, client, *place, tracer, saves_offsets=strict)
@@ -404,7 +420,7 @@ def _metadata_sync(core: BrokerCore, client: remoting.RemotingClient, tracer: Ho
 def _forwarder(
     core: BrokerCore, client: remoting.RemotingClient, nursery: trio.Nursery, clock: HostClock, tracer: HostTracer
 ) -> SendForwarder | None:
-    """None: no master of this group ever hands over, or sends are not to be passed on."""
+    """Forwarder of sends; None if the master never hands over, or sends must not be forwarded."""
     replica, window_ms = core.replica, core.config.forward_sends_millis
     if not core.config.enable_controller_mode or not window_ms:
         return None
@@ -427,11 +443,13 @@ def _probe(core: BrokerCore, client: remoting.RemotingClient, controllers: Calla
     def slaves() -> list[BrokerId]:
         return [slave_id for slave_id, _ in replica.slave_acks()] if replica.is_master else []
 
-    return ForeignProbe(core.feed, client, controllers, core.config.broker_name, slaves, lambda: replica.epoch)
+    return ForeignProbe(
+        core.metadata_leader, client, controllers, core.config.broker_name, slaves, lambda: replica.epoch
+    )
 
 
 async def _leave(core: BrokerCore, link: NameServerLink, loops: BrokerLoops, tracer: HostTracer) -> None:
-    """Refuse what is new, hand over, drain; bounded."""
+    """Refuse new requests, hand over, drain; in bounded time."""
     tracer.event("stopping")
     core.leave()
     with trio.move_on_after(HAND_OVER_MS / 1000):
@@ -443,7 +461,8 @@ async def _leave(core: BrokerCore, link: NameServerLink, loops: BrokerLoops, tra
 
 
 def _close(core: BrokerCore, tracer: HostTracer, in_order: bool) -> None:
-    """Nothing runs any more. In order: everything is on disk and `abort` is gone; else the files stay as they are."""
+    """Close after all tasks have ended. `in_order`: everything is written and `abort` is removed; else the files stay
+    as they are."""
     if not in_order or not core.driver.is_log_free:
         return  # a thread in the midst of a change of the log is left behind with it
     core.close()

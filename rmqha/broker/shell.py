@@ -1,4 +1,4 @@
-"""Ports that a broker's core asks of the shell around it."""
+"""Ports of a broker's core to the shell around it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rmqha.wire.command import Command
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """Facts that the host tells of itself and the process. `local_hour` None: it is UTC's. `memory_bytes` 0:
-    unknown. `month_of` gives start and end (ms) of the local month that a wall time is in."""
+    """Facts of host and process. `local_hour` None: UTC. `memory_bytes` 0: unknown. `month_of` returns begin and end
+    (ms) of the local month of a wall time."""
 
     process: Mapping[str, Any]
     disk_usage: Callable[[], tuple[int, int, int]]
@@ -24,7 +24,7 @@ class HostFacts:
     processor_count: int = 1
     month_of: Callable[[int], tuple[int, int]] = lambda wall_ms: (0, 1 << 62)
     read_log: Callable[[Command], Command] | None = None
-    """Answers request 52018; None: there is no log to tell."""
+    """Answers request 52018; None without log files."""
 
 
 NO_HOST = HostFacts({}, lambda: (0, 0, 0), list)
@@ -32,21 +32,21 @@ NO_HOST = HostFacts({}, lambda: (0, 0, 0), list)
 
 
 class BrokerShell(Protocol):
-    """Called in the broker's one thread, from `driver.start()` on. Each `wake_…` says that there is work: the shell
-    does it soon, and not within the call."""
+    """Shell of a broker, called in its one thread from `driver.start()` on. Each `wake_…` reports work that the shell
+    does soon, after the call."""
 
     def role_changed(self, action: RoleChanged) -> None: ...
 
     def stepped(self) -> None:
-        """The replica has moved, and its deadline may have."""
+        """The replica's state has changed, and perhaps its deadline."""
 
     def write(self, work: Callable[[], None]) -> bool:
-        """The `LogWriter`; `driver.log_written` follows False."""
+        """Run `work` as a `LogWriter`; `driver.log_written` follows False."""
         ...
 
     def at_turn_end(self, work: Callable[[], None]) -> bool:
-        """Do `work` when the turn ends in which connections are served; False, and nothing is done, unless there are
-        several in it."""
+        """Call `work` at the end of the turn in which connections are served; False, without effect, unless it serves
+        several."""
         ...
 
     def wake_dispatch(self) -> None: ...
@@ -56,7 +56,7 @@ class BrokerShell(Protocol):
     def wake_schedule(self) -> None: ...
 
     def wake_schedule_soon(self) -> None:
-        """Within some milliseconds: what waits for its time has come."""
+        """Deliver within some milliseconds: an entry of the timer topic has come."""
 
     def wake_transactions(self) -> None: ...
 
@@ -69,36 +69,35 @@ class BrokerShell(Protocol):
     def wake_notices(self) -> None: ...
 
     def save_offsets_soon(self) -> None:
-        """Somebody waits for the file of consumer offsets."""
+        """Save consumer offsets, for which a request waits."""
 
     def save_tables_soon(self) -> None:
-        """Topics or groups have changed, and somebody may wait for their files."""
+        """Save topics and groups, for which a request may wait."""
 
     def topics_changed(self) -> None:
-        """The name servers are to be told."""
+        """Tell the name servers."""
 
     def when_routed(self, done: Callable[[], None]) -> None:
-        """Call `done` once the name servers know the topics as they are now."""
+        """Call `done` once the name servers know the present topics."""
 
     def is_holding(self, channel: Channel) -> bool:
-        """True if sends that came now by this connection would be held."""
+        """True if sends by this connection would be held now."""
         ...
 
     def hold(self, channel: Channel, commands: list[Command]) -> bool:
-        """Take care of sends and ends of transactions that come during or after a hand-over; False: they are not
-        held."""
+        """Hold or forward sends and ends of transactions during or after a hand-over; False if they must be handled
+        here."""
         ...
 
     def call_client(
         self, channel: Channel, command: Command, timeout_ms: int, done: Callable[[Command | str], None]
     ) -> None:
-        """Send a request by the connection on which a client came; the answer, or the reason why there is none, goes
-        to `done`."""
+        """Send a request by a client's connection; `done` gets the answer, or the reason of a failure."""
 
     def ask_name_server(self, command: Command, done: Callable[[Command | str], None]) -> None:
-        """Send a request to a name server that answers; the answer, or the reason why there is none, goes to `done`,
-        later than in this call."""
+        """Send a request to a name server that answers; `done` gets the answer, or the reason of a failure, after this
+        call."""
 
     def address_problem(self) -> str:
-        """The fault of the addresses that others are told, "" for none."""
+        """Fault of the advertised addresses, "" for none."""
         ...

@@ -180,7 +180,7 @@ class CommitTracker:
         )
 
     # --- view -----------------------------------------------------------------------------------------------------
-    def tell(self, state: ReplicaState, now_ms: int, connections: Sequence[HaConnection]) -> None:
+    def add_state(self, state: ReplicaState, now_ms: int, connections: Sequence[HaConnection]) -> None:
         """Fill in the set, the present ack rule, the waiting sends, the slaves and when members would leave the set."""
         config, sync = self._config, self._set.state
         whole_set = config.mode is HaMode.CP or config.all_ack_in_sync_state_set

@@ -678,9 +678,9 @@ class Replica(RoleHolder):
             state.releasable_offset = self._commitment.releasable
             state.one_copy_synced = self._commitment.is_one_copy_synced
             state.door = self._slaves.admission.state()
-            self._commitment.tell(state, now_ms, self._slaves.connections)
+            self._commitment.add_state(state, now_ms, self._slaves.connections)
         elif self._client is not None:
-            self._client.tell(state, now_ms)
+            self._client.add_state(state, now_ms)
             state.truncated_bytes = self._client.truncated_bytes
             state.copy = self._client.progress.state(now_ms, log.max_phy_offset) if self.is_following else None
         return state

@@ -258,7 +258,7 @@ class StaticReplica(RoleHolder):
         return [(BrokerId(number), offset) for number, offset in enumerate(known, 1)]
 
     def slave_ends(self) -> dict[int, int]:
-        """Nobody says which slave of a static group is which: what all of them hold each of them can serve."""
+        """Ends of the slaves' logs. Slaves of a static group are not identified, so all have the lowest end."""
         acks = dict(self.slave_acks())
         return dict.fromkeys(acks, min(acks.values(), default=0))
 
@@ -277,8 +277,8 @@ class StaticReplica(RoleHolder):
 
     @property
     def is_listed_unaligned(self) -> bool:
-        """Else it would never hear where its master is. Before it has a role it would take the master's place in the
-        list under the epoch of its last life."""
+        """True after the start: only the name servers tell it where its master is. Before it has a role it would
+        replace the master in their lists under the epoch of its last mastership."""
         return self.role is not Role.STARTING
 
     @property
@@ -321,7 +321,7 @@ class StaticReplica(RoleHolder):
         return self._client.state is ClientState.FOLLOWING
 
     def other_members(self) -> tuple[BrokerId, ...]:
-        """Nobody keeps a set."""
+        """No other members: a static group has no set."""
         return ()
 
     def limit_copies(self, bytes_per_second: int) -> None:
@@ -339,7 +339,7 @@ class StaticReplica(RoleHolder):
         state.master_id, state.controller = MASTER_ID, "none"
         state.disk_problem = self._disk_problem
         if not self.is_master:
-            self._client.tell(state, now_ms)
+            self._client.add_state(state, now_ms)
             return state
         state.releasable_offset = self._releasable
         state.waiting_count = len(self._acks)

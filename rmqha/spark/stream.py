@@ -36,10 +36,10 @@ from rmqha.spark.errors import sentences
 from rmqha.spark.options import ReadOptions, check_queues
 from rmqha.spark.partition import UNKNOWN, LogPartition, Sizing, partitions, read
 
-Place = dict[str, int | str | None]
-"""physicalOffset, epoch, epochStart, and the brokerId of the replica where it was taken."""
-Offset = dict[str, Place]
-"""By `log_name`."""
+LogOffset = dict[str, int | str | None]
+"""physicalOffset, epoch, epochStart, and the brokerId of the replica that was read."""
+Offset = dict[str, LogOffset]
+"""Offset in each log, by `log_name`."""
 
 
 def log_name(view: StoreView) -> str:
@@ -47,7 +47,7 @@ def log_name(view: StoreView) -> str:
     return view.root if view.broker_name is None else f"{view.cluster}#{view.broker_name}"
 
 
-def _place(view: StoreView, physical_offset: int) -> Place:
+def _log_offset(view: StoreView, physical_offset: int) -> LogOffset:
     position = position_at(view, physical_offset)
     return {
         "physicalOffset": position.physical_offset,
@@ -57,17 +57,18 @@ def _place(view: StoreView, physical_offset: int) -> Place:
     }
 
 
-def _position(place: Mapping[str, Any]) -> Position:
-    return Position(place["physicalOffset"], place.get("epoch", -1), place.get("epochStart", -1))
+def _position(log_offset: Mapping[str, Any]) -> Position:
+    return Position(log_offset["physicalOffset"], log_offset.get("epoch", -1), log_offset.get("epochStart", -1))
 
 
-def _places(views: Sequence[StoreView], offset: Offset) -> list[Place | None]:
-    """Places of each store in an offset. UsageError if it speaks of a store that may be one of those it lacks."""
+def _log_offsets(views: Sequence[StoreView], offset: Offset) -> list[LogOffset | None]:
+    """Offset of each store's log in `offset`. Raises UsageError if `offset` names a log that may be one without an
+    offset."""
     found = [offset.get(log_name(view), offset.get(view.root)) for view in views]
     known = {name for view in views for name in (log_name(view), view.root)}
     lost = sorted(name for name in offset if name not in known)
-    for view, place in zip(views, found, strict=True):
-        if place is None and lost and (view.broker_name is None or "#" not in lost[0]):
+    for view, log_offset in zip(views, found, strict=True):
+        if log_offset is None and lost and (view.broker_name is None or "#" not in lost[0]):
             raise UsageError(
                 f"the query has read {lost[0]} and is to read {view.root} now, and without a brokerIdentity in both "
                 "nothing shows whether they are one log: give the path as it was, or start a new query (another "
@@ -78,7 +79,7 @@ def _places(views: Sequence[StoreView], offset: Offset) -> list[Place | None]:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of a batch in a store."""
+    """End of a batch in a store."""
 
     root: str
     position: Position
@@ -86,30 +87,30 @@ class End:
 
 
 class StreamPartition(LogPartition):
-    """The range that a task reads, and the ends of its batch: a log that is cut meanwhile is to be told."""
+    """Range of a task, and the ends of its batch, by which a cut of the log during the read is detected."""
 
     def __init__(self, ranges: tuple[LogRange, ...], ends: tuple[End, ...]) -> None:
         super().__init__(ranges)
         self.ends = ends
 
 
-def _is_of(view: StoreView, place: Place) -> bool:
-    """True if it was taken from this very replica."""
-    return place.get("brokerId") in (None, view.broker_id)
+def _is_of(view: StoreView, log_offset: LogOffset) -> bool:
+    """True if the offset was taken from this replica."""
+    return log_offset.get("brokerId") in (None, view.broker_id)
 
 
 def _of_history(group: Sequence[StoreView], offset: Offset) -> StoreView:
-    """The first of a group's replicas that has the history of the offset; the first, if none has."""
-    place = offset.get(log_name(group[0]))
-    for view in group if place is not None and len(group) > 1 else ():
+    """First replica of a group with the history of the offset, else the first one."""
+    log_offset = offset.get(log_name(group[0]))
+    for view in group if log_offset is not None and len(group) > 1 else ():
         with suppress(StoreError):
-            if has_reached(view, _position(place or {}), same_replica=_is_of(view, place or {})):
+            if has_reached(view, _position(log_offset or {}), same_replica=_is_of(view, log_offset or {})):
                 return view
     return group[0]
 
 
 class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives in one Python process of the driver; `read` runs in those of the tasks."""
+    """Reader in one Python process of the driver; `read` runs in those of the tasks."""
 
     def __init__(self, options: ReadOptions, columns: list[str], properties_as: str, sizing: Sizing = UNKNOWN) -> None:
         self._options, self._sizing = options, sizing
@@ -117,13 +118,13 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._target: Offset | None = None
         self._caches = {path: ViewCache() for path in options.paths}
         self._logs: dict[str, str] = {}
-        """By path: the log that was found there."""
+        """Name of the log at each path."""
         self._waits_since_ms: int | None = None
 
     # --- offsets ------------------------------------------------------------------------------------------------------
     @sentences()
     def initialOffset(self) -> Offset:  # noqa: N802 - the base class's name
-        """Place at which a query begins that has no checkpoint."""
+        """Start offset of a query without a checkpoint."""
         low = self._options.rows.physical_offsets.low
         times = Interval(low=self._options.rows.store_timestamps.low)
         found: Offset = {}
@@ -139,38 +140,38 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 # log that is older by more than brokers' clocks step back holds no row of this query
                 later = prune(view, RowFilter(intervals={"storeTimestamp": times}), self._options.timestamp_slack_ms)
                 first = max(first, later.min_offset)
-            found[log_name(view)] = _place(view, first)
+            found[log_name(view)] = _log_offset(view, first)
         return found
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The bytes that one batch may have: maxBytesPerTrigger, or all there is."""
+        """Bytes of a batch: maxBytesPerTrigger, or everything."""
         limit = self._options.max_bytes_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxBytes(limit)
 
     @sentences()
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """End of the next batch that begins at `start`, at most `limit` bytes on."""
+        """End of the next batch, which begins at `start` and has at most `limit` bytes."""
         max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         views = self._open(start)
         found: Offset = {}
-        for view, place in zip(views, _places(views, start), strict=True):
+        for view, log_offset in zip(views, _log_offsets(views, start), strict=True):
             name = log_name(view)
-            begin, end = self._begin(view, place), view.end_offset
+            begin, end = self._begin(view, log_offset), view.end_offset
             if self._target is not None and name in self._target:
                 end = min(end, _position(self._target[name]).physical_offset)
             if max_bytes is not None and begin < end:
                 end = min(end, self._end_within(view, begin, max(max_bytes // len(self._options.paths), 1)))
-            found[name] = place if place is not None and end <= begin else _place(view, max(end, begin))
+            found[name] = log_offset if log_offset is not None and end <= begin else _log_offset(view, max(end, begin))
         return start if start and self._is_to_wait(views, start, found) else found
 
     def _is_to_wait(self, views: Sequence[StoreView], start: Offset, end: Offset) -> bool:
-        """True if there are fewer messages than minOffsetsPerTrigger, and that has not been so for maxTriggerDelay."""
+        """True if there are fewer messages than minOffsetsPerTrigger and maxTriggerDelay is not over."""
         least = self._options.min_offsets_per_trigger
         if least is None or self._target is not None:
             return False
         left, has_more = least, False
-        for view, place, until in zip(views, _places(views, start), _places(views, end), strict=True):
-            first, last = self._begin(view, place), _position(until or {}).physical_offset
+        for view, log_offset, until in zip(views, _log_offsets(views, start), _log_offsets(views, end), strict=True):
+            first, last = self._begin(view, log_offset), _position(until or {}).physical_offset
             if first < last:
                 has_more = True
                 left -= record_count(between(view, first, last), left, pass_damage=self._options.on_corrupt != "fail")
@@ -187,21 +188,21 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     @sentences()
     def reportLatestOffset(self) -> Offset:  # noqa: N802
-        """Ends of the stores as they are now, for Spark's statistics."""
-        return {log_name(view): _place(view, view.end_offset) for view in self._open({})}
+        """Present ends of the stores, for Spark's statistics."""
+        return {log_name(view): _log_offset(view, view.end_offset) for view in self._open({})}
 
     @sentences()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the end of the query: what is there now."""
+        """Fix the present end as that of the query."""
         self._target = self.reportLatestOffset()
 
-    def _begin(self, view: StoreView, place: Place | None) -> int:
-        """Offset at which a batch begins. StoreError if the log is not the one that was read, or has lost what comes
-        next."""
-        if place is None:
+    def _begin(self, view: StoreView, log_offset: LogOffset | None) -> int:
+        """Start of a batch (physical offset). Raises StoreError if the log is another one, or lacks the next
+        records."""
+        if log_offset is None:
             return view.min_offset
-        position = _position(place)
-        has_reached(view, position, same_replica=_is_of(view, place))
+        position = _position(log_offset)
+        has_reached(view, position, same_replica=_is_of(view, log_offset))
         if position.physical_offset < view.min_offset:
             if self._options.fail_on_data_loss:
                 raise StoreError(
@@ -218,10 +219,10 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """Ranges of the batch from `start` to `end`, one for each task."""
         views = self._open(end)
         kept, ends = [], list[End]()
-        for view, place, until in zip(views, _places(views, start), _places(views, end), strict=True):
+        for view, log_offset, until in zip(views, _log_offsets(views, start), _log_offsets(views, end), strict=True):
             if until is None:
                 continue  # this store was added after the batch was planned
-            first, last = self._begin(view, place), _position(until)
+            first, last = self._begin(view, log_offset), _position(until)
             if first >= last.physical_offset:
                 continue
             if not has_reached(view, last, same_replica=_is_of(view, until)):
@@ -237,7 +238,8 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return [StreamPartition(item.value, tuple(ends)) for item in found]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """StoreError if the log was cut while it was read: then what was read may be half of either."""
+        """Rows of a partition. Raises StoreError if the log was cut during the read, since rows may be of either
+        version."""
         with sentences():
             yield from self._read(partition)
 
@@ -264,8 +266,8 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             raise cut from None
 
     def _open(self, offset: Offset) -> list[StoreView]:
-        """One store of each log: of several replicas the one with the most committed whose history the offset is of.
-        What cannot be opened is passed over if another replica of its log can."""
+        """One store for each log: of its replicas with the history of the offset, the one with the highest confirm
+        offset. A store that cannot be opened is skipped if another replica can."""
         views, wrong = [], dict[str, RmqhaError]()
         if not self._logs:
             self._options.check_paths()

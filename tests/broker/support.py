@@ -254,7 +254,7 @@ class TableListener:
         self.table: TopicTable | GroupTable | None = None
         self.topic_changes = 0
 
-    def moved(self) -> None:
+    def table_changed(self) -> None:
         """Nobody follows."""
 
     def save_tables_soon(self) -> None:

@@ -129,10 +129,10 @@ def advertised(monkeypatch: pytest.MonkeyPatch, **keys: str) -> tuple[Advertised
 def test_a_client_from_elsewhere_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found, tracer = advertised(monkeypatch, broker_ip1="127.0.0.1", listen_address="0.0.0.0")
     for peer in ("127.0.0.1:5000", "[::1]:5000", "10.0.0.1:5000", "unknown:0"):
-        found.came(LISTEN, peer)
+        found.connected(LISTEN, peer)
     assert found.problem == ""
     for peer in ("10.0.0.7:5000", "10.0.0.8:5000"):
-        found.came(LISTEN, peer)
+        found.connected(LISTEN, peer)
     assert found.problem == ("brokerIP1: clients elsewhere, as 10.0.0.7:5000, are told 127.0.0.1 and cannot reach it")
     (event,) = [item for item in tracer.history() if item["event"] == "advertises_loopback"]
     assert (event["key"], event["told"], event["peer"]) == ("brokerIP1", "127.0.0.1", "10.0.0.7:5000")
@@ -140,9 +140,9 @@ def test_a_client_from_elsewhere_is_told_of_once(monkeypatch: pytest.MonkeyPatch
 
 def test_a_slave_from_elsewhere_names_the_other_key(monkeypatch: pytest.MonkeyPatch) -> None:
     found, _ = advertised(monkeypatch, broker_ip1="10.0.0.1", broker_ip2="debian", listen_address="0.0.0.0")
-    found.came(LISTEN, "10.0.0.7:5000")
+    found.connected(LISTEN, "10.0.0.7:5000")
     assert found.problem == ""
-    found.came(HA, "10.0.0.7:5001")
+    found.connected(HA, "10.0.0.7:5001")
     assert found.problem.startswith("brokerIP2: slaves elsewhere, as 10.0.0.7:5001, are told debian")
 
 

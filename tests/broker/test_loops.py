@@ -180,11 +180,11 @@ async def test_no_more_changes_wait_than_one_write_takes_at_once(tmp_path: Path)
         for number, channel in enumerate(channels):
             broker.core.processor.received(channel, [create_command(f"T{number}")])
         refused = [reply for channel in channels for reply in channel.take()]
-        assert len(channels) - len(refused) == broker.core.feed.topic_waiting_count == MAX_WAITING_COUNT
+        assert len(channels) - len(refused) == broker.core.metadata_leader.topic_waiting_count == MAX_WAITING_COUNT
         assert {reply.code for reply in refused} == {ResponseCode.SYSTEM_BUSY}
         assert broker.core.topics.get(f"T{MAX_WAITING_COUNT}") is None
         disk.go.release(100)
-        await until(lambda: not broker.core.feed.topic_waiting_count)
+        await until(lambda: not broker.core.metadata_leader.topic_waiting_count)
         broker.core.processor.received(channels[-1], [create_command("T999")])
         assert broker.core.topics.get("T999") is not None
 

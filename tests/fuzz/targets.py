@@ -24,10 +24,10 @@ from rmqha.broker.tables import timer_check
 from rmqha.broker.tables.config_table import DataVersion, mapping
 from rmqha.broker.tables.queue_max_offsets import parse as parse_queue_ends
 from rmqha.broker.tables.timer_check import TimerProgress
+from rmqha.broker.timers.recall_set import RecallSet
 from rmqha.broker.timers.snapshot import TimerSnapshot
 from rmqha.broker.timers.snapshot import decode as decode_snapshot
 from rmqha.broker.timers.snapshot import encode as encode_snapshot
-from rmqha.broker.timers.taken_back import TakenBack
 from rmqha.broker.timers.waiting import WaitingTimers
 from rmqha.client.compression import decompress
 from rmqha.client.consumers.message import decode_messages
@@ -161,12 +161,12 @@ def _timer_snapshot(data: bytes) -> None:
         return
     if not isinstance(fields, dict):
         return
-    kept, waiting, taken_back = decode_snapshot(fields), WaitingTimers(), TakenBack()
+    kept, waiting, recalls = decode_snapshot(fields), WaitingTimers(), RecallSet()
     for span in kept.spans:
         waiting.add_span(span)
     for entry in kept.late:
         waiting.add(*entry)
-    taken_back.take(kept.recalls)
+    recalls.take(kept.recalls)
     assert len(waiting.take_all()) == sum(waiting.topic_counts.values()) + len(kept.late) + sum(
         len(span.topics) // 2 for span in kept.spans
     )

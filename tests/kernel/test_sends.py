@@ -220,9 +220,9 @@ def test_what_concerns_all_sends_is_decided_before(tmp_path: Path) -> None:
         broker.shell.holds = True
         assert count(broker) == 0
         broker.shell.holds = False
-        broker.core.room._called_bytes = 1 << 30
+        broker.core.throttle._called_bytes = 1 << 30
         assert count(broker) == 0
-        broker.core.room._called_bytes = 0
+        broker.core.throttle._called_bytes = 0
         broker.core.driver.stopping()
         assert count(broker) == 0
     with broker_on(tmp_path / "b", wait_time_mills_in_send_queue=200) as broker:

@@ -526,7 +526,7 @@ def test_nobody_looks_at_signatures_for_a_kernel_that_takes_nothing() -> None:
 
         with patch.object(lean, "signed", noted):
             for fed in (lean, usual):
-                stack.enter_context(patch.object(fed.broker.core.room, "_waiting", {"another": None}))
+                stack.enter_context(patch.object(fed.broker.core.throttle, "_waiting", {"another": None}))
             assert outcome(lean, frames) == outcome(usual, frames)
         assert (looked, lean.taken_count) == ([], 0)
 

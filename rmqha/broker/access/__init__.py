@@ -1,1 +1,1 @@
-"""A broker's users and policies (ACL 2.0): their table, and the requests that ask for it and change it."""
+"""Users and policies of a broker (ACL 2.0): their table, and the requests about it."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from rmqha.broker.access.user_table import UserTable
 from rmqha.broker.requests.change_gate import ChangeGate
-from rmqha.broker.requests.request import Channel, Feed, Handler, RequestError, answer_when
+from rmqha.broker.requests.request import Channel, Handler, MetadataReplication, RequestError, answer_when
 from rmqha.model.authorization import policy
 from rmqha.model.authorization.policy import Policies, PolicyType, Resource, by_name, merged, without
 from rmqha.model.authorization.users import User, UserChange
@@ -22,16 +22,16 @@ _Change = Callable[[Command], None]
 
 
 class UserRequests:
-    """Answers about the table, and changes of it, which are answered when the group holds them.
+    """Queries and changes of the table; changes are answered when the group has them.
 
-    `mqadmin -c` asks a group's slaves too, after its master: a slave answers what it holds already, so that the command
-    reaches its end.
+    `mqadmin -c` sends changes to slaves too, after the master: a slave that has the change already answers success, so
+    that the command ends.
     """
 
-    def __init__(self, table: UserTable, changes: ChangeGate, feed: Feed) -> None:
+    def __init__(self, table: UserTable, changes: ChangeGate, metadata_leader: MetadataReplication) -> None:
         self._table = table
         self._changes = changes
-        self._feed = feed
+        self._metadata_leader = metadata_leader
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -56,7 +56,7 @@ class UserRequests:
                 change(command)
             except ConfigError as error:
                 raise RequestError(ResponseCode.NO_PERMISSION, str(error)) from None
-            answer_when(self._feed.wait, channel, command.reply())
+            answer_when(self._metadata_leader.wait, channel, command.reply())
             return None
 
         return handle
@@ -103,11 +103,11 @@ class UserRequests:
         user = self._table.user(_username(command))
         if user is None:
             return command.reply()
-        return command.reply(body=lenient_json.dumps(_told(user, command.principal)))
+        return command.reply(body=lenient_json.dumps(_user_info(user, command.principal)))
 
     def _list_users(self, channel: Channel, command: Command) -> Command:
         wanted = (command.ext.get("filter") or "").strip()
-        found = [_told(user, command.principal) for user in self._table.users() if wanted in user.username]
+        found = [_user_info(user, command.principal) for user in self._table.users() if wanted in user.username]
         return command.reply(body=lenient_json.dumps(found) if found else b"")
 
     # --- policies -----------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class UserRequests:
         self._table.put_policies(username, self._left(command, policies))
 
     def _left(self, command: Command, policies: Policies) -> Policies:
-        """Policies that the deletion leaves: without a resource none."""
+        """Policies after the deletion; without a resource none."""
         resource = Resource.parse(command.ext.get("resource") or "")
         type_ = by_name(PolicyType, command.ext.get("policyType")) or PolicyType.CUSTOM
         if resource is None:
@@ -168,7 +168,7 @@ class UserRequests:
 
 
 def _is_super(principal: Principal) -> bool:
-    """Everybody is where no accounts are asked for, as with RocketMQ."""
+    """True for super users, and for everybody without accounts, as in RocketMQ."""
     return not principal.is_restricted or principal.is_admin
 
 
@@ -177,8 +177,8 @@ def _check_may_touch(user: User, principal: Principal) -> None:
         raise ConfigError("The super user can only be update by super user")
 
 
-def _told(user: User, principal: Principal) -> dict[str, Any]:
-    """A password is for super users: whoever has it is that user."""
+def _user_info(user: User, principal: Principal) -> dict[str, Any]:
+    """User for an answer. Its password is shown to super users only, since it is sufficient to be that user."""
     return user.to_json(with_password=_is_super(principal))
 
 
@@ -202,7 +202,7 @@ def _username(command: Command) -> str:
 
 
 def _subject(key: object) -> str:
-    """The user that a subject names. Raises RequestError."""
+    """User that a subject names. Raises RequestError."""
     name, colon, username = str(key or "").partition(":")
     if name.lower() != "user" or not colon or not username:
         raise RequestError(ResponseCode.INVALID_PARAMETER, f"the subject {key!r} is not {_SUBJECT}NAME")

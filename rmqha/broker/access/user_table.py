@@ -1,7 +1,7 @@
-"""Users and their policies: config/auth.json, kept by the master and taken whole by its slaves.
+"""Users and their policies: config/auth.json, replicated from the master to its slaves as a whole.
 
-Apache keeps them in RocksDB below config/auth: neither reads the other's. A table is small and seldom changes, so a
-slave that lacks a change is told all of it.
+Apache stores them in RocksDB below config/auth: neither reads the other's. The table is small and seldom changes, so a
+slave that lacks a change gets all of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rmqha.wire.lenient_json import dumps
 
 MAX_USER_COUNT = 4096
 MAX_TABLE_BYTES = 4 * 1024 * 1024
-"""Most bytes of all users and policies, as JSON: each change is told whole."""
+"""Bound on all users and policies, as JSON, since each change is sent with all of them."""
 _USERS, _POLICIES = "users", "policies"
 
 
@@ -31,8 +31,8 @@ class _Rows(NamedTuple):
 
 
 class UserTable:
-    """Users and policies by user name. Changes are made here at once and reach the disk together (`file`), as those of
-    topics. `access` is what they amount to: it stands for `rmqha.host.access.accounts.AccessFile`."""
+    """Users and policies by user name. Changes take effect at once and reach the disk together (`file`). `access` has
+    the resulting rights in place of `rmqha.host.access.accounts.AccessFile`."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class UserTable:
         *,
         is_synced: bool = True,
     ) -> None:
-        """`initial`: a user of the configuration, who is there unless the table has one of that name; `inner`: one
-        whom no table changes, else brokers could not ask each other. `is_synced`: what the file holds is known to be on
-        the disk. Raises StoreError if what is there cannot be read."""
+        """`initial`: a user of the configuration, unless the table has one of that name; `inner`: a user that no table
+        changes, with whom brokers ask each other. `is_synced`: the file is known to be on the disk. Raises StoreError
+        if it is unreadable."""
         self._clock = clock
         self._events = events
         self._rules = rules
@@ -71,7 +71,7 @@ class UserTable:
     def _all(self) -> dict[str, User]:
         return self._initial | self._users | self._inner
 
-    # --- looks --------------------------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------------------
     def user(self, username: str) -> User | None:
         return self._inner.get(username) or self._users.get(username) or self._initial.get(username)
 
@@ -80,7 +80,7 @@ class UserTable:
         return [user for _, user in sorted(self._all().items())]
 
     def is_configured(self, username: str) -> bool:
-        """True if the configuration names that user, who therefore cannot be deleted."""
+        """True if the configuration names that user, who cannot be deleted then."""
         return username in self._inner or username in self._initial
 
     def policies(self, username: str) -> Policies:
@@ -92,7 +92,7 @@ class UserTable:
 
     # --- changes ------------------------------------------------------------------------------------------------------
     def put_user(self, username: str, change: UserChange) -> None:
-        """Make a user, or change the one that is there. Raises ConfigError: nothing is changed."""
+        """Create or change a user. Raises ConfigError, with nothing changed."""
         if username in self._inner:
             raise ConfigError(f"{username} is this broker's own user: change it in the configuration of all replicas")
         known = self.user(username)
@@ -107,11 +107,11 @@ class UserTable:
         self._change(username, known.changed(change), self.policies(username))
 
     def remove_user(self, username: str) -> None:
-        """With its policies."""
+        """Remove a user with its policies."""
         self._change(username, None, ())
 
     def put_policies(self, username: str, policies: Policies) -> None:
-        """Replace the policies of a user. Raises ConfigError: nothing is changed."""
+        """Replace the policies of a user. Raises ConfigError, with nothing changed."""
         if sum(len(item.entries) for item in policies) > MAX_ENTRY_COUNT:
             raise ConfigError(f"a user has at most {MAX_ENTRY_COUNT} policy entries")
         self._change(username, self._users.get(username), policies)
@@ -132,14 +132,14 @@ class UserTable:
         self.file.change(_USERS, {username: None if user is None else user.to_json()})
         self.file.change(_POLICIES, {username: policy.to_json(policies) if policies else None})
         self._events.save_tables_soon()
-        self._events.moved()
+        self._events.table_changed()
 
     def _rows_of(self, username: str) -> tuple[dict[str, User], dict[str, Policies]]:
         user, policies = self._users.get(username), self.policies(username)
         return ({} if user is None else {username: user}), ({username: policies} if policies else {})
 
     def new_epoch(self, epoch: int) -> None:
-        """This replica became master. A table that was never changed stays as it is."""
+        """Begin a master epoch. A table that was never changed keeps its version."""
         self.epoch = epoch
         if self.version.counter:
             self.version.new_epoch(epoch)
@@ -154,8 +154,8 @@ class UserTable:
         }
 
     def replace(self, body: Mapping[str, Any]) -> None:
-        """A slave takes its master's whole table; its file is to be written before it says so. Raises ValueError or
-        ConfigError."""
+        """Replace a slave's table by its master's; the file must be written before the next poll acknowledges it.
+        Raises ValueError or ConfigError."""
         rows = _parse(body)
         self.version = DataVersion.from_json(body.get("dataVersion"))
         self._users, self._policies = rows
@@ -165,7 +165,7 @@ class UserTable:
         self.file.replace(_POLICIES, {name: policy.to_json(found) for name, found in rows.policies.items()})
 
     def unsaved(self, *, in_flight: bool = False) -> PendingTableWrite | None:
-        """The content that the file must hold, None if it holds it, or will."""
+        """Content that the file lacks, None if it has it or will have it."""
 
         def members() -> dict[str, Any]:
             return {"dataVersion": self.version.to_json(), _POLICIES: ROWS, _USERS: ROWS, **self._unknown}
@@ -186,7 +186,7 @@ def _byte_count(users: Mapping[str, User], policies: Mapping[str, Policies]) -> 
 
 
 def _parse(body: Mapping[str, Any]) -> _Rows:
-    """Raises ValueError."""
+    """Users and policies of the file. Raises ValueError."""
     users: dict[str, User] = {}
     policies: dict[str, Policies] = {}
     try:

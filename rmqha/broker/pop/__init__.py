@@ -1,1 +1,1 @@
-"""Pop: messages that a group takes without owning a queue, out of sight until they are acknowledged or in vain."""
+"""Pop consumption: messages for a group without queues of its own, invisible until acknowledged or timed out."""

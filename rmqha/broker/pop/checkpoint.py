@@ -1,7 +1,7 @@
-"""Checkpoints and acknowledgements as RocketMQ keeps them: timer messages for the revive topic. Pure.
+"""Checkpoints and acknowledgements in RocketMQ's form: timer messages for the revive topic. Pure.
 
-A checkpoint says which messages of a queue a pop has given to whom, an acknowledgement which of them are done. Both
-come back when the invisible time is up: what is not acknowledged then is stored again, in a retry topic.
+A checkpoint has the messages of a queue that a pop has given to a group, an acknowledgement those of them that are
+done. Both are delivered when the invisible time is over: what is not acknowledged then is stored in a retry topic.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from rmqha.store.log.record import Host, NewMessage, Record
 from rmqha.wire import lenient_json
 
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
-"""Under this name a consumer offset says which entry of a revive queue was worked off last."""
+"""Group whose consumer offsets are the last worked-off entries of the revive queues."""
 CHECKPOINT_TAG, ACK_TAG, BATCH_ACK_TAG = "ck", "ack", "bAck"
 ORDER_TAG = "rmqhaOrder"
-"""Tag of our own: RocketMQ's brokers pass over an entry of the revive topic whose tag they do not know."""
+"""Tag of rmqha: RocketMQ's brokers ignore entries of the revive topic with unknown tags."""
 ACK_INTERVAL_MS = 1000
-"""A checkpoint comes back so long before its time, ahead of its acknowledgements."""
+"""Time (ms) by which a checkpoint is delivered before its acknowledgements."""
 MAX_COUNT = 32
-"""Messages of one pop: RocketMQ's bitmap of a checkpoint is an int."""
+"""Bound on the messages of one pop: RocketMQ's bitmap of a checkpoint is an int."""
 _MAX = 2**63 - 1
 _CHANGED = "rmqhaChanged"
-"""Member of our own of a checkpoint."""
+"""Member of rmqha in a checkpoint."""
 
 Key: TypeAlias = "tuple[str, str, int, int, int, str]"
-"""The checkpoint that an acknowledgement is for: topic, group, queue id, start offset, pop time, broker."""
+"""Key of a checkpoint: topic, group, queue id, start offset, pop time, broker."""
 
 
 class CheckPoint(NamedTuple):
@@ -52,11 +52,11 @@ class CheckPoint(NamedTuple):
     invisible_ms: int
     broker_name: str
     queue_offsets: tuple[int, ...]
-    """Offsets of the messages that were given, rising."""
+    """Offsets of the messages that were given, ascending."""
     put_times: int = 0
-    """Number of times it was put back since a message could not be read."""
+    """Number of times it was put back because a message could not be read."""
     is_changed: bool = False
-    """It stands for one whose messages have another time now: it does not say how far the group is."""
+    """True if it replaces one whose messages have another invisible time now: it does not show the group's offset."""
 
     @property
     def key(self) -> Key:
@@ -87,7 +87,7 @@ class CheckPoint(NamedTuple):
 
     @property
     def json_text(self) -> str:
-        """The text of `to_json`, at a third of the cost: each pop stores one."""
+        """Text of `to_json` at a third of the cost: each pop stores one."""
         topic, group, queue_id, start, pop_ms, invisible_ms, broker_name, offsets, put_times, is_changed = self
         steps = ",".join([str(offset - start) for offset in offsets])
         puts = f'"rp":"{put_times}",' if put_times else ""
@@ -100,7 +100,7 @@ class CheckPoint(NamedTuple):
 
     @classmethod
     def from_json(cls, value: Any, own_name: str) -> CheckPoint:
-        """Raises ValueError for what is none."""
+        """Checkpoint of a JSON value. Raises ValueError if malformed."""
         given = _object(value)
         start, count = _number(given, "so"), _number(given, "n", MAX_COUNT)
         steps = given.get("d")
@@ -127,7 +127,7 @@ class CheckPoint(NamedTuple):
     def message(
         self, revive_topic: str, revive_queue_id: int, now_ms: int, host: Host, precision_ms: int
     ) -> NewMessage:
-        """The form in which it waits. Raises ValueError for names that no record can hold."""
+        """Timer message of the checkpoint. Raises ValueError for names that no record can have."""
         topic, group, queue_id, start, pop_ms, invisible_ms, broker_name = self[:7]
         unique_key = f"{topic}@{queue_id}@{start}@{group}@{pop_ms}@{broker_name}@{CHECKPOINT_TAG}"
         place = revive_topic, revive_queue_id, now_ms, host, precision_ms
@@ -135,7 +135,7 @@ class CheckPoint(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """Messages of one checkpoint that are done. `is_batch`: as the request that says so."""
+    """Done messages of one checkpoint. `is_batch`: as in the request."""
 
     topic: str
     group: str
@@ -164,7 +164,7 @@ class Ack(NamedTuple):
 
     @property
     def json_text(self) -> str:
-        """The text of `to_json`."""
+        """Text of `to_json`."""
         topic, group, queue_id, start, pop_ms, broker_name, offsets, is_batch = self
         done = f'"ao":-1,"aol":[{",".join(map(str, offsets))}]' if is_batch else f'"ao":{offsets[0]}'
         return (
@@ -174,7 +174,7 @@ class Ack(NamedTuple):
 
     @classmethod
     def from_json(cls, value: Any, own_name: str, *, is_batch: bool) -> Ack:
-        """Raises ValueError for what is none."""
+        """Acknowledgement of a JSON value. Raises ValueError if malformed."""
         given = _object(value)
         offsets = _either(given, "aol", "ackOffsetList") if is_batch else [_either(given, "ao", "ackOffset")]
         if not isinstance(offsets, list) or any(type(item) is not int or not 0 <= item <= _MAX for item in offsets):
@@ -193,7 +193,7 @@ class Ack(NamedTuple):
     def message(
         self, revive_topic: str, revive_queue_id: int, due_ms: int, now_ms: int, host: Host, precision_ms: int
     ) -> NewMessage:
-        """The form in which it waits until the checkpoint's time. Raises ValueError for names no record can hold."""
+        """Timer message that waits until the checkpoint's time. Raises ValueError for names that no record can have."""
         offset = -1 if self.is_batch else self.queue_offsets[0]
         unique_key = f"{self.topic}@{self.queue_id}@{offset}@{self.group}@{self.pop_ms}@{self.broker_name}@{ACK_TAG}"
         place = revive_topic, revive_queue_id, now_ms, host, precision_ms
@@ -201,8 +201,8 @@ class Ack(NamedTuple):
 
 
 class InOrder(NamedTuple):
-    """A group that pops in order is so far in a queue: everything before `next_offset` is done. `pop_ms`: when what is
-    done was popped; 0 in records of earlier releases."""
+    """Progress of a group that pops in order: everything before `next_offset` is done. `pop_ms`: time of the pop; 0 in
+    records of earlier releases."""
 
     topic: str
     group: str
@@ -212,7 +212,7 @@ class InOrder(NamedTuple):
 
     @classmethod
     def from_json(cls, value: Any) -> InOrder:
-        """Raises ValueError for what is none."""
+        """Progress of a JSON value. Raises ValueError if malformed."""
         given = _object(value)
         if given.get("v") != 1:
             raise ValueError("it is of a version that is not known")
@@ -220,7 +220,7 @@ class InOrder(NamedTuple):
         return cls(_text(given, "t"), _text(given, "c"), _number(given, "q", 2**31 - 1), _number(given, "o"), pop_ms)
 
     def message(self, revive_topic: str, now_ms: int, host: Host) -> NewMessage:
-        """The form in which the log holds it. Raises ValueError for names that no record can hold."""
+        """Message that stores the progress. Raises ValueError for names that no record can have."""
         identity = self.topic, self.queue_id, self.next_offset, self.group, ORDER_TAG
         body = {"c": self.group, "o": self.next_offset, "pt": self.pop_ms, "q": self.queue_id, "t": self.topic, "v": 1}
         place = revive_topic, self.queue_id % REVIVE_QUEUE_COUNT, now_ms, host, 1
@@ -228,8 +228,8 @@ class InOrder(NamedTuple):
 
 
 def read(record: Record, own_name: str) -> CheckPoint | Ack | InOrder | None:
-    """A record of the revive topic; None for one of another tag. `own_name`: the broker that is meant where none is
-    named. Raises ValueError for what cannot be read."""
+    """Content of a record of the revive topic; None for another tag. `own_name`: broker if the record names none.
+    Raises ValueError if malformed."""
     tag = (find_property(record.properties, PROPERTY_TAGS.encode()) or b"").decode("utf-8", "replace")
     if tag not in (CHECKPOINT_TAG, ACK_TAG, BATCH_ACK_TAG, ORDER_TAG):
         return None
@@ -242,17 +242,17 @@ def read(record: Record, own_name: str) -> CheckPoint | Ack | InOrder | None:
 
 
 def due_ms_of(record: Record) -> int:
-    """Time of the checkpoint that a record of the revive topic belongs to, as far as it says."""
+    """Time (ms) of the checkpoint that a record of the revive topic belongs to, if given."""
     found = find_property(record.properties, PROPERTY_TIMER_DELIVER_MS.encode()) or b""
     return int(found) if found.isdigit() and len(found) <= 18 else 0
 
 
 _Place: TypeAlias = "tuple[str, int, int, Host, int]"
-"""Topic, queue id, time (ms) now, the broker's host and `timerPrecisionMs`: where and how a record waits."""
+"""Topic, queue id, present time (ms), the broker's host and `timerPrecisionMs`."""
 
 
 def _message(place: _Place, body: str, tag: str, unique_key: str, at_ms: int) -> NewMessage:
-    """The form in which it waits for `at_ms`, as `to_timer` has it, or in which it is there at once."""
+    """Timer message for `at_ms` as `to_timer` makes it, or a message that is delivered at once."""
     if "\x02" in unique_key:
         raise ValueError("a name holds the character 0x02")
     topic, queue_id, now_ms, host, precision_ms = place
@@ -275,7 +275,7 @@ def _quoted(name: str) -> str:
 
 
 def is_of_pop(properties: bytes, revive_topic: str) -> bool:
-    """True of a timer message that waits for the revive topic."""
+    """True of a timer message for the revive topic."""
     return find_property(properties, PROPERTY_REAL_TOPIC.encode()) == revive_topic.encode()
 
 
@@ -316,7 +316,7 @@ def _number(given: Mapping[str, Any], name: str, most: int = _MAX, *more: str) -
 
 # --- which messages of a batch acknowledgement ------------------------------------------------------------------------
 def bits_to_offsets(start_offset: int, bits: bytes, most: int) -> list[int]:
-    """Offsets whose bit is set, the least significant first (java.util.BitSet), `most` at most. Raises ValueError."""
+    """Offsets whose bit is set, the least significant first (java.util.BitSet), at most `most`. Raises ValueError."""
     offsets: list[int] = []
     for place, byte in enumerate(bits):
         for bit in range(8):
@@ -328,7 +328,7 @@ def bits_to_offsets(start_offset: int, bits: bytes, most: int) -> list[int]:
 
 
 def offsets_to_bits(start_offset: int, queue_offsets: Sequence[int]) -> bytes:
-    """The inverse of `bits_to_offsets`, without zeros at the end."""
+    """Inverse of `bits_to_offsets`, without zeros at the end."""
     if not queue_offsets:
         return b""
     bits = bytearray((max(queue_offsets) - start_offset) // 8 + 1)

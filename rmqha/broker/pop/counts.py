@@ -13,11 +13,11 @@ MAX_PAIRS = 10_000
 OTHER = "other", "other"
 """Topic and group under which further pairs are counted."""
 Pair: TypeAlias = "tuple[str, str]"
-"""Topic that the group subscribes to, and group."""
+"""Topic of the group's subscription, and group."""
 
 
 class GetCounts(Protocol):
-    """Counter of what consumers get; `PullProcessor` is one."""
+    """Counter of messages given to consumers; `PullProcessor` is one."""
 
     get_count: int
     miss_count: int
@@ -34,11 +34,11 @@ class PopCounts:
         self.read_acks: Counter[Pair] = Counter()
         self.revived: Counter[Pair] = Counter()
         self.in_flight: Counter[Pair] = Counter()
-        """Messages that were given, not acknowledged and not stored again. Some are counted as acknowledged twice if
-        their clients say so twice."""
+        """Messages that were given, not acknowledged and not revived. Repeated acknowledgements of a message count
+        repeatedly."""
         self._known: set[Pair] = set()
         self._pairs: dict[Pair, Pair] = {}
-        """The pair of each topic, retry topics included, and group."""
+        """Pair of each topic, retry topics included, and group."""
 
     def role_changed(self) -> None:
         self.in_flight.clear()
@@ -54,7 +54,7 @@ class PopCounts:
         self._end(pair, len(ack.queue_offsets))
 
     def changed(self, topic: str, group: str) -> None:
-        """A message has another time: a checkpoint, and the acknowledgement that `acked` counts."""
+        """Count a changed invisible time: a checkpoint, and the acknowledgement that `acked` counts."""
         self.given(topic, group, 1)
 
     def read(self, entry: CheckPoint | Ack) -> None:

@@ -1,9 +1,9 @@
-"""A cut of the log takes the offsets of pops that counted on what goes.
+"""Lowers offsets of pops that depend on records which a cut of the log removes.
 
-A group's offset counts on the checkpoints of its pops, that of a revive queue on the acknowledgements of what was
-worked off, the replica's own behind copies included. A replica holds no offset before its log holds those
-(`MetadataFollower`); where its log is cut they go, so the offsets go back: else what a client got and never
-acknowledged would be given nobody again. What goes back too far is given twice.
+A group's offset depends on the checkpoints of its pops, that of a revive queue on the acknowledgements of what was
+revived, the replica's own behind copies included. A replica has no offset before its log has those records
+(`MetadataFollower`). A cut removes them, so it lowers the offsets: else messages that a client got and never
+acknowledged would be given to nobody again. Messages of an offset that is lowered too far are given twice.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from rmqha.store.log.record import BadRecordError, Located, Record, decode, veri
 from rmqha.store.reader import Unit
 
 STEP_COUNT = 256
-"""Entries that are looked at in one step."""
+"""Entries that one step reads."""
 CLOCKS_MS = 5000
-"""The clocks of two masters are less far apart."""
+"""Bound (ms) on the difference of two masters' clocks."""
 
 
 class CutLog(Protocol):
-    """The log that is about to be cut; the store."""
+    """Log before the cut; the store."""
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
 
@@ -57,8 +57,8 @@ class PopCut:
         self._broker_name = broker_name
 
     def cut(self, end_offset: int) -> bool:
-        """Set back what counts on records from `end_offset` on, before they go; True if anything was. Raises
-        StoreError."""
+        """Lower offsets that depend on records from `end_offset` on, before their removal; True if any was lowered.
+        Raises StoreError."""
         firsts: dict[PopQueue, int] = {}
         acked_ms: int | None = None
         for record in self._records(end_offset):
@@ -80,7 +80,7 @@ class PopCut:
         return count > 0
 
     def _worked_off(self, popped_ms: int) -> dict[tuple[str, int], int]:
-        """For each revive queue the entry in front of all checkpoints of pops since then. A checkpoint comes there
+        """For each revive queue the entry before all checkpoints of pops since that time. A checkpoint comes there
         ACK_INTERVAL_MS before its time at the earliest."""
         since_ms, topic = popped_ms - ACK_INTERVAL_MS - CLOCKS_MS, self._revive_topic
         lasts = {}
@@ -93,7 +93,7 @@ class PopCut:
         return lasts
 
     def _records(self, end_offset: int) -> Iterator[Record]:
-        """Sound records of pops that go, in no order."""
+        """Valid records of pops that are removed, in no order."""
         queues = [(self._revive_topic, queue_id) for queue_id in range(REVIVE_QUEUE_COUNT)]
         for topic, queue_id in ((TIMER_TOPIC, 0), *queues):
             yield from self._of_pops(self._dispatched(topic, queue_id, end_offset))

@@ -1,7 +1,7 @@
-"""Requests 400 to 402: the queues that a client works off, divided by the broker, and whether by pull or by pop.
+"""Requests 400 to 402: message request modes (pull or pop), and assignment of queues to clients by the broker.
 
-Clients with setClientRebalance(false) ask one broker for the queues of all: it knows them by the route that it asks a
-name server for. Modes are kept in config/messageRequestMode.json, in RocketMQ's form. Data plane, no trio.
+Clients with setClientRebalance(false) ask one broker for the queues of all brokers, which it knows from a name server's
+route. Modes are stored in config/messageRequestMode.json, in RocketMQ's form. Data plane, no trio.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from rmqha.wire.command import Command
 
 PULL, POP = "PULL", "POP"
 MAX_MODES = 100_000
-"""Pairs of a topic and a group."""
+"""Bound on pairs of topic and group."""
 MAX_ROUTES = 10_000
 ROUTE_MS = 2000
-"""A route that is older is asked for again."""
+"""Age (ms) after which a route is requested again."""
 _TABLE = "messageRequestMode"
 _MAP = "messageRequestModeMap"
 _INT_MAX = 2**31 - 1
@@ -39,7 +39,7 @@ class Mode(NamedTuple):
     group: str
     mode: str = PULL
     share_count: int = 0
-    """Clients that share the queues of one, beside itself; 0 or less: each client pops from all queues."""
+    """Other clients that share the queues of a client; 0 or less: each client pops from all queues."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -51,7 +51,7 @@ class Mode(NamedTuple):
 
     @classmethod
     def from_json(cls, value: Any) -> Mode:
-        """Raises ValueError for what is none."""
+        """Mode of a JSON value. Raises ValueError if malformed."""
         given = mapping(value, "a mode")
         mode, share_count = given.get("mode", PULL), given.get("popShareQueueNum", 0)
         if mode not in (PULL, POP) or type(share_count) is not int or abs(share_count) > _INT_MAX:
@@ -72,8 +72,8 @@ class AssignedQueue(NamedTuple):
 
 
 class ModeTable:
-    """Modes by topic and group; a slave that has others than its master takes all. Raises StoreError for a file that
-    cannot be read."""
+    """Modes by topic and group; a slave takes all modes of its master if they differ. Raises StoreError for an
+    unreadable file."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -90,7 +90,7 @@ class ModeTable:
         return self._modes
 
     def put(self, mode: Mode) -> bool:
-        """Durable on return; False if there is no room. Raises OSError."""
+        """Store a mode, durable on return; False beyond the bound. Raises OSError."""
         place = mode.topic, mode.group
         if place not in self._modes and len(self._modes) >= MAX_MODES:
             return False
@@ -100,11 +100,11 @@ class ModeTable:
         return True
 
     def write(self, modes: Mapping[tuple[str, str], Mode]) -> None:
-        """Durable on return; a thread may call it. Raises OSError."""
+        """Write the file, durable on return, in any thread. Raises OSError."""
         config_table.save(self._disk, _TABLE, {**_to_json(modes), **self._unknown})
 
     def hold(self, modes: Mapping[tuple[str, str], Mode]) -> None:
-        """These are the modes from now on: they have been written."""
+        """Use these modes, which have been written, from now on."""
         self._modes = dict(modes)
         self.digest = self._digest()
 
@@ -112,7 +112,7 @@ class ModeTable:
         return _to_json(self._modes)
 
     def _digest(self) -> str:
-        """Hexadecimal; tables with the same modes have the same."""
+        """Hexadecimal digest, equal for equal modes."""
         return blake2b(lenient_json.dumps(self.to_json()), digest_size=16).hexdigest()
 
 
@@ -124,7 +124,7 @@ def _to_json(modes: Mapping[tuple[str, str], Mode]) -> dict[str, Any]:
 
 
 def parse_modes(body: Mapping[str, Any]) -> dict[tuple[str, str], Mode]:
-    """The modes of messageRequestMode.json or of a body of request 402. Raises ValueError."""
+    """Modes of messageRequestMode.json or of a body of request 402. Raises ValueError."""
     found = {}
     for topic, groups in mapping(body.get(_MAP), _MAP).items():
         for group, value in mapping(groups, str(topic)).items():
@@ -134,9 +134,9 @@ def parse_modes(body: Mapping[str, Any]) -> dict[tuple[str, str], Mode]:
     return found
 
 
-# --- how queues are divided -------------------------------------------------------------------------------------------
+# --- assignment of queues ---------------------------------------------------------------------------------------------
 def averagely(client: int, count: int, queues: Sequence[AssignedQueue]) -> list[AssignedQueue]:
-    """Consecutive queues for client number `client` of `count`; the first ones get one more."""
+    """Consecutive queues for client number `client` of `count`; the first clients get one more."""
     share, more = divmod(len(queues), count)
     start = client * share + min(client, more)
     return list(queues[start : start + share + (client < more)])
@@ -155,7 +155,7 @@ STRATEGIES: Mapping[str, Callable[[int, int, Sequence[AssignedQueue]], list[Assi
 def assigned(
     mode: Mode, strategy: str, client_id: str, client_ids: Sequence[str], queues: Sequence[AssignedQueue]
 ) -> list[AssignedQueue]:
-    """Queues for a client of a group. Both lists sorted."""
+    """Queues for a client of a group. Both lists are sorted."""
     if client_id not in client_ids or not queues:
         return []
     divide, client, count = STRATEGIES[strategy], client_ids.index(client_id), len(client_ids)
@@ -170,8 +170,8 @@ def assigned(
 
 
 class ModeRequests:
-    """`ask` sends a request to a name server; the answer, or why there is none, goes to the function that it is
-    given. `changed` tells slaves of a new mode."""
+    """`ask` sends a request to a name server and gives the answer, or the reason of a failure, to its argument.
+    `changed` sends new modes to slaves."""
 
     def __init__(
         self,
@@ -243,13 +243,13 @@ class ModeRequests:
         return None
 
     def knows_route(self, topic: str, queues: list[AssignedQueue]) -> None:
-        """A name server has just said which queues the topic has."""
+        """Remember the queues in a name server's route of the topic."""
         if len(self._routes) >= MAX_ROUTES:
             self._routes.clear()
         self._routes[topic] = self._clock.now_ms() + ROUTE_MS, queues
 
     def _queues_of(self, topic: str, found: Command | str) -> list[AssignedQueue]:
-        """Queues of all brokers; none where no name server tells."""
+        """Queues of all brokers; none without an answer of a name server."""
         if isinstance(found, str):
             return []
         queues = _read_route(topic, found.body) if found.code == ResponseCode.SUCCESS else []
@@ -277,7 +277,7 @@ def _assignments(command: Command, mode: Mode, queues: Sequence[AssignedQueue]) 
 
 
 def _read_route(topic: str, body: bytes | bytearray | memoryview) -> list[AssignedQueue]:
-    """The readable queues of a route, sorted; none of one that cannot be read."""
+    """Readable queues of a route, sorted; none of a malformed one."""
     try:
         route = lenient_json.loads(body)
         rows = route.get("queueDatas") if isinstance(route, dict) else None

@@ -1,7 +1,7 @@
-"""Messages of one queue that a group was given in order: what of them is done, and when the rest may come again. Pure.
+"""State of the messages of one queue that a group was given in order: which are done, and when others come again. Pure.
 
-Until then the queue gives nothing more to anybody but the attempt that holds them. Forms are RocketMQ's
-(config/consumerOrderInfo.json, formats of its OrderInfo).
+Until then the queue gives messages to no other attempt. Forms are RocketMQ's (config/consumerOrderInfo.json, formats of
+its OrderInfo).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from rmqha.broker.tables.config_table import mapping
 
 MAX_COUNT = 64
-"""The bits of what is done are a long of Java."""
+"""Bound of RocketMQ, whose bits of done messages are a Java long."""
 STALE = -1
-"""Answer of `OrderInfo.done`: it is none of these messages."""
+"""Result of `OrderInfo.done`: the message is none of these."""
 OTHER_POP = -2
-"""Answer of `OrderInfo.done`: they have been given again since."""
+"""Result of `OrderInfo.done`: the messages have been given again since."""
 
 
 @dataclass(slots=True)
@@ -25,13 +25,13 @@ class OrderInfo:
     pop_ms: int
     invisible_ms: int
     queue_offsets: tuple[int, ...]
-    """Rising, one at least."""
+    """Ascending, at least one."""
     attempt_id: str | None = None
     done_bits: int = 0
     visible_ms: dict[int, int] = field(default_factory=dict)
-    """By queue offset, when one that was asked for longer or shorter comes again."""
+    """Time (ms) at which a message with a changed invisible time comes again, by queue offset."""
     counts: dict[int, int] = field(default_factory=dict)
-    """By queue offset, how often it was given before."""
+    """Number of earlier deliveries, by queue offset."""
     consumed_ms: int = 0
 
     @classmethod
@@ -44,7 +44,7 @@ class OrderInfo:
         queue_offsets: Sequence[int],
         now_ms: int,
     ) -> OrderInfo:
-        """The messages that a pop gives now, after those of `before`."""
+        """State after a pop gives these messages, with the counts of `before`."""
         counts: dict[int, int] = {}
         if before is not None and before.attempt_id is not None and before.attempt_id == attempt_id:
             counts = before.counts
@@ -61,8 +61,8 @@ class OrderInfo:
         return sum(not self.is_done(place) for place in range(len(self.queue_offsets)))
 
     def free_ms(self) -> int:
-        """Time from which on the queue gives messages to anybody: those that are not done may come again; 0 if all
-        are done."""
+        """Time (ms) from which the queue gives messages to anybody, when the open ones come again; 0 if all are
+        done."""
         open_offsets = (offset for place, offset in enumerate(self.queue_offsets) if not self.is_done(place))
         return max((self.visible_ms.get(offset, self.pop_ms + self.invisible_ms) for offset in open_offsets), default=0)
 
@@ -72,7 +72,7 @@ class OrderInfo:
         return now_ms < self.free_ms()
 
     def done(self, queue_offset: int, pop_ms: int) -> int:
-        """The offset at which the group goes on, STALE or OTHER_POP."""
+        """Mark a message as done. Returns the next offset of the group, STALE or OTHER_POP."""
         if pop_ms != self.pop_ms:
             return OTHER_POP
         if queue_offset not in self.queue_offsets:
@@ -84,13 +84,13 @@ class OrderInfo:
         return self.queue_offsets[-1] + 1
 
     def settle(self, next_offset: int) -> None:
-        """All before `next_offset` is done, as the group's offset says."""
+        """Mark all before `next_offset`, the group's offset, as done."""
         for place, offset in enumerate(self.queue_offsets):
             if offset < next_offset:
                 self.done_bits |= 1 << place
 
     def delay(self, queue_offset: int, pop_ms: int, visible_ms: int) -> bool:
-        """True if it is one of these messages."""
+        """Change the invisible time of a message; True if it is one of these."""
         if pop_ms != self.pop_ms or queue_offset not in self.queue_offsets:
             return False
         self.visible_ms[queue_offset] = visible_ms
@@ -112,7 +112,7 @@ class OrderInfo:
 
     @classmethod
     def from_json(cls, value: Any) -> OrderInfo | None:
-        """None for one without messages. Raises ValueError or TypeError."""
+        """State of a JSON value, None without messages. Raises ValueError or TypeError."""
         given = mapping(value, "an order info")
         steps = [int(item) for item in given.get("o") or ()]
         if not steps:

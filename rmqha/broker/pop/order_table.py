@@ -1,7 +1,7 @@
 """Messages given in order, by group and queue: config/consumerOrderInfo.json in RocketMQ's form, written when dirty.
 
-Each replica has its own: the offset of a group stays at the first message that is not done, so a new master, which
-knows nothing of what was given, gives the same messages in the same order again.
+Each replica has its own: a group's offset stays at the first message that is not done, so a new master, which does not
+know what was given, gives the same messages in the same order again.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from rmqha.broker.tables.config_table import mapping
 from rmqha.port import Disk
 
 MAX_PLACES = 100_000
-"""Queues of groups; the one that was heard of longest ago gives way."""
+"""Bound on queues of groups; the least recently used one is removed."""
 FORGET_MS = 24 * 3_600_000
 _TABLE = "consumerOrderInfo"
 
 
 class OrderTable:
-    """Raises StoreError for a file that cannot be read."""
+    """Order infos. Raises StoreError for an unreadable file."""
 
     def __init__(self, disk: Disk, is_void: Callable[[PopQueue, int], bool]) -> None:
         """`is_void`: true of a pop (ms) since which the group was set back, or removed: what it gave is forgotten."""
@@ -51,7 +51,7 @@ class OrderTable:
         self._is_dirty = True
 
     def changed(self) -> None:
-        """An info that it holds was changed."""
+        """Take note that one of its infos was changed."""
         self._is_dirty = True
 
     def remove(self, place: PopQueue) -> None:
@@ -63,13 +63,13 @@ class OrderTable:
         self._infos.clear()
 
     def open_counts(self) -> Iterator[tuple[PopQueue, int]]:
-        """Queues with messages that were given and are not done, and how many."""
+        """Queues with the number of messages that were given and are not done."""
         for place, info in self._infos.items():
             if (count := info.open_count) and not self._is_void(place, info.pop_ms):
                 yield place, count
 
     def unsaved(self, now_ms: int) -> bytes | None:
-        """The content that the file must hold, None if it holds it."""
+        """Content for the file, None if the file has it."""
         if not self._is_dirty:
             return None
         self._is_dirty = False
@@ -81,7 +81,7 @@ class OrderTable:
         return config_table.encode({"table": rows, **self._unknown})
 
     def write(self, data: bytes) -> None:
-        """Raises OSError; `unsaved` then has it again."""
+        """Write the file. Raises OSError; `unsaved` then returns it again."""
         try:
             config_table.write(self._disk, _TABLE, data)
         except OSError:
@@ -90,7 +90,7 @@ class OrderTable:
 
 
 def parse_orders(body: Mapping[str, Any]) -> dict[PopQueue, OrderInfo]:
-    """The infos of consumerOrderInfo.json. Raises ValueError or TypeError."""
+    """Infos of consumerOrderInfo.json. Raises ValueError or TypeError."""
     found: dict[PopQueue, OrderInfo] = {}
     for key, queues in mapping(body.get("table"), "table").items():
         topic, _, group = str(key).rpartition("@")

@@ -1,7 +1,7 @@
-"""Offsets from which groups pop on: committed ones, and beyond them what records on their way hold.
+"""Next offsets of groups that pop: committed ones, and beyond them those of uncommitted records.
 
-What moves a group stands in the log: a checkpoint, or in order a word about what is done. Its offset is committed once
-all who may be elected hold that record on their disks: no replica passes over messages whose checkpoint it may lack.
+The records that advance a group are checkpoints and ordered progress. The offset is committed once all replicas that
+may be elected have the record on their disks: no replica skips messages whose checkpoint it may lack.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NOT_STORED = 2**63
 
 
 class PopQueue(NamedTuple):
-    """A queue as one group pops from it."""
+    """A queue for one group that pops."""
 
     topic: str
     group: str
@@ -25,7 +25,7 @@ class PopQueue(NamedTuple):
 
 
 class HeldEntries:
-    """Entries of a place that a record on its way holds, up to `next_offset`."""
+    """Entries of a queue that an uncommitted record has taken, up to `next_offset`."""
 
     __slots__ = ("end_offset", "next_offset", "place", "pop_ms", "timer_offset")
 
@@ -34,13 +34,13 @@ class HeldEntries:
         self.pop_ms = pop_ms
         self.next_offset = next_offset
         self.end_offset = _NOT_STORED
-        """The record's end in the log."""
+        """End of the record in the log."""
         self.timer_offset = timer_offset
-        """Entry of the timer topic's queue from which on the checkpoint waits there."""
+        """Entry of the timer topic's queue at or after which the checkpoint waits."""
 
 
 def stand_at(takes: Iterable[HeldEntries], end_offset: int) -> None:
-    """The record of these takes ends there in the log, behind those of all that were taken before."""
+    """Set the end of the record of these entries, after those of all earlier ones."""
     for took in takes:
         took.end_offset = end_offset
 
@@ -49,13 +49,13 @@ class PopPositions:
     def __init__(self, offsets: OffsetTable) -> None:
         self._offsets = offsets
         self._taken: dict[tuple[str, str, int], deque[HeldEntries]] = {}
-        """Takes on their way by `PopQueue`, in the log's order."""
+        """Uncommitted entries by `PopQueue`, in the order of the log."""
         self._under_way: deque[HeldEntries] = deque()
-        """Takes of all places."""
+        """Uncommitted entries of all queues."""
         self._set_back_count = offsets.set_back_count
 
     def next_offset(self, place: PopQueue) -> int | None:
-        """None if the group has none here yet."""
+        """Next offset of the group in the queue; None without one."""
         if self._set_back_count != self._offsets.set_back_count:
             self._forget_void()
         committed = self._offsets.query(place.group, place.topic, place.queue_id)
@@ -65,7 +65,7 @@ class PopPositions:
         return max(taken[-1].next_offset, committed or 0)
 
     def under_way_offset(self, place: PopQueue) -> int:
-        """The offset up to which records on their way have taken entries, 0 if there are none."""
+        """End of the entries that uncommitted records have taken, 0 without any."""
         taken = self._taken.get(place)
         return taken[-1].next_offset if taken else 0
 
@@ -78,7 +78,7 @@ class PopPositions:
         return self._offsets.pop_ms(wall_ms)
 
     def is_void(self, place: PopQueue, pop_ms: int) -> bool:
-        """True of a pop since which the group was set back, or removed: it does not say how far the group is."""
+        """True of a pop before the group's last reset or removal, which does not show its offset."""
         set_back_ms = self._offsets.set_back_ms(*_of(place))
         return set_back_ms > 0 and pop_ms <= set_back_ms
 
@@ -89,7 +89,7 @@ class PopPositions:
                 self.forget(place)
 
     def next_offsets(self, topic: str, group: str, queue_ids: Sequence[int]) -> list[int | None]:
-        """The answers of `next_offset` for queues of the topic."""
+        """Results of `next_offset` for queues of the topic."""
         committed, taken = self._offsets.queues_of(group, topic).get, self._taken
         found = [committed(queue_id) for queue_id in queue_ids]
         if taken:
@@ -101,14 +101,14 @@ class PopPositions:
         return found
 
     def take(self, place: PopQueue, pop_ms: int, next_offset: int, timer_offset: int) -> HeldEntries:
-        """The group is so far here once the record stands, and counts; `stand_at` says where."""
+        """Advance the group when the record is stored and committed; `stand_at` sets the record's end."""
         took = HeldEntries(place, pop_ms, next_offset, timer_offset)
         self._taken.setdefault(place, deque()).append(took)
         self._under_way.append(took)
         return took
 
     def passed(self, place: PopQueue, next_offset: int) -> None:
-        """Nothing up to there is wanted."""
+        """Advance the group past entries that it does not want."""
         taken = self._taken.get(place)
         if taken:
             taken[-1].next_offset = max(next_offset, taken[-1].next_offset)
@@ -116,7 +116,7 @@ class PopPositions:
             self._commit(place, next_offset)
 
     def advance(self, settled_offset: int) -> None:
-        """The log below it is committed and durable."""
+        """Commit offsets of records below `settled_offset`, which are committed and durable."""
         if self._set_back_count != self._offsets.set_back_count:
             self._forget_void()
         while self._under_way and self._under_way[0].end_offset <= settled_offset:
@@ -130,7 +130,7 @@ class PopPositions:
             self.raise_to(took.place, took.next_offset)
 
     def forget(self, place: PopQueue) -> None:
-        """The group goes on elsewhere: what is on its way moves it no more."""
+        """Drop uncommitted entries of a group whose offset was reset."""
         self._taken.pop(place, None)
 
     def clear(self) -> None:
@@ -138,13 +138,13 @@ class PopPositions:
         self._under_way.clear()
 
     def raise_to(self, place: PopQueue, next_offset: int) -> bool:
-        """A record that counts says that the group is so far; True if that was not known."""
+        """Advance the group by a committed record; True if the offset was lower."""
         if next_offset <= (self._offsets.query(*_of(place)) or 0):
             return False
         return self._commit(place, next_offset)
 
     def raise_by_pop(self, place: PopQueue, pop_ms: int, next_offset: int) -> bool:
-        """A pop in the log says so. One since the group was set back has taken what the operator ordered."""
+        """Advance the group by a pop in the log. A pop after a reset has consumed that reset."""
         if self.is_void(place, pop_ms):
             return False
         if self._offsets.set_back_ms(*_of(place)):
@@ -152,7 +152,7 @@ class PopPositions:
         return self.raise_to(place, next_offset)
 
     def first_timer_offset(self) -> int | None:
-        """The first entry of the timer topic's queue that may be a checkpoint whose offset is not committed."""
+        """First entry of the timer topic's queue that may be a checkpoint whose offset is not committed."""
         return self._under_way[0].timer_offset if self._under_way else None
 
     def _commit(self, place: PopQueue, offset: int) -> bool:

@@ -1,11 +1,11 @@
-"""A new master's look through the checkpoints of its log, and what was done in order, before it gives any message.
+"""Recovery of groups' offsets on a new master, from checkpoints and ordered progress in its log, before any message.
 
-Offsets of groups reach slaves and the disk a while after they are committed. A group whose offset is behind would be
-given again what it has acknowledged. The log knows better: a checkpoint there says how far its group was. Where it
-may lie a mark tells: a consumer offset of REVIVE_GROUP in the timer topic, committed behind the offsets of all
-checkpoints below it, so that who has the mark has those offsets.
-What was popped before an operator set the group back, or removed its offset, says nothing any more; nor does what was
-popped before an Apache broker, which notes no such times, wrote the offsets.
+Offsets reach slaves and the disk some time after their commit. A group with an old offset would get messages again that
+it has acknowledged. A checkpoint in the log has the group's offset at that time. The scan begins at a mark: a consumer
+offset of REVIVE_GROUP in the timer topic, committed after the offsets of all checkpoints before it, so that a replica
+with the mark has those offsets.
+Ignored are pops before a reset or removal of the offset by an operator, and pops before an Apache broker, which stores
+no such times, wrote the offsets.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from rmqha.store.log.record import Record
 from rmqha.store.reader import IsWhole, Unit, any_record
 
 STEP_COUNT = 256
-"""Entries that are looked at in one step."""
+"""Entries that one step reads."""
 MARK_INTERVAL_MS = 1000
 _TAGS = PROPERTY_TAGS.encode()
 _MOVING = CHECKPOINT_TAG.encode(), ORDER_TAG.encode()
-"""Tags of what says how far a group is."""
+"""Tags of records with the offset of a group."""
 
 
 class RecoveryLog(Protocol):
-    """The log in which checkpoints are read; the store."""
+    """Log with checkpoints; the store."""
 
     damage: DamageTable
 
@@ -55,7 +55,7 @@ class RecoveryLog(Protocol):
 
 
 class PopRecovery:
-    """`step` goes on until `is_done`; then `mark` is called now and then."""
+    """Recovery in steps until `is_done`; then `mark` is called periodically."""
 
     def __init__(
         self,
@@ -78,13 +78,13 @@ class PopRecovery:
         self._cold = cold
         self.is_done = False
         self._ranges: list[list[int]] | None = None
-        """(topic's place, queue id, next entry, end) of what is still to be looked at."""
+        """(topic's number, queue id, next entry, end) of the ranges that remain."""
         self._raised_count = 0
         self._marked_at_ms = 0
 
     @property
     def is_marked(self) -> bool:
-        """True if a master of this group has popped, and told it with its offsets."""
+        """True if a master of this group has popped and sent it with its offsets."""
         return self._offsets.query(REVIVE_GROUP, TIMER_TOPIC, 0) is not None
 
     def role_changed(self) -> None:
@@ -93,7 +93,7 @@ class PopRecovery:
         self._raised_count = 0
 
     def step(self) -> bool:
-        """True if more remains."""
+        """Read a step; True if more remains."""
         if self.is_done:
             return False
         if self._ranges is None:
@@ -166,7 +166,7 @@ class PopRecovery:
             self._raised_count += 1
 
     def mark(self, now_ms: int) -> None:
-        """Commit up to where all checkpoints' offsets are committed."""
+        """Commit the mark: the entry up to which all checkpoints' offsets are committed."""
         if not self.is_done or now_ms < self._marked_at_ms + MARK_INTERVAL_MS:
             return
         self._marked_at_ms = now_ms

@@ -1,10 +1,10 @@
-"""Messages that were popped and not acknowledged in time are stored again, in the retry topic of their group.
+"""Stores popped messages that were not acknowledged in time again, in the retry topic of their group.
 
-Only the open master works. A checkpoint is worked off once all acknowledgements that were answered before are known:
-its time has come, the timers have delivered everything of that time, and the revive queue is read to where it ended
-then. Behind its copies stands an acknowledgement of them, so that whoever reads the queue next, ours or RocketMQ's
-broker, stores them no second time. The offset of REVIVE_GROUP follows when all of it is acknowledged by the group's
-rule: a new master may store some again, whose acknowledgement it has not got, but leaves none out.
+Only the open master works. A checkpoint is worked off once all earlier answered acknowledgements are known: its time is
+over, the timers have delivered everything up to that time, and the revive queue is read to its end at that moment. An
+acknowledgement follows the copies of a checkpoint, so that the next reader of the queue, rmqha or RocketMQ's broker,
+does not store them again. The offset of REVIVE_GROUP advances when all of it is acknowledged by the group's rule: a new
+master may store some again, whose acknowledgement it lacks, but leaves none out.
 """
 
 from __future__ import annotations
@@ -59,19 +59,19 @@ READ_COUNTS = READ_COUNT, 64, 16, 4, 1
 """Entries that a step looks back at: fewer where their records lie far apart."""
 MAX_COPY_COUNT = 64
 MAX_COPY_BYTES = 1024 * 1024
-"""Bodies that are stored again with one call, unless one checkpoint has more: a pop gives some hundred KiB, or one
+"""Bytes of bodies that one call stores again, unless one checkpoint has more: a pop gives some hundred KiB, or one
 message."""
 REPEATED_MS = 5000
-"""A new master's timers may deliver once more what came so much earlier than they know of."""
+"""Range (ms) before the last known delivery in which a new master's timers may deliver entries again."""
 PUT_BACK_MS = (10_000, 20_000, 30_000, 60_000, 120_000, 300_000, 600_000)
-"""Pauses before a message that cannot be read now is tried again, the last one again and again."""
+"""Pauses (ms) before a message that cannot be read is tried again; the last one repeats."""
 MAX_RECONSUME_TIMES = 2**31 - 1
 MAX_TOLD_BYTES = MAX_PROPERTIES_BYTES - 32
-"""Bytes of the properties of a message that comes again, but for those that it was sent with; a CRC finds room."""
+"""Bytes of properties that revived messages may have besides the original ones; a CRC needs the rest."""
 
 
 class ReviveLog(ScheduleLog, Protocol):
-    """The log in which checkpoints and messages are read; the store."""
+    """Log with checkpoints and messages; the store."""
 
     damage: DamageTable
 
@@ -80,24 +80,24 @@ class ReviveLog(ScheduleLog, Protocol):
 
     @property
     def settled_offset(self) -> PhyOffset:
-        """All below it is committed, durable and dispatched."""
+        """End of what is committed, durable and dispatched."""
         ...
 
 
 class DeliveredTime(Protocol):
-    """Knows what timers have delivered; `TimerService` is one."""
+    """Port to the progress of timers; `TimerService` is one."""
 
     delivered_ms: int
 
     @property
     def front_ms(self) -> int:
-        """Slots before it are delivered, as far as this replica knows."""
+        """Slots before this time are delivered, as far as this replica knows."""
         ...
 
 
 class _Mark(NamedTuple):
-    """The time up to which timers had delivered when the log ended at `phy_offset`. `ends`: the queues', once that is
-    dispatched."""
+    """Time up to which timers had delivered when the log ended at `phy_offset`. `ends`: ends of the queues, once that
+    is dispatched."""
 
     delivered_ms: int
     phy_offset: int
@@ -110,14 +110,15 @@ class _Copies(Waiting):
     def __init__(self, service: ReviveService, points: list[tuple[int, PendingCheckpoint]]) -> None:
         self._service = service
         self.points = points
-        """With the queues that they are of."""
+        """Checkpoints with their queue ids."""
 
     def finish(self, status: AckStatus) -> None:
         self._service.finished(self, status)
 
 
 class ReviveService:
-    """`step` is called about every 100 ms and whenever `wake` was. `precision_ms` is that of timers."""
+    """Revive service. `step` is called about every 100 ms and after each `wake`. `precision_ms` returns that of
+    timers."""
 
     def __init__(
         self,
@@ -156,30 +157,30 @@ class ReviveService:
         self.role_changed()
 
     def role_changed(self) -> None:
-        """Forget what was on its way: it is the new master's."""
+        """Forget the state, which is the new master's."""
         self._queues: list[ReviveQueue] | None = None
         self._copies: _Copies | None = None
         self._mark: _Mark | None = None
         self._worked_off: tuple[int, list[int]] | None = None
-        """Entries of the queues that are worked off, and where the log ended then."""
+        """Worked-off entries of the queues, and the end of the log at that time."""
         self._acking: dict[Key, int] = {}
         self._reread_offsets: list[int] | None = None
-        """For each queue the last entry behind the worked off ones that a new master has not looked at yet, -1 if it
-        need not; None: timers deliver nothing twice any more."""
+        """For each queue the last entry after the worked-off ones that a new master must still read, -1 for none; None
+        once timers deliver nothing twice."""
         self._repeated_from_ms = self._timers.front_ms - REPEATED_MS
         self._repeated_until_ms = 0
         self._unreadable: dict[int, int] = {}
         """By queue, the entry that the disk could not read last."""
         self.settled_ms = 0
-        """Checkpoints of this time and before are known, and what was answered about them."""
+        """Time (ms) up to which all checkpoints and their answered acknowledgements are known."""
 
-    # --- what clients do ----------------------------------------------------------------------------------------------
+    # --- events of clients ------------------------------------------------------------------------------------------
     def ack_begins(self, key: Key) -> None:
-        """An acknowledgement is stored, and not answered yet."""
+        """Take note of an acknowledgement that is stored and not answered yet."""
         self._acking[key] = self._acking.get(key, 0) + 1
 
     def ack_ends(self, key: Key, ack: Ack, revive_queue_id: int, *, is_held: bool) -> None:
-        """`is_held`: by the group's rule."""
+        """Take note of its end. `is_held`: acknowledged by the group's rule."""
         left = self._acking.get(key, 0) - 1
         if left > 0:
             self._acking[key] = left
@@ -189,14 +190,14 @@ class ReviveService:
             self._queues[revive_queue_id].acked(ack)
 
     def is_over(self, key: Key, revive_queue_id: int, due_ms: int) -> bool:
-        """True if a checkpoint's messages have come again, or are all acknowledged."""
+        """True if a checkpoint's messages were revived, or are all acknowledged."""
         if due_ms > self.settled_ms or self._queues is None or not 0 <= revive_queue_id < len(self._queues):
             return False
         return not self._queues[revive_queue_id].knows(key)
 
     def is_spent(self, key: Key, revive_queue_id: int, due_ms: int) -> bool:
-        """True if a checkpoint's time is over: its messages have come again, or are about to. A master before, whose
-        clock was ahead, may have stored them again."""
+        """True if a checkpoint's time is over: its messages were revived or soon will be, perhaps by an earlier master
+        whose clock was ahead."""
         if due_ms <= max(self._clock.wall_ms(), self.settled_ms):
             return True
         if not self.settled_ms or self._queues is None:  # what it has done is not read yet
@@ -204,7 +205,7 @@ class ReviveService:
         return 0 <= revive_queue_id < len(self._queues) and self._queues[revive_queue_id].is_past(key)
 
     def in_flight(self) -> Counter[tuple[str, str]]:
-        """Messages by topic and group whose time comes within a second and that are not acknowledged."""
+        """Messages by topic and group whose time is over within a second and that are not acknowledged."""
         found: Counter[tuple[str, str]] = Counter()
         for queue in self._queues or ():
             for point in queue.points():
@@ -213,7 +214,7 @@ class ReviveService:
 
     # --- steps --------------------------------------------------------------------------------------------------------
     def step(self) -> None:
-        """Read what has come, and store again what is due. Raises StoreError."""
+        """Read new entries, and revive due messages. Raises StoreError."""
         if not self._appends.is_serving:
             return
         if self._queues is None:
@@ -234,8 +235,7 @@ class ReviveService:
             self._wake()
 
     def _has_past(self) -> bool:
-        """Look on through what is worked off, so that it is known if timers deliver it once more; True if more
-        remains."""
+        """Read worked-off entries, which timers may deliver again; True if more remain."""
         assert self._queues is not None
         if self._reread_offsets is None:
             return False
@@ -250,7 +250,7 @@ class ReviveService:
         return any(last >= 0 for last in self._reread_offsets)
 
     def _past_of(self, queue_id: int, last: int) -> int:
-        """The next entry to look at, -1 if none need be."""
+        """Next entry to read, -1 for none."""
         assert self._queues is not None
         low, high = self._log.queue_range(self.revive_topic, queue_id)
         last = min(last, high - 1)
@@ -290,12 +290,12 @@ class ReviveService:
 
     @property
     def has_entries(self) -> bool:
-        """True if a checkpoint or an acknowledgement has ever come to its time, or a group has read in order."""
+        """True if any checkpoint, acknowledgement or ordered progress is in the revive queues."""
         return any(self._end(queue_id) for queue_id in range(REVIVE_QUEUE_COUNT))
 
     def lags(self) -> list[tuple[int, int]]:
-        """Entries that are not read, and the time (ms) by which the first checkpoint is late, by revive queue; [] for a
-        replica that works off none."""
+        """Unread entries, and delay (ms) of the first due checkpoint, by revive queue; [] for a replica that works off
+        none."""
         now_ms = self._clock.wall_ms()
         return [
             (max(0, self._end(queue_id) - queue.read_offset), queue.late_ms(now_ms))
@@ -317,7 +317,7 @@ class ReviveService:
         return self._log.queue_range(self.revive_topic, queue_id)[1]
 
     def _read(self, queue_id: int, queue: ReviveQueue) -> bool:
-        """True if there was more to read."""
+        """Read a part of the queue; True if more remains."""
         low, high = self._log.queue_range(self.revive_topic, queue_id)
         if queue.read_offset < low:
             self._tracer.event("revive_entries_expired", queue_id=queue_id, count=low - queue.read_offset)
@@ -381,8 +381,8 @@ class ReviveService:
                 queue.settle(self.settled_ms)
 
     def _commit(self) -> None:
-        """Commit how far the queues are worked off, once all that their entries came to is committed and durable: who
-        has the offset has the acknowledgements and the copies."""
+        """Commit the worked-off offsets once the results of their entries are committed and durable: a replica with the
+        offset has the acknowledgements and the copies."""
         if self._worked_off is None:
             found = [queue.worked_off_offset - 1 for queue in self._queues or ()]
             if any(done > self._committed(queue_id) for queue_id, done in enumerate(found)):
@@ -393,7 +393,7 @@ class ReviveService:
                     self._offsets.commit(REVIVE_GROUP, self.revive_topic, queue_id, done)
             self._worked_off = None
 
-    # --- store again --------------------------------------------------------------------------------------------------
+    # --- revival ----------------------------------------------------------------------------------------------------
     def _revive(self) -> None:
         assert self._queues is not None
         points: list[tuple[int, PendingCheckpoint]] = []
@@ -425,7 +425,7 @@ class ReviveService:
                 self._queues[queue_id].done(point)
 
     def _copies_of(self, queue_id: int, point: PendingCheckpoint) -> tuple[list[NewMessage], list[int]]:
-        """Messages to store for its open ones, and the offsets of those that come again by them."""
+        """Messages to store for its open ones, and their original offsets."""
         checkpoint = point.checkpoint
         origin = normal_topic(checkpoint.topic, checkpoint.group)
         copies: list[NewMessage] = []
@@ -447,22 +447,21 @@ class ReviveService:
         return copies, stored_offsets
 
     def _is_forgotten(self, checkpoint: CheckPoint) -> bool:
-        """True if an operator has deleted the group with its offsets since. One that is not known may otherwise be made
-        again by its next pop, and goes on where it was: its settings alone were deleted, or have not reached this new
-        master."""
+        """True if an operator has deleted the group with its offsets since. A group without settings may be created by
+        its next pop and continue: only its settings were deleted, or have not reached this new master."""
         place = checkpoint.group, checkpoint.topic, checkpoint.queue_id
         if self._groups.get(checkpoint.group) is not None or self._offsets.query(*place) is not None:
             return False
         return 0 < checkpoint.pop_ms <= self._offsets.set_back_ms(*place)
 
     def _ack_of(self, queue_id: int, checkpoint: CheckPoint, offsets: list[int]) -> NewMessage:
-        """The word behind the copies of a checkpoint's messages that they are done."""
+        """Acknowledgement of a checkpoint's messages that follows their copies."""
         ack = Ack(*checkpoint.key, tuple(offsets), is_batch=len(offsets) > 1)
         when = checkpoint.due_ms, self._clock.wall_ms(), self._store_host, self._precision_ms()
         return ack.message(self.revive_topic, queue_id, *when)
 
     def _is_readable(self, point: PendingCheckpoint) -> bool:
-        """True if its messages may be looked at; what is not in memory is read."""
+        """True if its messages are in memory, or cannot be read; what is missing is requested."""
         topic, queue_id = point.checkpoint.topic, point.checkpoint.queue_id
         waits = False
         for offset in sorted(point.open_offsets - point.checked.keys()):
@@ -476,7 +475,7 @@ class ReviveService:
         return not waits
 
     def _message(self, point: PendingCheckpoint, offset: int) -> Record | None:
-        """Raises DamagedError."""
+        """Record of a message. Raises DamagedError."""
         checkpoint = point.checkpoint
         if trouble := point.checked.get(offset):
             raise DamagedError(trouble)
@@ -511,7 +510,7 @@ class ReviveService:
             self._offsets.commit(group, topic, 0, 0)
 
     def _put_back(self, queue_id: int, checkpoint: CheckPoint, offset: int) -> NewMessage:
-        """A checkpoint of one message that cannot be read now; it comes back later."""
+        """Checkpoint of one unreadable message, delivered again later."""
         now_ms = self._clock.wall_ms()
         pause_ms = PUT_BACK_MS[min(checkpoint.put_times, len(PUT_BACK_MS) - 1)]
         later = CheckPoint(
@@ -541,7 +540,8 @@ class ReviveService:
         elif status is AckStatus.SERVICE_NOT_AVAILABLE:
             self.role_changed()
         else:
-            # The copies stand in the log of this epoch, so they come or this mastership goes: no second copy now.
+            # The copies are in the log of this epoch. They will be committed, or this mastership ends: no second copy
+            # now.
             self._appends.appended(self._log.max_phy_offset, copies)
 
 

@@ -1,8 +1,7 @@
-"""One revive queue as its master knows it: checkpoints whose time comes, and acknowledgements of them. Pure.
+"""State of one revive queue on its master: pending checkpoints and their acknowledgements. Pure.
 
-Timer messages come here in the order of their times: a checkpoint a second before its own, acknowledgements at it.
-What was acknowledged late stands behind, and where timers were behind an acknowledgement may stand before its
-checkpoint.
+Timer messages come here in the order of their times: a checkpoint a second before its time, acknowledgements at it.
+Late acknowledgements follow. If timers were late, an acknowledgement may precede its checkpoint.
 """
 
 from __future__ import annotations
@@ -13,21 +12,21 @@ from heapq import heappop, heappush
 from rmqha.broker.pop.checkpoint import Ack, CheckPoint, Key
 
 MAX_ORPHANS = 100_000
-"""Acknowledgements that wait for a checkpoint."""
+"""Bound on acknowledgements that wait for a checkpoint."""
 
 
 class PendingCheckpoint:
-    """A checkpoint with messages that are not acknowledged."""
+    """Checkpoint with messages that are not acknowledged."""
 
     __slots__ = ("checked", "checkpoint", "first_offset", "is_taken", "open_offsets")
 
     def __init__(self, checkpoint: CheckPoint, first_offset: int) -> None:
         self.checkpoint = checkpoint
         self.first_offset = first_offset
-        """Its own entry of the queue."""
+        """Entry of the checkpoint in the queue."""
         self.open_offsets = set(checkpoint.queue_offsets)
         self.is_taken = False
-        """Its open messages are being stored again."""
+        """True while its open messages are being stored again."""
         self.checked: dict[int, str] = {}
         """Messages that were found in memory, or the reason why the disk cannot read them, by offset."""
 
@@ -48,16 +47,16 @@ class _Orphan:
 class ReviveQueue:
     def __init__(self, read_offset: int) -> None:
         self.read_offset = read_offset
-        """The entry that is read next."""
+        """Entry that is read next."""
         self._points: dict[Key, PendingCheckpoint] = {}
         self._orphans: dict[Key, _Orphan] = {}
         self._due: list[tuple[int, int, Key]] = []
         self._spans: list[tuple[int, int]] = []
-        """From an acknowledgement that stood in front to its checkpoint, in the checkpoints' order: a replica that read
-        from between them would take the checkpoint for open."""
+        """Ranges from a preceding acknowledgement to its checkpoint, in the checkpoints' order: a replica that began to
+        read within one would take the checkpoint for open."""
         self._over: dict[tuple[Key, int], None] | None = {}
-        """Checkpoints that are worked off, and how often they were put back, while timers may deliver them again; None:
-        they do not."""
+        """Worked-off checkpoints, with the number of times they were put back, while timers may deliver them again;
+        None afterwards."""
 
     @property
     def message_count(self) -> int:
@@ -65,7 +64,7 @@ class ReviveQueue:
         return sum(len(point.open_offsets) for point in self._points.values())
 
     def late_ms(self, now_ms: int) -> int:
-        """Time by which the first checkpoint that is not worked off is late, 0 if none is."""
+        """Delay (ms) of the first checkpoint that is due, 0 if none is."""
         return max(0, now_ms - self._due[0][0]) if self._due and self._points else 0
 
     def points(self) -> Iterator[PendingCheckpoint]:
@@ -85,7 +84,8 @@ class ReviveQueue:
         return found
 
     def read(self, entry: CheckPoint | Ack | None, due_ms: int) -> None:
-        """The entry at `read_offset`; `due_ms` is the time of the checkpoint that it is about. None: it is neither."""
+        """Read the entry at `read_offset`; `due_ms` is the time of its checkpoint. None: neither checkpoint nor
+        acknowledgement."""
         offset = self.read_offset
         self.read_offset += 1
         if isinstance(entry, CheckPoint):
@@ -110,7 +110,7 @@ class ReviveQueue:
             self.past(checkpoint)
 
     def acked(self, ack: Ack) -> bool:
-        """True if its checkpoint is known."""
+        """Take an acknowledgement; True if its checkpoint is known."""
         point = self._points.get(ack.key)
         if point is None:
             return False
@@ -126,8 +126,8 @@ class ReviveQueue:
         is_waited_for: set[Key] | dict[Key, int],
         is_readable: Callable[[PendingCheckpoint], bool] = _any_checkpoint,
     ) -> PendingCheckpoint | None:
-        """The next one whose time lies at `until_ms` or before; None if there is none, if an acknowledgement of it is
-        on its way, or if its messages cannot be looked at yet."""
+        """Take the next checkpoint whose time is at most `until_ms`; None without one, while an acknowledgement of it is
+        pending, or while its messages are not in memory."""
         while self._due and self._due[0][0] <= until_ms:
             key = self._due[0][2]
             point = self._points.get(key)
@@ -141,26 +141,26 @@ class ReviveQueue:
         return None
 
     def done(self, point: PendingCheckpoint) -> None:
-        """Its open messages are stored again."""
+        """Remove a checkpoint whose open messages were stored again."""
         if self._points.get(point.checkpoint.key) is point:
             del self._points[point.checkpoint.key]
             self.past(point.checkpoint)
 
     def past(self, checkpoint: CheckPoint) -> None:
-        """It is worked off: if it comes again it says nothing."""
+        """Remember a checkpoint as worked off, so that a repeated delivery is ignored."""
         if self._over is not None:
             self._over[_life_of(checkpoint)] = None
 
     def is_past(self, key: Key) -> bool:
-        """True of one that is worked off, as long as that is known."""
+        """True of a remembered worked-off checkpoint."""
         return self._over is not None and (key, 0) in self._over
 
     def forget_past(self) -> None:
-        """Timers deliver nothing twice any more."""
+        """Forget them once timers deliver nothing twice."""
         self._over = None
 
     def settle(self, until_ms: int) -> None:
-        """All checkpoints whose time lies at `until_ms` or before have been read."""
+        """Drop orphans once all checkpoints up to `until_ms` have been read."""
         if self._orphans:
             for key in [key for key, orphan in self._orphans.items() if orphan.due_ms <= until_ms]:
                 del self._orphans[key]

@@ -1,4 +1,4 @@
-"""All of pop, wired together. No trio."""
+"""All parts of pop consumption wired together. No trio."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ACK_CODES = frozenset(
 
 
 class PopServices:
-    """`gets` counts what consumers get; `memory_bytes` is that of the machine, 0: unknown."""
+    """Parts of pop. `gets` counts messages for consumers; `memory_bytes` is that of the machine, 0 if unknown."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class PopServices:
         self.counts = PopCounts()
         revive_topic = REVIVE_TOPIC_PREFIX + config.broker_cluster_name
         self._has_popped = False
-        """Somebody pops, or asks if there is anything; or has done so, as the log or the offsets tell."""
+        """True after any pop or notification request, also one that the log or the offsets show."""
         self._revive_entries = frozenset((revive_topic, queue_id) for queue_id in range(REVIVE_QUEUE_COUNT))
         self.positions = PopPositions(offsets)
         self.orders = OrderTable(disk, self.positions.is_void)
@@ -118,7 +118,7 @@ class PopServices:
 
     @property
     def later(self) -> Mapping[int, Callable[[Channel, Command], None]]:
-        """Requests that are answered now or later."""
+        """Requests that may be answered later."""
         return {
             RequestCode.POP_MESSAGE: self.pop.process,
             RequestCode.NOTIFICATION: self.questions.notify,
@@ -130,21 +130,21 @@ class PopServices:
         return {**self.questions.handlers(), **self.mode_requests.handlers()}
 
     def in_flight(self) -> Mapping[tuple[str, str], int]:
-        """Number of messages by topic and group that were given and are not done, those in order included."""
+        """Messages by topic and group that were given and are not done, those in order included."""
         found = self.counts.in_flight.copy()
         for place, count in self.orders.open_counts():
             found[place.topic, place.group] += count
         return found
 
     def in_flight_of(self, topic: str, group: str) -> int:
-        """Number of messages of `topic` that the group was given and that are not done."""
+        """Messages of `topic` that the group was given and that are not done."""
         known = self._topics.get(topic)
         places = (PopQueue(topic, group, item) for item in range(known.read_queue_count)) if known else ()
         in_order = sum(info.open_count for place in places if (info := self.orders.get(place)) is not None)
         return self.counts.in_flight.get((topic, group), 0) + in_order
 
     def set_back(self, topic: str, group: str) -> None:
-        """The group goes on elsewhere: pops of it that wait may get something."""
+        """Wake waiting pops of a group whose offset was reset."""
         self.polls.wake_group(topic, group)
 
     @property
@@ -157,7 +157,7 @@ class PopServices:
             part.configure(config)
         self.acks.configure(config)
 
-    # --- what the broker tells ----------------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------------------------
     def role_changed(self) -> None:
         self._reads.clear()
         self._entries.clear()
@@ -167,7 +167,7 @@ class PopServices:
         self.pop.role_changed()
 
     def demoted(self) -> None:
-        """Another replica is master: what was given in order here is none of this one's matter."""
+        """Forget messages given in order after the loss of the mastership."""
         self.orders.clear()
 
     def dispatched(self, grown: Iterable[tuple[str, int]]) -> None:
@@ -181,14 +181,14 @@ class PopServices:
 
     @property
     def is_stepping(self) -> bool:
-        """False while nobody has ever popped, as far as is known, or this is no master that serves."""
+        """False while no pop is known of, or this is no serving master."""
         if not self._driver.is_serving:
             return False
         self._has_popped = self._has_popped or self.recovery.is_marked or self.revive.has_entries
         return self._has_popped
 
     def step(self) -> None:
-        """Look for checkpoints of before, and for messages whose time is up. Raises StoreError."""
+        """Read earlier checkpoints, and revive messages whose time is over. Raises StoreError."""
         if not self.is_stepping:
             return
         self.advance()
@@ -198,8 +198,8 @@ class PopServices:
         self.recovery.mark(self._clock.now_ms())
 
     def advance(self) -> None:
-        """Commit how far groups are, as far as the log says it for good and the queues have it: an offset behind
-        the end of its queue would be set back."""
+        """Commit groups' offsets up to what is durable in the log and in the queues: an offset beyond the end of its
+        queue would be lowered."""
         self.positions.advance(self._store.settled_offset)
 
     def timeout(self) -> None:

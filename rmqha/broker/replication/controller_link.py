@@ -1,7 +1,7 @@
 """Performs CallController over remoting: finds the leader, follows redirects, answers exactly once. Shell.
 
-A heartbeat goes to every address of controllerAddr (ruling 33): each of Apache's controllers keeps its own table of the
-living, followers too, and a new leader deposes the masters that it has not heard of.
+A heartbeat goes to every address of controllerAddr (ruling 33): each of Apache's controllers has a table of live
+brokers, followers too, and a new leader deposes masters that are missing in its own.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from rmqha.wire.command import Command
 
 
 class CallEnded(Protocol):
-    """Port of the one that is told how a call ended."""
+    """Port that takes the result of a call."""
 
     def controller_replied(self, call_id: int, reply: Command | None) -> None: ...
 
 
 class Client(Protocol):
-    """Calls to addresses; `RemotingClient` is one."""
+    """Port that calls addresses; `RemotingClient` is one."""
 
     async def call(self, address: str, command: Command, timeout_ms: int | None) -> Command: ...
 
 
 class ControllerLink:
-    """One task per call; calls are few (a heartbeat every half second, and what a role change needs)."""
+    """Link with one task per call; calls are few (a heartbeat every half second, and those of a role change)."""
 
     def __init__(
         self, driver: CallEnded, client: Client, addresses: list[str], nursery: trio.Nursery, tracer: Tracer
@@ -43,18 +43,18 @@ class ControllerLink:
         self._nursery = nursery
         self._tracer = tracer
         self._silent: set[str] = set()
-        """Addresses besides the target that did not answer the last heartbeat."""
-        self._beating: set[str] = set()
-        """Addresses besides the target that have a heartbeat to answer."""
+        """Other addresses than the target that did not answer the last heartbeat."""
+        self._heartbeating: set[str] = set()
+        """Other addresses than the target with a running heartbeat."""
 
     def follow(self, addresses: list[str]) -> None:
-        """Ask these from now on; a leader that is known is asked first all the same."""
+        """Use these addresses from now on; a known leader is still asked first."""
         self._addresses = addresses
         self._route.follow(addresses)
         self._silent.intersection_update(addresses)
 
     def addresses(self) -> list[str]:
-        """The configured ones, as they are now."""
+        """Configured addresses at present."""
         return self._addresses
 
     @property
@@ -64,13 +64,13 @@ class ControllerLink:
     def call(self, action: CallController) -> None:
         if action.command.code == RequestCode.BROKER_HEARTBEAT:
             for address in self._addresses:
-                if address != self._route.target and address not in self._beating:
-                    self._beating.add(address)
-                    self._nursery.start_soon(self._beat, address, action)
+                if address != self._route.target and address not in self._heartbeating:
+                    self._heartbeating.add(address)
+                    self._nursery.start_soon(self._send_heartbeat, address, action)
         self._nursery.start_soon(self._perform, action)
 
-    async def _beat(self, address: str, action: CallController) -> None:
-        """A heartbeat for a controller that may come to lead; whether and what it answers says nothing now."""
+    async def _send_heartbeat(self, address: str, action: CallController) -> None:
+        """Send a heartbeat to a controller that may become the leader; its answer has no effect now."""
         try:
             await self._client.call(address, _copy(action.command), action.timeout_ms)
             if address in self._silent:
@@ -81,14 +81,14 @@ class ControllerLink:
                 self._silent.add(address)
                 self._tracer.event("controller_silent", address=address, reason=str(error))
         finally:
-            self._beating.remove(address)
+            self._heartbeating.remove(address)
 
     async def _perform(self, action: CallController) -> None:
         reply = await self._ask(action.command, action.timeout_ms)
         self._driver.controller_replied(action.call_id, reply)
 
     async def _ask(self, command: Command, timeout_ms: int) -> Command | None:
-        """None when nobody could be asked within `timeout_ms`."""
+        """Ask the leader; None if no controller answered within `timeout_ms`."""
         deadline = trio.current_time() + timeout_ms / 1000
         route, is_open = self._route, False
         for _ in range(route.max_attempts):
@@ -106,19 +106,19 @@ class ControllerLink:
                 route.answered(address)
                 return answer_to(command, reply, is_open=is_open)
             try:
-                leader = named_leader(reply) or await self._look_up(address, route.attempt_timeout_ms(left_ms))
+                leader = named_leader(reply) or await self._find_leader(address, route.attempt_timeout_ms(left_ms))
             except UnreachableError:
                 route.failed(address)
             else:
                 route.redirected(address, leader)
         return None
 
-    async def _look_up(self, address: str, timeout_ms: int) -> str:
-        """Ask for the leader that a controller takes for it which refused without naming one (Apache's do so)."""
+    async def _find_leader(self, address: str, timeout_ms: int) -> str:
+        """Ask a controller for the leader's address after a refusal without one, as Apache's controllers give."""
         reply = await self._client.call(address, Command(RequestCode.CONTROLLER_GET_METADATA_INFO), timeout_ms)
         return named_leader(reply)
 
 
 def _copy(command: Command) -> Command:
-    """A call writes its opaque into the command, so each attempt needs its own."""
+    """Copy for one attempt: a call writes its opaque into the command."""
     return Command(command.code, dict(command.ext), command.body)

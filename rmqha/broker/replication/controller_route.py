@@ -1,4 +1,4 @@
-"""Choice of the controller to ask next: the leader if known, else each of controllerAddr in turn. A decision, no
+"""Choice of the next controller to ask: the leader if known, else each of controllerAddr in turn. A decision, no
 trio."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from rmqha.wire.command import Command
 
 
 def parse_addresses(text: str, key: str) -> list[str]:
-    """`split_addresses`. Raises ConfigError naming `key`."""
+    """Addresses by `split_addresses`. Raises ConfigError naming `key`."""
     try:
         return split_addresses(text)
     except ValueError as error:
@@ -18,7 +18,7 @@ def parse_addresses(text: str, key: str) -> list[str]:
 
 
 class ControllerRoute:
-    """`target` is where the next request goes; tell it how that went. The leader is remembered between requests."""
+    """`target` is the address of the next request; report its result. The leader is remembered between requests."""
 
     def __init__(self, addresses: list[str]) -> None:
         assert addresses
@@ -27,14 +27,14 @@ class ControllerRoute:
         self._leader = ""
 
     def follow(self, addresses: list[str]) -> None:
-        """The configured addresses are others."""
+        """Use these configured addresses from now on."""
         assert addresses
         self._addresses = addresses
         self._place %= len(addresses)
 
     @property
     def leader(self) -> str:
-        """ "" if unknown."""
+        """Address of the leader, "" if unknown."""
         return self._leader
 
     @property
@@ -43,26 +43,26 @@ class ControllerRoute:
 
     @property
     def max_attempts(self) -> int:
-        """Requests after which a call has asked everyone: each configured address and what it redirected to."""
+        """Number of requests that reach every configured address and its redirect."""
         return 2 * len(self._addresses) + 1
 
     def attempt_timeout_ms(self, left_ms: int) -> int:
-        """Time (ms) for which one of several controllers may keep a call waiting before the next is asked."""
+        """Time-out (ms) of a request to one of several controllers, before the next is asked."""
         return left_ms if len(self._addresses) == 1 else max(1, min(left_ms, max(300, left_ms // 2)))
 
     def answered(self, address: str) -> None:
-        """`address` answered as a leader does."""
+        """Take note that `address` answered as the leader."""
         self._leader = address
 
     def redirected(self, address: str, leader: str) -> None:
-        """`address` is no leader and names `leader` ("" if it knows none)."""
+        """Take note that `address` is no leader and names `leader` ("" if it knows none)."""
         if leader and leader != address:
             self._leader = leader
         else:
             self.failed(address)
 
     def failed(self, address: str) -> None:
-        """Nothing to be had from `address`: turn to the next configured one."""
+        """Turn to the next configured address after a failure of `address`."""
         if self._leader == address:
             self._leader = ""
         self._place = (self._place + 1) % len(self._addresses)
@@ -73,13 +73,13 @@ def is_redirect(reply: Command) -> bool:
 
 
 def named_leader(reply: Command) -> str:
-    """The leader that a refusal or an answer to 1005 names; "" if none."""
+    """Leader that a refusal or an answer to 1005 names; "" if none."""
     return reply.ext.get("controllerLeaderAddress") or ""
 
 
 def answer_to(command: Command, reply: Command, *, is_open: bool) -> Command:
-    """The answer that a call ends with. `is_open`: an earlier try of it had none, and may still arrive and be carried
-    out. That a later copy of a new SyncStateSet was refused is no proof that no copy will be applied (ruling 1)."""
+    """Final answer of a call. `is_open`: an earlier attempt had no answer and may still be executed. A refusal of a
+    later copy of an alter does not prove that no copy will be applied (ruling 1)."""
     if not is_open or reply.code == ResponseCode.SUCCESS or command.code != RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET:
         return reply
     remark = f"a copy of the request may still be applied; a later one was refused with code {reply.code}"

@@ -1,7 +1,7 @@
-"""HA connections over TCP, both ends: listens for slaves, dials the master, moves bytes for the replica machine. Shell.
+"""HA connections over TCP, both ends: listens for slaves, connects to the master, moves the machine's bytes. Shell.
 
-A connection is shown to the machine when its peer has shaken hands by the look of it, so probes and port scans never
-reach it; they are bounded in number and time (apache/rocketmq 8875, `rmqha.broker.replication.ha_service`).
+The machine gets a connection once its first bytes begin a handshake, so probes and port scans never reach it. Their
+number and time are bounded (apache/rocketmq 8875, `rmqha.broker.replication.ha_service`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import trio
 
-from rmqha.broker.replication.ha_guard import AcceptedConnection, HaGuard
+from rmqha.broker.replication.ha_authenticator import AcceptedConnection, HaAuthenticator
 from rmqha.broker.replication.replica_driver import ReplicaDriver
 from rmqha.ha.stream.legacy_connection import FIRST_REPORT_TIMEOUT_MS
 from rmqha.host.access import security
@@ -34,27 +34,28 @@ from rmqha.wire import legacy_ha as plain_ha
 from rmqha.wire.ha_stream import HaState
 
 READ_BYTES = 1024 * 1024
-"""Read size for a master's stream, which is written to the log out of this one buffer. Receiving into the mapped file
-instead is slower: each page of it that is touched for the first time costs a fault (docs/operate/measurements.md)."""
-AT_ONCE_BYTES = 64 * 1024
-"""Bytes of the log's end that are sent without the writer; a slice of other work takes no longer."""
+"""Read size of a master's stream, which is written to the log from one buffer. Receiving into the mapped file is
+slower: the first touch of each page is a fault (docs/operate/measurements.md)."""
+DIRECT_WRITE_BYTES = 64 * 1024
+"""Bytes of the log's end that are sent without the writer task, in less time than a slice of other work."""
 TURN_BYTES = 1024 * 1024
-"""Encrypted for one slave in one turn of the event loop, if its socket takes it: a millisecond or two. Under a flood a
-turn lasts 40 ms, and the log's end, for which senders wait, took one for each piece."""
+"""Bytes that are encrypted for one slave in one turn of the event loop: a millisecond or two. Under full load a turn
+lasts 40 ms, and with smaller pieces the log's end, for which senders wait, needed several turns."""
 ACK_READ_BYTES = 4096
-"""Read size for a slave's stream, which holds only acks."""
+"""Read size of a slave's stream, which has only acks."""
 DIAL_TIMEOUT_MS = 1000
 HANDSHAKE_TIMEOUT_MS = 3000
 HANDSHAKE_BYTES = 16
 RESOLVE_TIMEOUT_MS = 1000
-"""For what replicas' names stand for."""
-HELD_BACK_S = 0.001
-"""Time (s) for which something may wait for company: twice as long at most, for all that waits is looked at together.
-Every frame wakes both ends, which costs as much as a dozen records."""
+"""Time-out (ms) for the addresses of replicas' names."""
+FRAME_DELAY_S = 0.001
+"""Time (s) for which a frame is delayed so that others join it; at most twice as long, since all delayed frames are
+checked together. Every frame wakes both ends, at the cost of a dozen records."""
 COLD_READ_COUNT = 4
-"""Threads at most that read old parts of the log into memory: a disk that hangs keeps these and no others."""
+"""Threads that read old parts of the log into memory; a disk that hangs blocks only these."""
 MAX_QUEUED_COUNT = 1024
-"""Frames that wait for one peer; the machine has one transfer under way, so more means heartbeats nobody reads."""
+"""Frames queued for one peer; the machine has one transfer at a time, so more are heartbeats that the peer does not
+read."""
 
 
 class _Log(NamedTuple):
@@ -64,46 +65,46 @@ class _Log(NamedTuple):
 
 
 class _Encrypted(NamedTuple):
-    """The rest of what the socket did not take; `is_log`: bytes of the log end with it."""
+    """Rest of a partial write; `is_log`: it completes a transfer of log bytes."""
 
     data: bytes
     is_log: bool
 
 
 class _Connection:
-    __slots__ = ("handle", "is_writing", "news", "queue", "scope", "tls", "told_at_s", "wake")
+    __slots__ = ("delayed_frame", "handle", "is_writing", "queue", "scope", "sent_at_s", "tls", "wake")
 
     def __init__(self) -> None:
-        self.news = b""
-        """A frame that tells only what the next one of this connection tells too, held back."""
-        self.told_at_s = -math.inf
-        """The time of the last one, or of the one that has told it instead."""
+        self.delayed_frame = b""
+        """Delayed frame whose content the next frame has too."""
+        self.sent_at_s = -math.inf
+        """Time (s) of the last such frame, or of a transfer with its content."""
         self.handle: int | None = None
-        """File descriptor of a socket that is connected: what is written goes there directly."""
+        """File descriptor of a connected socket, for direct writes."""
         self.tls: TlsLink | None = None
         self.is_writing = False
-        """The writer is in the midst of an item: nothing may come in between."""
+        """True while the writer task has written a part of an item: nothing else may be written."""
         self.queue: deque[bytes | _Log | _Encrypted] = deque()
         self.wake = trio.Event()
         self.scope = trio.CancelScope()
 
-    def tell(self, data: bytes, now_s: float) -> None:
-        """Send at once, if a slave has not been told for a while; else with the next transfer, or a little later."""
-        if self.news or now_s < self.told_at_s + HELD_BACK_S:
-            self.news = data
+    def send_delayable(self, data: bytes, now_s: float) -> None:
+        """Send a frame at once if none was sent lately; else with the next transfer, or after FRAME_DELAY_S."""
+        if self.delayed_frame or now_s < self.sent_at_s + FRAME_DELAY_S:
+            self.delayed_frame = data
         else:
-            self.told_at_s = now_s
+            self.sent_at_s = now_s
             self.send(data)
 
-    def told_otherwise(self, now_s: float) -> None:
-        """A transfer is about to tell what is held back."""
-        if self.news:
-            self.news, self.told_at_s = b"", now_s
+    def drop_delayed(self, now_s: float) -> None:
+        """Drop the delayed frame, whose content the next transfer has."""
+        if self.delayed_frame:
+            self.delayed_frame, self.sent_at_s = b"", now_s
 
-    def let_go(self, now_s: float) -> None:
-        """Send what has been held back long enough."""
-        if self.news and now_s >= self.told_at_s + HELD_BACK_S:
-            data, self.news, self.told_at_s = self.news, b"", now_s
+    def flush_delayed(self, now_s: float) -> None:
+        """Send the delayed frame if its time is over."""
+        if self.delayed_frame and now_s >= self.sent_at_s + FRAME_DELAY_S:
+            data, self.delayed_frame, self.sent_at_s = self.delayed_frame, b"", now_s
             self.send(data)
 
     @property
@@ -112,7 +113,8 @@ class _Connection:
         return self.handle is not None and not self.queue and not self.is_writing
 
     def send(self, data: bytes) -> None:
-        """At once if nothing is on its way: an ack waits for no other task. What the kernel does not take is queued."""
+        """Write at once if nothing is queued, so that an ack waits for no other task; the rest of a partial write is
+        queued."""
         if self.handle is None or not self.is_free:
             self.put(data)
         elif self.tls is not None:
@@ -127,8 +129,8 @@ class _Connection:
                 self.put(data)
 
     def write_log(self, item: _Log, view: memoryview) -> bool:
-        """Write while nothing is on its way, `view` being the front of the log's bytes; what the kernel does not take
-        is queued. True if it took all."""
+        """Write `view`, the first of the log's bytes, if nothing is queued; the rest of a partial write is queued. True
+        if all was written."""
         assert self.handle is not None and self.is_free
         header, phy_offset, size_bytes = item
         if self.tls is not None:
@@ -164,25 +166,25 @@ class _Connection:
 
 
 class HaService:
-    """Performs the HA actions. Accepted connections count from 1 up; the machine numbers those that it opens. `plain`:
-    peers speak the protocol of static groups."""
+    """Performs the HA actions. Accepted connections are numbered from 1; the machine numbers those that it opens.
+    `plain`: legacy protocol of static groups."""
 
     def __init__(
         self,
         driver: ReplicaDriver,
         tracer: Tracer,
         nursery: trio.Nursery,
-        guard: HaGuard | None = None,
+        authenticator: HaAuthenticator | None = None,
         boundary: Boundary | None = None,
         *,
         plain: bool = False,
     ) -> None:
-        """`guard` None asks for nothing; `boundary` None: an exception that nobody foresaw ends the broker."""
+        """`authenticator` None checks nothing; `boundary` None: an unexpected exception ends the broker."""
         self._driver = driver
-        self._guard = guard or HaGuard("disabled", NO_SECURITY)
+        self._authenticator = authenticator or HaAuthenticator("disabled", NO_SECURITY)
         self._boundary = boundary
         self._refusal = ""
-        """The last one, which is traced once."""
+        """Last reason of a refusal, traced once."""
         self._plain = plain
         self._tracer = tracer
         self._nursery = nursery
@@ -190,12 +192,12 @@ class HaService:
         self._cold_threads = trio.CapacityLimiter(COLD_READ_COUNT)
         self._next_id = itertools.count(1)
         self._unreachable = ""
-        """The master that could not be dialled last: traced once, not per attempt."""
+        """Master that was unreachable last, traced once."""
         self._handshakes = Handshakes()
-        self._is_releasing = False
-        """A task looks after what is held back."""
+        self._is_flushing = False
+        """True while a task waits for delayed frames."""
         self.refused_count = 0
-        """Connections closed because too many had not shaken hands, or did not in time or in form."""
+        """Connections refused for their number, or for a late or malformed handshake."""
 
     # --- actions ----------------------------------------------------------------------------------------------------
     def open(self, conn_id: int, address: str) -> None:
@@ -207,40 +209,40 @@ class HaService:
         if connection is None:
             return
         if may_wait:
-            connection.tell(data, time.monotonic())
+            connection.send_delayable(data, time.monotonic())
             self._release_held(connection)
         else:
             connection.send(data)
 
     def send_log(self, conn_id: int, header: bytes, phy_offset: PhyOffset, size_bytes: int) -> None:
-        """The log's newest bytes leave at once: somebody waits for their ack, and a writer that is to be woken would
-        cost as much as a few of them. What is behind is a copy, and goes in the writer's turns."""
+        """Write the log's newest bytes at once: senders wait for their ack, and waking the writer task would cost as
+        much as some of them. Older bytes are a copy, for the writer's turns."""
         connection = self._connections.get(conn_id)
         if connection is None:
             return
         item = _Log(header, phy_offset, size_bytes)
-        connection.told_otherwise(time.monotonic())
+        connection.drop_delayed(time.monotonic())
         is_newest = phy_offset + size_bytes == self._driver.store.max_phy_offset
-        if not is_newest or size_bytes > AT_ONCE_BYTES or not connection.is_free:
+        if not is_newest or size_bytes > DIRECT_WRITE_BYTES or not connection.is_free:
             connection.put(item)
         elif connection.write_log(item, self._driver.store.view(phy_offset, size_bytes)):
             self._driver.ha_sent(conn_id)
 
     def _release_held(self, connection: _Connection) -> None:
-        if connection.news and not self._is_releasing:
-            self._is_releasing = True
-            self._nursery.start_soon(self._let_go)
+        if connection.delayed_frame and not self._is_flushing:
+            self._is_flushing = True
+            self._nursery.start_soon(self._flush_delayed_frames)
 
-    async def _let_go(self) -> None:
-        """Look after what is held back until nothing is."""
+    async def _flush_delayed_frames(self) -> None:
+        """Send delayed frames until there are none."""
         try:
-            while any(connection.news for connection in self._connections.values()):
-                await trio.sleep(HELD_BACK_S)
+            while any(connection.delayed_frame for connection in self._connections.values()):
+                await trio.sleep(FRAME_DELAY_S)
                 now_s = time.monotonic()
                 for connection in self._connections.values():
-                    connection.let_go(now_s)
+                    connection.flush_delayed(now_s)
         finally:
-            self._is_releasing = False
+            self._is_flushing = False
 
     def close(self, conn_id: int) -> None:
         connection = self._connections.pop(conn_id, None)
@@ -259,7 +261,7 @@ class HaService:
 
     # --- connections ------------------------------------------------------------------------------------------------
     async def accept(self, stream: trio.SocketStream) -> None:
-        """Serve one accepted connection to its end; a handler of trio.serve_listeners."""
+        """Serve one accepted connection until its end; a handler of trio.serve_listeners."""
         peer = network.peer_name(stream)
         try:
             await self._accepted(stream, peer)
@@ -267,7 +269,7 @@ class HaService:
             self._failed(error, peer)
 
     def _failed(self, error: Exception, peer: str) -> None:
-        """Its connection is closed already. What the machine or the log raised ends the broker all the same."""
+        """Report an error of a closed connection. An error of the machine or the log ends the broker."""
         if self._boundary is None:
             raise error
         self._boundary.failed(error, peer)
@@ -275,42 +277,44 @@ class HaService:
     async def _accepted(self, stream: trio.SocketStream, peer: str) -> None:
         async with stream:
             network.tune(stream)
-            welcome = await self._handshake(stream, peer)
-            if welcome is None:
+            accepted = await self._handshake(stream, peer)
+            if accepted is None:
                 self.refused_count += 1
                 return
             conn_id = next(self._next_id)
             connection = self._connections[conn_id] = _Connection()
-            self._driver.ha_accepted(conn_id, peer, welcome.claim)
-            await self._run(conn_id, connection, welcome.stream, welcome.first)
+            self._driver.ha_accepted(conn_id, peer, accepted.claim)
+            await self._run(conn_id, connection, accepted.stream, accepted.first)
 
     async def _handshake(self, stream: trio.SocketStream, peer: str) -> AcceptedConnection | None:
-        """The stream and its first bytes if they begin a handshake; None: not worth the machine's time."""
+        """Stream and first bytes of a handshake; None for other peers."""
         host = host_of(peer)
         size_bytes = plain_ha.REPORT_BYTES if self._plain else HANDSHAKE_BYTES
-        welcome, data = None, b""
+        accepted, data = None, b""
         try:
             with self._handshakes.enter(host, FIRST_REPORT_TIMEOUT_MS if self._plain else HANDSHAKE_TIMEOUT_MS):
-                welcome = await self._guard.welcome(stream, host)
+                accepted = await self._authenticator.accept(stream, host)
                 audit = security.ambient.get().audit
                 if audit is not None:
-                    proved = {} if welcome.claim is None else welcome.claim.to_ext()
-                    audit.tell(peer, "HA_CONNECTION", proved.items(), welcome.refused)
-                if welcome.refused:
-                    self._refused(peer, welcome.refused)
+                    proved = {} if accepted.claim is None else accepted.claim.to_ext()
+                    audit.tell(peer, "HA_CONNECTION", proved.items(), accepted.refused)
+                if accepted.refused:
+                    self._refused(peer, accepted.refused)
                     return None
-                data = welcome.first
+                data = accepted.first
                 while len(data) < size_bytes:
-                    more = await welcome.stream.receive_some(size_bytes - len(data))
+                    more = await accepted.stream.receive_some(size_bytes - len(data))
                     if not more:
                         return None
                     data += more
         except trio.BrokenResourceError:
             return None
-        if welcome is None or len(data) < size_bytes:
+        if accepted is None or len(data) < size_bytes:
             return None
-        shaken = plain_ha.is_report(data) if self._plain else struct.unpack_from(">i", data)[0] == HaState.HANDSHAKE
-        return welcome._replace(first=data) if shaken else None
+        is_handshake = (
+            plain_ha.is_report(data) if self._plain else struct.unpack_from(">i", data)[0] == HaState.HANDSHAKE
+        )
+        return accepted._replace(first=data) if is_handshake else None
 
     def _refused(self, peer: str, reason: str) -> None:
         if reason != self._refusal:
@@ -318,7 +322,7 @@ class HaService:
             self._tracer.event("ha_refused", peer=peer, reason=reason)
 
     async def _dial(self, conn_id: int, address: str, connection: _Connection) -> None:
-        """`connection` may have been closed before this task began or while it dialed."""
+        """Connect to a master. `connection` may be closed before or meanwhile."""
         try:
             await self._dialled(conn_id, address, connection)
         except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
@@ -327,7 +331,7 @@ class HaService:
 
     async def _dialled(self, conn_id: int, address: str, connection: _Connection) -> None:
         try:
-            stream = await self._guard.dial(await network.dial(address, DIAL_TIMEOUT_MS), address)
+            stream = await self._authenticator.dial(await network.dial(address, DIAL_TIMEOUT_MS), address)
         except UnreachableError as error:
             if address != self._unreachable:
                 self._unreachable = address
@@ -354,7 +358,7 @@ class HaService:
             self._forget(conn_id)
 
     def _forget(self, conn_id: int) -> None:
-        """The connection is gone; the machine hears of it unless it closed the connection itself."""
+        """Remove a closed connection, and tell the machine unless it has closed it."""
         if self._connections.pop(conn_id, None) is not None:
             self._driver.ha_closed(conn_id)
 
@@ -384,7 +388,7 @@ class HaService:
             while True:
                 await connection.wake.wait()
                 connection.wake = trio.Event()
-                # A connection that is closed already may name bytes that are cut already.
+                # A closed connection may name bytes that are cut already.
                 while connection.queue and conn_id in self._connections:
                     item = connection.queue.popleft()
                     connection.is_writing = True
@@ -404,8 +408,8 @@ class HaService:
             connection.scope.cancel()
 
     async def _sent_log(self, conn_id: int, item: _Log, stream: AnyStream) -> bool:
-        """Write one transfer, once it is in memory: nobody else waits for the disk. False if the connection was closed
-        meanwhile."""
+        """Write one transfer after its bytes are in memory, so that no other task waits for the disk. False if the
+        connection was closed meanwhile."""
         load = self._driver.store.log_loader(item.phy_offset, item.size_bytes)
         if load is not None:
             try:
@@ -421,7 +425,7 @@ class HaService:
         return await self._write_log_encrypted(conn_id, item, stream)
 
     async def _write_log_encrypted(self, conn_id: int, item: _Log, stream: TlsStream) -> bool:
-        """Write as `_write_log` does, by way of a copy, which is what gets encrypted."""
+        """Write as `_write_log` does, from an encrypted copy."""
         data, offset, left = item.header, item.phy_offset, item.size_bytes
         turn_bytes = 0
         while data or left:
@@ -451,9 +455,9 @@ class HaService:
     async def _write_log(self, conn_id: int, item: _Log, stream: trio.SocketStream) -> bool:
         """Header and log bytes, straight from the mapped file. False if the connection was closed meanwhile.
 
-        The log may be cut as soon as the connection is closed, and never before. So the mapping is looked at only by a
-        call that does not wait, and that copies: what sendfile leaves in the kernel's queues are the file's own pages,
-        and a peer would be sent the zeros, or the next epoch's bytes, that replace what was cut.
+        The log may be cut after the connection is closed, and never before. So only a call that does not wait, and that
+        copies, reads the mapping. sendfile would leave the file's own pages in the kernel's queues, and send a peer the
+        zeros, or the next epoch's bytes, that replace a cut part.
         """
         header, offset, left = item.header, item.phy_offset, item.size_bytes
         while header or left:
@@ -482,31 +486,31 @@ MAX_COUNT_OF_HOST = 64
 
 
 class Handshakes:
-    """Connections that have not shaken hands yet: bounded in number, and none can keep others out. Shell.
+    """Connections before their handshake: bounded in number, and none can exclude others. Shell.
 
-    When there is no room the oldest connection of the host that has most of them goes. So whoever opens connections
-    and says nothing pushes out its own, and a replica at another address always gets in.
+    Beyond the bound the oldest connection of the host with most of them is closed. So a host that opens connections and
+    sends nothing closes its own, and a replica at another address can always connect.
     """
 
     def __init__(self, max_count: int = MAX_COUNT, max_count_of_host: int = MAX_COUNT_OF_HOST) -> None:
-        self.pushed_out_count = 0
+        self.evicted_count = 0
         self._max_count = max_count
         self._max_count_of_host = max_count_of_host
         self._waiting: dict[trio.CancelScope, str] = {}
-        """By their scopes, in the order of arrival: the host that each comes from."""
+        """Hosts by cancel scope, in the order of arrival."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     @contextmanager
     def enter(self, host: str, timeout_ms: int) -> Iterator[trio.CancelScope]:
-        """For as long as the handshake takes. The scope is cancelled when its time is over or another takes its room;
-        a peer that has been pushed out must not go on."""
+        """Scope of a handshake. It is cancelled at the time-out or when another connection takes its place; the peer
+        must then be disconnected."""
         counts = Counter(self._waiting.values())
         if counts[host] >= self._max_count_of_host:
-            self._push_out(host)
+            self._evict(host)
         elif len(self._waiting) >= self._max_count:
-            self._push_out(counts.most_common(1)[0][0])
+            self._evict(counts.most_common(1)[0][0])
         with trio.move_on_after(timeout_ms / 1000) as scope:
             self._waiting[scope] = host
             try:
@@ -514,8 +518,8 @@ class Handshakes:
             finally:
                 self._waiting.pop(scope, None)
 
-    def _push_out(self, host: str) -> None:
+    def _evict(self, host: str) -> None:
         oldest = next(scope for scope, item in self._waiting.items() if item == host)
         del self._waiting[oldest]
-        self.pushed_out_count += 1
+        self.evicted_count += 1
         oldest.cancel()

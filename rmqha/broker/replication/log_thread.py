@@ -1,4 +1,4 @@
-"""Makes the machine's durable changes of the log in a thread, so that a disk that hangs keeps that alone. Shell."""
+"""Makes the machine's durable changes of the log in a thread, so that a disk that hangs blocks only that. Shell."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable
 import trio
 
 GRACE_S = 0.02
-"""A change that takes no longer is made within the call: nobody needs to know that a thread made it."""
+"""Time (s) for which `write` waits for a change; a faster change needs no notification."""
 
 
 class LogThread:
-    """A `LogWriter`. `written` is called in the broker's thread when a change that took its time has ended: with None,
-    or with what it raised. Everything else that reads or changes the log keeps off it until then."""
+    """A `LogWriter`. `written` is called in the broker's thread at the end of a slow change: with None, or with its
+    exception. Until then nothing else may read or change the log."""
 
     def __init__(
         self, nursery: trio.Nursery, written: Callable[[BaseException | None], None], grace_s: float = GRACE_S

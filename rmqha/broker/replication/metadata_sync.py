@@ -1,6 +1,6 @@
-"""The host's shell around TableFollower, and around the question which slaves are not rmqha. Shell.
+"""The host's shell around MetadataFollower, queue ends, repair, and the probe for slaves without rmqha. Shell.
 
-As master, a replica asks slaves that do not follow whether they are rmqha: strict changes wait for no others (ruling
+A master asks slaves that do not follow its tables whether they run rmqha: strict changes wait for no others (ruling
 16).
 """
 
@@ -23,7 +23,7 @@ from rmqha.broker.tables.metadata_leader import VERSION, MetadataLeader
 from rmqha.broker.tables.offsets import OffsetTable
 from rmqha.broker.tables.queue_max_offsets import QueueMaxOffsets
 from rmqha.broker.tables.topics import TopicTable
-from rmqha.broker.timers.told_counts import ToldCounts
+from rmqha.broker.timers.master_counts import MasterTimerCounts
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteProtocolError, UnreachableError
@@ -39,7 +39,7 @@ PROBE_INTERVAL_MS = 500
 
 
 class HostAwaits:
-    """Implements Awaits with trio."""
+    """Awaits over trio."""
 
     def __init__(self, client: RemotingClient) -> None:
         self._client = client
@@ -56,7 +56,7 @@ class HostAwaits:
 
 
 class MetadataSync:
-    """Follows whomever `master` gives; call `role_changed` at each change of that."""
+    """Follows the master that `master` returns; call `role_changed` at each change of it."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class MetadataSync:
         delay_offsets: DelayOffsetTable,
         users: UserTable,
         modes: ModeTable,
-        timer_counts: ToldCounts,
+        timer_counts: MasterTimerCounts,
         client: RemotingClient,
         master: Callable[[], FollowedMaster | None],
         holds: Callable[[int], bool],
@@ -97,34 +97,34 @@ class MetadataSync:
                 await self.follower.follow(master)
 
 
-class _Wake:
-    """A wish that any thread may utter: a change of the log is made in one of its own."""
+class _ThreadEvent:
+    """Event that any thread may set: the log may be changed in a thread of its own."""
 
     def __init__(self) -> None:
-        self._wished = trio.Event()
+        self._event = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None
         self._thread_id = threading.get_ident()
 
     def set(self) -> None:
         if threading.get_ident() == self._thread_id or self._token is None:
-            self._wished.set()
+            self._event.set()
         else:
-            self._token.run_sync_soon(self._wished.set)
+            self._token.run_sync_soon(self._event.set)
 
     async def wait(self) -> None:
-        """Return once it was uttered since the last return."""
+        """Return after the event was set, and clear it."""
         self._token = trio.lowlevel.current_trio_token()
-        await self._wished.wait()
-        self._wished = trio.Event()
+        await self._event.wait()
+        self._event = trio.Event()
 
 
 class QueueMaxOffsetsSync:
-    """Asks where the queues end whenever this replica lacks that."""
+    """Task that asks for the ends of queues whenever this replica lacks them."""
 
     def __init__(self, ends: QueueMaxOffsets, starts: QueueMinOffsets, client: RemotingClient) -> None:
         self._ends = ends
         self._awaits = HostAwaits(client)
-        self._lacks = _Wake()
+        self._lacks = _ThreadEvent()
         starts.hear(self._lacks.set)
         if starts.lacks:
             self._lacks.set()
@@ -136,12 +136,12 @@ class QueueMaxOffsetsSync:
 
 
 class RepairLoop:
-    """Mends damaged records whenever the store knows of some."""
+    """Task that repairs damaged records whenever the store knows some."""
 
     def __init__(self, repair: ReadRepair, damage: DamageTable, client: RemotingClient) -> None:
         self._repair = repair
         self._awaits = HostAwaits(client)
-        self._due = _Wake()
+        self._due = _ThreadEvent()
         damage.hear(self._due.set)
         self._due.set()
 
@@ -152,20 +152,20 @@ class RepairLoop:
 
 
 class ForeignProbe:
-    """Finds out which slaves are not rmqha: their addresses come from a controller, their answer to 52030 tells."""
+    """Task that finds slaves without rmqha: their addresses come from a controller, the answer to 52030 shows it."""
 
     def __init__(
         self,
-        feed: MetadataLeader,
+        metadata_leader: MetadataLeader,
         client: RemotingClient,
         controllers: Callable[[], Iterable[str]],
         broker_name: str,
         slaves: Callable[[], list[BrokerId]],
         epoch: Callable[[], Epoch],
     ) -> None:
-        """`controllers` gives their addresses as they are now. `slaves` are those that hold or copy the log now, []
+        """`controllers` returns their present addresses. `slaves` returns those that have or copy the log now, []
         unless this replica is master."""
-        self._feed = feed
+        self._metadata_leader = metadata_leader
         self._client = client
         self._controllers = controllers
         self._broker_name = broker_name
@@ -176,8 +176,9 @@ class ForeignProbe:
         suspects: list[BrokerId] = []
         while True:
             await trio.sleep(PROBE_INTERVAL_MS / 1000)
-            silent = self._feed.unknown(self._slaves()) if self._feed.waits_for_slaves else []
-            # Whoever was silent at the last look too; a slave of ours follows within milliseconds.
+            silent = self._metadata_leader.unknown(self._slaves()) if self._metadata_leader.waits_for_slaves else []
+            # Probe only slaves that did not follow at the previous check either; one with rmqha follows within
+            # milliseconds.
             again = [broker_id for broker_id in silent if broker_id in suspects]
             suspects = silent
             if again:
@@ -193,10 +194,10 @@ class ForeignProbe:
             with suppress(UnreachableError):
                 reply = await self._client.call(address, command, CALL_TIMEOUT_MS)
                 if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and self._epoch() == epoch:
-                    self._feed.mark_foreign(broker_id)
+                    self._metadata_leader.mark_foreign(broker_id)
 
     async def _addresses(self) -> dict[int, str]:
-        """Addresses of the group's replicas, as the controllers' leader knows them; {} if none answers."""
+        """Addresses of the group's replicas from the controllers' leader; {} without an answer."""
         body = lenient_json.dumps([self._broker_name])
         for controller in self._controllers():
             with suppress(UnreachableError, RemoteProtocolError):

@@ -1,4 +1,4 @@
-"""Keeps every name server informed: 103 at changes and each period, 904 each second, 104 at the end. Shell."""
+"""Registers with every name server: 103 at changes and periodically, 904 every second, 104 at the end. Shell."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ CALL_TIMEOUT_MS = 3000
 LEAVE_TIMEOUT_MS = 1000
 MAX_PAUSE_S = 0.5
 PAUSE_FACTOR = 9
-"""After a registration whose body took t to make, changes of topics gather for 9 t: somebody may make topics all the
+"""After a registration whose body took t to encode, changes of topics gather for 9 t: topics may be created all the
 time, and each registration has them all."""
 RELEASED_COUNT = 200
-"""Number of waiting registrations that are told in one turn of the event loop: some milliseconds."""
+"""Waiting callbacks that are called in one turn of the event loop: some milliseconds."""
 
 
 class NameServerLink:
-    """One task per name server, so that a dead one delays nobody. `give_turn` lets other tasks have theirs."""
+    """Link with one task per name server, so that a dead one delays no other. `give_turn` lets other tasks run."""
 
     def __init__(
         self,
@@ -55,19 +55,19 @@ class NameServerLink:
         self._tracer = tracer
         self._give_turn = give_turn
         self._registrations = {address: self._unknown() for address in addresses}
-        self._news = {address: trio.Event() for address in addresses}
+        self._changed = {address: trio.Event() for address in addresses}
         self._scopes: dict[str, trio.CancelScope] = {}
-        """Scopes of the tasks, by address, while they run."""
-        self._others = trio.Event()
-        """There are other name servers than before."""
+        """Cancel scopes of the running tasks, by address."""
+        self._addresses_changed = trio.Event()
+        """Set when the list of name servers has changed."""
         self._urgent = trio.Event()
-        """The role changes: nothing waits for company."""
-        self._body_s = 0.0
-        """Time (s) that the last body took to be made."""
+        """Set during a change of the role: no change waits to be sent together with others."""
+        self._encode_s = 0.0
+        """Time (s) in which the last body was encoded."""
         self._unreachable: set[str] = set()
-        """Traced as such: one line when it starts, none per attempt."""
+        """Name servers whose failure was traced: once when it begins."""
         self._waits: deque[tuple[int, Callable[[], None]]] = deque()
-        """By revision, the lowest first."""
+        """Waiting callbacks by revision, the lowest first."""
         self._revision = 0
         self._role = Role.STARTING
         self._aligned = False
@@ -79,28 +79,28 @@ class NameServerLink:
         return NameServerRegistration(self._config.broker_heartbeat_interval, self._config.register_name_server_period)
 
     def follow(self, addresses: list[str]) -> None:
-        """Keep these informed from now on. One that is left out hears no more and forgets this broker by itself."""
+        """Use these name servers from now on. One that is left out gets no more requests and forgets this broker."""
         for address in [item for item in self._registrations if item not in addresses]:
-            del self._registrations[address], self._news[address]
+            del self._registrations[address], self._changed[address]
             self._unreachable.discard(address)
             if (scope := self._scopes.pop(address, None)) is not None:
                 scope.cancel()
         for address in addresses:
             if address not in self._registrations:
                 self._registrations[address] = self._unknown()
-                self._news[address] = trio.Event()
-        self._others.set()
-        for event in self._news.values():
+                self._changed[address] = trio.Event()
+        self._addresses_changed.set()
+        for event in self._changed.values():
             event.set()  # who waits for one that has gone waits for it no more
 
     def statistics(self) -> dict[str, BrokerId | None]:
-        """The id under which each name server lists this broker."""
+        """Id under which each name server lists this broker."""
         return {address: item.known_as for address, item in self._registrations.items()}
 
     # --- news -------------------------------------------------------------------------------------------------------
     def role_changed(self, action: RoleChanged) -> None:
         if self._role is Role.MASTER and action.role is Role.SLAVE:
-            # An old master may hold records that its group never agreed on.
+            # An old master may have records that its group has not committed.
             self._aligned = False
         self._role = action.role
         self._wake_retries()
@@ -111,20 +111,20 @@ class NameServerLink:
         self._urgent = trio.Event()
 
     def changed(self) -> None:
-        """Role or topics have changed: every name server is told at once."""
+        """Tell every name server at once that role or topics have changed."""
         self._revision += 1
-        for event in self._news.values():
+        for event in self._changed.values():
             event.set()
 
-    def when_told(self, done: Callable[[], None]) -> None:
-        """Call `done` when every name server that can be reached knows what has changed so far, at once if they do."""
+    def when_registered(self, done: Callable[[], None]) -> None:
+        """Call `done` when every reachable name server has all changes so far, at once if they have."""
         self._waits.append((self._revision, done))
         if len(self._waits) == 1:
             self._release()
 
     def _release(self) -> bool:
-        """True if more may be told than one turn of the event loop should tell. A name server that could not be
-        reached last, and a replica that is to be on no list, keep nobody waiting."""
+        """Call waiting callbacks; True if more remain for another turn. An unreachable name server, and a replica that
+        is not to be listed, delay no callback."""
         fenced, waits = self._advertised().wanted is None, self._waits
         asked = [item for address, item in self._registrations.items() if address not in self._unreachable]
         for _ in range(RELEASED_COUNT):
@@ -137,7 +137,7 @@ class NameServerLink:
     def lost(self, address: str) -> None:
         if address in self._registrations:
             self._registrations[address].lost()
-            self._news[address].set()
+            self._changed[address].set()
 
     def _advertised(self) -> AdvertisedState:
         replica = self._driver.replica
@@ -152,7 +152,7 @@ class NameServerLink:
 
     # --- tasks ------------------------------------------------------------------------------------------------------
     async def ask(self, command: Command, done: Callable[[Command | str], None]) -> None:
-        """Give `done` the answer of the first name server that gives one, those first that could be reached last."""
+        """Send the first answer of a name server to `done`. Name servers that were reachable last are asked first."""
         fault = "there is no name server"
         for address in sorted(self._registrations, key=self._unreachable.__contains__):
             assert self._client is not None
@@ -169,19 +169,19 @@ class NameServerLink:
         self._client = client
         async with trio.open_nursery() as nursery:
             while True:
-                self._others = trio.Event()
+                self._addresses_changed = trio.Event()
                 for address in self._registrations.keys() - self._scopes.keys():
                     self._scopes[address] = trio.CancelScope()
-                    nursery.start_soon(self._kept, client, address, self._scopes[address])
-                await self._others.wait()
+                    nursery.start_soon(self._run_scoped, client, address, self._scopes[address])
+                await self._addresses_changed.wait()
 
-    async def _kept(self, client: RemotingClient, address: str, scope: trio.CancelScope) -> None:
+    async def _run_scoped(self, client: RemotingClient, address: str, scope: trio.CancelScope) -> None:
         with scope:
-            await self._keep(client, address)
+            await self._register_loop(client, address)
 
-    async def _keep(self, client: RemotingClient, address: str) -> None:
+    async def _register_loop(self, client: RemotingClient, address: str) -> None:
         while (registration := self._registrations.get(address)) is not None:
-            self._news[address] = trio.Event()
+            self._changed[address] = trio.Event()
             while self._release():
                 await trio.lowlevel.checkpoint()
             now_ms = self._clock.now_ms()
@@ -190,17 +190,17 @@ class NameServerLink:
             if self._stopped and all(item.known_as is None for item in self._registrations.values()):
                 self._left.set()
             if step is None:
-                # A slave's alignment is looked at each interval; it is no event of the machine.
+                # A slave's alignment is checked at each interval, since it is no event of the machine.
                 wait_ms = min(registration.deadline_ms(now_ms) - now_ms, self._config.broker_heartbeat_interval)
                 with trio.move_on_after(max(1, wait_ms) / 1000):
-                    await self._news[address].wait()
+                    await self._changed[address].wait()
             else:
-                await self._tell(client, address, registration, step, advertised)
+                await self._perform_step(client, address, registration, step, advertised)
                 if step is RegistrationStep.REGISTER:
-                    with trio.move_on_after(min(MAX_PAUSE_S, PAUSE_FACTOR * self._body_s)):
+                    with trio.move_on_after(min(MAX_PAUSE_S, PAUSE_FACTOR * self._encode_s)):
                         await self._urgent.wait()
 
-    async def _tell(
+    async def _perform_step(
         self,
         client: RemotingClient,
         address: str,
@@ -241,11 +241,11 @@ class NameServerLink:
         }
 
     async def _register(self, client: RemotingClient, address: str, broker_id: BrokerId) -> None:
-        topics, self._body_s = await _in_turns(self._topics.registration(), self._give_turn)
+        topics, self._encode_s = await _in_turns(self._topics.registration(), self._give_turn)
         body, digest = topics.body, topics.digest
         if self._config.compressed_register:
             body, packed_s = await _in_turns(self._topics.packed_registration(), self._give_turn)
-            self._body_s += packed_s
+            self._encode_s += packed_s
             if self._topics.version.to_json() != topics.version:
                 digest = ""  # it may be of other topics than those that are packed
         ext = {
@@ -268,7 +268,8 @@ class NameServerLink:
         await client.call(address, Command(RequestCode.UNREGISTER_BROKER, ext), CALL_TIMEOUT_MS)
 
     async def leave(self) -> None:
-        """Stopping: off every list. A name server that does not answer within a second is left to notice by itself."""
+        """Unregister from every name server. One that does not answer within a second removes this broker by its
+        time-out."""
         self._stopped = True
         self._wake_retries()
         self.changed()
@@ -277,7 +278,7 @@ class NameServerLink:
 
 
 async def _in_turns(steps: Generator[None, None, T], give_turn: Callable[[], Awaitable[None]]) -> tuple[T, float]:
-    """Do each step in a turn of the event loop; the result is theirs, and the time (s) that they took."""
+    """Run each step in its own turn of the event loop. Returns the result, and the time (s) of the steps."""
     taken_s = 0.0
     while True:
         began_at_s = perf_counter()
@@ -291,8 +292,8 @@ async def _in_turns(steps: Generator[None, None, T], give_turn: Callable[[], Awa
 
 
 # --- the next request to one name server: register, unregister, or the lite heartbeat ---------------------------------
-# A master registers as id 0, a slave under its controller id. A replica that is not aligned with its master is
-# fenced: it is not registered, so that no client is routed to it.
+# A master registers with id 0, a slave with its controller id. A replica that is not aligned with its master is not
+# registered, so that no client is routed to it (fenced).
 
 RETRY_MS = 1000
 
@@ -305,15 +306,15 @@ class RegistrationStep(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AdvertisedState:
-    """The state under which this replica wants to be known: `wanted` None is fenced. `revision` moves with every change
-    that the name servers must learn at once: role, epoch, topics."""
+    """State for the name servers: `wanted` None is fenced. `revision` rises with every change that they must get at
+    once: role, epoch, topics."""
 
     wanted: BrokerId | None
     revision: int
 
 
 class NameServerRegistration:
-    """One name server's view of this broker. Times are monotonic milliseconds."""
+    """State of this broker on one name server. Times are monotonic milliseconds."""
 
     def __init__(self, heartbeat_interval_ms: int, period_ms: int) -> None:
         self._heartbeat_interval_ms = heartbeat_interval_ms
@@ -326,11 +327,11 @@ class NameServerRegistration:
 
     @property
     def known_as(self) -> BrokerId | None:
-        """The id under which this name server lists the broker, as far as we know."""
+        """Id under which this name server lists the broker, as far as known."""
         return self._known_as
 
     def is_settled(self, revision: int) -> bool:
-        """This name server was told of that revision, or was tried in vain."""
+        """True if this name server has that revision, or could not be reached."""
         return self._revision >= revision
 
     def next(self, now_ms: int, advertised: AdvertisedState) -> RegistrationStep | None:
@@ -345,7 +346,7 @@ class NameServerRegistration:
         return RegistrationStep.HEARTBEAT if now_ms >= self._heartbeat_at_ms else None
 
     def deadline_ms(self, now_ms: int) -> int:
-        """Time at which to ask `next` again if nothing changes."""
+        """Time (ms) at which to call `next` again if nothing changes."""
         return max(self._not_before_ms, self._heartbeat_at_ms, now_ms + 1)
 
     def done(self, now_ms: int, step: RegistrationStep, advertised: AdvertisedState) -> None:
@@ -363,11 +364,11 @@ class NameServerRegistration:
         self._registered_at_ms = now_ms + RETRY_MS - self._period_ms
 
     def failed(self, now_ms: int, advertised: AdvertisedState) -> None:
-        """It could not be told: try again after a pause, or at once when there is news."""
+        """Retry after a pause, or at once after a change."""
         self._not_before_ms = now_ms + RETRY_MS
         self._revision = advertised.revision
         self._known_as = None if advertised.wanted is not None else self._known_as
 
     def lost(self) -> None:
-        """The connection closed: the name server may have forgotten everything."""
+        """Register again: the connection closed, and the name server may have restarted."""
         self._known_as = None

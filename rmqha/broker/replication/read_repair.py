@@ -1,10 +1,10 @@
-"""Request 52034, and what damaged records are mended with: a replica that has them. No trio.
+"""Request 52034, and the repair of damaged records from other replicas. No trio.
 
-Whoever meets a damaged record notes it in the store's `DamageTable`. This task asks the replicas that have the record,
-one after the other, and has what they send checked and written over the damage. Apache's brokers do not know the
-request: what only they have stays damaged, and is told.
+A reader that finds a damaged record notes it in the store's `DamageTable`. This task asks the replicas that have the
+record, one after the other, checks the answer and writes it over the damage. Apache's brokers do not know the request:
+what only they have stays damaged, and is reported.
 
-A slave that does not take a record of its master's stream asks for it too. The master looks, and mends its own first.
+A slave that rejects a record of its master's stream asks for it too. The master then checks and repairs its own first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RETRY_FIRST_MS = 1000
 RETRY_MOST_MS = 30_000
 MAX_CLAIM_COUNT = 16
 CLAIM_PAUSE_MS = 20
-"""Between two looks at what peers have asked for: each takes a look at every queue."""
+"""Interval (ms) of checks of peers' requests: each check reads every queue."""
 NOBODY = "no other replica that has it can be reached"
 ENTRY_DAMAGED = (
     "a replica has the same bytes: it is the entry of the queue that is damaged, and the queues must be made anew"
@@ -40,7 +40,7 @@ ENTRY_DAMAGED = (
 
 
 class RecordHolders(Protocol):
-    """This replica's place in its group; `Replica` and `StaticReplica` are ones."""
+    """Port to the other replicas; `Replica` and `StaticReplica` are ones."""
 
     @property
     def is_writing(self) -> bool: ...
@@ -49,28 +49,28 @@ class RecordHolders(Protocol):
 
 
 class ReadRepair:
-    """`settled` is called when a record was given back, or is found to be lacking."""
+    """`settled` is called when a record was repaired, or is missing for good."""
 
     def __init__(self, store: Store, group: RecordHolders, tracer: Tracer, settled: Callable[[], None]) -> None:
         self._store = store
         self._group = group
         self._tracer = tracer
         self._settled = settled
-        self._told: set[str] = set()
-        """Addresses that do not know the request, told once."""
-        self._claims: dict[PhyOffset, None] = {}
-        """Offsets at which peers have asked for a record that is not sound here, or is none."""
+        self._traced: set[str] = set()
+        """Addresses that do not know the request; traced once."""
+        self._peer_requests: dict[PhyOffset, None] = {}
+        """Offsets that peers asked for and that are damaged or no record here."""
 
-    # --- whoever is asked -------------------------------------------------------------------------------------------
+    # --- answering replica ------------------------------------------------------------------------------------------
     def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.RMQHA_READ_RECORD: self._tell}
+        return {RequestCode.RMQHA_READ_RECORD: self._answer}
 
-    def _tell(self, channel: Channel, command: Command) -> Command:
+    def _answer(self, channel: Channel, command: Command) -> Command:
         offset = PhyOffset(number(command, "phyOffset"))
         found = self._store.verified_record_at(offset)
         if found is None:
-            if len(self._claims) < MAX_CLAIM_COUNT:
-                self._claims[offset] = None
+            if len(self._peer_requests) < MAX_CLAIM_COUNT:
+                self._peer_requests[offset] = None
                 self._store.damage.wake()
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"no sound record begins at {offset} here")
         entry = entry_of(self._store.epochs, offset)
@@ -80,17 +80,17 @@ class ReadRepair:
             ext |= {"epoch": str(entry.epoch), "epochStartOffset": str(entry.start_offset)}
         return command.reply(ResponseCode.SUCCESS, ext, data)
 
-    # --- whoever asks -----------------------------------------------------------------------------------------------
+    # --- asking replica ---------------------------------------------------------------------------------------------
     async def run(self, awaits: Awaits) -> None:
-        """Until nothing is damaged any more. It may be ended at any await. Raises StoreError."""
+        """Repair until nothing is damaged. May be cancelled at any await. Raises StoreError."""
         damage, pause_ms = self._store.damage, RETRY_FIRST_MS
-        while self._claims or damage.refused or damage.records:
-            if self._claims:
-                self._check_claim(next(iter(self._claims)))
+        while self._peer_requests or damage.refused or damage.records:
+            if self._peer_requests:
+                self._check_claim(next(iter(self._peer_requests)))
                 await awaits.sleep(CLAIM_PAUSE_MS)
             if damage.refused is not None:
                 await self._report(awaits, damage.refused[0])
-            mended = [await self._mend(awaits, record) for record in damage.records]
+            mended = [await self._repair_record(awaits, record) for record in damage.records]
             if any(mended):
                 pause_ms = RETRY_FIRST_MS
             elif damage.records or damage.refused:
@@ -98,8 +98,8 @@ class ReadRepair:
                 pause_ms = min(2 * pause_ms, RETRY_MOST_MS)
 
     def _check_claim(self, offset: PhyOffset) -> None:
-        """A peer has asked for a record that is not sound here, or is none."""
-        del self._claims[offset]
+        """Note an offset that a peer asked for and that is damaged or no record here."""
+        del self._peer_requests[offset]
         self._check(offset)
 
     def _check(self, offset: int) -> None:
@@ -111,20 +111,20 @@ class ReadRepair:
             self._store.damage.found(error)
 
     async def _report(self, awaits: Awaits, offset: int) -> None:
-        """Ask the master for the record that it sent damaged: it looks at its own then."""
+        """Ask the master for the record that it sent damaged, so that it checks its own."""
         for address in self._group.holders(PhyOffset(offset))[:1]:
             with suppress(UnreachableError):
                 reply = await awaits.call(address, self._question(offset), CALL_TIMEOUT_MS)
-                if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and address not in self._told:
-                    self._told.add(address)
+                if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and address not in self._traced:
+                    self._traced.add(address)
                     self._tracer.event("damage_not_reported", address=address, reason="it does not know request 52034")
 
     @staticmethod
     def _question(offset: int) -> Command:
         return Command(RequestCode.RMQHA_READ_RECORD, {"version": str(VERSION), "phyOffset": str(offset)})
 
-    async def _mend(self, awaits: Awaits, record: DamagedRecord) -> bool:
-        """Mend one record; True if it is whole again."""
+    async def _repair_record(self, awaits: Awaits, record: DamagedRecord) -> bool:
+        """Repair one record; True if it is valid again."""
         reasons: list[str] = []
         damage, offset = self._store.damage, record.phy_offset
         for address in self._group.holders(PhyOffset(offset)):
@@ -137,7 +137,7 @@ class ReadRepair:
                 return False
             if outcome is Repair.WRITTEN:
                 await awaits.write(self._store.repair.sync, offset)
-                return await self._mended(awaits, record, address)
+                return await self._write_copy(awaits, record, address)
             if outcome is Repair.SAME:
                 damage.lacked(offset, ENTRY_DAMAGED, as_written=True)
                 self._settled()
@@ -149,23 +149,23 @@ class ReadRepair:
         return False
 
     def _is_still(self, record: DamagedRecord) -> bool:
-        """False if the log is being changed, or was cut or trimmed while this task waited."""
+        """False if the log is being changed, or was cut or trimmed meanwhile."""
         return not self._group.is_writing and self._store.damage.get(record.phy_offset) is record
 
-    async def _mended(self, awaits: Awaits, record: DamagedRecord, address: str) -> bool:
-        """The copy that `address` has given back is durable. True unless the record is gone since, with its file."""
+    async def _write_copy(self, awaits: Awaits, record: DamagedRecord, address: str) -> bool:
+        """Write the copy from `address` durably. True unless the record's file was removed meanwhile."""
         while self._group.is_writing:
             await awaits.sleep(CLAIM_PAUSE_MS)
         if not self._is_still(record):
             return False
         self._store.damage.repaired(record.phy_offset, address)
-        # a sector holds several records, and where one begins is known from the one before
+        # a sector has several records, and the begin of one is known from the one before
         self._check(self._store.repair.end_of(record.phy_offset))
         self._settled()
         return True
 
     async def _ask(self, awaits: Awaits, address: str, record: DamagedRecord) -> tuple[Repair, str]:
-        """Raises UnreachableError, RemoteProtocolError and StoreError."""
+        """Ask a replica for a record. Raises UnreachableError, RemoteProtocolError and StoreError."""
         reply = await awaits.call(address, self._question(record.phy_offset), CALL_TIMEOUT_MS)
         if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return Repair.REFUSED, "it does not know request 52034"
@@ -182,7 +182,7 @@ class ReadRepair:
 
 
 def parse_entry(address: str, reply: Command) -> EpochEntry | None:
-    """The epoch entry of an answer to 52034, under which the peer's record was written. Raises RemoteProtocolError."""
+    """Epoch entry of an answer to 52034, under which the peer's record was written. Raises RemoteProtocolError."""
     epoch, start_offset = reply.ext.get("epoch"), reply.ext.get("epochStartOffset")
     if epoch is None and start_offset is None:
         return None

@@ -1,8 +1,8 @@
-"""The one place that calls the replica machine: feeds it, performs its actions in order, dispatches its log. No trio.
+"""The only caller of the replica machine: feeds it, performs its actions in order, dispatches its log. No trio.
 
-What interrupts a call ends the process, for machine and log may be half changed (`rmqha.model.error.whole`). Everything
-runs in one thread. A performer of an action may call back into the driver (a connection that fails at once,
-say): such calls only feed the machine, and the outermost call performs what came of them.
+An exception within a call ends the process, since machine and log may be half changed (`rmqha.model.error.whole`).
+Everything runs in one thread. Performing an action may call back into the driver (for example a connection that fails
+at once): such calls only feed the machine, and the outermost call performs the resulting actions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol, assert_never
 
-from rmqha.broker.replication.tail_room import TailRoom
+from rmqha.broker.replication.append_throttle import AppendThrottle
 from rmqha.broker.replication.waiter import Answer, HandOverWaiter, WaiterGroup, Waiting
 from rmqha.broker.services.statistics import BrokerStatistics
 from rmqha.ha.action import (
@@ -43,26 +43,27 @@ from rmqha.wire.command import Command
 from rmqha.wire.state.replica_state import ReplicaState
 
 DISPATCH_BYTES = 512 * 1024
-"""Log dispatched in one slice, so that other work gets its turn within milliseconds."""
+"""Log dispatched in one slice, so that other work gets a turn within milliseconds."""
 COPY_BYTES = 4 * 1024 * 1024
-"""A slave that is so far behind is copying, and dispatches so much at a time, in bulk."""
+"""Lag beyond which a slave is copying; it then dispatches such slices in bulk."""
 BACKLOG_BYTES = 16 * 1024 * 1024
 """Backlog that is dispatched in bulk too: record by record it would take a tenth of a second. With less a broker never
-waits for NumPy to be imported."""
+waits for the import of NumPy."""
 MIN_DISPATCH_BYTES = 4 * 1024
 DISPATCH_MS = 8
-"""A slice that takes longer is followed by a smaller one: the first record of a queue makes a file, which costs as much
-as a thousand records, and clients make queues. In bulk COPY_DISPATCH_MS counts."""
+"""Bound (ms) on a slice; after a longer one the next is smaller. The first record of a queue creates a file at the cost
+of a thousand records, and clients create queues. In bulk COPY_DISPATCH_MS counts."""
 COPY_DISPATCH_MS = 100
 
 
 class HaPort(Protocol):
-    """Performs the HA actions; answers by `ha_opened`, `ha_sent`, `ha_closed` and `ha_resolved` of the driver."""
+    """Performs the HA actions; reports by `ha_opened`, `ha_sent`, `ha_closed` and `ha_resolved` of the driver."""
 
     def open(self, conn_id: int, address: str) -> None: ...
 
     def send(self, conn_id: int, data: bytes, *, may_wait: bool) -> None:
-        """`may_wait`: for the next frame of this connection, which takes its place, or some milliseconds."""
+        """Send a frame. `may_wait`: some milliseconds, or until the next frame of this connection, which replaces
+        it."""
         ...
 
     def send_log(self, conn_id: int, header: bytes, phy_offset: PhyOffset, size_bytes: int) -> None: ...
@@ -73,35 +74,35 @@ class HaPort(Protocol):
 
 
 class ControllerPort(Protocol):
-    """Performs CallController; answers by `controller_replied` exactly once."""
+    """Performs CallController; reports by `controller_replied` exactly once."""
 
     def call(self, action: CallController) -> None: ...
 
 
 class DriverEvents(Protocol):
-    """Events of which the parts of a broker hear of its replica and log."""
+    """Port that takes events of replica and log."""
 
     def role_changed(self, action: RoleChanged) -> None: ...
 
     def opened(self) -> None:
-        """A new master takes sends from now on: its queues hold everything that is committed."""
+        """A new master begins to serve: its queues have everything that is committed."""
 
     def dispatched(self, grown: Collection[tuple[str, int]]) -> None:
         """These queues have grown."""
 
     def appended(self, topics: Collection[str], start_offset: PhyOffset) -> None:
-        """Records of these topics stand in the log from there on, and nobody has been sent them yet: what is given to
-        `store_waiting` now goes with them."""
+        """Records of these topics were appended from `start_offset` on and not sent yet: records given to
+        `store_waiting` now are sent with them."""
 
     def appended_waiting(self, messages: Sequence[NewMessage], batch: AppendedBatch) -> None:
-        """These have been appended here, and come by themselves when their time has come."""
+        """These records of `store_waiting` were appended: nobody reads them in a queue before their time."""
 
-    def tell(self, state: ReplicaState) -> None:
-        """Add what request 52000 shows of the other parts."""
+    def add_state(self, state: ReplicaState) -> None:
+        """Add the other parts' state to an answer to 52000."""
 
 
 class DriverShell(Protocol):
-    """A `BrokerShell` is one."""
+    """Port to the shell; a `BrokerShell` is one."""
 
     def at_turn_end(self, work: Callable[[], None]) -> bool: ...
 
@@ -113,7 +114,7 @@ class DriverShell(Protocol):
 
 
 class _Gathered(NamedTuple):
-    """Records that one request stores."""
+    """Records of one request."""
 
     messages: list[NewMessage]
     stored: Callable[[PhyOffset], None]
@@ -125,7 +126,7 @@ class ReplicaDriver:
         self,
         replica: ReplicaMachine,
         store: Store,
-        room: TailRoom,
+        throttle: AppendThrottle,
         clock: Clock,
         tracer: Tracer,
         events: DriverEvents,
@@ -134,7 +135,7 @@ class ReplicaDriver:
     ) -> None:
         self.replica = replica
         self.store = store
-        self._room = room
+        self._throttle = throttle
         self._clock = clock
         self._tracer = tracer
         self._performing = False
@@ -146,21 +147,21 @@ class ReplicaDriver:
         self._events = events
         self._shell = shell
         self._statistics = statistics
-        self._by_itself = (0, 0)
-        """Start and end of the log's part that `store_waiting` has written last."""
+        self._waiting_part = (0, 0)
+        """Start and end of the part of the log that `store_waiting` wrote last."""
         self._new_topics: dict[str, None] = {}
-        """Topics of what was appended since `DriverEvents.appended`."""
-        self._told_offset = PhyOffset(0)
-        """End of the log at that time."""
+        """Topics of records appended since the last `DriverEvents.appended`."""
+        self._reported_offset = PhyOffset(0)
+        """End of the log at that call."""
         self._gathered: list[_Gathered] | None = None
-        """Records that are to be appended together; None where each is appended at once."""
+        """Records that are to be appended together; None if each is appended at once."""
         self._admission: tuple[ResponseCode, str] | None = None
-        """The admission that holds for them, once it is asked for."""
+        """Admission of the gathered records, once it was asked for."""
         self._waiting_for_flush = False
         self._is_turn_open = False
-        """Sends of this turn wait for its end to be settled."""
+        """True if sends of this turn are settled at its end."""
         self.ha_breach_count = 0
-        """HA connections closed for what the peer sent."""
+        """HA connections closed for a protocol violation."""
 
     def configure(self, config: BrokerConfig) -> None:
         self.replica.limit_copies(config.ha_transfer_bytes_per_second)
@@ -184,7 +185,7 @@ class ReplicaDriver:
 
     # --- sends ------------------------------------------------------------------------------------------------------
     def admission(self) -> tuple[ResponseCode, str]:
-        """It holds for all requests whose records are gathered."""
+        """Admission of an append; it holds for all gathered records."""
         if self._admission is not None:
             return self._admission
         found = self.replica.admission(self._clock.now_ms())
@@ -193,7 +194,7 @@ class ReplicaDriver:
         return found
 
     def append(self, messages: list[NewMessage] | NewBatch, *, are_checked: bool = False) -> AppendedBatch:
-        """`are_checked`: they have passed `check`."""
+        """Append messages. `are_checked`: they have passed `check`."""
         wall_ms, began_ms = self._clock.wall_ms(), self._clock.now_ms()
         try:  # the decorator's work, without its cost
             batch = self._append(messages, wall_ms, are_checked=are_checked)
@@ -203,24 +204,24 @@ class ReplicaDriver:
             interrupted(error)
 
     def check(self, messages: Sequence[NewMessage]) -> None:
-        """Raises UsageError if one of them cannot be stored."""
+        """Raises UsageError if a message cannot be stored."""
         self.store.check(messages)
 
     def store_waiting(self, messages: list[NewMessage], stored: Callable[[PhyOffset], None], answer: Answer) -> None:
-        """Append what comes by itself when its time has come: nobody looks for it in a queue before, so `catch_up`
-        leaves it to the loops. It has passed `check`. `stored` is told where it ends in the log, `answer` when it
-        counts. After `gather` both come with `store_gathered`, and all records with one write."""
+        """Append records that nobody reads in a queue before their time, so that `catch_up` leaves them to the loops.
+        They must have passed `check`. `stored` gets the end of the record, `answer` its acknowledgement. After `gather`
+        both come with `store_gathered`, which appends all records with one write."""
         if self._gathered is not None:
             self._gathered.append(_Gathered(messages, stored, answer))
             return
-        batch = self._append_by_itself(messages)
+        batch = self._append_waiting(messages)
         stored(batch.end_offset)
         self.appended_in_turn(batch.end_offset, answer)
 
-    def _append_by_itself(self, messages: list[NewMessage]) -> AppendedBatch:
+    def _append_waiting(self, messages: list[NewMessage]) -> AppendedBatch:
         batch = self.append(messages, are_checked=True)
-        first, (start, end) = batch.phy_offsets[0], self._by_itself
-        self._by_itself = (start if first == end else first), batch.end_offset
+        first, (start, end) = batch.phy_offsets[0], self._waiting_part
+        self._waiting_part = (start if first == end else first), batch.end_offset
         self._events.appended_waiting(messages, batch)
         return batch
 
@@ -230,7 +231,7 @@ class ReplicaDriver:
 
     def _append_gathered(self, gathered: list[_Gathered]) -> None:
         assert self.is_log_free, "a turn of pops changes no role, and nothing else happens in it"
-        batch = self._append_by_itself([message for part in gathered for message in part.messages])
+        batch = self._append_waiting([message for part in gathered for message in part.messages])
         ends, behind = (*batch.phy_offsets[1:], batch.end_offset), 0
         for part in gathered:
             behind += len(part.messages)
@@ -261,7 +262,7 @@ class ReplicaDriver:
         return batch
 
     def append_sends(self, source: SendSource) -> SendResults | None:
-        """Append the plain sends at the front of what a connection has sent; None if there is none."""
+        """Append the plain sends at the front of a connection's input; None if there is none."""
         try:
             began_ms = self._clock.now_ms()
             taken = self.store.append_sends(source, self._clock.wall_ms())
@@ -288,7 +289,7 @@ class ReplicaDriver:
             self.store.commit(everything=waiter is not None)
             if waiter is not None:
                 self.replica.wait(now_ms, end_offset, waiter)
-            if self._tell_appended() or waiter is not None:
+            if self._report_appended() or waiter is not None:
                 self._flush_soon()
             self.replica.appended(now_ms)
             self._perform()
@@ -296,26 +297,26 @@ class ReplicaDriver:
             interrupted(error)
 
     def _flush_soon(self) -> None:
-        """Somebody waits for what is in the log."""
+        """Flush soon: a sender waits for its records."""
         if self.replica.sync_required:
             self._waiting_for_flush = True
             self._shell.wake_flush()
 
-    def _tell_appended(self) -> bool:
-        """Tell of what is new in the log, and append what is stored for it: True if somebody waits for that."""
+    def _report_appended(self) -> bool:
+        """Report new records, and append those stored in response: True if somebody waits for them."""
         gathered = None
         if self._new_topics and not self.store.uncommitted_bytes and self.gather():
-            self._events.appended(self._new_topics, self._told_offset)
+            self._events.appended(self._new_topics, self._reported_offset)
             gathered = self._take_gathered()
             if gathered:
                 self._append_gathered(gathered)
                 self.store.commit()
         self._new_topics.clear()
-        self._told_offset = self.store.max_phy_offset
+        self._reported_offset = self.store.max_phy_offset
         return bool(gathered)
 
     def appended_in_turn(self, end_offset: PhyOffset, waiter: Waiting) -> None:
-        """Do as `appended`, but where several connections are served in this turn once for all of them, at its end."""
+        """Do as `appended`, but once for all connections of this turn, at its end."""
         if not self._is_turn_open and not self._shell.at_turn_end(self._end_turn):
             self.appended(end_offset, waiter)
             return
@@ -326,8 +327,8 @@ class ReplicaDriver:
             interrupted(error)
 
     def gather(self) -> bool:
-        """Gather what `store_waiting` is given until `store_gathered`, to append it and wait for it together: nothing
-        else may append meanwhile. False if somebody does, or the log is being changed."""
+        """Gather records of `store_waiting` until `store_gathered` appends them together: nothing else may append
+        meanwhile. False if records are gathered already, or the log is being changed."""
         if self._gathered is not None or not self.is_log_free:
             return False
         self._gathered = []
@@ -335,7 +336,7 @@ class ReplicaDriver:
 
     @whole
     def store_gathered(self) -> None:
-        """Append it, and wait for it as `appended_in_turn` does."""
+        """Append the gathered records, and wait for them as `appended_in_turn` does."""
         gathered = self._take_gathered()
         if not gathered:
             return
@@ -353,21 +354,21 @@ class ReplicaDriver:
             return  # somebody else in the turn has made the log change in a thread: `log_written` goes on
         self._is_turn_open = False
         self.store.commit(everything=True)
-        self._tell_appended()
+        self._report_appended()
         self._flush_soon()
         self.replica.appended(self._clock.now_ms())
         self._perform()
 
     @whole
     def commit(self) -> None:
-        """Let go what waits in memory for company (transientStorePoolEnable). Raises StoreError."""
+        """Commit the buffer of transientStorePoolEnable to the file. Raises StoreError."""
         if self.is_log_free and self.store.commit():
             self.replica.appended(self._clock.now_ms())
             self._perform()
 
     @whole
     def roll(self) -> None:
-        """End the active file. Raises StoreError when there is no room for the next one."""
+        """End the active file. Raises StoreError without room for the next one."""
         self.store.roll()
         self.appended(self.store.max_phy_offset, None)
 
@@ -390,13 +391,13 @@ class ReplicaDriver:
 
     @whole
     def master_told(self, master_address: str, ha_address: str) -> None:
-        """A name server has said who the master of this static group is."""
+        """Take a name server's report of the static group's master."""
         self.replica.master_told(self._clock.now_ms(), master_address, ha_address)
         self._perform()
 
     @whole
     def role_notified(self, command: Command) -> None:
-        """Raises RemoteProtocolError if the notice cannot be read."""
+        """Take a notice of a role change. Raises RemoteProtocolError if it is malformed."""
         self.replica.role_notified(self._clock.now_ms(), command)
         self._perform()
 
@@ -412,7 +413,7 @@ class ReplicaDriver:
 
     @whole
     def ha_resolved(self, numbers: Mapping[str, tuple[str, ...]]) -> None:
-        """The answer to ResolveHosts, which only groups with controllers ask for."""
+        """Take the answer to ResolveHosts, which only groups with controllers ask for."""
         self.replica.ha_resolved(self._clock.now_ms(), numbers)
         self._perform()
 
@@ -423,7 +424,7 @@ class ReplicaDriver:
 
     @whole
     def ha_received(self, conn_id: int, data: Buffer) -> None:
-        """`data` may be overwritten afterwards."""
+        """Take received bytes; `data` may be overwritten afterwards."""
         end = self.store.max_phy_offset
         self.replica.ha_received(self._clock.now_ms(), conn_id, data)
         if self.store.max_phy_offset > end:
@@ -443,7 +444,7 @@ class ReplicaDriver:
     # --- log --------------------------------------------------------------------------------------------------------
     @whole
     def log_written(self, error: BaseException | None = None) -> None:
-        """The end of a change that `LogWriter.write` said would take its time; it raised `error`."""
+        """Take the end of a slow change of the log (`LogWriter.write` returned False); `error` is its exception."""
         if error is not None:
             raise error
         self.replica.log_written(self._clock.now_ms())
@@ -453,22 +454,22 @@ class ReplicaDriver:
 
     @property
     def is_log_free(self) -> bool:
-        """Else the log is being changed by a thread that waits for the disk: nobody may look at it or change it."""
+        """False while a thread that waits for the disk changes the log: nobody may read or change it."""
         return not self.replica.is_writing
 
     @property
     def is_copying(self) -> bool:
-        """A slave that lacks much of its master's log: the copy goes before everything that is derived from it."""
+        """True if a slave lacks much of its master's log: copying then precedes everything derived from the log."""
         return self.replica.copy_left_bytes > COPY_BYTES
 
     @property
     def dispatch_due(self) -> bool:
-        """A copy is dispatched in slices that are worth it."""
+        """True if there is enough to dispatch; a copying slave waits for large slices."""
         behind_bytes = self.store.dispatch_behind_bytes if self.is_log_free else 0
         return behind_bytes > 0 and (behind_bytes > COPY_BYTES or not self.is_copying)
 
     def dispatch(self) -> bool:
-        """Put one slice of committed records into the queues; True if more remains."""
+        """Dispatch one slice of committed records to the queues; True if more remains."""
         if not self.is_log_free:
             return False
         before, started_ms = self.store.dispatched_offset, self._clock.now_ms()
@@ -479,7 +480,7 @@ class ReplicaDriver:
         self._dispatch_slice.took(taken_ms, done_bytes, COPY_DISPATCH_MS if in_bulk else DISPATCH_MS)
         if self.store.dispatched_offset > before:
             if self.is_opening:
-                # Only the way to serving waits for the queues; a master that serves is spared the call per batch.
+                # Only a new master must wait for the queues; a serving master skips this call per batch.
                 self.replica.dispatched(self._clock.now_ms())
                 self._perform()
             self._events.dispatched(self.store.grown)
@@ -488,18 +489,18 @@ class ReplicaDriver:
 
     @property
     def has_readers(self) -> bool:
-        """Something that is to be dispatched may be looked for, or waited for, in a queue."""
-        start, end = self._by_itself
+        """True if a record to dispatch may be read, or waited for, in a queue."""
+        start, end = self._waiting_part
         return self.store.dispatched_offset < start or self.store.confirm_offset > end
 
     def catch_up(self) -> None:
-        """Dispatch for somebody who looks now, if a slice is enough."""
+        """Dispatch before a read, if one slice is enough."""
         if self.dispatch_due and self.has_readers and self.store.dispatch_behind_bytes <= DISPATCH_BYTES:
             self.dispatch()
 
     @property
     def flush_due(self) -> bool:
-        """Somebody waits for the disk: sync at once, not at the next interval."""
+        """True if a sender waits for the disk: sync at once, not at the next interval."""
         return self._waiting_for_flush
 
     def flush_begins(self) -> None:
@@ -510,20 +511,20 @@ class ReplicaDriver:
         self.replica.synced(self._clock.now_ms())
         self._perform()
 
-    # --- look -------------------------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------------------
     @property
     def is_serving(self) -> bool:
-        """Master, and open: everything before its epoch is committed and dispatched."""
+        """True on a master that is open: everything before its epoch is committed and dispatched."""
         return self.replica.role is Role.MASTER
 
     @property
     def is_opening(self) -> bool:
-        """A new master, which serves once everything before its epoch is committed and dispatched."""
+        """True on a new master that does not serve yet."""
         return self.replica.role is Role.PROMOTING
 
     def state(self) -> ReplicaState:
         state = self.replica.state(self._clock.now_ms())
-        self._events.tell(state)
+        self._events.add_state(state)
         return state
 
     # --- actions ----------------------------------------------------------------------------------------------------
@@ -534,12 +535,12 @@ class ReplicaDriver:
         try:
             while actions := self.replica.actions():
                 for action in actions:
-                    self._do(action)
+                    self._perform_action(action)
         finally:
             self._performing = False
-        self._observe()
+        self._react()
 
-    def _do(self, action: Action) -> None:
+    def _perform_action(self, action: Action) -> None:
         match action:
             case Complete(token, status):
                 assert isinstance(token, Waiting)
@@ -558,7 +559,7 @@ class ReplicaDriver:
                 self.ha.close(conn_id)
             case RoleChanged(role, epoch, master_id, master_address):
                 self._writable = False
-                self._by_itself, self._told_offset = (0, 0), PhyOffset(0)  # the log may be cut
+                self._waiting_part, self._reported_offset = (0, 0), PhyOffset(0)  # the log may be cut
                 if role is not Role.MASTER:
                     self.store.discard_uncommitted()
                 self._tracer.event(
@@ -573,8 +574,8 @@ class ReplicaDriver:
             case _:
                 assert_never(action)
 
-    def _observe(self) -> None:
-        """Do what follows from the machine's new state without being an action."""
+    def _react(self) -> None:
+        """React to the machine's new state."""
         serving = self.is_serving
         if serving and not self._serving:
             self._serving = True
@@ -585,25 +586,25 @@ class ReplicaDriver:
             self._tracer.event("writable", epoch=self.replica.epoch)
         if self.dispatch_due:
             self._shell.wake_dispatch()
-        if self._room.is_waited_for:
-            self._room.moved()
+        if self._throttle.is_waited_for:
+            self._throttle.moved()
         self._shell.stepped()
 
 
 def _count(message: NewMessage) -> int:
-    """Messages that one record holds."""
+    """Number of messages in one record."""
     if not message.sys_flag & SYS_FLAG_INNER_BATCH:
         return 1
     count = find_property(message.properties, PROPERTY_INNER_NUM.encode())
     return int(count) if count and count.isdigit() else 1
 
 
-# --- the size of a slice of work where the cost of a piece is the clients' choice -------------------------------------
+# --- size of a slice of work whose cost per byte depends on clients ---------------------------------------------------
 
 
 class SliceSize:
-    """Between `low_bytes` and `high_bytes`: as much as took `aim_ms` in the last slice that took longer, and twice as
-    much after each one that took less than half."""
+    """Size between `low_bytes` and `high_bytes`. A slice longer than `aim_ms` sets it to what took `aim_ms`; one
+    shorter than half doubles it."""
 
     def __init__(self, low_bytes: int, high_bytes: int) -> None:
         self._low_bytes, self._high_bytes = low_bytes, high_bytes

@@ -1,4 +1,4 @@
-"""Waits for an ack: the tokens that a processor gives the replica machine. Data plane."""
+"""Waiting acknowledgements: the tokens that processors give to the replica machine. Data plane."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CODES = {
 
 
 class Waiting:
-    """Somebody who appended and is told how it ended. No ABC: the driver asks each send's whether it is one."""
+    """Base of waiting appends, which get their outcome. No ABC: the driver checks the type for each send."""
 
     __slots__ = ()
 
@@ -42,7 +42,7 @@ class Waiting:
 
 
 class Waiter(Waiting):
-    """The replies of one batch, all of one channel. They say SUCCESS already; another end rewrites them."""
+    """Replies of one batch, all on one channel. They have SUCCESS already; another outcome rewrites them."""
 
     __slots__ = ("channel", "replies")
 
@@ -61,7 +61,7 @@ class Waiter(Waiting):
 
 
 class Answer(Waiting):
-    """The answer to one request, a frame that says SUCCESS, b"" for a oneway one; another end makes an error of it."""
+    """Answer to one request, a frame with SUCCESS, b"" if oneway; another outcome makes an error of it."""
 
     __slots__ = ("_codec", "_frame", "_opaque", "channel")
 
@@ -71,7 +71,7 @@ class Answer(Waiting):
         self._frame = frame
 
     def held(self) -> bytes:
-        """Take note that its records count; returns the frame to send now."""
+        """Take note that the records count; returns the frame to send now."""
         return self._frame
 
     def finish(self, status: AckStatus) -> None:
@@ -85,7 +85,7 @@ class Answer(Waiting):
 
 
 class WaiterGroup(Waiting):
-    """Several who appended with one write, and are answered with one for each channel."""
+    """Several answers to records of one write, sent together for each channel."""
 
     __slots__ = ("_answers",)
 
@@ -106,8 +106,8 @@ class WaiterGroup(Waiting):
 
 
 class FramesWaiter(Waiting):
-    """The answers of plain sends, for each channel its frames and their number. They say SUCCESS already; another end
-    makes commands of them, as `Waiter` has."""
+    """Answers to plain sends: for each channel its frames and their number. They have SUCCESS already; another outcome
+    makes commands of them, as in `Waiter`."""
 
     __slots__ = ("_answers",)
 
@@ -123,8 +123,8 @@ class FramesWaiter(Waiting):
 
 
 class TopicWaiter(Waiting):
-    """A batch whose first messages made their topic: acknowledged once the set holds both (metadataSync=strict). It
-    waits for both from the start, so that a hand-over sees it waiting until it is answered."""
+    """Waits of a batch whose first messages created their topic: acknowledged once the set has both
+    (metadataSync=strict). It waits for both from the start, so a hand-over counts it until it is answered."""
 
     __slots__ = ("_fault", "_status", "_waiter")
 
@@ -152,7 +152,7 @@ class TopicWaiter(Waiting):
 
 
 class HandOverWaiter:
-    """The answer to one request to hand over (52012)."""
+    """Answer to one request to hand over (52012)."""
 
     __slots__ = ("_channel", "_request")
 
@@ -170,8 +170,7 @@ class HandOverWaiter:
 
 
 class MessageAppender(AdmittingState, Protocol):
-    """Port to which a broker's own records go: it appends them and waits until they are safe; `ReplicaDriver` is
-    one."""
+    """Port that appends a broker's own records and waits for their acknowledgement; `ReplicaDriver` is one."""
 
     def append(self, messages: list[NewMessage]) -> AppendedBatch: ...
 
@@ -179,7 +178,7 @@ class MessageAppender(AdmittingState, Protocol):
 
 
 class GatheringAppender(MessageAppender, Protocol):
-    """One that appends the records of several requests together, and waits so for them; `ReplicaDriver` is one."""
+    """Appender that appends records of several requests together; `ReplicaDriver` is one."""
 
     def check(self, messages: Sequence[NewMessage]) -> None: ...
 
@@ -189,7 +188,7 @@ class GatheringAppender(MessageAppender, Protocol):
 
 
 class RecordGatherer(Protocol):
-    """Several requests whose records are appended and waited for together; `ReplicaDriver` is one."""
+    """Port that gathers records of several requests; `ReplicaDriver` is one."""
 
     def gather(self) -> bool: ...
 

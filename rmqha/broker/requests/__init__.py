@@ -1,1 +1,1 @@
-"""Answers to clients and operators, one module for a family of request codes; `processor` routes to them."""
+"""Request handlers for clients and operators, one module for a family of codes; `processor` routes to them."""

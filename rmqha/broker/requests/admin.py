@@ -1,4 +1,4 @@
-"""Requests of operators: runtime info, settings, epochs, HA status (28, 26, 1007, 907) and our own ones."""
+"""Requests of operators: runtime info, settings, epochs, HA status (28, 26, 1007, 907), and rmqha's own ones."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from rmqha.wire.command import PROTOCOL_VERSION, Command
 from rmqha.wire.config_answer import ConfigAnswer
 
 VERSION_NAME = "V5_4_0"
-"""The RocketMQ version whose protocol we speak; mqadmin shows it."""
+"""RocketMQ version of the protocol; mqadmin shows it."""
 _OWN_LOG = "own log"
 
 
 class AdminRequests:
-    """`process` holds what only the shell knows (pid, dataDirectory), `disk_usage` gives (total, used, usable) bytes,
-    `history` the last traced events, `local_hour` that of the day."""
+    """Handlers with the host's facts: `process` (pid, dataDirectory), `disk_usage` ((total, used, usable) bytes),
+    `history` (last traced events), `local_hour`."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class AdminRequests:
         self._enqueued, self._dequeued = Meter(), Meter()
         self._put_days, self._got_days = DayCounts(), DayCounts()
         self._copied = Meters()
-        """Ends of the slaves' logs, by id; on a slave its own."""
+        """Rates of the ends of the slaves' logs, by id; on a slave of its own log."""
         self._started_at_ms = clock.wall_ms()
         self._steps = StepWatch(clock)
 
@@ -93,7 +93,7 @@ class AdminRequests:
         }
 
     def sample(self) -> None:
-        """Take the counters; call about once a second."""
+        """Sample the counters; call about once a second."""
         now_ms = self._clock.now_ms()
         self._put.sample(now_ms, self._send.put_count)
         self._found.sample(now_ms, self._pull.get_count)
@@ -116,7 +116,7 @@ class AdminRequests:
         return command.reply()
 
     def _hand_over(self, channel: Channel, command: Command) -> None:
-        """Answered when the target holds everything, or when its time is up."""
+        """Hand the mastership over. Answered when the target has the whole log, or at the time-out."""
         target = number(command, "targetBrokerId")
         self._driver.hand_over(
             Epoch(number(command, "masterEpoch")),
@@ -229,12 +229,12 @@ class AdminRequests:
     def _runtime_info(self, channel: Channel, command: Command) -> Command:
         levels = self._schedule.statistics().items()
         delays = {f"scheduleMessageOffset_{level}": f"{offset},{end}" for level, (offset, end) in levels}
-        # RocketMQ's exporter, whose client is of 4.9, shows no runtime figure of a broker that does not tell it
+        # RocketMQ's exporter, whose client is of version 4.9, shows no runtime figures of a broker without this field
         version = {"brokerVersion": str(PROTOCOL_VERSION)} if command.version < PROTOCOL_VERSION else {}
         return command.reply(body=lenient_json.dumps({"table": self._runtime_table() | delays | version}))
 
     def _runtime_table(self) -> dict[str, str]:
-        """The keys that mqadmin reads, all text. What this broker has no part for (thread pools) is 0."""
+        """Keys that mqadmin reads, all as text. What this broker lacks (thread pools) is 0."""
         store, send, pull, timers = self._driver.store, self._send, self._pull, self._timers
         put, found, missed = self._put.per_second(), self._found.per_second(), self._missed.per_second()
         uptime_s = max(0, self._clock.wall_ms() - self._started_at_ms) // 1000
@@ -294,7 +294,7 @@ class AdminRequests:
         return self._clock.wall_ms()
 
     def earliest_at_ms(self) -> int:
-        """storeTimestamp of the oldest record, −1 if there is none."""
+        """storeTimestamp of the oldest record, −1 without one."""
         store = self._driver.store
         if store.confirm_offset <= store.min_phy_offset:
             return -1
@@ -303,8 +303,7 @@ class AdminRequests:
 
 
 def _disk_ratio(used_bytes: int, usable_bytes: int) -> str:
-    """Used share of the disk as RocketMQ and df count it: what is kept for root is neither, and a part of a percent is
-    a whole one."""
+    """Used share of the disk as RocketMQ and df count it: without root's reserve, rounded up to whole percents."""
     entire_bytes = used_bytes + usable_bytes
     return str(-(-used_bytes * 100 // entire_bytes) / 100 if entire_bytes else 0.0)
 

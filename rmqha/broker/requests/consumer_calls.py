@@ -1,8 +1,8 @@
-"""Requests that members of a consumer group answer: how far they are (223), the state of one (307), a message consumed
+"""Requests that members of a consumer group answer: offsets (223), state of one member (307), consumption of a message
 on demand (309). No trio.
 
-The broker passes them on by the connection that the member's heartbeats come from, and answers what it answers. Who has
-signed a request, the member does not hear: Apache's signatures count again, for its account too.
+The broker forwards them by the connection of the member's heartbeats, and returns the answer. Signatures of the request
+are removed: the member sees no account, and Apache's signatures are valid for any request of their account.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from rmqha.wire.body_bound import body_fault
 from rmqha.wire.command import Command
 
 CALL_TIMEOUT_MS = 10_000
-"""Wait for a client, as long as Apache's broker's."""
+"""Time-out (ms) of a client, as Apache's broker's."""
 STATUS_TIMEOUT_MS = 5_000
-"""… for how far it is."""
+"""Time-out (ms) of a request for offsets."""
 MAX_CALL_COUNT = 100
-"""Requests passed on at a time."""
+"""Bound on requests that are being forwarded."""
 
 Done = Callable[[Command | str], None]
-"""Takes the member's answer, or why there is none."""
+"""Takes the member's answer, or the reason of a failure."""
 Call = Callable[[Channel, Command, int, Done], None]
-"""Send a request to a client by its connection and wait so many milliseconds."""
+"""Sends a request to a client by its connection, with a time-out (ms)."""
 
 
 class CallLog(Protocol):
-    """The part of the store that the answers need; `Store` is one."""
+    """Port to the store; `Store` is one."""
 
     @property
     def confirm_offset(self) -> PhyOffset: ...
@@ -49,7 +49,7 @@ class CallLog(Protocol):
 
 
 class ConsumerCalls:
-    """`call` sends a request to a consumer by its connection."""
+    """Handlers of such requests. `call` sends a request to a consumer by its connection."""
 
     def __init__(
         self, broker_name: str, log: CallLog, topics: TopicTable, groups: GroupTable, clients: ClientTable, call: Call
@@ -73,7 +73,7 @@ class ConsumerCalls:
         self._pass_on(channel, command, unsigned(command.ext), b"")
 
     def _consume_directly(self, channel: Channel, command: Command) -> None:
-        """The member gets the stored record in the body."""
+        """Send the stored record in the body to the member."""
         ext = unsigned(command.ext) | {"brokerName": self._broker_name}
         topic = self._topics.get(command.ext.get("topic") or "")
         if topic is not None:
@@ -95,7 +95,7 @@ class ConsumerCalls:
         return bytes(found.data)
 
     def _status(self, channel: Channel, command: Command) -> None:
-        """Ask the members, or the one that is named, all at the same time; those that do not answer are left out."""
+        """Ask all members, or the named one, at the same time; members without an answer are left out."""
         group, wanted = text(command, "group"), command.ext.get("clientAddr")  # it names a client, not an address
         found = self._clients.consumer_group(group)
         if found is None:
@@ -112,7 +112,7 @@ class ConsumerCalls:
         self._take_calls(command.principal, len(members))
         asked = Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": text(command, "topic"), "group": group})
         answers: dict[str, bytes] = {}
-        """Each member's answer, read and written anew in the turn in which it came."""
+        """Convert each member's answer in the turn of its arrival."""
         waiting = set(members)
 
         def answer() -> None:
@@ -164,7 +164,7 @@ class ConsumerCalls:
 
 
 def _queue_offsets(body: bytes) -> dict[object, int]:
-    """Offset by queue in a member's answer; none where it is no such answer."""
+    """Offset by queue in a member's answer; none if it is malformed."""
     if body_fault(Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {}, body)):
         return {}
     try:

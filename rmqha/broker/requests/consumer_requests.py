@@ -10,9 +10,9 @@ from rmqha.broker.requests.group_requests import subscription_json
 from rmqha.broker.requests.record_access import denied, require_reader
 from rmqha.broker.requests.request import (
     Channel,
-    Feed,
     Handler,
     LargeRequestQueue,
+    MetadataReplication,
     PausingWork,
     RequestError,
     ServingState,
@@ -39,13 +39,13 @@ from rmqha.wire.command import Command
 from rmqha.wire.steps import sorted_in_steps
 
 MAX_UNIT_COUNT = 1024
-"""Entries of a queue that one answer shows at most."""
+"""Bound on the entries of a queue in one answer."""
 LARGE_HEARTBEAT_BYTES = 32 * 1024
-"""Its JSON takes up to twenty times as much memory."""
+"""Size from which heartbeats are parsed one at a time: their JSON takes up to twenty times as much memory."""
 
 
 class ConsumerLog(Protocol):
-    """The part of the store that the answers need; `Store` is one."""
+    """Port to the store; `Store` is one."""
 
     @property
     def confirm_offset(self) -> PhyOffset: ...
@@ -70,7 +70,7 @@ class ConsumerRequests:
         groups: GroupTable,
         offsets: OffsetTable,
         clients: ClientTable,
-        feed: Feed,
+        metadata_leader: MetadataReplication,
         notices: GroupNotices,
         clock: Clock,
     ) -> None:
@@ -81,7 +81,7 @@ class ConsumerRequests:
         self._groups = groups
         self._offsets = offsets
         self._clients = clients
-        self._feed = feed
+        self._metadata_leader = metadata_leader
         self._clock = clock
         self._large_heartbeats = LargeRequestQueue()
 
@@ -134,7 +134,7 @@ class ConsumerRequests:
         return command.reply(ResponseCode.SUCCESS, ext)
 
     def _provide(self, body: Mapping[str, Any]) -> Iterator[None]:
-        """A group that shows itself gets its settings and its retry topic."""
+        """Create the settings and the retry topic of each group in a heartbeat."""
         for item in list(body.get("consumerDataSet") or [])[:MAX_GROUPS_PER_CHANNEL]:
             if not self._serving.is_serving:
                 return  # it was the master when the heartbeat came
@@ -148,7 +148,9 @@ class ConsumerRequests:
     def _unregister(self, channel: Channel, command: Command) -> Command:
         consumer, producer = command.ext.get("consumerGroup"), command.ext.get("producerGroup")
         client_id = command.ext.get("clientID", "")
-        if command.principal.is_restricted and self._clients.is_of_others(channel, client_id, producer, consumer):
+        if command.principal.is_restricted and self._clients.is_on_other_channel(
+            channel, client_id, producer, consumer
+        ):
             raise denied(command, f"client {client_id} is connected by another connection")
         if producer:
             self._clients.unregister(channel, producer, consumer=False)
@@ -157,7 +159,7 @@ class ConsumerRequests:
         return command.reply()
 
     def notify(self, group: str) -> None:
-        """Tell a group's members that it changed, unless its settings say not to."""
+        """Notify a group's members of a change, unless its settings forbid that."""
         settings = self._groups.get(group)
         if settings is None or settings.get("notifyConsumerIdsChangedEnable", True):
             self._notices.changed(group)
@@ -176,7 +178,7 @@ class ConsumerRequests:
         return command.reply(body=body)
 
     def _consumed_by(self, channel: Channel, command: Command) -> Work:
-        """Groups that subscribe to the topic now or have committed an offset in it; mqadmin's queryMsgBy… ask."""
+        """Groups that subscribe to the topic now or have an offset in it, for mqadmin's queryMsgBy…."""
         topic = text(command, "topic")
         connected, offsets = (yield from self._clients.groups_of(topic)), self._offsets
         others = [name for name in connected if not offsets.has(name, topic)]
@@ -191,7 +193,7 @@ class ConsumerRequests:
         topic, queue_id = text(command, "topic"), number(command, "queueId")
         offset = self._offsets.query(text(command, "consumerGroup"), topic, queue_id)
         if offset is None and command.ext.get("setZeroIfNotFound", "true") != "false":
-            # A group that is new to a queue which still holds its first record starts there.
+            # A group that is new to a queue with its first record starts there.
             low, high = self._log.queue_range(topic, queue_id)
             offset = low if low == self._topics.begin_of(topic, queue_id) < high else None
         if offset is None:
@@ -205,22 +207,22 @@ class ConsumerRequests:
         offset = number(command, "commitOffset")
         if not self._serving.is_serving:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master; it keeps no offsets")
-        # A heartbeat or a pull makes a group, a commit none, as in RocketMQ.
+        # A heartbeat or a pull creates a group, a commit does not, as in RocketMQ.
         if self._groups.get(group) is None:
             raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
         known = self._topics.get(topic)
         if known is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
-        # who gives back a queue that an operator has taken away still says how far it is
+        # a member that leaves a queue which an operator has removed still commits its offset
         known_offset = self._offsets.query(group, topic, queue_id)
         if not 0 <= queue_id < known.read_queue_count and known_offset is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"there is no queue {queue_id} of {topic}")
-        # clients that have no offset yet commit -1: RocketMQ says yes, and forgets where the group was
+        # Clients without an offset commit -1: RocketMQ answers success and forgets the group's offset.
         is_kept = offset >= 0 and not is_of_lost_tail(self._log, known_offset, topic, queue_id, offset)
         if is_kept and not self._offsets.commit(group, topic, queue_id, offset):
             raise RequestError(ResponseCode.SYSTEM_BUSY, "too many consumer groups: the offset is not kept")
         if not command.is_oneway:
-            answer_when(self._feed.wait_commit, channel, command.reply())
+            answer_when(self._metadata_leader.wait_commit, channel, command.reply())
 
     def _max_offset(self, channel: Channel, command: Command) -> Command:
         _, high = self._log.queue_range(text(command, "topic"), number(command, "queueId"))
@@ -242,7 +244,7 @@ class ConsumerRequests:
         return command.reply(ResponseCode.SUCCESS, {"offset": str(offset)})
 
     def _queue_entries(self, channel: Channel, command: Command) -> Command:
-        """Entries of a queue as they are, and the subscription that a group filters them by."""
+        """Entries of a queue, and the subscription by which a group filters them."""
         topic, queue_id, index = text(command, "topic"), number(command, "queueId"), number(command, "index")
         low, high = self._log.queue_range(topic, queue_id)
         if not high:

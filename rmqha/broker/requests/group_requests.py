@@ -1,7 +1,7 @@
-"""Requests of operators about consumer groups: who is connected, how far they are, and setting them back.
+"""Requests of operators about consumer groups: connections, progress, resets.
 
 Codes 32, 203, 204, 207, 208, 222, 303, 308, 314, 317, 328, 343, 345, 352 and 353; notice 220 tells the members of a
-group that it is set back.
+group that its offsets were reset.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from rmqha.broker.requests.pull import PullProcessor
 from rmqha.broker.requests.record_access import require_producer
 from rmqha.broker.requests.request import (
     Channel,
-    Feed,
     Handler,
+    MetadataReplication,
     RequestError,
     Work,
     answer_when,
@@ -43,14 +43,14 @@ from rmqha.wire.state.receipt import POPPED_IN_FLIGHT
 from rmqha.wire.steps import RUN_COUNT, sorted_in_steps
 
 CLONED_AT_A_TIME = 16
-"""Topics whose offsets another group gets in one step; each may have a thousand queues."""
+"""Topics whose offsets are copied to another group in one step; each may have a thousand queues."""
 SEARCHED_AT_A_TIME = 16
 """Queues that are searched for a time in one step."""
 MAX_OFFSET = (1 << 63) - 1
 
 
 class GroupLog(Protocol):
-    """The part of the store that the answers need; `Store` is one."""
+    """Port to the store; `Store` is one."""
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]: ...
 
@@ -62,14 +62,14 @@ class GroupLog(Protocol):
 
 
 class PoppedMessages(Protocol):
-    """The part that knows what groups pop; `PopServices` is one."""
+    """Port to the groups that pop; `PopServices` is one."""
 
     def in_flight_of(self, topic: str, group: str) -> int:
-        """Number of messages of a topic that a group was given and that are not done."""
+        """Number of a topic's messages that a group was given and that are not done."""
         ...
 
     def set_back(self, topic: str, group: str) -> None:
-        """The group goes on elsewhere."""
+        """Take note of a reset of the group's offset."""
         ...
 
 
@@ -85,7 +85,7 @@ class GroupRequests:
         clients: ClientTable,
         pull: PullProcessor,
         clock: Clock,
-        feed: Feed,
+        metadata_leader: MetadataReplication,
         group_gets: StatsItemSet,
         pops: PoppedMessages,
     ) -> None:
@@ -98,7 +98,7 @@ class GroupRequests:
         self._clients = clients
         self._pull = pull
         self._clock = clock
-        self._feed = feed
+        self._metadata_leader = metadata_leader
         self._gets = group_gets
         self._pops = pops
 
@@ -124,7 +124,7 @@ class GroupRequests:
             RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: self._forbid,
         }
 
-    # --- who is connected -------------------------------------------------------------------------------------------
+    # --- connections ------------------------------------------------------------------------------------------------
     def _consumer_connections(self, channel: Channel, command: Command) -> Work:
         name = text(command, "consumerGroup")
         group = self._clients.consumer_group(name)
@@ -182,7 +182,7 @@ class GroupRequests:
         return command.reply(body=(yield from lenient_json.dumps_in_steps(members)))
 
     def _subscription(self, channel: Channel, command: Command) -> Command:
-        """Tell how a group that is connected subscribes to a topic."""
+        """Subscription of a connected group to a topic."""
         name, topic = text(command, "group"), command.ext.get("topic") or ""
         group = self._clients.consumer_group(name)
         found = None if group is None else group.subscriptions.get(topic)
@@ -191,7 +191,7 @@ class GroupRequests:
 
     # --- settings ---------------------------------------------------------------------------------------------------
     def _group_config(self, channel: Channel, command: Command) -> Command:
-        """A master makes the group, as Apache's broker does, but for a caller that only looks."""
+        """Settings of a group, which a master creates as Apache's broker does, unless the caller forbids it."""
         name = text(command, "group")
         makes = self._changes.serving.is_serving and not truth(command, ONLY_EXISTING)
         settings = self._groups.get_or_create(name) if makes else self._groups.get(name)
@@ -200,7 +200,8 @@ class GroupRequests:
         return command.reply(body=lenient_json.dumps(settings))
 
     def _forbid(self, channel: Channel, command: Command) -> Command | None:
-        """Without `readable` only tell. A group or a topic that is not there cannot be forbidden, but allowed again."""
+        """Forbid or allow reading; without `readable` only answer. Only an existing group and topic can be
+        forbidden."""
         group, topic = text(command, "group"), text(command, "topic")
         if not command.ext.get("readable"):
             return self._forbidden_reply(command, group, topic)
@@ -214,7 +215,7 @@ class GroupRequests:
             self._groups.forbid(group, topic, forbidden)
         except ValueError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        answer_when(self._feed.wait, channel, self._forbidden_reply(command, group, topic))
+        answer_when(self._metadata_leader.wait, channel, self._forbidden_reply(command, group, topic))
         return None
 
     def _forbidden_reply(self, command: Command, group: str, topic: str) -> Command:
@@ -222,8 +223,8 @@ class GroupRequests:
         return command.reply(ResponseCode.SUCCESS, {}, lenient_json.dumps(body), "")
 
     def _delete_group(self, channel: Channel, command: Command) -> Work:
-        """The settings go, then the offsets in steps: who hangs up in between leaves some, and asks again. With them go
-        the topics in which popped messages come again: what waits there was given to the group of before."""
+        """Delete the settings, then the offsets in steps: if the peer disconnects in between, some stay, and it must
+        ask again. The topics in which popped messages come again are deleted too: they were given to the old group."""
         self._changes.admit()
         name = text(command, "groupName")
         self._groups.remove(name)
@@ -233,20 +234,20 @@ class GroupRequests:
             for _ in self._offsets.remove_group(name):
                 yield
                 self._changes.check()
-        answer_when(self._feed.wait_reset, channel, command.reply())
+        answer_when(self._metadata_leader.wait_reset, channel, command.reply())
         return None
 
-    # --- how far ----------------------------------------------------------------------------------------------------
+    # --- progress ---------------------------------------------------------------------------------------------------
     def _queue(self, topic: str, queue_id: int) -> lenient_json.ObjectKey:
         return lenient_json.ObjectKey({"brokerName": self._config.broker_name, "queueId": queue_id, "topic": topic})
 
     def _stored_at_ms(self, topic: str, queue_id: int, offset: int) -> int:
-        """storeTimestamp of the record at a queue offset, 0 if there is none any more."""
+        """storeTimestamp of the record at a queue offset, 0 if it was removed."""
         records = self._log.pull(topic, queue_id, offset, 1, 1, None).records if offset >= 0 else []
         return decode(records[0]).store_timestamp_ms if records else 0
 
     def _earliest_store_time(self, channel: Channel, command: Command) -> Command:
-        """-1 of a queue that holds nothing."""
+        """storeTimestamp of the first record; -1 for an empty queue."""
         topic, queue_id = text(command, "topic"), number(command, "queueId")
         first_ms = self._stored_at_ms(topic, queue_id, self._log.queue_range(topic, queue_id)[0])
         return command.reply(ResponseCode.SUCCESS, {"timestamp": str(first_ms or -1)})
@@ -273,8 +274,8 @@ class GroupRequests:
         return command.reply(body=body)
 
     def _broker_consume_stats(self, channel: Channel, command: Command) -> Work:
-        """Progress of all groups that have settings here, in their topics that are known; `isOrder` leaves those whose
-        order is kept."""
+        """Progress of all groups with settings here, in their known topics; `isOrder` selects those that consume in
+        order."""
         totals = [0, 0]
         parts, size_bytes = [], 0
         for place, group in enumerate(self._groups.names()):
@@ -302,7 +303,7 @@ class GroupRequests:
         return connected is None or not connected.subscriptions or name in connected.subscriptions
 
     def _topic_progress(self, group: str, name: str, totals: list[int]) -> Generator[None, None, bytes]:
-        """Make the answer to 208 for one topic, and add what is behind and what is in flight to `totals`."""
+        """Encode the answer to 208 for one topic, and add the lag and the messages in flight to `totals`."""
 
         def counted() -> Iterator[tuple[lenient_json.ObjectKey, dict[str, int]]]:
             for queue, progress in self._consumed(group, name):
@@ -331,7 +332,7 @@ class GroupRequests:
             )
 
     def _topics_to_show(self, group: str, command: Command) -> Generator[None, None, list[str]]:
-        """The topics asked for, else those with offsets; of a connected group, only what it subscribes to."""
+        """Requested topics, else those with offsets; of a connected group, only its subscriptions."""
         asked = [name for name in (command.ext.get("topicList") or "").split(";") if name]
         if asked:
             return list(dict.fromkeys(asked))
@@ -347,8 +348,8 @@ class GroupRequests:
         return topics
 
     def _correction_offsets(self, channel: Channel, command: Command) -> Work:
-        """Least offset of all groups by queue, of groups whose next record is still there; 2^63-1 where `compareGroup`
-        is behind it. `filterGroups` do not count."""
+        """Lowest offset of all groups by queue, among groups whose next record is still there; 2^63-1 if `compareGroup`
+        is behind it. `filterGroups` are ignored."""
         topic, compared = text(command, "topic"), text(command, "compareGroup")
         passed_over = set((command.ext.get("filterGroups") or "").split(","))
         lows: dict[int, QueueOffset] = {}
@@ -392,7 +393,7 @@ class GroupRequests:
             "minTimeStamp": first_ms,
         }
 
-    # --- set back ---------------------------------------------------------------------------------------------------
+    # --- reset ------------------------------------------------------------------------------------------------------
     def _topic(self, name: str) -> TopicConfig:
         topic = self._topics.get(name)
         if topic is None:
@@ -400,8 +401,8 @@ class GroupRequests:
         return topic
 
     def _reset_offset(self, channel: Channel, command: Command) -> Work:
-        """Timestamp −1 is the queue's end. A queue id and an offset set that queue alone to that offset. The places are
-        looked for in steps, the offsets set all at once."""
+        """Reset a group. Timestamp −1 is the queue's end. With queue id and offset only that queue is set. Offsets are
+        searched in steps, and set all at once."""
         self._changes.admit()
         topic_name, group = text(command, "topic"), text(command, "group")
         topic, timestamp_ms = self._topic(topic_name), number(command, "timestamp", -1)
@@ -428,12 +429,14 @@ class GroupRequests:
             self._offsets.reset(group, topic_name, item, target)
         self._pull.offsets_reset(group, topic_name)
         self._pops.set_back(topic_name, group)
-        answer_when(self._feed.wait_reset, channel, command.reply(body=self._offset_body(topic_name, targets)))
+        answer_when(
+            self._metadata_leader.wait_reset, channel, command.reply(body=self._offset_body(topic_name, targets))
+        )
         return None
 
     def _clone_offsets(self, channel: Channel, command: Command) -> Work:
-        """Another group begins where this one is: in one topic, or in all that it has offsets in and still wants; in
-        steps, and who hangs up in between asks again."""
+        """Copy the group's offsets to another group: in one topic, or in all with offsets that it still subscribes to.
+        In steps; a peer that disconnects must ask again."""
         self._changes.admit()
         source, target = text(command, "srcGroup"), text(command, "destGroup")
         if fault := group_name_fault(target):
@@ -453,11 +456,11 @@ class GroupRequests:
                 offset = self._offsets.query(source, name, queue_id)
                 if offset is not None and not self._offsets.commit(target, name, queue_id, offset):
                     raise RequestError(ResponseCode.SYSTEM_BUSY, "too many consumer groups: the offset is not kept")
-        answer_when(self._feed.wait_commit, channel, command.reply())
+        answer_when(self._metadata_leader.wait_commit, channel, command.reply())
         return None
 
     def _reset_at_clients(self, command: Command, topic: TopicConfig, group: str, timestamp_ms: int) -> Work:
-        """Reset as brokers before 5.0 do: the members set themselves back. Without `isForce` none goes forward."""
+        """Let the members reset themselves, as brokers before 5.0 do. Without `isForce` no offset is raised."""
         targets = yield from self._offsets_at(topic.name, range(topic.write_queue_count), timestamp_ms)
         for queue_id, target in targets.items():
             consumed = self._offsets.query(group, topic.name, queue_id)
@@ -480,7 +483,7 @@ class GroupRequests:
     def _offsets_at(
         self, topic: str, queue_ids: Iterable[int], timestamp_ms: int
     ) -> Generator[None, None, dict[int, int]]:
-        """By queue id; a search in many records of each queue, so a step for a few."""
+        """Offsets by queue id; each search reads many records, so a step has a few."""
         found: dict[int, int] = {}
         for queue_id in queue_ids:
             if timestamp_ms < 0:
@@ -516,7 +519,7 @@ def _language(number: int) -> str:
 
 
 def subscription_json(item: Subscription) -> dict[str, Any]:
-    """A subscription as a heartbeat carries it."""
+    """Subscription in the form of a heartbeat."""
     return {
         "classFilterMode": False,
         "codeSet": sorted(item.tags_codes or ()),

@@ -1,11 +1,11 @@
-"""A broker's requests: each code to its handler, the sends of one socket read together. No trio."""
+"""Router of a broker's requests: each code to its handler, the sends of one socket read together. No trio."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Protocol, cast
 
-from rmqha.broker.replication.tail_room import NOMINAL_BYTES, TailRoom
+from rmqha.broker.replication.append_throttle import NOMINAL_BYTES, AppendThrottle
 from rmqha.broker.replication.waiter import RecordGatherer
 from rmqha.broker.requests.consumer_requests import ConsumerRequests
 from rmqha.broker.requests.pull import PullProcessor
@@ -34,10 +34,10 @@ _APPENDS = _REPLIES | frozenset(
         RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
     }
 )
-"""Requests that append a record, most of them of one that was sent before."""
+"""Requests that append a record, most of them a copy of an earlier one."""
 _SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 _HELD = _SENDS | _APPENDS - _REPLIES - {RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.RESUME_CHECK_HALF_MESSAGE}
-"""Requests that wait for the end of a switch."""
+"""Requests that are held until the end of a switch."""
 
 _BESIDE_THE_LOG = frozenset(
     {
@@ -48,24 +48,24 @@ _BESIDE_THE_LOG = frozenset(
         RequestCode.UNREGISTER_CLIENT,
     }
 )
-"""Answered while the log is being changed."""
+"""Requests that are answered while the log is being changed."""
 _BESIDE_THE_QUEUES = _BESIDE_THE_LOG | _APPENDS | {RequestCode.UPDATE_CONSUMER_OFFSET}
-"""Answered without a look at any queue."""
+"""Requests that read no queue."""
 
 _POPS = frozenset({RequestCode.POP_MESSAGE, RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE})
 
 Later = Callable[[Channel, Command], None]
-"""Takes one request and answers it by itself, now or later; raises RequestError to refuse it."""
+"""Handler that answers a request itself, now or later; raises RequestError to refuse it."""
 
 
 class Handlers(Protocol):
-    """A part that answers requests at once."""
+    """Handlers of requests that are answered at once."""
 
     def handlers(self) -> dict[int, Handler]: ...
 
 
 class PopHandlers(Protocol):
-    """The part that answers pops; `PopServices` is one."""
+    """Handlers of pops; `PopServices` is one."""
 
     @property
     def later(self) -> Mapping[int, Later]: ...
@@ -77,8 +77,8 @@ class PopHandlers(Protocol):
 
 
 class BrokerProcessor:
-    """`parts` answer the requests that no processor of its own takes: `consumers` and `queries` too, which hear of
-    connections that close."""
+    """`parts` answer requests without a processor of their own; they include `consumers` and `queries`, which also get
+    closed connections."""
 
     def __init__(
         self,
@@ -92,18 +92,19 @@ class BrokerProcessor:
         consumers: ConsumerRequests,
         queries: QueryRequests,
         parts: Iterable[Handlers],
-        room: TailRoom,
+        throttle: AppendThrottle,
         holder: SendHolder,
         is_log_free: Callable[[], bool],
         catch_up: Callable[[], None],
         gatherer: RecordGatherer,
     ) -> None:
-        """While not `is_log_free` only what never looks at the log is answered, and sends wait with the `holder` if it
-        takes them. `catch_up` comes before a look at the queues: who was told of a message finds it there."""
+        """Unless `is_log_free` only requests that never read the log are answered, and sends are held by the `holder`
+        if possible. `catch_up` is called before a read of the queues, so that every message that a peer knows of is in
+        its queue."""
         self._is_log_free, self._catch_up = is_log_free, catch_up
         self._hold = holder.hold
         self._gatherer = gatherer
-        self._room = room
+        self._throttle = throttle
         self._send = send
         self._pull = pull
         self._consumers, self._queries = consumers, queries
@@ -128,12 +129,12 @@ class BrokerProcessor:
 
     @property
     def takes_any(self) -> bool:
-        """False: `take` would leave all to `received` now."""
-        return self._is_log_free() and not self._room.is_full
+        """False if `take` would now leave everything to `received`."""
+        return self._is_log_free() and not self._throttle.is_full
 
     def take(self, reads: Sequence[tuple[Channel, bytes]], max_count: int) -> list[tuple[int, int]]:
-        """Answer the plain sends at the front of what each channel has sent, `max_count` of each at most: for each the
-        index behind them, and their number. Raises as `received`."""
+        """Answer the plain sends at the front of each channel's input, at most `max_count` of each. Returns for each
+        the index after them and their number. Raises as `received`."""
         if not self._is_log_free():
             return [(0, 0)] * len(reads)
         taken = self._send.take(reads, max_count)
@@ -141,7 +142,7 @@ class BrokerProcessor:
         return taken
 
     def received(self, channel: Channel, commands: list[Command]) -> None:
-        """Answer `commands` by `channel.send`, now or later. Raises StoreError and OSError: the disk is unusable."""
+        """Answer `commands` by `channel.send`, now or later. Raises StoreError and OSError if the disk is unusable."""
         sends: list[Command] = []
         codes = {command.code for command in commands}
         if codes and codes <= _POPS:
@@ -165,13 +166,13 @@ class BrokerProcessor:
             self._wake_polls()
 
     def _wake_polls(self) -> None:
-        """A pop that waits has what was sent in this turn: it does not wait for the task that dispatches."""
+        """Give waiting pops the records of this turn without the delay of the dispatch task."""
         if self._pops.poll_count:
             self._catch_up()
 
     def _pops_received(self, channel: Channel, commands: list[Command], codes: set[int]) -> None:
-        """Pops and acknowledgements of one read: none puts anything into a queue that another looks at, or begins a
-        change of the log, and what they store is appended and waited for together."""
+        """Answer pops and acknowledgements of one read together: none adds to a queue that another reads, or begins a
+        change of the log, and one append and one wait serve all of them."""
         if RequestCode.POP_MESSAGE in codes:
             self._catch_up()
         is_gathering = self._gatherer.gather()
@@ -186,7 +187,7 @@ class BrokerProcessor:
                 self._gatherer.store_gathered()
 
     def _put_off(self, channel: Channel, command: Command) -> None:
-        """A switch writes its epoch: a client that is refused for that uses up its tries at once."""
+        """Hold requests while a switch writes its epoch: a refused client would use up its retries at once."""
         if command.code in _HELD and self._hold(channel, [command]):
             return
         if not command.is_oneway:
@@ -199,7 +200,7 @@ class BrokerProcessor:
                 raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
             later = self._later.get(command.code)
             if later is not None:
-                if command.code in _APPENDS and not self._room.takes(channel, NOMINAL_BYTES):
+                if command.code in _APPENDS and not self._throttle.takes(channel, NOMINAL_BYTES):
                     channel.work(self._in_turn(channel, command, later))
                 else:
                     later(channel, command)
@@ -218,22 +219,22 @@ class BrokerProcessor:
             channel.send(reply)
 
     def _in_turn(self, channel: Channel, command: Command, later: Later) -> Steps:
-        """Once the log's tail has room; it may append a record as large as any."""
-        turn = self._room.wait(channel, NOMINAL_BYTES)
+        """Handle a request when the throttle permits; it may append a record of any size."""
+        turn = self._throttle.wait(channel, NOMINAL_BYTES)
         yield turn
         if not self._is_log_free():
             self._put_off(channel, command)
-            self._room.took(turn)
+            self._throttle.took(turn)
             return
         try:
             later(channel, command)
         except (RequestError, RemoteProtocolError, DamagedError) as error:
             if not command.is_oneway:
                 channel.send(_refused(command, error))
-        self._room.took(turn)
+        self._throttle.took(turn)
 
     def _in_steps(self, channel: Channel, command: Command, work: PausingWork) -> Steps:
-        """All steps, as long as what it looks at is not being changed by a thread."""
+        """Run all steps, unless a thread begins to change the log that they read."""
         try:
             reply = yield from work if command.code in _BESIDE_THE_LOG else self._while_log_free(work)
         except (RequestError, RemoteProtocolError, DamagedError) as error:
@@ -242,7 +243,8 @@ class BrokerProcessor:
             channel.send(reply)
 
     def _while_log_free(self, work: PausingWork) -> PausingWork:
-        """Raises RequestError between two steps if the log is being changed; what of `work` is made then stays made."""
+        """Run the steps. Raises RequestError between two of them if the log is being changed; earlier steps keep their
+        effect."""
         try:
             while self._is_log_free():
                 try:
@@ -255,7 +257,7 @@ class BrokerProcessor:
         raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, WAITS_FOR_DISK)
 
     def closed(self, channel: Channel) -> None:
-        self._room.left(channel)
+        self._throttle.remove(channel)
         self._pull.closed(channel)
         self._pops.closed(channel)
         self._consumers.closed(channel)

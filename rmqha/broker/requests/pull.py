@@ -1,7 +1,7 @@
 """Requests 11 and 361: committed records of a queue, filtered by tags or properties, long polling. Data plane, no trio.
 
-A pull that finds nothing and may wait is held until dispatch has put something into its queue that its filter wants,
-or until its time is up. A hold remembers how far its filter has looked, so that nothing is looked at twice.
+A pull that finds nothing and may wait is held until dispatch has added something to its queue that its filter wants,
+or until its time-out. A hold remembers the position of its filter, so that nothing is filtered twice.
 """
 
 from __future__ import annotations
@@ -53,23 +53,24 @@ FLAG_SUBSCRIPTION = 4
 
 MAX_PULL_COUNT = 1024
 MAX_PULL_BYTES = 4 * 1024 * 1024
-"""Bounds on what one answer costs, whatever the configuration says."""
+"""Bounds on one answer, whatever the configuration says."""
 DEFAULT_PULL_BYTES = 256 * 1024
 MAX_HOLD_COUNT = 100_000
 MAX_HOLD_COUNT_OF_ONE = 16
-"""Pulls of one connection that wait at one queue: one for each of its groups. Every message is shown to all of them."""
+"""Bound on held pulls of one connection at one queue, one for each of its groups. Every message is shown to all of
+them."""
 TICK_MS = 100
-"""Holds whose time is up within the same one are looked for together."""
+"""Interval (ms) within which time-outs of holds are handled together."""
 KEPT_FIELDS = ("topic", "consumerGroup")
 """Fields of a pull that are kept while it waits: a header may have 256 KiB."""
 SLAVE_ANSWER_DELAY_MS = 100
-"""A slave that has nothing for a waiting consumer tells it so after this pause: it asks again at once."""
+"""Delay (ms) of a slave's empty answer to a waiting consumer, which asks again at once."""
 _PHY_OFFSET = struct.Struct(">q")
 _PHY_OFFSET_AT = 28
 
 
 class PullLog(Protocol):
-    """The part of the store that pulls read; `Store` is one."""
+    """Port to the store that pulls read; `Store` is one."""
 
     damage: DamageTable
 
@@ -101,7 +102,7 @@ _Queue = tuple[str, int]
 
 
 class _Filter(NamedTuple):
-    """None takes all."""
+    """Filter of a pull; None takes all."""
 
     tags_codes: frozenset[int] | None = None
     matches: RecordFilter | None = None
@@ -114,7 +115,7 @@ class _Filter(NamedTuple):
 
 
 class _Budget:
-    """The budget that the filters of all holds of a queue that has grown may still use, as `RecordFilter.used`."""
+    """Budget of the filters of all holds at a queue that has grown, as `RecordFilter.used`."""
 
     def __init__(self) -> None:
         self.left = MAX_EVALUATED
@@ -134,7 +135,7 @@ class _Pull(NamedTuple):
 
 
 class _Hold:
-    """`scanned_to` is the first offset that the filter has not seen."""
+    """Held pull. `scanned_to` is the first offset that the filter has not seen."""
 
     __slots__ = ("channel", "cold_range", "command", "deadline_ms", "load_count", "pull", "scanned_to")
 
@@ -145,19 +146,19 @@ class _Hold:
         self.scanned_to = scanned_to
         self.deadline_ms = deadline_ms
         self.cold_range: ColdRange | None = None
-        """The part that is being read into memory for it; it waits for nothing else then."""
+        """Part that is being read into memory for it; the hold waits for nothing else then."""
         self.load_count = 0
         """Reads into memory that were made for it."""
 
     @property
     def from_memory(self) -> bool:
-        """False once what was read for it should be there: some file systems keep nothing in memory."""
+        """False after MAX_LOAD_COUNT reads: some file systems keep nothing in memory."""
         return self.load_count < MAX_LOAD_COUNT
 
 
 class PullProcessor:
-    """`is_master` asks for the replica's present role, `readers` for replicas that could serve reads instead of a
-    master, or for a slave itself: end of the log by id."""
+    """Processor of pulls. `is_master` returns the present role. `readers` returns replicas that could serve reads
+    instead of a master, or a slave itself: end of the log by id."""
 
     def __init__(
         self,
@@ -174,7 +175,7 @@ class PullProcessor:
         statistics: BrokerStatistics,
         cold_reads: ColdReads,
     ) -> None:
-        """`memory_bytes` is that of the machine; 0: unknown, no consumer is sent to a slave."""
+        """`memory_bytes` is that of the machine; 0: unknown, so that no consumer is sent to a slave."""
         self.configure(config)
         self._log = log
         self._topics = topics
@@ -189,12 +190,12 @@ class PullProcessor:
         self._cold_reads = cold_reads
         self._holds: dict[_Queue, list[_Hold]] = {}
         self._held: dict[Channel, dict[_Queue, int]] = {}
-        """Number of them that each connection has, by queue."""
+        """Number of holds by connection and queue."""
         self._due: dict[int, dict[_Queue, None]] = {}
-        """The queues of holds whose time is up in a tick."""
+        """Queues of the holds with a time-out in a tick."""
         self._refusing = False
         self.traffic: Traffic | None = None
-        """Set where metrics are shown."""
+        """Set if metrics are shown."""
         self._pulled_to: dict[tuple[str, str, int], int] = {}
         self._held_filters = HeldFilters()
         self.hold_count = 0
@@ -235,8 +236,8 @@ class PullProcessor:
             channel.send(self._reply(command, pull, result, True))
 
     def _moved_back(self, pull: _Pull, result: PullResult) -> PullResult:
-        """Send a consumer that has read of a lost tail back to its group's offset: messages may have come since to
-        where it has read."""
+        """Send a consumer that has read a lost tail back to its group's offset: new messages may have the offsets that
+        it has read."""
         if not is_beyond(self._log, pull.topic, pull.queue_id, pull.offset):
             return result
         known = self._offsets.query(pull.group, pull.topic, pull.queue_id)
@@ -245,8 +246,8 @@ class PullProcessor:
         return result._replace(next_begin_offset=QueueOffset(known))
 
     def _process_as_slave(self, channel: Channel, command: Command, pull: _Pull) -> None:
-        """Answer a pull as a slave: what it has it gives, up to its confirm offset. What it lacks moves nobody: it may
-        only be behind, so a consumer beyond its end, or before its start, stays where it is and asks the master."""
+        """Answer a pull on a slave with messages up to its confirm offset. It resets nobody: since it may be behind, a
+        consumer beyond its end, or before its start, keeps its offset and asks the master."""
         if self._config.slave_reads:
             result = self._read(pull, pull.offset, from_memory=True)
             if result.cold_range is not None:
@@ -296,7 +297,7 @@ class PullProcessor:
         return _forbidden(ForbiddenType.BROKER, remark)
 
     def _group(self, name: str, master: bool) -> Mapping[str, Any]:
-        """Only a master makes groups; a slave serves one that it has not heard of yet by the defaults."""
+        """Settings of a group, which only a master creates; a slave uses the defaults for an unknown one."""
         group = self._groups.get_or_create(name) if master else self._groups.get(name) or default_group(name)
         if group is None:
             raise no_group(name)
@@ -309,7 +310,7 @@ class PullProcessor:
         return max(0, min(number(command, "suspendTimeoutMillis", 0), self._config.long_polling_max_ms))
 
     def _filter(self, command: Command, flags: int, group_name: str, topic: str, broadcast_allowed: bool) -> _Filter:
-        """The filter of the request's own subscription, or of what the group's heartbeats said."""
+        """Filter of the request's own subscription, or of the group's heartbeats."""
         if flags & FLAG_SUBSCRIPTION:
             expression, expression_type = command.ext.get("subscription", "*"), command.ext.get("expressionType") or TAG
             try:
@@ -335,8 +336,8 @@ class PullProcessor:
                 ForbiddenType.SUBSCRIPTION, f"the consumer group[{group_name}] is forbidden for topic[{topic}]"
             )
         if subscription.version < number(command, "subVersion", 0):
-            # A Java client whose queues have changed may tell so with its next heartbeat only, up to 30 s later. It
-            # compares tags by itself too, so everything has all that any newer ones want.
+            # A Java client whose queues have changed may report that with its next heartbeat only, up to 30 s later. It
+            # compares tags itself too, so an unfiltered answer contains whatever a newer subscription wants.
             if subscription.expression_type == TAG == command.ext.get("expressionType"):
                 return _Filter()
             raise RequestError(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
@@ -354,8 +355,8 @@ class PullProcessor:
 
     # --- reading ----------------------------------------------------------------------------------------------------
     def _read(self, pull: _Pull, offset: QueueOffset, *, from_memory: bool = False) -> PullResult:
-        """Read once. A damaged record must not take the broker down: who asks for it waits until a replica has given it
-        back, or is told. `from_memory`: what must be read into memory first is asked for, and waited for."""
+        """Read once. A damaged record must not end the broker: the pull waits for its repair, or gets an error.
+        `from_memory`: messages that must be read into memory are requested, and waited for."""
         if pull.filter.matches is not None:
             pull.filter.matches.begin()
         try:
@@ -382,7 +383,7 @@ class PullProcessor:
 
     @property
     def _in_memory_bytes(self) -> int:
-        """Bytes at the log's end that count as being in memory, as RocketMQ estimates them."""
+        """Bytes at the log's end that count as being in memory, by RocketMQ's estimate."""
         return self._memory_bytes * self._config.access_message_in_memory_max_ratio // 100
 
     def _reply(self, command: Command, pull: _Pull, result: PullResult, master: bool) -> Command:
@@ -414,8 +415,8 @@ class PullProcessor:
         return command.reply(status, ext, body, remark)
 
     def _reader_for(self, pull: _Pull, result: PullResult) -> int:
-        """Id of the replica to ask next: the master (0), but another replica while what is read here is too old to be
-        in memory."""
+        """Id of the replica to ask next: the master (0), or another replica while the messages read here are too old to
+        be in memory."""
         if not self._memory_bytes or not result.records or not self._config.slave_reads:
             return MASTER_ID
         last = result.records[-1]
@@ -428,11 +429,11 @@ class PullProcessor:
         return wanted if wanted in able else min(able, default=MASTER_ID)
 
     def pulled_to(self, group: str, topic: str, queue_id: int) -> int:
-        """Offset at which the group's last pull said to go on; 0 if it has not pulled here."""
+        """Next offset after the group's last pull here; 0 without one."""
         return self._pulled_to.get((group, topic, queue_id), 0)
 
     def _reset_reply(self, command: Command, pull: _Pull, offset: int) -> Command:
-        """The group's offset was reset: the consumer must go on at `offset`."""
+        """Answer after a reset of the group: the consumer must go on at `offset`."""
         low, high = self._log.queue_range(pull.topic, pull.queue_id)
         found = PullResult(ResponseCode.PULL_OFFSET_MOVED, QueueOffset(offset), low, high, [])
         reply = self._reply(command, pull, found, True)
@@ -440,13 +441,13 @@ class PullProcessor:
         return reply
 
     def _empty(self, pull: _Pull, next_offset: QueueOffset, master: bool) -> PullResult:
-        """The answer to a hold whose time is up."""
+        """Answer to a hold after its time-out."""
         low, high = self._log.queue_range(pull.topic, pull.queue_id) if master else (QueueOffset(0), QueueOffset(0))
         waited = ResponseCode.PULL_NOT_FOUND if next_offset == pull.offset else ResponseCode.PULL_RETRY_IMMEDIATELY
         return PullResult(waited, next_offset, low, high, [])
 
     def _still_cold(self, hold: _Hold) -> PullResult:
-        """The answer to a hold whose time is up while its messages are being read: there are some."""
+        """Answer to a hold after its time-out while its messages are being read: there are some."""
         low, high = self._log.queue_range(hold.pull.topic, hold.pull.queue_id)
         return PullResult(ResponseCode.PULL_RETRY_IMMEDIATELY, hold.scanned_to, low, high, [])
 
@@ -476,7 +477,7 @@ class PullProcessor:
         self.hold_count += 1
 
     def dispatched(self, grown: Iterable[tuple[str, int]]) -> None:
-        """These queues have grown: answer their holds that now have something."""
+        """Answer the holds of queues that have grown if they have messages now."""
         if not self._is_master():
             return
         for key in grown:
@@ -485,8 +486,8 @@ class PullProcessor:
                 self._sweep(key, partial(self._try, high, _Budget()))
 
     def _try(self, high: QueueOffset, budget: _Budget, hold: _Hold) -> bool:
-        """Answer a hold if there is something for it; `high` is its queue's end. Once the budget is used up, those that
-        have a filter are told to pull again: then each looks in a turn of its own connection."""
+        """Answer a hold if there is something for it; `high` is its queue's end. Beyond the budget, holds with a filter
+        are told to pull again, each then in a turn of its own connection."""
         if hold.cold_range is not None or hold.scanned_to >= high:
             return False
         if (refusal := self._refusal(hold)) is not None:
@@ -513,7 +514,7 @@ class PullProcessor:
         return True
 
     def loaded(self, part: ColdPart) -> None:
-        """Answer the pulls that waited for this part: it is in memory."""
+        """Answer the pulls that waited for this part, which is in memory now."""
         topic, queue_id, cold_range = part
         if (topic, queue_id) in self._holds:
             _, high = self._log.queue_range(topic, queue_id)
@@ -542,7 +543,7 @@ class PullProcessor:
         return True
 
     def unreadable(self, part: ColdPart, reason: str) -> None:
-        """Tell the pulls that waited for this part that the disk cannot read it. A slave sends them to the master."""
+        """Answer the pulls that waited for this part with the disk's error. A slave sends them to the master."""
         topic, queue_id, cold_range = part
         if (topic, queue_id) in self._holds:
             _, high = self._log.queue_range(topic, queue_id)
@@ -552,7 +553,7 @@ class PullProcessor:
         if hold.cold_range != cold_range:
             return False
         if hold.pull.max_count > 1 and hold.pull.filter.takes_all:
-            # the bad sector may hold what lies between its messages
+            # the bad sector may contain records between its messages
             hold.pull = hold.pull._replace(max_count=1)
             return self._try_again(high, _Budget(), hold)
         result = self._still_cold(hold)._replace(status=ResponseCode.SYSTEM_ERROR, remark=reason)
@@ -560,7 +561,7 @@ class PullProcessor:
         return True
 
     def _refusal(self, hold: _Hold) -> Command | None:
-        """The answer to a hold that would be refused now, though it was not when it came."""
+        """Refusal of a hold whose pull would be refused now."""
         principal = hold.command.principal
         if principal.is_restricted and (reason := principal.refusal(needs(hold.command))):
             refused = denied(hold.command, reason)
@@ -571,11 +572,11 @@ class PullProcessor:
         return None
 
     def repaired(self) -> None:
-        """A damaged record was given back, or nobody has it: holds that wait for it are answered."""
+        """Answer holds that waited for a damaged record, which was repaired or is lost."""
         self.dispatched(list(self._holds))
 
     def offsets_reset(self, group: str, topic: str) -> None:
-        """Members of the group that wait for messages of the topic learn at once where to go on."""
+        """Tell waiting members of the group their new offsets in the topic at once."""
         for key in [key for key in self._holds if key[0] == topic]:
             self._sweep(key, lambda hold: hold.pull.group == group and self._tell_reset(hold))
 
@@ -588,7 +589,7 @@ class PullProcessor:
         return True
 
     def timeout(self) -> None:
-        """Answer the holds whose time is up."""
+        """Answer the holds whose time is over."""
         now_ms, master = self._clock.now_ms(), self._is_master()
         tick = now_ms // TICK_MS
         for due in sorted(item for item in self._due if item <= tick):
@@ -601,13 +602,13 @@ class PullProcessor:
         return min((hold.deadline_ms for holds in self._holds.values() for hold in holds), default=None)
 
     def role_changed(self) -> None:
-        """Nothing of the old role's queues may be waited for: every hold is answered."""
+        """Answer all holds, since they waited for queues of the old role."""
         master = self._is_master()
         for key in list(self._holds):
             self._sweep(key, lambda hold: self._give_up(hold, master))
 
     def refuse(self) -> None:
-        """This broker is stopping: no pull is held any more."""
+        """Hold no more pulls before the broker stops."""
         self._refusing = True
         self.role_changed()
 
@@ -621,7 +622,7 @@ class PullProcessor:
         return True
 
     def _sweep(self, key: _Queue, is_done: Callable[[_Hold], bool]) -> None:
-        """Take out the holds of a queue for which `is_done` is true."""
+        """Remove the holds of a queue for which `is_done` returns True."""
         kept: list[_Hold] = []
         for hold in self._holds[key]:
             if _is_done(hold, is_done):
@@ -650,7 +651,7 @@ def _forbidden(kind: ForbiddenType, remark: str) -> RequestError:
 
 
 def _is_done(hold: _Hold, is_done: Callable[[_Hold], bool]) -> bool:
-    """One that cannot be answered is done with, and so is its session."""
+    """Result of `is_done`; after an unexpected exception the hold and its session are closed."""
     try:
         return is_done(hold)
     except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
@@ -659,13 +660,13 @@ def _is_done(hold: _Hold, is_done: Callable[[_Hold], bool]) -> bool:
 
 
 def _gives(pull: _Pull, result: PullResult) -> bool:
-    """True for an answer that moves a consumer which a slave serves: messages, or the end of what a filter has seen."""
+    """True for an answer that advances a consumer of a slave: messages, or the end of the filtered entries."""
     is_filtered = result.status is ResponseCode.PULL_RETRY_IMMEDIATELY and result.next_begin_offset > pull.offset
     return result.status is ResponseCode.SUCCESS or is_filtered
 
 
 def _may_wait(result: PullResult) -> bool:
-    """The queue's end, or nothing that the filter wants up to it; or what comes next is being repaired."""
+    """True at the queue's end, if the filter wants nothing up to it, or if the next record is being repaired."""
     if result.is_repaired_soon:
         return True
     if result.status is ResponseCode.PULL_RETRY_IMMEDIATELY:

@@ -1,4 +1,4 @@
-"""Messages by key, unique key or tags (12): what mqadmin's queryMsgByKey and queryMsgByUniqueKey ask. No trio."""
+"""Messages by key, unique key or tags (12), for mqadmin's queryMsgByKey and queryMsgByUniqueKey. No trio."""
 
 from __future__ import annotations
 
@@ -14,20 +14,18 @@ from rmqha.store.index.index_service import IndexSearch, IndexService, QueryResu
 from rmqha.wire.command import Command
 
 DEFAULT_QUERY_MAX_COUNT = 32
-"""RocketMQ's defaultQueryMaxNum: how many messages of one unique key are given."""
+"""RocketMQ's defaultQueryMaxNum: bound on the messages of one unique key."""
 FRAME_SPARE_BYTES = 64 * 1024
-"""Bytes that a frame may hold besides its body."""
+"""Bytes of a frame besides its body."""
 MAX_SEARCH_COUNT = 256
 """Long searches at the same time; more are answered SYSTEM_BUSY."""
 MAX_SEARCH_COUNT_OF_ONE = 4
-"""… of one connection."""
+"""Long searches of one connection."""
 
 
 class QueryRequests:
-    """Master and slaves answer alike, each from what it has dispatched.
-
-    A search that takes more than one step waits in a line: `step` takes the next one on. `search_soon` is called when
-    there is one."""
+    """Queries on master and slaves, each from its dispatched records. A search of more than one step is queued: `step`
+    continues the next one. `search_soon` is called when there is one."""
 
     def __init__(self, config: BrokerConfig, index: IndexService, search_soon: Callable[[], None]) -> None:
         self._index = index
@@ -39,12 +37,12 @@ class QueryRequests:
         return {RequestCode.QUERY_MESSAGE: self._query}
 
     def closed(self, channel: Channel) -> None:
-        """Searches of a connection that has gone end: their places in the line are for others."""
+        """End the searches of a closed connection."""
         if any(other is channel for other, _, _ in self._searches):
             self._searches = deque(item for item in self._searches if item[0] is not channel)
 
     def step(self) -> bool:
-        """A step of the search that has waited longest; True if there are more."""
+        """Do a step of the oldest search; True if there are more."""
         if not self._searches:
             return False
         channel, command, search = self._searches.popleft()
@@ -111,7 +109,7 @@ class QueryRequests:
         )
 
     def _body(self, records: list[memoryview]) -> bytes:
-        """The newest that fit into a frame, in the order of the log, as RocketMQ gives them."""
+        """Newest records that fit into a frame, in the order of the log, as in RocketMQ."""
         taken: list[memoryview] = []
         left = self._body_limit_bytes
         for record in records:

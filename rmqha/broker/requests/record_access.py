@@ -1,7 +1,7 @@
-"""The right of a request's account to the record that the request reaches by an offset or an id. No trio.
+"""Rights of a request's account on the record that it names by an offset or an id. No trio.
 
-What such a request says of a topic is a claim; whose a record is, it says itself. A record in one of the topics where
-the broker keeps messages of all others belongs to the topic that it is meant for.
+The topic in such a request is only a claim: the record itself names its topic. A record in a topic where the broker
+keeps messages of all others belongs to the topic of its destination.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from rmqha.wire.command import Command
 
 
 def owner_topic(record: Record) -> str:
-    """The topic whose readers and writers a record is for."""
+    """Topic whose rights protect a record."""
     return (_property(record, PROPERTY_REAL_TOPIC) if is_mixed(record.topic) else "") or record.topic
 
 
 def require_owner(command: Command, record: Record, permission: Permission) -> None:
-    """Raises RequestError if the account of the request lacks a permission on the topic that the record is for, or on
-    its group. Which topic that is, the answer does not say: whoever names an offset need not know it."""
+    """Raises RequestError if the account lacks the permission on the record's topic or group. The answer does not name
+    that topic, which the peer may not know."""
     principal = command.principal
     if principal.is_restricted and (reason := principal.refusal(Needs(topics=((owner_topic(record), permission),)))):
         told = f"no {permission.name} permission on the topic of the message at {record.phy_offset}"
@@ -35,8 +35,8 @@ def require_owner(command: Command, record: Record, permission: Permission) -> N
 
 
 def require_reader(command: Command, record: Record, named_topic: str | None) -> None:
-    """Raises RequestError if the account of the request may not read the record, or if the request names a topic that
-    is not the record's, by any of the names that its readers know it by."""
+    """Raises RequestError if the account may not read the record, or if the request names a topic that is none of the
+    record's names."""
     if not command.principal.is_restricted:
         return
     require_owner(command, record, Permission.SUB)
@@ -45,8 +45,8 @@ def require_reader(command: Command, record: Record, named_topic: str | None) ->
 
 
 def is_meant(record: Record, named_id: str, named_topic: str) -> bool:
-    """False if the record at a place is not the message that a request names, each "" if it does not: where the log was
-    cut (AP) another may stand there."""
+    """False if the record is not the message that a request names ("" names none): after a cut of the log (AP) another
+    record may be at that offset."""
     key = _property(record, PROPERTY_UNIQUE_KEY)
     if key and named_id and not record.sys_flag & SYS_FLAG_INNER_BATCH:
         return named_id == key or named_id.upper().endswith(f"{record.phy_offset:016X}")
@@ -54,19 +54,19 @@ def is_meant(record: Record, named_id: str, named_topic: str) -> bool:
 
 
 def _topics_of(record: Record) -> tuple[str, str, str]:
-    """The names by which readers know the record's topic; some are ""."""
+    """Names of the record's topic for its readers; some are ""."""
     return record.topic, owner_topic(record), _property(record, PROPERTY_RETRY_TOPIC)
 
 
 def require_producer(command: Command, group: str) -> None:
-    """Raises RequestError if the account of the request may not be a producer of the group."""
+    """Raises RequestError if the account may not be a producer of the group."""
     if reason := command.principal.producer_group_refusal(group):
         raise denied(command, reason)
 
 
 def denied(command: Command, reason: str, told: str = "") -> RequestError:
-    """The error to raise for a request that came through the guard and must be refused all the same; it is counted
-    there. `told`: what the answer says instead of the reason, which the audit log has."""
+    """Error for a request that passed the authorization filter and is refused nevertheless; the filter counts it.
+    `told`: text of the answer in place of the reason, which the audit log has."""
     command.principal.denied(command, reason)
     return RequestError(ResponseCode.NO_PERMISSION, told or reason)
 

@@ -1,4 +1,4 @@
-"""Parts that every request processor shares: the channel it answers on, and fields of a request read with bounds."""
+"""Common parts of request processors: channels, types of handlers, fields with bounds."""
 
 from __future__ import annotations
 
@@ -14,51 +14,50 @@ from rmqha.port import Pause
 from rmqha.wire.command import Command
 
 FORWARDED = "forwardedBy"
-"""Field of a request that another broker passes on for its client (`rmqha.broker.replication.forward`)."""
+"""Field of a request that another broker forwards for its client (`rmqha.broker.replication.forward`)."""
 UNWRITTEN = "unwritten"
-"""Field of an answer to such a request: it was refused before anything was written, so it may be repeated."""
+"""Field of an answer to such a request: it was refused before any write, so it may be repeated."""
 Steps = Iterator[Pause | None]
 
 
 class Channel(Protocol):
-    """A client's connection as processors see it, hashable by identity; `rmqha.host.net.remoting.Session` is one."""
+    """Connection of a client, hashable by identity; `rmqha.host.net.remoting.Session` is one."""
 
     peer: str
     waited_ms: int
-    """Time (ms) for which what is being received has waited to be read."""
+    """Time (ms) for which the present input has waited to be read."""
 
     def send(self, command: Command) -> None: ...
 
     def send_frames(self, frames: bytes, count: int) -> None:
-        """Send `count` answers that are encoded, in this turn of the event loop unless others stand before them."""
+        """Send `count` encoded answers, in this turn of the event loop unless others are queued before them."""
         ...
 
     def send_at_once(self, command: Command) -> None:
-        """For one that shall not wait for what else this turn of the event loop brings."""
+        """Send an answer without waiting for others of this turn."""
         ...
 
     def work(self, steps: Steps) -> None:
-        """Do the steps of a request, with other connections' turns in between, and nothing else of this connection
-        before they are done. A step that yields a pause is followed by the next one when that is over."""
+        """Run the steps of a request, with other connections' turns in between and nothing else of this connection
+        before the end. After a step that yields a pause the next one follows the end of the pause."""
         ...
 
     def fail(self, error: Exception, commands: Sequence[Command]) -> None:
-        """A request that was kept for later has met an exception that nobody foresaw: close, trace, count. Raises
-        `error` if that is not enough."""
+        """Close, trace and count after an unexpected exception in a request that was kept for later. Raises `error` if
+        that does not suffice."""
         ...
 
 
 Work = Generator[None, None, Command | None]
-"""A costly request in steps of a millisecond at most; what it returns is the answer. The state may change between two
-steps."""
+"""Costly request in steps of at most a millisecond; it returns the answer. The state may change between steps."""
 PausingWork = Generator[Pause | None, None, Command | None]
-"""A costly request whose steps may also yield a pause."""
+"""Costly request whose steps may also yield a pause."""
 Handler = Callable[[Channel, Command], Command | PausingWork | None]
-"""Answers one request, None: by `channel.send`, perhaps later; raises RequestError to refuse it."""
+"""Answers one request; None: by `channel.send`, perhaps later. Raises RequestError to refuse it."""
 
 
 class QueueEnds(Protocol):
-    """The part of the store that knows where queues end; `Store` is one."""
+    """Port to the ends of queues; `Store` is one."""
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]: ...
 
@@ -66,8 +65,8 @@ class QueueEnds(Protocol):
 
 
 def is_beyond(log: QueueEnds, topic: str, queue_id: int, offset: int) -> bool:
-    """True of an offset behind all that the log holds of a queue: it comes from a tail that was lost with another
-    master, and what is stored there from now on has other messages. Raises RequestError."""
+    """True of an offset beyond the queue: it is from a tail that was lost with another master, and new messages get
+    these offsets. Raises RequestError."""
     if offset <= log.queue_range(topic, queue_id)[1]:
         return False
     try:
@@ -77,13 +76,13 @@ def is_beyond(log: QueueEnds, topic: str, queue_id: int, offset: int) -> bool:
 
 
 def is_of_lost_tail(log: QueueEnds, known: int | None, topic: str, queue_id: int, offset: int) -> bool:
-    """True of a commit of such an offset, `known` being that of a group which stands within the queue: it would pass
-    over what is stored there from now on. Raises RequestError."""
+    """True of a commit of such an offset, if the group's offset `known` is within the queue: it would skip new
+    messages. Raises RequestError."""
     return known is not None and is_beyond(log, topic, queue_id, offset) and not is_beyond(log, topic, queue_id, known)
 
 
 class RequestError(RmqhaError):
-    """The request is refused: the router answers with `code`, the text and the fields `ext`."""
+    """Refusal of a request: the router answers with `code`, the text and the fields `ext`."""
 
     def __init__(self, code: ResponseCode, remark: str, ext: Mapping[str, str] | None = None) -> None:
         super().__init__(remark)
@@ -92,23 +91,23 @@ class RequestError(RmqhaError):
 
 
 def no_topic(name: str) -> RequestError:
-    """The refusal of a request that reads from a topic that is not there."""
+    """Refusal of a read from an unknown topic."""
     return RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please! {SEE_FAQ}")
 
 
 def no_group(name: str) -> RequestError:
-    """The refusal of a request that reads for a group that is not there."""
+    """Refusal of a read for an unknown group."""
     remark = f"subscription group [{name}] does not exist, {SEE_FAQ}"
     return RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
 
 
 def not_admitted(command: Command, code: ResponseCode, remark: str) -> Command:
-    """The answer to a request that the group does not take now, nothing being written."""
+    """Answer to a request that the group does not take now, with nothing written."""
     return command.reply(code, {UNWRITTEN: "true"} if FORWARDED in command.ext else {}, remark=remark)
 
 
 def text(command: Command, name: str) -> str:
-    """A field that must be there."""
+    """Required text field."""
     value = command.ext.get(name)
     if not value:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"request {command.code} lacks the field {name}")
@@ -116,7 +115,7 @@ def text(command: Command, name: str) -> str:
 
 
 def number(command: Command, name: str, default: int | None = None) -> int:
-    """An integer field, 64 bits signed; `default` stands in for a missing one."""
+    """Integer field, 64 bits signed; `default` if missing."""
     value = command.ext.get(name)
     if value is None or value == "":
         if default is None:
@@ -135,9 +134,9 @@ def truth(command: Command, name: str) -> bool:
     return command.ext.get(name, "").lower() == "true"
 
 
-class Feed(Protocol):
-    """Tells when the members of the SyncStateSet hold a change; `MetadataLeader` is one. Each calls `done` with "" or
-    with the reason why that is not known, at once where nothing needs to be waited for."""
+class MetadataReplication(Protocol):
+    """Waits until the members of the SyncStateSet have a change; `MetadataLeader` is one. Each method calls `done` with
+    "" or the reason of a failure, at once if there is nothing to wait for."""
 
     def wait(self, done: Callable[[str], None]) -> None: ...
 
@@ -147,7 +146,7 @@ class Feed(Protocol):
 
 
 def answer_when(wait: Callable[[Callable[[str], None]], None], channel: Channel, reply: Command) -> None:
-    """Send `reply` once a change is held; else an error that says that its outcome is open."""
+    """Send `reply` after a change has been replicated; else an error saying that the outcome is unknown."""
 
     def done(fault: str) -> None:
         if fault:
@@ -158,20 +157,20 @@ def answer_when(wait: Callable[[Callable[[str], None]], None], channel: Channel,
 
 
 class ServingState(Protocol):
-    """Port that tells if this replica is the open master; `ReplicaDriver` is one."""
+    """Port to the serving state; `ReplicaDriver` is one."""
 
     @property
     def is_serving(self) -> bool: ...
 
 
 class AdmittingState(ServingState, Protocol):
-    """A `ServingState` that also tells if it takes a message now: the code and sentence of a refusal, or SUCCESS."""
+    """`ServingState` that also returns the admission of a message: code and sentence of a refusal, or SUCCESS."""
 
     def admission(self) -> tuple[ResponseCode, str]: ...
 
 
 def require_admission(state: AdmittingState) -> None:
-    """Raises RequestError if it takes no message now."""
+    """Raises RequestError if no message is taken now."""
     code, remark = state.admission()
     if code is not ResponseCode.SUCCESS:
         raise RequestError(code, remark)
@@ -209,7 +208,7 @@ class Shares:
 
 
 class _Turn:
-    """A wait in line; `rmqha.port.Pause`."""
+    """Waiting request; `rmqha.port.Pause`."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -220,16 +219,15 @@ class _Turn:
 
 
 class LargeRequestQueue:
-    """The line of requests that take much memory while they are worked on: the one of one connection is, the others
-    wait."""
+    """Queue of requests that need much memory: one connection's request is processed, the others wait."""
 
     def __init__(self) -> None:
         self._working: Channel | None = None
         self._waiting: dict[Channel, _Turn] = {}
-        """In the order of their coming."""
+        """Waiting requests in the order of arrival."""
 
     def enter(self, channel: Channel, size_bytes: int) -> Iterator[Pause]:
-        """Wait for the turn of a request, which holds `size_bytes` meanwhile; `leave` must follow."""
+        """Wait for the turn of a request, which has `size_bytes` meanwhile; `leave` must follow."""
         assert channel is not self._working and channel not in self._waiting, "a connection has one request at a time"
         if self._working is None:
             self._working = channel
@@ -239,7 +237,7 @@ class LargeRequestQueue:
         assert self._working is channel, "it was called"
 
     def leave(self, channel: Channel) -> None:
-        """Its request is done, or the connection is closed. Nothing happens to one that has left."""
+        """End the turn after the request is done or its connection closed. No effect without a turn."""
         self._waiting.pop(channel, None)
         if self._working is not channel:
             return

@@ -1,8 +1,8 @@
-"""Messages that a consumer could not work off: request 36, retry topics and dead letter topics.
+"""Messages that a consumer could not process: request 36, retry topics and dead letter topics.
 
-A message that failed is stored again under %RETRY%<group> after a delay that grows with each failure, or under
-%DLQ%<group> once it has failed often enough (formats.md §10). The copy waits by the group's rule before the consumer is
-answered, whatever its WAIT property says (ruling 12).
+A failed message is stored again under %RETRY%<group> after a delay that grows with each failure, or under %DLQ%<group>
+after the last attempt (formats.md §10). The consumer is answered when the copy is acknowledged by the group's rule,
+whatever its WAIT property says (ruling 12).
 """
 
 from __future__ import annotations
@@ -46,14 +46,13 @@ from rmqha.wire.command import Command
 
 DLQ_QUEUE_COUNT = 1
 MAX_RECONSUME_TIMES = 2**31 - 1
-"""Largest count that a record can hold; a client may have stored it."""
+"""Largest count that a record can have; clients may send it."""
 FIRST_RETRY_LEVEL = 3
-"""Delay level of the first retry when the consumer leaves it to the broker: 10 s by default."""
+"""Delay level of the first retry if the consumer leaves it to the broker: 10 s by default."""
 
 
 class RetryRules:
-    """The rule by which a message is dead, and the topics that retries need: made on demand, told to the name servers
-    at once."""
+    """Rule for dead letters, and topics for retries, which are created on demand and registered at once."""
 
     def __init__(self, config: BrokerConfig, topics: TopicTable, groups: GroupTable, locks: LockTable) -> None:
         self._config = config
@@ -65,13 +64,13 @@ class RetryRules:
         self._config = config
 
     def require_sends(self) -> None:
-        """Raises RequestError if brokerPermission grants none."""
+        """Raises RequestError if brokerPermission forbids sends."""
         if not self._config.grants_sends:
             remark = f"the broker[{self._config.own_ip}] sending message is forbidden"
             raise RequestError(ResponseCode.NO_PERMISSION, remark)
 
     def settings(self, group: str) -> Mapping[str, Any]:
-        """Raises RequestError for a name that cannot be a group."""
+        """Settings of a group. Raises RequestError for an invalid name."""
         settings = None if topic_name_fault(RETRY_PREFIX + group) else self._groups.get_or_create(group)
         if settings is None:
             remark = f"subscription group not exist, {group} {SEE_FAQ}"
@@ -86,7 +85,7 @@ class RetryRules:
         return name
 
     def read_queue(self, retry_topic: str, queue_id: int) -> int:
-        """A queue that consumers read: the topic keeps those that it was made with, whatever the group's settings."""
+        """Queue that consumers read: the topic keeps its original number of queues, whatever the group's settings."""
         return self._topics.read_queue(retry_topic, queue_id)
 
     def dead_letter_topic(self, group: str) -> str:
@@ -99,15 +98,15 @@ class RetryRules:
         return named if is_known else stored
 
     def is_dead_send(self, group: str, reconsume_times: int, max_reconsume_times: int | None) -> bool:
-        """True if a client's own send to the group's retry topic goes to the dead letters: it was tried often enough,
-        or the group consumes in order, where a client only sends what it gave up. Raises RequestError as `settings`."""
+        """True if a client's send to its retry topic becomes a dead letter: after the last attempt, or if the group
+        consumes in order, where clients only send what they gave up. Raises RequestError as `settings`."""
         settings = self.settings(group)  # without a group there is no such topic: clients could make any number
         limit = int(settings["retryMaxTimes"]) if max_reconsume_times is None else max_reconsume_times
         return reconsume_times > limit or self._locks.is_ordered(group)
 
 
 class SendBackLog(Protocol):
-    """The part of the store where messages are looked up; `Store` is one."""
+    """Port to the store; `Store` is one."""
 
     @property
     def confirm_offset(self) -> PhyOffset: ...
@@ -116,7 +115,7 @@ class SendBackLog(Protocol):
 
 
 class _Back(Waiting):
-    """A consumer that waits until its message is safe."""
+    """Consumer that waits until its message is acknowledged."""
 
     __slots__ = ("_channel", "_reply")
 
@@ -131,7 +130,7 @@ class _Back(Waiting):
 
 
 class SendBackProcessor:
-    """Request 36. `level_count` is the number of delay levels."""
+    """Processor of request 36. `level_count`: number of delay levels."""
 
     def __init__(
         self,
@@ -193,7 +192,7 @@ class SendBackProcessor:
         return None if found is None or phy_offset + len(found.data) > self._log.confirm_offset else found.record
 
     def _copy(self, record: Record, topic: str, queue_id: int, level: int) -> NewMessage:
-        """The copy that is stored of a message that failed. Raises ValueError."""
+        """Copy of a failed message to store. Raises ValueError."""
         if record.sys_flag & SYS_FLAG_INNER_BATCH:
             raise ValueError("a record of several messages cannot be sent back as a whole")
         properties = decode_properties(record.properties)

@@ -1,4 +1,4 @@
-"""SQL92 subscriptions: whether they are allowed (enablePropertyFilter), whether they compile, request 46."""
+"""SQL92 subscriptions: permission (enablePropertyFilter), compilation, request 46."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 
 MAX_EVALUATED = 5_000
-"""Cost that the selectors of one pull may have: two or three milliseconds."""
+"""Bound on the cost of the selectors of one pull: two or three milliseconds."""
 
 HELD_FILTER_BYTES = 24 * 1024 * 1024
-"""Memory of the filters of requests that wait, of pulls and of pops each."""
+"""Bound on the memory of the filters of waiting requests, of pulls and of pops each."""
 SHORT_FILTER_CHARS = 1024
 _FILTER_BYTES, _FILTER_BYTES_PER_CHAR = 256, 24
-"""Memory of a filter, and of each character of its expression: short tags take so much."""
+"""Memory of a filter, and of each character of its expression: short tags need that much."""
 
 
 class HeldFilters:
-    """Memory of the filters of requests that wait. Those of more than SHORT_FILTER_CHARS take half of it at most, so
-    that the others find room."""
+    """Memory of the filters of waiting requests. Filters longer than SHORT_FILTER_CHARS may have half of it, so that
+    short ones find room."""
 
     def __init__(self, max_bytes: int = HELD_FILTER_BYTES) -> None:
         self._max_bytes = max_bytes
         self.size_bytes = 0
 
     def hold(self, chars: int) -> bool:
-        """Count the filter of an expression of so many characters, 0: none. False, and nothing is counted, if there is
-        no room for it."""
+        """Count a filter with an expression of `chars` characters, 0: none. False, with nothing counted, beyond the
+        bound."""
         size_bytes = filter_bytes(chars)
         room_bytes = self._max_bytes if chars <= SHORT_FILTER_CHARS else self._max_bytes // 2
         if size_bytes and self.size_bytes + size_bytes > room_bytes:
@@ -41,13 +41,13 @@ class HeldFilters:
         return True
 
     def drop(self, chars: int) -> None:
-        """Count it no more: the request has been answered."""
+        """Stop counting a filter whose request was answered."""
         self.size_bytes -= filter_bytes(chars)
         assert self.size_bytes >= 0, "a filter is dropped that was not held"
 
 
 def filter_bytes(chars: int) -> int:
-    """Memory of the filter of an expression of so many characters, at most; 0 of none."""
+    """Upper bound on the memory of a filter with that many characters; 0 for none."""
     return _FILTER_BYTES + _FILTER_BYTES_PER_CHAR * chars if chars else 0
 
 
@@ -59,21 +59,21 @@ def require_property_filter(config: BrokerConfig, expression_type: str) -> None:
 
 
 def compile_selector(expression_type: str, expression: str) -> Selector:
-    """Raises SelectorError, for a type that there is not too."""
+    """Selector of an expression. Raises SelectorError, also for an unknown type."""
     if expression_type != SQL92:
         raise SelectorError(f"there is no expression type {expression_type}")
     return parse_selector(expression)
 
 
 class RecordFilter:
-    """Asks a selector about records' properties. Only those that it names are decoded, once in each record. A costly
-    selector looks at few records in one pull: `begin` it, then `used` grows until it `is_spent`."""
+    """Applies a selector to records' properties. Only properties that it names are decoded, once per record. A costly
+    selector reads few records in one pull: `begin` it, then `used` grows until it `is_spent`."""
 
     def __init__(self, selector: Selector) -> None:
         self._selector = selector
         self._encoded: dict[str, bytes] = {}
         self.used = 0
-        """In half microseconds at most, as `Selector.cost`."""
+        """Cost so far in half microseconds at most, as `Selector.cost`."""
 
     def begin(self) -> None:
         self.used = 0
@@ -101,7 +101,7 @@ class RecordFilter:
 
 
 class SelectorRequests:
-    """Consumers ask before they start whether their selector will do."""
+    """Check of a selector that consumers request before they start."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config

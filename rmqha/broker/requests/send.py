@@ -12,7 +12,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import NamedTuple, Protocol
 
-from rmqha.broker.replication.tail_room import TailRoom
+from rmqha.broker.replication.append_throttle import AppendThrottle
 from rmqha.broker.replication.waiter import FramesWaiter, TopicWaiter, Waiter, Waiting
 from rmqha.broker.requests.record_access import require_producer
 from rmqha.broker.requests.request import Channel, Handler, RequestError, Steps, not_admitted
@@ -80,19 +80,19 @@ _inner_head = struct.Struct(">i8xii").unpack_from
 _LEAST_INNER_BYTES = _INNER_HEAD_BYTES + 2
 _INT16 = struct.Struct(">h")
 _INT32_CHARS = 16
-"""More than any has that Java writes."""
+"""Larger than any value that Java writes."""
 
 _DELAY, _DELIVER = PROPERTY_DELAY.encode(), PROPERTY_TIMER_DELIVER_MS.encode()
 _PREPARED, _PRODUCER_GROUP = PROPERTY_TRANSACTION_PREPARED.encode(), PROPERTY_PRODUCER_GROUP.encode()
 
 
 class MasterLog(Protocol):
-    """The log that sends go to; `ReplicaDriver` is one."""
+    """Log for sends; `ReplicaDriver` is one."""
 
     def admission(self) -> tuple[ResponseCode, str]: ...
 
     def append(self, messages: list[NewMessage] | NewBatch) -> AppendedBatch:
-        """One call, consecutive in the log."""
+        """Append messages consecutively in the log."""
         ...
 
     def append_sends(self, source: SendSource) -> SendResults | None:
@@ -100,16 +100,16 @@ class MasterLog(Protocol):
         ...
 
     def appended(self, end_offset: PhyOffset, waiter: Waiting | None) -> None:
-        """Everything of a batch is in the log up to `end_offset`; finish `waiter` when that is acknowledged."""
+        """Finish `waiter` when the log up to `end_offset`, the end of a batch, is acknowledged."""
         ...
 
     def appended_in_turn(self, end_offset: PhyOffset, waiter: Waiting) -> None:
-        """Do as `appended`, perhaps for all that several connections send in this turn together."""
+        """Do as `appended`, possibly once for several connections of this turn."""
         ...
 
 
 class SendHolder(Protocol):
-    """Keeper of sends that come during or after a hand-over; a `BrokerShell` is one."""
+    """Holder of sends during or after a hand-over; a `BrokerShell` is one."""
 
     def is_holding(self, channel: Channel) -> bool: ...
 
@@ -117,7 +117,7 @@ class SendHolder(Protocol):
 
 
 class _Request(NamedTuple):
-    """The fields of a send that are used, whichever names it came under."""
+    """Fields of a send under either of their names."""
 
     topic: str
     default_topic: str
@@ -133,8 +133,8 @@ class _Request(NamedTuple):
 
 
 class _Accepted(NamedTuple):
-    """`queue_id` is the queue that was meant; a delayed or prepared message waits in another one. An inner batch is one
-    message."""
+    """Checked send. `queue_id` is the requested queue; a delayed or prepared message waits in another one. An inner
+    batch is one message."""
 
     command: Command
     request: _Request
@@ -158,7 +158,7 @@ def _illegal(remark: str) -> _Refused:
 
 
 class SendProcessor:
-    """`statistics` counts for `mqadmin brokerStatus`: messages and bytes put, messages refused."""
+    """Processor of sends, with counts for `mqadmin brokerStatus`: messages and bytes put, messages refused."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class SendProcessor:
         store_host: tuple[bytes, int],
         retries: RetryRules,
         level_count: int,
-        room: TailRoom,
+        throttle: AppendThrottle,
         when_held: Callable[[Callable[[str], None]], None],
         holder: SendHolder,
         kernel: BatchKernel,
@@ -176,15 +176,15 @@ class SendProcessor:
         clock: Clock,
         recall_fault: Callable[[], str],
     ) -> None:
-        """`when_held` calls back when the set holds the topics as they are now (`MetadataLeader.wait`), `holder` takes
-        care of sends that come during or after a hand-over (`SendForwarder`), `recall_fault` says why no more timer
-        messages can be taken back now, or ""."""
+        """`when_held` calls back when the set has the present topics (`MetadataLeader.wait`). `holder` holds sends
+        during or after a hand-over (`SendForwarder`). `recall_fault` returns the reason why no more timer messages can
+        be recalled now, or ""."""
         self._unique_keys, self._recall_fault = unique_keys, recall_fault
         self._config = config
         self._kernel = kernel
         self._topics = topics
         self._log = log
-        self._room = room
+        self._throttle = throttle
         self._clock = clock
         self._store_host = store_host
         self._retries = retries
@@ -198,24 +198,24 @@ class SendProcessor:
         self._when_held = when_held
         self._hold, self._is_holding = holder.hold, holder.is_holding
         self._rules = self._rules_of(config)
-        """Messages by topic."""
+        """Rules for plain sends."""
         self.traffic: Traffic | None = None
-        """Set where metrics are shown."""
+        """Set if metrics are shown."""
         self.put_count = 0
         self.put_bytes = 0
         self.refused_count = 0
         self.failed_count = 0
-        """Number of refused sends that nothing was wrong with: the group could not take them."""
+        """Number of refused sends without a fault of their own: the group could not take them."""
 
     def configure(self, config: BrokerConfig) -> None:
         self._config = config
         self._rules = self._rules_of(config)
 
     def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.RMQHA_HOLDS_SENDS: self._tell_holding}
+        return {RequestCode.RMQHA_HOLDS_SENDS: self._answer_holding}
 
-    def _tell_holding(self, channel: Channel, command: Command) -> Command:
-        """Tell a client whether what it waits for on this connection waits here, to be taken or passed on."""
+    def _answer_holding(self, channel: Channel, command: Command) -> Command:
+        """Tell a client if sends of this connection are held here, to be accepted or forwarded."""
         return command.reply(ext={"holds": "true" if self._is_holding(channel) else "false"})
 
     def _rules_of(self, config: BrokerConfig) -> SendRules:
@@ -230,11 +230,11 @@ class SendProcessor:
         )
 
     def take(self, reads: Sequence[tuple[Channel, bytes]], max_count: int) -> list[tuple[int, int]]:
-        """Admit the plain sends at the front of what each channel has sent, `max_count` of each at most, and leave the
-        rest to `process`: for each the index behind them, and their number. Whatever concerns all sends is decided
-        before; if anything speaks against those of a channel, all of them are left."""
+        """Append the plain sends at the front of each channel's input, at most `max_count` of each, and leave the rest
+        to `process`. Returns for each the index after them and their number. Conditions for all sends are checked
+        first; if one fails for a channel, all its sends are left."""
         found = [(0, 0)] * len(reads)
-        if self._room.is_full or self._log.admission()[0] is not ResponseCode.SUCCESS:
+        if self._throttle.is_full or self._log.admission()[0] is not ResponseCode.SUCCESS:
             return found
         places, parts, pieces, at = list[int](), list[SendPart](), list[bytes](), 0
         for place, (channel, data) in enumerate(reads):
@@ -265,7 +265,7 @@ class SendProcessor:
         return found
 
     def _plain_queue_count(self, name: str) -> int:
-        """Number of queues of a topic that needs no look at the message or its sender; 0 for any other."""
+        """Number of queues of a topic whose messages and senders need no checks; 0 for other topics."""
         topic = self._topics.get(name)
         if (
             topic is None
@@ -279,28 +279,28 @@ class SendProcessor:
         return max(topic.write_queue_count, topic.read_queue_count)
 
     def process(self, channel: Channel, commands: list[Command]) -> None:
-        """Answer every command now or when its ack is due; oneway ones never."""
+        """Answer each command now or after its acknowledgement, oneway ones never."""
         if channel.waited_ms > self._queue_timeout_ms:
             self._refuse_late(channel, commands, channel.waited_ms)
         elif self._hold(channel, commands):
             pass
-        elif not self._room.takes(channel, sum(len(item.body) for item in commands)):
+        elif not self._throttle.takes(channel, sum(len(item.body) for item in commands)):
             channel.work(self._in_turn(channel, commands))
         else:
             self.admit(channel, commands)
 
     def _in_turn(self, channel: Channel, commands: list[Command]) -> Steps:
-        """Go on with a send once the log's tail has room."""
-        turn = self._room.wait(channel, sum(len(item.body) for item in commands), self._queue_timeout_ms)
+        """Process sends when the throttle permits."""
+        turn = self._throttle.wait(channel, sum(len(item.body) for item in commands), self._queue_timeout_ms)
         yield turn
         if turn.is_late:
             self._refuse_late(channel, commands, channel.waited_ms + self._queue_timeout_ms)
         elif not self._hold(channel, commands):
             self.admit(channel, commands)
-        self._room.took(turn)
+        self._throttle.took(turn)
 
     def admit(self, channel: Channel, commands: list[Command]) -> None:
-        """Admit commands that have been held long enough."""
+        """Process commands that were held."""
         code, remark = self._log.admission()
         if code is not ResponseCode.SUCCESS:
             self.failed_count += len(commands)
@@ -325,7 +325,7 @@ class SendProcessor:
                 try:
                     end_offset = self._store(channel, run, waiting)
                 except UsageError:
-                    # The store found one that it cannot hold and has written none: let each stand for itself.
+                    # The store has rejected one of them and written none: process each alone.
                     for item in run:
                         try:
                             end_offset = self._store(channel, [item], waiting)
@@ -336,7 +336,7 @@ class SendProcessor:
                 self._log.appended(end_offset, self._waiter(channel, waiting) if waiting else None)
 
     def require_sendable(self, channel: Channel, command: Command) -> None:
-        """Raises RequestError as the send would be refused now; nothing is written."""
+        """Raises RequestError if the send would be refused now; nothing is written."""
         code, remark = self._log.admission()
         if code is not ResponseCode.SUCCESS:
             self.failed_count += 1
@@ -349,8 +349,8 @@ class SendProcessor:
             raise RequestError(refused.code, str(refused)) from None
 
     def _store(self, channel: Channel, accepted: list[_Accepted], waiting: list[Command]) -> PhyOffset:
-        """Append with one call and answer what does not wait; the answers of the rest go to `waiting`. Returns where
-        the last record ends."""
+        """Append messages with one call and answer those that do not wait; the answers of the others are added to
+        `waiting`. Returns the end of the last record."""
         content = accepted[0].content
         if isinstance(content, NewMessage):
             stored = self._log.append([item.content for item in accepted if isinstance(item.content, NewMessage)])
@@ -399,7 +399,8 @@ class SendProcessor:
         return TopicWaiter(waiter, self._when_held) if self._has_made_topic else waiter
 
     def _refuse_late(self, channel: Channel, commands: list[Command], waited_ms: int) -> None:
-        """Their clients are about to try again: written now, they would be there twice. Oneway ones nobody repeats."""
+        """Refuse sends whose clients are about to retry: written now, they would be duplicates. Oneway sends are not
+        retried."""
         oneway = [command for command in commands if command.flag & FLAG_ONEWAY]
         remark = (
             "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
@@ -431,14 +432,15 @@ class SendProcessor:
         return command.reply(ResponseCode.SUCCESS, ext)
 
     def _add_recall_handle(self, reply: Command, request: _Request, waiting: NewMessage) -> None:
-        """Tell the producer by what it may take its message back, as RocketMQ does for all but a consumer's retries."""
+        """Add the handle by which the producer may recall its message, as RocketMQ does for all but consumers'
+        retries."""
         if not request.topic.startswith(RETRY_PREFIX):
             found = decode_properties(waiting.properties)
             at_ms, key = int(found[PROPERTY_TIMER_OUT_MS]) + 1, found[PROPERTY_UNIQUE_KEY]
             reply.ext["recallHandle"] = RecallHandle(request.topic, self._config.broker_name, at_ms, key).encode()
 
     def _keyed(self, request: _Request) -> _Request:
-        """The request with a unique key: small clients leave it to the broker, as RocketMQ's allows."""
+        """Request with a unique key: small clients leave it to the broker, as RocketMQ's allows."""
         if request.is_batch or find_property(request.properties, _UNIQUE_KEY):
             return request
         made = encode_properties({PROPERTY_UNIQUE_KEY: self._unique_keys.make(self._clock.wall_ms())})
@@ -449,7 +451,7 @@ class SendProcessor:
     def _content(
         self, request: _Request, command: Command, born_host: tuple[bytes, int], peer: str
     ) -> tuple[int, NewMessage | NewBatch]:
-        """The queue that is meant, and what to append. Raises _Refused and RequestError."""
+        """Requested queue, and the content to append. Raises _Refused and RequestError."""
         if request.topic.startswith(RETRY_PREFIX):
             request = self._retried(request, command.principal)
         topic = self._topic(request)
@@ -503,7 +505,7 @@ class SendProcessor:
         return queue_id, message
 
     def _delayed(self, message: NewMessage) -> NewMessage:
-        """The form in which it waits, if it is to: a level makes a time void. Raises _Refused."""
+        """Waiting form of a delayed message; a delay level overrides a time. Raises _Refused."""
         scheduled = to_schedule(message, self._level_count)
         if scheduled is not message:
             return scheduled
@@ -533,7 +535,7 @@ class SendProcessor:
         return to_timer(message, at_ms, self._config.timer_precision_ms)
 
     def _retried(self, request: _Request, principal: Principal) -> _Request:
-        """A consumer sends back by itself; a message that was tried often enough goes to the dead letters."""
+        """Request for a retry topic: after the last attempt it goes to the dead letters."""
         if request.is_batch:
             raise _illegal(f"batch request does not support retry group {request.topic}")
         group = request.topic.removeprefix(RETRY_PREFIX)
@@ -564,10 +566,10 @@ class SendProcessor:
         self._has_made_topic = True
         if request.topic.startswith(RETRY_PREFIX):
             return self._topics.create_internal(request.topic, 1)
-        no_room = self._topics.no_room_for(request.topic)
+        no_room = self._topics.creation_fault(request.topic)
         if no_room:
             raise _Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic}] not exist: {no_room}")
-        too_many = self._topics.too_many_creations()
+        too_many = self._topics.take_creation_quota()
         if too_many:
             raise _Refused(ResponseCode.SYSTEM_BUSY, f"topic[{request.topic}] not exist: {too_many}")
         topic = self._topics.create_for_send(request.topic, request.default_topic, request.default_queue_count)
@@ -601,7 +603,7 @@ class SendProcessor:
             self._check_delay(request)
 
     def _is_prepared(self, request: _Request) -> bool:
-        """True if it is the first half of a transaction, by its property as in RocketMQ. Raises _Refused."""
+        """True for a half message, by its property as in RocketMQ. Raises _Refused."""
         flagged = request.sys_flag & SYS_FLAG_TRANSACTION_MASK
         if not flagged and _PREPARED not in request.properties:
             return False
@@ -625,7 +627,7 @@ class SendProcessor:
 
     @staticmethod
     def _check_delay(request: _Request) -> None:
-        """Raises _Refused for a delay that cannot be."""
+        """Check the delay properties. Raises _Refused."""
         properties = decode_properties(request.properties)
         try:
             level = delay_level(properties.get(PROPERTY_DELAY))
@@ -635,7 +637,7 @@ class SendProcessor:
             raise _illegal("a batch cannot be delayed")
 
     def _with_own(self, properties: bytes) -> bytes:
-        """The client's properties and the broker's three; the client's own of those names give way."""
+        """The client's properties with the broker's three, which replace the client's of the same names."""
         properties = without_reserved(properties)
         if b"MSG_REGION" in properties or b"TRACE_ON" in properties or b"CLUSTER" in properties:
             return encode_properties({**decode_properties(properties), **self._own})
@@ -651,7 +653,7 @@ class SendProcessor:
 
     @staticmethod
     def split(body: bytes) -> list[Part]:
-        """The messages of a batch body (formats.md §12.4), stored as the client wrote them."""
+        """Messages of a batch body (formats.md §12.4), stored as the client wrote them."""
         parts: list[Part] = []
         position, end = 0, len(body)
         while position < end:
@@ -676,8 +678,8 @@ class SendProcessor:
 
 
 def _by_priority(request: _Request, queue_id: int, queue_count: int) -> tuple[_Request, int]:
-    """A queue for each priority, whatever the type of its topic, as RocketMQ has it. A message that has another kind of
-    its own loses the property."""
+    """Request with the queue of its priority, whatever the type of its topic, as in RocketMQ. A message of another
+    special kind loses the property."""
     properties = decode_properties(request.properties)
     priority = priority_of(properties)
     if priority is None:
@@ -709,7 +711,7 @@ _NOT_PLAIN = tuple(
         "\0",
     )
 )
-"""Texts in the properties of messages that are looked at one by one."""
+"""Texts in properties that exclude a message from the plain path."""
 _KINDS = {SCHEDULE_TOPIC: "delay", TIMER_TOPIC: "delay", HALF_TOPIC: "transaction"}
 _PRIORITY, _WAIT = PROPERTY_PRIORITY.encode(), PROPERTY_WAIT.encode()
 _UNIQUE_KEY = PROPERTY_UNIQUE_KEY.encode()
@@ -717,8 +719,7 @@ _INNER_NUM = PROPERTY_INNER_NUM.encode()
 
 
 def _runs(accepted: list[_Accepted]) -> Iterator[list[_Accepted]]:
-    """Runs that are appended with one call each: a batch alone, and an inner batch, since its size depends on its queue
-    offset."""
+    """Parts to append with one call each: a batch alone, and an inner batch, whose size depends on its queue offset."""
     run: list[_Accepted] = []
     for item in accepted:
         if isinstance(item.content, NewBatch) or item.content.sys_flag & SYS_FLAG_INNER_BATCH:
@@ -733,7 +734,7 @@ def _runs(accepted: list[_Accepted]) -> Iterator[list[_Accepted]]:
 
 
 def _parse(command: Command) -> _Request:
-    """Raises _Refused for a field that is missing or no number."""
+    """Fields of a send. Raises _Refused for a missing field or a malformed number."""
     ext = command.ext
     try:
         if command.code == RequestCode.SEND_MESSAGE:

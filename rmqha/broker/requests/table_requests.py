@@ -1,5 +1,4 @@
-"""Requests about topics, groups and tables: 17, 18, 21, 43, 45, 200, 201, 202, 225 and 351. Slaves and mqadmin ask
-them."""
+"""Requests of slaves and mqadmin about topics, groups and tables: 17, 18, 21, 43, 45, 200, 201, 202, 225 and 351."""
 
 from __future__ import annotations
 
@@ -10,8 +9,8 @@ from typing import Any, Protocol
 from rmqha.broker.requests.change_gate import ChangeGate
 from rmqha.broker.requests.request import (
     Channel,
-    Feed,
     Handler,
+    MetadataReplication,
     RequestError,
     Work,
     answer_when,
@@ -47,11 +46,11 @@ FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 _TOPIC_DEFAULTS = {"readQueueNums": 16, "writeQueueNums": 16}
 """RocketMQ's own defaults."""
 CHANGED_AT_A_TIME = 16
-"""Topics or groups that one step looks at or makes."""
+"""Topics or groups that one step checks or changes."""
 
 
 class TableLog(Protocol):
-    """The part of the store that the answers need; `Store` is one."""
+    """Port to the store; `Store` is one."""
 
     @property
     def confirm_offset(self) -> PhyOffset: ...
@@ -80,10 +79,10 @@ class TableRequests:
         offsets: OffsetTable,
         delay_offsets: DelayOffsetTable,
         topic_puts: StatsItemSet,
-        feed: Feed,
+        metadata_leader: MetadataReplication,
         when_routed: Callable[[Callable[[], None]], None],
     ) -> None:
-        """`when_routed` calls back once the name servers know the topics as they are now."""
+        """`when_routed` calls back once the name servers know the present topics."""
         self._config = config
         self._log = log
         self._changes = changes
@@ -92,7 +91,7 @@ class TableRequests:
         self._offsets = offsets
         self._delay_table = delay_offsets
         self._topic_puts = topic_puts
-        self._feed = feed
+        self._metadata_leader = metadata_leader
         self._when_routed = when_routed
         self.traffic: Traffic | None = None
 
@@ -136,7 +135,7 @@ class TableRequests:
         answer_when(wait, channel, command.reply())
 
     def _update_topics(self, channel: Channel, command: Command) -> Work:
-        """All of them are looked at before the first is made; a change of role in between ends it."""
+        """Change several topics. All are checked before the first change; a change of role in between ends it."""
         self._changes.admit()
         wanted = []
         for item in _members(command, "topicConfigList"):
@@ -165,7 +164,7 @@ class TableRequests:
         return None
 
     def _wanted_topic(self, given: TopicConfig, attribute_changes: str) -> TopicConfig:
-        """The topic that there is when the change is made. Raises RequestError."""
+        """Topic after the change. Raises RequestError."""
         name, read, write, perm = given.name, given.read_queue_count, given.write_queue_count, given.perm
         fault = topic_name_fault(name)
         if not fault and (is_broker_only(name) or name == DEFAULT_TOPIC):
@@ -182,7 +181,7 @@ class TableRequests:
             fault = f"topicFilterType must be one of {', '.join(FILTER_TYPES)}"
         elif len(attribute_changes) > MAX_ATTRIBUTES_LENGTH:
             fault = f"the attributes of a topic have at most {MAX_ATTRIBUTES_LENGTH} characters"
-        fault = fault or self._topics.no_room_for(name)
+        fault = fault or self._topics.creation_fault(name)
         if fault:
             raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
         present = self._topics.get(name)
@@ -192,7 +191,7 @@ class TableRequests:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
         kept = (present.unknown, present.begins) if present else ({}, {})
         topic = replace(given, attributes=attributes, unknown=kept[0], begins=kept[1])
-        if present is None and name in self._topics.kept_batch_topics and not topic.is_batch:
+        if present is None and name in self._topics.batch_queue_topics and not topic.is_batch:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 f"topic {name} was deleted, and its queues, which stay, are of queue.type=BatchCQ: make it with "
@@ -201,14 +200,14 @@ class TableRequests:
         return topic
 
     def _held_and_routed(self, done: Callable[[str], None]) -> None:
-        """Hold the answer until the topic is routed: a client that sends at once must find its route, or it might be
-        made by the first send, in any group."""
-        self._feed.wait(lambda fault: done(fault) if fault else self._when_routed(lambda: done("")))
+        """Delay the answer until the topic has a route: else a client that sends at once might create it by its first
+        send, in any group."""
+        self._metadata_leader.wait(lambda fault: done(fault) if fault else self._when_routed(lambda: done("")))
 
     def _delete_topic(self, channel: Channel, command: Command) -> Work:
-        """The topic and its consumers' offsets go, these in steps: who hangs up in between leaves some, and asks again.
-        So do the topics in which its messages come again to groups that pop. Its queues stay until the log forgets
-        their records: a topic of the same name goes on behind them, since no queue offset is given twice."""
+        """Delete the topic, the retry topics of its pops, and its consumers' offsets in steps: if the peer disconnects
+        in between, some stay, and it must ask again. The queues stay until the log loses their records: a topic of the
+        same name continues them, since no queue offset is used twice."""
         self._changes.admit()
         name = text(command, "topic")
         if name in self._topics.system_topics:
@@ -226,7 +225,7 @@ class TableRequests:
         for _ in self._offsets.remove_topic(name):
             yield
             self._changes.check()
-        answer_when(self._feed.wait_reset, channel, command.reply())
+        answer_when(self._metadata_leader.wait_reset, channel, command.reply())
         return None
 
     def _topic_config(self, channel: Channel, command: Command) -> Command:
@@ -276,14 +275,14 @@ class TableRequests:
             is_of_name = fault == group_name_fault(_group_name(body))
             raise RequestError(ResponseCode.INVALID_PARAMETER if is_of_name else ResponseCode.SYSTEM_ERROR, fault)
         self._groups.put(body)
-        wait: Wait = self._feed.wait
+        wait: Wait = self._metadata_leader.wait
         if self.traffic is not None:
             is_system = str(body["groupName"]).startswith(SYSTEM_GROUP_PREFIX)
             wait = self.traffic.timed(self.traffic.groups_made, is_system, wait)
         answer_when(wait, channel, command.reply())
 
     def _update_groups(self, channel: Channel, command: Command) -> Work:
-        """Change several as `_update_topics` does."""
+        """Change several groups as `_update_topics` does."""
         self._changes.admit()
         wanted = _members(command, "groupConfigList")
         for place, item in enumerate(wanted, 1):
@@ -294,17 +293,17 @@ class TableRequests:
                 yield
         for place, item in enumerate(wanted, 1):
             self._changes.check()
-            fault = self._groups.no_room_for(item["groupName"])
+            fault = self._groups.creation_fault(item["groupName"])
             if fault:
                 raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
             self._groups.put(item)
             if place % CHANGED_AT_A_TIME == 0:
                 yield
-        answer_when(self._feed.wait, channel, command.reply())
+        answer_when(self._metadata_leader.wait, channel, command.reply())
         return None
 
     def _group_fault(self, settings: Any, size_bytes: int) -> str:
-        """The reason why these cannot be the settings of a group, "" if they can."""
+        """Reason why these cannot be the settings of a group, "" if they can."""
         name = _group_name(settings)
         fault = group_name_fault(name) or settings_fault(settings)
         if not fault and size_bytes > MAX_GROUP_BYTES:
@@ -314,7 +313,7 @@ class TableRequests:
                 self._groups.attributes_with(settings)
             except ValueError as error:
                 fault = str(error)
-        return fault or self._groups.no_room_for(name)
+        return fault or self._groups.creation_fault(name)
 
     def _all_groups(self, channel: Channel, command: Command) -> Work:
         members = yield from self._groups.members(*_slice(command, "groupSeq", "maxGroupNum"))
@@ -328,24 +327,23 @@ class TableRequests:
         return command.reply(body=body)
 
     def _delay_offsets(self, channel: Channel, command: Command) -> Command:
-        """Delay offsets that count on no copy that a member of the SyncStateSet may lack: Apache's slaves take it as it
-        is."""
+        """Delay offsets whose copies all members of the SyncStateSet have: Apache's slaves use them as they are."""
         table = self._delay_table.to_json(self._log.confirm_offset)
         return command.reply(body=lenient_json.dumps(table, unquoted_integer_keys=True))
 
     def _timer_check(self, channel: Channel, command: Command) -> Command:
-        """Progress of timers, as `_delay_offsets`: the 56 bytes of RocketMQ's config/timercheck."""
+        """Progress of timers with the same bound: the 56 bytes of RocketMQ's config/timercheck."""
         return command.reply(body=self._delay_table.timer_check(self._log.confirm_offset))
 
 
 def _group_name(settings: Any) -> str:
-    """The group that settings are for, "" if they say none."""
+    """Group of the settings, "" if missing."""
     name = settings.get("groupName") if isinstance(settings, dict) else None
     return name if isinstance(name, str) else ""
 
 
 def _members(command: Command, name: str) -> list[dict[str, Any]]:
-    """The objects of a list in the body, whose size `rmqha.wire.body_bound` bounds. Raises RequestError."""
+    """Objects of a list in the body, whose size `rmqha.wire.body_bound` bounds. Raises RequestError."""
     body = lenient_json.loads(command.body, is_strict=True)
     found = body.get(name) if isinstance(body, dict) else None
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
@@ -354,7 +352,7 @@ def _members(command: Command, name: str) -> list[dict[str, Any]]:
 
 
 def _slice(command: Command, first: str, count: str) -> tuple[int, int | None]:
-    """The part of a table that is asked for; older peers ask for all."""
+    """Requested part of a table; older peers request all of it."""
     start = max(0, number(command, first, 0))
     wanted = number(command, count, 0)
     return start, wanted if wanted > 0 else None

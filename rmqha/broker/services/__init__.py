@@ -1,1 +1,1 @@
-"""Work that a broker does by itself: delays, transaction checks, retention, disk probes, figures."""
+"""Work of a broker besides requests: delays, transaction checks, retention, disk probes, metrics."""

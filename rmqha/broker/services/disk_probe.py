@@ -1,6 +1,6 @@
-"""Probes the disk of the store: a small write made durable at each interval, in a thread. Shell.
+"""Probes the disk of the store by a small durable write at each interval, in a thread. Shell.
 
-A disk that hangs keeps the thread, not the broker: the heartbeats go on and say so.
+A disk that hangs blocks the thread, not the broker: heartbeats go on and report it.
 """
 
 from __future__ import annotations
@@ -15,47 +15,46 @@ from rmqha.port import Clock, Disk
 PATH = "rmqha.probe"
 NEW_PATH = f"{PATH}.new"
 PROBE = bytes(4096)
-"""A block of its own each time, else a disk that has just filled up would still take some."""
+"""A new block each time: after a disk has become full, an old one could still be written."""
 MAX_FILE_BYTES = 64 * 1024
-"""From this size on a new file takes its place."""
+"""Size from which a new file replaces the old one."""
 PROBE_INTERVAL_MS = 200
 
 
 class DiskHealth:
-    """A probe is a small write made durable. One that fails, or has not ended after `timeout_ms`, is a problem; the
-    next one that ends well clears it."""
+    """Health by probes. A probe that fails, or takes longer than `timeout_ms`, is a problem until the next success."""
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
         self._begun_ms: int | None = None
         self._error = ""
         self.last_ms: int | None = None
-        """Time (ms) that the last probe that ended well took."""
+        """Duration (ms) of the last successful probe."""
 
     def begun(self, now_ms: int) -> None:
         self._begun_ms = now_ms
 
     def ended(self, now_ms: int, error: str = "") -> None:
-        """`error`: what the system said, "" for a probe that ended well."""
+        """Take the end of a probe. `error`: the system's text, "" for a success."""
         assert self._begun_ms is not None, "a probe ends after it has begun"
         if not error:
             self.last_ms = now_ms - self._begun_ms
         self._begun_ms, self._error = None, error
 
     def hangs(self, now_ms: int) -> bool:
-        """True if a write may wait for ever now."""
+        """True if a write may hang now."""
         return self._begun_ms is not None and now_ms - self._begun_ms >= self._timeout_ms
 
     def problem(self, now_ms: int) -> str:
-        """A sentence for operators; "" while all is well."""
+        """Sentence for operators; "" without a problem."""
         if self.hangs(now_ms):
             return f"a small write has not ended for {self._timeout_ms} ms"
         return self._error
 
 
 class DiskProbe:
-    """`found` is told the problem, "" for none, and whether it is a write that hangs: when one has ended, and several
-    times a second while one takes long."""
+    """`found` gets the problem, "" for none, and True if a write hangs: at the end of each probe, and several times a
+    second during a long one."""
 
     def __init__(self, config: BrokerConfig, disk: Disk, clock: Clock, found: Callable[[str, bool], None]) -> None:
         self._interval_ms = config.disk_probe_interval_millis
@@ -73,22 +72,22 @@ class DiskProbe:
                 error = await trio.to_thread.run_sync(write_block, self._disk, abandon_on_cancel=True)
                 nursery.cancel_scope.cancel()
             self._health.ended(self._clock.now_ms(), error)
-            self._tell()
+            self._report()
             await trio.sleep(self._interval_ms / 1000)
 
     async def _watch(self) -> None:
         while True:
             await trio.sleep(PROBE_INTERVAL_MS / 1000)
-            self._tell()
+            self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         now_ms = self._clock.now_ms()
         self._found(self._health.problem(now_ms), self._health.hangs(now_ms))
 
 
 def write_block(disk: Disk) -> str:
-    """Write a block durably, every sixteenth time into a new file: a disk may have blocks left and no inode. The result
-    is what the system said, "" if the bytes are durable."""
+    """Write a block durably, every sixteenth time into a new file, since a disk may have free blocks and no free inode.
+    Returns the system's error, "" after success."""
     path, making = PATH, ""
     try:
         if disk.exists(PATH) and disk.size_bytes(PATH) >= MAX_FILE_BYTES:
@@ -101,7 +100,7 @@ def write_block(disk: Disk) -> str:
         finally:
             file.close()
         if path == NEW_PATH:
-            # only now: on a full disk the blocks that this frees would let the next writes pass
+            # only now: on a full disk the freed blocks would let the next writes succeed
             disk.rename(NEW_PATH, PATH)
     except OSError as error:
         return f"{disk.label}/{path}: {making}{error.strerror or error}"

@@ -1,7 +1,7 @@
-"""Notice 40 to the members of consumer groups that have changed, so that they share the queues anew. Pure.
+"""Notice 40 to the members of consumer groups that have changed, for them to rebalance. Pure.
 
-A group of AT_ONCE_COUNT members is told at once. Of a larger one MEMBERS_AT_A_TIME are told in a step, and what changes
-meanwhile is told by one round more: thousands may come within a second, and each is news for all others.
+A small group is notified at once. A larger one is notified in steps of NOTIFIED_PER_STEP, and changes meanwhile cause
+one more round: thousands of members may come within a second, and each changes the group for all others.
 """
 
 from __future__ import annotations
@@ -14,30 +14,31 @@ from rmqha.broker.tables.clients import ClientTable
 from rmqha.model.code import RequestCode
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
-AT_ONCE_COUNT = 8
-"""A connection is a member of 256 groups at most, which all change when it ends."""
-MEMBERS_AT_A_TIME = 256
-"""Members that are told in one step: some milliseconds."""
+SMALL_GROUP_COUNT = 8
+"""Members of a group that is notified at once. A connection is a member of 256 groups at most, which all change when it
+ends."""
+NOTIFIED_PER_STEP = 256
+"""Members that are notified in one step: some milliseconds."""
 
 
 class GroupNotices:
-    """`wake` is called when there are steps to do."""
+    """Queue of notices. `wake` is called when there are steps to do."""
 
     def __init__(self, clients: ClientTable, wake: Callable[[], None]) -> None:
         self._clients = clients
         self._wake = wake
         self._due: dict[str, None] = {}
         """Groups whose round has not begun, in the order of their changes."""
-        self._told_next: deque[Channel] = deque()
-        """Members whom the round that has begun is still to reach."""
+        self._remaining: deque[Channel] = deque()
+        """Members to whom the running round must still send."""
         self._notice = Command(0)
 
     def changed(self, group_name: str) -> None:
-        """Members or subscriptions of the group have."""
+        """Take note that members or subscriptions of the group have changed."""
         group = self._clients.consumer_group(group_name)
         if group is None:
             return
-        if len(group.channels) <= AT_ONCE_COUNT:
+        if len(group.channels) <= SMALL_GROUP_COUNT:
             notice = _notice(group_name)
             for channel in list(group.channels):
                 channel.send(notice)
@@ -46,18 +47,18 @@ class GroupNotices:
             self._wake()
 
     def step(self) -> bool:
-        """Tell some; True if there are more."""
-        if not self._told_next:
+        """Notify some members; True if more remain."""
+        if not self._remaining:
             name = next(iter(self._due), None)
             if name is None:
                 return False
             del self._due[name]
             group = self._clients.consumer_group(name)
-            self._told_next.extend(group.channels if group is not None else ())
+            self._remaining.extend(group.channels if group is not None else ())
             self._notice = _notice(name)
-        for _ in range(min(MEMBERS_AT_A_TIME, len(self._told_next))):
-            self._told_next.popleft().send(self._notice)
-        return bool(self._told_next or self._due)
+        for _ in range(min(NOTIFIED_PER_STEP, len(self._remaining))):
+            self._remaining.popleft().send(self._notice)
+        return bool(self._remaining or self._due)
 
 
 def _notice(group_name: str) -> Command:

@@ -1,4 +1,4 @@
-"""Keys changed while a server runs (requests 25, 318): applied at once, kept in a file that wins over its own."""
+"""Keys changed while a server runs (requests 25, 318): applied at once, stored in a file that overrides its own."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ C = TypeVar("C", bound=Config)
 
 
 class LiveConfig(Generic[C]):
-    """`current` is the configuration as it is now; `hear` names who is told of every change of it."""
+    """`current` is the present configuration; `add_listener` adds a listener of its changes."""
 
     def __init__(self, disk: Disk | None, config: C, tracer: Tracer, path: str = PATH) -> None:
-        """Without a disk a change ends with the process. Raises ConfigError for a file that cannot be read, OSError."""
+        """Read the file. Without a disk changes end with the process. Raises ConfigError for an unreadable file,
+        OSError."""
         self._disk = disk
         self._path = path
         self._overrides: dict[str, str] = {}
@@ -34,21 +35,21 @@ class LiveConfig(Generic[C]):
 
     @property
     def overridden(self) -> frozenset[str]:
-        """The keys that were changed so."""
+        """Keys that were changed so."""
         return frozenset(self._overrides)
 
     @property
-    def is_kept(self) -> bool:
-        """A change outlives the process."""
+    def is_persistent(self) -> bool:
+        """True if changes outlive the process."""
         return self._disk is not None
 
     def update(self, text: str, source: str = "request 25") -> None:
-        """Apply `key=value` lines, all or none; durable when it returns. Raises ConfigError and OSError."""
+        """Apply `key=value` lines, all or none; durable on return. Raises ConfigError and OSError."""
         changes = parse_properties(text, source)
         config, later = self.current.updated(changes, source)
         if later:
             raise ConfigError(f"{', '.join(later)}: restart needed; write it to the server's file and restart it")
-        # a key that needs a restart may be named with the value that it has; it is not kept
+        # a key that needs a restart may be named with its present value, and is not stored
         overrides = self._overrides | config.live_part(changes)[0]
         if self._disk is not None:
             lines = "".join(f"{key}={value}\n" for key, value in sorted(overrides.items()))
@@ -60,5 +61,5 @@ class LiveConfig(Generic[C]):
         for listener in self._listeners:
             listener(config)
 
-    def hear(self, listener: Callable[[C], None]) -> None:
+    def add_listener(self, listener: Callable[[C], None]) -> None:
         self._listeners.append(listener)

@@ -1,7 +1,7 @@
-"""A broker's metrics, read from its state when somebody scrapes: RocketMQ 5's names where it has them. No trio.
+"""Metrics of a broker, read from its state for each scrape: RocketMQ 5's names where it has them. No trio.
 
-`SERIES` is the list in docs/operate/metrics.md. What only a master knows is absent on a slave, so a lost role takes
-its series with it. Topics and groups come from clients, so the number of series is bounded (MAX_PAIRS).
+`SERIES` is the list in docs/operate/metrics.md. Series of a master are absent on a slave. Topics and groups come from
+clients, so the number of series is bounded (MAX_PAIRS).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from rmqha.model.series import Collecting, Histogram, MetricFamilies, MetricKind
 from rmqha.wire.state.replica_state import ReplicaState
 
 MAX_PAIRS = 1000
-"""Pairs of topic and group whose lag is shown."""
+"""Pairs of topic and group with series of their lag."""
 MAX_QUEUES = 5000
-"""Queues of such pairs whose own lag is shown."""
+"""Queues of such pairs with series of their own."""
 PAIRS_PER_STEP, PLACES_PER_STEP = 25, 50
 QUEUES_PER_STEP = 32
-"""Number of queues a step whose first waiting message is looked up: it may have to come from the disk."""
+"""Queues in one step; the first waiting message of each may have to be read from the disk."""
 _LAG_LABELS = ("consumer_group", "topic", "is_retry", "is_system")
 _STORAGE = ("storage_type", "storage_medium")
 _LOCAL_DISK = ("local", "disk")
 _READ, _WRITE = 4, 2
 ACK_PLACES = 14
-"""Below 2**13 ms, 8 s; beyond that every send has timed out."""
+"""Buckets below 2**13 ms, 8 s; later every send has timed out."""
 ACK_BOUNDS_S = tuple(2**place / 1000 for place in range(ACK_PLACES))
 
 PERMISSION = Series("rocketmq_broker_permission", MetricKind.GAUGE, "4 = serves reads, 2 = takes sends", own=False)
@@ -289,7 +289,7 @@ PAIRS_LEFT_OUT = Series("rmqha_lag_series_left_out", MetricKind.GAUGE, f"Pairs o
 
 
 def collect(core: BrokerCore, traffic: Traffic, remoting: Mapping[str, int]) -> Collecting:
-    """`remoting`: the counts of `rmqha.host.net.remoting.Statistics`."""
+    """Metrics in steps. `remoting`: counts of `rmqha.host.net.remoting.Statistics`."""
     config = core.config
     # the labels that RocketMQ's brokers have
     families = MetricFamilies(
@@ -332,7 +332,7 @@ def _put_replica(families: MetricFamilies, core: BrokerCore, state: ReplicaState
 
 
 def _put_master(families: MetricFamilies, core: BrokerCore, state: ReplicaState) -> None:
-    """Members of a static group have no set, and no name but their address."""
+    """Put the series of a master. Members of a static group have no set, and their addresses as names."""
     families.put(WRITABLE, state.writable)
     families.put(WATERMARK, state.waiting_count or 0, "send")
     waits = core.replica.ack_waits
@@ -408,7 +408,7 @@ def _put_store(families: MetricFamilies, core: BrokerCore) -> None:
 
 
 def _put_timers(families: MetricFamilies, core: BrokerCore) -> None:
-    """Put the series of timer messages, with those topics for which most wait or came."""
+    """Put the series of timer messages, for the topics with the highest counts."""
     timers = core.timers
     families.put(TIMER_ENQUEUE_LAG, timers.unread_count)
     families.put(TIMER_LATENCY, timers.overdue_ms())
@@ -418,7 +418,7 @@ def _put_timers(families: MetricFamilies, core: BrokerCore) -> None:
 
 
 def _put_pops(families: MetricFamilies, core: BrokerCore) -> None:
-    """Put the series of pops, with those groups for which most are counted."""
+    """Put the series of pops, for the groups with the highest counts."""
     pops, counts = core.pops, core.pops.counts
     by_type = (
         (POP_IN, "CK", counts.stored_checkpoints),
@@ -492,7 +492,7 @@ def _put_lag(families: MetricFamilies, core: BrokerCore) -> Iterator[None]:
 
 
 def _age_ms(core: BrokerCore, topic: str, offsets: Mapping[int, int]) -> int | None:
-    """Age of the oldest message at these entries (queue id → offset), 0 without any; None where it cannot be told."""
+    """Age (ms) of the oldest message at these entries (queue id → offset), 0 without any; None if unknown."""
     if not offsets:
         return 0
     stored_ms = core.store.first_stored_ms(topic, offsets)
@@ -500,7 +500,7 @@ def _age_ms(core: BrokerCore, topic: str, offsets: Mapping[int, int]) -> int | N
 
 
 def truth(value: bool) -> str:
-    """A truth value as OpenTelemetry writes it."""
+    """Boolean label as OpenTelemetry writes it."""
     return "true" if value else "false"
 
 

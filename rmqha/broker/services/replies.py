@@ -1,6 +1,6 @@
-"""Requests 324 and 325: an answer to a message that its producer waits for (the Java client's `request`). No trio.
+"""Requests 324 and 325: reply to a message whose producer waits (the Java client's `request`). No trio.
 
-The request message names the client that waits (REPLY_TO_CLIENT); whoever consumes it sends the answer to the topic
+The request message names the waiting client (REPLY_TO_CLIENT). Its consumer sends the reply to the topic
 <cluster>_REPLY_TOPIC. The broker pushes it (326) by the connection of that client's heartbeats, stores it as any send,
 and answers both: the code says whether the client has taken it. Codes and remarks are RocketMQ's.
 """
@@ -25,10 +25,10 @@ from rmqha.port import Clock
 from rmqha.wire.command import Command
 
 PUSH_TIMEOUT_MS = 10_000
-"""Wait for the client, as long as RocketMQ's."""
+"""Time (ms) to wait for the client, as RocketMQ's."""
 MAX_PUSH_COUNT = 1000
 MAX_PUSH_BYTES = 64 * 1024 * 1024
-"""Answers that are on their way to clients, together."""
+"""Bound on the replies that are being pushed."""
 PROPERTY_REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
 PROPERTY_PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
 _AS_SEND = {
@@ -48,26 +48,26 @@ _LONG_NAMES = {
     "j": "reconsumeTimes",
     "k": "unitMode",
 }
-"""Fields of a push, by their names in request 325."""
+"""Fields of a push by their names in request 325."""
 
 Done = Callable[[Command | str], None]
 Call = Callable[[Channel, Command, int, Done], None]
 
 
 class ReplySends(Protocol):
-    """The part that stores sends; `SendProcessor` is one."""
+    """Port that stores sends; `SendProcessor` is one."""
 
     def require_sendable(self, channel: Channel, command: Command) -> None:
-        """Raises RequestError as the send would be refused now."""
+        """Raises RequestError if the send would be refused now."""
 
     def admit(self, channel: Channel, commands: list[Command]) -> None: ...
 
 
 class ReplyProcessor:
-    """`call` sends a request to a client by its connection."""
+    """Processor of replies. `call` sends a request to a client by its connection."""
 
     def __init__(self, clients: ClientTable, sends: ReplySends, call: Call, clock: Clock, store_address: str) -> None:
-        """`store_address`: "host:port" of this broker, as records have it."""
+        """`store_address`: "host:port" of this broker, as in records."""
         self._clients = clients
         self._sends = sends
         self._call = call
@@ -76,7 +76,7 @@ class ReplyProcessor:
         self._push_counts, self._push_bytes = Shares(MAX_PUSH_COUNT), Shares(MAX_PUSH_BYTES)
 
     def process(self, channel: Channel, command: Command) -> None:
-        """Answer when the client has taken it, or cannot, and it is stored. Raises RequestError."""
+        """Answer after the client has taken the reply, or cannot, and it is stored. Raises RequestError."""
         body = bytes(command.body)  # the socket's buffer is used again
         code = _AS_SEND[RequestCode(command.code)]
         as_send = Command(code, dict(command.ext), body, version=command.version)
@@ -133,15 +133,15 @@ class ReplyProcessor:
         return Command(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, ext, body)
 
     def _store(self, channel: Channel, command: Command, as_send: Command, fault: str) -> None:
-        """Store it, pushed or not; what comes of that only its ids tell."""
+        """Store a reply, pushed or not; the answer has only its ids."""
         self._sends.admit(_Pushed(channel, command, fault), [as_send])
 
 
 class _Pushed(Channel):
-    """The channel of a reply that was pushed, as the send that stores it sees it."""
+    """Channel of a pushed reply for the send that stores it."""
 
     def __init__(self, channel: Channel, command: Command, fault: str) -> None:
-        """`fault`: the reason why its client has not got it, ""."""
+        """`fault`: reason why the client did not get the reply, or ""."""
         self._channel = channel
         self._command = command
         self._fault = fault
@@ -173,7 +173,7 @@ class _Pushed(Channel):
 
 
 def _forget_transaction(as_send: Command) -> None:
-    """A reply is no half of a transaction, though it may have the properties of a message that was."""
+    """Remove transaction properties: a reply is no half message, even if its message was one."""
     is_v2 = as_send.code == RequestCode.SEND_MESSAGE_V2
     properties, flag = ("i", "f") if is_v2 else ("properties", "sysFlag")
     text = as_send.ext.get(properties, "")
@@ -186,7 +186,7 @@ def _forget_transaction(as_send: Command) -> None:
 
 
 def _fields(command: Command) -> dict[str, str]:
-    """The fields of a push by their long names."""
+    """Fields of a push by their long names."""
     names = {name: name for name in _LONG_NAMES.values()}
     if command.code == RequestCode.SEND_REPLY_MESSAGE_V2:
         names = _LONG_NAMES

@@ -1,6 +1,6 @@
-"""Old log files leave: looks at the log and the disk, lets the store forget what may go, and says what stays and why.
+"""Retention of log files: checks log and disk, lets the store remove files, and reports what stays and why.
 
-Each replica removes on its own, as in RocketMQ. The decision is `rmqha.store.log.retention`; no trio here.
+Each replica removes files on its own, as in RocketMQ. The decision is `rmqha.store.log.retention`; no trio here.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from rmqha.wire.command import Command
 from rmqha.wire.state.replica_state import ReplicaState
 
 CHECKS_ON_DEMAND = 20
-"""Number of looks that a request of an operator lasts, as in RocketMQ: a batch at each."""
+"""Checks after an operator's request, as in RocketMQ: each removes a batch."""
 
 
 class Retention:
-    """`check` is called in the broker's own thread, `schedule_unlink` in another. `wake` asks the shell for a look at
-    once."""
+    """`check` is called in the broker's own thread, `schedule_unlink` in another."""
 
     def __init__(
         self,
@@ -38,7 +37,7 @@ class Retention:
         wake: Callable[[], None],
         local_hour: Callable[[], int] | None = None,
     ) -> None:
-        """`wake` has `check` called soon. Without `local_hour` the hours of deleteWhen are UTC's."""
+        """`wake` causes a call of `check` soon. Without `local_hour` the hours of deleteWhen are UTC's."""
         self._config = config
         self._disk = disk
         self._driver = driver
@@ -49,18 +48,18 @@ class Retention:
         self._checks_on_demand = 0
         self._start_offset = 0
         self._held: HeldFile | None = None
-        self._troubled = False
+        self._has_error = False
         self._full = ""
-        """The reason of the last plan why sends are refused."""
+        """Reason of the last plan for refusing sends."""
         self._wake = wake
 
     def configure(self, config: BrokerConfig) -> None:
         self._config = config
 
-    # --- look -------------------------------------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------------------------------
     def check(self) -> None:
-        """Decide and let go; `schedule_unlink` then does what takes time. A log that is being changed waits for the
-        next look."""
+        """Decide and remove files from the store; `schedule_unlink` then does the slow part. While the log is being
+        changed, the check is postponed."""
         if not self._driver.is_log_free:
             return
         store, driver = self._store, self._driver
@@ -72,10 +71,10 @@ class Retention:
             if found.roll is not None:
                 driver.roll()
         except StoreError as error:
-            self._tell_trouble(str(error))
+            self._report_error(str(error))
             return
-        self._tell_trouble("")
-        self._tell(found)
+        self._report_error("")
+        self._report(found)
         self._full = found.refusal
         self._refuse()
         self._checks_on_demand = max(0, self._checks_on_demand - 1)
@@ -104,8 +103,8 @@ class Retention:
         )
 
     def schedule_unlink(self) -> bool:
-        """Take from the disk what the store has let go of, one log file; True if there is more. Blocks. A log file that
-        could not be made is tried again."""
+        """Unlink one removed log file; True if there are more. Blocks. A log file that could not be made is tried
+        again."""
         config = self._config
         if self._store.file_refusal:
             self._store.allocate_ahead()
@@ -114,22 +113,23 @@ class Retention:
         )
 
     def pending_unlink(self) -> None:
-        """To be called in the broker's own thread after `schedule_unlink`, which may have synced the log."""
+        """Take note of the work of `schedule_unlink`, which may have synced the log; call in the broker's own
+        thread."""
         self._driver.synced()
         self.allocated()
 
     def allocated(self) -> None:
-        """To be called there after the log's next file was made, or could not be."""
+        """Take note that the log's next file was made, or could not be; call in the broker's own thread."""
         self._refuse()
 
     def demand(self, start_offset: int) -> None:
-        """Expired files go whatever the hour, and all that end at or below `start_offset`."""
+        """Remove expired files at any hour, and all that end at or below `start_offset`."""
         self._start_offset = start_offset
         self._checks_on_demand = CHECKS_ON_DEMAND
         self._wake()
 
-    # --- say --------------------------------------------------------------------------------------------------------
-    def _tell(self, found: RetentionPlan) -> None:
+    # --- reports ----------------------------------------------------------------------------------------------------
+    def _report(self, found: RetentionPlan) -> None:
         if found.removed:
             reasons = sorted({reason.value for _, reason in found.removed})
             start = found.removed[-1][0].end_offset
@@ -149,7 +149,7 @@ class Retention:
 
     @property
     def held(self) -> str:
-        """The file that should go and does not, and its holder; "" for none."""
+        """Sentence about a file that should be removed and its holder; "" for none."""
         held = self._held
         if held is None:
             return ""
@@ -164,12 +164,12 @@ class Retention:
             self._tracer.event("disk_full" if refusal else "disk_has_room", reason=refusal)
         replica.disk_refusal = refusal
 
-    def _tell_trouble(self, reason: str) -> None:
-        if reason and not self._troubled:
+    def _report_error(self, reason: str) -> None:
+        if reason and not self._has_error:
             self._tracer.event("old_files_not_removed", reason=reason)
-        self._troubled = bool(reason)
+        self._has_error = bool(reason)
 
-    def tell(self, state: ReplicaState) -> None:
+    def add_state(self, state: ReplicaState) -> None:
         state.held_log_file, state.removed_log_bytes_on_disk = self.held, self._store.pending_deletion_bytes
 
     # --- requests ---------------------------------------------------------------------------------------------------
@@ -186,6 +186,6 @@ class Retention:
         return command.reply()
 
     def _delete_expired(self, channel: Channel, command: Command) -> Command:
-        """`startOffset` is our own field."""
+        """Process an operator's request to remove expired files; `startOffset` is not RocketMQ's."""
         self.demand(number(command, "startOffset", 0))
         return command.reply()

@@ -1,4 +1,4 @@
-"""Looks at the log's age and the disk at each interval, and at once when an operator asks. Shell."""
+"""Checks the age of the log and the disk at each interval, and at once when an operator asks. Shell."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RetentionLoop:
         self._asked.set()
 
     async def run(self) -> None:
-        """Raises StoreError when the disk fails."""
+        """Check until cancelled. Raises StoreError when the disk fails."""
         while True:
             self._asked = trio.Event()
             self._retention.check()

@@ -1,8 +1,8 @@
-"""Delayed messages: they wait in the schedule topic, a queue per level, and are stored again when their time has come.
+"""Delayed messages: they wait in the schedule topic, a queue per level, and are stored again at their time.
 
-Only the open master delivers. A level's offset moves on when the delivered copies are acknowledged by the group's rule
-(ruling 12) and counts in logs that hold them, so a new master, which goes on from the offset that is true of its own
-log, may deliver once more but leaves none out.
+Only the open master delivers. A level's offset advances when the delivered copies are acknowledged by the group's rule
+(ruling 12), and counts in logs that have them. So a new master, which continues from the offset that is true of its own
+log, may deliver a message once more but leaves none out.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _CRC32 = PROPERTY_CRC32.encode() + b"\x01"
 
 
 def to_schedule(message: NewMessage, level_count: int) -> NewMessage:
-    """The form in which a message with a delay level waits; the message itself if it has none. A level above the last
-    is the last. ValueError if its DELAY is no number."""
+    """Form of a message with a delay level while it waits; the message itself without one. Levels above the last are
+    the last. Raises ValueError if DELAY is no number."""
     properties = decode_properties(message.properties)
     properties.pop(PROPERTY_CRC32, None)
     level = min(delay_level(properties.get(PROPERTY_DELAY)), level_count)
@@ -57,16 +57,16 @@ def to_schedule(message: NewMessage, level_count: int) -> NewMessage:
     return replace(message, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=encode_properties(properties))
 
 
-def says_where_to(record: Record) -> bool:
-    """True if it has what `to_schedule` and RocketMQ's brokers put into each: no CRC covers properties."""
+def has_destination(record: Record) -> bool:
+    """True if a record has the properties that `to_schedule` and RocketMQ's brokers add: no CRC covers properties."""
     topic = find_property(record.properties, PROPERTY_REAL_TOPIC.encode())
     queue_id = find_property(record.properties, PROPERTY_REAL_QUEUE_ID.encode())
     return bool(topic and queue_id and queue_id.isdigit()) and are_whole(record.properties)
 
 
 def from_schedule(record: Record, store_host: tuple[bytes, int]) -> NewMessage | None:
-    """The message that is delivered of a record of the schedule topic, with all properties but its own CRC. None if it
-    does not say where to."""
+    """Message to deliver for a record of the schedule topic, with all properties but its CRC. None if topic or queue is
+    missing."""
     topic = find_property(record.properties, PROPERTY_REAL_TOPIC.encode())
     queue_id = find_property(record.properties, PROPERTY_REAL_QUEUE_ID.encode())
     if not topic or not queue_id or not queue_id.isdigit() or len(queue_id) > 9:
@@ -88,8 +88,8 @@ def append_all(
     messages: list[NewMessage],
     refused: Callable[[NewMessage, UsageError], None],
 ) -> PhyOffset:
-    """Append them with one call, or each by itself if one cannot be stored, which stays where it waits: `refused` tells
-    of it. Where the last one ends."""
+    """Append messages with one call, or each alone if one cannot be stored, which stays where it waits and goes to
+    `refused`. Returns the end of the last one."""
     try:
         return appends.append(messages).end_offset
     except UsageError:
@@ -111,7 +111,7 @@ def _append_each(
 
 
 class ScheduleLog(Protocol):
-    """The log in which messages wait and are stored again; the store, and of the driver what `SendLog` has."""
+    """Log in which messages wait and are stored again; the store, and of the driver what `SendLog` has."""
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]: ...
 
@@ -120,15 +120,15 @@ class ScheduleLog(Protocol):
     def sound_record(
         self, topic: str, queue_id: int, offset: int, unit: Unit, is_whole: IsWhole = any_record
     ) -> Record:
-        """Raises DamagedError, once it is known to whoever repairs."""
+        """Valid record. Raises DamagedError after the damage was noted for repair."""
         ...
 
     def plain_properties(self, topic: str, queue_id: int, offset: int, unit: Unit) -> tuple[int, bytes] | None:
-        """Store time (ms) and properties of a sound record of the common form; None: ask `sound_record`."""
+        """Store time (ms) and properties of a valid record of the common form; None: use `sound_record`."""
         ...
 
     def record_at(self, phy_offset: int) -> memoryview | None:
-        """The bytes of whatever record begins there, sound or not."""
+        """Bytes of the record at that offset, valid or not."""
         ...
 
     @property
@@ -136,7 +136,7 @@ class ScheduleLog(Protocol):
 
     @property
     def dispatched_offset(self) -> PhyOffset:
-        """End of what the queues show."""
+        """End of the records that the queues have."""
         ...
 
 
@@ -156,8 +156,9 @@ class _Delivery(Waiting):
 
 
 class ScheduleService:
-    """`deliver` is called about every 100 ms while `is_waiting`, else each second, which no level is shorter than, and
-    whenever `wake` was. `levels_ms` are the times of the levels; messages may wait in more, which are no more."""
+    """Delivery of delayed messages. `deliver` is called about every 100 ms while `is_waiting`, else each second, which
+    is the shortest level, and after each `wake`. `levels_ms` are the times of the levels; messages may wait in levels
+    that were removed."""
 
     def __init__(
         self,
@@ -181,16 +182,16 @@ class ScheduleService:
         self._pending: dict[int, _Delivery] = {}
         self.delivered_count = 0
         self.is_waiting = True
-        """Messages wait, as far as is known."""
+        """True if messages wait, as far as known."""
         self._wake = wake
         self._topics = topics
 
     def end_of(self, level: int) -> int:
-        """The end of a level's queue."""
+        """End of a level's queue."""
         return self._log.queue_range(SCHEDULE_TOPIC, level - 1)[1]
 
     def deliver(self) -> None:
-        """Store again what is due. Raises StoreError."""
+        """Store due messages again. Raises StoreError."""
         self.is_waiting = self._appends.is_serving
         if not self.is_waiting or self._appends.admission()[0] is not ResponseCode.SUCCESS:
             return
@@ -202,7 +203,7 @@ class ScheduleService:
                 self._deliver(level, self.levels_ms[level - 1] if level <= len(self.levels_ms) else None)
 
     def role_changed(self) -> None:
-        """Forget what was on its way: it is the new master's to deliver."""
+        """Forget pending deliveries, which are the new master's."""
         self._pending.clear()
 
     def statistics(self) -> dict[int, tuple[int, int]]:
@@ -225,16 +226,17 @@ class ScheduleService:
             self._offsets.put(level, offset)
 
     def _due(self, level: int, delay_ms: int | None, offset: int) -> tuple[list[NewMessage], int]:
-        """The due messages from `offset` on, and the offset behind them. `delay_ms` None: nobody knows any more."""
+        """Due messages from `offset` on, and the offset after them. `delay_ms` None: the level was removed, so all are
+        due."""
         now_ms = self._clock.wall_ms()
         messages = []
         for unit in self._log.units(SCHEDULE_TOPIC, level - 1, offset, MAX_DELIVERY_COUNT):
             phy_offset, _, deliver_at_ms = unit
-            # A time that lies further ahead than the level is long comes from a clock that was put back: due now.
+            # A time further ahead than the level's delay comes from a clock that was set back: due now.
             if now_ms < deliver_at_ms and (delay_ms is None or deliver_at_ms <= now_ms + delay_ms):
                 break
             try:
-                record = self._log.sound_record(SCHEDULE_TOPIC, level - 1, offset, unit, says_where_to)
+                record = self._log.sound_record(SCHEDULE_TOPIC, level - 1, offset, unit, has_destination)
             except DamagedError:
                 break  # the level waits until a replica has given it back
             offset += 1
@@ -266,5 +268,6 @@ class ScheduleService:
         elif status is AckStatus.SERVICE_NOT_AVAILABLE:
             del self._pending[level]
         else:
-            # The copies stand in the log of this epoch, so they come or this mastership goes: no second copy now.
+            # The copies are in the log of this epoch. They will be committed, or this mastership ends: no second copy
+            # now.
             self._appends.appended(self._log.max_phy_offset, delivery)

@@ -1,4 +1,4 @@
-"""Walks over the log at a bounded rate (scrubBytesPerSecond) and has every record checked. Shell."""
+"""Scrubs the log: checks every record at a bounded rate (scrubBytesPerSecond). Shell."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from rmqha.broker.core import BrokerCore
 from rmqha.store.integrity.scrubber import PIECE_BYTES, SLICE_BYTES
 
 IDLE_MS = 1000
-"""Between two looks whether there is anything to do."""
+"""Interval (ms) of checks for work."""
 PASS_PAUSE_MS = 60_000
-"""Between two passes, so that a short log is not read all the time."""
+"""Pause (ms) between two passes, so that a short log is not read all the time."""
 TURN_S = 0.001
-"""Everybody else gets a turn behind a slice that has taken as long; the native kernel does several in that time."""
+"""Time (s) of slices after which other tasks get a turn; the native kernel does several in that time."""
 
 
 class ScrubLoop:
@@ -36,7 +36,7 @@ class ScrubLoop:
             await trio.sleep((piece[1] - piece[0]) / bytes_per_second)
 
     async def _check(self, start: int, end: int, trouble: str) -> None:
-        """Ends early if the log is taken, or cut: the next piece begins where this one has ended."""
+        """Check a part. Ends early if the log is changed or cut: the next part begins where this one ended."""
         scrubber, began_at_s = self._core.scrubber, trio.current_time()
         while start < end and self._core.driver.is_log_free:
             scrubber.check((start, min(end, start + SLICE_BYTES)), trouble)

@@ -1,5 +1,5 @@
-"""Counts and rates that operators ask for: of topics and groups as RocketMQ's StatsItems (request 315), of the broker
-for `mqadmin clusterList` and brokerStatus. No trio."""
+"""Counts and rates for operators: of topics and groups as RocketMQ's StatsItems (request 315), of the broker for
+`mqadmin clusterList` and brokerStatus. No trio."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 WINDOW_COUNT = 11
 RATE_WINDOW_MS = 10_000
 MAX_ITEM_COUNT = 20_000
-"""Items of one set: clients choose the names. What comes beyond is not counted."""
+"""Bound on the items of one set, since clients choose the names; further keys are not counted."""
 
-SAMPLED_AT_A_TIME = 2_000
-"""Samples after which one turn ends: a few milliseconds."""
+SAMPLES_PER_STEP = 2_000
+"""Samples after which one step ends: a few milliseconds."""
 
 
 class StatsSnapshot(NamedTuple):
@@ -24,14 +24,14 @@ class StatsSnapshot(NamedTuple):
     total: int = 0
     per_second: float = 0.0
     mean: float = 0.0
-    """`total` by the number of calls that added to it."""
+    """`total` divided by the number of calls that added to it."""
 
     def to_json(self) -> dict[str, float]:
         return {"avgpt": self.mean, "sum": self.total, "tps": self.per_second}
 
 
 class _Window(NamedTuple):
-    """Period of the samples (ms) and how many are kept, as RocketMQ has them."""
+    """Period (ms) and number of samples, as in RocketMQ."""
 
     period_ms: int
     sample_count: int
@@ -60,7 +60,7 @@ class _Item:
 
 
 class StatsItemSet:
-    """Messages and bytes by key, since the start, with samples of the last minute, hour and day."""
+    """Messages and bytes by key since the start, with samples of the last minute, hour and day."""
 
     def __init__(self) -> None:
         self._items: dict[Hashable, _Item] = {}
@@ -86,8 +86,8 @@ class StatsItemSet:
         return item
 
     def sample(self, now_ms: int) -> int:
-        """Take the samples that are due, of a large set those of one window; call about once a second. An item that
-        stood still for a day goes. Returns how many samples were taken."""
+        """Take the due samples, of a large set those of one window; call about once a second. An item without growth
+        for a day is dropped. Returns the number of samples."""
         count = 0
         for place, (window, sampled_ms) in enumerate(zip(_WINDOWS, self._sampled_ms, strict=True)):
             if not sampled_ms:
@@ -96,7 +96,7 @@ class StatsItemSet:
                 count += len(self._items)
                 self._take(place, window.sample_count * _SAMPLE)
                 sampled_ms.append(now_ms)
-                if count > SAMPLED_AT_A_TIME:
+                if count > SAMPLES_PER_STEP:
                     break
         return count
 
@@ -114,12 +114,12 @@ class StatsItemSet:
             del self._items[key]
 
     def per_second(self, key: Hashable) -> float:
-        """Messages a second in the last whole period of ten seconds."""
+        """Messages per second in the last whole period of ten seconds."""
         item = self._items.get(key)
         return 0.0 if item is None else self._growth(item, 0, 0, 2).per_second
 
     def snapshots(self, key: Hashable, *, in_bytes: bool = False) -> Mapping[str, StatsSnapshot] | None:
-        """Growth by window name, of messages or of bytes; None for a key that nothing was counted for."""
+        """Growth by window name, of messages or of bytes; None for an unknown key."""
         item = self._items.get(key)
         if item is None:
             return None
@@ -142,16 +142,16 @@ class StatsItemSet:
 
 
 class BrokerStatistics:
-    """Statistics under RocketMQ's names. `cluster`: the key of those of the whole broker."""
+    """Statistics under RocketMQ's names. `cluster`: key of those of the whole broker."""
 
     def __init__(self, cluster: str) -> None:
         self.cluster = cluster
         self.topic_puts, self.broker_puts = StatsItemSet(), StatsItemSet()
-        """Records in the log by their topic there: of producers, and of the broker's own copies."""
+        """Records by their topic in the log: of producers, and the broker's own copies."""
         self.group_gets, self.broker_gets = StatsItemSet(), StatsItemSet()
         """Records given to consumers, by (group, topic)."""
         self.send_backs = StatsItemSet()
-        """Messages sent back by a group that failed on them, by (group, topic)."""
+        """Messages sent back by a consumer group, by (group, topic)."""
         self.put_times = PutTimes()
 
     def stored(self, topic: str, count: int, size_bytes: int, call_count: int = 1) -> None:
@@ -166,16 +166,16 @@ class BrokerStatistics:
         self.send_backs.add((group, topic), 1, 0, 1)
 
     def sample(self, now_ms: int) -> None:
-        """Call about once a second."""
+        """Sample all sets; call about once a second."""
         self.put_times.sample(now_ms)
         count = 0
         for items in (self.topic_puts, self.broker_puts, self.group_gets, self.broker_gets, self.send_backs):
             count += items.sample(now_ms)
-            if count > SAMPLED_AT_A_TIME:
+            if count > SAMPLES_PER_STEP:
                 break  # the next call goes on: what was taken now is due no more
 
     def find(self, name: str, key: str) -> Mapping[str, StatsSnapshot] | None:
-        """Growth by window name of one of RocketMQ's statistics; None if there is none of that name and key."""
+        """Growth by window name of one of RocketMQ's statistics; None for an unknown name or key."""
         topic, _, group = key.partition("@")
         match name:
             case "TOPIC_PUT_NUMS" | "TOPIC_PUT_SIZE":
@@ -205,14 +205,14 @@ _PUT_TIMES: Final = {
     5000: "4~5s",
     10000: "5~10s",
 }
-"""RocketMQ's names of the times that a put may take, by the time (ms) that it stays below."""
+"""RocketMQ's names for durations of a put, by their upper bounds (ms)."""
 _STEPS = ((20, 1), (50, 2), (100, 5), (200, 10), (500, 50), (1000, 100), (10_000, 1000))
-"""RocketMQ's buckets for its percentiles: up to the first number (ms), so wide."""
+"""RocketMQ's buckets for its percentiles: up to the first number (ms), with this width."""
 PUT_TIMES_PERIOD_MS = 60_000
 
 
 def _bounds() -> Iterator[int]:
-    """Most milliseconds of each bucket; every limit of _PUT_TIMES lies between two."""
+    """Upper bound (ms) of each bucket; every bound of _PUT_TIMES lies between two."""
     lowest = 0
     for highest, width in _STEPS:
         yield from range(lowest + width, highest + 1, width)
@@ -221,8 +221,8 @@ def _bounds() -> Iterator[int]:
 
 
 class PutTimes:
-    """Times that appends took in the last whole minute, in the first one so far, as RocketMQ counts them: for
-    brokerStatus and Apache's exporter."""
+    """Durations of appends in the last whole minute, or so far in the first, as RocketMQ counts them for brokerStatus
+    and Apache's exporter."""
 
     BOUNDS: Final = tuple(sorted(set(_bounds())))
 
@@ -234,7 +234,7 @@ class PutTimes:
         self._counts[bisect_left(self.BOUNDS, taken_ms)] += count
 
     def sample(self, now_ms: int) -> None:
-        """Call about once a second."""
+        """Begin a new minute if it is time; call about once a second."""
         if self._began_ms is None:
             self._began_ms = now_ms
         elif now_ms - self._began_ms >= PUT_TIMES_PERIOD_MS:
@@ -257,8 +257,8 @@ class PutTimes:
         )
 
     def percentile_ms(self, share: float) -> float:
-        """Time (ms) within which that share of them ended, even within a bucket; 0 without any, 10,000 for a longer
-        one."""
+        """Duration (ms) within which that share of appends ended, interpolated in the bucket; 0 without any, 10,000 for
+        a longer one."""
         wanted, passed, lowest = int(sum(self._last_counts) * share), 0, 0
         for bound_ms, count in zip(self.BOUNDS, self._last_counts, strict=False):
             if wanted <= passed + count:
@@ -285,13 +285,13 @@ class Meter:
 
 
 class Meters:
-    """Rates of counters that come and go, by key."""
+    """Rates of counters by key; counters may appear and disappear."""
 
     def __init__(self) -> None:
         self._meters: dict[Hashable, Meter] = {}
 
     def sample(self, now_ms: int, counts: Iterable[tuple[Hashable, int]]) -> None:
-        """Call about once a second; a counter that is not there any more is forgotten."""
+        """Sample all counters; call about once a second. A missing counter is dropped."""
         kept = {}
         for key, count in counts:
             kept[key] = self._meters.get(key) or Meter()
@@ -299,13 +299,13 @@ class Meters:
         self._meters = kept
 
     def per_second(self, key: Hashable) -> int:
-        """0 for a counter that has gone back: a log that was cut."""
+        """Rate per second, 0 for a counter that was lowered by a cut of the log."""
         meter = self._meters.get(key)
         return 0 if meter is None else max(0, round(meter.per_second()))
 
 
 class DayCounts:
-    """Values of a counter when this day and the day before began, in local time; 0 before the process started."""
+    """Values of a counter at the begin of this day and the day before, in local time; 0 before the process started."""
 
     def __init__(self) -> None:
         self.this_morning = 0
@@ -313,7 +313,7 @@ class DayCounts:
         self._hour = 0
 
     def sample(self, hour: int, count: int) -> None:
-        """`hour` of the local day; call at least once an hour."""
+        """Sample the counter at `hour` of the local day; call at least once an hour."""
         if hour < self._hour:
             self.yesterday_morning, self.this_morning = self.this_morning, count
         self._hour = hour

@@ -1,6 +1,6 @@
-"""Messages, bytes and times by topic and group since the start. Only a broker with httpPort counts them. No trio.
+"""Messages, bytes and times by topic and group since the start, on a broker with httpPort. No trio.
 
-Clients choose the names, so the number of places is bounded: what comes beyond is counted under OTHER.
+Clients choose the names, so the number of keys is bounded: further ones are counted under OTHER.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import TypeVar
 
 from rmqha.model.series import Histogram
 
-MAX_PLACES = 1000
+MAX_KEYS = 1000
 OTHER = "other"
 SIZE_BOUNDS_BYTES = (1024, 4096, 512 * 1024, 1024 * 1024, 2 * 1024 * 1024, 4 * 1024 * 1024)
-"""Bounds of RocketMQ's histogram, as those below."""
+"""Bounds of RocketMQ's histograms, also those below."""
 FINISH_BOUNDS_S = (5, 60, 600, 3600, 12 * 3600, 24 * 3600)
 DELAY_BOUNDS_S = (60, 600, 3600, 12 * 3600, 24 * 3600, 3 * 24 * 3600)
 CREATION_BOUNDS_MS = (10, 100, 1000, 3000, 5000)
@@ -25,7 +25,7 @@ Wait = Callable[[Callable[[str], None]], None]
 
 
 class Flow:
-    """Counts of what has passed one place."""
+    """Counts of one key."""
 
     __slots__ = ("count", "size_bytes", "size_counts")
 
@@ -36,15 +36,15 @@ class Flow:
 
     @property
     def sizes(self) -> Histogram:
-        """Sizes of records; each of a batch counts with their mean size."""
+        """Sizes of records; each message of a batch counts with the mean size."""
         return Histogram(SIZE_BOUNDS_BYTES, list(self.size_counts), self.size_bytes)
 
 
 class Traffic:
-    """`sent` by (topic, message type), `pulled` by (group, topic), `dead` by (group, topic): messages that became dead
-    letters. `committed` and `rolled_back` by topic, `finished` the seconds that their transactions took. `delayed` by
-    topic: seconds for which timer messages are to wait. `topics_made`, `groups_made` by (success, of the system):
-    milliseconds that an operator waited."""
+    """Counts by key. `sent` by (topic, message type), `pulled` by (group, topic), `dead` by (group, topic): new dead
+    letters. `committed` and `rolled_back` by topic, `finished`: seconds of their transactions. `delayed` by topic:
+    seconds until the delivery of timer messages. `topics_made`, `groups_made` by (success, of the system): milliseconds
+    of an operator's request."""
 
     def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:
         self._now_ms = now_ms
@@ -59,14 +59,14 @@ class Traffic:
         self.groups_made: dict[tuple[bool, bool], Histogram] = {}
 
     def note_sent(self, topic: str, message_type: str, count: int, size_bytes: int) -> None:
-        """`size_bytes`: of the records in the log."""
-        flow = self.sent.get((topic, message_type)) or _place(self.sent, (topic, message_type), (OTHER, message_type))
+        """Count a send. `size_bytes`: of the records in the log."""
+        flow = self.sent.get((topic, message_type)) or _flow_of(self.sent, (topic, message_type), (OTHER, message_type))
         flow.count += count
         flow.size_bytes += size_bytes
         flow.size_counts[bisect_left(SIZE_BOUNDS_BYTES, size_bytes // count)] += count
 
     def note_pulled(self, group: str, topic: str, count: int, size_bytes: int) -> None:
-        flow = self.pulled.get((group, topic)) or _place(self.pulled, (group, topic), (OTHER, OTHER))
+        flow = self.pulled.get((group, topic)) or _flow_of(self.pulled, (group, topic), (OTHER, OTHER))
         flow.count += count
         flow.size_bytes += size_bytes
 
@@ -75,7 +75,8 @@ class Traffic:
         self.dead[key] = self.dead.get(key, 0) + 1
 
     def note_ended(self, topic: str, committed: bool, seconds: float) -> None:
-        """Note the end of a transaction `seconds` after its message was born; the time of a rollback does not count."""
+        """Count the end of a transaction `seconds` after its message was born; the time of a rollback does not
+        count."""
         ended = self.committed if committed else self.rolled_back
         key = _key(ended, topic, OTHER)
         ended[key] = ended.get(key, 0) + 1
@@ -86,7 +87,7 @@ class Traffic:
         self.delayed.setdefault(_key(self.delayed, topic, OTHER), Histogram(DELAY_BOUNDS_S)).add(seconds)
 
     def timed(self, made: dict[tuple[bool, bool], Histogram], is_system: bool, wait: Wait) -> Wait:
-        """`wait`, noting in `made` how long it took from now on, and if it succeeded."""
+        """`wait`, adding its duration from now on and its success to `made`."""
         began_ms = self._now_ms()
 
         def timed_wait(done: Callable[[str], None]) -> None:
@@ -99,10 +100,10 @@ class Traffic:
         return timed_wait
 
 
-def _place(flows: dict[tuple[str, str], Flow], key: tuple[str, str], other: tuple[str, str]) -> Flow:
+def _flow_of(flows: dict[tuple[str, str], Flow], key: tuple[str, str], other: tuple[str, str]) -> Flow:
     return flows.setdefault(_key(flows, key, other), Flow())
 
 
 def _key(table: dict[K, V], key: K, other: K) -> K:
-    """`key`, or `other` where the table is full."""
-    return key if key in table or len(table) < MAX_PLACES else other
+    """`key`, or `other` if the table is full."""
+    return key if key in table or len(table) < MAX_KEYS else other

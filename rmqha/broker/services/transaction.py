@@ -1,14 +1,14 @@
-"""Transactional messages: the forms that they have in the log, and which of them still wait. Pure.
+"""Transactional messages: their forms in the log, and the ones that still wait. Pure.
 
-A half message waits in queue 0 of HALF_TOPIC. When its producer commits, the real message is stored; in any case a mark
-in queue 0 of OP_TOPIC lists the queue offset of the half message: it waits no longer. Whoever is asked about is stored
-again with TRANSACTION_CHECK_TIMES one higher, and the older copy marked. So log and marks alone say what waits. Where
-to begin to read stands in the last mark: the two consumer offsets of TRANSACTION_GROUP are in no log, and may come from
-a part of it that a failover in AP has lost, marks and all. They count if an Apache broker has marked last; it goes on
-from the same bytes.
+A half message waits in queue 0 of HALF_TOPIC. A commit stores the real message. Every end stores a mark in queue 0 of
+OP_TOPIC with the queue offset of the half message, which then no longer waits. A checked half message is stored again
+with TRANSACTION_CHECK_TIMES raised by one, and the older copy is marked. So log and marks alone determine what waits.
+The offsets to begin with are in the last mark: the two consumer offsets of TRANSACTION_GROUP are in no log, and may
+come from a part of it that a failover in AP has lost with its marks. They count if the last mark is an Apache broker's,
+which continues from the same bytes.
 
-Transitions of `Reconciliation`: a half message is read (waits, unless its mark came first), ended (its mark is on the
-way), renewed (the copy waits instead), closed (marked, or given up).
+Transitions of `Reconciliation`: a half message is read (waits, unless its mark came first), ended (its mark is being
+stored), renewed (the copy waits instead), closed (marked, or given up).
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ from rmqha.model.message import (
 from rmqha.store.log.record import Host, NewMessage, Record
 
 RENEWAL_BYTES = 64
-"""Properties of a half message leave so much room for what a check adds."""
+"""Bytes of properties that a half message must leave for those of a check."""
 MAX_OPEN_COUNT = 100_000
-"""Half messages that are followed at a time, and marks that came before theirs."""
+"""Bound on tracked half messages, and on marks that precede theirs."""
 MAX_MARK_COUNT = 1 << 16
 MAX_REMEMBERED_COUNT = 1 << 16
 REMOVE_TAG = "d"
 PROPERTY_WAITING_FROM = "RMQHA_WAITING_FROM"
-"""Own. Property of a mark: "half,op", the offsets from which on half messages and marks say what waits when it is
-stored."""
+"""Own. Property of a mark: "half,op", the offsets from which half messages and marks determine what waits at the time
+of the mark."""
 _MARK_PROPERTIES = encode_properties({PROPERTY_WAIT: "true", PROPERTY_TAGS: REMOVE_TAG})
 
 
 # --- forms ------------------------------------------------------------------------------------------------------------
 def to_half(message: NewMessage) -> NewMessage:
-    """The half message as which a prepared message waits."""
+    """Half message of a prepared message."""
     properties = decode_properties(message.properties)
     for name in (PROPERTY_CRC32, PROPERTY_TRANSACTION_CHECK_TIMES, PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET):
         properties.pop(name, None)
@@ -69,7 +69,7 @@ def to_half(message: NewMessage) -> NewMessage:
 
 
 def real_place(properties: Mapping[str, str]) -> tuple[str, int] | None:
-    """Topic and queue that a half message is meant for; None if it does not say."""
+    """Topic and queue for which a half message is meant; None if missing."""
     topic, queue_id = properties.get(PROPERTY_REAL_TOPIC), properties.get(PROPERTY_REAL_QUEUE_ID, "")
     if not topic or topic in (HALF_TOPIC, OP_TOPIC) or not queue_id.isascii() or not queue_id.isdigit():
         return None
@@ -77,7 +77,7 @@ def real_place(properties: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 def to_commit(half: Record, store_host: Host) -> NewMessage | None:
-    """The message that is stored for consumers; None if the half message does not say where."""
+    """Message for consumers; None if topic or queue is missing."""
     properties = decode_properties(half.properties)
     place = real_place(properties)
     if place is None:
@@ -90,7 +90,7 @@ def to_commit(half: Record, store_host: Host) -> NewMessage | None:
 
 
 def renewed(half: Record, store_host: Host) -> NewMessage:
-    """The copy that waits for the answer of one more check."""
+    """Copy that waits for the answer of one more check."""
     properties = decode_properties(half.properties)
     times = properties.get(PROPERTY_TRANSACTION_CHECK_TIMES)
     properties[PROPERTY_TRANSACTION_CHECK_TIMES] = "1" if times is None else str(_number(times) + 1)
@@ -98,7 +98,7 @@ def renewed(half: Record, store_host: Host) -> NewMessage:
 
 
 def resumed(given: Record, store_host: Host) -> NewMessage | None:
-    """The half message that is asked about anew; None if it was none."""
+    """Half message that is checked again after it was given up; None if it was none."""
     properties = decode_properties(given.properties)
     if real_place(properties) is None:
         return None
@@ -107,14 +107,14 @@ def resumed(given: Record, store_host: Host) -> NewMessage | None:
 
 
 def given_up(half: Record, store_host: Host) -> NewMessage:
-    """The copy for operators to look at."""
+    """Copy in CHECK_MAX_TOPIC for operators."""
     return _again(half, CHECK_MAX_TOPIC, decode_properties(half.properties), store_host)
 
 
 def mark(
     queue_offsets: Sequence[int], at_ms: int, store_host: Host, waiting_from: tuple[int, int] | None = None
 ) -> NewMessage:
-    """Says that these half messages wait no longer. `waiting_from`: `Reconciliation.waiting_from`."""
+    """Mark that these half messages no longer wait. `waiting_from`: `Reconciliation.waiting_from`."""
     body = "".join(f"{queue_offset}," for queue_offset in queue_offsets).encode()
     properties = _MARK_PROPERTIES
     if waiting_from is not None:
@@ -122,15 +122,15 @@ def mark(
     return NewMessage(OP_TOPIC, 0, body, properties, at_ms, store_host, store_host)
 
 
-def told_waiting_from(record: Record) -> tuple[int, int] | None:
-    """Queue offsets (half, op) that the mark tells; None for one of an Apache broker, or of an earlier release."""
+def parse_waiting_from(record: Record) -> tuple[int, int] | None:
+    """Queue offsets (half, op) in the mark; None in one of an Apache broker, or of an earlier release."""
     half, comma, op = (find_property(record.properties, PROPERTY_WAITING_FROM.encode()) or b"").partition(b",")
     is_told = comma and half.isdigit() and op.isdigit() and len(half) <= 19 and len(op) <= 19
     return (int(half), int(op)) if is_told else None
 
 
 def marked(record: Record) -> list[int]:
-    """The queue offsets that a mark lists; what is none of them is passed over."""
+    """Queue offsets in a mark; malformed ones are ignored."""
     if find_property(record.properties, PROPERTY_TAGS.encode()) != REMOVE_TAG.encode():
         return []
     parts = bytes(record.body).split(b",")
@@ -143,7 +143,7 @@ def _again(half: Record, topic: str, properties: dict[str, str], store_host: Hos
 
 
 def _number(text: str) -> int:
-    """A number as RocketMQ reads a property: -1 if it is no number."""
+    """Number as RocketMQ reads a property: -1 if malformed."""
     try:
         return int(text) if len(text) <= 18 else -1
     except ValueError:
@@ -166,7 +166,7 @@ class TransactionVerdict(Enum):
 
 
 def judge(half: Record, wall_ms: int, rules: TransactionRules) -> tuple[TransactionVerdict, int]:
-    """The step that is due of a half message that waits, and until when `LATER` holds."""
+    """Due step of a waiting half message, and until when `LATER` holds (ms)."""
     properties = decode_properties(half.properties)
     age_ms = wall_ms - half.born_at_ms
     times = properties.get(PROPERTY_TRANSACTION_CHECK_TIMES)
@@ -186,8 +186,8 @@ def judge(half: Record, wall_ms: int, rules: TransactionRules) -> tuple[Transact
     return TransactionVerdict.LATER, half.born_at_ms + min(immune_ms, rules.reserved_ms)
 
 
-def comes_too_late(half: Record, wall_ms: int, timeout_ms: int) -> bool:
-    """A message with an immunity of its own is ended by its producer only within it; later the answer to a check
+def is_too_late(half: Record, wall_ms: int, timeout_ms: int) -> bool:
+    """True after the immunity time of a message: only within it its producer may end it; later the answer to a check
     counts."""
     immunity = find_property(half.properties, PROPERTY_CHECK_IMMUNITY_SECONDS.encode())
     if not immunity:
@@ -198,12 +198,11 @@ def comes_too_late(half: Record, wall_ms: int, timeout_ms: int) -> bool:
 
 # --- which ------------------------------------------------------------------------------------------------------------
 class Reconciliation:
-    """The half messages that wait, by queue offset, as far as both queues have been read: half messages up to
-    `next_half`, marks up to `next_op`. `open`: those that wait, ascending, with the time before which nothing is due,
-    if known.
+    """Waiting half messages by queue offset, as far as both queues have been read: half messages up to `next_half`,
+    marks up to `next_op`. `open`: waiting ones, ascending, with the time before which nothing is due, if known.
 
-    One starts with the offsets of half messages and marks. `half_offset` and `op_offset` are what they may be now: who
-    starts with them finds the same messages waiting.
+    It begins with offsets of half messages and marks. `half_offset` and `op_offset` are the present ones: with them the
+    same messages are found to wait.
     """
 
     def __init__(self, half_offset: int, op_offset: int) -> None:
@@ -211,14 +210,14 @@ class Reconciliation:
         self.next_op = op_offset
         self.open: dict[int, int | None] = {}
         self._removed: set[int] = set()
-        """Marked before they were read."""
+        """Half messages that were marked before they were read."""
         self._marks: deque[tuple[int, int]] = deque()
-        """(offset of a mark, the last half message that it or those up to the next entry list), of marks that may still
-        be needed."""
+        """(offset of a mark, last half message in it or in those up to the next entry), of marks that may still be
+        needed."""
         self._ended: OrderedDict[int, int] = OrderedDict()
-        """Half messages that producers have ended, the latest; their marks may not be read yet."""
+        """Latest half messages that producers have ended; their marks may not be read yet."""
         self._copies: OrderedDict[int, int] = OrderedDict()
-        """The copy that waited instead of a half message, for ends that name the older one."""
+        """Copy that waits in place of a half message, for ends that name the older one."""
 
     @property
     def half_offset(self) -> int:
@@ -233,12 +232,12 @@ class Reconciliation:
 
     @property
     def waiting_from(self) -> tuple[int, int]:
-        """Both."""
+        """Both offsets."""
         return self.half_offset, self.op_offset
 
     @property
     def room(self) -> int:
-        """Number of half messages that still can be followed."""
+        """Number of half messages that can still be tracked."""
         return MAX_OPEN_COUNT - len(self.open)
 
     @property
@@ -246,8 +245,8 @@ class Reconciliation:
         return len(self._removed) < MAX_OPEN_COUNT
 
     def read_mark(self, op_offset: int, queue_offsets: Iterable[int], half_end: int) -> None:
-        """The mark at `op_offset` lists `queue_offsets`. `half_end`: where the queue of half messages ends; a mark
-        stands behind what it lists, so what lies beyond is none."""
+        """Read the mark at `op_offset` with `queue_offsets`. `half_end`: end of the queue of half messages; a mark
+        follows its half messages, so larger offsets are ignored."""
         first, last = self.half_offset, -1
         for queue_offset in queue_offsets:
             if not first <= queue_offset < half_end:
@@ -264,7 +263,7 @@ class Reconciliation:
         self.next_op = op_offset + 1
 
     def read_halves(self, end: int) -> None:
-        """The half messages before `end` stand in the queue."""
+        """Read the half messages before `end`."""
         for queue_offset in range(self.next_half, end):
             if queue_offset in self._removed:
                 self._removed.discard(queue_offset)
@@ -276,36 +275,36 @@ class Reconciliation:
         return queue_offset in self._ended
 
     def target(self, queue_offset: int) -> int | None:
-        """The half message that an end of this one is about: itself, or the copy that waits instead. None: it is ended
-        already, as far as is remembered."""
+        """Half message that an end of this one is for: itself, or the copy that waits instead. None if it has ended, as
+        far as remembered."""
         while (copy := self._copies.get(queue_offset)) is not None:
             queue_offset = copy
         return None if queue_offset in self._ended or queue_offset in self._removed else queue_offset
 
     def end(self, queue_offset: int) -> None:
-        """Its mark has been appended."""
+        """Take note that its mark has been appended."""
         _remember(self._ended, queue_offset, queue_offset)
 
     def renew(self, queue_offset: int, copy_offset: int) -> None:
-        """Its copy and its mark have been appended."""
+        """Take note that its copy and its mark have been appended."""
         self.close(queue_offset)
         self.copied(queue_offset, copy_offset)
 
     def copied(self, queue_offset: int, copy_offset: int) -> None:
-        """A copy of a half message stands further on in the queue."""
+        """Take note of a copy of a half message at a higher offset."""
         if copy_offset > queue_offset:
             _remember(self._copies, queue_offset, copy_offset)
 
     def judge_anew(self) -> None:
-        """Judge all that wait anew: what was found of them holds no longer."""
+        """Forget the results of all checks."""
         self.open = dict.fromkeys(self.open)
 
     def close(self, queue_offset: int) -> None:
-        """It waits no longer."""
+        """Remove a half message that no longer waits."""
         self.open.pop(queue_offset, None)
 
     def _thin_out(self) -> None:
-        """Half as many entries; a start then reads a few marks more."""
+        """Merge pairs of entries; a start then reads a few more marks."""
         marks = list(self._marks)
         pairs = zip(marks[::2], [*marks[1::2], marks[-1]], strict=False)
         self._marks = deque((left[0], max(left[1], right[1])) for left, right in pairs)

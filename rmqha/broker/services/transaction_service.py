@@ -1,7 +1,7 @@
-"""The end of a transaction (37), and checks (39) of those that nobody ended. No trio.
+"""The end of a transaction (37), and checks (39) of those without an end. No trio.
 
-Only the open master works. The offsets of TRANSACTION_GROUP move past a half message that was asked about when the
-confirm offset has its copy: whoever is master next finds every transaction that waits, some perhaps twice.
+Only the open master works. The offsets of TRANSACTION_GROUP advance past a checked half message when the confirm offset
+covers its copy: the next master finds every waiting transaction, some perhaps twice.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from rmqha.broker.services.transaction import (
     Reconciliation,
     TransactionRules,
     TransactionVerdict,
-    comes_too_late,
     given_up,
+    is_too_late,
     judge,
     mark,
     marked,
+    parse_waiting_from,
     real_place,
     renewed,
     resumed,
     to_commit,
-    told_waiting_from,
 )
 from rmqha.broker.tables.clients import ClientTable
 from rmqha.broker.tables.offsets import OffsetTable
@@ -62,17 +62,17 @@ from rmqha.store.log.record import Host, Record, encode, topic_field
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
 SLICE_COUNT = 256
-"""Marks or half messages that one step looks at."""
+"""Marks or half messages that one step reads."""
 MAX_CHECK_COUNT = 64
 MAX_CHECK_BYTES = 1024 * 1024
-"""Bytes of bodies that one step stores again; one message at least."""
+"""Bytes of bodies that one step stores again, at least one message."""
 HOUR_MS = 3_600_000
 MAX_WITHHELD_COUNT = 1000
 _NOT_FOUND = "Find prepared transaction message failed"
 
 
 class TransactionLog(ScheduleLog, Protocol):
-    """The log in which half messages and marks are read; the store."""
+    """Log with half messages and marks; the store."""
 
     @property
     def confirm_offset(self) -> PhyOffset: ...
@@ -80,8 +80,8 @@ class TransactionLog(ScheduleLog, Protocol):
     def verified_record_at(self, phy_offset: int) -> StoredRecord | None: ...
 
 
-class _Nobody(Waiting):
-    """The channel of an end that wants no answer."""
+class _NoAnswer(Waiting):
+    """Channel of an end without an answer."""
 
     __slots__ = ()
 
@@ -90,8 +90,7 @@ class _Nobody(Waiting):
 
 
 class _Copies(Waiting):
-    """Copies that one step has stored again, until the confirm offset has it. `checks`: positions of the copies to ask
-    for."""
+    """Copies of one step, until the confirm offset covers them. `checks`: offsets of the copies to check."""
 
     __slots__ = ("_service", "checks", "end_offset", "is_acked")
 
@@ -112,13 +111,13 @@ class _Due(NamedTuple):
 
 
 class TransactionShell(Protocol):
-    """A `BrokerShell` is one."""
+    """Port to the shell; a `BrokerShell` is one."""
 
     def wake_transactions(self) -> None:
-        """`step` is to be called soon, not only now and then."""
+        """Call `step` soon."""
 
     def hold(self, channel: Channel, commands: list[Command]) -> bool:
-        """Take care of ends that come during or after a hand-over (`SendForwarder`)."""
+        """Hold or forward ends during or after a hand-over (`SendForwarder`)."""
         ...
 
 
@@ -146,13 +145,13 @@ class TransactionService:
         self._store_host = store_host
         self._broker_name = config.broker_name
         self._state: Reconciliation | None = None
-        """State of this mastership; None until the first step of it."""
+        """State of this mastership; None until its first step."""
         self.configure(config)
         self._next_round_ms = 0
         self._checked_at_ms = 0
-        """By the wall clock."""
+        """Wall clock (ms)."""
         self._round: deque[int] | None = None
-        """Half messages that this round still has to look at; None between rounds."""
+        """Half messages that this round must still check; None between rounds."""
         self._copies: _Copies | None = None
         self._turn = 0
         self._withheld: set[tuple[str, str]] = set()
@@ -168,24 +167,24 @@ class TransactionService:
             self._state.judge_anew()
 
     def role_changed(self) -> None:
-        """Forget what was on its way: it is the new master's."""
+        """Forget the state, which is the new master's."""
         self._state = self._round = self._copies = None
 
     @property
     def waiting_count(self) -> int:
-        """Half messages that wait to be ended; those that have just been stored count even if they have ended."""
+        """Number of waiting half messages; new ones count even if they have ended."""
         if self._state is None:
             return 0
         return len(self._state.open) + max(0, self._log.queue_range(HALF_TOPIC, 0)[1] - self._state.next_half)
 
     # --- the end of a transaction -------------------------------------------------------------------------------------
     def process(self, channel: Channel, command: Command) -> None:
-        """Request 37. Producers send it oneway; others are answered when the end is acknowledged."""
+        """Process request 37. Producers send it oneway; others are answered when the end is acknowledged."""
         if not self._shell.hold(channel, [command]):
             self.admit(channel, command)
 
     def admit(self, channel: Channel, command: Command) -> None:
-        """Admit an end that has been held long enough."""
+        """Process an end that was held."""
         code, remark = self._appends.admission()
         if code is not ResponseCode.SUCCESS:
             if not command.is_oneway:
@@ -198,7 +197,7 @@ class TransactionService:
                 channel.send(command.reply(refusal.code, {}, remark=str(refusal)))
 
     def _end(self, channel: Channel, command: Command) -> None:
-        """Raises RequestError."""
+        """End a transaction. Raises RequestError."""
         outcome = number(command, "commitOrRollback")
         if outcome not in (0, SYS_FLAG_TRANSACTION_COMMIT, SYS_FLAG_TRANSACTION_ROLLBACK):
             raise RequestError(ResponseCode.SYSTEM_ERROR, "commitOrRollback field wrong")
@@ -213,7 +212,7 @@ class TransactionService:
         reply = command.reply(ResponseCode.SUCCESS, {})
         if target is None:
             if not command.is_oneway:
-                # The end that came first is in the log of this epoch, but the group may not have it yet.
+                # The earlier end is in the log of this epoch, but the group may not have it yet.
                 self._appends.appended(self._log.max_phy_offset, Waiter(channel, [reply]))
             return
         messages = [mark([target], self._clock.wall_ms(), self._store_host, state.waiting_from)]
@@ -222,7 +221,7 @@ class TransactionService:
             if commit is None:
                 raise RequestError(ResponseCode.SYSTEM_ERROR, "the prepared message does not say where it belongs")
             commit.queue_id = self._topics.read_queue(commit.topic, commit.queue_id)
-            # In this order: a cut of the log may take the mark alone, never the message alone.
+            # In this order: a cut of the log may remove the mark alone, never the message alone.
             messages.insert(0, commit)
         try:
             end_offset = self._appends.append(messages).end_offset
@@ -233,17 +232,17 @@ class TransactionService:
         if self.traffic is not None and (place := real_place(decode_properties(half.properties))) is not None:
             seconds = max(0, self._clock.wall_ms() - half.born_at_ms) / 1000
             self.traffic.note_ended(place[0], outcome == SYS_FLAG_TRANSACTION_COMMIT, seconds)
-        self._appends.appended(end_offset, _Nobody() if command.is_oneway else Waiter(channel, [reply]))
+        self._appends.appended(end_offset, _NoAnswer() if command.is_oneway else Waiter(channel, [reply]))
 
     def _prepared(self, command: Command) -> Record:
-        """The half message that the request names, with RocketMQ's checks. Raises RequestError."""
+        """Half message of the request, after RocketMQ's checks. Raises RequestError."""
         group, queue_offset = text(command, "producerGroup"), number(command, "tranStateTableOffset")
         found = self._log.verified_record_at(number(command, "commitLogOffset"))
         if found is None or found.record.topic != HALF_TOPIC or found.record.sys_flag & SYS_FLAG_TRANSACTION_MASK:
             raise RequestError(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
         half = found.record
         self._require_rights(command, half, group)
-        if not truth(command, "fromTransactionCheck") and comes_too_late(
+        if not truth(command, "fromTransactionCheck") and is_too_late(
             half, self._clock.wall_ms(), self._rules.timeout_ms
         ):
             raise RequestError(ResponseCode.ILLEGAL_OPERATION, "the producer will be asked: its end came too late")
@@ -253,19 +252,19 @@ class TransactionService:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
         key, named = find_property(half.properties, PROPERTY_UNIQUE_KEY.encode()), command.ext.get("transactionId")
         if key and named and key not in (named.encode(), command.ext.get("msgId", "").encode()):
-            # Where the log was cut (AP) another transaction's message may stand at the place of the one that is meant.
+            # After a cut of the log (AP) another transaction's message may be at that offset.
             raise RequestError(ResponseCode.SYSTEM_ERROR, "The transaction id wrong")
         return half
 
     @staticmethod
     def _require_rights(command: Command, half: Record, group: str) -> None:
-        """Check the rights of whoever ends a transaction: the topic that it names is only a claim. Raises
+        """Check the rights of the peer that ends a transaction: the topic in the request is only a claim. Raises
         RequestError."""
         require_owner(command, half, Permission.PUB)
         require_producer(command, group)
 
     def resume(self, channel: Channel, command: Command) -> None:
-        """Request 323: ask again about a transaction that was given up, by its id in CHECK_MAX_TOPIC. Raises
+        """Process request 323: check a given-up transaction again, by its id in CHECK_MAX_TOPIC. Raises
         RequestError."""
         code, remark = self._appends.admission()
         if code is not ResponseCode.SUCCESS:
@@ -291,7 +290,7 @@ class TransactionService:
 
     # --- checks -------------------------------------------------------------------------------------------------------
     def step(self) -> bool:
-        """Do a slice of what is to be done; True if there is more. Raises StoreError."""
+        """Do a slice of the due work; True if more remains. Raises StoreError."""
         if not self._appends.is_serving or self._appends.admission()[0] is not ResponseCode.SUCCESS:
             return False
         if not self._are_copies_safe():
@@ -323,13 +322,13 @@ class TransactionService:
         return self._state
 
     def _waiting_from(self) -> tuple[int, int]:
-        """Offsets of half messages and marks to begin with. Raises DamagedError: the last mark cannot be read."""
+        """Offsets of half messages and marks to begin with. Raises DamagedError if the last mark cannot be read."""
         (half_low, half_end), (op_low, op_end) = (self._log.queue_range(topic, 0) for topic in (HALF_TOPIC, OP_TOPIC))
         if not op_end:
             return half_low, 0
         told = None
         for unit in self._log.units(OP_TOPIC, 0, op_end - 1, 1) if op_end > op_low else ():
-            told = told_waiting_from(self._log.sound_record(OP_TOPIC, 0, op_end - 1, unit))
+            told = parse_waiting_from(self._log.sound_record(OP_TOPIC, 0, op_end - 1, unit))
         half, op = told or (self._known(HALF_TOPIC), self._known(OP_TOPIC))
         return min(half, half_end), min(op, op_end)
 
@@ -337,13 +336,13 @@ class TransactionService:
         return self._offsets.query(TRANSACTION_GROUP, topic, 0) or 0
 
     def _save(self, state: Reconciliation) -> None:
-        """First the half messages': marks that are read twice do no harm."""
+        """Save the offsets, that of half messages first: reading marks twice does no harm."""
         for topic, offset in ((HALF_TOPIC, state.half_offset), (OP_TOPIC, state.op_offset)):
             if offset != self._known(topic):
                 self._offsets.commit(TRANSACTION_GROUP, topic, 0, offset)
 
     def _read_marks(self, state: Reconciliation) -> bool:
-        """True if there are more. Raises DamagedError."""
+        """Read marks; True if more remain. Raises DamagedError."""
         low, high = self._log.queue_range(OP_TOPIC, 0)
         half_end = self._log.queue_range(HALF_TOPIC, 0)[1]
         state.next_op = max(state.next_op, low)
@@ -360,16 +359,16 @@ class TransactionService:
         state.read_halves(min(high, state.next_half + max(0, state.room)))
 
     def _half(self, queue_offset: int) -> Record | None:
-        """None if it is no more. Raises DamagedError."""
+        """Half message at that offset, None if it was removed. Raises DamagedError."""
         units = self._log.units(HALF_TOPIC, 0, queue_offset, 1)
-        return self._log.sound_record(HALF_TOPIC, 0, queue_offset, units[0], _says_where_to) if units else None
+        return self._log.sound_record(HALF_TOPIC, 0, queue_offset, units[0], _has_destination) if units else None
 
     def _take_due(self, state: Reconciliation, left: deque[int]) -> list[_Due]:
-        """Half messages that something is to be done about, some at a time."""
+        """Half messages that are due, a slice of them."""
         due: list[_Due] = []
         wall_ms, size_bytes = self._clock.wall_ms(), 0
         if wall_ms < self._checked_at_ms:
-            # Set back: by what was found before, those that wait would wait as much longer.
+            # The clock was set back: with the earlier results the half messages would wait that much longer.
             state.judge_anew()
         self._checked_at_ms = wall_ms
         for _ in range(min(SLICE_COUNT, len(left))):
@@ -384,7 +383,7 @@ class TransactionService:
             try:
                 half = self._half(queue_offset)
             except DamagedError as error:
-                # It waits on: a copy would be sound again to look at. A replica that has it is asked.
+                # It waits: a copy would hide the damage. A replica with a valid record is asked for it.
                 self._tracer.event("half_message_damaged", queue_offset=queue_offset, phy_offset=error.phy_offset)
                 continue
             if half is None or real_place(decode_properties(half.properties)) is None:
@@ -403,7 +402,7 @@ class TransactionService:
         return due
 
     def _store_again(self, state: Reconciliation, due: list[_Due]) -> None:
-        """Copies first, then the mark of what they replace."""
+        """Store copies, then the mark of the originals."""
         stored, checks = list[int](), list[int]()
         for item in due:
             try:
@@ -417,7 +416,7 @@ class TransactionService:
                     state.close(item.queue_offset)
                     self._tracer.event("transaction_given_up", topic=topic.name, queue_offset=item.queue_offset)
             except UsageError as error:
-                # It stays where it is, and is tried again in the next round.
+                # It stays and is tried again in the next round.
                 self._tracer.event("half_message_not_renewed", queue_offset=item.queue_offset, reason=str(error))
                 continue
             stored.append(item.queue_offset)
@@ -437,11 +436,12 @@ class TransactionService:
         elif status is AckStatus.SERVICE_NOT_AVAILABLE:
             self.role_changed()
         else:
-            # The copies stand in the log of this epoch, so they come or this mastership goes: no second ones now.
+            # The copies are in the log of this epoch. They will be committed, or this mastership ends: no second copies
+            # now.
             self._appends.appended(self._log.max_phy_offset, copies)
 
     def _are_copies_safe(self) -> bool:
-        """True if nothing is on its way; producers are asked about what has just arrived."""
+        """True if no copies are pending; then check those that became safe."""
         copies = self._copies
         if copies is None:
             return True
@@ -455,15 +455,15 @@ class TransactionService:
         return True
 
     def _ask(self, half: Record) -> None:
-        """Ask one connection of the producer's group, each in turn. Nobody connected: the next round asks again. The
-        request holds the message, so it goes only to who may send to its topic and is a producer of the group."""
+        """Ask one connection of the producer group, in turn; without one the next round asks again. The request
+        contains the message, so it goes only to a member of the group that may send to its topic."""
         properties = decode_properties(half.properties)
         group, place = properties.get(PROPERTY_PRODUCER_GROUP, ""), real_place(properties)
         members = self._clients.producer_group(group)
         if not members or place is None:
             return
         needs = Needs(topics=((place[0], Permission.PUB),))
-        channels = [channel for channel, member in members.items() if not _deaf(member.principal, group, needs)]
+        channels = [channel for channel, member in members.items() if not _refusal(member.principal, group, needs)]
         if not channels:
             self._withhold(group, place[0])
             return
@@ -481,7 +481,7 @@ class TransactionService:
         channels[self._turn % len(channels)].send(command)
 
     def _withhold(self, group: str, topic: str) -> None:
-        """Told once for a group and a topic, as long as it is remembered."""
+        """Trace once for a group and a topic, while remembered."""
         if (group, topic) in self._withheld:
             return
         if len(self._withheld) >= MAX_WITHHELD_COUNT:
@@ -490,18 +490,18 @@ class TransactionService:
         self._tracer.event("transaction_check_withheld", producer_group=group, topic=topic)
 
 
-def _deaf(principal: Principal, group: str, needs: Needs) -> str:
-    """The reason why it may not hear of a message that takes `needs` to be sent; "" if it may."""
+def _refusal(principal: Principal, group: str, needs: Needs) -> str:
+    """Reason why the peer may not get a message that needs `needs` to be sent; "" if it may."""
     return principal.producer_group_refusal(group) or principal.refusal(needs)
 
 
-def _says_where_to(half: Record) -> bool:
-    """True if it has what each is written with: no CRC covers properties."""
+def _has_destination(half: Record) -> bool:
+    """True if a record has the properties of every half message: no CRC covers properties."""
     return are_whole(half.properties) and real_place(decode_properties(half.properties)) is not None
 
 
 def _for_producer(half: Record, place: tuple[str, int]) -> bytes:
-    """The record with the topic and queue that the producer meant."""
+    """Record with the producer's topic and queue."""
     message = half.anew(*place, half.properties, half.store_host)
     topic, version = topic_field(place[0])
     return encode(message, topic, version, half.queue_offset, half.phy_offset, half.store_timestamp_ms)

@@ -1,1 +1,1 @@
-"""Tables of a broker: topics, groups, offsets, clients, locks, and how slaves follow the master's."""
+"""Tables of a broker: topics, groups, offsets, clients, locks; replication of tables from master to slaves."""

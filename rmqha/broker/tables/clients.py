@@ -1,4 +1,4 @@
-"""The clients that are connected: producers and consumers by heartbeat, and their subscriptions."""
+"""Connected clients: producers and consumers by heartbeat, and their subscriptions."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from rmqha.wire.steps import RUN_COUNT
 
 MAX_GROUPS_PER_CHANNEL = 256
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
-"""Names of groups and topics, as RocketMQ's clients check them."""
+"""Valid names of groups and topics, as RocketMQ's clients check them."""
 MAX_SUBSCRIPTIONS = 1024
-NAMES_A_STEP = 1024
-"""Names of a heartbeat that are looked at in one step."""
-SUBSCRIPTIONS_A_STEP = 128
-"""Subscriptions of a heartbeat that are read in one step: half a millisecond."""
+NAMES_PER_STEP = 1024
+"""Names of a heartbeat that are checked in one step."""
+SUBSCRIPTIONS_PER_STEP = 128
+"""Subscriptions of a heartbeat that are parsed in one step: half a millisecond."""
 MAX_NAME_LENGTH = 255
-"""Longest name of a group or a client, as in RocketMQ."""
+"""Bound on the name of a group or a client, as in RocketMQ."""
 MAX_SUBSCRIPTION_LENGTH = 256 * 1024
-"""Topics and expressions of one group, together."""
+"""Bound on topics and expressions of one group, together."""
 MAX_SUBSCRIPTIONS_BYTES = 48 * 1024 * 1024
-"""Memory of the subscriptions of all groups together, as `_size_bytes` reckons it."""
+"""Bound on the memory of all groups' subscriptions, by `_size_bytes`."""
 MAX_TAGS_CHARS = 32 * 1024
-"""Longest tag expression: it takes eight milliseconds to be read."""
-MAX_WORD_LENGTH = 64
-"""Longest that is kept of a type of expressions."""
+"""Bound on a tag expression, which takes eight milliseconds to parse."""
+MAX_TEXT_LENGTH = 64
+"""Bound on the stored text of an expression type."""
 CONSUME_TYPES = ("CONSUME_PASSIVELY", "CONSUME_ACTIVELY", "CONSUME_POP")
 MESSAGE_MODELS = ("CLUSTERING", "BROADCASTING")
 CONSUME_FROM_WHERES = (
@@ -55,7 +55,7 @@ TAG, SQL92 = "TAG", "SQL92"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """The messages of a topic that a group wants. `tags_codes` None: everything."""
+    """Messages of a topic for a group. `tags_codes` None: all."""
 
     topic: str
     expression: str
@@ -65,32 +65,31 @@ class Subscription:
 
     @property
     def selector(self) -> Selector | None:
-        """The selector of an SQL92 expression; None if it is none. Compiled when it is asked for: a heartbeat brings
-        thousands."""
+        """Selector of an SQL92 expression, else None. It is compiled on first use, since a heartbeat has thousands."""
         return _selector(self.expression) if self.expression_type == SQL92 else None
 
     @property
     def tags(self) -> list[str]:
-        """The tags of a tag expression; none if it takes all."""
+        """Tags of a tag expression; none if it takes all."""
         return [] if self.tags_codes is None else [tag.strip() for tag in self.expression.split("||") if tag.strip()]
 
 
 class ClientChannelInfo(NamedTuple):
-    """A client as its heartbeat says, and the account that has signed that."""
+    """A client by its heartbeat, and the account that signed that."""
 
     client_id: str
     language: int
     version: int
-    """Its protocol version, a MQVersion ordinal."""
+    """Protocol version, an MQVersion ordinal."""
     principal: Principal = UNRESTRICTED
     heard_at_ms: int = 0
-    """Wall clock of the newest heartbeat."""
+    """Wall clock (ms) of the newest heartbeat."""
     subscribed: int = 0
-    """Digest of its subscriptions in one group, 0 before it has told them."""
+    """Digest of its subscriptions in one group, 0 before the first."""
 
 
 def _name(value: Any) -> str:
-    """Raises ValueError."""
+    """Valid name, else raises ValueError."""
     name = str(value)
     if len(name) > MAX_NAME_LENGTH:
         raise ValueError(f"a name has at most {MAX_NAME_LENGTH} characters")
@@ -98,7 +97,7 @@ def _name(value: Any) -> str:
 
 
 def _selector(expression: str) -> Selector | None:
-    """A heartbeat with a wrong expression is taken, as in RocketMQ; the pulls that follow are refused."""
+    """Selector; None for a wrong expression: as in RocketMQ the heartbeat is accepted and later pulls are refused."""
     try:
         return parse_selector(expression)
     except SelectorError:
@@ -106,8 +105,8 @@ def _selector(expression: str) -> Selector | None:
 
 
 def parse_tags(expression: str) -> frozenset[int] | None:
-    """Hashes of the tags in "a || b"; None for "*" and for nothing. Raises ValueError for "a ||" and the like, and for
-    more than MAX_TAGS_CHARS."""
+    """Hashes of the tags in "a || b"; None for "*" and for nothing. Raises ValueError for "a ||" and the like, and
+    beyond MAX_TAGS_CHARS."""
     if not expression or expression == "*":
         return None
     if len(expression) > MAX_TAGS_CHARS:
@@ -126,7 +125,7 @@ class ConsumerGroupInfo:
     channels: dict[Channel, ClientChannelInfo] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     size_bytes: int = 0
-    """Memory of the subscriptions."""
+    """Memory of the subscriptions (bytes)."""
 
     def client_ids(self) -> list[str]:
         return sorted({member.client_id for member in self.channels.values()})
@@ -142,8 +141,8 @@ class ConsumerGroupInfo:
 
 
 class ClientTable:
-    """Groups exist while a channel of theirs does. Every change of a group's members or subscriptions is to be told to
-    all of its channels, the new one included (formats.md §17)."""
+    """Groups exist while they have a channel. Every change of a group's members or subscriptions is sent to all of its
+    channels, the new one included (formats.md §17)."""
 
     def __init__(self, config: BrokerConfig | None = None) -> None:
         self._places = Shares(0)
@@ -152,11 +151,11 @@ class ClientTable:
         self._consumers: dict[str, ConsumerGroupInfo] = {}
         self._producers: dict[str, dict[Channel, ClientChannelInfo]] = {}
         self._producer_clients: dict[str, tuple[Channel, ClientChannelInfo]] = {}
-        """By client id: the newest connection."""
+        """Newest connection by client id."""
         self._groups_of: dict[Channel, dict[tuple[str, bool], str]] = {}
         """The account (access key) that has joined each group, by connection and group."""
         self.subscriptions_bytes = 0
-        """Memory of all subscriptions."""
+        """Memory of all subscriptions (bytes)."""
 
     def configure(self, config: BrokerConfig) -> None:
         self._places.most = config.max_client_count
@@ -165,7 +164,7 @@ class ClientTable:
         return self._consumers.get(name)
 
     def groups_of(self, topic: str) -> Generator[None, None, list[str]]:
-        """Look, in steps, which consumer groups are connected and subscribe to the topic."""
+        """List, in steps, the connected consumer groups that subscribe to the topic."""
         found = []
         for place, (name, group) in enumerate(list(self._consumers.items())):
             if topic in group.subscriptions:
@@ -178,7 +177,7 @@ class ClientTable:
         return self._producers.get(name)
 
     def producer_channel(self, client_id: str) -> Channel | None:
-        """The connection of a client that produces; None if none of that id is connected."""
+        """Connection of a producing client; None if no such client is connected."""
         found = self._producer_clients.get(client_id)
         return None if found is None else found[0]
 
@@ -203,9 +202,8 @@ class ClientTable:
         principal: Principal = UNRESTRICTED,
         heard_at_ms: int = 0,
     ) -> Generator[None, None, list[str]]:
-        """Take one heartbeat, in steps; the consumer groups that changed. A producer group that is another
-        account's is passed over. Raises ValueError, KeyError or TypeError if the body is not a heartbeat, RequestError
-        where there is no room."""
+        """Take one heartbeat, in steps. Returns the changed consumer groups. A producer group of another account is
+        ignored. Raises ValueError, KeyError or TypeError for a malformed body, RequestError beyond the bounds."""
         member = ClientChannelInfo(_name(body["clientID"]), language, version, principal, heard_at_ms)
         without_subscriptions = bool(body.get("withoutSub"))
         groups = self._groups_of.setdefault(channel, {})
@@ -229,14 +227,14 @@ class ClientTable:
         return changed
 
     def knows_subscriptions(self, body: Mapping[str, Any]) -> bool:
-        """True if a heartbeat without subscriptions leaves nothing to ask for."""
+        """True if the subscriptions are known, so that a heartbeat may omit them."""
         names = [str(item["groupName"]) for item in body.get("consumerDataSet") or []]
         return all((group := self._consumers.get(name)) is not None and group.subscriptions for name in names)
 
-    def is_of_others(
+    def is_on_other_channel(
         self, channel: Channel, client_id: str, producer_group: str | None, consumer_group: str | None
     ) -> bool:
-        """True if a client of either group has this id, and its connection is not `channel`."""
+        """True if a client of either group has this id on another connection than `channel`."""
         consumers = self._consumers.get(consumer_group or "")
         for members in (self._producers.get(producer_group or "", {}), consumers.channels if consumers else {}):
             if channel not in members and any(member.client_id == client_id for member in members.values()):
@@ -244,13 +242,13 @@ class ClientTable:
         return False
 
     def unregister(self, channel: Channel, group: str, *, consumer: bool) -> bool:
-        """True if a consumer group changed."""
+        """Remove a member; True if a consumer group changed."""
         if (access_key := self._groups_of.get(channel, {}).pop((group, consumer), None)) is not None:
             self._places.give_back(access_key)
         return self._leave(channel, group, consumer)
 
     def closed(self, channel: Channel) -> list[str]:
-        """The consumer groups that lost a member."""
+        """Remove a closed channel. Returns the consumer groups that lost a member."""
         groups = self._groups_of.pop(channel, {})
         for access_key in groups.values():
             self._places.give_back(access_key)
@@ -303,13 +301,13 @@ class ClientTable:
         item: Mapping[str, Any],
         found: dict[str, Subscription] | None,
     ) -> bool:
-        """`found`: its subscriptions, None if the heartbeat leaves them out."""
+        """Update a consumer group. `found`: its subscriptions, None if the heartbeat omits them."""
         group = self._consumers.get(name)
         if group is None:
             group = self._consumers[name] = ConsumerGroupInfo("", "", "")
-        group.consume_type = _word(item, "consumeType", CONSUME_TYPES)
-        group.message_model = _word(item, "messageModel", MESSAGE_MODELS)
-        group.consume_from_where = _word(item, "consumeFromWhere", CONSUME_FROM_WHERES)
+        group.consume_type = _value_of(item, "consumeType", CONSUME_TYPES)
+        group.message_model = _value_of(item, "messageModel", MESSAGE_MODELS)
+        group.consume_from_where = _value_of(item, "consumeFromWhere", CONSUME_FROM_WHERES)
         old = group.channels.get(channel)
         changed = old is None
         subscribed = _digest(found) if found is not None else old.subscribed if old is not None else 0
@@ -317,8 +315,8 @@ class ClientTable:
         return changed if found is None else self._subscribe(group, found) or changed
 
     def _subscribe(self, group: ConsumerGroupInfo, found: dict[str, Subscription]) -> bool:
-        """Topics come and go with each heartbeat; a newer version of a known one is no change of the group. Raises
-        RequestError where there is no room, the group keeps what it has then."""
+        """Replace the topics of the group. A newer version of a known subscription is no change. Raises RequestError
+        beyond the bounds; the group then keeps its subscriptions."""
         changed = found.keys() != group.subscriptions.keys()
         for topic, old in group.subscriptions.items():
             if topic in found and old.version > found[topic].version:
@@ -355,24 +353,25 @@ def _is_at_home(channel: Channel, client_id: str) -> bool:
     return client_id.partition("@")[0] == host_of(channel.peer)
 
 
-def _word(item: Mapping[str, Any], name: str, known: tuple[str, ...]) -> str:
+def _value_of(item: Mapping[str, Any], name: str, known: tuple[str, ...]) -> str:
     word = item.get(name)
     return str(word) if word in known else known[0]
 
 
 def _subscriptions(items: list[Mapping[str, Any]]) -> Generator[None, None, dict[str, Subscription]]:
-    """By topic, in steps. Raises ValueError, KeyError or TypeError for what is none, RequestError for too much."""
+    """Subscriptions by topic, in steps. Raises ValueError, KeyError or TypeError if malformed, RequestError beyond the
+    bounds."""
     found: dict[str, Subscription] = {}
     length = 0
     for number, item in enumerate(items[:MAX_SUBSCRIPTIONS], start=1):
-        if number % SUBSCRIPTIONS_A_STEP == 0:
+        if number % SUBSCRIPTIONS_PER_STEP == 0:
             yield
         expression, topic = str(item.get("subString") or "*"), str(item["topic"])
         length += len(expression) + len(topic)
         if length > MAX_SUBSCRIPTION_LENGTH:
             remark = f"the subscriptions of a group have at most {MAX_SUBSCRIPTION_LENGTH} characters"
             raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
-        expression_type, version = str(item.get("expressionType") or TAG)[:MAX_WORD_LENGTH], item.get("subVersion", 0)
+        expression_type, version = str(item.get("expressionType") or TAG)[:MAX_TEXT_LENGTH], item.get("subVersion", 0)
         if isinstance(version, float) or not -(1 << 63) <= int(version) < 1 << 63:
             raise ValueError("subVersion is not a 64 bit integer")
         codes = parse_tags(expression) if expression_type == TAG else None
@@ -392,14 +391,14 @@ def _digest(found: Mapping[str, Subscription]) -> int:
 
 
 def _size_bytes(subscription: Subscription) -> int:
-    """Memory of one, about: short tags take 24 bytes for each of their characters."""
+    """Estimated memory of a subscription: short tags need 24 bytes for each of their characters."""
     per_char = 1 if subscription.tags_codes is None else 24
     return 256 + len(subscription.topic) + per_char * len(subscription.expression)
 
 
 def names_fault(body: Mapping[str, Any]) -> Generator[None, None, str]:
-    """The reason why a heartbeat with these names is refused, by the rules of RocketMQ's clients for groups and topics,
-    "" if it is taken; in steps. Raises KeyError or TypeError if the body is no heartbeat."""
+    """Reason why a heartbeat with these names is refused, by the rules of RocketMQ's clients, "" if it is accepted; in
+    steps. Raises KeyError or TypeError for a malformed body."""
     if fault := name_fault("clientID", str(body["clientID"])):
         return fault
     consumers = body.get("consumerDataSet") or []
@@ -409,6 +408,6 @@ def names_fault(body: Mapping[str, Any]) -> Generator[None, None, str]:
         name = str(value)
         if not _NAME.fullmatch(name) or len(name) > MAX_NAME_CHARS:
             return f"the {what} {printable(name[:MAX_NAME_CHARS], lines=False)} is not ^[%|a-zA-Z0-9_-]+$ or too long"
-        if number % NAMES_A_STEP == 0:
+        if number % NAMES_PER_STEP == 0:
             yield
     return ""

@@ -1,7 +1,7 @@
-"""The files config/*.json in RocketMQ's form: a version stamp, and JSON as fastjson prints it.
+"""The files config/*.json in RocketMQ's form: a data version, and JSON as fastjson prints it.
 
 fastjson indents with tabs, puts no space after ":", prints an empty object over three lines and leaves integer keys
-unquoted (formats.md §9). A file written here is byte for byte what a Java broker would have written in the same order.
+unquoted (formats.md §9). The bytes are those that a Java broker would have written in the same order.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from rmqha.port import Disk
 from rmqha.store.meta import config_file
 
 LOST_CHANGE_COUNT = 100_000
-"""More changes than a life of a master can have told and not saved."""
+"""Bound on the changes that a master can have sent to slaves and not saved before a kill."""
 MAX_COUNTER = 2**31 - 1
 
 T = TypeVar("T")
 
 
 class TableEvents(Protocol):
-    """Events by which tables tell the broker of their changes."""
+    """Port to which tables report their changes."""
 
-    def moved(self) -> None:
-        """The version of a table has: slaves want to know."""
+    def table_changed(self) -> None:
+        """The version of a table has changed: send it to slaves."""
 
     def save_tables_soon(self) -> None:
-        """The file of topics or groups is behind a change that somebody may wait for."""
+        """The file of topics or groups lacks a change for which a request may wait."""
 
     def topics_changed(self) -> None:
-        """The name servers want to know."""
+        """The topics have changed: tell the name servers."""
 
     def batch_topics_changed(self, topics: set[str]) -> None:
-        """These are all with queue.type=BatchCQ; told before anybody can send to a new one."""
+        """Set of all topics with queue.type=BatchCQ, before any client can send to a new one."""
 
 
 @dataclass(slots=True)
 class DataVersion:
-    """Version of one table. `state_version` is the master epoch under which it was last changed."""
+    """Version of one table. `state_version` is the master epoch of the last change."""
 
     counter: int = 0
     state_version: int = 0
@@ -57,9 +57,8 @@ class DataVersion:
         self.timestamp = wall_ms
 
     def new_epoch(self, epoch: int) -> None:
-        """This replica became master of `epoch`. If it was before, it was killed, and may have told slaves of changes
-        that its file lacks: the counter leaves them behind, so that no version is given twice. It stays an int of Java:
-        fastjson2 reads no larger one."""
+        """Begin master epoch `epoch`. A master that was killed may have sent changes that its file lacks: the counter
+        skips them, so that no version is used twice. It stays a Java int: fastjson2 reads no larger one."""
         if epoch == self.state_version:
             self.counter += LOST_CHANGE_COUNT
         elif self.counter > MAX_COUNTER // 2:
@@ -78,8 +77,8 @@ class DataVersion:
 
 
 class LoadedTable(NamedTuple, Generic[T]):
-    """A table as its file has it. `unknown` are members of the file that this release has no part for: they are written
-    again as they were. `findings` has one sentence for each thing that was wrong."""
+    """A table of a file. `unknown` are members that this release does not know and writes back unchanged. `findings`
+    has one sentence for each fault."""
 
     table: T
     version: DataVersion
@@ -88,8 +87,8 @@ class LoadedTable(NamedTuple, Generic[T]):
 
 
 def load(disk: Disk, name: str, parse: Callable[[Mapping[str, Any]], T], known: Collection[str]) -> LoadedTable[T]:
-    """The table `name`, from the file or its .bak; what `parse` makes of {} if there is neither. `parse` takes the
-    members `known`. Raises StoreError if what is there cannot be read."""
+    """Table `name` of the file or its .bak, or `parse({})` without them. `parse` takes the members `known`. Raises
+    StoreError if the content is unreadable."""
 
     def whole(body: Mapping[str, Any]) -> LoadedTable[T]:
         unknown = {key: item for key, item in body.items() if key not in known and key != "dataVersion"}
@@ -101,7 +100,7 @@ def load(disk: Disk, name: str, parse: Callable[[Mapping[str, Any]], T], known: 
 
 
 def mapping(value: Any, name: str) -> Mapping[str, Any]:
-    """A member that must be an object; an empty one if it is not there. Raises ValueError."""
+    """Object member of that name, empty if missing. Raises ValueError for another type."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -110,7 +109,7 @@ def mapping(value: Any, name: str) -> Mapping[str, Any]:
 
 
 def save(disk: Disk, name: str, value: Mapping[str, Any]) -> None:
-    """Replace the file, the old one becoming the .bak; durable when it returns. Raises OSError."""
+    """Replace the file; the old one becomes the .bak. Durable on return. Raises OSError."""
     write(disk, name, encode(value))
 
 
@@ -123,20 +122,20 @@ def write(disk: Disk, name: str, data: bytes) -> None:
 
 
 class Encoded(NamedTuple):
-    """A value that `pretty` has written before, at the place where it stands again."""
+    """Text that `pretty` has made before for the same position."""
 
     text: str
 
 
 def pretty(value: Any, line: str = "\n") -> str:
-    """JSON as fastjson writes it for people. `line`: a line feed and the indentation that `value` stands at."""
+    """JSON as fastjson prints it. `line`: line feed and the present indentation."""
     parts: list[str] = []
     _put(value, line, parts.append)
     return "".join(parts)
 
 
 def _put(value: Any, line: str, put: Callable[[str], object]) -> None:
-    """Broker loops wait for this: 20,000 topics have 200,000 values, so the common ones come first."""
+    """Append JSON text, the common types first: 20,000 topics have 200,000 values, and broker loops wait for this."""
     kind = type(value)
     if kind is str:
         put(encode_basestring(value))

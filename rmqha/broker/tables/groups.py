@@ -1,4 +1,4 @@
-"""Subscription groups: config/subscriptionGroup.json, made on first use as RocketMQ does by default."""
+"""Subscription groups: config/subscriptionGroup.json; created on first use, as RocketMQ does by default."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from rmqha.wire.steps import sorted_in_steps
 
 _INT64 = re.compile("[+-]?[0-9]{1,18}")
 MAX_GROUP_LENGTH = MAX_TOPIC_LENGTH - len(RETRY_PREFIX)
-"""The name of its retry topic is a topic's."""
+"""Bound that leaves a valid name for the retry topic."""
 MAX_GROUP_BYTES = 64 * 1024
-"""Most bytes of the settings of one group, as JSON."""
+"""Bound on the settings of one group, as JSON."""
 _TABLE = "subscriptionGroupTable"
 _FORBIDDEN = "forbiddenTable"
 _FORBIDS_READING = 4
-"""The bit that forbids a group to read a topic, as RocketMQ counts permissions."""
+"""Permission bit of RocketMQ that forbids a group to read a topic."""
 MAX_FORBIDDEN_COUNT = 1000
-"""Most topics that one group may be forbidden to read."""
+"""Bound on the topics that one group may be forbidden to read."""
 
 
 SYSTEM_GROUPS = (
@@ -41,7 +41,7 @@ SYSTEM_GROUPS = (
     "SELF_TEST_C_GROUP",
     "TOOLS_CONSUMER",
 )
-"""Groups that Apache's broker has at its start, before anybody uses them: tools list and count groups."""
+"""Groups that Apache's broker has from its start: tools list and count groups."""
 
 
 def default_group(name: str) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def default_group(name: str) -> dict[str, Any]:
 
 
 def group_name_fault(name: str) -> str:
-    """The reason why `name` cannot be a consumer group, in RocketMQ's words; "" if it can."""
+    """Reason why `name` cannot be a consumer group, in RocketMQ's words; "" if it can."""
     return name_fault("group", name, MAX_GROUP_LENGTH)
 
 
@@ -80,7 +80,7 @@ _RETRY_POLICIES = ("CUSTOMIZED", "EXPONENTIAL")
 
 
 def settings_fault(group: Mapping[str, Any]) -> str:
-    """The reason why these cannot be the settings of a group; "" if they can. One of another type would make the table
+    """Reason why these cannot be the settings of a group; "" if they can. A value of another type would make the table
     of all groups unreadable for Apache's slaves and tools."""
     for key, default in default_group("").items():
         value = group.get(key, default)
@@ -101,18 +101,18 @@ def settings_fault(group: Mapping[str, Any]) -> str:
 
 
 PRIORITY_FACTOR = "priority.factor"
-"""Attribute of a group: so many of a hundred pops of a topic with priorities begin with the highest one."""
+"""Attribute of a group: percentage of pops of a priority topic that begin with the highest priority."""
 MAX_PRIORITY_FACTOR = 100
 
 
 def priority_factor(group: Mapping[str, Any]) -> int:
-    """The attribute of that name, as RocketMQ reads it."""
+    """Value of that attribute, as RocketMQ reads it."""
     value = str((group.get("attributes") or {}).get(PRIORITY_FACTOR, ""))
     return int(value) if _INT64.fullmatch(value) else MAX_PRIORITY_FACTOR
 
 
 def merge_attributes(present: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply what RocketMQ's tools write, {"+name": "value", "-name": ""}. Raises ValueError with its sentences."""
+    """Attributes after RocketMQ's changes {"+name": "value", "-name": ""}. Raises ValueError with its sentences."""
     merged = dict(present)
     for key, value in changes.items():
         sign, name = key[:1], key[1:]
@@ -130,17 +130,17 @@ def merge_attributes(present: Mapping[str, Any], changes: Mapping[str, Any]) -> 
 
 
 CREATION_SHARE = 5
-"""Number of groups that first uses may make for each topic that they may make: a group costs no file of its own."""
+"""First uses that may create groups, per topic that may be created: a group needs no file of its own."""
 
 
 class GroupTable:
-    """Settings per consumer group, each in the form in which the file and the wire carry it. Changes are made here at
-    once and reach the disk together (`file`): whoever must not be answered before waits for that."""
+    """Settings of consumer groups, in the form of the file and the wire. Changes take effect at once and reach the disk
+    together (`file`); a request that must be durable waits for that."""
 
     def __init__(
         self, disk: Disk, clock: Clock, config: BrokerConfig, events: TableEvents, *, is_synced: bool = True
     ) -> None:
-        """`is_synced`: what the file holds is known to be on the disk. Else it is written again."""
+        """`is_synced`: the file is known to be on the disk; else it is written again."""
         self._clock = clock
         self.configure(config)
         found = config_table.load(disk, "subscriptionGroup", _parse, (_TABLE, _FORBIDDEN))
@@ -163,18 +163,18 @@ class GroupTable:
     def get(self, name: str) -> Mapping[str, Any] | None:
         return self._groups.get(name)
 
-    def no_room_for(self, name: str) -> str:
-        """The reason why no group of that name can be made, "" if one can or is there."""
+    def creation_fault(self, name: str) -> str:
+        """Reason why no group of that name can be created, "" if it exists or can be created."""
         made_count = len(self._groups) - sum(item in self._groups for item in SYSTEM_GROUPS)
         if name in self._groups or made_count < self._max_count:
             return ""
         return f"this broker has as many groups as maxGroupCount allows, {self._max_count}: delete some or raise it"
 
     def get_or_create(self, name: str) -> Mapping[str, Any] | None:
-        """The settings of `name`, made with defaults on first use; None for a name that cannot be a group, where there
-        is no room, and where groups are an operator's to make."""
+        """Settings of `name`, created with defaults on first use; None for an invalid name, beyond the bounds, and
+        where only operators create groups."""
         group = self._groups.get(name)
-        if group is None and self._auto_create and not group_name_fault(name) and not self.no_room_for(name):
+        if group is None and self._auto_create and not group_name_fault(name) and not self.creation_fault(name):
             if not self._creations.has(self._clock.now_ms()):
                 return None  # it shows itself again
             self._creations.take(1)
@@ -183,20 +183,20 @@ class GroupTable:
         return group
 
     def put(self, group: Mapping[str, Any]) -> None:
-        """Add or replace; settings that are not given take their defaults, attributes change as `merge_attributes`
-        says. Raises ValueError."""
+        """Add or replace a group; missing settings take their defaults, attributes change by `merge_attributes`. Raises
+        ValueError."""
         name = str(group["groupName"])
         self._groups[name] = {**default_group(name), **group, "attributes": self.attributes_with(group)}
         self._commit(name)
 
     def attributes_with(self, group: Mapping[str, Any]) -> dict[str, Any]:
-        """The attributes that a group has after these changes. Raises ValueError."""
+        """Attributes of a group after these changes. Raises ValueError."""
         present = self._groups.get(str(group["groupName"])) or {}
         changes = mapping(group.get("attributes"), "attributes")
         return merge_attributes(present.get("attributes") or {}, changes)
 
     def remove(self, name: str) -> None:
-        """Forget a group's settings; it comes back with defaults if it is used again."""
+        """Remove a group's settings; it is created with defaults if it is used again."""
         if self._groups.pop(name, None) is not None:
             self._set_forbidden(name, {})
             self._commit(name)
@@ -206,7 +206,7 @@ class GroupTable:
         return bool(self._forbidden.get(group, {}).get(topic, 0) & _FORBIDS_READING)
 
     def forbid(self, group: str, topic: str, forbidden: bool) -> None:
-        """Forbid a group to read a topic, or allow it again. Raises ValueError: too many are forbidden."""
+        """Forbid a group to read a topic, or allow it again. Raises ValueError if too many are forbidden."""
         if self.is_forbidden(group, topic) == forbidden:
             return
         row = dict(self._forbidden.get(group, {}))
@@ -217,13 +217,13 @@ class GroupTable:
         self._commit(group)
 
     def _set_forbidden(self, group: str, row: Mapping[str, int]) -> None:
-        """The table is replaced, not changed: a thread may be writing it."""
+        """Replace the table, which a thread may be writing."""
         rest = {name: other for name, other in self._forbidden.items() if name != group}
         self._forbidden = rest | ({group: dict(row)} if row else {})
 
     def new_epoch(self, epoch: int) -> None:
-        """This replica became master. The file follows with the next change or `save`. The counter goes on as
-        that of the topics."""
+        """Begin a master epoch. The file follows with the next change or `save`; the counter goes on as that of the
+        topics."""
         self.epoch = epoch
         self.version.new_epoch(epoch)
         self.version.advance(epoch, self._clock.wall_ms())
@@ -235,11 +235,11 @@ class GroupTable:
         self._table_changes.advance(self.version.stamp, [name])
         self.file.change(_TABLE, {name: self._groups.get(name)})
         self._events.save_tables_soon()
-        self._events.moved()
+        self._events.table_changed()
 
     def replace(self, body: Mapping[str, Any], groups: Mapping[str, dict[str, Any]]) -> None:
-        """A slave takes its master's whole table; `body` is (one of) the answers it came in. Its file is to be written
-        before it says so."""
+        """Replace a slave's table by its master's; `body` is one of the answers with it. The file must be written
+        before the next poll acknowledges it."""
         version = DataVersion.from_json(body.get("dataVersion"))
         if version == self.version and groups == self._groups:
             return
@@ -250,8 +250,7 @@ class GroupTable:
         self.file.replace(_TABLE, self._groups)
 
     def changes_since(self, stamp: TableVersion) -> dict[str, Any] | None:
-        """The entries that a slave whose table has that stamp lacks, for `apply`; None if it must take the whole
-        table."""
+        """Entries that a slave with version `stamp` lacks, for `apply`; None if it must take the whole table."""
         names = self._table_changes.since(stamp)
         if names is None:
             return None
@@ -266,12 +265,12 @@ class GroupTable:
         }
 
     def has_changed_since(self, stamp: TableVersion) -> bool:
-        """True if a table of that stamp differs from this one, as far as is known."""
+        """True if a table with version `stamp` may differ from this one."""
         return self._table_changes.since(stamp) != []
 
     def apply(self, changes: Mapping[str, Any]) -> None:
-        """A slave takes what its master's `changes_since` says. Its file is to be written before it says so, but for a
-        version that moved alone. Raises ValueError."""
+        """Apply the master's `changes_since` on a slave. The file must be written before the next poll acknowledges it,
+        unless only the version changed. Raises ValueError."""
         present = parse_table(changes)
         removed = [str(name) for name in changes.get("removed") or ()]
         for name in removed:
@@ -294,7 +293,7 @@ class GroupTable:
         }
 
     def members(self, first: int, count: int | None) -> Generator[None, None, dict[str, Any]]:
-        """The members of `to_json`, for `dumps_in_steps`; in steps."""
+        """Members of `to_json`, in steps, for `dumps_in_steps`."""
         names, find = (yield from sorted_in_steps(self._groups)), self._groups.get
         names = names[first : None if count is None else first + count]
         table = Entries((name, group) for name in names if (group := find(name)) is not None)
@@ -307,11 +306,11 @@ class GroupTable:
         return sorted(self._groups)
 
     def save(self) -> None:
-        """Write the file if it is behind the table. Raises OSError."""
+        """Write the file if it lacks changes. Raises OSError."""
         self.file.save(self._members)
 
     def unsaved(self, *, in_flight: bool = False) -> PendingTableWrite | None:
-        """The content that the file lacks, for `file.write`."""
+        """Content that the file lacks, for `file.write`."""
         return self.file.unsaved(self._members, in_flight=in_flight)
 
     def _members(self) -> dict[str, Any]:
@@ -329,7 +328,7 @@ def _parse(body: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str
 
 
 def _forbidden_rows(body: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Bits by topic, by group. Raises ValueError."""
+    """Permission bits by topic, by group. Raises ValueError."""
     rows = mapping(body.get(_FORBIDDEN), _FORBIDDEN)
     return {
         str(group): {str(topic): int(bits) for topic, bits in mapping(row, _FORBIDDEN).items()}
@@ -338,6 +337,6 @@ def _forbidden_rows(body: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def parse_table(body: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The groups of subscriptionGroup.json or of a body of request 201."""
+    """Groups of subscriptionGroup.json or of a body of request 201."""
     table = mapping(body.get("subscriptionGroupTable"), "subscriptionGroupTable")
     return {str(name): {**default_group(str(name)), **item} for name, item in table.items()}

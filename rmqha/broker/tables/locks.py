@@ -1,7 +1,7 @@
-"""Locks on queues for ordered consumption: requests 41 and 42. Kept in memory, on the master, gone with its mastership.
+"""Locks on queues for ordered consumption: requests 41 and 42. Kept in memory on the master, lost with its mastership.
 
-A lock belongs to a client id and ends 60 s after it was last taken, as in RocketMQ: a client that lives takes it again
-each 20 s and stops consuming by itself 30 s after its last success.
+A lock belongs to a client id and ends 60 s after its last renewal, as in RocketMQ: a live client renews it every 20 s
+and stops consuming 30 s after its last success.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from rmqha.wire.command import Command
 
 LOCK_LIFETIME_MS = 60_000
 DROP_INTERVAL_MS = 1000
-"""A full table is looked through for expired locks so often at most."""
+"""Shortest interval (ms) between scans of a full table for expired locks."""
 MAX_NAME_LENGTH = 255
-"""Longest name of the group, the client, a topic and a broker that a lock names."""
+"""Bound on the names of group, client, topic and broker in a lock."""
 MAX_LOCK_COUNT = 100_000
 """Bound on all locks together."""
 
@@ -62,7 +62,7 @@ class LockTable:
         self._dropped_at_ms = -DROP_INTERVAL_MS
 
     def lock(self, group: str, queues: Iterable[QueueKey], client_id: str) -> list[QueueKey]:
-        """Lock queues; the result is those of `queues` that the client holds now, in the order given."""
+        """Lock queues. Returns those of `queues` that the client holds now, in the order given."""
         now_ms = self._clock.now_ms()
         held = []
         for queue in queues:
@@ -78,7 +78,7 @@ class LockTable:
         return held
 
     def unlock(self, group: str, queues: Iterable[QueueKey], client_id: str) -> None:
-        """Give up what the client holds; what another one holds stays."""
+        """Release the client's locks; other clients' stay."""
         locks = self._groups.get(group, {})
         for queue in queues:
             lock = locks.get(queue.place)
@@ -89,12 +89,12 @@ class LockTable:
             self._groups.pop(group, None)
 
     def is_ordered(self, group: str) -> bool:
-        """True if somebody holds a lock of the group: its consumers take messages in order."""
+        """True if a lock of the group is held: its consumers take messages in order."""
         now_ms = self._clock.now_ms()
         return any(not _expired(lock, now_ms) for lock in self._groups.get(group, {}).values())
 
     def clear(self) -> None:
-        """The role has changed: the new master's table is the one that counts."""
+        """Drop all locks after a change of the role: only the master's table counts."""
         self._groups.clear()
         self._count = 0
 
@@ -135,7 +135,7 @@ class LockRequests:
 
     def _lock(self, channel: Channel, command: Command) -> Command:
         if not self._serving.is_serving:
-            # A lock that a slave gave would not keep another client away at the master.
+            # A slave's lock would not exclude another client at the master.
             raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master; it gives no locks")
         group, queues, client_id = _parse(command)
         held = self._locks.lock(group, filter(self._is_there, queues), client_id)

@@ -1,8 +1,8 @@
-"""A slave's copies of its master's tables: topics, groups, offsets, users, request modes. No trio: whatever takes
-time is awaited through `Awaits`, which the host's shell implements with trio and the simulation with its events.
+"""Replication of the master's tables to a slave: topics, groups, offsets, users, request modes. No trio: it awaits only
+`Awaits`, which the host's shell implements with trio and the simulation with its events.
 
-A master that is rmqha is followed by a long poll (request 52030): each answer brings what is newer, each poll says what
-is on this replica's disk. Apache's master does not know that request: its tables are pulled whole each five seconds.
+An rmqha master is followed by a long poll (request 52030): each answer has newer entries, each poll the versions on
+this replica's disk. Apache's master does not know that request: its tables are pulled whole every five seconds.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from rmqha.broker.tables.config_table import DataVersion, mapping
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.groups import GroupTable
 from rmqha.broker.tables.metadata_leader import MAX_HOLD_MS, MAX_OFFSETS_PER_ANSWER, OFFSETS_LOG_END, VERSION
-from rmqha.broker.tables.offset_places import Place
+from rmqha.broker.tables.offset_index import OffsetKey
 from rmqha.broker.tables.offsets import OffsetChange, OffsetTable, from_body, to_body
-from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
+from rmqha.broker.tables.table_version import NO_VERSION, TableVersion
 from rmqha.broker.tables.topics import TopicTable
-from rmqha.broker.timers.told_counts import ToldCounts
+from rmqha.broker.timers.master_counts import MasterTimerCounts
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RemoteProtocolError, UnreachableError
 from rmqha.model.offset import BrokerId, Epoch
@@ -34,32 +34,31 @@ from rmqha.wire.command import Command
 T = TypeVar("T")
 INTERVAL_MS = 5000
 FIRST_INTERVAL_MS = 500
-"""Until the first success under a master, so that a new slave is useful soon."""
+"""Interval (ms) until the first success under a master, so that a new slave is useful soon."""
 RETRY_MS = 5
-"""A new master may hear of its election after its slaves do."""
+"""First retry interval (ms): a new master may learn of its election after its slaves."""
 MAX_RETRY_MS = 500
 CALL_TIMEOUT_MS = 3000
 UNALIGNED_HOLD_MS = 200
 """Time (ms) for which a poll is held while the logs are not aligned yet."""
 LOG_WAIT_MS = 1000
-"""Longest time (ms) for which offsets that were told wait for this replica's log; then they are asked for again."""
+"""Longest time (ms) for which offsets wait for this replica's log; then they are requested again."""
 POLL_MS = 10
 TIMER_MARGIN_MS = 5000
-"""Timer messages that Apache's master has delivered within so much are delivered again by a replica of ours that takes
-over."""
+"""Timer messages that Apache's master delivered within this time (ms) are delivered again after a take-over."""
 SLICE_COUNT = 2000
-"""Topics or groups asked of Apache's master at once, as its slaves do."""
+"""Topics or groups in one answer of Apache's master, as its slaves ask for."""
 OWN_SLICE_COUNT = 10_000
-"""Slice size for masters of ours: fewer slices, so that a table seldom changes between them."""
+"""Topics or groups in one answer of an rmqha master: fewer slices, so that a table seldom changes between them."""
 MAX_SLICES = 1000
 MAX_TABLE_TRIES = 5
-"""A table that changes while its slices are read is read anew."""
+"""Attempts to read a table that changes while its slices are read."""
 
 _FAULTS = (UnreachableError, RemoteError, RemoteProtocolError, ValueError, TypeError)
 
 
 class FollowedMaster(NamedTuple):
-    """The master that this replica follows, in which epoch, and as whom."""
+    """The master that this replica follows, its epoch, and this replica's id."""
 
     address: str
     epoch: Epoch
@@ -67,24 +66,24 @@ class FollowedMaster(NamedTuple):
 
 
 class Awaits(Protocol):
-    """The port of what takes time."""
+    """Port of everything that takes time."""
 
     async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
-        """The answer. Raises UnreachableError: none came."""
+        """Send a request. Returns the answer. Raises UnreachableError without one."""
         ...
 
     async def sleep(self, duration_ms: int) -> None: ...
 
     async def write(self, write: Callable[[T], None], data: T) -> None:
-        """`write(data)`, which waits for the disk: done in any case, whoever stops waiting. Raises what it raises."""
+        """Call `write(data)`, which waits for the disk; a cancellation does not stop it. Raises what it raises."""
         ...
 
 
 class MetadataFollower:
-    """`master` gives whom to follow now, None while this replica has no master or is it.
+    """Follower of the master that `master` returns, None without one or on the master.
 
-    What comes is taken only while that still is so: a table that was on its way during a switch is dropped, so an old
-    master's never replaces what this replica has accepted as master.
+    Answers are used only while that master stays the same, so a table that arrives during a switch never replaces what
+    this replica has accepted as master.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class MetadataFollower:
         delay_offsets: DelayOffsetTable,
         users: UserTable,
         modes: ModeTable,
-        timer_counts: ToldCounts,
+        timer_counts: MasterTimerCounts,
         awaits: Awaits,
         master: Callable[[], FollowedMaster | None],
         holds: Callable[[int], bool],
@@ -103,8 +102,8 @@ class MetadataFollower:
         *,
         saves_offsets: bool = False,
     ) -> None:
-        """`holds`: this replica's log is a part of its master's, and reaches so far. `saves_offsets`: what is
-        acknowledged of consumer offsets is on the disk (offsetSync=strict); else only what operators have ordered."""
+        """`holds(offset)`: this replica's log is a part of its master's, and reaches `offset`. `saves_offsets`:
+        acknowledged consumer offsets are on the disk (offsetSync=strict); else only those that operators have set."""
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
@@ -117,28 +116,28 @@ class MetadataFollower:
         self._holds = holds
         self._tracer = tracer
         self._saves_offsets = saves_offsets
-        self._heard = NO_STAMP
-        """The newest change of an offset that this master has told."""
-        self._delays_heard = NO_STAMP
-        """The version of the delay offsets that this master has told."""
+        self._received = NO_VERSION
+        """Newest offset change that this master has sent."""
+        self._delays_received = NO_VERSION
+        """Version of the delay offsets that this master has sent."""
         self._compared = False
-        """True once it is known what this replica has newer than its master, or will be once that has told all."""
-        self._untold: dict[Place, TableVersion] | None = None
-        """Offsets of this replica for which the master has told nothing as new, while it tells its own."""
-        self._back: list[OffsetChange] = []
-        """Changes that the master is to take back: it has lost them by a kill."""
+        """True once it is known which offsets are newer here than on the master."""
+        self._unconfirmed: dict[OffsetKey, TableVersion] | None = None
+        """Offsets of this replica that the master has not sent yet, during the comparison."""
+        self._lost_by_master: list[OffsetChange] = []
+        """Changes for the master, which lost them by a kill."""
         self._failed = False
 
     # --- a master that is rmqha ---------------------------------------------------------------------------------------
     async def follow(self, master: FollowedMaster) -> None:
-        """Until another is master. It may be ended at any await."""
+        """Follow a master until there is another. May be cancelled at any await."""
         self._begin()
         retry_ms = RETRY_MS
         while self._master() == master:
             try:
                 self._compare_from_here()
                 await self._save_tables()
-                asked = self._heard
+                asked = self._received
                 reply = await self._poll(master)
                 if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                     await self._pull_periodically(master)
@@ -156,25 +155,25 @@ class MetadataFollower:
                 retry_ms = RETRY_MS
 
     def log_cut(self) -> None:
-        """Offsets behind the cut were lowered: the master tells all of its own again."""
+        """Ask for all offsets again after a cut lowered some."""
         self._begin()
 
     def _begin(self) -> None:
-        self._heard, self._compared, self._untold, self._back = NO_STAMP, False, None, []
-        self._delay_offsets.forget_ahead()
-        self._delays_heard = self._delay_offsets.version.stamp
+        self._received, self._compared, self._unconfirmed, self._lost_by_master = NO_VERSION, False, None, []
+        self._delay_offsets.drop_future_states()
+        self._delays_received = self._delay_offsets.version.stamp
 
     def _compare_from_here(self) -> None:
-        """Not before the logs are aligned: an offset behind a fork is none."""
+        """Begin the comparison of offsets, after the logs are aligned: offsets beyond a fork do not count."""
         if not self._compared and self._holds(0):
             self._begin()
-            self._compared, self._untold = True, self._offsets.stamps()
+            self._compared, self._unconfirmed = True, self._offsets.stamps()
 
     async def _poll(self, master: FollowedMaster) -> Command:
         wait_ms = MAX_HOLD_MS
         if not self._compared:
             wait_ms = UNALIGNED_HOLD_MS
-        elif self._untold is not None:
+        elif self._unconfirmed is not None:
             wait_ms = 0
         ext = {
             "version": str(VERSION),
@@ -182,26 +181,26 @@ class MetadataFollower:
             "brokerId": str(master.own_id),
             "topics": str(self._topics.version.stamp),
             "groups": str(self._groups.version.stamp),
-            "offsets": str(self._heard),
-            "delays": str(self._delays_heard),
+            "offsets": str(self._received),
+            "delays": str(self._delays_received),
             "users": str(self._users.version.stamp),
             "modes": self._modes.digest,
             "waitMs": str(wait_ms),
         }
-        body = lenient_json.dumps(to_body(self._back)) if self._back else b""
+        body = lenient_json.dumps(to_body(self._lost_by_master)) if self._lost_by_master else b""
         command = Command(RequestCode.RMQHA_FOLLOW_TABLES, ext, body)
         return await self._awaits.call(master.address, command, MAX_HOLD_MS + CALL_TIMEOUT_MS)
 
     async def _take(self, master: FollowedMaster, reply: Command, asked: TableVersion) -> None:
-        """`asked`: what had been heard when the master was asked. Raises as `_ask`, ValueError or TypeError for a body
-        that cannot be read."""
+        """Apply an answer. `asked`: newest offset change at the time of the poll. Raises as `_ask`, ValueError or
+        TypeError for a malformed body."""
         body = object_of(master.address, reply)
         if int(body.get("version", 0)) != VERSION:
             raise RemoteProtocolError(f"{master.address} answered request 52030 with version {body.get('version')}")
         if self._master() != master:
             return
         if "delays" in body:
-            self._delays_heard = DataVersion.from_json(mapping(body["delays"], "delays").get("dataVersion")).stamp
+            self._delays_received = DataVersion.from_json(mapping(body["delays"], "delays").get("dataVersion")).stamp
             if self._compared:  # else it is told again: of a log with a fork it is not true, however long that is
                 self._delay_offsets.replace(body["delays"])
         offsets = from_body(body) if body.get("offsets") else []
@@ -225,7 +224,8 @@ class MetadataFollower:
         await self._save_tables()
 
     async def _reaches(self, master: FollowedMaster, log_end: int) -> bool:
-        """Wait for the log: what a group was given is given nobody again unless the log holds its checkpoint."""
+        """Wait for the log to reach `log_end`: an offset must not skip a popped message whose checkpoint is missing
+        here."""
         for _ in range((LOG_WAIT_MS if self._compared else UNALIGNED_HOLD_MS) // POLL_MS):
             if self._master() != master or self._holds(log_end):
                 break
@@ -233,29 +233,30 @@ class MetadataFollower:
         return self._master() == master and self._holds(log_end)
 
     async def _take_offsets(self, offsets: list[OffsetChange], asked: TableVersion) -> None:
-        if asked == self._heard:  # else all is told anew
+        if asked == self._received:  # else all is told anew
             if offsets:
-                self._heard = offsets[-1].stamp
+                self._received = offsets[-1].stamp
             self._compare(offsets)
         if offsets:
             self._offsets.merge(offsets)
             await self._save_offsets(offsets)
 
     def _compare(self, offsets: list[OffsetChange]) -> None:
-        """`offsets` are the next of all that the master has; once it has told all, what is newer here is known."""
-        self._back = []
-        if self._untold is None:
+        """Compare with `offsets`, the next part of all offsets of the master; after the last part the newer ones here
+        are known."""
+        self._lost_by_master = []
+        if self._unconfirmed is None:
             return
         for change in offsets:
-            place = change.key, change.queue_id
-            if change.stamp >= self._untold.get(place, NO_STAMP):
-                self._untold.pop(place, None)
+            offset_key = change.key, change.queue_id
+            if change.stamp >= self._unconfirmed.get(offset_key, NO_VERSION):
+                self._unconfirmed.pop(offset_key, None)
         if len(offsets) < MAX_OFFSETS_PER_ANSWER:
-            self._back = self._offsets.changes_of(self._untold, MAX_OFFSETS_PER_ANSWER)
-            self._untold = None
+            self._lost_by_master = self._offsets.changes_of(self._unconfirmed, MAX_OFFSETS_PER_ANSWER)
+            self._unconfirmed = None
 
     async def _take_modes(self, master: FollowedMaster, body: Mapping[str, Any]) -> None:
-        """All modes of the master. Raises ValueError and OSError: those of before stay."""
+        """Apply all modes of the master. Raises ValueError and OSError, with the modes unchanged."""
         modes = parse_modes(body)
         if self._master() == master:
             await self._awaits.write(self._modes.write, modes)
@@ -263,14 +264,14 @@ class MetadataFollower:
             self._modes.hold(modes)
 
     async def _save_offsets(self, changes: list[OffsetChange]) -> None:
-        """Write offsets that an operator has set back or removed: they survive a kill of all, as topics do."""
+        """Save offsets that an operator has set back or removed: like topics they survive a kill of all replicas."""
         is_ordered = any(change.is_reset or change.offset is None for change in changes)
         data = self._offsets.unsaved() if self._saves_offsets or is_ordered else None
         if data is not None:
             await self._awaits.write(self._offsets.write, data)
 
     async def _save_tables(self) -> None:
-        """The next poll says what is on the disk. What the version alone has moved may follow later."""
+        """Save the tables, which the next poll acknowledges. A change of the version alone may be saved later."""
         for table in (self._topics, self._groups, self._users):
             data = None if table.file.is_saved else table.unsaved(in_flight=True)
             if data is not None:
@@ -290,7 +291,7 @@ class MetadataFollower:
             await self._awaits.sleep(pause_ms)
 
     async def pull(self, master: FollowedMaster) -> bool:
-        """Take all tables once; False (and traced, once) if the master did not give them."""
+        """Read all tables once; False, traced once, after a failure."""
         try:
             await self._pull_topics(master)
             await self._pull_groups(master)
@@ -323,8 +324,8 @@ class MetadataFollower:
 
     async def _slices(self, master: FollowedMaster, code: RequestCode, what: str, count: int) -> list[dict[str, Any]]:
         bodies: list[dict[str, Any]] = []
-        for place in range(MAX_SLICES):
-            first = place * count
+        for offset_key in range(MAX_SLICES):
+            first = offset_key * count
             ext = {f"{what.lower()}Seq": str(first), f"max{what}Num": str(count), "dataVersion": ""}
             reply, body = await self._ask(master, code, ext)
             bodies.append(body)
@@ -351,7 +352,7 @@ class MetadataFollower:
             self._offsets.replace(body)
 
     async def _pull_delay_offsets(self, master: FollowedMaster) -> None:
-        """The copies that the table counts on lie before the end of the master's log, as it is told after the table."""
+        """Read the log's end after the table: the copies that the table counts on lie before it."""
         _, body = await self._ask(master, RequestCode.GET_ALL_DELAY_OFFSET)
         timer = await self._timer_progress(master)
         _, runtime = await self._ask(master, RequestCode.GET_BROKER_RUNTIME_INFO)
@@ -360,7 +361,7 @@ class MetadataFollower:
             self._delay_offsets.replace({**body, **timer, "logEnd": log_end})
 
     async def _pull_modes(self, master: FollowedMaster) -> None:
-        """Nothing where the master is too old to know of modes."""
+        """Read the modes, if the master knows them."""
         command = Command(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
         reply = await self._awaits.call(master.address, command, CALL_TIMEOUT_MS)
         if reply.code == ResponseCode.SUCCESS:
@@ -369,7 +370,7 @@ class MetadataFollower:
                 await self._take_modes(master, body)
 
     async def _pull_timer_counts(self, master: FollowedMaster) -> None:
-        """Nothing where the master has no wheel."""
+        """Read the counts of waiting timers, if the master has a timer wheel."""
         reply = await self._awaits.call(master.address, Command(RequestCode.GET_TIMER_METRICS), CALL_TIMEOUT_MS)
         if self._master() != master:
             return
@@ -379,9 +380,9 @@ class MetadataFollower:
             self._timer_counts.forget()
 
     async def _timer_progress(self, master: FollowedMaster) -> dict[str, Any]:
-        """Progress of timers of a master that has the wheel, else nothing: what waits is delivered again then. Less
-        than it says: it may store a message that waits in two rounds again later than this replica takes for granted,
-        by the time for which it had not looked at it."""
+        """Progress of timers of a master with a timer wheel, else {}: everything is then delivered again. It is set
+        back by the time since the last scan, since the wheel may store a message that waits for more than one round
+        later than this replica expects."""
         reply = await self._awaits.call(master.address, Command(RequestCode.GET_TIMER_CHECK_POINT), CALL_TIMEOUT_MS)
         if reply.code != ResponseCode.SUCCESS:
             return {}

@@ -1,10 +1,10 @@
-"""Request 52030: slaves follow their master's tables by a long poll; strict changes wait until the set holds them.
+"""Request 52030: slaves follow their master's tables by a long poll; strict changes wait until the set has them.
 
-A slave says which versions it holds, and that they are on its disk; the master answers with what is newer, at once for
-topics and groups, within 100 ms for offsets. So the next poll is the acknowledgement of the last answer. Under
-metadataSync=strict an operator is answered when every rmqha member of the SyncStateSet has acknowledged, and a slave is
-proposed for the set only once it holds the tables: whoever can be elected has every change that was answered (ruling
-16). No trio; the caller is the one thread of the broker.
+A slave sends the versions that it has on its disk. The master answers with newer entries, at once for topics and
+groups, within 100 ms for offsets. So the next poll acknowledges the last answer. With metadataSync=strict an operator
+is answered when every rmqha member of the SyncStateSet has acknowledged, and a slave is proposed for the set only once
+it has the tables: every replica that can be elected has every answered change (ruling 16). No trio; all calls come from
+the one thread of the broker.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.groups import GroupTable
 from rmqha.broker.tables.offsets import OffsetTable, from_body, to_body
 from rmqha.broker.tables.table_file import TableFile
-from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
+from rmqha.broker.tables.table_version import NO_VERSION, TableVersion
 from rmqha.broker.tables.topics import TopicTable
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
@@ -34,46 +34,46 @@ from rmqha.wire.state.replica_state import MetadataVersions, ReplicaState
 VERSION = 1
 MAX_HOLD_MS = 10_000
 STALE_MS = MAX_HOLD_MS + 5_000
-"""A slave that has not asked for so long may have been replaced by another program under its id."""
+"""Time (ms) without a poll after which another program may have replaced a slave under its id."""
 MAX_OFFSETS_PER_ANSWER = 20_000
 OFFSETS_LOG_END = "offsetsLogEnd"
-"""Field of an answer: a slave's log must reach that far before the offsets count there."""
-TAKEN_BACK_AT_A_TIME = 64
-"""Offsets, in one step; each may take a search for the end of its queue."""
+"""Field of an answer: end of the log that a slave must have before it uses the offsets."""
+RESTORED_PER_STEP = 64
+"""Offsets that are restored in one step; each may need a search for the end of its queue."""
 MAX_FOLLOWER_COUNT = 64
-"""Ids that may follow in one epoch; anyone can claim one."""
+"""Slaves in one epoch; any peer can claim an id."""
 
 
-Line = tuple[bool, bool, bool]
-"""A kind of wait: for the set, for its offsets, for this replica's offsets."""
+WaitKind = tuple[bool, bool, bool]
+"""Kind of wait: True for tables of the set, offsets of the set, offsets of this replica."""
 
 
 class _Versions(NamedTuple):
-    """Versions that a set is to hold."""
+    """Versions that the set must have."""
 
-    topics: TableVersion = NO_STAMP
-    groups: TableVersion = NO_STAMP
-    users: TableVersion = NO_STAMP
-    offsets: TableVersion = NO_STAMP
+    topics: TableVersion = NO_VERSION
+    groups: TableVersion = NO_VERSION
+    users: TableVersion = NO_VERSION
+    offsets: TableVersion = NO_VERSION
 
 
 @dataclass(slots=True)
 class _Follower:
-    """The versions that a slave holds, by its last poll in this epoch."""
+    """Versions that a slave has, by its last poll in this epoch."""
 
     topics: TableVersion
     groups: TableVersion
     offsets: TableVersion
     delays: TableVersion
     users: TableVersion | None
-    """None: a release that does not know of users."""
+    """None for a release without users."""
     modes: str | None
-    """A digest; None: a release that does not know of modes."""
+    """Digest; None for a release without modes."""
     asked_at_ms: int
 
 
 @dataclass(slots=True)
-class _Hold:
+class _HeldPoll:
     channel: Channel
     command: Command
     deadline_ms: int
@@ -81,25 +81,25 @@ class _Hold:
 
 @dataclass(slots=True)
 class _Wait:
-    """An answer that waits: `done("")` when the set holds these versions, and this replica's own disk these changes
-    (it may be killed, come back and still be the master); else with the reason."""
+    """Pending answer. `done("")` follows when the set has these versions and this replica's disk these changes (the
+    replica may be killed and become master again); `done(reason)` after a failure."""
 
     of_set: _Versions | None
-    """None: the set is not waited for."""
+    """None if the set need not have them."""
     own: tuple[int, int, int]
-    """Changes of topics, groups and users, as their files count them."""
+    """Changes of topics, groups and users, by the counts of their files."""
     own_offsets: TableVersion
     deadline_ms: int
     done: Callable[[str], None]
 
     @property
-    def line(self) -> Line:
-        of_set_offsets = NO_STAMP if self.of_set is None else self.of_set.offsets
-        return self.of_set is not None, of_set_offsets > NO_STAMP, self.own_offsets > NO_STAMP
+    def kind(self) -> WaitKind:
+        of_set_offsets = NO_VERSION if self.of_set is None else self.of_set.offsets
+        return self.of_set is not None, of_set_offsets > NO_VERSION, self.own_offsets > NO_VERSION
 
 
 class TableGroup(Protocol):
-    """Port of what is known, and told, of the group and its log."""
+    """Port to the state of the group and its log."""
 
     @property
     def epoch(self) -> Epoch: ...
@@ -109,26 +109,25 @@ class TableGroup(Protocol):
         ...
 
     def other_members(self) -> tuple[BrokerId, ...] | None:
-        """All but this replica that are, or may by now be, in the SyncStateSet; None while the set is too small for
-        anything to be answered."""
+        """Other replicas that are, or may be, in the SyncStateSet; None while the set is too small for an answer."""
         ...
 
     @property
     def log_end(self) -> int:
-        """The end of the log on which the offsets of this replica count."""
+        """End of the log that a replica must have before it uses this replica's offsets."""
         ...
 
     def end_of(self, topic: str, queue_id: int, epoch: int) -> int:
-        """The end of a queue: behind it no offset may lie that a consumer told a master of that epoch. No bound while
-        this replica does not serve yet."""
+        """Bound on a consumer offset that was committed to a master of that epoch: the end of the queue. No bound
+        before this replica serves."""
         ...
 
-    def slave_is_level(self) -> None:
-        """A slave has come level: it may be proposed for the set."""
+    def slave_caught_up(self) -> None:
+        """A slave has caught up: it may be proposed for the set."""
 
 
 class TableSaver(Protocol):
-    """Writes files that are waited for soon, then calls `MetadataLeader.saved`; a `BrokerShell` is one."""
+    """Port that writes tables soon, then calls `MetadataLeader.saved`; a `BrokerShell` is one."""
 
     def save_offsets_soon(self) -> None: ...
 
@@ -163,11 +162,12 @@ class MetadataLeader:
         self._tracer = tracer
         self._followers: dict[BrokerId, _Follower] = {}
         self._foreign: set[BrokerId] = set()
-        self._holds: dict[BrokerId, _Hold] = {}
-        self._lines: dict[Line, deque[_Wait]] = {}
-        """Waits of one kind, in the order of what they wait for: while the first waits, so do the others."""
-        self._answered = NO_STAMP
-        """Offsets that were answered under offsetSync=strict or to an operator, or may have been by a master before."""
+        self._held_polls: dict[BrokerId, _HeldPoll] = {}
+        self._waits: dict[WaitKind, deque[_Wait]] = {}
+        """Waits by kind, in the order of their versions: while the first waits, so do the others."""
+        self._answered = NO_VERSION
+        """Newest offsets that were answered under offsetSync=strict or to an operator, here or perhaps by an earlier
+        master."""
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.RMQHA_FOLLOW_TABLES: self._follow}
@@ -200,19 +200,19 @@ class MetadataLeader:
         except (KeyError, TypeError, ValueError):
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the body of request 52030 is not one") from None
         count = 0
-        for start in range(0, len(changes), TAKEN_BACK_AT_A_TIME):
+        for start in range(0, len(changes), RESTORED_PER_STEP):
             self._require_master(command)
-            count += self._offsets.take_back(changes[start : start + TAKEN_BACK_AT_A_TIME], self._group.end_of)
+            count += self._offsets.take_back(changes[start : start + RESTORED_PER_STEP], self._group.end_of)
             yield
         if count:
             self._tracer.event("offsets_taken_back", count=count)
-            command.ext["offsets"] = str(NO_STAMP)
+            command.ext["offsets"] = str(NO_VERSION)
         self._require_master(command)
         self._hold(channel, command)
         return None
 
     def _hold(self, channel: Channel, command: Command) -> None:
-        """Answer at once if there is news, else when some comes."""
+        """Answer at once if there are changes, else after the next one."""
         now_ms, broker_id = self._clock.now_ms(), BrokerId(number(command, "brokerId"))
         topics, groups, offsets, delays = (_stamp(command, name) for name in ("topics", "groups", "offsets", "delays"))
         users = _stamp(command, "users") if "users" in command.ext else None
@@ -222,16 +222,16 @@ class MetadataLeader:
         self._followers[broker_id] = follower
         self._foreign.discard(broker_id)
         wait_ms = max(0, min(number(command, "waitMs", 0), MAX_HOLD_MS))
-        self._release(broker_id)
-        self._holds[broker_id] = _Hold(channel, command, now_ms + wait_ms)
-        if self._has_news(follower, offsets=self.waiting_count > 0) or wait_ms == 0:
+        self._drop_held_poll(broker_id)
+        self._held_polls[broker_id] = _HeldPoll(channel, command, now_ms + wait_ms)
+        if self._has_changes(follower, offsets=self.waiting_count > 0) or wait_ms == 0:
             self._answer(broker_id)
-        self._settle()
+        self._end_waits()
         if self._holds_tables(follower):
-            self._group.slave_is_level()
+            self._group.slave_caught_up()
 
-    def _has_news(self, follower: _Follower, *, offsets: bool) -> bool:
-        """`offsets`: consumer offsets too, which change all the time."""
+    def _has_changes(self, follower: _Follower, *, offsets: bool) -> bool:
+        """True if the slave lacks a change. `offsets`: consumer offsets too, which change all the time."""
         if not self._is_current(follower) or follower.delays != self._delays.version.stamp:
             return True
         if follower.modes not in (None, self._modes.digest):
@@ -239,7 +239,7 @@ class MetadataLeader:
         return offsets and follower.offsets < self._offsets.stamp
 
     def _holds_tables(self, follower: _Follower) -> bool:
-        """By content: the version alone moves with each election, and a failover need not wait for that."""
+        """True if the slave has the same content: versions change with each election, and a failover need not wait."""
         if follower.offsets < self._answered:
             return False
         if not self.is_strict:
@@ -254,8 +254,8 @@ class MetadataLeader:
         return follower.topics == self._topics.version.stamp and follower.groups == self._groups.version.stamp
 
     def _answer(self, broker_id: BrokerId) -> None:
-        """Everything that is newer than what the slave holds."""
-        hold, follower = self._holds.pop(broker_id), self._followers[broker_id]
+        """Answer with everything newer than the slave's versions."""
+        hold, follower = self._held_polls.pop(broker_id), self._followers[broker_id]
         body: dict[str, Any] = {"version": VERSION}
         ext: dict[str, str] = {}
         if follower.topics != self._topics.version.stamp:
@@ -274,37 +274,37 @@ class MetadataLeader:
             body["modes"] = self._modes.to_json()
         hold.channel.send(hold.command.reply(ext=ext, body=lenient_json.dumps(body)))
 
-    def _release(self, broker_id: BrokerId) -> None:
-        """A slave asks anew before its last poll was answered: that one's connection is gone or nobody waits."""
-        if broker_id in self._holds:
+    def _drop_held_poll(self, broker_id: BrokerId) -> None:
+        """Drop the held poll of a slave that polls again: its connection is gone or its time-out is over."""
+        if broker_id in self._held_polls:
             self._answer(broker_id)
 
     def changed(self) -> None:
-        """Anything but a commit has changed: slaves hear of it now."""
-        for broker_id in list(self._holds):
-            if self._has_news(self._followers[broker_id], offsets=True):
+        """Answer held polls after a change of anything but offsets."""
+        for broker_id in list(self._held_polls):
+            if self._has_changes(self._followers[broker_id], offsets=True):
                 self._answer(broker_id)
 
-    # --- who holds what -----------------------------------------------------------------------------------------------
+    # --- state of the slaves ----------------------------------------------------------------------------------------
     @property
     def is_strict(self) -> bool:
         return self._config.metadata_strict
 
     @property
     def waits_for_slaves(self) -> bool:
-        """True if some answer is given only when the set's members have something."""
+        """True if some answers wait for the members of the set."""
         return self.is_strict or self._config.offset_sync == "strict"
 
     def may_join(self, broker_id: BrokerId) -> bool:
-        """True if the slave may be proposed for the SyncStateSet: strict needs all tables and all offsets that were
-        answered, or that it is foreign."""
+        """True if the slave may be proposed for the SyncStateSet: with strict it needs all tables and all answered
+        offsets, or runs no rmqha."""
         if not self.waits_for_slaves or broker_id in self._foreign:
             return True
         follower = self._followers.get(broker_id)
         return follower is not None and self._holds_tables(follower)
 
     def unknown(self, connected: list[BrokerId]) -> list[BrokerId]:
-        """Slaves in `connected` that do not follow the tables though they could be ones of ours."""
+        """Slaves in `connected` that may run rmqha and do not follow the tables."""
         now_ms = self._clock.now_ms()
         silent = []
         for broker_id in connected:
@@ -314,20 +314,20 @@ class MetadataLeader:
         return silent
 
     def mark_foreign(self, broker_id: BrokerId) -> None:
-        """The slave is no rmqha: nothing waits for it."""
+        """Note that the slave runs no rmqha: nothing waits for it."""
         self._foreign.add(broker_id)
         self._followers.pop(broker_id, None)
         self._tracer.event("metadata_not_strict", broker_id=broker_id, reason="the replica does not know request 52030")
-        self._settle()
-        self._group.slave_is_level()
+        self._end_waits()
+        self._group.slave_caught_up()
 
     @property
-    def level(self) -> list[BrokerId]:
-        """Slaves whose tables are as these."""
+    def caught_up(self) -> list[BrokerId]:
+        """Slaves that have the present tables."""
         return sorted(item for item, follower in self._followers.items() if self._is_current(follower))
 
-    def tell(self, state: ReplicaState) -> None:
-        """Fill in its part of an answer to 52000."""
+    def add_state(self, state: ReplicaState) -> None:
+        """Add its part to an answer to 52000."""
         state.metadata_sync = "strict" if self.is_strict else "periodic"
         state.offset_sync = self._config.offset_sync
         state.metadata_versions = MetadataVersions(
@@ -336,18 +336,18 @@ class MetadataLeader:
             offsets=str(self._offsets.stamp),
             delays=str(self._delays.version.stamp),
         )
-        state.metadata_level = self.level
+        state.metadata_level = self.caught_up
         state.metadata_foreign = sorted(self._foreign)
         state.metadata_waiting_count = self.waiting_count
 
     # --- strict changes -----------------------------------------------------------------------------------------------
     def wait(self, done: Callable[[str], None]) -> None:
-        """Call `done("")` when this replica's disk holds topics, groups and users as they are now, and so does the set
-        if metadataSync is strict; else `done(reason)`."""
-        self._wait_tables(NO_STAMP, done)
+        """Call `done("")` when this replica's disk has the present topics, groups and users, and with
+        metadataSync=strict the set too; else `done(reason)`."""
+        self._wait_tables(NO_VERSION, done)
 
     def wait_reset(self, done: Callable[[str], None]) -> None:
-        """Wait as `wait` does, and for the offsets too: an operator has set or removed some."""
+        """Wait as `wait` does, and for the offsets too, which an operator has set or removed."""
         if self.is_strict:
             self._saver.save_offsets_soon()
         self._wait_tables(self._offsets.stamp, done)
@@ -359,7 +359,7 @@ class MetadataLeader:
         self._wait(
             of_set,
             (tables[0].file.changed_count, tables[1].file.changed_count, tables[2].file.changed_count),
-            offsets if self.is_strict else NO_STAMP,
+            offsets if self.is_strict else NO_VERSION,
             done,
         )
 
@@ -373,8 +373,8 @@ class MetadataLeader:
             done("")
 
     def saved(self) -> None:
-        """Files were to be written."""
-        self._settle(after_save=True)
+        """Take note that a write of the files has ended."""
+        self._end_waits(after_save=True)
 
     def _wait(
         self,
@@ -385,20 +385,20 @@ class MetadataLeader:
     ) -> None:
         deadline_ms = self._clock.now_ms() + self._config.metadata_sync_timeout_ms
         wait = _Wait(of_set, own, own_offsets, deadline_ms, done)
-        line = self._lines.setdefault(wait.line, deque())
-        line.append(wait)
+        kind = self._waits.setdefault(wait.kind, deque())
+        kind.append(wait)
         if self._unsaved(wait):
             self._saver.save_tables_soon()
-        if len(line) == 1:
-            self._settle()
+        if len(kind) == 1:
+            self._end_waits()
 
     def _unsaved(self, wait: _Wait) -> list[TableFile]:
-        """Files of this replica that lack what is waited for."""
+        """Files of this replica that lack the wait's changes."""
         files = self._topics.file, self._groups.file, self._users.file
         return [file for file, count in zip(files, wait.own, strict=True) if file.saved_count < count]
 
     def _missing(self, wait: _Wait) -> str:
-        """Names of those that do not hold what is waited for, "" for nobody."""
+        """Names of replicas that lack the wait's versions, "" for none."""
         lacking = self._lacking(wait.of_set) if wait.of_set is not None else ""
         if not lacking and (self._offsets.saved_stamp < wait.own_offsets or self._unsaved(wait)):
             return "this replica's disk"
@@ -422,22 +422,22 @@ class MetadataLeader:
         ]
         return f"replica {', '.join(lacking)}" if lacking else ""
 
-    def _settle(self, *, after_save: bool = False) -> None:
-        """Each kind up to the first that still waits; after files were to be written all: some may have to hear of
-        trouble."""
+    def _end_waits(self, *, after_save: bool = False) -> None:
+        """End waits of each kind up to the first that must wait. After a write of files all are checked, since it may
+        have failed."""
         now_ms = self._clock.now_ms()
-        for line in list(self._lines.values()):
+        for kind in list(self._waits.values()):
             still: list[_Wait] = []
-            for _ in range(len(line)):
-                if not line or (still and not after_save):
+            for _ in range(len(kind)):
+                if not kind or (still and not after_save):
                     break
-                wait = line.popleft()
-                if not self._is_ended(wait, now_ms, after_save):
+                wait = kind.popleft()
+                if not self._end_if_due(wait, now_ms, after_save):
                     still.append(wait)
-            line.extendleft(reversed(still))
+            kind.extendleft(reversed(still))
 
-    def _is_ended(self, wait: _Wait, now_ms: int, after_save: bool) -> bool:
-        """Answers, if it is time."""
+    def _end_if_due(self, wait: _Wait, now_ms: int, after_save: bool) -> bool:
+        """Answer a wait if it is complete, failed or late; True if so."""
         missing = self._missing(wait)
         if not missing:
             if wait.own_offsets > self._answered:
@@ -454,34 +454,34 @@ class MetadataLeader:
 
     @property
     def waiting_count(self) -> int:
-        return sum(map(len, self._lines.values()))
+        return sum(map(len, self._waits.values()))
 
     @property
     def topic_waiting_count(self) -> int:
-        """Number of waits for topics and groups alone; offsets are waited for all the time."""
-        return sum(len(self._lines.get((of_set, False, False), ())) for of_set in (True, False))
+        """Number of waits for topics and groups alone; waits for offsets are always there."""
+        return sum(len(self._waits.get((of_set, False, False), ())) for of_set in (True, False))
 
     # --- time and role ------------------------------------------------------------------------------------------------
     def timeout(self) -> None:
-        """Call each 100 ms: offsets go out, polls and waits end."""
+        """Send offsets and end late polls and waits; call every 100 ms."""
         now_ms = self._clock.now_ms()
-        for broker_id, hold in list(self._holds.items()):
-            if now_ms >= hold.deadline_ms or self._has_news(self._followers[broker_id], offsets=True):
+        for broker_id, hold in list(self._held_polls.items()):
+            if now_ms >= hold.deadline_ms or self._has_changes(self._followers[broker_id], offsets=True):
                 self._answer(broker_id)
-        self._settle()
+        self._end_waits()
 
     def role_changed(self) -> None:
-        """Forget what was said in another epoch."""
+        """Forget the state of another epoch."""
         is_each = self._config.offset_sync == "strict"
         self._answered = self._offsets.stamp if is_each else self._offsets.ordered_stamp
-        for hold in self._holds.values():
+        for hold in self._held_polls.values():
             remark = "the master has changed"
             hold.channel.send(hold.command.reply(ResponseCode.SYSTEM_ERROR, {}, remark=remark))
-        self._holds.clear()
+        self._held_polls.clear()
         self._followers.clear()
         self._foreign.clear()
-        lines, self._lines = self._lines, {}
-        for wait in (wait for line in lines.values() for wait in line):
+        lines, self._waits = self._waits, {}
+        for wait in (wait for kind in lines.values() for wait in kind):
             wait.done("this broker is no longer the master; whether the change survives is not known, ask again")
 
 

@@ -1,9 +1,9 @@
-"""Consumer offsets: how far each group has read each queue. config/consumerOffset.json, written when dirty.
+"""Consumer offsets: progress of each group in each queue. config/consumerOffset.json, written when dirty.
 
-Each offset carries the stamp (master epoch, sequence) of its last change. Replicas merge by stamp, never by size: what
-is older does not replace what is newer, and a reset backwards is a change like any other. A removed offset leaves
-its stamp behind, so that no replica brings it back. With both stands when that was: what was popped before it does
-not move the group any more, whichever replica looks through the log.
+Each offset has the version (stamp: master epoch, sequence) of its last change. Replicas merge by version, never by
+size: an older offset does not replace a newer one, and a reset backwards is a change like any other. A removed offset
+leaves its version, so that no replica brings it back. Resets and removals leave their time too: earlier pops do not
+advance the group any more, whichever replica reads their checkpoints in the log.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from rmqha.broker.tables import config_table, table_file
 from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
-from rmqha.broker.tables.offset_places import Place, Removals, SetBacks, TopicGroupIndex, last_stamp, newer_than
+from rmqha.broker.tables.offset_index import OffsetKey, Removals, ResetTimes, TopicGroupIndex, last_stamp, newer_than
 from rmqha.broker.tables.table_file import ROWS, TableFile
-from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
+from rmqha.broker.tables.table_version import NO_VERSION, TableVersion
 from rmqha.port import Disk
 from rmqha.store.meta import config_file
 from rmqha.wire.lenient_json import Entries
@@ -27,22 +27,22 @@ from rmqha.wire.steps import RUN_COUNT, sorted_in_steps
 
 MAX_ENTRY_COUNT = 1_000_000
 """Bound on (group, topic) pairs, since any client may name new ones."""
-REMOVED_AT_A_TIME = 256
-"""Keys, in one step."""
+REMOVED_PER_STEP = 256
+"""Keys that are removed in one step."""
 MAX_REMOVED_COUNT = 100_000
 """Bound on remembered removals; the oldest are forgotten first."""
 
 LOST_COMMIT_COUNT = 1_000_000
-"""More changes than a life of a master can have told and not saved."""
+"""Bound on the changes that a master can have sent to slaves and not saved before a kill."""
 LIVES_MS = 1_000_000
-"""By the clock, whatever it shows, lives of a master are told apart within so much."""
+"""Range (ms) of wall times that distinguishes starts of a master, whatever its clock shows."""
 
 FOREIGN_LAG_MS = 60_000
-"""Longest time by which the offsets that an Apache broker tells, or has in its file while it runs, are behind its pops:
-it writes the file each 5 s, and keeps a checkpoint in memory for 10 s before it counts."""
+"""Bound (ms) on the delay of an Apache broker's offsets behind its pops: it writes the file each 5 s, and keeps a
+checkpoint in memory for 10 s before it counts."""
 
-CUT_STAMP = TableVersion(0, 0)
-"""Stamp of an offset that a cut of this replica's log has lowered."""
+CUT_VERSION = TableVersion(0, 0)
+"""Version of an offset that a cut of this replica's log has lowered."""
 
 _TABLE = "consumerOffset"
 _VERSIONS = "rmqhaOffsetVersions"
@@ -58,8 +58,8 @@ _UNQUOTED_ID = re.compile(rb"[{,]\s*[0-9]+\s*:")
 
 
 class OffsetChange(NamedTuple):
-    """One offset as replicas tell each other. `offset` None: it was removed. `is_reset`: an operator has set it, and
-    the group's members have not been told yet. `set_back_ms`: when it was last set back or removed, 0: never."""
+    """Change of one offset between replicas. `offset` None: it was removed. `is_reset`: an operator has set it, and the
+    group's members do not know yet. `set_back_ms`: time of the last reset or removal, 0 for none."""
 
     key: str
     queue_id: int
@@ -74,20 +74,20 @@ class OffsetChange(NamedTuple):
 
     @classmethod
     def from_json(cls, value: Any) -> OffsetChange:
-        """Raises ValueError or TypeError."""
+        """Change of a JSON row. Raises ValueError or TypeError."""
         key, queue_id, offset, epoch, sequence, is_reset = value
         known = int(offset) if int(offset) >= 0 else None
         return cls(str(key), int(queue_id), known, TableVersion(int(epoch), int(sequence)), is_reset is True)
 
 
 def to_body(changes: Sequence[OffsetChange]) -> dict[str, Any]:
-    """Members of a body of request 52030; replicas of earlier releases pass over the times."""
+    """Members of a body of request 52030; earlier releases ignore the times."""
     times = [change.set_back_ms for change in changes]
     return {_CHANGES: [change.to_json() for change in changes], **({_TIMES: times} if any(times) else {})}
 
 
 def from_body(body: Mapping[str, Any]) -> list[OffsetChange]:
-    """The changes of a body of request 52030. Raises KeyError, ValueError or TypeError."""
+    """Changes of a body of request 52030. Raises KeyError, ValueError or TypeError."""
     changes = [OffsetChange.from_json(item) for item in body[_CHANGES]]
     times = body.get(_TIMES)
     if times is None:
@@ -98,11 +98,11 @@ def from_body(body: Mapping[str, Any]) -> list[OffsetChange]:
 
 
 class PendingOffsetWrite(NamedTuple):
-    """The content that the file must hold, for `write`: no later commit touches it."""
+    """Content that the file must have, for `write`: no later commit touches it."""
 
     file: table_file.PendingTableWrite
     stamp: TableVersion
-    """Stamp of the newest change in it."""
+    """Version of its newest change."""
 
 
 def _no_log_ms() -> int:
@@ -110,41 +110,40 @@ def _no_log_ms() -> int:
 
 
 class OffsetTable:
-    """Offsets by "topic@group" and queue id. A commit takes the offset as it is, backwards too: a reset is one.
+    """Offsets by "topic@group" and queue id. A commit may lower an offset, which counts as a reset.
 
-    `epoch` is the master epoch that stamps changes; `events.moved` is told of each change that slaves want to know at
-    once.
+    `epoch` is the master epoch of changes; `events.table_changed` is called for changes that slaves must get at once.
     """
 
     def __init__(
         self, disk: Disk, events: TableEvents, log_ms: Callable[[], int] = _no_log_ms, *, is_synced: bool = True
     ) -> None:
-        """`log_ms`: the time (ms), which does not lie before that of any record in the log. `is_synced`: what the file
-        holds is known to be on the disk. Else it is written again, and until then nothing counts as saved."""
+        """`log_ms`: a time (ms) not before that of any record in the log. `is_synced`: the file is known to be on the
+        disk; else it is written again, and until then nothing counts as saved."""
         found = config_table.load(disk, _TABLE, _parse, _ROW_TABLES)
         self.version, self._unknown, self.findings = found.version, found.unknown, found.findings
         self.epoch = self.version.state_version
         self._floor = 0
         self._offsets: dict[str, dict[int, int]] = {}
-        self._stamps: dict[Place, TableVersion] = {}
-        """Stamps of the present offsets, in order: what changed last stands last."""
+        self._stamps: dict[OffsetKey, TableVersion] = {}
+        """Versions of the present offsets, the newest last."""
         self._removed = Removals()
         self._pairs = TopicGroupIndex()
-        self._resets: dict[Place, int] = {}
-        """To where a group's members must go; their own commits do not count until they know."""
-        self._set_backs = SetBacks()
+        self._resets: dict[OffsetKey, int] = {}
+        """Offsets of resets that the group's members do not know yet; until then their own commits are ignored."""
+        self._set_backs = ResetTimes()
         self._log_ms = log_ms
         self._last_pop_ms = 0
         self.is_foreign = bool(found.table.changes) and not found.table.is_stamped
-        """An Apache broker has written the file last."""
+        """True if an Apache broker was the last to write the file."""
         self.foreign_until_ms = 0
-        """Time (ms) up to which the log says nothing new of pops: an Apache broker has told the offsets since. It notes
-        no times of set-backs: what was popped before one would take the group on again. 0: none has."""
+        """Time (ms) up to which pops in the log are ignored, since an Apache broker has supplied the offsets: it stores
+        no times of resets, so a pop before one would advance the group again. 0: no such broker."""
         self._events = events
         self._changed: set[str] = set()
         """Keys whose rows the file lacks."""
         self._file = TableFile(disk, _TABLE, _ROW_TABLES, optional=(_VERSIONS, _REMOVED, _SET_BACK))
-        self._telling = Lock()
+        self._save_lock = Lock()
         self._told_order = 0
         for change in sorted(found.table.changes, key=_stamp_of):
             self._take(change)
@@ -154,23 +153,22 @@ class OffsetTable:
         self._changed.clear()
         if _lacks_quotes(disk) or (not is_synced and self._knows_any):
             self._file.touch()
-        self.saved_stamp = self.stamp if is_synced else NO_STAMP
-        """Stamp of the newest change that is on the disk."""
+        self.saved_stamp = self.stamp if is_synced else NO_VERSION
+        """Version of the newest change that is on the disk."""
         self._begun = self.stamp
-        """Changes with a higher stamp were made here since this replica became master, or taken back."""
-        self._taken_back: dict[Place, tuple[TableVersion, TableVersion]] = {}
-        """Stamps of changes that were taken back since: those here, and those that they had."""
+        """Version at the begin of this mastership; later changes are new here, or restored."""
+        self._taken_back: dict[OffsetKey, tuple[TableVersion, TableVersion]] = {}
+        """Versions of restored changes: the new one here, and the original."""
 
     @property
     def stamp(self) -> TableVersion:
-        """Stamp of the newest change."""
+        """Version of the newest change."""
         return max(last_stamp(self._stamps), self._removed.last)
 
     @property
     def ordered_stamp(self) -> TableVersion:
-        """Stamp of the newest order of an operator that members may not know: an offset that was set back, or one that
-        was removed."""
-        return max((self._removed.last, *(self._stamps[place] for place in self._resets)))
+        """Version of the newest reset or removal by an operator that members may not know."""
+        return max((self._removed.last, *(self._stamps[offset_key] for offset_key in self._resets)))
 
     @property
     def _knows_any(self) -> bool:
@@ -178,14 +176,14 @@ class OffsetTable:
 
     # --- what consumers and operators do ------------------------------------------------------------------------------
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """False if the table is full. Nothing changes while a reset waits to be told."""
-        place = f"{topic}@{group}", queue_id
-        if self._resets and place in self._resets:
+        """Commit an offset. False if the table is full. Ignored while a reset waits for the group's member."""
+        offset_key = f"{topic}@{group}", queue_id
+        if self._resets and offset_key in self._resets:
             return True
-        return self._put(place, offset)
+        return self._put(offset_key, offset)
 
-    def _put(self, place: Place, offset: int) -> bool:
-        key, queue_id = place
+    def _put(self, offset_key: OffsetKey, offset: int) -> bool:
+        key, queue_id = offset_key
         queues = self._offsets.get(key)
         if queues is None:
             if len(self._offsets) >= MAX_ENTRY_COUNT:
@@ -196,45 +194,45 @@ class OffsetTable:
         if before != offset:
             queues[queue_id] = offset
             if before is not None and offset < before:
-                self._set_backs.put(place, self._set_back_ms())
-            self._touch(place)
+                self._set_backs.put(offset_key, self._set_back_ms())
+            self._touch(offset_key)
         return True
 
-    # --- times of pops and of what is set back ------------------------------------------------------------------------
+    # --- times of pops and resets -------------------------------------------------------------------------------------
     def pop_ms(self, wall_ms: int) -> int:
-        """Time (ms) of a pop: behind whatever was set back before it, though another broker's clock told that."""
+        """Time (ms) of a pop, later than every reset before it, even one with another broker's clock."""
         found = max(wall_ms, self._set_backs.last_ms + 1)
         self._last_pop_ms = max(self._last_pop_ms, found)
         return found
 
     def _set_back_ms(self) -> int:
-        """No pop of before lies behind it: its record in the log does not, nor one that a set-back had put off."""
+        """Time (ms) of a reset, not before any earlier pop in the log or any pop that an earlier reset has delayed."""
         return max(self._log_ms(), self._last_pop_ms, self._set_backs.last_ms)
 
     @property
     def set_back_count(self) -> int:
-        """It changes whenever something is set back or removed."""
+        """Count that changes with every reset or removal."""
         return self._set_backs.put_count
 
     def set_back_ms(self, group: str, topic: str, queue_id: int) -> int:
-        """Time (ms) when the group was last set back there, or its offset removed; 0: never. Pops up to it do not move
-        it."""
+        """Time (ms) of the group's last reset or removal in the queue, 0 for none. Pops up to it do not advance the
+        group."""
         return self._set_backs.get((f"{topic}@{group}", queue_id))
 
-    def _touch(self, place: Place) -> None:
+    def _touch(self, offset_key: OffsetKey) -> None:
         stamp = self._next_stamp()
-        self._stamps.pop(place, None)
-        self._removed.pop(place)
-        self._stamps[place] = stamp
-        self._changed.add(place[0])
+        self._stamps.pop(offset_key, None)
+        self._removed.pop(offset_key)
+        self._stamps[offset_key] = stamp
+        self._changed.add(offset_key[0])
 
     def _next_stamp(self) -> TableVersion:
         return TableVersion(self.epoch, max(self.stamp.sequence, self._floor) + 1)
 
     def new_epoch(self, epoch: int, wall_ms: int) -> None:
-        """This replica became master. Sequences go on from the wall time in microseconds: a master that restarts in its
-        old epoch has lost the last ones it gave, and may not give them again. Where its clock is behind what is known
-        they leave out what it may have lost, and begin elsewhere in each life."""
+        """Begin a master epoch. Sequences continue from the wall time in microseconds: a master that restarts in its
+        old epoch has lost its last sequences and must not reuse them. If its clock is behind, it skips a number of
+        sequences and an amount that depends on the start."""
         last = self.stamp
         least = last.sequence + (LOST_COMMIT_COUNT if last.epoch == epoch else 0)
         floor = wall_ms * 1000
@@ -252,26 +250,27 @@ class OffsetTable:
         return self._offsets.get(f"{topic}@{group}", {})
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """An operator's order; `take_reset` tells the group's member with its next pull."""
-        place = f"{topic}@{group}", queue_id
-        if self._put(place, offset) and len(self._resets) < MAX_ENTRY_COUNT:
-            self._resets[place] = offset
-            self._set_backs.put(place, self._set_back_ms())
-            self._touch(place)
-            self._events.moved()
+        """Set an offset by an operator's order; `take_reset` tells the group's member with its next pull."""
+        offset_key = f"{topic}@{group}", queue_id
+        if self._put(offset_key, offset) and len(self._resets) < MAX_ENTRY_COUNT:
+            self._resets[offset_key] = offset
+            self._set_backs.put(offset_key, self._set_back_ms())
+            self._touch(offset_key)
+            self._events.table_changed()
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Offset at which a member must go on, once; None if it may go on where it is."""
+        """Offset at which a member must go on, returned once; None without a reset."""
         if not self._resets:
             return None
-        place = f"{topic}@{group}", queue_id
-        offset = self._resets.pop(place, None)
+        offset_key = f"{topic}@{group}", queue_id
+        offset = self._resets.pop(offset_key, None)
         if offset is not None:
-            self._touch(place)
+            self._touch(offset_key)
         return offset
 
     def first_pairs(self, limit: int) -> tuple[list[tuple[str, str, Mapping[int, int]]], int]:
-        """(topic, group, offsets by queue id) of groups that have an offset in a topic, and how many more there are."""
+        """(topic, group, offsets by queue id) of the first groups with an offset in a topic, and the number of
+        others."""
         found: list[tuple[str, str, Mapping[int, int]]] = []
         for key in islice(self._offsets, limit):
             topic, _, group = key.rpartition("@")
@@ -279,11 +278,11 @@ class OffsetTable:
         return found, len(self._offsets) - len(found)
 
     def topics_of(self, group: str) -> list[str]:
-        """Topics in which the group has an offset, in the order in which they came."""
+        """Topics in which the group has an offset, in the order of insertion."""
         return self._pairs.topics_of(group)
 
     def groups_of(self, topic: str) -> list[str]:
-        """Groups with an offset in the topic, in the order in which they came."""
+        """Groups with an offset in the topic, in the order of insertion."""
         return self._pairs.groups_of(topic)
 
     def has(self, group: str, topic: str) -> bool:
@@ -299,23 +298,23 @@ class OffsetTable:
         return self._remove([f"{topic}@{group}" for group in self.groups_of(topic)])
 
     def _remove(self, keys: list[str]) -> Generator[None, None, None]:
-        for start in range(0, len(keys), REMOVED_AT_A_TIME):
+        for start in range(0, len(keys), REMOVED_PER_STEP):
             stamp, at_ms = self._next_stamp(), self._set_back_ms()
-            for key in keys[start : start + REMOVED_AT_A_TIME]:
+            for key in keys[start : start + REMOVED_PER_STEP]:
                 for queue_id in list(self._offsets.get(key, ())):
                     self._forget((key, queue_id))
                     self._removed.put((key, queue_id), stamp)
                     self._set_backs.put((key, queue_id), at_ms)
                     stamp = stamp._replace(sequence=stamp.sequence + 1)
-            for place in self._removed.pop_oldest(max(0, len(self._removed) - MAX_REMOVED_COUNT)):
-                self._set_backs.put(place, 0)
-                self._changed.add(place[0])
+            for offset_key in self._removed.pop_oldest(max(0, len(self._removed) - MAX_REMOVED_COUNT)):
+                self._set_backs.put(offset_key, 0)
+                self._changed.add(offset_key[0])
             yield
         if keys:
-            self._events.moved()
+            self._events.table_changed()
 
-    def _forget(self, place: Place) -> None:
-        key, queue_id = place
+    def _forget(self, offset_key: OffsetKey) -> None:
+        key, queue_id = offset_key
         queues = self._offsets.get(key)
         if queues is not None:
             queues.pop(queue_id, None)
@@ -323,13 +322,13 @@ class OffsetTable:
                 del self._offsets[key]
                 self._pairs.remove(key)
         self._changed.add(key)
-        self._stamps.pop(place, None)
-        self._resets.pop(place, None)
+        self._stamps.pop(offset_key, None)
+        self._resets.pop(offset_key, None)
 
     def clamp(self, end_of: Callable[[str, int], int], *, stamped: bool = False) -> int:
-        """No offset may lie behind its queue (`end_of(topic, queue_id)`), as after a cut of the log: messages that come
-        to stand there would never be consumed. `stamped`: it is a change for all replicas, as a new master makes it.
-        Else it is older than every change: what the master has counts. Returns how many did."""
+        """Lower offsets beyond the ends of their queues (`end_of(topic, queue_id)`), as after a cut of the log: new
+        messages there would never be consumed. `stamped`: a change for all replicas, as of a new master. Else it is
+        older than every change, so that the master's offsets win. Returns the number of changes."""
         behind = []
         for key, queues in self._offsets.items():
             topic = key.rpartition("@")[0]
@@ -344,42 +343,49 @@ class OffsetTable:
             self._touch((key, queue_id))
         return len(behind)
 
-    def lower(self, limits: Mapping[Place, int]) -> int:
-        """No offset of these may be higher; below 0: none may be there. What a cut of this replica's log takes: older
-        than every change. Returns how many were."""
-        known = ((place, limit, self._offsets.get(place[0], {}).get(place[1])) for place, limit in limits.items())
-        return self._lower({place: limit for place, limit, offset in known if offset is not None and offset > limit})
+    def lower(self, limits: Mapping[OffsetKey, int]) -> int:
+        """Lower offsets to `limits`, below 0: remove them, after a cut of this replica's log. Older than every change.
+        Returns the number of changes."""
+        known = (
+            (offset_key, limit, self._offsets.get(offset_key[0], {}).get(offset_key[1]))
+            for offset_key, limit in limits.items()
+        )
+        return self._lower(
+            {offset_key: limit for offset_key, limit, offset in known if offset is not None and offset > limit}
+        )
 
-    def _lower(self, found: Mapping[Place, int]) -> int:
-        for place, offset in found.items():
+    def _lower(self, found: Mapping[OffsetKey, int]) -> int:
+        for offset_key, offset in found.items():
             if offset < 0:
-                self._forget(place)
+                self._forget(offset_key)
             else:
-                self._offsets[place[0]][place[1]] = offset
-                self._changed.add(place[0])
+                self._offsets[offset_key[0]][offset_key[1]] = offset
+                self._changed.add(offset_key[0])
         if found:
-            cut = {place: CUT_STAMP for place, offset in found.items() if offset >= 0}
-            self._stamps = cut | {place: stamp for place, stamp in self._stamps.items() if place not in cut}
+            cut = {offset_key: CUT_VERSION for offset_key, offset in found.items() if offset >= 0}
+            self._stamps = cut | {
+                offset_key: stamp for offset_key, stamp in self._stamps.items() if offset_key not in cut
+            }
         return len(found)
 
-    # --- what replicas tell each other --------------------------------------------------------------------------------
+    # --- replication --------------------------------------------------------------------------------------------------
     def changes_since(self, stamp: TableVersion, limit: int) -> list[OffsetChange]:
-        """Changes newer than `stamp`, the oldest first; NO_STAMP: everything. At most `limit` of them."""
+        """Changes newer than `stamp`, the oldest first, at most `limit`; NO_VERSION returns all."""
         newer = [*newer_than(stamp, self._stamps, limit), *newer_than(stamp, self._removed.stamps, limit)]
         newer.sort(key=lambda item: item[1])
-        return [self._change(place, changed) for place, changed in newer[:limit]]
+        return [self._change(offset_key, changed) for offset_key, changed in newer[:limit]]
 
-    def _change(self, place: Place, stamp: TableVersion) -> OffsetChange:
-        key, queue_id = place
+    def _change(self, offset_key: OffsetKey, stamp: TableVersion) -> OffsetChange:
+        key, queue_id = offset_key
         offset = self._offsets.get(key, {}).get(queue_id)
-        return OffsetChange(key, queue_id, offset, stamp, place in self._resets, self._set_backs.get(place))
+        return OffsetChange(key, queue_id, offset, stamp, offset_key in self._resets, self._set_backs.get(offset_key))
 
     def merge(self, changes: Iterable[OffsetChange]) -> None:
-        """A slave takes those of its master's offsets that are newer than its own."""
+        """Apply those of the master's changes that are newer than this slave's."""
         ordered = True
         for change in changes:
-            place = change.key, change.queue_id
-            if change.stamp > (self._stamps.get(place) or self._removed.get(place) or NO_STAMP):
+            offset_key = change.key, change.queue_id
+            if change.stamp > (self._stamps.get(offset_key) or self._removed.get(offset_key) or NO_VERSION):
                 ordered = ordered and change.stamp > self.stamp
                 self._take(change)
         if not ordered:
@@ -387,57 +393,58 @@ class OffsetTable:
             self._removed.sort()
 
     def _take(self, change: OffsetChange) -> None:
-        place = change.key, change.queue_id
-        self._forget(place)
-        self._removed.pop(place)
-        self._set_backs.put(place, change.set_back_ms)
+        offset_key = change.key, change.queue_id
+        self._forget(offset_key)
+        self._removed.pop(offset_key)
+        self._set_backs.put(offset_key, change.set_back_ms)
         if change.offset is None:
-            self._removed.put(place, change.stamp)
+            self._removed.put(offset_key, change.stamp)
             return
         self._offsets.setdefault(change.key, {})[change.queue_id] = change.offset
         self._pairs.add(change.key)
-        self._stamps[place] = change.stamp
+        self._stamps[offset_key] = change.stamp
         if change.is_reset:
-            self._resets[place] = change.offset
+            self._resets[offset_key] = change.offset
 
-    def stamps(self) -> dict[Place, TableVersion]:
-        """Stamps of every offset, those removed included."""
+    def stamps(self) -> dict[OffsetKey, TableVersion]:
+        """Versions of every offset, removed ones included."""
         return self._stamps | dict(self._removed.stamps)
 
-    def changes_of(self, places: Iterable[Place], limit: int) -> list[OffsetChange]:
-        """The last change of each of `places` that is still known, the oldest first; of too many the newest."""
-        known = ((place, self._stamps.get(place) or self._removed.get(place)) for place in places)
-        found = [self._change(place, stamp) for place, stamp in known if stamp is not None]
+    def changes_of(self, offset_keys: Iterable[OffsetKey], limit: int) -> list[OffsetChange]:
+        """Last known change of each of `offset_keys`, the oldest first; of too many the newest."""
+        known = (
+            (offset_key, self._stamps.get(offset_key) or self._removed.get(offset_key)) for offset_key in offset_keys
+        )
+        found = [self._change(offset_key, stamp) for offset_key, stamp in known if stamp is not None]
         return sorted(found, key=_stamp_of)[-limit:]
 
     def take_back(self, changes: Iterable[OffsetChange], end_of: Callable[[str, int, int], int]) -> int:
-        """A master that was killed takes from a slave what its own file lacks: what is newer there, as a change of its
-        own, which all replicas hear of. None lies behind `end_of(topic, queue_id, epoch of the change)`. What has been
-        changed here since is newer, whatever a clock that was set back says, and becomes that. Returns how many are
-        told anew."""
+        """Restore changes that this master's file lacks after a kill, from a slave. They become new changes for all
+        replicas, none beyond `end_of(topic, queue_id, epoch of the change)`. An offset that has been changed here since
+        keeps its value, whatever a wrong clock says, and becomes a new change. Returns the number of new changes."""
         count = 0
         for change in changes:
-            place = change.key, change.queue_id
-            stamp = self._stamps.get(place) or self._removed.get(place) or NO_STAMP
-            told, had = self._taken_back.get(place, (NO_STAMP, NO_STAMP))
+            offset_key = change.key, change.queue_id
+            stamp = self._stamps.get(offset_key) or self._removed.get(offset_key) or NO_VERSION
+            told, had = self._taken_back.get(offset_key, (NO_VERSION, NO_VERSION))
             if change.stamp <= (had if told == stamp else stamp):
                 continue
-            # A wall clock that was set back since gives lower sequences: slaves would take none of them. Other slaves
+            # If the wall clock was set back, new sequences would be lower, and slaves would ignore them. Other slaves
             # may have later ones.
             self._floor = max(self._floor, change.stamp.sequence + LOST_COMMIT_COUNT)
             if stamp > self._begun and stamp.epoch == change.stamp.epoch and told != stamp:
-                self._take(self._change(place, stamp)._replace(stamp=self._next_stamp()))
+                self._take(self._change(offset_key, stamp)._replace(stamp=self._next_stamp()))
             else:
                 offset, anew = change.offset, self._next_stamp()
                 if offset is not None:
                     offset = min(offset, end_of(change.key.rpartition("@")[0], change.queue_id, change.stamp.epoch))
                 self._take(change._replace(offset=offset, stamp=anew))
-                self._taken_back[place] = anew, change.stamp
+                self._taken_back[offset_key] = anew, change.stamp
             count += 1
         return count
 
     def replace(self, body: Mapping[str, Any]) -> None:
-        """A slave takes the whole table of a master without stamps (Apache's): by definition it is the newer one."""
+        """Replace a slave's table by that of a master without versions (Apache's), which counts as newer."""
         table = parse_table(body)
         self.foreign_until_ms = max(self.foreign_until_ms, self._log_ms() - FOREIGN_LAG_MS)
         self.version = DataVersion.from_json(body.get("dataVersion"))
@@ -448,8 +455,8 @@ class OffsetTable:
             change._replace(set_back_ms=self._set_backs.get((change.key, change.queue_id)))
             for change in _unstamped(table, self.version)
         ]
-        for places in (self._offsets, self._stamps, self._removed, self._pairs, self._resets, self._set_backs):
-            places.clear()
+        for part in (self._offsets, self._stamps, self._removed, self._pairs, self._resets, self._set_backs):
+            part.clear()
         for change in new:
             self._take(change)
         self._file.touch()
@@ -460,13 +467,13 @@ class OffsetTable:
         return _to_json(self.version.to_json(), self._offsets)
 
     def members(self) -> Generator[None, None, dict[str, Any]]:
-        """The members of `to_json`, for `dumps_in_steps`; in steps."""
+        """Members of `to_json`, in steps, for `dumps_in_steps`."""
         keys, find = (yield from sorted_in_steps(self._offsets)), self._offsets.get
         topics: dict[str, list[str]] = {}
-        for place, key in enumerate(keys):
+        for number, key in enumerate(keys):
             topic, _, group = key.rpartition("@")
             topics.setdefault(group, []).append(topic)
-            if place % RUN_COUNT == 0:
+            if number % RUN_COUNT == 0:
                 yield
         return {
             "dataVersion": self.version.to_json(),
@@ -475,8 +482,7 @@ class OffsetTable:
         }
 
     def unsaved(self) -> PendingOffsetWrite | None:
-        """The content that the file must hold, None if it holds it; the caller writes it with `write`, in a thread if
-        it likes. Costs what has changed."""
+        """Content for `write`, in any thread; None if the file has it. The cost is that of the changes."""
         groups = self._pairs.take_changed()
         for name, row_of in self._row_makers.items():
             if rows := {key: row_of(key) for key in (groups if name == _TOPICS else self._changed)}:
@@ -487,18 +493,18 @@ class OffsetTable:
 
     @property
     def _row_makers(self) -> dict[str, Callable[[str], Any]]:
-        """For each table of the file what its row of a group or key is, None if there is none. Queue ids of our own
-        members are text: fastjson2 cannot pass over an unquoted integer key in a member that it does not know (ruling
-        32)."""
+        """Function for each table of the file that makes the row of a group or key, None for no row. Queue ids of
+        rmqha's own members are text: fastjson2 cannot skip an unquoted integer key in a member that it does not know
+        (ruling 32)."""
         return {
             _TOPICS: lambda group: sorted(self._pairs.topics_of(group)) or None,
             _OFFSETS: lambda key: dict(sorted(self._offsets.get(key, {}).items())) or None,
             _VERSIONS: self._versions_row,
             _REMOVED: lambda key: (
-                {str(place): str(stamp) for place, stamp in sorted(self._removed.of(key).items())} or None
+                {str(queue_id): str(stamp) for queue_id, stamp in sorted(self._removed.of(key).items())} or None
             ),
             _SET_BACK: lambda key: (
-                {str(place): str(at_ms) for place, at_ms in sorted(self._set_backs.of(key).items())} or None
+                {str(queue_id): str(at_ms) for queue_id, at_ms in sorted(self._set_backs.of(key).items())} or None
             ),
         }
 
@@ -507,18 +513,18 @@ class OffsetTable:
             str(queue_id): self._stamp_text((key, queue_id)) for queue_id in sorted(self._offsets.get(key, ()))
         } or None
 
-    def _stamp_text(self, place: Place) -> str:
-        return str(self._stamps[place]) + (f":{_RESET}" if place in self._resets else "")
+    def _stamp_text(self, offset_key: OffsetKey) -> str:
+        return str(self._stamps[offset_key]) + (f":{_RESET}" if offset_key in self._resets else "")
 
     def _members(self) -> dict[str, Any]:
-        """Members of the file. Apache's brokers pass over those that they do not know."""
+        """Members of the file. Apache's brokers ignore unknown ones."""
         return {"dataVersion": self.version.to_json(), **dict.fromkeys(_ROW_TABLES, ROWS), **self._unknown}
 
     def write(self, data: PendingOffsetWrite) -> None:
-        """Write the file: when it returns, the file holds `data`, or something newer that another thread has written.
-        Raises OSError; `unsaved` then has it again."""
+        """Write the file: on return it has `data`, or something newer of another thread. Raises OSError; `unsaved` then
+        returns it again."""
         self._file.write(data.file)
-        with self._telling:
+        with self._save_lock:
             if data.file.order > self._told_order:
                 self._told_order = data.file.order
                 self.saved_stamp = data.stamp
@@ -548,8 +554,8 @@ def _to_json(version: dict[str, int], offsets: Mapping[str, Mapping[int, int]]) 
 
 
 def _lacks_quotes(disk: Disk) -> bool:
-    """True if an earlier release has written the file: its queue ids in our own members have no quotes, on which
-    Apache's broker ends and leaves an empty table."""
+    """True if an earlier release has written the file: queue ids in rmqha's members have no quotes, on which Apache's
+    broker fails and leaves an empty table."""
     path = config_file.path_of(_TABLE)
     data = disk.read(path) if disk.exists(path) else b""
     begins = data.find(f'"{_VERSIONS}"'.encode())
@@ -561,7 +567,7 @@ def _stamp_of(change: OffsetChange) -> TableVersion:
 
 
 def _unstamped(table: Mapping[str, Mapping[int, int]], version: DataVersion) -> Iterator[OffsetChange]:
-    """Offsets of a peer or a file without stamps: each gets one of the version's epoch."""
+    """Offsets of a peer or a file without versions: each gets one of the file's epoch."""
     sequence = 0
     for key in sorted(table):
         for queue_id, offset in sorted(table[key].items()):
@@ -570,14 +576,14 @@ def _unstamped(table: Mapping[str, Mapping[int, int]], version: DataVersion) -> 
 
 
 class _Loaded(NamedTuple):
-    """The content of consumerOffset.json. `is_stamped`: ours has written it last."""
+    """Content of consumerOffset.json. `is_stamped`: rmqha was the last to write it."""
 
     changes: list[OffsetChange]
     is_stamped: bool
 
 
 def _parse(body: Mapping[str, Any]) -> _Loaded:
-    """The offsets of consumerOffset.json. Where Apache's broker has written it last there are no stamps."""
+    """Offsets of consumerOffset.json; without versions if Apache's broker was the last to write it."""
     table, version = parse_table(body), DataVersion.from_json(body.get("dataVersion"))
     versions = mapping(body.get(_VERSIONS), _VERSIONS)
     changes = []
@@ -605,7 +611,7 @@ def _stamped(change: OffsetChange, text: str) -> OffsetChange:
 
 
 def parse_table(body: Mapping[str, Any]) -> dict[str, dict[int, int]]:
-    """The offsets of consumerOffset.json or of a body of request 43."""
+    """Offsets of consumerOffset.json or of a body of request 43."""
     return {
         str(key): {int(queue_id): int(offset) for queue_id, offset in mapping(queues, str(key)).items()}
         for key, queues in mapping(body.get("offsetTable"), "offsetTable").items()

@@ -1,8 +1,8 @@
-"""Request 52032: where each queue ends, for a replica that began to copy behind the first records. No trio.
+"""Request 52032: end of each queue, for a replica that began its copy after the first records. No trio.
 
-Queue offsets are given once for ever, and the log tells them: not of queues that are idle for longer than the log is
-kept. A new replica copies what there is and would, as master, begin such a queue at 0 again, behind the back of its
-consumers. So it asks its master, and copies as a learner does until it knows.
+Queue offsets are never reused. The log has those of its records, but not of queues that were idle for longer than the
+log is kept. A new replica copies the log and would, as master, restart such a queue at 0, below its consumers' offsets.
+So it asks its master for the ends, and is a learner until it has them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from rmqha.wire.command import Command
 
 RETRY_MS = 100
 POLL_MS = 10
-"""Between two looks whether what the master answered for has been dispatched here."""
+"""Interval (ms) of checks whether the master's dispatched offset has been dispatched here."""
 
 
 class FollowingState(Protocol):
-    """This replica's place in its group; `Replica` is one."""
+    """Port to this replica's role; `Replica` is one."""
 
     @property
     def is_master(self) -> bool: ...
@@ -37,8 +37,8 @@ class FollowingState(Protocol):
 
 
 class QueueMaxOffsets:
-    """`master` gives whom to follow now, None while this replica has no master or is it. `learned` is called when the
-    ends are known: this replica greets its master again."""
+    """Learns the ends of queues. `master` returns the master to ask, None without one or on the master. `learned` is
+    called after success: this replica then connects to its master again."""
 
     def __init__(
         self,
@@ -57,10 +57,10 @@ class QueueMaxOffsets:
 
     # --- master -----------------------------------------------------------------------------------------------------
     def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.RMQHA_GET_QUEUE_ENDS: self._tell}
+        return {RequestCode.RMQHA_GET_QUEUE_ENDS: self._answer}
 
-    def _tell(self, channel: Channel, command: Command) -> Command:
-        # one that does not serve yet tells it too: it may be waiting for the majority that the replica is to make
+    def _answer(self, channel: Channel, command: Command) -> Command:
+        # a master that does not serve yet answers too: it may need this replica for its majority
         if not self._group.is_master:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master of its group")
         body = lenient_json.dumps({"queues": self._store.queue_starts.ends()})
@@ -68,25 +68,25 @@ class QueueMaxOffsets:
 
     # --- slave ------------------------------------------------------------------------------------------------------
     async def learn(self, awaits: Awaits) -> None:
-        """Until they are known. It may be ended at any await."""
+        """Ask until the ends are known. May be cancelled at any await."""
         while self._store.lacks_queue_ends:
             master = self._master()
             if master is not None and self._group.is_following:
                 try:
                     await self._ask(awaits, master)
                 except (UnreachableError, RemoteProtocolError) as error:
-                    self._note(str(error))
+                    self._trace_once(str(error))
             if self._store.lacks_queue_ends:
                 await awaits.sleep(RETRY_MS)
         self._trouble = ""
 
     async def _ask(self, awaits: Awaits, master: FollowedMaster) -> None:
-        """Raises UnreachableError and RemoteProtocolError."""
+        """Ask the master once. Raises UnreachableError and RemoteProtocolError."""
         starts = self._store.queue_starts
         restart_count = starts.restart_count
 
         def holds() -> bool:
-            """True if the answer is about this master's log, of which this replica's is a part."""
+            """True if this replica's log is a part of that master's."""
             is_same = self._master() == master and starts.restart_count == restart_count
             return is_same and self._group.is_following
 
@@ -97,17 +97,17 @@ class QueueMaxOffsets:
             while holds() and self._store.dispatched_offset < dispatched_offset:
                 await awaits.sleep(POLL_MS)
         elif reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            self._note(f"{master.address} does not know request 52032: idle queues may begin at 0 again")
+            self._trace_once(f"{master.address} does not know request 52032: idle queues may begin at 0 again")
         else:
-            self._note(f"{master.address} answered code {reply.code}: {reply.remark or ''}")
+            self._trace_once(f"{master.address} answered code {reply.code}: {reply.remark or ''}")
             return
         if holds() and starts.lacks:
             count = starts.learn(ends)
             self._tracer.event("queue_ends_learned", master=master.address, count=count)
             self._learned()
 
-    def _note(self, reason: str) -> None:
-        """Told once for each reason."""
+    def _trace_once(self, reason: str) -> None:
+        """Trace each reason once."""
         if reason != self._trouble:
             self._tracer.event("queue_ends_not_learned", reason=reason)
         self._trouble = reason

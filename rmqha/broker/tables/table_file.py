@@ -1,9 +1,9 @@
-"""A file config/*.json behind its table in memory: changes gather, one write takes all that have come. Control plane.
+"""A file config/*.json behind its table in memory: changes gather, and one write takes all so far. Control plane.
 
-The broker's thread says which rows changed, which costs as much as they are many. `write` encodes those, joins them
-with the rows that it knows and waits for the disk, in a thread where there is one; what changes meanwhile shares the
-next write (group commit). Whoever must not be answered before a change is durable waits until `saved_count` reaches the
-`changed_count` that it saw.
+The broker's thread records the changed rows, which costs time only for those. `write` encodes them, joins them with the
+rows that it has and waits for the disk, in a thread where there is one. Changes that come meanwhile share the next
+write (group commit). A request whose change must be durable waits until `saved_count` reaches the `changed_count` of
+that change.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from rmqha.broker.tables import config_table
 from rmqha.port import Disk
 
 ROWS: Final = object()
-"""Stands, among the members of a file, where a table of rows stands."""
+"""Placeholder for a table of rows among the members of a file."""
 _LINE = "\n\t"
 _ROW_LINE = "\n\t\t"
 
 Rows = Mapping[str, Any]
-"""By name; None: there is no such row any more. Nobody changes a row that was given here."""
+"""Rows by name; None: the row was removed. A row is not changed after it was given here."""
 
 
 class PendingTableWrite(NamedTuple):
-    """The content that the file must hold: a snapshot that no later change touches."""
+    """Content that the file must have: a snapshot that no later change touches."""
 
     order: int
-    """Later ones have higher ones."""
+    """Later writes have higher orders."""
     changed_count: int
     members: Mapping[str, Any]
-    """In the order of the file; ROWS for a table of rows."""
+    """Members in the order of the file; ROWS for a table of rows."""
 
 
 class _Delta(NamedTuple):
@@ -44,9 +44,9 @@ class _Delta(NamedTuple):
 
 
 class TableFile:
-    """`name` is the file's; `tables` are its members that consist of rows, `encode` makes JSON of one row of any.
+    """`name` is the file's; `tables` are its members with rows, `encode` makes JSON of a row.
 
-    All but `write` belongs to one thread; `write` may run in several others.
+    All methods but `write` belong to one thread; `write` may run in several others.
     """
 
     def __init__(
@@ -57,30 +57,30 @@ class TableFile:
         encode: Callable[[Any], Any] = lambda row: row,
         optional: Collection[str] = (),
     ) -> None:
-        """`optional`: tables that are left out while they have no rows."""
+        """`optional`: tables that are omitted while they have no rows."""
         self._disk = disk
         self._name = name
         self._encode = encode
         self._optional = optional
         self.changed_count = 0
-        """Changes of rows so far."""
+        """Number of changes of rows so far."""
         self.saved_count = 0
         """Number of changes that are on the disk."""
         self.trouble = ""
-        """The reason why the last write failed, "" if it did not."""
+        """Reason of the last write's failure, "" after a success."""
         self.is_behind = False
         self._made_count = 0
         self._changed: dict[str, dict[str, Any]] = {table: {} for table in tables}
         self._whole: set[str] = set()
-        """Tables of which every row is in `_changed`."""
+        """Tables whose rows are all in `_changed`."""
         self._deltas: deque[_Delta] = deque()
-        """Changes that `write` has not seen yet, in order."""
+        """Changes that `write` has not encoded yet, in order."""
         self._writing = Lock()
         self._written_order = 0
         self._attempted: PendingTableWrite | None = None
-        """The newest that `write` was given. Rows of an older one are gone."""
+        """Newest argument of `write`. Rows of an older one are gone."""
         self._texts: dict[str, dict[str, bytes]] = {table: {} for table in tables}
-        """Each row as it stands in the file, in order of name. `write`'s own."""
+        """Encoded rows by name, in the order of the file; used only by `write`."""
 
     @property
     def is_saved(self) -> bool:
@@ -88,23 +88,23 @@ class TableFile:
 
     # --- the broker's thread ------------------------------------------------------------------------------------------
     def load(self, table: str, rows: Iterable[tuple[str, Any]]) -> None:
-        """Take the table over as `holds` does, but the rows are encoded here, one at a time: before anybody else
-        runs."""
+        """Take over the rows of the file as `holds` does, but encode them here, one at a time, before other tasks
+        run."""
         texts = {name: self.row_text(name, self._encode(row)) for name, row in rows}
         self._texts[table] = {name: texts[name] for name in sorted(texts)}
 
     def holds(self, table: str, rows: Rows) -> None:
-        """The file was read, or there is none: `rows` are what it has of the table."""
+        """Take over `rows` as the file's content; empty without a file."""
         self._changed[table] = dict(rows)
         self._whole.add(table)
 
     def doubt(self) -> None:
-        """Doubt that the file's content is on the disk: it counts as a change that is not saved."""
+        """Count the file's content as unsaved, since it may not be on the disk."""
         self.changed_count += 1
         self.is_behind = True
 
     def touch(self) -> None:
-        """Something else than a row has changed, which need not be on the disk soon."""
+        """Note a change of other members, which need not be on the disk soon."""
         self.is_behind = True
 
     def change(self, table: str, rows: Rows) -> None:
@@ -113,14 +113,14 @@ class TableFile:
         self.is_behind = True
 
     def replace(self, table: str, rows: Rows) -> None:
-        """All rows of the table are others."""
+        """Replace all rows of the table."""
         self.holds(table, rows)
         self.changed_count += 1
         self.is_behind = True
 
     def unsaved(self, members: Callable[[], Mapping[str, Any]], *, in_flight: bool = False) -> PendingTableWrite | None:
-        """The content that the file must hold, for `write`; None if it holds it, or will when what was given out before
-        is written. With `in_flight` that is given out again: for a caller who must know when it is there."""
+        """Content for `write`; None if the file has it, or will have it after the writes given out before. With
+        `in_flight` such content is given out again, for a caller that must wait for it."""
         if not self.is_behind and not (in_flight and not self.is_saved):
             return None
         self.is_behind = False
@@ -133,15 +133,15 @@ class TableFile:
         return PendingTableWrite(self._made_count, self.changed_count, members())
 
     def save(self, members: Callable[[], Mapping[str, Any]]) -> None:
-        """Write what the file lacks, here and now. Raises OSError."""
+        """Write what the file lacks, in this thread. Raises OSError."""
         data = self.unsaved(members)
         if data is not None:
             self.write(data)
 
     # --- any thread ---------------------------------------------------------------------------------------------------
     def write(self, data: PendingTableWrite) -> None:
-        """Write the file: when it returns, the file holds `data`, or something newer that another thread has written.
-        Raises OSError; `unsaved` then has it again."""
+        """Write the file: on return it has `data`, or something newer of another thread. Raises OSError; `unsaved` then
+        returns it again."""
         with self._writing:
             while self._deltas and self._deltas[0].order <= data.order:
                 self._apply(self._deltas.popleft())

@@ -1,8 +1,8 @@
-"""Versions of a table and what changed between them, so that a slave takes changes instead of whole tables. No trio.
+"""Versions of a table and the changes between them, so that a slave takes changes instead of whole tables. No trio.
 
-A change is stamped (master epoch, sequence). One master writes in one epoch, and a slave takes changes in order or the
-table whole: so two replicas with the same stamp have the same table, and a stamp that a master does not remember may
-be one of a fork, whatever its numbers.
+A change has the version (master epoch, sequence). One master writes in one epoch, and a slave takes changes in order or
+the whole table: so two replicas with the same version have the same table. A version that a master does not remember
+may be one of a fork, whatever its numbers.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 MAX_REMEMBERED = 4096
-"""Changes; a slave that is further behind takes the whole table."""
+"""Changes that are remembered; a slave that lacks more takes the whole table."""
 
 
 class TableVersion(NamedTuple):
-    """Ordered: the higher epoch, then the higher sequence is the newer."""
+    """Version of a change. The higher epoch is newer, then the higher sequence."""
 
     epoch: int
     sequence: int
@@ -26,19 +26,19 @@ class TableVersion(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> TableVersion:
-        """Raises ValueError."""
+        """Version of a text. Raises ValueError."""
         epoch, colon, sequence = text.partition(":")
         if not colon:
             raise ValueError(f"{text!r} is no stamp; it must be epoch:sequence")
         return cls(int(epoch), int(sequence))
 
 
-NO_STAMP = TableVersion(-1, -1)
+NO_VERSION = TableVersion(-1, -1)
 """Older than every change."""
 
 
 class TableChanges:
-    """The last changes of one table: the stamp that each led to, and whose entries it touched."""
+    """Last changes of one table: the version of each, and the names of its entries."""
 
     def __init__(self, stamp: TableVersion) -> None:
         self._base = stamp
@@ -49,7 +49,7 @@ class TableChanges:
         return self._changes[-1][0] if self._changes else self._base
 
     def restart(self, stamp: TableVersion) -> None:
-        """The table was replaced: nothing is known of how it came about."""
+        """Forget the changes after the table was replaced."""
         self._base = stamp
         self._changes.clear()
 
@@ -59,8 +59,8 @@ class TableChanges:
             self._base = self._changes.popleft()[0]
 
     def since(self, stamp: TableVersion) -> list[str] | None:
-        """Names whose entries changed after `stamp`, sorted; None if the table has never had that stamp, or long ago. A
-        table that has never been changed tells nothing: its file may be of a release without stamps."""
+        """Names whose entries changed after `stamp`, sorted; None if that version is unknown or too old. Until the
+        first change nothing is known: the file may be of a release without versions."""
         if stamp.sequence <= 0:
             return None
         names: set[str] = set()

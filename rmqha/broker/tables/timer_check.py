@@ -1,15 +1,14 @@
-"""config/timercheck: how far the delivery of timer messages is (formats.md §11). Pure.
+"""config/timercheck: progress of the delivery of timer messages (formats.md §11). Pure.
 
-RocketMQ's 56 bytes, and behind them numbers of ours where its files hold zeros: without them a delivery that stopped
-within a slot begins that slot again, and a start looks through the whole queue. The read time in its bytes begins a
-slot of its wheel, ours may lie within one: RocketMQ goes on in steps of a whole slot from the time that it is given,
-and has not delivered the slot in which that time lies. How wide its slots are is not known for certain, so that of the
-widest is taken, in both directions.
+The file has RocketMQ's 56 bytes, then numbers of rmqha where RocketMQ writes zeros. Without those, a delivery that
+stopped within a slot begins that slot again, and a start scans the whole queue. RocketMQ's read time is the begin of a
+slot, rmqha's may be within one. RocketMQ goes on in steps of a whole slot, and has not delivered the slot of its read
+time. The width of its slots is not known for certain, so the widest is assumed, in both directions.
 
-RocketMQ looks in its timer log for what waits below the queue offset of its bytes, and in the queue from there on. So
-it is told of the first entry that waits, unless there is a timer log (ADR 14).
+RocketMQ reads waiting messages below its queue offset from its timer log, later ones from the queue. So its bytes have
+the first waiting entry unless there is a timer log (ADR 14).
 
-Last comes a note of ours: with which `timerPrecisionMs` the messages were stored (`rmqha.store.timer.timer_width`).
+The last number is the `timerPrecisionMs` of the stored messages (`rmqha.store.timer.timer_width`).
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ _FILE_BYTES = 4096
 
 
 class TimerProgress(NamedTuple):
-    """Delivered is each entry of the timer topic's queue below `taken_offset` whose (slot, offset) lies below
-    (`read_ms`, `next_offset`). Entries from `taken_offset` on all wait, whatever their time."""
+    """Entries of the timer queue below `taken_offset` are delivered if their (slot, offset) is below (`read_ms`,
+    `next_offset`). All entries from `taken_offset` on wait, whatever their time."""
 
     read_ms: int = 0
     next_offset: int = 0
     taken_offset: int = 0
     first_offset: int = 0
-    """No entry below it waits."""
+    """Lower bound of all waiting entries."""
 
     @property
     def front(self) -> tuple[int, int]:
@@ -45,12 +44,12 @@ class TimerProgress(NamedTuple):
         return self.read_ms, self.next_offset
 
     def is_behind(self, other: TimerProgress) -> bool:
-        """True if something that `other` calls delivered is not."""
+        """True if an entry that is delivered in `other` waits here."""
         return self.front < other.front or self.taken_offset < other.taken_offset
 
 
 def encode(progress: TimerProgress, version: DataVersion) -> bytes:
-    """The 56 bytes that RocketMQ has, in its file and in the answer to request 60."""
+    """RocketMQ's 56 bytes, in its file and in the answer to request 60."""
     stamp = version.state_version, version.timestamp, version.counter
     read_ms = progress.read_ms // MAX_WIDTH_MS * MAX_WIDTH_MS
     return _THEIRS.pack(read_ms, 0, progress.taken_offset, progress.taken_offset, *stamp)
@@ -59,7 +58,7 @@ def encode(progress: TimerProgress, version: DataVersion) -> bytes:
 def encode_file(
     progress: TimerProgress, version: DataVersion, logged_offset: int | None = None, widths: TimerWidths | None = None
 ) -> bytes:
-    """`logged_offset`: what waits below it is in the timer log; None: there is none."""
+    """Bytes of the file. `logged_offset`: end of the timer log's part of the queue; None without a timer log."""
     offset = progress.first_offset if logged_offset is None else logged_offset
     theirs = encode(progress._replace(taken_offset=offset), version)
     ours = theirs + _OURS.pack(_mark(theirs, progress), *progress)
@@ -68,7 +67,7 @@ def encode_file(
 
 
 def decode(data: bytes) -> TimerProgress:
-    """Raises ValueError for what is no such file."""
+    """Progress in a file. Raises ValueError for a malformed one."""
     if len(data) < _THEIRS.size:
         raise ValueError(f"it has {len(data)} bytes; {_THEIRS.size} are the least")
     read_ms, _, offset, master_offset, *_ = _THEIRS.unpack_from(data)
@@ -78,7 +77,7 @@ def decode(data: bytes) -> TimerProgress:
 
 
 def is_ours(data: bytes) -> bool:
-    """True if no other program has written the file since ours did."""
+    """True if no other program has written the file since rmqha."""
     return _ours(data) is not None
 
 
@@ -92,5 +91,5 @@ def _ours(data: bytes) -> TimerProgress | None:
 
 
 def _mark(theirs: bytes, progress: TimerProgress) -> int:
-    """A check of our numbers and of RocketMQ's read time and offset."""
+    """Checksum of rmqha's numbers and of RocketMQ's read time and offset."""
     return _OURS_MAGIC | crc32(theirs[:8] + theirs[16:24] + _OURS.pack(0, *progress))

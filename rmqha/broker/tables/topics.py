@@ -1,4 +1,4 @@
-"""The topic table: config/topics.json, automatic creation from TBW102, and rebuilding from the queues on disk."""
+"""The topic table: config/topics.json, automatic creation from TBW102, restoration from the queues on disk."""
 
 from __future__ import annotations
 
@@ -68,15 +68,15 @@ _VALUES = {
     MESSAGE_TYPE: ("DELAY", "FIFO", "MIXED", "NORMAL", PRIORITY_TYPE, "TRANSACTION", "UNSPECIFIED"),
     "reserve.time": (),
 }
-"""RocketMQ's attributes of topics, with their values; the last one is a number of hours, or -1."""
+"""RocketMQ's attributes of topics with their values; the last one is a number of hours, or -1."""
 _UNCHANGEABLE = (QUEUE_TYPE, CLEANUP_POLICY)
 _HOURS = re.compile("-1|[0-9]{1,18}")
 MAX_TOPIC_LENGTH = 127
 MAX_QUEUE_COUNT = 1024
-ENCODED_AT_A_TIME = 256
-"""Topics of a registration, in one step."""
+ENCODED_PER_STEP = 256
+"""Topics of a registration that are encoded in one step."""
 NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
-"""The characters of a topic or a group."""
+"""Characters of a topic or a group."""
 
 BROKER_ONLY_TOPICS = frozenset(
     {
@@ -90,12 +90,12 @@ BROKER_ONLY_TOPICS = frozenset(
         TIMER_TOPIC,
     }
 )
-"""Clients may not send to these, nor to any that `is_broker_only` says."""
+"""Topics to which clients may not send; `is_broker_only` adds others."""
 SYSTEM_NAMES = BROKER_ONLY_TOPICS | {DEFAULT_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC, "CHECKPOINT_TOPIC"}
-"""System topics whether a broker has them or not. The last is one of Apache's queues in RocksDB."""
+"""System topics of all brokers, whether they have them or not. The last one is of Apache's queues in RocksDB."""
 TRANSACTION_TOPICS = (HALF_TOPIC, OP_TOPIC)
-"""In every table from the beginning: a slave of Apache's drops topics that its master does not have, and one that was
-master and lacks the first hangs for 90 s in its change to slave."""
+"""Topics of every table from the start. A slave of Apache's drops topics that its master lacks; without the first one
+it hangs for 90 s when a master becomes a slave."""
 
 
 def is_broker_only(name: str) -> bool:
@@ -103,7 +103,7 @@ def is_broker_only(name: str) -> bool:
 
 
 def name_fault(kind: str, name: str, max_length: int) -> str:
-    """The reason why `name` cannot be a topic or a group, which `kind` says, in RocketMQ's words; "" if it can."""
+    """Reason why `name` cannot be a topic or a group (`kind`), in RocketMQ's words; "" if it can."""
     if not name.strip():
         return f"The specified {kind} is blank."
     if not NAME.fullmatch(name):
@@ -114,7 +114,7 @@ def name_fault(kind: str, name: str, max_length: int) -> str:
 
 
 def topic_name_fault(name: str) -> str:
-    """The reason why `name` cannot be a topic, in RocketMQ's words; "" if it can."""
+    """Reason why `name` cannot be a topic, in RocketMQ's words; "" if it can."""
     return name_fault("topic", name, MAX_TOPIC_LENGTH)
 
 
@@ -146,7 +146,7 @@ class TopicConfig:
     filter_type: str = "SINGLE_TAG"
     attributes: Mapping[str, str] = field(default_factory=dict)
     unknown: Mapping[str, Any] = field(default_factory=dict)
-    """Members that this release has no part for, written as they were read."""
+    """Members that this release does not know and writes back unchanged."""
     begins: Mapping[int, int] = field(default_factory=dict)
     """By queue id, the first offset: what stands in front was sent to a deleted topic of that name."""
 
@@ -160,16 +160,16 @@ class TopicConfig:
 
     @property
     def has_priorities(self) -> bool:
-        """Its queues are priorities, the highest id first."""
+        """True if its queues are priorities, the highest id first."""
         return self.attributes.get(MESSAGE_TYPE) == PRIORITY_TYPE
 
     @property
     def is_batch(self) -> bool:
-        """Its queues count messages, its records hold many."""
+        """True if its queues count messages and its records hold several."""
         return self.attributes.get(QUEUE_TYPE) == BATCH_QUEUE
 
     def text(self) -> str:
-        """The text as RocketMQ's remarks show it."""
+        """Text of the topic in RocketMQ's remarks."""
         perm = "".join(letter if self.perm & bit else "-" for bit, letter in _PERM_LETTERS)
         attributes = ", ".join(f"{name}={value}" for name, value in self.attributes.items())
         return (
@@ -209,19 +209,19 @@ class TopicConfig:
 
 
 class TopicRegistration(NamedTuple):
-    """The topics as a name server is told of them."""
+    """Topics as they are registered with a name server."""
 
     body: bytes
     digest: str
-    """Digest of the topics without their version: a name server that knows it need not read the body."""
+    """Digest of the topics without their version: a name server with the same digest need not parse the body."""
     version: dict[str, int]
 
 
 class TopicTable:
-    """Topics of this replica's group. Changes are made here at once and reach the disk together (`file`): whoever must
-    not be answered before waits for that.
+    """Topics of this replica's group. Changes take effect at once and reach the disk together (`file`); a request whose
+    change must be durable waits for that.
 
-    `epoch` is the master epoch that stamps changes.
+    `epoch` is the master epoch of changes.
     """
 
     def __init__(
@@ -230,13 +230,13 @@ class TopicTable:
         config: BrokerConfig,
         clock: Clock,
         events: TableEvents,
-        kept_batch_topics: Set[str] = frozenset(),
+        batch_queue_topics: Set[str] = frozenset(),
         *,
         is_synced: bool = True,
         queue_ends: Callable[[str, int], Mapping[int, int]] = _no_queues,
     ) -> None:
-        """`kept_batch_topics`: the store's own set. `is_synced`: what the file holds is known to be on the disk. Else
-        it is written again. `queue_ends`: the offsets at which the first so many queues of a topic end, by queue id."""
+        """`batch_queue_topics`: the store's own set. `is_synced`: the file is known to be on the disk; else it is
+        written again. `queue_ends`: the ends of the first so many queues of a topic, by queue id."""
         self._disk = disk
         self._clock = clock
         self._topics: dict[str, TopicConfig] = {}
@@ -244,16 +244,16 @@ class TopicTable:
         self.epoch = 0
         self._events = events
         self._texts: dict[str, tuple[TopicConfig, bytes]] = {}
-        """Each topic's member of a registration, with the topic that it was made from."""
+        """Encoded member of each topic in a registration, with the topic that it was made from."""
         self._table_text = b""
-        """All of them together; empty when the table has changed."""
+        """All encoded members; empty after a change of the table."""
         self._table_digest = ""
         self._granted = config.broker_permission
         self._queue_ends = queue_ends
         self.begins: dict[str, Mapping[int, int]] = {}
         """First offsets of queues, by topic and queue id, where a deleted topic has left messages in front."""
-        self.kept_batch_topics = kept_batch_topics
-        """Topics, deleted ones too, whose queues have the form of queue.type=BatchCQ: it stays theirs."""
+        self.batch_queue_topics = batch_queue_topics
+        """Topics, deleted ones too, whose queues have the BatchCQ form, which does not change."""
         self.configure(config)
         for topic in _system_topics(config):
             self._topics[topic.name] = topic
@@ -265,8 +265,8 @@ class TopicTable:
             self.epoch = found.version.state_version
         self._table_changes = TableChanges(self.version.stamp)
         table, self.deleted, self.deleted_ends = found.table
-        """`deleted`: what the log still holds of these topics does not bring them back. `deleted_ends`: the offsets at
-        which their queues ended, by topic and queue id."""
+        """Deleted topics, which `restore` must not create again from the log; the ends of their queues, by topic and
+        queue id."""
         self._topics.update(table)
         self._note_begins(table)
         self._forget_ends()
@@ -284,15 +284,16 @@ class TopicTable:
             self._texts, self._table_text = {}, b""
             self._events.topics_changed()
 
-    def granted_anew(self) -> None:
-        """A master whose brokerPermission has changed: name servers read no table of a version that they know."""
+    def permission_changed(self) -> None:
+        """Advance the version of a master's table after a change of brokerPermission: name servers skip known
+        versions."""
         self._advance([])
         self.file.touch()
         self._events.topics_changed()
 
     @property
     def granted(self) -> int:
-        """The brokerPermission by which name servers are told of the topics."""
+        """brokerPermission that limits the permissions in registrations."""
         return self._granted
 
     def __len__(self) -> int:
@@ -310,20 +311,20 @@ class TopicTable:
         return 0 if begins is None else begins.get(queue_id, 0)
 
     def read_queue(self, name: str, queue_id: int) -> int:
-        """The queue for a message that has waited: the one that it was sent to, or, where the topic has fewer queues by
-        now, one that consumers read."""
+        """Queue for a delayed message: its original one, or one that consumers read if the topic has fewer queues
+        now."""
         topic = self._topics.get(name)
         count = 0 if topic is None else topic.read_queue_count
         return queue_id if queue_id < count or not count else queue_id % count
 
-    def no_room_for(self, name: str) -> str:
-        """The reason why no topic of that name can be made, "" if one can or is there."""
+    def creation_fault(self, name: str) -> str:
+        """Reason why no topic of that name can be created, "" if it exists or can be created."""
         if name in self._topics or len(self._topics) < self._max_count:
             return ""
         return f"this broker has as many topics as maxTopicCount allows, {self._max_count}: delete some or raise it"
 
-    def too_many_creations(self) -> str:
-        """The reason why no first send may make a topic now, "" if one may, which counts."""
+    def take_creation_quota(self) -> str:
+        """Reason why no send may create a topic now, "" if one may; that counts against the rate limit."""
         if not self._creations.has(self._clock.now_ms()):
             return "first sends make topics faster than autoCreateMaxPerSecond allows; try again later"
         self._creations.take(1)
@@ -331,14 +332,14 @@ class TopicTable:
 
     # --- changes ----------------------------------------------------------------------------------------------------
     def create_for_send(self, name: str, default_topic: str, client_queue_count: int) -> TopicConfig | None:
-        """The topic a first send makes after the pattern of `default_topic`; None if that forbids it."""
+        """Topic that a first send creates from the pattern `default_topic`; None if that forbids it."""
         pattern = self._topics.get(default_topic)
         if pattern is None or not pattern.perm & PERM_INHERIT:
             return None
         if default_topic == DEFAULT_TOPIC and not self._auto_create:
             return None
         count = max(0, min(client_queue_count, pattern.write_queue_count))
-        attributes = {QUEUE_TYPE: BATCH_QUEUE} if name in self.kept_batch_topics else {}
+        attributes = {QUEUE_TYPE: BATCH_QUEUE} if name in self.batch_queue_topics else {}
         topic = TopicConfig(name, count, count, pattern.perm & ~PERM_INHERIT, pattern.sys_flag, attributes=attributes)
         self.put(topic)
         return topic
@@ -349,7 +350,7 @@ class TopicTable:
         return {queue_id: min(end, ends[queue_id]) for queue_id, end in ended.items() if queue_id in ends}
 
     def create_internal(self, name: str, queue_count: int) -> TopicConfig:
-        """A retry or dead letter topic, which no pattern governs; the present one if there is one."""
+        """Retry or dead letter topic of that name, created without a pattern if it is missing."""
         present = self._topics.get(name)
         if present is not None:
             return present
@@ -358,7 +359,7 @@ class TopicTable:
         return topic
 
     def put(self, topic: TopicConfig) -> None:
-        """Add or replace. One of the name of a deleted topic begins behind what that has left in its queues."""
+        """Add or replace a topic. One of the name of a deleted topic begins behind what that has left in its queues."""
         present, begins = self._topics.get(topic.name), topic.begins
         if topic.name in self.deleted:
             self.deleted -= {topic.name}
@@ -373,7 +374,7 @@ class TopicTable:
             self._events.batch_topics_changed({topic.name})
 
     def remove(self, name: str) -> None:
-        """Forget a topic."""
+        """Remove a topic."""
         topic = self._topics.pop(name, None)
         if topic is not None:
             self.deleted |= {name}
@@ -412,9 +413,9 @@ class TopicTable:
             self._commit(behind)
 
     def restore(self, queues: Mapping[str, list[int]], batch_topics: Set[str] = frozenset()) -> list[str]:
-        """Re-create topics that have queues on disk and no entry here, too few to read or another type (ruling 16). A
-        known topic gets none to write to: an operator may have taken them away. `queues`: their ids, ascending. Returns
-        the topics' names."""
+        """Create topics that have queues on disk but no entry here, too few read queues or another type (ruling 16).
+        Write queues are not added: an operator may have removed them. `queues`: ids in ascending order. Returns the
+        topics' names."""
         missing = []
         if self.deleted:
             self.deleted &= queues.keys()
@@ -443,11 +444,9 @@ class TopicTable:
         return missing
 
     def new_epoch(self, epoch: int) -> None:
-        """This replica became master: what it tells name servers and slaves outranks what older masters told. The file
-        follows with the next change or `save`: a failover waits for no disk.
-
-        A master that was killed and restarts in its old epoch may have told slaves of changes that its file lacks: no
-        version is given twice (`DataVersion.new_epoch`)."""
+        """Begin a master epoch, whose versions are higher than those of older masters. The file follows with the next
+        change or `save`, so that a failover waits for no disk. If the master was killed and restarts in its old epoch,
+        slaves may have changes that its file lacks: no version is used twice (`DataVersion.new_epoch`)."""
         self.epoch = epoch
         self.version.new_epoch(epoch)
         self._advance([])
@@ -461,7 +460,7 @@ class TopicTable:
         deleted: Set[str] = frozenset(),
         deleted_ends: Mapping[str, Mapping[int, int]] = MappingProxyType({}),
     ) -> None:
-        """A slave takes its master's whole table. Its file is to be written before it says so."""
+        """Replace a slave's table by its master's. The file must be written before the next poll acknowledges it."""
         if version == self.version and table == self._topics:
             return
         self.deleted, self.deleted_ends = frozenset(deleted), dict(deleted_ends)
@@ -476,8 +475,7 @@ class TopicTable:
         self._events.topics_changed()
 
     def changes_since(self, stamp: TableVersion) -> dict[str, Any] | None:
-        """The entries that a slave whose table has that stamp lacks, for `apply`; None if it must take the whole
-        table."""
+        """Entries that a slave with version `stamp` lacks, for `apply`; None if it must take the whole table."""
         names = self._table_changes.since(stamp)
         if names is None:
             return None
@@ -487,12 +485,12 @@ class TopicTable:
         return changes | self._ends_part(removed)
 
     def has_changed_since(self, stamp: TableVersion) -> bool:
-        """True if a table of that stamp differs from this one, as far as is known."""
+        """True if a table with version `stamp` may differ from this one."""
         return self._table_changes.since(stamp) != []
 
     def apply(self, changes: Mapping[str, Any]) -> None:
-        """A slave takes what its master's `changes_since` says. Its file is to be written before it says so, but for a
-        version that moved alone. Raises ValueError for what is none of it."""
+        """Apply the master's `changes_since` on a slave. The file must be written before the next poll acknowledges it,
+        unless only the version changed. Raises ValueError if malformed."""
         present = parse_table(changes)
         removed = {str(name) for name in changes.get("removed") or ()}
         version = DataVersion.from_json(changes.get("dataVersion"))
@@ -517,11 +515,11 @@ class TopicTable:
         return {topic.name for topic in self._topics.values() if topic.is_batch}
 
     def save(self) -> None:
-        """Write the file if it is behind the table. Raises OSError."""
+        """Write the file if it lacks changes. Raises OSError."""
         self.file.save(self._members)
 
     def unsaved(self, *, in_flight: bool = False) -> PendingTableWrite | None:
-        """The content that the file lacks, for `file.write`."""
+        """Content that the file lacks, for `file.write`."""
         return self.file.unsaved(self._members, in_flight=in_flight)
 
     def _commit(self, names: Collection[str]) -> None:
@@ -529,7 +527,7 @@ class TopicTable:
         self.file.change(_TABLE, {name: self._topics.get(name) for name in names})
         self._events.save_tables_soon()
         self._events.topics_changed()
-        self._events.moved()
+        self._events.table_changed()
 
     def _advance(self, names: Iterable[str]) -> None:
         self.version.advance(self.epoch, self._clock.wall_ms())
@@ -548,15 +546,16 @@ class TopicTable:
         } | (self._deleted_part() | self._ends_part(self.deleted))
 
     def members(self, first: int, count: int | None) -> Generator[None, None, dict[str, Any]]:
-        """The members of `to_json`, for `dumps_in_steps`; in steps."""
+        """Members of `to_json`, in steps, for `dumps_in_steps`."""
         names, find = (yield from sorted_in_steps(self._topics)), self._topics.get
         names = names[first : None if count is None else first + count]
         table = Entries((name, topic.to_json()) for name in names if (topic := find(name)) is not None)
         return {**self.to_json(0, 0), "topicConfigTable": table}
 
     def registration(self) -> Generator[None, None, TopicRegistration]:
-        """Make the body of request 103 in steps. A failover waits for it, so only what has changed since the last one
-        is encoded. Its version is that of the first step: rows may be newer, and the next registration tells so."""
+        """Make the body of request 103 in steps. A failover waits for it, so only changes since the last one are
+        encoded. Its version is that of the first step; rows may be newer, and the next registration has their
+        version."""
         stamps = {
             "dataVersion": self.version.to_json(),
             "mappingDataVersion": DataVersion(0, 0, self.version.timestamp).to_json(),
@@ -575,14 +574,13 @@ class TopicTable:
         return TopicRegistration(b"".join(parts), digest, stamps["dataVersion"])
 
     def packed_registration(self) -> Generator[None, None, bytes]:
-        """The registration as a compressed body, in steps; its topics are those of one moment."""
+        """Compressed registration, in steps; its topics are those of one moment."""
         version, now = self.version.to_json(), dict(self._topics)
         names = yield from sorted_in_steps(now)
         return (yield from pack(version, len(names), (self._as_granted(now[name]).to_json() for name in names)))
 
     def _as_granted(self, topic: TopicConfig) -> TopicConfig:
-        """The topic as name servers are told of it: with no more rights than brokerPermission grants, and without what
-        is none of their business."""
+        """Topic in registrations: its permissions are limited by brokerPermission; `begins` is left out."""
         if topic.begins:
             topic = replace(topic, begins={})
         if self._granted & _GRANTS_ALL == _GRANTS_ALL:
@@ -590,7 +588,7 @@ class TopicTable:
         return replace(topic, perm=topic.perm & self._granted)
 
     def _encoded_table(self) -> Generator[None, None, tuple[bytes, str]]:
-        """All members and their digest. They are kept unless the table changes meanwhile."""
+        """All encoded members and their digest. They are kept unless the table changes meanwhile."""
         if self._table_text:
             return self._table_text, self._table_digest
         began_with, texts, now = self.version.stamp, dict[str, tuple[TopicConfig, bytes]](), self._topics
@@ -601,7 +599,7 @@ class TopicTable:
                 if known is None or known[0] is not topic:
                     known = topic, dumps({name: self._as_granted(topic).to_json()})[1:-1]
                 texts[name] = known
-            if place % ENCODED_AT_A_TIME == 0:
+            if place % ENCODED_PER_STEP == 0:
                 yield
         text = b",".join(text for _, text in texts.values())
         yield
@@ -618,7 +616,7 @@ class TopicTable:
         return own | self._deleted_part() | self._ends_part(self.deleted)
 
     def _deleted_part(self) -> dict[str, Any]:
-        """Own; Apache's brokers pass over it."""
+        """Members of rmqha; Apache's brokers ignore them."""
         return {DELETED: sorted(self.deleted)} if self.deleted else {}
 
     def _ends_part(self, names: Iterable[str]) -> dict[str, Any]:
@@ -640,13 +638,13 @@ def _parse(body: Mapping[str, Any]) -> _Loaded:
 
 
 def parse_table(body: Mapping[str, Any]) -> dict[str, TopicConfig]:
-    """The topics of topics.json or of a body of request 21."""
+    """Topics of topics.json or of a body of request 21."""
     table = mapping(body.get("topicConfigTable"), "topicConfigTable")
     return {str(name): TopicConfig.from_json(str(name), mapping(item, str(name))) for name, item in table.items()}
 
 
 def parse_deleted(body: Mapping[str, Any]) -> frozenset[str]:
-    """The deleted topics of topics.json or of a body of request 21."""
+    """Deleted topics of topics.json or of a body of request 21."""
     return frozenset(str(name) for name in body.get(DELETED) or ())
 
 
@@ -658,8 +656,8 @@ def parse_deleted_ends(body: Mapping[str, Any]) -> dict[str, Mapping[int, int]]:
 
 
 def merge_attributes(present: Mapping[str, str] | None, change: str) -> dict[str, str]:
-    """Apply "+name=value,-name" as mqadmin writes it; `present` is None for a new topic. The type of queues and how
-    they are cleaned is given to a topic when it is made, as in RocketMQ. Raises ValueError with a sentence."""
+    """Attributes after a change "+name=value,-name" of mqadmin; `present` is None for a new topic. As in RocketMQ, type
+    of queues and cleanup policy are set only at creation. Raises ValueError with a sentence."""
     merged = dict(present or {})
     for piece in filter(None, change.split(",")):
         name, equals, value = piece[1:].partition("=")
@@ -676,7 +674,7 @@ def merge_attributes(present: Mapping[str, str] | None, change: str) -> dict[str
 
 
 def _check_attribute(name: str, value: str) -> None:
-    """Raises ValueError."""
+    """Check an attribute. Raises ValueError."""
     values = _VALUES.get(name)
     if values is None:
         raise ValueError(f"unsupported key: {name}")
@@ -690,7 +688,7 @@ def _check_attribute(name: str, value: str) -> None:
 
 
 def refusal_to_send(name: str) -> tuple[ResponseCode, str] | None:
-    """The reason why no client may send to a topic of that name, before it is even looked up."""
+    """Reason why no client may send to a topic of that name, whether it exists or not."""
     fault = topic_name_fault(name)
     if fault:
         return ResponseCode.INVALID_PARAMETER, fault
@@ -700,7 +698,7 @@ def refusal_to_send(name: str) -> tuple[ResponseCode, str] | None:
 
 
 def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
-    """Topics that Apache's broker makes at its start, in the same shapes, though some are of features of its own: tools
+    """Topics that Apache's broker creates at its start, in the same shapes, also for features that rmqha lacks: tools
     count topics, and a slave of Apache's drops those that its master lacks."""
     inherit = PERM_READ | PERM_WRITE | PERM_INHERIT
     level_count = len(parse_delay_levels(config.message_delay_level))

@@ -1,1 +1,1 @@
-"""Timer messages: each is delivered at its own time. What waits, how far delivery is, and the forms of a message."""
+"""Timer messages, each with its own delivery time: waiting entries, progress of delivery, forms of a message."""

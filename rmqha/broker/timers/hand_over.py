@@ -1,9 +1,9 @@
-"""Change of a store between our broker and RocketMQ's while timer messages wait (ADR 14).
+"""Conversion of a store with waiting timer messages between rmqha's broker and RocketMQ's (ADR 14).
 
-RocketMQ delivers what its timer log names, and what stands in the queue of the timer topic from the offset in
-config/timercheck on. While ours runs there is no timer log, and that offset is the first entry's that waits. A clean
-stop leaves a timer log of all that waits, so that nothing of what was delivered behind the first comes once more.
-RocketMQ makes its wheel anew from that log.
+RocketMQ delivers the entries of its timer log, and those in the queue of the timer topic from the offset in
+config/timercheck on. While rmqha runs there is no timer log, and that offset is the first waiting entry's. A clean stop
+leaves a timer log of all waiting messages, so that later ones that were delivered are not delivered again. RocketMQ
+rebuilds its wheel from that log.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from rmqha.store.timer.timer_width import wheel_width
 
 MAX_FILE_BYTES = 2**31 - 1
 WHEEL_SLOT_COUNT = 1000
-"""Slots of a wheel that are asked for their width."""
+"""Slots of a wheel that are checked for their width."""
 
 
 class PlacedRecords(Protocol):
-    """The log, asked for records by their places; `Store` is one."""
+    """Port to records by their offsets; `Store` is one."""
 
     @property
     def last_store_timestamp_ms(self) -> int: ...
@@ -41,7 +41,7 @@ class PlacedRecords(Protocol):
 
 
 def take_over(disk: Disk, log: PlacedRecords, table: DelayOffsetTable, tracer: Tracer) -> None:
-    """Make this the store of a broker of ours: what waits is in the queue alone, and config/timercheck says so before
+    """Convert the store for rmqha: waiting messages are in the queue alone, and config/timercheck says so before
     anything else is removed. Raises OSError."""
     wheels = [name for name in disk.list("") if is_wheel(name)]
     read_ms = table.timer.read_ms or log.last_store_timestamp_ms
@@ -66,7 +66,7 @@ def take_over(disk: Disk, log: PlacedRecords, table: DelayOffsetTable, tracer: T
 
 
 def _wheel_width_ms(disk: Disk, read_ms: int, tracer: Tracer) -> int:
-    """Width of the slots of RocketMQ's wheel, by some of them, 0 if none tells it."""
+    """Width (ms) of the slots of RocketMQ's wheel, by some of them, 0 if unknown."""
     path, size_bytes = timer_wheel.PATH, timer_wheel.WHEEL_BYTES
     if not disk.exists(path) or disk.size_bytes(path) != size_bytes:
         return 0
@@ -84,9 +84,8 @@ def _wheel_width_ms(disk: Disk, read_ms: int, tracer: Tracer) -> int:
 def give_over(
     disk: Disk, table: DelayOffsetTable, given: WaitingList, metrics: bytes, file_size_bytes: int, tracer: Tracer
 ) -> None:
-    """Leave a timer log of what waits and its number by topic (config/timermetrics), for whoever opens the store next.
-    Without them RocketMQ delivers some messages again, so that a disk that cannot hold them is no reason to stop
-    otherwise than in order."""
+    """Leave a timer log of the waiting messages and their number by topic (config/timermetrics). Without them RocketMQ
+    delivers some messages again, so a disk error here does not change the stop."""
     log = timer_log.files(given.entries, given.written_ms, given.precision_ms, file_size_bytes)
     try:
         for number, content in enumerate(log):
@@ -103,8 +102,8 @@ def give_over(
 
 
 def _first_that_waits(disk: Disk, log: PlacedRecords, read_ms: int, tracer: Tracer) -> int | None:
-    """The lowest queue offset of what RocketMQ has not stored again yet though by our rule it has; None if there is
-    none. Its window begins when it puts a message into its wheel, ours when the message was stored."""
+    """Lowest queue offset that RocketMQ has not stored again yet though rmqha's rule says so; None for none. Its window
+    begins when it puts a message into the wheel, rmqha's when the message was stored."""
     first: int | None = None
     for unit in _rolled(disk, tracer):
         if unit.slot_ms < read_ms:
@@ -123,7 +122,7 @@ def _first_that_waits(disk: Disk, log: PlacedRecords, read_ms: int, tracer: Trac
 
 
 def _rolled(disk: Disk, tracer: Tracer) -> Iterator[TimerUnit]:
-    """The units, in RocketMQ's timer log, of messages that are to be stored again before their time."""
+    """Entries of RocketMQ's timer log whose messages are to be stored again before their time."""
     for name in disk.list(timer_log.DIRECTORY):
         path = f"{timer_log.DIRECTORY}/{name}"
         try:

@@ -1,4 +1,4 @@
-"""The two forms of a timer message: as it waits in the timer topic, and as it is delivered. Pure."""
+"""The two forms of a timer message: waiting in the timer topic, and delivered. Pure."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ from rmqha.store.timer.timer_width import MAX_WIDTH_MS, WIDTHS_MS, slot_width_ms
 
 TIMER_QUEUE_ID = 0
 ROLL_WINDOW_MS = 2 * 86_400_000
-"""A message that is due later than this after it was stored is stored again in between: the log keeps files for three
-days. Fixed, for a progress of delivery is true of one window only."""
+"""Longest wait (ms) in one record; a message with a later time is stored again in between, since the log keeps files
+for three days. Fixed, because a progress of delivery is valid for one window only."""
 _WAITING_TOPICS = (TIMER_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC)
-"""Nothing is delivered to these, whatever a property says."""
+"""Topics to which nothing is delivered, whatever a property says."""
 _MAX_MS = 2**63 - 1
 STEP_MS = 2
-"""Width of a slot: messages come when the slot is over that holds the last millisecond before their time. RocketMQ's
-wheel has slots of `timerPrecisionMs`."""
+"""Width (ms) of a slot: a message is delivered at the end of the slot with the last millisecond before its time.
+RocketMQ's wheel has slots of `timerPrecisionMs`."""
 _MAX_AHEAD_MS = 60_000
-"""A time further behind the begin of a slot was not the reason for it."""
+"""Bound (ms) on the distance from the begin of a slot to the time that caused it."""
 _OUT = PROPERTY_TIMER_OUT_MS.encode()
 _WHENS = (
     (PROPERTY_TIMER_DELAY_SEC.encode(), 1000),
     (PROPERTY_TIMER_DELAY_MS.encode(), 1),
     (PROPERTY_TIMER_DELIVER_MS.encode(), 0),
 )
-"""The properties that name a time, the first one counts; milliseconds of a unit, 0 of the one that is no delay."""
+"""Properties with a time, the first one counts; milliseconds of the unit, 0 for an absolute time."""
 _DELETE_KEY, _UNIQUE_KEY = PROPERTY_TIMER_DELETE_UNIQUE_KEY.encode(), PROPERTY_UNIQUE_KEY.encode()
 _REAL_TOPIC, _REAL_QUEUE_ID = PROPERTY_REAL_TOPIC.encode(), PROPERTY_REAL_QUEUE_ID.encode()
 _OUT_MARK, _REAL_TOPIC_MARK, _REAL_QUEUE_ID_MARK = (
@@ -62,25 +62,24 @@ _ENQUEUE_MARK, _DEQUEUE_MARK = (
 )
 _CRC_MARK = PROPERTY_CRC32.encode() + b"\x01"
 PROPERTY_DUE = "rmqhaDueMs"
-"""The time that was named as a delay, in a copy that waits on: the moment from which it counts is not there. What is
-delivered is without it."""
+"""Property of a waiting copy with the time of a delay, whose start is lost in a copy. A delivered message lacks it."""
 _TOLD_BYTES = 256
-"""Room for what a delivery adds to the properties. It is for onlookers: without room they stay as they are stored."""
+"""Bytes of properties for a delivery's additions, which are informational: without room they are omitted."""
 _DUE = PROPERTY_DUE.encode()
 _DUE_MARK = _DUE + b"\x01"
 
 
 class Due(NamedTuple):
-    """Time (ms) of the slot at whose end a message that waits comes, and whether it is stored to wait again then: the
-    slot of those that are is odd."""
+    """Time (ms) of the slot at whose end a waiting message is delivered or, if `is_rolled`, stored to wait again; the
+    slot of a rolled one is odd."""
 
     slot_ms: int
     is_rolled: bool
 
 
 def deliver_at_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
-    """The time (ms) that a producer asks for; None if it asks for none, or if the message has waited already. Raises
-    ValueError for what is no number that Java reads."""
+    """Time (ms) that a producer asks for; None if it asks for none, or the message has waited already. Raises
+    ValueError for a number that Java cannot read."""
     if PROPERTY_TIMER_OUT_MS in properties:
         return None
     for name in TIMER_PROPERTIES:
@@ -99,7 +98,7 @@ def deliver_at_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
 
 
 def to_timer(message: NewMessage, at_ms: int, precision_ms: int) -> NewMessage:
-    """The form in which a message waits for `at_ms`."""
+    """Form of a message that waits until `at_ms`."""
     properties = decode_properties(message.properties)
     properties.pop(PROPERTY_CRC32, None)
     properties[PROPERTY_TIMER_OUT_MS] = str(_slot_ms(at_ms, precision_ms))
@@ -110,14 +109,14 @@ def to_timer(message: NewMessage, at_ms: int, precision_ms: int) -> NewMessage:
 
 @dataclass(slots=True)
 class TimedMessage(NewMessage):
-    """A message in the form of `to_timer`, of which it is known when and for which topic it comes."""
+    """Message in the form of `to_timer` with known time and topic of the delivery."""
 
     wheel_ms: int = 0
     at_ms: int = 0
     real_topic: str = ""
 
     def due(self, stored_ms: int) -> Due:
-        """The answer of `due` for its record, which names `at_ms`."""
+        """Result of `due` for its record, which has `at_ms`."""
         if self.wheel_ms - stored_ms >= ROLL_WINDOW_MS:
             return _due(self.wheel_ms, stored_ms, self.properties)
         return Due(_slot_before(self.wheel_ms, self.at_ms - 1, _last_slot_ms(self.wheel_ms)), False)
@@ -126,7 +125,7 @@ class TimedMessage(NewMessage):
 def timed_message(
     topic: str, queue_id: int, body: bytes, pairs: str, now_ms: int, host: Host, at_ms: int, precision_ms: int
 ) -> TimedMessage:
-    """The form in which a message waits for `at_ms`, which its properties `pairs` name as TIMER_DELIVER_MS."""
+    """Form of a message that waits until `at_ms`, which its properties `pairs` have as TIMER_DELIVER_MS."""
     wheel_ms = _slot_ms(at_ms, precision_ms)
     properties = (
         f"{pairs}{PROPERTY_TIMER_OUT_MS}\x01{wheel_ms}\x02{PROPERTY_REAL_TOPIC}\x01{topic}\x02"
@@ -152,7 +151,7 @@ def _slot_ms(at_ms: int, precision_ms: int) -> int:
 
 
 class _Placed(NamedTuple):
-    """Time and place of a delivery, by the properties; each None if they do not say it."""
+    """Time and queue of a delivery in the properties; None if missing."""
 
     wheel_ms: int | None
     topic: bytes | None
@@ -161,7 +160,7 @@ class _Placed(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _placed(properties: bytes) -> _Placed:
-    """Remembered for the last one: who delivers a message asks twice in turn."""
+    """Parsed properties. The last result is cached, since a delivery asks twice in a row."""
     out = _last(properties, _OUT_MARK, _OUT)
     wheel_ms = int(out) if out and out.isdigit() and len(out) <= 18 else None
     topic = _last(properties, _REAL_TOPIC_MARK, _REAL_TOPIC)
@@ -169,8 +168,8 @@ def _placed(properties: bytes) -> _Placed:
 
 
 def _last(properties: bytes, mark: bytes, name: bytes) -> bytes | None:
-    """The answer of `find_property` at half its cost, but for the first property; `mark`: the name between the bytes
-    that surround it."""
+    """Result of `find_property` at half its cost, except for the first property; `mark`: the name between its
+    delimiters."""
     start = properties.rfind(mark) + len(mark)
     if start < len(mark):
         return find_property(properties, name)
@@ -179,15 +178,14 @@ def _last(properties: bytes, mark: bytes, name: bytes) -> bytes | None:
 
 
 def says_when_and_where_to(record: Record) -> bool:
-    """True if it has what `to_timer` and RocketMQ's brokers put into each: no CRC covers properties."""
+    """True if a record has the properties that `to_timer` and RocketMQ's brokers add: no CRC covers properties."""
     wheel_ms, topic, queue_id = _placed(record.properties)
     is_placed = wheel_ms is not None and bool(topic) and bool(queue_id and queue_id.isdigit())
     return is_placed and are_whole(record.properties)
 
 
 def due(record: Record) -> Due | None:
-    """The slot in which a record of the timer topic comes, whatever `timerPrecisionMs` is and was when it was stored;
-    None if it does not say when."""
+    """Slot of a record of the timer topic, with any present and past `timerPrecisionMs`; None without a time."""
     wheel_ms = _placed(record.properties).wheel_ms
     if wheel_ms is None:
         return None
@@ -195,8 +193,8 @@ def due(record: Record) -> Due | None:
 
 
 def plain_due(stored_ms: int, properties: bytes) -> tuple[Due, bytes] | None:
-    """The answer of `due`, and the topic for which it waits, by the store time and the properties of a record that
-    takes none back; None if they are not what nearly all are like."""
+    """Result of `due`, and topic of the delivery, from store time and properties of a record that is no recall; None if
+    the properties do not have the usual form."""
     if _DELETE_KEY in properties:
         return None
     out, topic = _plain(properties, _OUT_MARK), _plain(properties, _REAL_TOPIC_MARK)
@@ -206,7 +204,7 @@ def plain_due(stored_ms: int, properties: bytes) -> tuple[Due, bytes] | None:
 
 
 def _plain(properties: bytes, mark: bytes) -> bytes:
-    """A property that is there once and not the first one; b"" if that is not sure."""
+    """Property that is there once and not the first one; b"" if that is uncertain."""
     start = properties.find(mark) + len(mark)
     end = properties.find(b"\x02", start)
     if start < len(mark) or end < 0 or properties.find(mark[1:], end) >= 0:
@@ -218,14 +216,14 @@ def _due(wheel_ms: int, stored_ms: int, properties: bytes) -> Due:
     ahead_ms = wheel_ms - stored_ms
     if ahead_ms < ROLL_WINDOW_MS:
         return Due(_slot_of(wheel_ms, stored_ms, properties), False)
-    # what is left behind the window shall be long enough to be worth a round
+    # the rest beyond the window must be long enough for a round of its own
     step_ms = ROLL_WINDOW_MS // 2 if ahead_ms < ROLL_WINDOW_MS * 4 // 3 else ROLL_WINDOW_MS
     return Due(stored_ms + step_ms | 1, True)
 
 
 def _slot_of(wheel_ms: int, stored_ms: int, properties: bytes) -> int:
-    """The last slot of the wheel's slot, or the one before the time that the producer has named, which lies within the
-    wheel's slot too: whoever has delivered that one has delivered this. How wide the wheel's is only its begin says."""
+    """Last slot within the wheel's slot, or the slot before the producer's time if that is within it too: if the former
+    is delivered, so is the latter. The begin of the wheel's slot is known, its width is not."""
     last_ms = _last_slot_ms(wheel_ms)
     return _slot_before(wheel_ms, _before_ms(stored_ms, properties, last_ms), last_ms)
 
@@ -237,7 +235,7 @@ def _slot_before(wheel_ms: int, before_ms: int | None, last_ms: int) -> int:
 
 
 def _last_slot_ms(wheel_ms: int) -> int:
-    """The last slot of the widest of the wheel's slots that may begin then."""
+    """Last slot of the widest wheel slot with that begin."""
     for width_ms in WIDTHS_MS:
         if wheel_ms % width_ms == 0:
             return wheel_ms + width_ms - STEP_MS
@@ -245,8 +243,8 @@ def _last_slot_ms(wheel_ms: int) -> int:
 
 
 def _before_ms(stored_ms: int, properties: bytes, last_ms: int) -> int | None:
-    """The last millisecond before the time that the producer has named; None if it has named none. That of a delay is
-    no later than `last_ms`: it counts from a moment not long before the message was stored for the first time."""
+    """Last millisecond before the producer's time; None without one. With a delay at most `last_ms`: it counts from
+    shortly before the first store."""
     if _DUE_MARK in properties:
         at_ms = find_property(properties, _DUE) or b""
         return int(at_ms) - 1 if at_ms.isdigit() and len(at_ms) <= 18 else None
@@ -260,8 +258,8 @@ def _before_ms(stored_ms: int, properties: bytes, last_ms: int) -> int | None:
 
 
 class Recall(NamedTuple):
-    """A message that is taken back, by topic and unique key: a producer may take back what it may send. `slot_ms` is
-    the widest of the wheel's slots in which it was to be delivered, however often it is stored again before."""
+    """Recalled message by topic and unique key: a producer may recall what it may send. `slot_ms` is the widest slot of
+    the wheel for its delivery, however often it is stored again before."""
 
     slot_ms: int
     key: bytes
@@ -272,18 +270,18 @@ def is_recall(record: Record) -> bool:
 
 
 def recall(record: Record) -> Recall | None:
-    """The message that a record takes back; None if it takes none back."""
+    """Message that a record recalls; None if it is no recall."""
     key = find_property(record.properties, _DELETE_KEY)
     return Recall(_recalled_ms(record), _key(record, key)) if key else None
 
 
 def real_topic(record: Record) -> bytes:
-    """The topic for which a record waits; b"" if it does not say."""
+    """Topic for which a record waits; b"" if missing."""
     return find_property(record.properties, _REAL_TOPIC) or b""
 
 
 def recalled_by(record: Record) -> Recall:
-    """The `recall` of a record that takes this one back."""
+    """Recall that would name this record."""
     return Recall(_recalled_ms(record), _key(record, find_property(record.properties, _UNIQUE_KEY) or b""))
 
 
@@ -299,8 +297,8 @@ def _key(record: Record, unique_key: bytes) -> bytes:
 
 
 def from_timer(record: Record, now_ms: int, store_host: tuple[bytes, int]) -> NewMessage | None:
-    """The message that is stored when the time of `record` has come: the delivered one, or one that waits again. None
-    if it does not say where to."""
+    """Message to store at the time of `record`: the delivered one, or one that waits again. None if topic or queue is
+    missing."""
     properties = record.properties
     wheel_ms, topic_bytes, queue_id = _placed(properties)
     topic = str(topic_bytes or b"", "utf-8", "replace")
@@ -334,5 +332,5 @@ def from_timer(record: Record, now_ms: int, store_host: tuple[bytes, int]) -> Ne
 
 
 def _has_what_changes(properties: bytes) -> bool:
-    """True if a delivery would not only add to them."""
+    """True if a delivery must remove or change properties."""
     return any(mark in properties for mark in (_ENQUEUE_MARK, _DEQUEUE_MARK, _CRC_MARK, _DUE_MARK))

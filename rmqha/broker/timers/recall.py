@@ -1,7 +1,7 @@
-"""Request 370: a message that takes a timer message back, by the handle that the answer to its send gave. Data plane.
+"""Request 370: recall of a timer message by the handle in the answer to its send. Data plane.
 
-What is stored is a timer message of the same slot, so it is copied and survives as that does (`TimerService`). Checks,
-codes and remarks are those of RocketMQ's RecallMessageProcessor.
+The stored recall is a timer message of the same slot, so it is copied and survives as that does (`TimerService`).
+Checks, codes and remarks are those of RocketMQ's RecallMessageProcessor.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ RECALL_BODY = b"0"
 
 
 class PutCounts(Protocol):
-    """Counter of what producers send; `SendProcessor` is one."""
+    """Counter of producers' messages; `SendProcessor` is one."""
 
     put_count: int
     put_bytes: int
 
 
 class RecallProcessor:
-    """A recall that is answered with SUCCESS is safe by the group's rule; what it names may have been delivered before,
-    or never have been there."""
+    """Processor of recalls. A recall that is answered with SUCCESS is safe by the group's rule; its message may have
+    been delivered before, or never have existed."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class RecallProcessor:
         clock: Clock,
         fault: Callable[[], str],
     ) -> None:
-        """`fault` says why no more messages can be taken back now, or ""."""
+        """`fault` returns the reason why no more messages can be recalled now, or ""."""
         self._fault = fault
         self._config = config
         self._topics = topics
@@ -71,12 +71,12 @@ class RecallProcessor:
         self._config = config
 
     def process(self, channel: Channel, command: Command) -> None:
-        """Answer now or when the message is acknowledged; one that comes during a hand-over waits as a send does."""
+        """Answer now or when the recall is acknowledged; during a hand-over it is held as a send is."""
         if not self._holder.hold(channel, [command]):
             self.admit(channel, command)
 
     def admit(self, channel: Channel, command: Command) -> None:
-        """Admit a recall that has been held long enough."""
+        """Process a recall that was held."""
         code, remark = self._appends.admission()
         refusal = not_admitted(command, code, remark)
         if not self._config.recall_message_enable:
@@ -92,7 +92,7 @@ class RecallProcessor:
             channel.send(refusal)
 
     def _recall(self, channel: Channel, command: Command) -> None:
-        """Raises RequestError."""
+        """Store a recall. Raises RequestError."""
         topic, given = text(command, "topic"), text(command, "recallHandle")
         if self._topics.get(topic) is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{topic}] not exist")

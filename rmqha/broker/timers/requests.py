@@ -1,4 +1,5 @@
-"""Requests about what waits: RocketMQ's counts by topic (61), its engines (5001), and our view by minute (52036)."""
+"""Requests about waiting timer messages: RocketMQ's counts by topic (61), its engines (5001), counts by minute
+(52036)."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ from rmqha.wire.command import Command
 VERSION = 1
 MINUTE_MS = 60_000
 MAX_TOPICS = 1000
-"""Topics that 52036 tells, those for which most waits."""
+"""Topics in an answer to 52036, those with the highest counts."""
 MAX_MINUTES = 10_000
 FILE_ENGINE, ROCKSDB_ENGINE = "F", "R"
 
 
 class WaitingCounts(Protocol):
-    """Counts of what waits; `TimerService` is one."""
+    """Counts of waiting messages; `TimerService` is one."""
 
     @property
     def waiting_count(self) -> int: ...
@@ -37,8 +38,8 @@ class WaitingCounts(Protocol):
 
 
 class TimerRequests:
-    """`version` is that of what was delivered, `may_deliver` true of a master that serves; `told` gives what the master
-    that this replica follows has answered to 61, None if it has not."""
+    """`version` returns that of the progress; `may_deliver` is true of a serving master; `told` returns the followed
+    master's answer to 61, None without one."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class TimerRequests:
         }
 
     def metrics(self) -> dict[str, Any]:
-        """Content of config/timermetrics, and of the answer to 61 if no other master has told it."""
+        """Content of config/timermetrics, and of the answer to 61 without a followed master's answer."""
         now_ms = self._clock.wall_ms()
         counts = {name: {"count": count, "timeStamp": now_ms} for name, count in self._timers.topic_counts().items()}
         return {"dataVersion": self._version().to_json(), "timingCount": counts}
@@ -71,7 +72,7 @@ class TimerRequests:
         return command.reply(body=lenient_json.dumps(self._told() or self.metrics()))
 
     def _engine(self, channel: Channel, command: Command) -> Command:
-        """Success is true only of the engine that is in use."""
+        """Answer success for the engine in use only."""
         wanted = command.ext.get("E_T", "")
         if wanted == FILE_ENGINE:
             return command.reply()
@@ -83,7 +84,7 @@ class TimerRequests:
         )
 
     def _waiting(self, channel: Channel, command: Command) -> Work:
-        """Only a prefix of what waits where not all entries have been read (`unread`)."""
+        """Count waiting messages; entries that were not read yet (`unread`) are missing."""
         if command.ext.get("version") != str(VERSION):
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"request {command.code} has version {VERSION} here")
         topic = command.ext.get("topic") or None

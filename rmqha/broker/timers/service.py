@@ -1,9 +1,9 @@
-"""Timer messages: they wait in one queue of the timer topic, and are stored again when their time has come.
+"""Timer messages: they wait in one queue of the timer topic, and are stored again at their time.
 
-All replicas know which entries wait, so that a new master goes on at once; only the open master delivers. Progress
-moves on when the delivered copies are acknowledged by the group's rule (ruling 12) and counts in logs that hold them,
-as with delay levels: a new master may deliver once more but leaves none out. All that is known here is read in the
-queue again after a cut, and where less is delivered than this replica thought.
+All replicas know the waiting entries, so that a new master continues at once; only the open master delivers. Progress
+advances when the delivered copies are acknowledged by the group's rule (ruling 12) and counts in logs that have them,
+as with delay levels: a new master may deliver a message once more but leaves none out. The state here is read from the
+queue again after a cut, and when less is delivered than this replica assumed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rmqha.broker.services.schedule import ScheduleLog, append_all
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.timer_check import TimerProgress
 from rmqha.broker.tables.topics import TopicTable
-from rmqha.broker.timers.known import KnownTime
+from rmqha.broker.timers.known_time import KnownTime
 from rmqha.broker.timers.message import (
     STEP_MS,
     TIMER_QUEUE_ID,
@@ -34,8 +34,8 @@ from rmqha.broker.timers.message import (
     says_when_and_where_to,
     to_timer,
 )
+from rmqha.broker.timers.recall_set import RecallSet
 from rmqha.broker.timers.snapshot import TimerSnapshot
-from rmqha.broker.timers.taken_back import TakenBack
 from rmqha.broker.timers.waiting import TimerEntry, TopicNumbers, WaitingTimers
 from rmqha.ha.action import AckStatus
 from rmqha.model.code import ResponseCode
@@ -52,27 +52,27 @@ from rmqha.store.timer.timer_width import MAX_WIDTH_MS
 MAX_DELIVERY_COUNT = 128
 """Messages that are delivered with one append."""
 NEAR_COUNT = 8 * MAX_DELIVERY_COUNT
-"""Entries of the queue that are read at once for those among them that are due."""
-MAX_TOLD_COUNT = 4096
-"""Entries that are remembered until they are looked at: some hundred bytes each."""
-TAKE_COUNT = 256
-"""Entries that are read in one step to learn when they are due."""
+"""Entries of the queue that one read covers, for the due ones among them."""
+MAX_NEW_ENTRY_COUNT = 4096
+"""Bound on remembered new entries that were not read yet: some hundred bytes each."""
+READ_COUNT = 256
+"""Entries that one step reads for their times."""
 LEAST_PAUSE_MS = 5
-"""Between two deliveries of which the first had all that was due: what comes due meanwhile comes with one append."""
+"""Pause (ms) after a delivery of everything due: messages that become due meanwhile share one append."""
 REFUSED_MS = 100
-"""Pause while what is due cannot be stored."""
+"""Pause (ms) while due messages cannot be stored."""
 IDLE_MS = 1000
 MAX_RECALL_COUNT = 200_000
-"""Messages that may be taken back at a time; each takes some hundred bytes until it would have come."""
+"""Bound on pending recalls; each needs some hundred bytes until its message's time."""
 FIRST_OFFSET_INTERVAL_MS = 60_000
-"""Time between two looks for the lowest entry that waits."""
+"""Interval (ms) of searches for the lowest waiting entry."""
 _NO_TOPIC = b""
-"""The topic of entries that take others back: they are no messages that wait."""
+"""Topic of recalls, which are not counted as waiting messages."""
 _TIME_BITS = 48
 _TIME_MASK = (1 << _TIME_BITS) - 1
 _DAY_STEPS = 86_400
-"""RocketMQ's wheel has a slot for each step of the precision, for seven times so many steps back and ahead: days, with
-the usual precision."""
+"""Slots of RocketMQ's wheel per direction, in steps of the precision; it has seven times as many: days, with the usual
+precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +80,17 @@ class TimerRules:
     precision_ms: int
     max_delay_ms: int
     is_enabled: bool = True
-    """False: producers are refused. What waits already is delivered."""
+    """False: producers are refused. Waiting messages are delivered."""
 
 
 class WaitingList(NamedTuple):
-    """All that waits, for a timer log."""
+    """All waiting messages, for a timer log."""
 
     entries: Iterable[tuple[int, int, int, int]]
-    """(slot time, flags, physical offset, size) of each, by its place in the queue; the last one is the newest of those
-    that were looked at."""
+    """(slot time, flags, physical offset, size) of each, by its offset in the queue; the last one is the newest that
+    was read."""
     end_offset: int
-    """Entries of the queue from there on have not been looked at."""
+    """Entries of the queue from there on were not read."""
     written_ms: int
     precision_ms: int
 
@@ -110,7 +110,7 @@ class _Delivery(Waiting):
 
 
 class TimerService:
-    """`deliver` is called when `pause_ms` are over, and whenever `wake` was or an entry has come."""
+    """Service of timer messages. `deliver` is called after `pause_ms`, after each `wake` and each new entry."""
 
     def __init__(
         self,
@@ -137,45 +137,43 @@ class TimerService:
         self.delivered_counts: dict[str, int] = {}
         """By topic."""
         self.taken_count = 0
-        """Entries that were looked at."""
+        """Number of entries that were read."""
         self._topics = TopicNumbers()
         self._waiting = WaitingTimers()
         self._late = WaitingTimers()
-        """Entries whose time had been worked off when they came, and those that cannot be read now."""
-        self._recalls = TakenBack()
-        self._told: dict[int, tuple[int, int, bytes]] = {}
-        """Entries that have not been looked at, as far as whoever appended them has told of them: the record's place in
-        the log, its slot and the topic for which it waits."""
+        """Entries whose slot was worked off when they came, and those that cannot be read now."""
+        self._recalls = RecallSet()
+        self._new_entries: dict[int, tuple[int, int, bytes]] = {}
+        """New entries that were not read yet, as reported by their append: physical offset, slot and topic of each."""
         self._known = KnownTime(log)
         self.begin_count = 0
-        """Times that what waits was forgotten, to be read in the queue again."""
+        """Number of times that the waiting entries were forgotten, to be read again."""
         self._begin()
 
     def _begin(self) -> None:
-        """Look through the queue from the first entry that may wait."""
+        """Read the queue from the first entry that may wait."""
         self.begin_count += 1
         for waiting in (self._waiting, self._late, self._recalls):
             waiting.clear()
-        self._told.clear()
+        self._new_entries.clear()
         self._known.forget()
         self._pending: _Delivery | None = None
         progress = self._progress = self._table.timer
         self._front = progress.front
-        """Entries below it were taken out to be delivered."""
+        """Entries below it were taken for delivery."""
         self._taken_offset = self._first_offset = progress.first_offset
         self._first_due_ms = 0
         self.delivered_ms = 0
-        """Messages that were stored before this wall time and were due by then are delivered, as far as they can be
-        read, and the copies acknowledged."""
+        """Wall time (ms) before which all stored and due messages are delivered, if readable, and their copies
+        acknowledged."""
 
     @property
     def front_ms(self) -> int:
-        """The wheel's slots before it are delivered, as far as this replica knows."""
+        """Slots of the wheel before this time (ms) are delivered, as far as this replica knows."""
         return max(0, self._front[0] - MAX_WIDTH_MS)
 
     def pause_ms(self) -> int:
-        """Time until the next message is due, or what is due is to be tried again; `IDLE_MS` at most, for clocks are
-        set."""
+        """Time (ms) until the next message is due, or the next attempt; at most `IDLE_MS`, since clocks may be set."""
         if self._pending is not None or not self._appends.is_serving:
             return IDLE_MS
         first_ms = min(self._waiting.first_slot_ms(), self._late.first_slot_ms())
@@ -186,17 +184,17 @@ class TimerService:
 
     @property
     def end_offset(self) -> int:
-        """End of the queue in which timer messages wait."""
+        """End of the queue of timer messages."""
         return self._log.queue_range(TIMER_TOPIC, TIMER_QUEUE_ID)[1]
 
     @property
     def waiting_count(self) -> int:
-        """Number of messages that wait, those included that have not been looked at."""
+        """Number of waiting messages, unread ones included."""
         return len(self._waiting) + len(self._late) + self.unread_count
 
     def topic_counts(self) -> dict[str, int]:
-        """Number of messages that wait by their topic, in its order, as far as they have been looked at. Those that are
-        taken back count until their time."""
+        """Number of waiting messages by topic, sorted, as far as they were read. Recalled ones count until their
+        time."""
         counts: dict[str, int] = {}
         for waiting in (self._waiting, self._late):
             for topic, count in waiting.topic_counts.items():
@@ -207,11 +205,11 @@ class TimerService:
 
     @property
     def unread_count(self) -> int:
-        """Number of entries that have not been looked at."""
+        """Number of entries that were not read."""
         return max(0, self.end_offset - self._taken_offset)
 
     def overdue_ms(self) -> int:
-        """Time by which the first message that waits is late, 0 if none is."""
+        """Delay (ms) of the first waiting message, 0 if none is late."""
         until_ms = self._clock.wall_ms() - STEP_MS
         first_ms = self._waiting.due_slot_ms(until_ms)
         return 0 if first_ms is None else until_ms - first_ms
@@ -224,17 +222,17 @@ class TimerService:
                 yield from waiting.counts_by(step_ms, number, counts)
 
     def recall_fault(self) -> str:
-        """The reason why no more messages can be taken back now, "" if they can."""
+        """Reason why no more messages can be recalled now, else ""."""
         count = len(self._recalls)
         return f"{count} messages that wait are taken back already" if count >= MAX_RECALL_COUNT else ""
 
     @property
     def is_delivering(self) -> bool:
-        """Copies wait to be acknowledged."""
+        """True while copies wait for their acknowledgement."""
         return self._pending is not None
 
     def deliver(self) -> None:
-        """Learn what has come, and store again what is due. Raises StoreError."""
+        """Read new entries, and store due messages again. Raises StoreError."""
         self._follow()
         if self._take():
             self._wake()
@@ -244,13 +242,13 @@ class TimerService:
             self._deliver()
 
     def timed(self, message: NewMessage, at_ms: int) -> NewMessage:
-        """The form in which a message of the broker's own waits for a wall time (ms) at which, and within
-        `timerPrecisionMs` after which, it comes to its topic and queue: append it as any other. A time that is over is
-        the next moment, one that is far away costs a copy for each two days."""
+        """Form of a broker's own message that waits until the wall time `at_ms` (ms) and is then delivered within
+        `timerPrecisionMs`: append it as any other. A past time is the next moment; a distant one costs a copy for each
+        two days."""
         return to_timer(message, at_ms, self.rules.precision_ms)
 
     def snapshot(self) -> TimerSnapshot | None:
-        """All that waits, to be taken by `restore`. None while copies are on their way, or there is nothing."""
+        """All waiting messages for `restore`. None while copies are pending, or if nothing waits."""
         is_settled = self._pending is None and self._table.timer == self._progress
         if not is_settled or not self._waiting or self._taken_offset < max(1, self._progress.taken_offset):
             return None
@@ -270,8 +268,8 @@ class TimerService:
         )
 
     def restore(self, kept: TimerSnapshot) -> bool:
-        """Know at once what waits, at a start; False if the log is not the one that the snapshot is true of, or less
-        is delivered. Raises ValueError for what no snapshot holds."""
+        """Restore the waiting messages at a start; False if the snapshot is of another log, or less is delivered.
+        Raises ValueError if it is malformed."""
         if self._table.timer.is_behind(kept.progress) or not self._has(kept):
             return False
         waiting, topics = WaitingTimers(), TopicNumbers(kept.topics)
@@ -280,7 +278,7 @@ class TimerService:
         late = WaitingTimers()
         for slot_ms, offset in kept.late:
             late.add(slot_ms, offset, topics.OTHERS)
-        recalls = TakenBack()
+        recalls = RecallSet()
         recalls.take(kept.recalls)
         self._waiting, self._late, self._topics, self._recalls = waiting, late, topics, recalls
         self._progress, self._front, self._taken_offset = kept.progress, kept.progress.front, kept.taken_offset
@@ -289,21 +287,21 @@ class TimerService:
         return True
 
     def _has(self, kept: TimerSnapshot) -> bool:
-        """True if the last entry of the snapshot is the queue's."""
+        """True if the last entry of the snapshot is in the queue."""
         units = self._log.units(TIMER_TOPIC, TIMER_QUEUE_ID, kept.taken_offset - 1, 1)
         record = self._log.record_at(kept.phy_offset)
         return bool(units) and units[0][0] == kept.phy_offset and record is not None and crc32(record) == kept.crc
 
     def appended(self, messages: Sequence[NewMessage], batch: AppendedBatch) -> None:
-        """These have been appended here: to read them again costs more than to remember what they say."""
+        """Remember messages that were appended here: reading them again would cost more."""
         for message, phy_offset, offset in zip(messages, batch.phy_offsets, batch.queue_offsets, strict=True):
-            if isinstance(message, TimedMessage) and len(self._told) < MAX_TOLD_COUNT:
+            if isinstance(message, TimedMessage) and len(self._new_entries) < MAX_NEW_ENTRY_COUNT:
                 slot_ms = message.due(batch.store_timestamp_ms).slot_ms
-                self._told[offset] = phy_offset, slot_ms, message.real_topic.encode()
+                self._new_entries[offset] = phy_offset, slot_ms, message.real_topic.encode()
 
     def role_changed(self) -> None:
-        """Forget what was on its way: it is the new master's to deliver."""
-        self._told.clear()
+        """Forget pending deliveries, which are the new master's."""
+        self._new_entries.clear()
         if self._pending is not None or self._table.timer.is_behind(self._progress):
             self._begin()
 
@@ -311,7 +309,7 @@ class TimerService:
         self._begin()
 
     def hand_over(self) -> WaitingList | None:
-        """All that waits. None if that is not known for certain, or if no message has ever waited."""
+        """All waiting messages; None if they are not known for certain, or none has ever waited."""
         if self.doubt() or not self._taken_offset:
             return None
         wall_ms, precision_ms = self._clock.wall_ms(), self.rules.precision_ms
@@ -319,7 +317,7 @@ class TimerService:
         return WaitingList(entries, self._taken_offset, wall_ms, precision_ms)
 
     def doubt(self) -> str:
-        """The reason why it is not known for certain which messages wait, "" if it is."""
+        """Reason why the waiting messages are not known for certain, else ""."""
         if self._pending is not None:
             return "copies of messages that were due are not acknowledged yet"
         if self._table.timer != self._progress or not self._table.is_timer_written:
@@ -329,8 +327,8 @@ class TimerService:
         return ""
 
     def _entries(self, wall_ms: int, precision_ms: int) -> Iterator[tuple[int, int, int, int]]:
-        """Times that RocketMQ's wheel has no slot for become some that it has: what is late comes at once, what comes
-        later is called rolled, and has an odd time as those that are."""
+        """Waiting entries with times that RocketMQ's wheel has slots for: a late one gets the next slot, a distant one
+        counts as rolled, with an odd time."""
         read_ms, newest = self._progress.read_ms, self._taken_offset - 1
         day_ms = _DAY_STEPS * precision_ms
         least_ms, last_ms = max(read_ms, wall_ms - day_ms), wall_ms + 6 * day_ms | 1
@@ -348,7 +346,7 @@ class TimerService:
             if offset < low:
                 continue
             if not first <= offset < first + len(units):
-                first, units = offset, self._log.units(TIMER_TOPIC, TIMER_QUEUE_ID, offset, TAKE_COUNT)
+                first, units = offset, self._log.units(TIMER_TOPIC, TIMER_QUEUE_ID, offset, READ_COUNT)
             unit = units[offset - first]
             record = self._recall_or_recalled(slot_ms, offset, unit)
             if not slot_ms & 1:
@@ -364,7 +362,7 @@ class TimerService:
             yield max(0, read_ms - precision_ms, wall_ms - 7 * day_ms), 0, unit[0], unit[1]
 
     def _recall_or_recalled(self, slot_ms: int, offset: int, unit: Unit) -> Record | None:
-        """The record of an entry that takes another one back or is taken back; None for any other."""
+        """Record of an entry that is a recall or recalled; None for any other."""
         if not self._recalls.has_slot(slot_ms - slot_ms % MAX_WIDTH_MS):
             return None
         try:
@@ -373,9 +371,9 @@ class TimerService:
             return None
         return record if is_recall(record) or recalled_by(record) in self._recalls else None
 
-    # --- what waits ---------------------------------------------------------------------------------------------------
+    # --- waiting entries --------------------------------------------------------------------------------------------
     def _follow(self) -> None:
-        """A slave learns what its master has delivered."""
+        """Remove entries that the master has delivered, on a slave."""
         progress = self._table.timer
         if progress == self._progress:
             return
@@ -395,17 +393,17 @@ class TimerService:
         self._drop_recalls()
 
     def _take(self) -> bool:
-        """Learn of some entries when they are due; True if more have come."""
+        """Read the times of some new entries; True if more have come."""
         low, high = self._log.queue_range(TIMER_TOPIC, TIMER_QUEUE_ID)
         if self._taken_offset < low:
             self._taken_offset = low
-            self._told.clear()
+            self._new_entries.clear()
         if self._taken_offset >= high:
             return False
         self._table.timers_wait()
-        for unit in self._log.units(TIMER_TOPIC, TIMER_QUEUE_ID, self._taken_offset, TAKE_COUNT):
+        for unit in self._log.units(TIMER_TOPIC, TIMER_QUEUE_ID, self._taken_offset, READ_COUNT):
             offset = self._taken_offset
-            told = self._told.pop(offset, None)
+            told = self._new_entries.pop(offset, None)
             if told is not None and told[0] == unit[0]:
                 self._taken_offset += 1
                 self._add(told[1], offset, told[2])
@@ -430,10 +428,10 @@ class TimerService:
         if when is None:
             self._tracer.event("timer_message_without_time", phy_offset=record.phy_offset)
             return
-        taken_back = recall(record)
-        self._add(when.slot_ms, offset, _NO_TOPIC if taken_back is not None else real_topic(record))
-        if taken_back is not None:
-            self._recalls.add(taken_back)
+        recalled = recall(record)
+        self._add(when.slot_ms, offset, _NO_TOPIC if recalled is not None else real_topic(record))
+        if recalled is not None:
+            self._recalls.add(recalled)
 
     def _add(self, slot_ms: int, offset: int, topic: bytes) -> None:
         self.taken_count += 1
@@ -443,7 +441,7 @@ class TimerService:
             self._late.add(slot_ms, offset, self._topics.of(topic))
 
     def _drop_recalls(self) -> None:
-        """Forget those of the wheel's slots that are worked off: a recall stands behind what it takes back."""
+        """Drop recalls of worked-off slots; a recall is always behind its message in the queue."""
         if not self._late:
             last_ms = self._waiting.first_slot_ms() - MAX_WIDTH_MS
             self._recalls.drop_below(min(self._front[0], last_ms) + 1)
@@ -471,7 +469,8 @@ class TimerService:
             self._wake()
 
     def _all_delivered(self, slot_ms: int) -> None:
-        """Up to that slot: of which time it is the last one is not sure where only the wheel's slot is known."""
+        """Note that everything up to that slot is delivered. If only the wheel's slot of an entry is known, its time
+        may be any within it."""
         self.delivered_ms = max(self.delivered_ms, slot_ms - MAX_WIDTH_MS)
 
     def _messages(self, entries: list[TimerEntry], now_ms: int) -> list[NewMessage]:
@@ -498,7 +497,7 @@ class TimerService:
         return messages
 
     def _units(self, offsets: list[int]) -> dict[int, Unit]:
-        """The entries of the queue at these offsets, which may have come long after each other."""
+        """Entries of the queue at these offsets, which may be far apart."""
         found: dict[int, Unit] = {}
         first, units, offsets = 0, list[Unit](), sorted(offsets)
         for number, offset in enumerate(offsets):
@@ -518,7 +517,7 @@ class TimerService:
         return None if self._recalls and recalled_by(record) in self._recalls else message
 
     def _progress_now(self, now_ms: int) -> TimerProgress:
-        """Progress once all that was taken out is delivered."""
+        """Progress after the delivery of everything taken out."""
         late = self._late.first_offset()
         if now_ms >= self._first_due_ms:
             self._first_due_ms = now_ms + FIRST_OFFSET_INTERVAL_MS
@@ -550,7 +549,8 @@ class TimerService:
         elif status is AckStatus.SERVICE_NOT_AVAILABLE:
             self._begin()
         else:
-            # The copies stand in the log of this epoch, so they come or this mastership goes: no second copy now.
+            # The copies are in the log of this epoch. They will be committed, or this mastership ends: no second copy
+            # now.
             self._appends.appended(self._log.max_phy_offset, delivery)
 
     def _moved(self, progress: TimerProgress, log_end: int) -> None:

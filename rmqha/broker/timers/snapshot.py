@@ -1,8 +1,8 @@
-"""rmqha.timers: what waits, written from time to time, so that a start need not read a million records to know it.
+"""rmqha.timers: snapshot of the waiting timer messages, so that a start need not read a million records.
 
-It is derived from the queue of the timer topic, as RocketMQ's wheel is. It counts only if the log still holds the last
-entry that it knows, byte for byte at its place: a replica's log with the same record there has the same ones before it.
-It says what was delivered then; a start that finds less delivered in config/timercheck reads the queue.
+It is derived from the queue of the timer topic, as RocketMQ's wheel is. It is valid only if the log has its last entry,
+byte for byte at the same offset: then all entries before are the same. It has the progress of delivery at that time; a
+start that finds less delivered in config/timercheck reads the queue.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from rmqha.store.timer.timer_log import CHECK_PATH
 from rmqha.store.timer.timer_log import SNAPSHOT_PATH as PATH
 
 LEAST_COUNT = 20_000
-"""Fewer new entries are read again at a start, in a tenth of a second."""
+"""New entries without a snapshot: a start reads that many in a tenth of a second."""
 SHARE = 32
-"""It is written when what waits has grown by one in so many: each message is written 32 times at most, ten bytes each
-time, and no more often than tables are saved."""
+"""Growth (1/SHARE of the waiting messages) after which a snapshot is written: each message is written at most 32 times,
+ten bytes each, and no more often than tables are saved."""
 LULL_MS = 5000
-"""And once nothing has come for so long."""
+"""Time (ms) without new entries after which it is written as well."""
 _VERSION = 3
-"""Slots are not those of versions 1 and 2, which are not read: the queue is."""
+"""Versions 1 and 2 had other slots and are not read; the queue is."""
 
 
 class TimerSnapshot(NamedTuple):
-    """All that waits of the entries below `taken_offset`, when as much was delivered as `progress` says."""
+    """Waiting messages among the entries below `taken_offset`, at the time of `progress`."""
 
     progress: TimerProgress
     taken_offset: int
     phy_offset: int
-    """Place of the last entry's record, and below the CRC-32 of all of it."""
+    """Physical offset of the last entry's record; `crc` is the CRC-32 of its bytes."""
     crc: int
     topics: list[bytes]
     recalls: dict[int, bytes]
-    """Messages that are taken back (`TakenBack.kept`)."""
+    """Recalls (`RecallSet.kept`)."""
     spans: list[Span]
     late: list[tuple[int, int]]
 
 
 class SnapshotTimers(Protocol):
-    """The timers that are kept; `TimerService` is one."""
+    """Port to the timers; `TimerService` is one."""
 
     begin_count: int
 
@@ -64,19 +64,19 @@ class SnapshotTimers(Protocol):
 
 
 class TimerProgressFile(Protocol):
-    """config/timercheck; `DelayOffsetTable` is one."""
+    """Port to config/timercheck; `DelayOffsetTable` is one."""
 
     is_timer_ours: bool
 
     @property
     def written_timer(self) -> TimerProgress | None:
-        """Progress that the file holds and the disk has; None if that is in doubt."""
+        """Progress that is durable in the file; None if uncertain."""
         ...
 
 
 class TimerSnapshots:
-    """The file: it is written once config/timercheck says on the disk that as much is delivered as it does. Made at a
-    start, before anything else looks at what waits, which it then tells. Raises OSError and StoreError."""
+    """Snapshot file. It is written once config/timercheck durably has at least its progress. Create it at a start
+    before anything else reads the timers. Raises OSError and StoreError."""
 
     def __init__(
         self, disk: Disk, timers: SnapshotTimers, progress: TimerProgressFile, clock: Clock, tracer: Tracer
@@ -88,7 +88,7 @@ class TimerSnapshots:
         self._tracer = tracer
         self.least_count = LEAST_COUNT
         self._written_end = 0
-        """End of the queue when the last one was made."""
+        """End of the queue at the last snapshot."""
         self._seen_end = self._grown_at_ms = 0
         self._begin_count = timers.begin_count
         self._made: TimerSnapshot | None = None
@@ -107,11 +107,11 @@ class TimerSnapshots:
             self._written_end = kept.taken_offset
 
     def _is_progress_ours(self) -> bool:
-        """False if another program has delivered since: it knows other times of messages that wait in two rounds."""
+        """False if another program has delivered since, with other times for messages that wait in several rounds."""
         return self._progress.is_timer_ours or not self._disk.exists(CHECK_PATH)
 
     def writes(self) -> Iterator[Callable[[], None]]:
-        """The write that is due, if one is; a thread may call it. Behind that of config/timercheck. Raises OSError."""
+        """The due write, if there is one, for any thread, after that of config/timercheck. Raises OSError."""
         if self._timers.begin_count != self._begin_count:
             self._begin_count, self._made, self._written_end = self._timers.begin_count, None, 0
         if self._made is None and self._is_due():
@@ -149,7 +149,7 @@ def encode(kept: TimerSnapshot) -> dict[str, Any]:
 
 
 def decode(fields: dict[str, Any]) -> TimerSnapshot:
-    """Raises BadSidecarError, and StoreError for a newer version."""
+    """Snapshot of the fields. Raises BadSidecarError, and StoreError for a newer version."""
     version = number(fields, "version")
     if version < _VERSION:
         raise BadSidecarError(f"expected version {_VERSION}, found {version}")
@@ -178,7 +178,7 @@ def decode(fields: dict[str, Any]) -> TimerSnapshot:
 
 
 def _numbers(values: Any, count: int, limit: int = 1 << 62) -> list[int]:
-    """Raises BadSidecarError unless they are as many numbers from 0 below the limit."""
+    """Check that `values` are `count` numbers from 0 below the limit. Raises BadSidecarError."""
     found = list(values)
     if len(found) != count or any(type(value) is not int or not 0 <= value < limit for value in found):
         raise BadSidecarError(f"expected {count} numbers from 0, found {values!r:.100}")

@@ -1,4 +1,4 @@
-"""The timer messages that wait, by the slot of their time: ten bytes each. Pure."""
+"""Waiting timer messages by the slot of their time: ten bytes each. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 SPAN_BITS = 16
-"""Slots of the same 65 s stand together until the first of them is asked for: a slot of its own costs as much as forty
-messages."""
+"""Bits of a span of 65 s, whose slots are stored together until the first of them is needed: a slot of its own costs as
+much as forty messages."""
 _OFFSET_BITS = 47
 MAX_OFFSET = 1 << _OFFSET_BITS
 _OFFSET_MASK = (1 << _OFFSET_BITS) - 1
@@ -22,7 +22,7 @@ _TOPIC_MASK = (1 << _TOPIC_BITS) - 1
 
 
 class TimerEntry(NamedTuple):
-    """An entry of the timer topic's queue, with the number of the topic for which it waits (`TopicNumbers`)."""
+    """Entry of the timer topic's queue, with the number of its topic (`TopicNumbers`)."""
 
     slot_ms: int
     offset: int
@@ -30,7 +30,7 @@ class TimerEntry(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Entries of one span, to be kept elsewhere: `first_offset` is the lowest offset, the rest is as in memory."""
+    """Entries of one span for a file: `first_offset` is the lowest offset, the rest is as in memory."""
 
     number: int
     first_offset: int
@@ -43,12 +43,12 @@ class _Slot:
 
     def __init__(self) -> None:
         self.items = array("q")
-        """The offset, then as many bits for the topic."""
+        """Each item has the offset, then the bits of the topic."""
         self.taken_count = 0
 
 
 class _Span:
-    """Slots that come later, all in one: as many bits of the slot's time as spans leave, then the offset."""
+    """Later slots in one array: each item has the bits of the slot's time within the span, then the offset."""
 
     __slots__ = ("entries", "first_offset", "topics")
 
@@ -64,11 +64,11 @@ class WaitingTimers:
     def __init__(self) -> None:
         self._slots: dict[int, _Slot] = {}
         self._times: list[int] = []
-        """A heap of the slots' times."""
+        """Heap of the slots' times."""
         self._spans: dict[int, _Span] = {}
         self._span_heap: list[int] = []
         self._near = -1
-        """Slots of this span and of those below it stand alone."""
+        """Number of the last span whose slots are stored separately."""
         self._count = 0
         self.topic_counts: dict[int, int] = {}
 
@@ -85,7 +85,7 @@ class WaitingTimers:
                 yield number << SPAN_BITS | entry >> _OFFSET_BITS, entry & _OFFSET_MASK
 
     def add(self, slot_ms: int, queue_offset: int, topic: int = 0) -> None:
-        """One that is not there. It costs most where it comes before others of its slot."""
+        """Add a new entry. The cost is highest before other entries of its slot."""
         self._count += 1
         self.topic_counts[topic] = self.topic_counts.get(topic, 0) + 1
         number = slot_ms >> SPAN_BITS
@@ -113,7 +113,7 @@ class WaitingTimers:
             items.insert(bisect_left(items, item, slot.taken_count), item)
 
     def take(self, until_ms: int, count: int) -> list[TimerEntry]:
-        """The first `count` of slots up to `until_ms`; they wait no more."""
+        """Take the first `count` entries of slots up to `until_ms`."""
         taken: list[TimerEntry] = []
         while len(taken) < count:
             if not self._times and self._span_heap and self._span_heap[0] <= until_ms >> SPAN_BITS:
@@ -147,27 +147,27 @@ class WaitingTimers:
         return self.take(max([last_span, *self._times]), self._count)
 
     def first_slot_ms(self) -> int:
-        """The first slot that waits, or a time below it that is above all slots taken; a time that never comes if
-        nothing waits."""
+        """Lower bound of the first waiting slot that is above all taken slots; a time that never comes if nothing
+        waits."""
         if self._times:
             return self._times[0]
         return self._span_heap[0] << SPAN_BITS if self._span_heap else _NEVER_MS
 
     def first_offset(self) -> int | None:
-        """The lowest offset that waits. Looks at each slot and span."""
+        """Lowest waiting offset; reads each slot and span."""
         near = min((slot.items[slot.taken_count] >> _TOPIC_BITS for slot in self._slots.values()), default=None)
         firsts = [span.first_offset for span in self._spans.values()]
         return min(firsts if near is None else [near, *firsts], default=None)
 
     def due_slot_ms(self, until_ms: int) -> int | None:
-        """The time of the first slot, None if none is up to `until_ms`."""
+        """Time of the first slot, None if it is after `until_ms`."""
         if not self._times and self._span_heap and self._span_heap[0] <= until_ms >> SPAN_BITS:
             self._open_span()
         return self._times[0] if self._times and self._times[0] <= until_ms else None
 
     def counts_by(self, step_ms: int, topic: int | None, counts: dict[int, int]) -> Iterator[None]:
-        """Add the number of entries of each `step_ms` to `counts`, by the time at which it begins; all topics', or one
-        topic's. Each step is a slice of the work: entries that come or go meanwhile may count or not."""
+        """Add the number of entries in each `step_ms` to `counts`, by the begin of the step; of all topics, or of one.
+        Done in slices: entries that come or go meanwhile may count or not."""
         for slot_ms in list(self._slots):
             slot = self._slots.get(slot_ms)
             if slot is not None:
@@ -187,7 +187,7 @@ class WaitingTimers:
             yield
 
     def spans(self) -> list[Span]:
-        """All entries, for `add_span` of another one."""
+        """All entries for `add_span`."""
         near: dict[int, _Span] = {}
         for slot_ms, slot in self._slots.items():
             for item in slot.items[slot.taken_count :]:
@@ -203,7 +203,7 @@ class WaitingTimers:
         ]
 
     def add_span(self, kept: Span) -> None:
-        """Take what `spans` gave, into one that has none of it and has not been taken from. Raises ValueError."""
+        """Add a span to an instance that lacks it and from which nothing was taken. Raises ValueError."""
         if kept.number in self._spans or kept.number <= self._near:
             raise ValueError(f"span {kept.number} is there twice")
         span = _Span(kept.first_offset)
@@ -231,7 +231,7 @@ class WaitingTimers:
 
 
 class TopicNumbers:
-    """Numbers of topics, below 2^16: all topics beyond the last one share it."""
+    """Numbers of topics, below 2^16; topics beyond the last number share it."""
 
     OTHERS = _TOPIC_MASK
 
@@ -249,11 +249,11 @@ class TopicNumbers:
         return number
 
     def name(self, number: int) -> str:
-        """ "" of what is no topic."""
+        """Name of a topic; "" for a number without one."""
         return self.names[number].decode("utf-8", "replace") if number < len(self.names) else "(others)"
 
     def find(self, name: bytes) -> int | None:
-        """None if nothing has waited for it."""
+        """Number of a topic; None if nothing has waited for it."""
         return self._numbers.get(name)
 
 

@@ -77,7 +77,7 @@ class ReplicationClient:
         self._retry_at_ms = now_ms + self._retry_ms
         self._retry_ms = min(2 * self._retry_ms, RETRY_MOST_MS)
 
-    def tell(self, state: ReplicaState, now_ms: int) -> None:
+    def add_state(self, state: ReplicaState, now_ms: int) -> None:
         """Fill in whom it follows, and how long ago either said something while it does."""
         state.follows, state.follow_state, state.refusal = self.master_address, self.state.value, self.refusal
         if self.state is ClientState.FOLLOWING:

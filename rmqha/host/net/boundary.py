@@ -1,11 +1,11 @@
-"""The boundary at which an exception that nobody foresaw ends: at the session whose request met it. Shell.
+"""Boundary for unexpected exceptions: each ends only the session whose request caused it. Shell.
 
-The line is drawn by what may be half changed. Parsing, looking up and answering change nothing that others rely on: an
-exception there closes one session, is traced with its traceback, counted, and ends nothing else. Tables of a server are
-changed entry by entry and may miss one such change, as if the request had not come: it was not answered. The machines
-(`rmqha.ha`, `rmqha.raft`, the controller's) and the log are changed in steps that belong together: what interrupts one
-of those leaves by `rmqha.model.error.whole` as BrokenInvariantError and ends the process, and so does a StoreError, for
-the log is unusable then. A restart finds what is on the disk; nothing else is known to be true.
+It depends on what may be half changed. Parsing, lookups and answers change no shared state: an exception there closes
+one session, is traced with its traceback and counted, and ends nothing else. Tables of a server are changed entry by
+entry and may lack one such change, as if the request had not come: it was not answered. Changes of the machines
+(`rmqha.ha`, `rmqha.raft`, the controller's) and of the log have steps that belong together: an exception between them
+becomes BrokenInvariantError (`rmqha.model.error.whole`) and ends the process. So does a StoreError, after which the log
+is unusable. A restart reads the disk; nothing else is known to be true.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ MAX_FRAME_COUNT = 12
 MAX_CODE_COUNT = 8
 MAX_REQUEST_CHARS = 200
 REPEAT_S = 60.0
-"""An exception at the same line is counted, and not traced again for so long: who can cause one can cause many."""
+"""Time (s) for which further exceptions at the same line are counted, not traced: a peer can cause many."""
 MAX_KIND_COUNT = 64
 
 
 def ends_process(error: Exception) -> bool:
-    """True if nobody may go on after it."""
+    """True if the process must end after it."""
     if isinstance(error, ExceptionGroup):
         return any(ends_process(part) for part in error.exceptions)
     return isinstance(error, StoreError | BrokenInvariantError)
 
 
 class Boundary:
-    """The boundary of one server's sessions."""
+    """Boundary of one server's sessions."""
 
     def __init__(self, statistics: Statistics, tracer: Tracer) -> None:
         self._statistics = statistics
         self._tracer = tracer
         self._full_at_s: float | None = None
         self._traced_at_s: dict[tuple[str, str, int], float] = {}
-        """By the exception's type, and the file and line where it was raised."""
+        """Time (s) of the last trace by type of the exception, file and line."""
 
     def failed(self, error: Exception, peer: str, codes: Iterable[int] = (), request: str = "") -> None:
-        """A request of `peer` met `error`; its session is the caller's to close. `request`: what HTTP has instead of a
-        code. Raises `error` if it ends more."""
+        """Trace and count an exception of a peer's request; the caller closes the session. `request`: name of an HTTP
+        request without code. Raises `error` if the process must end."""
         if ends_process(error):
             raise error
         self._statistics.failed_request_count += 1
@@ -72,7 +72,7 @@ class Boundary:
         )
 
     def full(self, room: int, advice: str) -> None:
-        """A connection was refused, and counted: `room` others are served. It is traced once in REPEAT_S."""
+        """Trace, once in REPEAT_S, that connections are refused because `room` others are served."""
         now_s = trio.current_time()
         if self._full_at_s is None or now_s >= self._full_at_s + REPEAT_S:
             self._full_at_s = now_s

@@ -1,7 +1,7 @@
 """Deadlines of a server's sessions. Shell.
 
-Closing a session takes some hundred microseconds, and a scope with a deadline of its own closes with all others that
-are due: of thousands that came together and say nothing, all in one turn of the event loop. Here a few end in each.
+Closing a session takes some hundred microseconds. Cancel scopes with thousands of deadlines at the same time would all
+close in one turn of the event loop. Here each turn closes a few.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from collections.abc import Callable
 import trio
 
 EXPIRED_COUNT = 8
-"""Sessions that end in one turn of the event loop because their time is up."""
+"""Deadlines that expire in one turn of the event loop."""
 
 
 class Deadline:
-    """Time at which somebody is to be told. Times are trio's."""
+    """Deadline of a session. Times are trio's."""
 
     __slots__ = ("due_s", "expire", "number", "ticket_s")
 
     def __init__(self, number: int, due_s: float, expire: Callable[[], None]) -> None:
         self.number = number
         self.due_s = self.ticket_s = due_s
-        """Time of its end, and of the next look at it: a deadline moves more often than it ends."""
+        """Times (s) of its expiry and of the next check: a deadline is moved more often than it expires."""
         self.expire = expire
 
 
@@ -35,7 +35,7 @@ class Deadlines:
     def __init__(self) -> None:
         self._live: dict[int, Deadline] = {}
         self._heap: list[tuple[float, int]] = []
-        """Times at which to look, with the number of the deadline; some are of what is no more."""
+        """Heap of (time of the next check in s, number of the deadline); removed deadlines may still be in it."""
         self._numbers = itertools.count()
         self._wakes_at_s = -math.inf
         self._wake = trio.Event()
@@ -44,7 +44,7 @@ class Deadlines:
         return len(self._live)
 
     def add(self, due_s: float, expire: Callable[[], None]) -> Deadline:
-        """`expire` is called once, soon after `due_s`, unless it was removed."""
+        """Add a deadline: `expire` is called once, soon after `due_s`, unless it is removed before."""
         deadline = Deadline(next(self._numbers), due_s, expire)
         self._live[deadline.number] = deadline
         self._push(deadline)
@@ -71,7 +71,7 @@ class Deadlines:
             self._wake.set()
 
     async def run(self) -> None:
-        """Tell those whose time is up, until cancelled. Once only."""
+        """Expire deadlines until cancelled. Call it once."""
         while True:
             self._expire_some(trio.current_time())
             self._wake = trio.Event()

@@ -1,9 +1,8 @@
-"""Connections that have not sent a request that counts yet: little room, little time, and the oldest make room for new
-ones. What half frames may take of the memory, all together.
+"""Connections before their first valid request: bounds on bytes, time and number; and memory of incomplete frames.
 
-A request counts when the accounts allow it or, without accounts, when its code is known. Until then a connection may
-send FIRST_BYTES; a first frame that is longer (a message, a registration) is read on if its header names a known
-request and, where there are accounts, one of them: its signature can be checked only when all of it is here.
+A request is valid when the accounts allow it or, without accounts, when its code is known. Until then a connection may
+send FIRST_BYTES. A longer first frame (a message, a registration) is read completely if its header names a known
+request and, with accounts, a known account: its signature can be checked only at its end.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from rmqha.wire.command import Command
 
 FIRST_BYTES = 64 * 1024
 MAX_NEWCOMER_COUNT = 4096
-"""Beyond it the oldest is closed, as when there is room for no more sessions."""
+"""Bound on such connections; the oldest is closed beyond it, and when the server has no more sessions."""
 LONG_FRAME_TIMEOUT_MS = 10_000
-"""For the whole of a first frame that is longer than FIRST_BYTES."""
+"""Time-out (ms) of a whole first frame that is longer than FIRST_BYTES."""
 MAX_HALF_BYTES = 48 * 1024 * 1024
-"""Most bytes of half frames of all connections of a server."""
+"""Bound on the incomplete frames of all connections of a server."""
 KNOWN_CODES = frozenset(map(int, RequestCode))
 
 
@@ -31,7 +30,7 @@ def has_known_code(command: Command) -> bool:
 
 
 class Newcomers:
-    """The newcomers of one server, the oldest first."""
+    """Such connections of one server, the oldest first."""
 
     def __init__(self, max_count: int = MAX_NEWCOMER_COUNT) -> None:
         self._max_count = max_count
@@ -41,17 +40,17 @@ class Newcomers:
         return len(self._push_outs)
 
     def came(self, number: int, push_out: Callable[[], None]) -> None:
-        """`push_out` ends that connection."""
+        """Add a connection; `push_out` closes it."""
         self._push_outs[number] = push_out
         if len(self._push_outs) > self._max_count:
             self.push_out_oldest()
 
     def left(self, number: int) -> None:
-        """It is known now, or gone."""
+        """Remove a connection after its first valid request or its end."""
         self._push_outs.pop(number, None)
 
     def push_out_oldest(self) -> bool:
-        """False if there is none."""
+        """Close the oldest connection; False if there is none."""
         if not self._push_outs:
             return False
         _, push_out = self._push_outs.popitem(last=False)
@@ -61,33 +60,33 @@ class Newcomers:
 
 @dataclass(slots=True)
 class Newcomer:
-    """One of them, as its session sees it. Times are trio's."""
+    """State of such a connection for its session. Times are trio's."""
 
     deadline_s: float
-    """For its first request."""
+    """Deadline (s) of the first request."""
     long_frame_deadline_s: float
     is_plausible: Callable[[Command], bool] = has_known_code
-    """Test of a long first frame's header: True if it is worth to be read on."""
+    """Check of a long first frame's header: True if the frame is to be read completely."""
     is_guarded: bool = False
-    """A guard says which request counts; else that is for its code to say."""
+    """True if a filter decides which request is valid; else its code does."""
     came: Callable[[], None] = lambda: None
-    """Called when it is known."""
+    """Called after the first valid request."""
 
 
 class FrameHolder(Protocol):
-    """A session that holds a part of a frame."""
+    """Session with an incomplete frame."""
 
     @property
     def is_known(self) -> bool: ...
 
     def shed(self) -> None:
-        """Close: it holds more than others, and all hold too much."""
+        """Close a session whose incomplete frame is among the largest when the bound is exceeded."""
         ...
 
 
 class PartialFrames:
-    """Bytes of incomplete frames that the sessions of one server hold. Beyond the bound those that are not known
-    are closed first, then those that hold most."""
+    """Bytes of the sessions' incomplete frames. Beyond the bound sessions without a valid request are closed first,
+    then those with the largest frames."""
 
     def __init__(self, max_bytes: int = MAX_HALF_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -95,7 +94,7 @@ class PartialFrames:
         self.total_bytes = 0
 
     def hold(self, holder: FrameHolder, size_bytes: int) -> None:
-        """It holds so much now."""
+        """Set the size of a session's incomplete frame."""
         before_bytes = self._held.pop(holder, 0)
         if size_bytes:
             self._held[holder] = size_bytes

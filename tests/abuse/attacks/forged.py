@@ -9,7 +9,7 @@ from hashlib import sha256
 from itertools import count
 
 from controller.peer_requests import REPLICA_CODES
-from rmqha.broker.replication.ha_guard import MAGIC
+from rmqha.broker.replication.ha_authenticator import MAGIC
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.identity import Credentials
 from rmqha.model.message import HALF_TOPIC

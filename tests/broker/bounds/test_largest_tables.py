@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqha.broker.tables import offset_places, offsets
+from rmqha.broker.tables import offset_index, offsets
 from rmqha.broker.tables.config_table import DataVersion
 from rmqha.broker.tables.groups import default_group
 from rmqha.broker.tables.locks import MAX_LOCK_COUNT, QueueKey
@@ -250,19 +250,19 @@ def test_each_code_with_the_largest_tables(world: Broker) -> None:
 
 def test_removing_many_offsets_costs_as_much_as_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest offsets are removed first: each look for the newest that is left passed over all that were gone."""
-    looks, last_stamp = 0, offset_places.last_stamp
+    looks, last_stamp = 0, offset_index.last_stamp
 
-    def counted(stamps: dict[offset_places.Place, TableVersion]) -> TableVersion:
+    def counted(stamps: dict[offset_index.OffsetKey, TableVersion]) -> TableVersion:
         nonlocal looks
         looks += 1
         return last_stamp(stamps)
 
     broker = Broker(tmp_path / "store").start()
-    table, count = broker.core.offsets, 10 * offsets.REMOVED_AT_A_TIME
+    table, count = broker.core.offsets, 10 * offsets.REMOVED_PER_STEP
     for number in reversed(range(count)):
         assert table.commit(f"G{number}", "T", 0, 1)
     monkeypatch.setattr(offsets, "last_stamp", counted)
-    monkeypatch.setattr(offset_places, "last_stamp", counted)
+    monkeypatch.setattr(offset_index, "last_stamp", counted)
     steps = sum(1 for _ in table.remove_topic("T"))
     assert steps == 10 and looks <= 3 * steps
     stamps = [change.stamp for change in table.changes_since(TableVersion(-1, -1), count)]

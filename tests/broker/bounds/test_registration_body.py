@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nameserver.route_info import RouteTable
 from rmqha.broker.tables.config_table import DataVersion, pretty
-from rmqha.broker.tables.topics import ENCODED_AT_A_TIME, TopicConfig, TopicTable
+from rmqha.broker.tables.topics import ENCODED_PER_STEP, TopicConfig, TopicTable
 from rmqha.host.disk import HostDisk
 from rmqha.model.code import RequestCode
 from rmqha.model.config.servers import BrokerConfig
@@ -107,7 +107,7 @@ def test_a_large_table_is_written_in_steps_and_may_change_meanwhile(tmp_path: Pa
     assert again.version == table.version.to_json() != before
     assert not list(table.registration()), "what has not changed is kept"
     longest = max(count_encoded(table))
-    assert longest <= ENCODED_AT_A_TIME
+    assert longest <= ENCODED_PER_STEP
 
 
 def test_a_compressed_body_is_written_in_steps_too(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rmqha.broker.pop.checkpoint import REVIVE_GROUP
-from rmqha.broker.tables.offsets import CUT_STAMP, OffsetTable
+from rmqha.broker.tables.offsets import CUT_VERSION, OffsetTable
 from rmqha.model.message import REVIVE_QUEUE_COUNT, REVIVE_TOPIC_PREFIX
 from rmqha.model.offset import PhyOffset
 from tests.broker.pop.test_order import ordered
@@ -53,7 +53,7 @@ def test_a_kill_right_behind_the_cut_changes_nothing(broker: Broker) -> None:
     broker.store.truncate(PhyOffset(end))
     found = OffsetTable(broker.core.disk, TableListener())
     assert found.query("G", "T", 0) == 1
-    assert found.stamps()["T@G", 0] == CUT_STAMP, "what the master has counts"
+    assert found.stamps()["T@G", 0] == CUT_VERSION, "what the master has counts"
 
 
 def test_a_checkpoint_that_the_queues_lack_yet_counts_too(make_broker: MakeBroker) -> None:

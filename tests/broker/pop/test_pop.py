@@ -585,9 +585,9 @@ def test_what_a_cut_takes_is_not_remembered(broker: Broker) -> None:
     end, timers = broker.store.max_phy_offset, broker.core.timers
     channel = FakeChannel()
     broker.core.processor.received(channel, [pop_command()])
-    assert channel.one().code == 0 and len(timers._told) == 1
+    assert channel.one().code == 0 and len(timers._new_entries) == 1
     broker.store.truncate(end)
-    assert not timers._told
+    assert not timers._new_entries
 
 
 def test_a_pop_of_several_that_cannot_be_stored_is_refused_alone(

@@ -19,8 +19,8 @@ import trio.testing
 import trustme
 
 from rmqha.broker.replication import ha_service
-from rmqha.broker.replication.ha_guard import HaGuard
-from rmqha.broker.replication.ha_service import AT_ONCE_BYTES, HaService
+from rmqha.broker.replication.ha_authenticator import HaAuthenticator
+from rmqha.broker.replication.ha_service import DIRECT_WRITE_BYTES, HaService
 from rmqha.broker.replication.replica_driver import ReplicaDriver
 from rmqha.host.access.security import Security, ServerTls
 from rmqha.host.access.tls_link import TlsStream
@@ -118,14 +118,14 @@ async def met(
     nursery: trio.Nursery, driver: Driver, keys: Security | None, tracer: Tracer | None = None
 ) -> tuple[HaService, trio.SocketStream | TlsStream]:
     """The same, by TLS if there are keys."""
-    guard = None if keys is None else HaGuard("enforcing", keys)
-    service = HaService(cast(ReplicaDriver, driver), tracer or SilentTracer(), nursery, guard)
+    authenticator = None if keys is None else HaAuthenticator("enforcing", keys)
+    service = HaService(cast(ReplicaDriver, driver), tracer or SilentTracer(), nursery, authenticator)
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     address = f"127.0.0.1:{listeners[0].socket.getsockname()[1]}"
     plain = await network.dial(address, 1000)
     nursery.start_soon(service.accept, await listeners[0].accept())
     await listeners[0].aclose()
-    slave = plain if guard is None else await guard.dial(plain, address)
+    slave = plain if authenticator is None else await authenticator.dial(plain, address)
     await slave.send_all(SlaveHandshake(BrokerId(2)).encode())
     with trio.fail_after(HANG_S):
         while ("accepted", 1) not in driver.told:
@@ -249,16 +249,16 @@ async def test_a_transfer_waits_for_the_disk_and_holds_up_nobody_else(keys: Secu
     async with trio.open_nursery() as nursery:
         service, slave = await met(nursery, driver, keys)
         nursery.start_soon(held_open, slave)
-        service.send_log(1, HEADER, PhyOffset(0), AT_ONCE_BYTES)
+        service.send_log(1, HEADER, PhyOffset(0), DIRECT_WRITE_BYTES)
         await trio.testing.wait_all_tasks_blocked()
         with contextlib.suppress(BlockingIOError):
             assert read_now(slave) == b""
         disk_goes_on.set()
         got = bytearray()
         with trio.fail_after(HANG_S):
-            while len(got) < len(HEADER) + AT_ONCE_BYTES:
+            while len(got) < len(HEADER) + DIRECT_WRITE_BYTES:
                 got += await slave.receive_some()
-        assert got == HEADER + b"L" * AT_ONCE_BYTES
+        assert got == HEADER + b"L" * DIRECT_WRITE_BYTES
         nursery.cancel_scope.cancel()
 
 
@@ -274,7 +274,7 @@ async def test_a_log_that_the_disk_cannot_read_ends_the_connection(keys: Securit
     async with trio.open_nursery() as nursery:
         service, slave = await met(nursery, driver, keys, tracer)
         nursery.start_soon(held_open, slave)
-        service.send_log(1, HEADER, PhyOffset(7), AT_ONCE_BYTES)
+        service.send_log(1, HEADER, PhyOffset(7), DIRECT_WRITE_BYTES)
         with trio.fail_after(HANG_S):
             while ("closed", 1) not in driver.told:
                 await trio.lowlevel.checkpoint()
@@ -320,7 +320,7 @@ async def test_records_of_tls_that_have_gathered_are_one_read() -> None:
 
 async def test_the_newest_bytes_of_the_log_leave_at_once_and_in_order(keys: Security | None) -> None:
     """No writer is woken for them; what the kernel does not take follows, and so does what comes behind it."""
-    piece_bytes = AT_ONCE_BYTES - 100
+    piece_bytes = DIRECT_WRITE_BYTES - 100
     driver = Driver(Bytes(LOG_BYTES))
     driver.store.content[-piece_bytes:] = os.urandom(piece_bytes)
     piece = bytes(driver.store.content[-piece_bytes:])
@@ -352,7 +352,7 @@ async def test_the_newest_bytes_of_the_log_leave_at_once_and_in_order(keys: Secu
 
 
 async def test_news_wait_for_the_next_transfer_which_tells_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ha_service, "HELD_BACK_S", 2 * HANG_S)
+    monkeypatch.setattr(ha_service, "FRAME_DELAY_S", 2 * HANG_S)
     driver = Driver(Bytes(200))
     async with trio.open_nursery() as nursery:
         service, slave = await connected(nursery, driver)
@@ -382,7 +382,7 @@ async def test_news_that_nothing_follows_leave_soon_and_only_the_newest(keys: Se
             while not got.endswith(b"49"):
                 got += await slave.receive_some()
         assert len(got) < 100, "they are told once a millisecond"
-        await trio.testing.wait_all_tasks_blocked(2 * ha_service.HELD_BACK_S)
+        await trio.testing.wait_all_tasks_blocked(2 * ha_service.FRAME_DELAY_S)
         with pytest.raises(BlockingIOError):
             read_now(slave)
         nursery.cancel_scope.cancel()

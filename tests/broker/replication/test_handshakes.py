@@ -33,7 +33,7 @@ async def test_the_host_with_most_of_them_loses_its_oldest() -> None:
         assert gone == ["idle-0"], "a host has its own bound"
         await come("10.0.0.3", "another")
         assert gone == ["idle-0", "idle-1"], "whoever has most makes room"
-        assert (len(room), room.pushed_out_count) == (6, 2)
+        assert (len(room), room.evicted_count) == (6, 2)
         nursery.cancel_scope.cancel()
     assert len(room) == 0
 

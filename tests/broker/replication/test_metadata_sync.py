@@ -17,10 +17,10 @@ from rmqha.broker.tables import config_table
 from rmqha.broker.tables import metadata_follower as table_follower
 from rmqha.broker.tables.metadata_follower import FollowedMaster
 from rmqha.broker.tables.offsets import OffsetChange
-from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
+from rmqha.broker.tables.table_version import NO_VERSION, TableVersion
 from rmqha.broker.tables.timer_check import TimerProgress
 from rmqha.broker.tables.topics import TopicConfig
-from rmqha.broker.timers.told_counts import MAX_TOPICS, ToldCounts
+from rmqha.broker.timers.master_counts import MAX_TOPICS, MasterTimerCounts
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.authorization.policy import from_json
 from rmqha.model.authorization.users import UserChange
@@ -62,7 +62,7 @@ class Line:
         self.broker.run()
         while not (sent := channel.take()):
             await trio.sleep(0.001)
-            self.broker.core.feed.timeout()
+            self.broker.core.metadata_leader.timeout()
         return sent[0]
 
 
@@ -84,7 +84,7 @@ class Slave:
             self.core.delay_offsets,
             self.core.users,
             self.core.modes,
-            self.core.told_counts,
+            self.core.master_timer_counts,
             cast("RemotingClient", line),
             lambda: self.master,
             self.holds,
@@ -111,13 +111,13 @@ class Slave:
         """Until it has said that it holds the master's offsets."""
         master = self.line.broker.core
         with trio.fail_after(HANG_S):
-            while master.feed._followers[BrokerId(2)].offsets < master.offsets.stamp:  # noqa: ASYNC110  (as above)
+            while master.metadata_leader._followers[BrokerId(2)].offsets < master.offsets.stamp:  # noqa: ASYNC110  (as above)
                 await trio.sleep(0.001)
 
     def _is_level(self) -> bool:
         own, master = self.core, self.line.broker.core
         return (
-            master.feed.level == [2]
+            master.metadata_leader.caught_up == [2]
             and (not self.is_aligned or own.offsets.stamp >= master.offsets.stamp)
             and (not self.is_aligned or own.delay_offsets.version == master.delay_offsets.version)
         )
@@ -184,7 +184,7 @@ async def test_all_tables_of_a_master_that_does_not_know_polls(slave: Slave, lin
     slave.copy_log()
     async with slave.following():
         with trio.fail_after(HANG_S):
-            while slave.core.told_counts.of(MASTER) is None:  # noqa: ASYNC110  (the last table that is pulled)
+            while slave.core.master_timer_counts.of(MASTER) is None:  # noqa: ASYNC110  (the last table that is pulled)
                 await trio.sleep(0.001)
     check_all_tables(slave)
     assert line.codes[0] == RequestCode.RMQHA_FOLLOW_TABLES and set(line.codes[1:]) == WHOLE
@@ -354,7 +354,7 @@ async def test_a_slave_of_apaches_master_answers_with_the_counts_of_waiting_mess
     ids=["nothing", "no object", "no count", "no time", "huge", "long name", "many"],
 )
 def test_counts_of_a_master_that_cannot_be_are_not_held(body: dict[str, Any]) -> None:
-    held = ToldCounts()
+    held = MasterTimerCounts()
     held.hold(MASTER, {"dataVersion": {}, "timingCount": {"T": COUNT}})
     assert held.of(MASTER) == {"dataVersion": {}, "timingCount": {"T": COUNT}} and held.of(None) is None
     with pytest.raises(ValueError, match="timingCount"):
@@ -363,7 +363,7 @@ def test_counts_of_a_master_that_cannot_be_are_not_held(body: dict[str, Any]) ->
 
 
 async def test_a_slave_of_a_master_without_the_wheel_answers_with_its_own_counts(slave: Slave, line: Line) -> None:
-    held = slave.core.told_counts
+    held = slave.core.master_timer_counts
     held.hold(MASTER, {"dataVersion": {}, "timingCount": {"T": COUNT}})
     line.refused = {RequestCode.GET_TIMER_METRICS}
     assert await slave.sync.follower.pull(MASTER)
@@ -377,7 +377,7 @@ async def test_an_answer_of_a_master_of_yesterday_is_dropped(slave: Slave, line:
 
     line.before = switch
     await slave.sync.follower.follow(MASTER)
-    assert slave.core.offsets.stamp == NO_STAMP and slave.core.topics.get("T") is None
+    assert slave.core.offsets.stamp == NO_VERSION and slave.core.topics.get("T") is None
 
 
 async def test_a_master_that_was_killed_and_is_back_gets_the_commits_that_its_file_lacks(
@@ -392,7 +392,7 @@ async def test_a_master_that_was_killed_and_is_back_gets_the_commits_that_its_fi
             while line.broker.core.offsets.query("H", "T", 0) != 1:  # noqa: ASYNC110
                 await trio.sleep(0.001)
         await slave.until_level()
-    changes = [core.offsets.changes_since(NO_STAMP, 10) for core in (slave.core, line.broker.core)]
+    changes = [core.offsets.changes_since(NO_VERSION, 10) for core in (slave.core, line.broker.core)]
     assert changes[0] == changes[1] and len(changes[0]) == 2
 
 
@@ -424,7 +424,7 @@ async def test_offsets_count_once_the_log_that_they_count_on_is_here(slave: Slav
     assert popped is not None
     async with slave.following():
         with trio.fail_after(HANG_S):
-            while master.core.feed.level != [2]:  # noqa: ASYNC110
+            while master.core.metadata_leader.caught_up != [2]:  # noqa: ASYNC110
                 await trio.sleep(0.001)
         assert slave.core.offsets.query("G", "T", 0) is None
         slave.copy_log()
@@ -440,7 +440,7 @@ async def test_a_cut_of_the_log_lowers_offsets_until_the_master_tells_them_again
         assert slave.core.offsets.query("G", "T", 0) == 0
         slave.sync.follower.log_cut()
         line.broker.core.offsets.commit("G", "T", 1, 0)
-        line.broker.core.feed.timeout()
+        line.broker.core.metadata_leader.timeout()
         with trio.fail_after(HANG_S):
             while slave.core.offsets.query("G", "T", 0) != 1:  # noqa: ASYNC110
                 await trio.sleep(0.001)
@@ -525,9 +525,9 @@ async def test_two_consumers_of_one_queue_on_master_and_slave_during_a_switch(sl
     assert new.core.offsets.query("G", "T", 0) == 9
     commit(old, 10)  # acknowledged by the old master alone
     assert commit(new, 8) == 0
-    old.core.offsets.merge(new.core.offsets.changes_since(NO_STAMP, 100))
+    old.core.offsets.merge(new.core.offsets.changes_since(NO_VERSION, 100))
     assert old.core.offsets.query("G", "T", 0) == 8
-    new.core.offsets.merge(old.core.offsets.changes_since(NO_STAMP, 100))
+    new.core.offsets.merge(old.core.offsets.changes_since(NO_VERSION, 100))
     assert new.core.offsets.query("G", "T", 0) == 8
 
 
@@ -564,7 +564,7 @@ async def test_a_reset_backwards_survives_a_switch_and_the_member_is_told(slave:
         ext = {"group": "G", "topic": "T", "timestamp": "0", "isForce": "true", "queueId": "0", "offset": "1"}
         assert old.ask(Command(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext)).code == 0
         await slave.until_offsets_are_told()
-        assert new.core.offsets.saved_stamp >= old.core.offsets.ordered_stamp > NO_STAMP  # a kill of all takes none
+        assert new.core.offsets.saved_stamp >= old.core.offsets.ordered_stamp > NO_VERSION  # a kill of all takes none
     slave.copy_log()
     slave.promote(2)
     ext = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "5"}
@@ -689,9 +689,9 @@ async def test_the_probe_finds_out_who_is_not_ours(
     make_broker: Callable[..., Broker], autojump_clock: trio.testing.MockClock
 ) -> None:
     broker = make_broker(ha_mode="cp", total_replicas=3, metadata_sync="").start()
-    cluster, feed, addresses = Cluster(), broker.core.feed, ["controller:1"]
+    cluster, metadata_leader, addresses = Cluster(), broker.core.metadata_leader, ["controller:1"]
     probe = ForeignProbe(
-        feed,
+        metadata_leader,
         cast("RemotingClient", cluster),
         lambda: addresses,
         "broker-a",
@@ -700,11 +700,11 @@ async def test_the_probe_finds_out_who_is_not_ours(
     )
     with trio.move_on_after(1.2):
         await probe.run()
-    assert feed.may_join(BrokerId(3)) and not feed.may_join(BrokerId(2))
+    assert metadata_leader.may_join(BrokerId(3)) and not metadata_leader.may_join(BrokerId(2))
     assert cluster.codes == [("controller:1", 1006), ("slave:2", 52030), ("slave:3", 52030)]
     cluster.codes.clear()
     addresses[:] = ["controller:2"]  # controllerAddr names others since, and a slave is asked about again
-    feed.role_changed()
+    metadata_leader.role_changed()
     with trio.move_on_after(1.2):
         await probe.run()
-    assert cluster.codes[0] == ("controller:2", 1006) and feed.may_join(BrokerId(3))
+    assert cluster.codes[0] == ("controller:2", 1006) and metadata_leader.may_join(BrokerId(3))

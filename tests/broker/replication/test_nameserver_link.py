@@ -75,7 +75,7 @@ async def test_all_are_told_in_order_and_the_loop_turns_meanwhile(
 
         link.changed()
         for number in range(COUNT):
-            link.when_told(lambda number=number: told.append(number))  # type: ignore[misc]
+            link.when_registered(lambda number=number: told.append(number))  # type: ignore[misc]
         assert looks <= 2 * len(ADDRESSES), "each newcomer looked at all who wait"
         nursery.start_soon(link.run, cast(RemotingClient, client))
         await trio.testing.wait_all_tasks_blocked(0.01)
@@ -93,11 +93,11 @@ async def test_later_changes_wait_for_a_later_registration(link: NameServerLink)
     client, told = Client(), list[str]()
     async with trio.open_nursery() as nursery:
         link.changed()
-        link.when_told(lambda: told.append("first"))
+        link.when_registered(lambda: told.append("first"))
         nursery.start_soon(link.run, cast(RemotingClient, client))
         await trio.testing.wait_all_tasks_blocked(0.01)
         link.changed()
-        link.when_told(lambda: told.append("second"))
+        link.when_registered(lambda: told.append("second"))
         client.may_answer.set()
         client.may_answer = trio.Event()
         with trio.fail_after(HANG_S):
@@ -116,5 +116,5 @@ def test_a_replica_on_no_list_keeps_nobody_waiting(broker: Broker) -> None:
     told: list[int] = []
     fenced = link_of_master(broker.tracer, broker.core.topics, role=False)
     for number in range(3):
-        fenced.when_told(lambda number=number: told.append(number))  # type: ignore[misc]
+        fenced.when_registered(lambda number=number: told.append(number))  # type: ignore[misc]
     assert told == [0, 1, 2]

@@ -17,7 +17,7 @@ import pytest
 from rmqha.broker.requests.consumer_calls import Done
 from rmqha.broker.requests.record_access import owner_topic
 from rmqha.broker.requests.request import FORWARDED, Channel
-from rmqha.broker.services.exposed import ExposedBroker
+from rmqha.broker.services.health_source import BrokerHealthSource
 from rmqha.broker.tables.groups import default_group
 from rmqha.host.net.statistics import Statistics
 from rmqha.model.access import AccessList
@@ -113,7 +113,7 @@ class Drawn:
         self.rows = rows
         self.own_topic = broker.core.topics.get(OWN.topic)
         assert self.own_topic is not None
-        self.shown = ExposedBroker(broker.core, Statistics())
+        self.shown = BrokerHealthSource(broker.core, Statistics())
         self.asked: list[Channel] = []
         broker.shell.client_call = self._call
         answer = self.world.ask(pop_command(FOREIGN.topic, FOREIGN.group, maxMsgNums=1), FOREIGN.name)[-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from rmqha.broker.loops import BrokerLoops
-from rmqha.broker.services.group_notices import AT_ONCE_COUNT, MEMBERS_AT_A_TIME
+from rmqha.broker.services.group_notices import NOTIFIED_PER_STEP, SMALL_GROUP_COUNT
 from rmqha.broker.tables.clients import MAX_GROUPS_PER_CHANNEL
 from rmqha.host.clock import HostClock
 from rmqha.model.code import RequestCode
@@ -14,7 +14,7 @@ from rmqha.wire.lenient_json import dumps
 from tests.broker.support import Broker, FakeChannel
 from tests.support.patience import HANG_S
 
-COUNT = 4 * MEMBERS_AT_A_TIME + 7
+COUNT = 4 * NOTIFIED_PER_STEP + 7
 
 
 def heartbeat(broker: Broker, channel: FakeChannel, number: int, *groups: str) -> None:
@@ -49,27 +49,27 @@ def test_a_large_group_is_told_in_steps_and_changes_come_together(broker: Broker
     heartbeat(broker, late, COUNT, "G")
     assert sum(told(channels)) == 0, "nobody in the turn of the request"
     assert broker.core.notices.step()
-    assert sum(told([*channels, late])) == MEMBERS_AT_A_TIME
+    assert sum(told([*channels, late])) == NOTIFIED_PER_STEP
     broker.core.processor.closed(channels[-1])
     heartbeat(broker, FakeChannel(), COUNT + 1, "G")
     rest, steps = [0] * COUNT, 0
     while broker.core.notices.step():
         steps += 1
         counts = told(channels)
-        assert sum(counts) <= MEMBERS_AT_A_TIME
+        assert sum(counts) <= NOTIFIED_PER_STEP
         rest = [have + more for have, more in zip(rest, counts, strict=True)]
     rest = [have + more for have, more in zip(rest, told(channels), strict=True)]
-    assert rest[:MEMBERS_AT_A_TIME] == [1] * MEMBERS_AT_A_TIME, "one round more for both changes"
-    assert rest[MEMBERS_AT_A_TIME:-1] == [2] * (COUNT - MEMBERS_AT_A_TIME - 1)
-    assert steps <= 2 * COUNT / MEMBERS_AT_A_TIME + 2
+    assert rest[:NOTIFIED_PER_STEP] == [1] * NOTIFIED_PER_STEP, "one round more for both changes"
+    assert rest[NOTIFIED_PER_STEP:-1] == [2] * (COUNT - NOTIFIED_PER_STEP - 1)
+    assert steps <= 2 * COUNT / NOTIFIED_PER_STEP + 2
 
 
 def test_the_end_of_a_member_of_many_groups_tells_few_at_once(broker: Broker) -> None:
     broker.shell.notifies = False
     groups = [f"G{number}" for number in range(MAX_GROUPS_PER_CHANNEL)]
-    small = joined(broker, AT_ONCE_COUNT + 1, *groups)
+    small = joined(broker, SMALL_GROUP_COUNT + 1, *groups)
     broker.core.processor.closed(small[0])
-    assert sum(told(small)) == AT_ONCE_COUNT * MAX_GROUPS_PER_CHANNEL, "a group of so few is told at once"
+    assert sum(told(small)) == SMALL_GROUP_COUNT * MAX_GROUPS_PER_CHANNEL, "a group of so few is told at once"
     large = [*small[1:], *joined(broker, 2, *groups)]
     told(large)
     broker.core.processor.closed(large[-1])

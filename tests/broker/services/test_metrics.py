@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rmqha.broker.services import metrics, traffic
-from rmqha.broker.services.exposed import ExposedBroker
+from rmqha.broker.services.health_source import BrokerHealthSource
 from rmqha.host.metrics import exposition
 from rmqha.host.net.statistics import Statistics
 from rmqha.model.code import RequestCode
@@ -25,7 +25,7 @@ Scrape = dict[str, dict[tuple[tuple[str, str], ...], float]]
 BASE = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a"}
 
 
-def scrape(shown: ExposedBroker) -> Scrape:
+def scrape(shown: BrokerHealthSource) -> Scrape:
     """Values by sample name and by the labels beside BASE."""
     found: Scrape = {}
     for family in text_string_to_metric_families(exposition([filled(shown.collect())]).decode()):
@@ -46,7 +46,7 @@ def one(found: Scrape, name: str, **labels: str) -> float:
 
 
 def test_what_producers_send_is_counted_by_topic_and_type(broker: Broker) -> None:
-    shown = ExposedBroker(broker.core, Statistics())
+    shown = BrokerHealthSource(broker.core, Statistics())
     before = broker.store.max_phy_offset
     broker.ask(send_command("T", body=b"x" * 100))
     broker.ask(send_command("T", body=b"x" * 5000))
@@ -66,7 +66,7 @@ def test_what_producers_send_is_counted_by_topic_and_type(broker: Broker) -> Non
 
 
 def test_what_consumers_read_and_still_have_to(broker: Broker) -> None:
-    shown = ExposedBroker(broker.core, Statistics())
+    shown = BrokerHealthSource(broker.core, Statistics())
     for _ in range(5):
         broker.ask(send_command("T"))
     broker.ask(pull_command("T", offset=0, maxMsgNums="3"))
@@ -82,7 +82,7 @@ def test_what_consumers_read_and_still_have_to(broker: Broker) -> None:
 
 def test_how_old_the_oldest_message_is_that_a_group_lacks(broker: Broker) -> None:
     """Of all its queues, and apart from what it has pulled."""
-    shown = ExposedBroker(broker.core, Statistics())
+    shown = BrokerHealthSource(broker.core, Statistics())
     place = {"topic": "T", "consumer_group": "G", "is_retry": "false", "is_system": "false"}
 
     def ages() -> tuple[float, float]:
@@ -108,7 +108,7 @@ def test_how_old_the_oldest_message_is_that_a_group_lacks(broker: Broker) -> Non
 
 def test_a_master_shows_its_slaves_and_a_slave_does_not(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker(total_replicas=3, ha_mode="ap", broker_role="SYNC_MASTER", in_sync_replicas=2)
-    shown = ExposedBroker(broker.core, Statistics())
+    shown = BrokerHealthSource(broker.core, Statistics())
     broker.controller.members = [1, 2]
     broker.start()
     broker.join_slave(2)
@@ -134,7 +134,7 @@ def test_a_master_shows_its_slaves_and_a_slave_does_not(make_broker: Callable[..
 def test_peers_that_break_the_ha_protocol_are_counted(make_broker: Callable[..., Broker]) -> None:
     """Before they are let in and after, and those whose bytes meet a bug; who only leaves is not."""
     broker = make_broker(total_replicas=2, ha_mode="ap")
-    shown, driver = ExposedBroker(broker.core, Statistics()), broker.core.driver
+    shown, driver = BrokerHealthSource(broker.core, Statistics()), broker.core.driver
     broker.controller.members = [1, 2]
     broker.start()
     broker.join_slave(2)
@@ -154,7 +154,7 @@ def test_peers_that_break_the_ha_protocol_are_counted(make_broker: Callable[...,
 
 
 def test_acknowledgements_are_a_histogram(broker: Broker) -> None:
-    shown = ExposedBroker(broker.core, Statistics())
+    shown = BrokerHealthSource(broker.core, Statistics())
     broker.ask(send_command("T"))
     found = scrape(shown)
     assert one(found, "rocketmq_ha_ack_latency_count") == 1
@@ -164,9 +164,9 @@ def test_acknowledgements_are_a_histogram(broker: Broker) -> None:
 
 
 def test_the_number_of_series_is_bounded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traffic, "MAX_PLACES", 3)
+    monkeypatch.setattr(traffic, "MAX_KEYS", 3)
     monkeypatch.setattr(metrics, "MAX_PAIRS", 3)
-    shown = ExposedBroker(broker.core, Statistics())
+    shown = BrokerHealthSource(broker.core, Statistics())
     for number in range(10):
         broker.ask(send_command(f"T{number}"))
         broker.core.offsets.commit(f"G{number}", "T0", 0, 0)
@@ -190,7 +190,7 @@ def test_a_master_is_ready_while_it_takes_sends(
     make_broker: Callable[..., Broker], keys: dict[str, Any], reason: str
 ) -> None:
     broker = make_broker(**keys)
-    shown = ExposedBroker(broker.core, Statistics())
+    shown = BrokerHealthSource(broker.core, Statistics())
     assert shown.readiness().reason == "no controller has told it its role yet"
     broker.start()
     readiness = shown.readiness()
@@ -199,7 +199,7 @@ def test_a_master_is_ready_while_it_takes_sends(
 
 
 def test_dead_letters_are_counted_by_the_topic_that_they_come_from(broker: Broker) -> None:
-    shown = ExposedBroker(broker.core, Statistics())
+    shown = BrokerHealthSource(broker.core, Statistics())
     broker.ask(send_command("T"))
     broker.ask(send_command("U"))
     ext = {"group": "G", "offset": "0", "delayLevel": "-1", "originTopic": "T"}
@@ -212,7 +212,7 @@ def test_dead_letters_are_counted_by_the_topic_that_they_come_from(broker: Broke
 
 def test_a_topic_that_a_client_makes_up_has_no_series(broker: Broker) -> None:
     """Else the group's clients fill the table, and other groups' dead letters are counted under "other"."""
-    shown = ExposedBroker(broker.core, Statistics())
+    shown = BrokerHealthSource(broker.core, Statistics())
     for number in range(3):
         assert broker.ask(send_command("%RETRY%G", j="17", l="16", i=f"RETRY_TOPIC\x01made-up-{number}\x02")).code == 0
         sent = broker.ask(send_command("T", i=f"RETRY_TOPIC\x01made-up-{number}\x02"))
@@ -228,12 +228,12 @@ def test_the_series_of_consumer_groups_are_bounded(broker: Broker) -> None:
     body = lenient_json.dumps({"clientID": "c", "consumerDataSet": consumers})
     broker.core.processor.received(FakeChannel(), [Command(RequestCode.HEART_BEAT, {}, body)])
     with patch.object(metrics, "MAX_PAIRS", 4):
-        found = scrape(ExposedBroker(broker.core, Statistics()))
+        found = scrape(BrokerHealthSource(broker.core, Statistics()))
     assert len(found["rocketmq_consumer_connections"]) == 4
 
 
 def test_transactions_are_counted_as_they_end(broker: Broker) -> None:
-    shown = ExposedBroker(broker.core, Statistics())
+    shown = BrokerHealthSource(broker.core, Statistics())
     committed, rolled_back, _ = (broker.ask(prepared(broker, key)) for key in ("A", "B", "C"))
     broker.clock.ms += 6000
     oneway(broker, end_of(committed, COMMIT))
@@ -249,7 +249,7 @@ def test_transactions_are_counted_as_they_end(broker: Broker) -> None:
 
 
 def test_how_long_timer_messages_are_to_wait(broker: Broker) -> None:
-    shown = ExposedBroker(broker.core, Statistics())
+    shown = BrokerHealthSource(broker.core, Statistics())
     born_ms = broker.clock.wall_ms()
     at_ms = born_ms + 120_000
     assert broker.ask(send_command("T", g=str(born_ms), i=f"TIMER_DELIVER_MS\x01{at_ms}\x02")).code == 0
@@ -259,7 +259,7 @@ def test_how_long_timer_messages_are_to_wait(broker: Broker) -> None:
 
 
 def test_how_long_an_operator_waits_for_a_topic_and_a_group(broker: Broker) -> None:
-    shown = ExposedBroker(broker.core, Statistics())
+    shown = BrokerHealthSource(broker.core, Statistics())
     routed: list[Callable[[], None]] = []
     with patch.object(broker.core.tables, "_when_routed", routed.append):
         channel = FakeChannel()
@@ -279,7 +279,7 @@ def test_how_long_an_operator_waits_for_a_topic_and_a_group(broker: Broker) -> N
 
 
 def test_each_queue_in_which_a_group_lags(broker: Broker) -> None:
-    shown = ExposedBroker(broker.core, Statistics())
+    shown = BrokerHealthSource(broker.core, Statistics())
     for queue_id in (0, 0, 1, 2):
         broker.ask(send_command("T", queue_id))
     for queue_id, offset in ((0, 0), (1, 1), (2, 0)):
@@ -299,4 +299,4 @@ def test_in_how_many_copies_a_record_is_acknowledged(
     broker.controller.members = [1, 2]
     broker.start()
     broker.join_slave(2)
-    assert one(scrape(ExposedBroker(broker.core, Statistics())), "rocketmq_ha_ack_copies") == copies
+    assert one(scrape(BrokerHealthSource(broker.core, Statistics())), "rocketmq_ha_ack_copies") == copies

@@ -75,7 +75,7 @@ def test_names_beyond_the_bound_are_not_kept() -> None:
 def test_large_sets_are_sampled_in_turns() -> None:
     stats = BrokerStatistics("C")
     stats.sample(0)
-    for number in range(statistics.SAMPLED_AT_A_TIME + 1):
+    for number in range(statistics.SAMPLES_PER_STEP + 1):
         stats.stored(f"T{number}", 1, 1)
         stats.given(f"G{number}", "T", 1, 1)
     totals = []

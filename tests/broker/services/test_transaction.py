@@ -15,15 +15,15 @@ from rmqha.broker.services.transaction import (
     Reconciliation,
     TransactionRules,
     TransactionVerdict,
-    comes_too_late,
     given_up,
+    is_too_late,
     judge,
     mark,
     marked,
+    parse_waiting_from,
     renewed,
     to_commit,
     to_half,
-    told_waiting_from,
 )
 from rmqha.model.message import decode_properties, encode_properties
 from rmqha.store.log.record import NewMessage, Record, decode, encode, topic_field
@@ -97,11 +97,11 @@ def test_a_mark_is_read_as_far_as_it_can_be() -> None:
 def test_a_mark_says_from_where_on_to_read() -> None:
     def told(text: str) -> tuple[int, int] | None:
         properties = encode_properties({"RMQHA_WAITING_FROM": text})
-        return told_waiting_from(decode(memoryview(stored(NewMessage(OP, 0, b"7,", properties, 0, HOST, HOST)))))
+        return parse_waiting_from(decode(memoryview(stored(NewMessage(OP, 0, b"7,", properties, 0, HOST, HOST)))))
 
     made = decode(memoryview(stored(mark([7], 0, HOST, (7, 12)))))
-    assert told_waiting_from(made) == (7, 12) and marked(made) == [7]
-    assert told_waiting_from(decode(memoryview(stored(mark([7], 0, HOST))))) is None
+    assert parse_waiting_from(made) == (7, 12) and marked(made) == [7]
+    assert parse_waiting_from(decode(memoryview(stored(mark([7], 0, HOST))))) is None
     assert told("3,0") == (3, 0)
     for text in ("", ",", "3", "3,", "-1,2", "x,2", "3,4,5", "9" * 40 + ",1"):
         assert told(text) is None
@@ -160,12 +160,12 @@ def test_when_something_is_due(age_ms: int, properties: dict[str, str], verdict:
 
 
 def test_only_an_immunity_of_its_own_makes_an_end_come_too_late() -> None:
-    assert not comes_too_late(half(), 10**15, 6000)
+    assert not is_too_late(half(), 10**15, 6000)
     record = half(CHECK_IMMUNITY_TIME_IN_SECONDS="10")
-    assert not comes_too_late(record, record.born_at_ms + 10_000, 6000)
-    assert comes_too_late(record, record.born_at_ms + 10_001, 6000)
+    assert not is_too_late(record, record.born_at_ms + 10_000, 6000)
+    assert is_too_late(record, record.born_at_ms + 10_001, 6000)
     short = half(CHECK_IMMUNITY_TIME_IN_SECONDS="1")
-    assert not comes_too_late(short, short.born_at_ms + 6000, 6000)
+    assert not is_too_late(short, short.born_at_ms + 6000, 6000)
 
 
 # --- which ------------------------------------------------------------------------------------------------------------

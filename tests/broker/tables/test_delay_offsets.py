@@ -190,7 +190,7 @@ def test_another_master_makes_forget_what_was_ahead(tmp_path: Path, table: Delay
     version = slave.version
     table.put(1, 9, 300)
     follow(slave, table)
-    slave.forget_ahead()
+    slave.drop_future_states()
     grow(slave_log, 300)  # of another log
     assert slave.get(1) == 5 and slave.version == version
 

@@ -11,7 +11,7 @@ import pytest
 from rmqha.broker.replication.replica_driver import ReplicaDriver
 from rmqha.broker.tables.metadata_leader import MAX_FOLLOWER_COUNT, MAX_HOLD_MS, STALE_MS
 from rmqha.broker.tables.offsets import OffsetChange
-from rmqha.broker.tables.table_version import MAX_REMEMBERED, NO_STAMP, TableChanges, TableVersion
+from rmqha.broker.tables.table_version import MAX_REMEMBERED, NO_VERSION, TableChanges, TableVersion
 from rmqha.broker.tables.topics import TopicConfig
 from rmqha.model.authorization.users import UserChange
 from rmqha.model.code import RequestCode, ResponseCode
@@ -103,9 +103,9 @@ def test_groups_offsets_and_delays_follow_too(broker: Broker, slave: Slave) -> N
     broker.core.delay_offsets.put(3, 7)
     assert slave.heard()["delays"]["offsetTable"] == {"3": 7}
     broker.core.offsets.commit("G", "T", 1, 5)
-    slave.poll(offsets=NO_STAMP)
+    slave.poll(offsets=NO_VERSION)
     assert slave.channel.take() == []  # commits gather for 100 ms
-    broker.core.feed.timeout()
+    broker.core.metadata_leader.timeout()
     ((key, queue_id, offset, *_),) = slave.heard()["offsets"]
     assert (key, queue_id, offset) == ("T@G", 1, 5)
 
@@ -123,7 +123,7 @@ def test_commits_that_a_slave_still_has_come_back_to_a_master_that_was_killed(br
         OffsetChange("T@H", 0, None, newer).to_json(),
         OffsetChange("T@G", 1, 5, newer).to_json(),
     ]
-    command = follow_command(broker, offsets=NO_STAMP, waitMs=0)
+    command = follow_command(broker, offsets=NO_VERSION, waitMs=0)
     command.body = lenient_json.dumps({"offsets": lost})
     broker.core.processor.received(slave.channel, [command])
     found = {(key, queue): offset for key, queue, offset, *_ in slave.heard()["offsets"]}
@@ -141,7 +141,7 @@ def test_what_comes_back_to_a_master_that_opens_is_bound_by_its_queues_once_they
     monkeypatch.setattr(ReplicaDriver, "is_serving", False)
     known = broker.core.offsets.stamp
     newer = TableVersion(known.epoch, known.sequence + 1)
-    command = follow_command(broker, offsets=NO_STAMP, waitMs=0)
+    command = follow_command(broker, offsets=NO_VERSION, waitMs=0)
     command.body = lenient_json.dumps({"offsets": [OffsetChange("T@G", 0, 2, newer).to_json()]})
     assert broker.store.queue_range("T", 0)[1] == 0, "not dispatched yet"
     broker.core.processor.received(slave.channel, [command])
@@ -163,10 +163,10 @@ def test_a_slave_that_gives_back_nonsense_is_refused(broker: Broker, slave: Slav
 def test_a_poll_ends_without_news(broker: Broker, slave: Slave) -> None:
     slave.poll()
     broker.clock.ms += MAX_HOLD_MS - 1
-    broker.core.feed.timeout()
+    broker.core.metadata_leader.timeout()
     assert slave.channel.take() == []
     broker.clock.ms += 1
-    broker.core.feed.timeout()
+    broker.core.metadata_leader.timeout()
     assert slave.heard() == {"version": 1}
 
 
@@ -272,24 +272,24 @@ def test_a_change_of_users_is_not_told_to_a_slave_that_knows_none(strict: Broker
     assert "users" not in slave.heard()
     del (again := follow_command(strict)).ext["users"]
     strict.core.processor.received(slave.channel, [again])
-    assert strict.core.feed.may_join(BrokerId(2))
+    assert strict.core.metadata_leader.may_join(BrokerId(2))
 
 
 def test_a_slave_without_the_users_is_not_proposed_for_the_set(strict: Broker) -> None:
     slave, before = Slave(strict), strict.core.users.version.stamp
     strict.core.users.put_user("ann", UserChange("x"))
     slave.poll(users=before)
-    assert not strict.core.feed.may_join(BrokerId(2))
+    assert not strict.core.metadata_leader.may_join(BrokerId(2))
     assert slave.heard()["users"] == strict.core.users.to_json()
     slave.poll()
-    assert strict.core.feed.may_join(BrokerId(2))
+    assert strict.core.metadata_leader.may_join(BrokerId(2))
 
 
 def test_the_same_change_again_waits_too(strict: Broker) -> None:
     """So that a repeated order after an error ends with the certainty that the first one could not give."""
     channel = asked(strict, update_topic())
     strict.clock.ms += TIMEOUT_MS
-    strict.core.feed.timeout()
+    strict.core.metadata_leader.timeout()
     refusal = channel.one()
     assert refusal.code == ResponseCode.SYSTEM_ERROR
     assert refusal.remark == ("the change is made here but replica 2 has not confirmed it within 3000 ms; ask again")
@@ -315,7 +315,7 @@ def test_a_member_that_leaves_the_set_is_not_waited_for(make_broker: Callable[..
     broker.core.driver.ha_closed(1)
     for _ in range(5):
         broker.run(200)
-    broker.core.feed.timeout()
+    broker.core.metadata_leader.timeout()
     assert broker.controller.members == [1]
     assert channel.one().code == 0
 
@@ -326,10 +326,10 @@ def test_one_copy_of_three_is_not_enough_for_an_answer(strict: Broker) -> None:
     strict.core.driver.ha_closed(1)
     for _ in range(5):
         strict.run(200)
-    strict.core.feed.timeout()
+    strict.core.metadata_leader.timeout()
     assert strict.controller.members == [1] and channel.take() == []
     strict.run(TIMEOUT_MS)
-    strict.core.feed.timeout()
+    strict.core.metadata_leader.timeout()
     assert "a majority of the group has not confirmed it" in (channel.one().remark or "")
 
 
@@ -467,17 +467,17 @@ def test_a_version_that_an_election_has_moved_keeps_no_slave_from_joining(make_b
 
 
 def test_nothing_waits_for_a_slave_that_is_not_ours(strict: Broker) -> None:
-    feed, slave = strict.core.feed, BrokerId(2)
+    metadata_leader, slave = strict.core.metadata_leader, BrokerId(2)
     channel = asked(strict, update_topic())
-    assert feed.unknown([slave]) == [slave] and not feed.may_join(slave)
-    feed.mark_foreign(slave)
-    assert channel.one().code == 0 and feed.may_join(slave) and feed.unknown([slave]) == []
+    assert metadata_leader.unknown([slave]) == [slave] and not metadata_leader.may_join(slave)
+    metadata_leader.mark_foreign(slave)
+    assert channel.one().code == 0 and metadata_leader.may_join(slave) and metadata_leader.unknown([slave]) == []
     assert strict.core.driver.state().metadata_foreign == [2]
     assert strict.tracer.names().count("metadata_not_strict") == 1
     Slave(strict).poll()  # it is ours now
     assert strict.core.driver.state().metadata_foreign == []
     strict.clock.ms += STALE_MS + 1
-    assert feed.unknown([slave]) == [slave]
+    assert metadata_leader.unknown([slave]) == [slave]
 
 
 # --- offsets ----------------------------------------------------------------------------------------------------------
@@ -508,15 +508,15 @@ def test_who_has_not_heard_of_a_strict_commit_does_not_join(make_broker: Callabl
     broker = strict_master(make_broker)
     members, later = Slave(broker, 2), Slave(broker, 3)
     later.poll()
-    assert broker.core.feed.may_join(BrokerId(3))
+    assert broker.core.metadata_leader.may_join(BrokerId(3))
     channel = asked(broker, commit_command(0))
     members.poll()
     broker.core.save()
-    broker.core.feed.saved()
+    broker.core.metadata_leader.saved()
     assert channel.one().code == 0
-    assert not broker.core.feed.may_join(BrokerId(3))
+    assert not broker.core.metadata_leader.may_join(BrokerId(3))
     later.poll()
-    assert broker.core.feed.may_join(BrokerId(3))
+    assert broker.core.metadata_leader.may_join(BrokerId(3))
 
 
 def test_a_strict_commit_waits_for_the_set(make_broker: Callable[..., Broker]) -> None:
@@ -530,7 +530,7 @@ def test_a_strict_commit_waits_for_the_set(make_broker: Callable[..., Broker]) -
     slave.poll()
     assert channel.take() == []  # a master that is killed may come back as master, with what its own disk holds
     broker.core.save()
-    broker.core.feed.saved()
+    broker.core.metadata_leader.saved()
     assert channel.one().code == 0
 
 
@@ -541,7 +541,7 @@ def test_a_commit_is_not_answered_for_what_a_former_life_has_told_a_slave(make_b
     former = OffsetChange("There@G", 0, 9, TableVersion(broker.core.offsets.epoch, 1 << 60)).to_json()
     channel = asked(broker, commit_command(0))
     broker.core.save()
-    broker.core.feed.saved()
+    broker.core.metadata_leader.saved()
     command = follow_command(broker)
     command.body = lenient_json.dumps({"offsets": [former]})
     broker.core.processor.received(slave.channel, [command])
@@ -550,7 +550,7 @@ def test_a_commit_is_not_answered_for_what_a_former_life_has_told_a_slave(make_b
     assert (key, offset) == ("There@G", 0) and TableVersion(epoch, sequence) > TableVersion(epoch, 1 << 60) > stamp
     slave.poll()
     broker.core.save()
-    broker.core.feed.saved()
+    broker.core.metadata_leader.saved()
     assert channel.one().code == 0
 
 
@@ -574,14 +574,14 @@ def test_an_order_to_members_is_on_the_disk_and_who_has_not_heard_of_it_does_not
     member.poll()
     assert channel.take() == []  # a master that is killed may come back as master, with what its own disk holds
     broker.core.save()
-    broker.core.feed.saved()
+    broker.core.metadata_leader.saved()
     assert channel.one().code == 0
-    assert not broker.core.feed.may_join(BrokerId(3))
-    broker.core.feed.role_changed()  # the next master holds it, and asks the same of whoever joins
-    later.poll(offsets=NO_STAMP)
-    assert not broker.core.feed.may_join(BrokerId(3))
+    assert not broker.core.metadata_leader.may_join(BrokerId(3))
+    broker.core.metadata_leader.role_changed()  # the next master holds it, and asks the same of whoever joins
+    later.poll(offsets=NO_VERSION)
+    assert not broker.core.metadata_leader.may_join(BrokerId(3))
     later.poll()
-    assert broker.core.feed.may_join(BrokerId(3))
+    assert broker.core.metadata_leader.may_join(BrokerId(3))
 
 
 def test_many_changes_that_wait_for_the_disk_cost_no_more_each(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -589,17 +589,17 @@ def test_many_changes_that_wait_for_the_disk_cost_no_more_each(broker: Broker, m
     core = broker.core
     broker.shell.saves_tables = False
     looks: list[int] = []
-    missing = core.feed._missing
+    missing = core.metadata_leader._missing
 
     def look(wait: Any) -> str:
         looks.append(1)
         return missing(wait)
 
-    monkeypatch.setattr(core.feed, "_missing", look)
+    monkeypatch.setattr(core.metadata_leader, "_missing", look)
     channel = FakeChannel()
     for number in range(200):
         core.processor.received(channel, [update_topic(f"many-{number}")])
-    assert core.feed.waiting_count == 200
+    assert core.metadata_leader.waiting_count == 200
     assert len(looks) < 10
     core.save_tables()
     assert [reply.code for reply in channel.take()] == [ResponseCode.SUCCESS] * 200

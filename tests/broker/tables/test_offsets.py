@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rmqha.broker.tables import offsets as module
 from rmqha.broker.tables.offsets import OffsetChange, OffsetTable, from_body, to_body
 from rmqha.broker.tables.table_file import TableFile
-from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
+from rmqha.broker.tables.table_version import NO_VERSION, TableVersion
 from rmqha.host.disk import HostDisk
 from rmqha.sim.disk import SimDisk
 from rmqha.sim.prng import SimPrng
@@ -45,14 +45,14 @@ def test_a_stale_offset_never_overwrites_a_newer_one(tmp_path: Path) -> None:
 def test_a_removed_offset_does_not_come_back(tmp_path: Path) -> None:
     master, slave = table_of(tmp_path / "a"), OffsetTable(HostDisk(tmp_path / "b"), TableListener())
     master.commit("G", "T", 0, 5)
-    old = master.changes_since(NO_STAMP, 10)
+    old = master.changes_since(NO_VERSION, 10)
     slave.merge(old)
     list(master.remove_topic("T"))
     slave.merge(master.changes_since(old[-1].stamp, 10))
     slave.merge(old)
     assert slave.query("G", "T", 0) is None and slave.topics_of("G") == []
     master.commit("G", "T", 0, 1)
-    slave.merge(master.changes_since(NO_STAMP, 10))
+    slave.merge(master.changes_since(NO_VERSION, 10))
     assert slave.query("G", "T", 0) == 1
 
 
@@ -62,7 +62,7 @@ def test_only_so_many_removals_are_remembered(tmp_path: Path, monkeypatch: pytes
     for number in range(4):
         table.commit("G", f"T{number}", 0, 1)
         list(table.remove_topic(f"T{number}"))
-    assert [item.key for item in table.changes_since(NO_STAMP, 10)] == ["T2@G", "T3@G"]
+    assert [item.key for item in table.changes_since(NO_VERSION, 10)] == ["T2@G", "T3@G"]
 
 
 def test_changes_come_in_pages_the_oldest_first(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_changes_come_in_pages_the_oldest_first(tmp_path: Path) -> None:
     for queue_id in range(5):
         master.commit("G", "T", queue_id, 10 + queue_id)
     master.commit("G", "T", 0, 20)
-    heard, pages = NO_STAMP, []
+    heard, pages = NO_VERSION, []
     while page := master.changes_since(heard, 2):
         slave.merge(page)
         heard = page[-1].stamp
@@ -94,7 +94,7 @@ def test_stamps_and_resets_come_back_after_a_restart(tmp_path: Path) -> None:
     table.reset("G", "T", 1, 2)
     save(table)
     again = OffsetTable(HostDisk(tmp_path), TableListener())
-    assert again.changes_since(NO_STAMP, 10) == table.changes_since(NO_STAMP, 10)
+    assert again.changes_since(NO_VERSION, 10) == table.changes_since(NO_VERSION, 10)
     again.commit("G", "T", 1, 9)
     assert again.query("G", "T", 1) == 2 and again.take_reset("G", "T", 1) == 2
 
@@ -104,11 +104,11 @@ def test_a_master_that_restarts_in_its_epoch_gives_no_stamp_twice(tmp_path: Path
     first = table_of(tmp_path)
     first.commit("G", "T", 0, 5)
     slave = OffsetTable(HostDisk(tmp_path / "slave"), TableListener())
-    slave.merge(first.changes_since(NO_STAMP, 10))
+    slave.merge(first.changes_since(NO_VERSION, 10))
     again = OffsetTable(HostDisk(tmp_path), TableListener())
     again.new_epoch(1, 200)
     again.commit("G", "T", 0, 3)
-    slave.merge(again.changes_since(NO_STAMP, 10))
+    slave.merge(again.changes_since(NO_VERSION, 10))
     assert slave.query("G", "T", 0) == 3
 
 
@@ -123,8 +123,8 @@ def test_no_stamp_is_given_twice_though_the_wall_clock_was_set_back(tmp_path: Pa
     again.new_epoch(1, 50)
     again.commit("G", "T", 0, 3)
     slave = OffsetTable(HostDisk(tmp_path / "slave"), TableListener())
-    slave.merge(first.changes_since(NO_STAMP, 10))
-    slave.merge(again.changes_since(NO_STAMP, 10))
+    slave.merge(first.changes_since(NO_VERSION, 10))
+    slave.merge(again.changes_since(NO_VERSION, 10))
     assert slave.query("G", "T", 0) == 3
 
 
@@ -135,15 +135,15 @@ def test_what_a_slave_gives_back_does_not_undo_what_was_changed_since(tmp_path: 
     slave = OffsetTable(HostDisk(tmp_path / "slave"), TableListener())
     for queue_id in range(3):
         first.commit("G", "T", queue_id, 5)
-    slave.merge(first.changes_since(NO_STAMP, 10))
+    slave.merge(first.changes_since(NO_VERSION, 10))
     again = OffsetTable(HostDisk(tmp_path), TableListener())
     again.new_epoch(1, 50)
     again.commit("G", "T", 0, 3)
     again.commit("G", "U", 0, 4)
     list(again.remove_topic("U"))
-    back = [*slave.changes_since(NO_STAMP, 10), OffsetChange("U@G", 0, 9, TableVersion(1, 90_000))]
+    back = [*slave.changes_since(NO_VERSION, 10), OffsetChange("U@G", 0, 9, TableVersion(1, 90_000))]
     assert again.take_back(back, lambda *place: 1000) == 4
-    slave.merge(again.changes_since(NO_STAMP, 10))
+    slave.merge(again.changes_since(NO_VERSION, 10))
     for table in (again, slave):
         assert [table.query("G", "T", queue_id) for queue_id in range(3)] == [3, 5, 5]
         assert table.query("G", "U", 0) is None
@@ -180,10 +180,10 @@ def test_a_new_masters_clamp_reaches_its_slaves(tmp_path: Path) -> None:
     """Else a slave whose log was short, but not cut, would keep an offset behind messages that are yet to come."""
     master, slave = table_of(tmp_path / "a"), OffsetTable(HostDisk(tmp_path / "b"), TableListener())
     master.commit("G", "T", 0, 9)
-    slave.merge(master.changes_since(NO_STAMP, 10))
+    slave.merge(master.changes_since(NO_VERSION, 10))
     master.new_epoch(2, 100)
     assert master.clamp(lambda topic, queue_id: 4, stamped=True) == 1
-    slave.merge(master.changes_since(NO_STAMP, 10))
+    slave.merge(master.changes_since(NO_VERSION, 10))
     assert slave.query("G", "T", 0) == 4
 
 
@@ -199,7 +199,7 @@ def test_the_order_of_arrival_does_not_matter(orders: tuple[list[OffsetChange], 
     for changes in orders:
         table = OffsetTable(SimDisk(SimPrng(1)), TableListener())
         table.merge(changes)
-        known = table.changes_since(NO_STAMP, 100)
+        known = table.changes_since(NO_VERSION, 100)
         assert [item.stamp for item in known] == sorted(item.stamp for item in known)
         for place, item in enumerate(known):
             assert table.changes_since(item.stamp, 100) == known[place + 1 :]
@@ -212,7 +212,7 @@ def test_an_older_content_never_replaces_a_newer_one_in_the_file(tmp_path: Path)
     table = table_of(tmp_path)
     table.commit("G", "T", 0, 1)
     first = table.unsaved()
-    assert table.saved_stamp == NO_STAMP
+    assert table.saved_stamp == NO_VERSION
     table.commit("G", "T", 0, 2)
     second = table.unsaved()
     assert first is not None and second is not None
@@ -231,7 +231,7 @@ def test_what_a_slave_gives_back_counts_for_all_though_the_wall_clock_was_set_ba
     assert master.take_back([change(50, 1, 9_000_000)], lambda topic, queue_id, epoch: 1000) == 1
     master.commit("G", "T", 0, 60)
     for slave in slaves:
-        slave.merge(master.changes_since(NO_STAMP, 10))
+        slave.merge(master.changes_since(NO_VERSION, 10))
         assert slave.query("G", "T", 0) == 60 and slave.stamp == master.stamp
 
 
@@ -253,7 +253,7 @@ def test_our_own_members_have_quoted_keys_and_the_old_form_is_written_anew(tmp_p
     assert unreadable_members(old) == ["rmqhaOffsetVersions", "rmqhaRemovedOffsets", "rmqhaSetBackMillis"]
     path.write_bytes(old)
     again = OffsetTable(HostDisk(tmp_path), TableListener())
-    assert again.changes_since(NO_STAMP, 10) == table.changes_since(NO_STAMP, 10)
+    assert again.changes_since(NO_VERSION, 10) == table.changes_since(NO_VERSION, 10)
     rewritten = again.unsaved()
     assert rewritten is not None
     again.write(rewritten)
@@ -285,7 +285,7 @@ def test_a_commit_costs_its_own_rows_only(tmp_path: Path, monkeypatch: pytest.Mo
     saved(table)
     assert sorted(encoded) == ["G7", "New@G7", "New@G7", "T9@G9", "T9@G9"]  # when it was, too
     again = OffsetTable(HostDisk(tmp_path), TableListener())
-    assert again.changes_since(NO_STAMP, 1000) == table.changes_since(NO_STAMP, 1000)
+    assert again.changes_since(NO_VERSION, 1000) == table.changes_since(NO_VERSION, 1000)
     assert sorted(again.topics_of("G7")) == ["New", "T7"] and again.groups_of("T9") == []
 
 
@@ -303,7 +303,7 @@ def test_what_may_not_be_on_the_disk_is_written_again_before_it_counts(tmp_path:
     path = tmp_path / "config" / "consumerOffset.json"
     text, inode = path.read_bytes(), path.stat().st_ino
     again = OffsetTable(HostDisk(tmp_path), TableListener(), is_synced=False)
-    assert again.saved_stamp == NO_STAMP and again.stamp == table.stamp
+    assert again.saved_stamp == NO_VERSION and again.stamp == table.stamp
     saved(again)
     assert again.saved_stamp == again.stamp
     assert path.read_bytes() == text and path.stat().st_ino != inode
@@ -368,7 +368,7 @@ def test_the_file_is_the_table_after_any_changes(changes: list[tuple[str, int, i
         return
     text = disk.read("config/consumerOffset.json")
     again = OffsetTable(disk, TableListener(), is_synced=False)
-    assert set(again.changes_since(NO_STAMP, 1000)) == set(table.changes_since(NO_STAMP, 1000))
+    assert set(again.changes_since(NO_VERSION, 1000)) == set(table.changes_since(NO_VERSION, 1000))
     if data := again.unsaved():
         again.write(data)
     assert disk.read("config/consumerOffset.json") == text
@@ -381,12 +381,12 @@ def test_when_an_offset_was_set_back_goes_to_replicas_and_the_disk(tmp_path: Pat
     slave = table_of(tmp_path / "b")
     for queue_id, offset in ((0, 5), (1, 6), (2, 7)):
         master.commit("G", "T", queue_id, offset)
-    assert "setBackMillis" not in to_body(master.changes_since(NO_STAMP, 10))
+    assert "setBackMillis" not in to_body(master.changes_since(NO_VERSION, 10))
     master.commit("G", "T", 0, 4)
     log_ms = 2000
     master.reset("G", "T", 1, 9)
     list(master.remove_topic("other"))
-    body = to_body(master.changes_since(NO_STAMP, 10))
+    body = to_body(master.changes_since(NO_VERSION, 10))
     slave.merge(from_body(body))
     assert [slave.set_back_ms("G", "T", queue_id) for queue_id in range(4)] == [1000, 2000, 0, 0]
     data = slave.unsaved()

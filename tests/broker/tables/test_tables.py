@@ -515,7 +515,7 @@ def test_the_groups_of_rocketmqs_broker_are_there_from_the_beginning(tmp_path: P
 def test_the_groups_of_rocketmqs_broker_do_not_count_for_the_bound(tmp_path: Path) -> None:
     table = group_table(HostDisk(tmp_path), ManualClock(), BrokerConfig(max_group_count=1))
     table.remove("SELF_TEST_C_GROUP")
-    assert table.get_or_create("G") is not None and "maxGroupCount" in table.no_room_for("More")
+    assert table.get_or_create("G") is not None and "maxGroupCount" in table.creation_fault("More")
 
 
 def test_the_system_topics_are_those_of_rocketmqs_broker(tmp_path: Path) -> None:

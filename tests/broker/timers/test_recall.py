@@ -11,8 +11,8 @@ import pytest
 
 from rmqha.broker.timers import service
 from rmqha.broker.timers.message import Recall
-from rmqha.broker.timers.service import MAX_DELIVERY_COUNT, TAKE_COUNT
-from rmqha.broker.timers.taken_back import TakenBack
+from rmqha.broker.timers.recall_set import RecallSet
+from rmqha.broker.timers.service import MAX_DELIVERY_COUNT, READ_COUNT
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import RecallHandle, decode_properties
 from rmqha.wire.command import FLAG_ONEWAY, Command
@@ -191,7 +191,7 @@ def test_it_counts_behind_many_that_have_not_been_looked_at(broker: Broker) -> N
     channel, at_ms = FakeChannel(), now_ms(broker) + 5000
     broker.core.processor.received(channel, [timed(b"x", UNIQ_KEY="K", TIMER_DELIVER_MS=at_ms)])
     name = broker.config.broker_name
-    for number in range(2 * TAKE_COUNT):
+    for number in range(2 * READ_COUNT):
         later = timed(UNIQ_KEY=f"L{number}", TIMER_DELIVER_MS=at_ms + 60_000)
         broker.core.processor.received(channel, [later])
     handle = RecallHandle("T", name, (at_ms - 1) // 1000 * 1000 + 1, "K").encode()
@@ -272,7 +272,7 @@ def test_so_many_are_taken_back_at_a_time(broker: Broker, monkeypatch: pytest.Mo
 
 
 def test_slots_are_forgotten_in_their_order_whatever_order_they_came_in() -> None:
-    known = TakenBack()
+    known = RecallSet()
     for slot_ms in (5, 3, 9, 3):
         known.add(Recall(slot_ms, b"T\x01K"))
     known.add(Recall(3, b"T\x01L"))

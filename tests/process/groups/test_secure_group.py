@@ -13,7 +13,7 @@ from rmqha.host.access.security import ambient
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command
-from tests.broker.replication.test_ha_guard import secured
+from tests.broker.replication.test_ha_authenticator import secured
 from tests.host.access.test_security import client_security
 from tests.host.access.test_security import files as files
 from tests.support.patience import HANG_MS, HANG_S

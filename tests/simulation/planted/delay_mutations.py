@@ -26,7 +26,7 @@ from rmqha.broker.tables.metadata_follower import MetadataFollower
 from rmqha.broker.tables.offsets import _SET_BACK, OffsetChange, OffsetTable, to_body
 from rmqha.broker.tables.timer_check import TimerProgress
 from rmqha.broker.timers import message
-from rmqha.broker.timers.known import KnownTime
+from rmqha.broker.timers.known_time import KnownTime
 from rmqha.broker.timers.recall import RecallProcessor
 from rmqha.broker.timers.service import TimerService
 from rmqha.broker.timers.snapshot import TimerSnapshot
@@ -174,7 +174,7 @@ def _answered_at_once(kind: type[Answer]) -> Any:
         if not isinstance(answer, kind):
             _store_waiting(self, messages, stored, answer)
             return
-        stored(self._append_by_itself(messages).end_offset)
+        stored(self._append_waiting(messages).end_offset)
         answer.finish(AckStatus.OK)
 
     return patch.object(ReplicaDriver, "store_waiting", store)

@@ -628,7 +628,7 @@ UNSEEN: dict[str, Callable[[], Any]] = {
     **OUTSIDER_UNSEEN,
     **SHELL_UNSEEN,
     "marks do not say where to begin": lambda: patch.object(
-        transaction_service, "told_waiting_from", lambda record: None
+        transaction_service, "parse_waiting_from", lambda record: None
     ),
 }
 """The same, found by no run so far: docs/internals/simulation.md says what else sees them."""

@@ -22,7 +22,7 @@ from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.metadata_follower import MetadataFollower
 from rmqha.broker.tables.offsets import OffsetChange, OffsetTable
 from rmqha.broker.tables.table_version import TableVersion
-from rmqha.broker.timers.known import KnownTime
+from rmqha.broker.timers.known_time import KnownTime
 from rmqha.broker.timers.service import TimerService
 from rmqha.broker.timers.waiting import WaitingTimers
 from rmqha.ha import sync_state_set_manager
@@ -289,7 +289,7 @@ def _recalls_go(self: TimerService) -> None:
 
 
 # --- forwarding -------------------------------------------------------------------------------------------------------
-_PASS_ON = SendForwarder._pass_on
+_PASS_ON = SendForwarder._forward
 
 
 class _Praising:
@@ -395,10 +395,10 @@ OUTSIDER_MUTATIONS: dict[str, Callable[[], Any]] = {
     ),
     "a log that is given up leaves its progress": lambda: patch.object(Store, "_set_aside", _set_aside_unmarked),
     "what counted on another master's log stays": lambda: patch.object(
-        DelayOffsetTable, "forget_ahead", lambda self: None
+        DelayOffsetTable, "drop_future_states", lambda self: None
     ),
     "an answer of a passed-on send says more than the master": lambda: patch.object(
-        SendForwarder, "_pass_on", _says_more
+        SendForwarder, "_forward", _says_more
     ),
     "delay offsets may lie behind their queues": lambda: patch.object(
         DelayOffsetTable, "clamp", lambda self, end_of, timer_end: None

@@ -60,5 +60,5 @@ ROT_MUTATIONS: dict[str, Callable[[], Any]] = {
     ),
     "the scrubber looks at heads alone": lambda: patch.object(scrubber, "verify", record.locate),
     "half of a damaged record is mended": lambda: patch.object(RecordRepair, "offer", _half_of_it),
-    "what is damaged is asked of nobody": lambda: patch.object(ReadRepair, "_mend", _asks_nobody),
+    "what is damaged is asked of nobody": lambda: patch.object(ReadRepair, "_repair_record", _asks_nobody),
 }

@@ -35,7 +35,7 @@ from rmqha.wire.command import Command
 from rmqha.wire.ha_stream import MasterFrame, Transfer
 
 REAL_COMMIT = Store.commit
-REAL_SETTLE = SendForwarder._settle
+REAL_SETTLE = SendForwarder._handle
 COLLECT_BLOCK = Index.collect_block
 
 
@@ -111,7 +111,7 @@ def _keep_views(self: HaClient, now_ms: int, frames: Iterable[MasterFrame]) -> l
 
 SHELL_MUTATIONS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "what has no answer is passed on again": lambda: patch.object(forward, "NotSentError", UnreachableError),
-    "a refusal after the write is passed on again": lambda: patch.object(SendForwarder, "_settle", _settle_believing),
+    "a refusal after the write is passed on again": lambda: patch.object(SendForwarder, "_handle", _settle_believing),
     "a removed leader leads on (Raft)": lambda: patch.object(
         reconfiguration, "leave", lambda core, role, now_ms: False
     ),

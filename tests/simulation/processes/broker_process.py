@@ -557,8 +557,8 @@ class BrokerProcess(DiskProcess):
         if self.driver.is_log_free:
             self.core.pull.timeout()
             self.core.pops.timeout()
-        self.core.feed.timeout()
-        self.core.room.timeout()
+        self.core.metadata_leader.timeout()
+        self.core.throttle.timeout()
         self.stepped()
         self._feed_later()
 
@@ -577,7 +577,7 @@ class BrokerProcess(DiskProcess):
     def _save(self) -> None:
         self._saving = False
         self.core.save()
-        self.core.feed.saved()
+        self.core.metadata_leader.saved()
         self.stepped()
 
     def save_tables_soon(self) -> None:

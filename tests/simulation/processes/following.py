@@ -133,7 +133,15 @@ class Following:
     """What MetadataSync does on the host: follow whoever is master, anew at each change."""
 
     def __init__(self, process: Process, rpc: Rpc, core: BrokerCore, tracer: Tracer, draws: SimPrng) -> None:
-        tables = core.topics, core.groups, core.offsets, core.delay_offsets, core.users, core.modes, core.told_counts
+        tables = (
+            core.topics,
+            core.groups,
+            core.offsets,
+            core.delay_offsets,
+            core.users,
+            core.modes,
+            core.master_timer_counts,
+        )
         self._process = process
         self._core = core
         self._awaits = SimAwaits(process, rpc, draws)

@@ -56,7 +56,7 @@ class Registering:
         if step is None:
             self._process.after(self._draws.between(1, LOOK_MS), lambda: self._keep(address))
         else:
-            self._resume(address, self._link._tell(self._client, address, registration, step, advertised))
+            self._resume(address, self._link._perform_step(self._client, address, registration, step, advertised))
 
     def _resume(self, address: str, telling: Coroutine[Any, Any, None]) -> None:
         try:

@@ -1,1 +1,1 @@
-"""Answers to who pops: requests that wait or take messages, and what clients say of those that they were given."""
+"""Requests of pop consumers: pops, notifications, acknowledgements."""

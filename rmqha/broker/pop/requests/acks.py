@@ -1,8 +1,8 @@
-"""Requests 200051, 200151 and 200053: popped messages that are done, or that shall come again at another time.
+"""Requests 200051, 200151 and 200053: acknowledgement of popped messages, and change of their invisible time.
 
-An acknowledgement is a message that waits beside its checkpoint; it is answered when the group's ack rule holds it, and
-what was answered counts whoever is master when the time comes. Another time is a new checkpoint and an acknowledgement
-of the old one, appended together. Codes and remarks are RocketMQ's. Data plane, no trio.
+An acknowledgement is a timer message beside its checkpoint, answered when the group's ack rule holds it: it then counts
+under any later master. A change is a new checkpoint and an acknowledgement of the old one, appended together. Codes and
+remarks are RocketMQ's. Data plane, no trio.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from rmqha.wire.frame import success_frame
 from rmqha.wire.state.receipt import ORDERED_QUEUE_ID, Receipt, real_topic
 
 MAX_ACKS = 1024
-"""Checkpoints that one request acknowledges messages of, and messages of all of them: each is some bytes of the log."""
+"""Bound on the checkpoints, and on the messages, that one request acknowledges: each costs some bytes of the log."""
 
 
 class AckLog(Protocol):
-    """The part of the store that says which messages there are; `Store` is one."""
+    """Port to the queues' ranges; `Store` is one."""
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]: ...
 
@@ -76,14 +76,14 @@ class _Acked(Answer):
 
 class _Due(NamedTuple):
     key: Key
-    """The acknowledgement's."""
+    """Key of the acknowledgement."""
     ack: Ack
     revive_queue_id: int
     due_ms: int
 
 
 class _BatchItem(NamedTuple):
-    """Messages of one checkpoint that a batch acknowledges."""
+    """Messages of one checkpoint in a batch acknowledgement."""
 
     place: PopQueue
     start_offset: int
@@ -98,7 +98,7 @@ class _BatchItem(NamedTuple):
 
     @classmethod
     def of(cls, item: Any) -> _BatchItem:
-        """Raises ValueError, TypeError, KeyError, OverflowError and binascii.Error."""
+        """Parse an item. Raises ValueError, TypeError, KeyError, OverflowError and binascii.Error."""
         if not isinstance(item, Mapping):
             raise TypeError("an acknowledgement is no object")
         group = str(_either(item, "c", "consumerGroup"))
@@ -119,8 +119,8 @@ class _Batch(NamedTuple):
 
 
 def batch_items(data: bytes | memoryview) -> _Batch | None:
-    """The checkpoints of request 200151's body, whose messages are MAX_ACKS at most; None if it names none. Raises
-    RequestError and RemoteProtocolError for what cannot be read or is too much."""
+    """Items of request 200151's body, with at most MAX_ACKS messages; None if it has none. Raises RequestError and
+    RemoteProtocolError if malformed or too large."""
     body = lenient_json.loads(data, is_strict=True) if data else None
     items = body.get("acks") if isinstance(body, dict) else None
     if not isinstance(body, dict) or not isinstance(items, list) or not items:
@@ -137,8 +137,8 @@ def batch_items(data: bytes | memoryview) -> _Batch | None:
 
 
 class AckProcessor:
-    """`wake` tells pops that a group may get more of a topic: the one that waited for its turn is done.
-    `is_recovering`: this master does not know yet how far groups are."""
+    """Processor of acknowledgements. `wake` tells pops that an ordered group may get more of a topic. `is_recovering`:
+    this master has not recovered the groups' offsets yet."""
 
     def __init__(
         self,
@@ -175,12 +175,12 @@ class AckProcessor:
         self._config = config
 
     def process(self, channel: Channel, command: Command) -> None:
-        """Answer now or when it counts; one that comes during a hand-over waits as a send does."""
+        """Answer now or when it counts; during a hand-over the request is held as a send is."""
         if not self._holder.hold(channel, [command]):
             self.admit(channel, command)
 
     def admit(self, channel: Channel, command: Command) -> None:
-        """Admit a request that has been held long enough."""
+        """Process a request that was held."""
         code, remark = self._appends.admission()
         if code is not ResponseCode.SUCCESS:
             reply = not_admitted(command, code, remark)
@@ -201,7 +201,7 @@ class AckProcessor:
 
     # --- 200051 -------------------------------------------------------------------------------------------------------
     def _ack(self, channel: Channel, command: Command) -> None:
-        """Raises RequestError."""
+        """Acknowledge one message. Raises RequestError."""
         place, receipt = self._named(command, channel.peer), self._receipt(command)
         offset = number(command, "offset")
         low, high = self._range(place, offset)
@@ -218,7 +218,7 @@ class AckProcessor:
         self._store(channel, command, [_Due(ack.key, ack, receipt.revive_queue_id, receipt.due_ms)])
 
     def _named(self, command: Command, peer: str) -> PopQueue:
-        """The queue that a request names. Raises RequestError."""
+        """Queue that a request names. Raises RequestError."""
         name, queue_id = text(command, "topic"), number(command, "queueId")
         topic = self._topics.get(name)
         if topic is None:
@@ -232,18 +232,18 @@ class AckProcessor:
         return PopQueue(name, text(command, "consumerGroup"), queue_id)
 
     def _has_queue(self, topic: TopicConfig, queue_id: int) -> bool:
-        """True of a queue that pops may have got messages of: also of one that its topic has no more."""
+        """True of a queue of which pops may have got messages, even if its topic has it no more."""
         return queue_id >= 0 and (
             queue_id < topic.read_queue_count or self._log.queue_range(topic.name, queue_id)[1] > 0
         )
 
     def _range(self, place: PopQueue, offset: int) -> tuple[int, int]:
-        """Offsets of the queue; if `offset` is not there yet, those that pops have taken before it is count too."""
+        """Range of the queue; if `offset` is beyond it, with the undispatched records that pops have taken."""
         low, high = self._log.queue_range(place.topic, place.queue_id)
         return (low, high) if offset < high else (low, max(high, self._positions.under_way_offset(place)))
 
     def _receipt(self, command: Command) -> Receipt:
-        """Raises RequestError for one that this broker cannot have given."""
+        """Receipt of a request. Raises RequestError if this broker cannot have given it."""
         try:
             receipt = Receipt.decode(text(command, "extraInfo"))
         except ValueError as error:
@@ -252,7 +252,7 @@ class AckProcessor:
         return receipt
 
     def _check(self, broker_name: str, revive_queue_id: int, pop_ms: int, invisible_ms: int) -> None:
-        """Raises RequestError for what no pop of this broker can have been."""
+        """Raises RequestError if no pop of this broker can have these values."""
         now_ms = self._clock.wall_ms()
         longest_ms = self._config.timer_max_delay_sec * 1000
         is_ordered = revive_queue_id == ORDERED_QUEUE_ID
@@ -267,7 +267,8 @@ class AckProcessor:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, f"the receipt is none of this broker: {fault}")
 
     def _ack_in_order(self, place: PopQueue, offset: int, pop_ms: int, peer: str, done: list[InOrder]) -> None:
-        """Add to `done`, what one request says, how far the group is then, if that is news. Raises RequestError."""
+        """Add the group's new progress to `done`, the results of the request, if it has advanced. Raises
+        RequestError."""
         if self._is_recovering():
             raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, "this new master is still to read what is done")
         if self._positions.is_void(place, pop_ms):
@@ -301,7 +302,7 @@ class AckProcessor:
 
     # --- 200151 -------------------------------------------------------------------------------------------------------
     def _ack_batch(self, channel: Channel, command: Command) -> None:
-        """Raises RequestError."""
+        """Acknowledge the messages of a batch. Raises RequestError."""
         found = batch_items(command.body)
         if found is None:
             _answer(channel, command, command.reply(ResponseCode.NO_MESSAGE, {}))
@@ -312,7 +313,7 @@ class AckProcessor:
         self._store(channel, command, due, done)
 
     def _ack_of_batch(self, item: _BatchItem, broker_name: str, peer: str, done: list[InOrder]) -> list[_Due]:
-        """Raises RequestError."""
+        """Acknowledgements of one item. Raises RequestError."""
         place, start, pop_ms, revive_id = item.place, item.start_offset, item.pop_ms, item.revive_queue_id
         self._check(broker_name, revive_id, pop_ms, item.invisible_ms)
         known = self._topics.get(place.topic)
@@ -330,7 +331,7 @@ class AckProcessor:
 
     # --- 200053 -------------------------------------------------------------------------------------------------------
     def _change(self, channel: Channel, command: Command) -> None:
-        """Raises RequestError."""
+        """Change the invisible time of a message. Raises RequestError."""
         place, receipt = self._named(command, channel.peer), self._receipt(command)
         offset, invisible_ms = number(command, "offset"), number(command, "invisibleTime")
         longest_ms = self._config.timer_max_delay_sec * 1000
@@ -388,8 +389,8 @@ class AckProcessor:
         first: NewMessage | None = None,
         ext: dict[str, str] | None = None,
     ) -> None:
-        """Append `first`, the acknowledgements and what is done in order with one call, and answer when they count.
-        Acknowledgements of checkpoints that are worked off are as good as stored. Raises RequestError."""
+        """Append `first`, the acknowledgements and the ordered progress with one call, and answer when they count.
+        Acknowledgements of worked-off checkpoints need not be stored. Raises RequestError."""
         acks = [due for due in acks if not self._revive.is_over(due.key, due.revive_queue_id, due.due_ms)]
         now_ms, precision_ms = self._clock.wall_ms(), self._config.timer_precision_ms
         messages = [] if first is None else [first]

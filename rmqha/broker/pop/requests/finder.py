@@ -1,4 +1,4 @@
-"""The messages that a pop takes: of the queues that it names and of its group's retry topics. Data plane, no trio."""
+"""Search for the messages of a pop: in its queues and its group's retry topics. Data plane, no trio."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from rmqha.store.reader import PullResult, RecordPredicate
 from rmqha.wire.state.receipt import ORDERED_QUEUE_ID, Receipt, kind_of, retry_topic
 
 RETRY_SHARE = 5
-"""One pop in so many looks at the retry topic first."""
+"""One pop in so many reads the retry topic first."""
 _QUEUE_OFFSET = struct.Struct(">q")
 _QUEUE_OFFSET_AT = 20
 _Run: TypeAlias = "tuple[str, Sequence[int]]"
@@ -46,7 +46,7 @@ PopPlace: TypeAlias = "tuple[PopQueue, int]"
 
 
 class PopLog(Protocol):
-    """The part of the store that pops read; `Store` is one."""
+    """Port to the store that pops read; `Store` is one."""
 
     damage: DamageTable
 
@@ -88,7 +88,7 @@ class FoundPart(NamedTuple):
 
 @dataclass(slots=True)
 class FoundMessages:
-    """Messages that one pop takes."""
+    """Messages of one pop."""
 
     pop_ms: int
     revive_queue_id: int
@@ -110,8 +110,8 @@ class FoundMessages:
 
 
 class PopFinder:
-    """`is_recovering` is true while a new master has not looked through the checkpoints that its log holds: it gives
-    nothing yet. `reads` knows queues whose next messages are not in memory, by the offset that a group goes on at."""
+    """`is_recovering` returns True while a new master has not recovered the groups' offsets: it gives no messages yet.
+    `reads` knows queues whose next messages are not in memory, by the offset that a group goes on at."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class PopFinder:
         self.reads = reads
         self._turn = 0
         self.blocked_until: dict[PopQueue, int] = {}
-        """Times (ms) at which queues give messages in order again."""
+        """Times (ms) at which ordered queues give messages again."""
         self.configure(config)
 
     def configure(self, config: BrokerConfig) -> None:
@@ -146,18 +146,18 @@ class PopFinder:
 
     # --- messages -----------------------------------------------------------------------------------------------------
     def nothing(self, pop: PopRequest, trouble: str = "") -> FoundMessages:
-        """No messages, for a pop whose time is up."""
+        """Result without messages, for a pop whose time is over."""
         return FoundMessages(self._clock.wall_ms(), self._revive_queue_id(pop), trouble=trouble)
 
     def _revive_queue_id(self, pop: PopRequest) -> int:
         return ORDERED_QUEUE_ID if pop.is_ordered else self._turn % REVIVE_QUEUE_COUNT
 
     def next_turn(self) -> None:
-        """Each look begins elsewhere."""
+        """Begin the next search at another queue."""
         self._turn += 1
 
     def find(self, pop: PopRequest) -> FoundMessages:
-        """The messages that it takes. Nothing of it is known to the log yet."""
+        """Messages of a pop, which are not in the log as taken yet."""
         self._turn += 1
         found = FoundMessages(self._positions.pop_ms(self._clock.wall_ms()), self._revive_queue_id(pop))
         if self.is_recovering():
@@ -173,7 +173,7 @@ class PopFinder:
         return found
 
     def find_new(self, pop: PopRequest, records: Sequence[NewRecord]) -> FoundMessages:
-        """Take of records which the queues lack: where the group has taken all that is in front."""
+        """Uncommitted records for a pop whose group has taken everything before them."""
         self._turn += 1
         found = FoundMessages(self._positions.pop_ms(self._clock.wall_ms()), self._revive_queue_id(pop))
         taken: dict[PopQueue, list[int]] = {}
@@ -199,7 +199,7 @@ class PopFinder:
         return found
 
     def rest_of(self, topic: str, group: str, queue_ids: Sequence[int]) -> int:
-        """Messages that the group has not taken, in all of these queues."""
+        """Messages of these queues that the group has not taken."""
         count, offsets = 0, self._positions.next_offsets(topic, group, queue_ids)
         for queue_id, high, offset in zip(queue_ids, self._log.queue_ends(topic, queue_ids), offsets, strict=True):
             if offset is None:
@@ -209,8 +209,8 @@ class PopFinder:
         return count
 
     def runs(self, pop: PopRequest) -> list[_Run]:
-        """Queues in the order in which they are looked at: by priority, or each first in its turn and the retry topic's
-        now and then. Both of its kinds cannot be told apart in an answer, so that each has its turn."""
+        """Queues in the order of the search: by priority, or round-robin with the retry topic now and then. An answer
+        cannot distinguish the two kinds of retry topics, so each has its turn."""
         count, turn = pop.queue_count, self._turn
         by_priority = not pop.is_ordered and turn % 100 < pop.priority_factor
         if pop.queue_id >= 0:
@@ -256,7 +256,7 @@ class PopFinder:
     def pull(
         self, pop: PopRequest, place: PopQueue, offset: int, count: int, found: FoundMessages, *, moves: bool = True
     ) -> PullResult | None:
-        """Messages from `offset` on; None: nothing can be read there now, and `found` says why if that is known.
+        """Result of a pull; None if nothing can be read there now, and `found` has the reason if that is known.
         `moves`: a group that stands outside of the queue is moved."""
         read = self.reads.get((place, offset))
         if read is not None:
@@ -298,8 +298,8 @@ class PopFinder:
             self._offsets.commit(place.group, place.topic, place.queue_id, offset)
 
     def _first_offset(self, pop: PopRequest, place: PopQueue, found: FoundMessages) -> int | None:
-        """The offset at which a new group begins: the newest message's if it wants that and the queue is not all in
-        memory, else the start. None: that is not known yet."""
+        """Start offset of a new group: that of the newest message if it asks for that and the queue is not entirely in
+        memory, else the first. None while that is not known yet."""
         low, high = self._log.queue_range(place.topic, place.queue_id)
         if pop.from_min or kind_of(place.topic) in KINDS or low == high:
             return low
@@ -340,7 +340,7 @@ class PopFinder:
             found.size_bytes += len(data)
 
     def _as_of(self, pop: PopRequest, place: PopQueue, found: FoundMessages, start: int, data: memoryview) -> bytes:
-        """A message of the retry topic as its client sees it: of the topic that it subscribes to, with its receipt."""
+        """Message of the retry topic for a client: with the topic of its subscription and a receipt."""
         record = decode(data)
         receipt = Receipt(
             start,

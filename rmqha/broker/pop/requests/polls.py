@@ -1,4 +1,4 @@
-"""Requests that wait for messages of a group: pops, and questions whether there are any. Data plane, no trio."""
+"""Long polls for messages of a group: pops and notification requests. Data plane, no trio."""
 
 from __future__ import annotations
 
@@ -28,24 +28,23 @@ MAX_POLL_COUNT = 100_000
 MAX_POLL_COUNT_OF_LINE = 1024
 """RocketMQ's maxPopPollingSize and popPollingSize."""
 MAX_POLL_BYTES = 64 * 1024 * 1024
-"""Memory of all that wait, without their filters: some 50,000 of short names."""
+"""Bound on the memory of all polls, without their filters: some 50,000 of short names."""
 MAX_POLL_BYTES_OF_CHANNEL = MAX_POLL_BYTES // 4
 KEPT_FIELDS = ("topic", "consumerGroup")
 """Fields of a request that are kept while it waits: a header may have 256 KiB."""
 _POLL_BYTES, _POLL_BYTES_PER_CHAR = 1300, 4
-"""Memory of one that waits (measured), and of each character of its names, at most."""
+"""Memory of a poll (measured), and of each character of its names, at most."""
 _TAGS = PROPERTY_TAGS.encode()
 
 
 def wait_ms(command: Command, wall_ms: int) -> int:
-    """Time (ms) until the client wants an answer; it counts from when it asked, by its own clock. Raises
-    RequestError."""
+    """Time (ms) until the client's time-out, which it counts from its own clock at the request. Raises RequestError."""
     poll_ms, born_ms = number(command, "pollTime"), number(command, "bornTime", 0)
     return poll_ms if born_ms == 0 else born_ms + poll_ms - wall_ms
 
 
 def was_refused(channel: Channel, command: Command) -> bool:
-    """True if the accounts have changed since it came, so that it is refused."""
+    """True if the poll is refused, since the accounts have changed after its arrival."""
     principal = command.principal
     if not principal.is_restricted or not (reason := principal.refusal(needs(command))):
         return False
@@ -54,12 +53,12 @@ def was_refused(channel: Channel, command: Command) -> bool:
 
 
 def poll_bytes(*names: str | None) -> int:
-    """Memory of one that waits with these names, at most."""
+    """Upper bound on the memory of a poll with these names."""
     return _POLL_BYTES + _POLL_BYTES_PER_CHAR * sum(len(name) for name in names if name)
 
 
 class PollKey(NamedTuple):
-    """Polls that wait for the same; `queue_id` −1: for any queue."""
+    """Key of polls that wait for the same messages; `queue_id` −1: any queue."""
 
     topic: str
     group: str
@@ -69,7 +68,7 @@ class PollKey(NamedTuple):
 
 
 class NewRecord(NamedTuple):
-    """A record that the log holds and its queue lacks."""
+    """Record of the log that is not in its queue yet."""
 
     topic: str
     queue_id: int
@@ -79,7 +78,7 @@ class NewRecord(NamedTuple):
 
 
 def new_records(found: Iterable[tuple[memoryview, int, Located]], topics: Container[str]) -> list[NewRecord]:
-    """Records of these topics that become an entry of their queue, one each."""
+    """Records of these topics that become one queue entry each."""
     records = []
     with suppress(DamagedError):  # who dispatches it tells of it
         for view, at, parts in found:
@@ -94,15 +93,15 @@ def new_records(found: Iterable[tuple[memoryview, int, Located]], topics: Contai
 
 @lru_cache(maxsize=1024)
 def sources(line: PollKey) -> tuple[str, ...]:
-    """Topics whose growth a line waits for: its own, and where its messages come again."""
+    """Topics whose growth a poll waits for: its own and the retry topics."""
     return (line.topic, *(retry_topic(line.topic, line.group, kind) for kind in KINDS))
 
 
 class Poll:
-    """`answer(True)` answers if there is something, and says whether it did; `answer(False)` in any case.
-    `size_bytes`: memory that it takes; `filter_chars`: length of its filter's expression, which `Polls.filters`
-    holds. `take` takes of records that nobody may see yet, to be answered when that is over, and says whether it did;
-    None: it waits until they may be seen."""
+    """A long poll. `answer(True)` answers if there are messages, and returns True if so; `answer(False)` answers in any
+    case. `size_bytes`: its memory; `filter_chars`: length of the filter expression in `Polls.filters`. `take` takes
+    uncommitted records, to be answered after their commit, and returns True if it took some; None: the poll waits for
+    committed records."""
 
     __slots__ = ("answer", "channel", "command", "deadline_ms", "filter_chars", "is_over", "line", "size_bytes", "take")
 
@@ -129,13 +128,13 @@ class Poll:
 
 
 class PendingPop(Answer):
-    """A client that waits until the checkpoint of its messages counts."""
+    """Client that waits until the checkpoint of its messages counts."""
 
     __slots__ = ()
 
 
 class Polls:
-    """`sources_of` names the topics whose growth a line waits for: its own, and where its messages come again."""
+    """All polls. `sources_of` names the topics whose growth a poll waits for."""
 
     def __init__(self, config: BrokerConfig, clock: Clock, sources_of: Callable[[PollKey], Iterable[str]]) -> None:
         self._clock = clock
@@ -159,7 +158,7 @@ class Polls:
         return len(self._lines.get(line, ()))
 
     def is_full(self, line: PollKey, channel: Channel, size_bytes: int) -> bool:
-        """True if there is no room for one more of so many bytes: a connection has a quarter of all."""
+        """True if one more poll of that size exceeds a bound: a connection has a quarter of all."""
         return (
             self.count >= MAX_POLL_COUNT
             or self.size_of(line) > MAX_POLL_COUNT_OF_LINE
@@ -178,7 +177,7 @@ class Polls:
         filter_chars: int = 0,
         take: Callable[[Sequence[NewRecord]], bool] | None = None,
     ) -> bool:
-        """Let a request wait, as `Poll` has it; False if it may not."""
+        """Hold a request, as `Poll` describes; False if it must be answered now."""
         size_bytes = poll_bytes(line.topic, line.group, attempt_id)
         is_full = self.is_refusing or self.is_full(line, channel, size_bytes)
         if wait_ms <= 0 or is_full or not self.filters.hold(filter_chars):
@@ -203,7 +202,7 @@ class Polls:
 
     # --- wake ---------------------------------------------------------------------------------------------------------
     def grown(self, queues: Iterable[tuple[str, int]]) -> None:
-        """These queues have grown."""
+        """Wake the polls of queues that have grown."""
         lines: dict[PollKey, None] = {}
         for topic, queue_id in queues:
             for line in self._by_source.get(topic, ()):
@@ -213,7 +212,7 @@ class Polls:
             self._wake(line)
 
     def wake_group(self, topic: str, group: str) -> None:
-        """There may be something for the group."""
+        """Wake the polls of a group and topic."""
         self.wake_groups(topic, (group,))
 
     def wake_groups(self, topic: str, groups: Container[str]) -> None:
@@ -225,7 +224,7 @@ class Polls:
             self._wake(line)
 
     def takers(self, topics: Iterable[str]) -> list[PollKey]:
-        """Lines whose first takes records of these topics before they may be seen."""
+        """Keys whose first poll takes uncommitted records of these topics."""
         found = []
         for topic in topics:
             for line in self._by_source.get(topic, ()):
@@ -234,11 +233,11 @@ class Polls:
         return found
 
     def take(self, name: PollKey, records: Sequence[NewRecord]) -> None:
-        """Give records that nobody may see yet, from the front until one takes none."""
+        """Give uncommitted records to the first polls, until one takes none."""
         self._serve(name, lambda poll: poll.take is not None and poll.take(records))
 
     def _wake(self, name: PollKey) -> None:
-        """Answer from the front until one finds nothing."""
+        """Answer the first polls, until one finds nothing."""
         self._serve(name, lambda poll: poll.answer(True))
 
     def _serve(self, name: PollKey, serve: Callable[[Poll], bool]) -> None:
@@ -251,7 +250,7 @@ class Polls:
 
     @staticmethod
     def _try(poll: Poll, serve: Callable[[Poll], bool]) -> bool:
-        """One that cannot be answered is done with, and so is its session."""
+        """Serve a poll; after an unexpected exception the poll and its session are closed."""
         try:
             return serve(poll)
         except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
@@ -260,7 +259,7 @@ class Polls:
 
     # --- end ----------------------------------------------------------------------------------------------------------
     def timeout(self) -> None:
-        """Answer those whose time is up."""
+        """Answer polls whose time is over."""
         now_ms = self._clock.now_ms()
         while self._due and (self._due[0][2].is_over or self._due[0][0] <= now_ms):
             _, _, poll = heappop(self._due)
@@ -268,7 +267,7 @@ class Polls:
                 self._end(poll)
 
     def end_all(self) -> None:
-        """Answer all: there is nothing to wait for here any more."""
+        """Answer all polls, for which no more messages come here."""
         for poll in [poll for line in self._lines.values() for poll in line]:
             self._end(poll)
 

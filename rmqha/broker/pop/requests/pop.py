@@ -1,8 +1,8 @@
-"""Request 200050: messages for whoever asks, out of sight for a while. Data plane, no trio.
+"""Request 200050: pop of messages, which become invisible for a while. Data plane, no trio.
 
-A pop stores a checkpoint for each queue that it takes from and is answered when the group's ack rule holds it: whatever
-a client was given comes again unless it is acknowledged, whoever is master then. In order there is no checkpoint: the
-offset of the group stays at the first message that is not done.
+A pop stores a checkpoint for each queue that it takes from, and is answered when the group's ack rule holds it: the
+messages come again unless they are acknowledged, under any later master. An ordered pop has no checkpoint: the group's
+offset stays at the first message that is not done.
 Codes and remarks are those of RocketMQ's PopMessageProcessor.
 """
 
@@ -47,7 +47,7 @@ from rmqha.wire.state.receipt import message_count_info, message_offset_info, qu
 
 TOO_LATE_MS = 500
 MAX_NEW_COUNT = 64
-"""Records of one turn that pops which wait look at before they may be seen: two of them may take all."""
+"""Uncommitted records of one turn that waiting pops read: two of them may take all."""
 
 
 class PopProcessor:
@@ -88,15 +88,15 @@ class PopProcessor:
     def configure(self, config: BrokerConfig) -> None:
         self._config = config
 
-    # --- what the broker tells ----------------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------------------------
     def dispatched(self, grown: Iterable[tuple[str, int]]) -> None:
-        """These queues have grown."""
+        """Wake polls of queues that have grown."""
         if self.polls.count and self._appends.is_serving:
             self.polls.grown(grown)
 
     def appended(self, topics: Iterable[str], start_offset: PhyOffset) -> None:
-        """These topics have grown, by records that nobody may see yet: pops that wait take them, so that the group
-        holds message and checkpoint by one round trip. What is not taken comes with `dispatched`."""
+        """Give uncommitted records of these topics to waiting pops, so that message and checkpoint are replicated in
+        one round trip. Other polls are woken by `dispatched`."""
         lines = self.polls.takers(topics)
         if not lines or self._finder.is_recovering() or self._appends.admission()[0] is not ResponseCode.SUCCESS:
             return
@@ -106,7 +106,7 @@ class PopProcessor:
             self.polls.take(line, records)
 
     def timeout(self) -> None:
-        """Answer polls whose time is up, and wake those whose queue gives messages again."""
+        """Answer polls whose time is over, and wake those of ordered queues that give messages again."""
         self.polls.timeout()
         blocked_until = self._finder.blocked_until
         if blocked_until:
@@ -121,7 +121,7 @@ class PopProcessor:
         self.polls.end_all()
 
     def refuse(self) -> None:
-        """This broker is stopping: nobody waits any more."""
+        """Answer all polls before the broker stops."""
         self.polls.is_refusing = True
         self.polls.end_all()
 
@@ -174,8 +174,8 @@ class PopProcessor:
         return found
 
     def _of_now(self, pop: PopRequest) -> PopRequest | None:
-        """The pop with the queues that its topic has now: it may have got some while the pop waited. None: the topic
-        was deleted."""
+        """The pop with the present queues of its topic, which may have changed during the wait. None: the topic was
+        deleted."""
         topic = self._topics.get(pop.topic)
         return None if topic is None else pop._replace(queue_count=topic.read_queue_count)
 
@@ -191,7 +191,7 @@ class PopProcessor:
 
     # --- give ---------------------------------------------------------------------------------------------------------
     def _give(self, channel: Channel, command: Command, pop: PopRequest, found: FoundMessages) -> None:
-        """Store what makes the messages come again, and answer then. Raises RequestError."""
+        """Store the checkpoints, and answer when they count. Raises RequestError."""
         if pop.is_ordered:
             for part in found.parts:
                 self._give_in_order(pop, part, found)
@@ -239,7 +239,7 @@ class PopProcessor:
         found.counts.append(queue_count_info(place.topic, place.queue_id, least))
 
     def _frame(self, command: Command, pop: PopRequest, found: FoundMessages) -> bytes:
-        """The answer with the messages, which are counted."""
+        """Answer with the messages, which are counted."""
         count = len(found.records)
         self._gets.get_count += count
         self._statistics.given(pop.group, pop.topic, count, found.size_bytes)
@@ -248,7 +248,7 @@ class PopProcessor:
         return success_frame(command, _fields(pop, found), b"".join(found.records), "FOUND")
 
     def _refusal(self, command: Command, pop: PopRequest, found: FoundMessages, code: ResponseCode) -> Command:
-        """The answer without a message."""
+        """Answer without messages."""
         self._gets.miss_count += 1
         if found.trouble and code is ResponseCode.POLLING_TIMEOUT:
             return command.reply(ResponseCode.SYSTEM_ERROR, {}, remark=found.trouble)

@@ -1,4 +1,4 @@
-"""The fields of a pop, read and checked: what a client wants. Codes and remarks are RocketMQ's. Data plane, no trio."""
+"""Parser and checks of a pop's fields. Codes and remarks are RocketMQ's. Data plane, no trio."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from rmqha.wire.command import Command
 FROM_MIN = 0
 """Value of initMode: a new group begins with the first message of a queue."""
 MAX_ATTEMPT_ID_CHARS = 256
-"""It is kept as long as the messages that it got."""
+"""Bound on the attempt id, which is kept as long as the messages of the attempt."""
 ASKED_FIELDS = (
     *("topic", "consumerGroup", "queueId", "maxMsgNums", "invisibleTime", "initMode", "order"),
     *("exp", "expType", "attemptId"),
 )
-"""Fields of a pop that say what it wants: a client's next one mostly wants the same."""
+"""Fields of a pop that determine its result: a client's next pop mostly has the same."""
 MAX_KNOWN_COUNT, MAX_KNOWN_CHARS = 512, 1024
-"""Bounds on what is known of such fields."""
+"""Bounds on the cache of parsed fields."""
 
 
 class PopRequest(NamedTuple):
-    """A pop as its client asks for it."""
+    """Parsed pop."""
 
     topic: str
     group: str
@@ -43,13 +43,13 @@ class PopRequest(NamedTuple):
     matches: RecordFilter | None
     queue_count: int
     filter_chars: int = 0
-    """Length of its filter's expression."""
+    """Length of the filter expression."""
     priority_factor: int = 0
-    """Number of a hundred such pops that begin with the queue of the highest priority."""
+    """Percentage of such pops that begin with the queue of the highest priority."""
 
 
 class _Known(NamedTuple):
-    """A pop's fields as they were read, and what they were checked against."""
+    """Parsed fields, and the objects that they were checked against."""
 
     pop: PopRequest
     topic: TopicConfig
@@ -58,7 +58,7 @@ class _Known(NamedTuple):
 
 
 class PopRequestReader:
-    """Topics and groups that a request names are looked up: a group may be made by it."""
+    """Parser that looks up topics and groups; a pop may create its group."""
 
     def __init__(self, config: BrokerConfig, topics: TopicTable, groups: GroupTable) -> None:
         self._topics = topics
@@ -70,7 +70,7 @@ class PopRequestReader:
         self._config = config
 
     def require_reads(self, doing: str) -> None:
-        """Raises RequestError if brokerPermission grants none."""
+        """Raises RequestError if brokerPermission forbids reads."""
         if not self._config.grants_reads:
             raise RequestError(
                 ResponseCode.NO_PERMISSION, f"the broker[{self._config.own_ip}] {doing} message is forbidden"
@@ -174,7 +174,7 @@ class PopRequestReader:
 
 
 def attempt_id(command: Command) -> str | None:
-    """The text by which a client that has lost an answer is known again. Raises RequestError."""
+    """Text by which a client that has lost an answer is recognised. Raises RequestError."""
     found = command.ext.get("attemptId")
     if found is not None and len(found) > MAX_ATTEMPT_ID_CHARS:
         raise RequestError(

@@ -1,4 +1,4 @@
-"""Requests 200052, 200054 and 200055: what a group could pop, and who waits for it. Data plane, no trio.
+"""Requests 200052, 200054 and 200055: available messages and waiting pops of a group. Data plane, no trio.
 
 Codes and remarks are those of the neighbours of RocketMQ's PopMessageProcessor.
 """
@@ -56,7 +56,7 @@ class PopQuestions:
 
     # --- 200054 -------------------------------------------------------------------------------------------------------
     def notify(self, channel: Channel, command: Command) -> None:
-        """Tell, now or when it is so, that there are messages. Raises RequestError."""
+        """Answer, now or later, that there are messages. Raises RequestError."""
         if not self._state.is_serving:
             require_admission(self._state)
         self._reader.require_reads("peeking")
@@ -100,7 +100,7 @@ class PopQuestions:
 
     # --- 200052, 200055 -----------------------------------------------------------------------------------------------
     def peek(self, channel: Channel, command: Command) -> None:
-        """Tell the messages that a pop would take, without taking them; later if they are not in memory. Raises
+        """Answer with the messages that a pop would take, without taking them; later if they are not in memory. Raises
         RequestError."""
         self._reader.require_reads("peeking")
         topic, group = self._reader.topic(command, channel.peer), self._reader.group(command)

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from rmqha.broker.tables.offsets import CUT_STAMP, OffsetChange
-from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
+from rmqha.broker.tables.offsets import CUT_VERSION, OffsetChange
+from rmqha.broker.tables.table_version import NO_VERSION, TableVersion
 from tests.simulation.history import InvariantError
 from tests.simulation.processes.broker_process import BrokerProcess
 
@@ -31,10 +31,10 @@ class Stamps:
             return
         if known is None or known[0] != broker.life:
             _watch(broker)
-        since = known[1] if known is not None and known[0] == broker.life else NO_STAMP
+        since = known[1] if known is not None and known[0] == broker.life else NO_VERSION
         self._seen[broker.host] = broker.life, newest
         for change in offsets.changes_since(since, MOST):
-            if change.stamp == CUT_STAMP:
+            if change.stamp == CUT_VERSION:
                 continue
             content = change.key, change.queue_id, change.offset
             before, host = self._content.setdefault(change.stamp, (content, broker.host))
@@ -74,7 +74,7 @@ def _verify_tail(broker: BrokerProcess, change: OffsetChange) -> None:
     be lost, and other messages stand there."""
     offsets, store, last = broker.core.offsets, broker.store, broker.store.epochs.last
     place = change.key, change.queue_id
-    told, had = offsets._taken_back.get(place, (NO_STAMP, NO_STAMP))
+    told, had = offsets._taken_back.get(place, (NO_VERSION, NO_VERSION))
     at = offsets._offsets.get(change.key, {}).get(change.queue_id, 0)
     is_taken = had == change.stamp and offsets._stamps.get(place) == told
     if not is_taken or not at or last is None or change.stamp.epoch >= last.epoch or not broker.driver.is_serving:

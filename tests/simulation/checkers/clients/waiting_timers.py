@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.timers.message import Recall, due, recall, recalled_by
-from rmqha.broker.timers.service import TAKE_COUNT, TimerService
+from rmqha.broker.timers.service import READ_COUNT, TimerService
 from rmqha.broker.timers.snapshot import TimerSnapshots
 from rmqha.broker.timers.waiting import WaitingTimers
 from rmqha.model.config.delay_level import SCHEDULE_TOPIC
@@ -104,10 +104,10 @@ class TimersKnown:
 class _Deaf:
     """Nobody hears of changes: what is opened to be looked at is no part of the run."""
 
-    def moved(self) -> None:
+    def table_changed(self) -> None:
         """Tell nobody."""
 
-    save_tables_soon = topics_changed = moved
+    save_tables_soon = topics_changed = table_changed
 
     def batch_topics_changed(self, topics: set[str]) -> None:
         """Tell nobody."""
@@ -197,7 +197,7 @@ def _stored(store: Store, first: int, end: int, read: dict[int, Stored | None]) 
     for offset in range(first, end):
         if offset not in read:
             if not start <= offset < start + len(units):
-                start, units = offset, store.units(TIMER_TOPIC, 0, offset, TAKE_COUNT)
+                start, units = offset, store.units(TIMER_TOPIC, 0, offset, READ_COUNT)
             phy_offset, size_bytes, _ = units[offset - start]
             read[offset] = _read(store.view(PhyOffset(phy_offset), size_bytes))
         yield offset, read[offset]

@@ -12,7 +12,7 @@ from typing import Any
 from rmqha.broker.pop.order_table import parse_orders
 from rmqha.broker.tables import delay_offsets, groups, offsets, timer_check, topics
 from rmqha.broker.tables.offsets import OffsetTable
-from rmqha.broker.tables.table_version import NO_STAMP
+from rmqha.broker.tables.table_version import NO_VERSION
 from rmqha.broker.tables.timer_check import TimerProgress
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.sim.disk import SimDisk
@@ -49,7 +49,7 @@ class _Mastership:
 class _Unheard:
     """Nobody: the table is only read."""
 
-    def moved(self) -> None: ...
+    def table_changed(self) -> None: ...
 
     def save_tables_soon(self) -> None: ...
 
@@ -142,13 +142,13 @@ def _differences(disk: SimDisk, broker: BrokerProcess) -> set[str]:
     """Names of the files that do not say what the replica knew as it stopped."""
     core = broker.core
     found = offsets.parse_table(_body(disk, "consumerOffset"))
-    stamped = OffsetTable(disk, _Unheard()).changes_since(NO_STAMP, MOST)
+    stamped = OffsetTable(disk, _Unheard()).changes_since(NO_VERSION, MOST)
     timer = timer_check.decode(disk.read(timer_check.PATH)) if disk.exists(timer_check.PATH) else TimerProgress()
     delivered = delay_offsets.parse_table(_body(disk, "delayOffset"))
     differs = {
         "consumerOffset": {key: row for key, row in found.items() if row}
         != {key: row for key, row in core.offsets.to_json()["offsetTable"].items() if row}
-        or set(stamped) != set(core.offsets.changes_since(NO_STAMP, MOST)),
+        or set(stamped) != set(core.offsets.changes_since(NO_VERSION, MOST)),
         "consumerOrderInfo": parse_orders(_body(disk, "consumerOrderInfo")) != core.pops.orders._infos,
         "delayOffset": delivered != {level: core.delay_offsets.get(level) for level in core.delay_offsets.levels()},
         "timercheck": timer != core.delay_offsets.timer,

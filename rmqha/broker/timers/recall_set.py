@@ -1,4 +1,4 @@
-"""The messages that recalls take back, by the slot in which they were to come. Pure."""
+"""Pending recalls by the slot of their messages. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from heapq import heappop, heappush
 from rmqha.broker.timers.message import Recall
 
 _KEY_BYTES = 16
-"""Bytes that stand for a key, which its producer chooses: 30 KB are no more than these."""
+"""Bytes of a key's digest: a producer may choose a key of 30 KB."""
 
 
-class TakenBack:
+class RecallSet:
     def __init__(self) -> None:
         self._keys: dict[int, set[bytes]] = {}
         self._slots: list[int] = []
-        """A heap."""
+        """Heap of slots."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -39,11 +39,11 @@ class TakenBack:
         self._count += len(keys)
 
     def kept(self) -> dict[int, bytes]:
-        """All of them, for `take` of another one: by slot, what stands for the keys."""
+        """All recalls for `take`: digests of keys by slot."""
         return {slot_ms: b"".join(sorted(keys)) for slot_ms, keys in self._keys.items()}
 
     def take(self, kept: Mapping[int, bytes]) -> None:
-        """Know what `kept` gave, and no more. Raises ValueError for what it does not give."""
+        """Replace the recalls by those of `kept`. Raises ValueError if malformed."""
         self.clear()
         for slot_ms, keys in kept.items():
             if not keys or len(keys) % _KEY_BYTES:
@@ -53,7 +53,7 @@ class TakenBack:
             heappush(self._slots, slot_ms)
 
     def drop_below(self, slot_ms: int) -> None:
-        """Forget those of slots below."""
+        """Drop recalls of slots below `slot_ms`."""
         while self._slots and self._slots[0] < slot_ms:
             self._count -= len(self._keys.pop(heappop(self._slots)))
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqha.broker.replication.tail_room import LIGHT_BYTES, NEAR_BYTES, TAIL_BYTES, TailRoom, Turn
+from rmqha.broker.replication.append_throttle import LIGHT_BYTES, NEAR_BYTES, TAIL_BYTES, AppendThrottle, Turn
 from rmqha.ha.log_writes import WAITS_FOR_DISK
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import FLAG_ONEWAY, Command
@@ -40,7 +40,7 @@ class Crowd:
     def __init__(self) -> None:
         self.log = Log()
         self.clock = ManualClock()
-        self.room = TailRoom(self.log, self.clock)
+        self.room = AppendThrottle(self.log, self.clock)
         self.served: list[str] = []
         self.late: list[str] = []
         self.waiting: set[str] = set()
@@ -198,7 +198,7 @@ def test_who_leaves_gives_his_turn_to_the_next(is_called: bool) -> None:
         crowd.acked(crowd.log.end)
         assert turn.is_over
         assert crowd.room.is_waited_for, "what was called and has not appended counts"
-    crowd.room.left("gone")
+    crowd.room.remove("gone")
     crowd.acked(crowd.log.end)
     assert crowd.served[-1] == "next"
     crowd.acked(crowd.log.end)
@@ -243,7 +243,7 @@ def overloaded(make_broker: Callable[..., Broker]) -> Broker:
     broker = make_broker(total_replicas=2, **KEYS).start()
     broker.join_slave(2)
     broker.run(10)
-    while not broker.core.room.is_waited_for:
+    while not broker.core.throttle.is_waited_for:
         channel = FakeChannel()
         broker.core.processor.received(channel, [send_command(body=bytes(8192))])
     broker.core.processor.closed(channel)
@@ -280,7 +280,7 @@ def test_a_send_that_finds_no_room_in_time_is_refused_and_not_written(make_broke
     end = broker.store.max_phy_offset
     broker.core.processor.received(large, [send_command(body=BODY)])
     broker.clock.ms += broker.config.wait_time_mills_in_send_queue
-    broker.core.room.timeout()
+    broker.core.throttle.timeout()
     reply = large.one()
     assert reply.code == ResponseCode.SYSTEM_BUSY and "TIMEOUT_CLEAN_QUEUE" in (reply.remark or "")
     assert broker.store.max_phy_offset == end
@@ -315,7 +315,7 @@ def test_a_connection_that_closes_leaves_the_line(make_broker: Callable[..., Bro
     end = broker.store.max_phy_offset
     ack_all(broker)
     assert broker.store.max_phy_offset == end
-    assert not broker.core.room.is_full
+    assert not broker.core.throttle.is_full
 
 
 def test_a_master_that_is_overtaken_refuses_those_in_line(make_broker: Callable[..., Broker]) -> None:

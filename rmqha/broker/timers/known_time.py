@@ -1,7 +1,7 @@
-"""The time up to which all timer messages that were stored are known. Pure.
+"""Time up to which all stored timer messages have been read. Pure.
 
-A message may be taken back until its time has come: it is delivered only once whatever was stored before has been
-looked at, for that may take it back.
+A message may be recalled until its time: it is delivered only after everything stored before has been read, since that
+may contain its recall.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ class KnownTime:
 
     def forget(self) -> None:
         self.ms = 0
-        """Entries that were stored before this wall time are known, as long as the clock is not put back."""
+        """Wall time (ms) before which all stored entries have been read, unless the clock is set back."""
         self._mark_ms = self._mark_phy_offset = 0
         self._mark_queue_end: int | None = None
 
     def check(self, taken_offset: int, now_ms: int) -> None:
-        """Entries of the queue below `taken_offset` are known. Call it often: a clock that is put back is seen here."""
+        """Take note that entries below `taken_offset` have been read. Call it often: it detects a clock that is set
+        back."""
         if not self._mark_ms or now_ms < self._mark_ms:
             self._set_mark(now_ms)
         self.ms = min(self.ms, now_ms)

@@ -1,16 +1,16 @@
-"""Admission to the HA port (haSecurity): over before the first byte of RocketMQ's protocol. Shell.
+"""Authentication at the HA port (haSecurity), before the first byte of RocketMQ's protocol. Shell.
 
     slave → master   [TLS handshake]
-    slave → master   MAGIC, then request 52031: who it is, its random number
+    slave → master   MAGIC, then request 52031: its identity, its random number
     master → slave   the answer: the master's random number
     slave → master   request 52031: the slave's proof (`rmqha.wire.auth.ha_proof`)
-    master → slave   the answer: the master's proof, or why not
-    …                the HA stream as ever
+    master → slave   the answer: the master's proof, or the reason of a refusal
+    …                the HA stream
 
-What is proved is the secret of haSecretFile, else the secret key of the account that the greeting names. `permissive`
-masters take greetings of version 1 too, which earlier releases send: one frame signed with an account, which proves
-nothing about this connection. The kinds are told apart by their first bytes: a TLS record begins with 0x16, an HA
-handshake with a small number, a plain report (static groups) with the high half of an offset far below MAGIC.
+The proven secret is that of haSecretFile, else the secret key of the account that the greeting names. `permissive`
+masters accept greetings of version 1 too, which earlier releases send: one frame signed with an account, which proves
+nothing about this connection. The first bytes differ: a TLS record begins with 0x16, an HA handshake with a small
+number, a report of the legacy protocol (static groups) with the high half of an offset far below MAGIC.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ ANSWER_TIMEOUT_MS = 3_000
 
 
 class AcceptedConnection(NamedTuple):
-    """`first`: bytes of the HA stream that have been read. `refused`: why the connection must go, "" if it may stay.
-    `claim`: what the peer has proved of itself."""
+    """Result of the authentication. `first`: bytes of the HA stream that have been read. `refused`: reason to close the
+    connection, else "". `claim`: the proven identity of the peer."""
 
     stream: AnyStream
     first: bytes = b""
@@ -49,8 +49,8 @@ class AcceptedConnection(NamedTuple):
     claim: HaClaim | None = None
 
 
-class HaGuard:
-    """`security` is what the process has; `mode` is haSecurity; `own` says who this replica is as it greets."""
+class HaAuthenticator:
+    """`security`: of the process; `mode`: haSecurity; `own`: identity in this replica's greeting."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class HaGuard:
 
     # --- slave ------------------------------------------------------------------------------------------------------
     async def dial(self, stream: trio.SocketStream, address: str) -> AnyStream:
-        """A slave's end, ready for the HA handshake. Raises UnreachableError; the connection is closed then."""
+        """Slave's end, ready for the HA handshake. Raises UnreachableError, with the connection closed."""
         if not self._enforcing:
             return stream
         security = self._security
@@ -93,7 +93,8 @@ class HaGuard:
         raise UnreachableError(f"{address} takes no HA connection from here: {reason}")
 
     async def _greet(self, stream: AnyStream, key: bytes, ext: dict[str, str]) -> str:
-        """ "" if both have proved themselves, else why not. Raises trio.BrokenResourceError, RemoteProtocolError."""
+        """Reason of a failure, "" if both have proved themselves. Raises trio.BrokenResourceError,
+        RemoteProtocolError."""
         claim, nonce = self._own(), secrets.token_hex(NONCE_BYTES)
         hello = {**ext, **claim.to_ext(), "version": VERSION, "nonce": nonce}
         answer = await _asked(stream, hello, MAGIC)
@@ -110,8 +111,8 @@ class HaGuard:
         return ""
 
     # --- master -----------------------------------------------------------------------------------------------------
-    async def welcome(self, stream: trio.SocketStream, host: str) -> AcceptedConnection:
-        """A master's end. The caller bounds the time and closes `stream`. Raises trio.BrokenResourceError."""
+    async def accept(self, stream: trio.SocketStream, host: str) -> AcceptedConnection:
+        """Master's end. The caller bounds the time and closes `stream`. Raises trio.BrokenResourceError."""
         tls = self._security.server_tls
         if tls is not None:
             tls = dataclasses.replace(tls, only=self._only_tls)
@@ -134,12 +135,12 @@ class HaGuard:
             if greeting is None or greeting.code != RequestCode.RMQHA_HA_GREETING:
                 return AcceptedConnection(secured, refused="no greeting")
             if greeting.ext.get("version") == VERSION:
-                return await self._examine(secured, greeting)
+                return await self._verify(secured, greeting)
             return await self._old_greeting(secured, greeting, host)
         except RemoteProtocolError as error:
             return AcceptedConnection(secured, refused=str(error))
 
-    async def _examine(self, stream: AnyStream, hello: Command) -> AcceptedConnection:
+    async def _verify(self, stream: AnyStream, hello: Command) -> AcceptedConnection:
         key, refused = self._key_of(hello)
         if refused:
             return await _refuse(stream, hello, refused)
@@ -161,7 +162,7 @@ class HaGuard:
         return AcceptedConnection(stream, claim=claim)
 
     def _key_of(self, hello: Command) -> tuple[bytes, str]:
-        """The secret that the peer must know, or the reason why it need not try."""
+        """Secret that the peer must prove, or the reason of a refusal."""
         if self._secret is not None:
             return self._secret.current, ""
         assert self._security.accounts is not None
@@ -191,7 +192,7 @@ async def _refuse(stream: AnyStream, asked: Command, reason: str) -> AcceptedCon
 
 
 async def _asked(stream: trio.abc.Stream, ext: dict[str, str], before: bytes = b"") -> Command:
-    """The answer to request 52031. Raises RemoteProtocolError, trio.BrokenResourceError."""
+    """Answer to request 52031. Raises RemoteProtocolError, trio.BrokenResourceError."""
     await stream.send_all(before + encode_frame(Command(RequestCode.RMQHA_HA_GREETING, ext)))
     answer = await _command(stream, b"")
     if answer is None:

@@ -15,7 +15,7 @@ import pytest
 import trio
 import trio.testing
 
-from rmqha.broker.replication.ha_guard import MAGIC, AcceptedConnection, HaGuard
+from rmqha.broker.replication.ha_authenticator import MAGIC, AcceptedConnection, HaAuthenticator
 from rmqha.host.access.audit import AuditLog
 from rmqha.host.access.security import Security, ambient, from_config
 from rmqha.host.access.tls_link import TlsStream
@@ -145,12 +145,12 @@ async def test_a_permissive_master_takes_both_kinds(files: Path, tmp_path: Path)
 async def test_a_slave_is_told_why_it_is_not_taken(files: Path, tmp_path: Path) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     address = f"127.0.0.1:{listener.getsockname()[1]}"
-    reader = HaGuard("enforcing", secured(files, tmp_path, "reader", "87654321"))
-    master = HaGuard("enforcing", secured(files, tmp_path))
+    reader = HaAuthenticator("enforcing", secured(files, tmp_path, "reader", "87654321"))
+    master = HaAuthenticator("enforcing", secured(files, tmp_path))
     listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(listener))]
 
     async def serve(stream: trio.SocketStream) -> None:
-        await master.welcome(stream, "127.0.0.1")
+        await master.accept(stream, "127.0.0.1")
         await stream.aclose()
 
     async with trio.open_nursery() as nursery:
@@ -201,21 +201,21 @@ class Meeting:
     welcomes: list[AcceptedConnection]
     port: int
 
-    async def dialled(self, slave: HaGuard) -> trio.abc.Stream:
+    async def dialled(self, slave: HaAuthenticator) -> trio.abc.Stream:
         address = f"127.0.0.1:{self.port}"
         with trio.fail_after(HANG_S):
             return await slave.dial(await trio.open_tcp_stream("127.0.0.1", self.port), address)
 
 
 @asynccontextmanager
-async def meeting(master: HaGuard) -> AsyncIterator[Meeting]:
+async def meeting(master: HaAuthenticator) -> AsyncIterator[Meeting]:
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     here = Meeting([], listeners[0].socket.getsockname()[1])
 
     async def serve(stream: trio.SocketStream) -> None:
         with trio.move_on_after(HANG_S):
             try:
-                here.welcomes.append(await master.welcome(stream, "127.0.0.1"))
+                here.welcomes.append(await master.accept(stream, "127.0.0.1"))
                 if not here.welcomes[-1].refused:
                     await here.welcomes[-1].stream.receive_some(1)
             except trio.BrokenResourceError:
@@ -228,15 +228,15 @@ async def meeting(master: HaGuard) -> AsyncIterator[Meeting]:
         nursery.cancel_scope.cancel()
 
 
-def guard(security: Security, claim: HaClaim = CLAIM, mode: str = "auto") -> HaGuard:
-    return HaGuard(mode, security, lambda: claim)
+def authenticator(security: Security, claim: HaClaim = CLAIM, mode: str = "auto") -> HaAuthenticator:
+    return HaAuthenticator(mode, security, lambda: claim)
 
 
 @pytest.mark.parametrize("tls", [False, True])
 async def test_both_ends_prove_the_secret(files: Path, tmp_path: Path, tls: bool) -> None:
     ours = sharing(tmp_path, **(with_tls(files) if tls else {}))
-    async with meeting(guard(ours)) as here:
-        stream = await here.dialled(guard(ours))
+    async with meeting(authenticator(ours)) as here:
+        stream = await here.dialled(authenticator(ours))
         assert isinstance(stream, TlsStream) is tls
         await trio.testing.wait_all_tasks_blocked()
         assert here.welcomes[0].claim == CLAIM and not here.welcomes[0].refused
@@ -245,12 +245,12 @@ async def test_both_ends_prove_the_secret(files: Path, tmp_path: Path, tls: bool
 
 async def test_who_has_another_secret_or_none_is_refused(tmp_path: Path) -> None:
     ours = sharing(tmp_path)
-    async with meeting(guard(ours)) as here:
+    async with meeting(authenticator(ours)) as here:
         with pytest.raises(UnreachableError, match="it does not know the secret: compare its haSecretFile"):
-            await here.dialled(guard(sharing(tmp_path, "t" * 32)))
+            await here.dialled(authenticator(sharing(tmp_path, "t" * 32)))
         with pytest.raises(UnreachableError, match="this is a broker of the group broker-a"):
-            await here.dialled(guard(ours, CLAIM._replace(broker_name="broker-b")))
-        stream = await here.dialled(guard(Security(), mode="open"))
+            await here.dialled(authenticator(ours, CLAIM._replace(broker_name="broker-b")))
+        stream = await here.dialled(authenticator(Security(), mode="open"))
         await stream.send_all(HANDSHAKE)
         with suppress(trio.BrokenResourceError):
             assert await stream.receive_some(1) == b"", "a replica of Apache's needs haSecurity=open"
@@ -263,7 +263,7 @@ async def test_a_recorded_greeting_is_worth_nothing(tmp_path: Path) -> None:
     ours = sharing(tmp_path)
     greeting = Greeting(CLAIM, "n", "the master's number of the first time", b"")
     second = Command(RequestCode.RMQHA_HA_GREETING, {"version": "2", "proof": greeting.proof("slave", b"s" * 32)})
-    async with meeting(guard(ours)) as here:
+    async with meeting(authenticator(ours)) as here:
         stream = await trio.open_tcp_stream("127.0.0.1", here.port)
         await stream.send_all(hello())
         assert await stream.receive_some(4096)
@@ -288,7 +288,7 @@ async def test_a_master_that_does_not_prove_itself_is_not_followed(tmp_path: Pat
         nursery.start_soon(trio.serve_listeners, agree, listeners)
         here = Meeting([], listeners[0].socket.getsockname()[1])
         with pytest.raises(UnreachableError, match="it has not proved that it knows the secret"):
-            await here.dialled(guard(sharing(tmp_path)))
+            await here.dialled(authenticator(sharing(tmp_path)))
         nursery.cancel_scope.cancel()
 
 

@@ -1,4 +1,4 @@
-"""The state that a broker shows to load balancers and orchestrators (/readyz, /role). No trio."""
+"""State of a broker for load balancers and orchestrators (/readyz, /role). No trio."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rmqha.model.readiness import Readiness
 from rmqha.model.series import Collecting
 
 
-class ExposedBroker:
+class BrokerHealthSource:
     """`rmqha.host.http.endpoint.HealthSource` of a broker."""
 
     def __init__(self, core: BrokerCore, remoting: Statistics) -> None:
-        """`remoting`: what the ports for clients count."""
+        """`remoting`: counts of the ports for clients."""
         self._core = core
         self._remoting = remoting
         self._traffic = Traffic(core.admin.now_ms)
@@ -24,7 +24,7 @@ class ExposedBroker:
             part.traffic = self._traffic
 
     def readiness(self) -> Readiness:
-        """Ready: a master that takes sends, a slave that holds what its master had when they shook hands. A process
+        """Ready: a master that takes sends, a slave with the log that its master had at the handshake. A process
         manager that waits for that before it stops the next replica keeps the group writable."""
         replica, config = self._core.replica, self._core.config
         reason = ""

@@ -1,5 +1,5 @@
-"""The numbers of waiting messages that another master tells (request 61): a slave of Apache's master answers with them,
-as Apache's slaves do, as long as it follows that one. They are seconds fresher than what it knows of its own queue.
+"""Counts of waiting messages from another master (request 61). A slave of Apache's master answers with them while it
+follows that master, as Apache's slaves do: they are seconds newer than its own state.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ MAX_TOPIC_CHARS = 255
 _MAX = 2**63 - 1
 
 
-class ToldCounts:
+class MasterTimerCounts:
     def __init__(self) -> None:
         self._master: object = None
         self._body: dict[str, Any] | None = None
 
     def hold(self, master: object, body: Mapping[str, Any]) -> None:
-        """Take what `master` has answered, in place of what was told before. Raises ValueError for what is no answer:
-        then nothing is held."""
+        """Replace the counts by an answer of `master`. Raises ValueError for a malformed one, with no counts left."""
         self._body = None
         counts = body.get("timingCount")
         if not isinstance(counts, Mapping) or len(counts) > MAX_TOPICS:
@@ -31,7 +30,7 @@ class ToldCounts:
         self._body = None
 
     def of(self, master: object) -> dict[str, Any] | None:
-        """The body of an answer to 61, if `master` is whom this replica follows; None if that one has told nothing."""
+        """Body of the last answer of `master`, the followed one; None without one."""
         return self._body if master is not None and master == self._master else None
 
 

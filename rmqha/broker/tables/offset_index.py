@@ -1,4 +1,4 @@
-"""Places of consumer offsets: topics of each group, stamps of those that were removed, times of those set back."""
+"""Indexes of consumer offsets: topics of each group, versions of removed offsets, times of resets."""
 
 from __future__ import annotations
 
@@ -6,32 +6,34 @@ from collections import deque
 from collections.abc import KeysView, Mapping
 from itertools import islice, takewhile
 
-from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
+from rmqha.broker.tables.table_version import NO_VERSION, TableVersion
 
-Place = tuple[str, int]
-""""topic@group" and queue id."""
-
-
-def last_stamp(stamps: dict[Place, TableVersion]) -> TableVersion:
-    """The highest stamp of a dictionary that is in order of stamps."""
-    return next(reversed(stamps.values()), NO_STAMP)
+OffsetKey = tuple[str, int]
+"""Key of a consumer offset: "topic@group" and queue id."""
 
 
-def newer_than(stamp: TableVersion, stamps: dict[Place, TableVersion], limit: int) -> list[tuple[Place, TableVersion]]:
-    """The oldest of `stamps`, which are in order, that are newer than `stamp`; at most `limit` of them."""
-    if next(iter(stamps.values()), NO_STAMP) > stamp:
+def last_stamp(stamps: dict[OffsetKey, TableVersion]) -> TableVersion:
+    """Highest version of a dictionary in the order of versions."""
+    return next(reversed(stamps.values()), NO_VERSION)
+
+
+def newer_than(
+    stamp: TableVersion, stamps: dict[OffsetKey, TableVersion], limit: int
+) -> list[tuple[OffsetKey, TableVersion]]:
+    """Oldest of `stamps`, in their order, that are newer than `stamp`; at most `limit`."""
+    if next(iter(stamps.values()), NO_VERSION) > stamp:
         return list(islice(stamps.items(), limit))
     found = deque(takewhile(lambda item: item[1] > stamp, reversed(stamps.items())), maxlen=limit)
     return list(reversed(found))
 
 
 class TopicGroupIndex:
-    """Keys "topic@group" by topic and by group."""
+    """Index of the keys "topic@group" by topic and by group."""
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, None]] = {}
         self._groups: dict[str, dict[str, None]] = {}
-        """Sets in the order in which their items came."""
+        """Ordered sets, in the order of insertion."""
         self._changed: set[str] = set()
 
     def take_changed(self) -> set[str]:
@@ -59,11 +61,11 @@ class TopicGroupIndex:
         self._groups.clear()
 
     def topics_of(self, group: str) -> list[str]:
-        """In the order in which they came."""
+        """Topics in the order of insertion."""
         return list(self._topics.get(group, ()))
 
     def groups_of(self, topic: str) -> list[str]:
-        """In the order in which they came."""
+        """Groups in the order of insertion."""
         return list(self._groups.get(topic, ()))
 
 
@@ -75,10 +77,10 @@ def _discard(sets: dict[str, dict[str, None]], name: str, item: str) -> None:
 
 
 class Removals:
-    """Stamps of removed offsets, in their order, and by key."""
+    """Versions of removed offsets, in order, and by key."""
 
     def __init__(self) -> None:
-        self._stamps: dict[Place, TableVersion] = {}
+        self._stamps: dict[OffsetKey, TableVersion] = {}
         self._by_key: dict[str, dict[int, TableVersion]] = {}
 
     def __len__(self) -> int:
@@ -88,40 +90,40 @@ class Removals:
     def last(self) -> TableVersion:
         return last_stamp(self._stamps)
 
-    def get(self, place: Place) -> TableVersion | None:
-        return self._stamps.get(place)
+    def get(self, offset_key: OffsetKey) -> TableVersion | None:
+        return self._stamps.get(offset_key)
 
     def of(self, key: str) -> Mapping[int, TableVersion]:
-        """By queue id."""
+        """Versions by queue id."""
         return self._by_key.get(key, {})
 
     def keys(self) -> KeysView[str]:
         return self._by_key.keys()
 
-    def put(self, place: Place, stamp: TableVersion) -> None:
+    def put(self, offset_key: OffsetKey, stamp: TableVersion) -> None:
         """Put an entry as the newest of all, until `sort`."""
-        self._stamps.pop(place, None)
-        self._stamps[place] = stamp
-        self._by_key.setdefault(place[0], {})[place[1]] = stamp
+        self._stamps.pop(offset_key, None)
+        self._stamps[offset_key] = stamp
+        self._by_key.setdefault(offset_key[0], {})[offset_key[1]] = stamp
 
-    def pop(self, place: Place) -> None:
-        if self._stamps.pop(place, None) is None:
+    def pop(self, offset_key: OffsetKey) -> None:
+        if self._stamps.pop(offset_key, None) is None:
             return
-        key, queue_id = place
+        key, queue_id = offset_key
         queues = self._by_key[key]
         del queues[queue_id]
         if not queues:
             del self._by_key[key]
 
-    def pop_oldest(self, count: int) -> list[Place]:
-        """Forget the oldest `count`, and tell them."""
-        places = list(islice(self._stamps, count))
-        for place in places:
-            self.pop(place)
-        return places
+    def pop_oldest(self, count: int) -> list[OffsetKey]:
+        """Remove and return the oldest `count` keys."""
+        offset_keys = list(islice(self._stamps, count))
+        for offset_key in offset_keys:
+            self.pop(offset_key)
+        return offset_keys
 
     def sort(self) -> None:
-        """Put them in order again."""
+        """Restore the order after `put`."""
         self._stamps = dict(sorted(self._stamps.items(), key=lambda item: item[1]))
 
     def clear(self) -> None:
@@ -129,37 +131,36 @@ class Removals:
         self._by_key.clear()
 
     @property
-    def stamps(self) -> dict[Place, TableVersion]:
-        """In order; to read only."""
+    def stamps(self) -> dict[OffsetKey, TableVersion]:
+        """Versions in order; read only."""
         return self._stamps
 
 
-class SetBacks:
-    """Times (ms) since which what was popped before says nothing of how far a group is: it was set back, or removed.
-    By place."""
+class ResetTimes:
+    """Times (ms) of the last reset or removal of an offset, by key: earlier pops do not advance it."""
 
     def __init__(self) -> None:
         self._by_key: dict[str, dict[int, int]] = {}
         self.last_ms = 0
-        """The latest that was ever told."""
+        """Latest time (ms) so far."""
         self.put_count = 0
 
-    def get(self, place: Place) -> int:
-        """0: never."""
-        key, queue_id = place
+    def get(self, offset_key: OffsetKey) -> int:
+        """Time (ms) of the last reset; 0 for none."""
+        key, queue_id = offset_key
         queues = self._by_key.get(key)
         return 0 if queues is None else queues.get(queue_id, 0)
 
     def of(self, key: str) -> Mapping[int, int]:
-        """By queue id."""
+        """Times (ms) by queue id."""
         return self._by_key.get(key, {})
 
     def keys(self) -> KeysView[str]:
         return self._by_key.keys()
 
-    def put(self, place: Place, at_ms: int) -> None:
-        """0: never."""
-        key, queue_id = place
+    def put(self, offset_key: OffsetKey, at_ms: int) -> None:
+        """Store a time (ms); 0: no reset."""
+        key, queue_id = offset_key
         if at_ms:
             self.put_count += 1
             self._by_key.setdefault(key, {})[queue_id] = at_ms
