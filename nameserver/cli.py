@@ -22,7 +22,7 @@ def namesrv(config_file: str | None, check: bool) -> None:
     """Run a name server in the foreground. With enableControllerInNamesrv=true it also holds a controller.
 
     SIGTERM stops it in order, a second one at once; SIGHUP reopens the logs
-    and looks at certificates and accounts at once.
+    and reloads certificates and accounts at once.
     """
     import trio
 

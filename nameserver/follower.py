@@ -1,7 +1,7 @@
-"""A name server follows the controllers' elections (request 52013), so that routes change by push. Shell.
+"""Follower of the controllers' elections (request 52013), which moves routes to a new master at once. Shell.
 
-One request is always under way; it is answered when a role changes. From the start, and when the controllers' log does
-not reach back to what is known, all groups are read page by page.
+One request is always running; it is answered when a role changes. At the start, and if the controllers' log does not
+reach back to the last known index, all groups are read page by page.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from rmqha.wire.lenient_json import loads
 
 WAIT_MS = 20_000
 ANSWER_MS = 3_000
-"""Time (ms) that a controller may take beyond WAIT_MS."""
+"""Time (ms) beyond WAIT_MS in which a controller must answer."""
 RETRY_S = 0.2
 UNSUPPORTED_RETRY_S = 30.0
 
 
 class ElectionFollower:
-    """`index` is the version of what has been told to the routes: an index of the controllers' log, 0 before the first
-    answer."""
+    """Long poll of role changes. `index` is the last index of the controllers' log that the routes know, 0 before the
+    first answer."""
 
     def __init__(self, addresses: list[str], routes: RouteTable, tracer: Tracer) -> None:
         self._route = ControllerRoute(addresses)
         self._routes = routes
         self._tracer = tracer
         self._place: int | None = None
-        """Place at which the next page of all groups begins; None: no listing is under way."""
+        """Begin of the next page of all groups; None if no listing is running."""
         self._page_index = 0
         self._quiet = False
-        """The trouble has been traced already."""
+        """True if the present failure has been traced."""
         self.index = 0
 
     @property
     def leader(self) -> str:
-        """The controller that answered last; "" while none does."""
+        """Address of the controller that answered last; "" while none answers."""
         return self._route.leader
 
     async def run(self, client: RemotingClient) -> None:
@@ -51,7 +51,7 @@ class ElectionFollower:
                 await trio.sleep(pause_s)
 
     async def _ask(self, client: RemotingClient) -> float:
-        """One question; the pause before the next in seconds."""
+        """Send one request. Returns the pause (s) before the next."""
         address = self._route.target
         try:
             reply = await client.call(address, self._question(), WAIT_MS + ANSWER_MS)
@@ -84,7 +84,7 @@ class ElectionFollower:
             self._tracer.event("elections_not_followed", controller=address, why=why)
 
     def _take(self, reply: Command) -> None:
-        """Raises RemoteProtocolError for an answer that cannot be read; nothing is lost then, it is asked for again."""
+        """Apply an answer. Raises RemoteProtocolError for a malformed one, which is then requested again."""
         try:
             document = loads(bytes(reply.body))
             rows = [(str(name), str(address), int(epoch)) for name, _, address, epoch in document["groups"]]

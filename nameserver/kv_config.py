@@ -1,7 +1,7 @@
-"""The key-value settings of a name server: namespaces of strings, kept in one JSON file. Control plane.
+"""Key-value settings of a name server: namespaces of strings, stored in one JSON file. Control plane.
 
-The file has the shape of RocketMQ's kvConfig.json, `{"configTable":{namespace:{key:value}}}`. Changes count at once
-and gather until a write of the file takes them all; who made one is answered when it is there.
+The file has the form of RocketMQ's kvConfig.json, `{"configTable":{namespace:{key:value}}}`. Changes take effect at
+once; one write of the file stores all that have gathered, and their requests are answered after it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
 MAX_ENTRY_COUNT = 100_000
 MAX_ENTRY_CHARS = 64 * 1024
 MAX_TABLE_CHARS = 16 * 1024 * 1024
-"""Names and values of all settings: they stay in memory, and each write of the file has them all."""
+"""Total of names and values: all settings stay in memory, and each write of the file has them all."""
 _TABLE = "configTable"
 
 
 class _KvFile(TableFile):
-    """Rows are named by namespace and key, each as JSON, which has no line feed."""
+    """File whose rows are named by namespace and key, each as JSON, which has no line feed."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         super().__init__(disk, path, (_TABLE,))
@@ -54,8 +54,8 @@ class _KvFile(TableFile):
 
 class KvConfig:
     def __init__(self, disk: Disk | None = None, path: str = "", max_count: int = MAX_ENTRY_COUNT) -> None:
-        """Reads `path` if it exists; without a disk the settings live as long as the process. Raises ConfigError if
-        the file is not what it must be."""
+        """Read `path` if it exists; without a disk the settings are lost with the process. Raises ConfigError for a
+        malformed file."""
         self.max_count = max_count
         self._file = _KvFile(disk, path) if disk is not None else None
         self._table: dict[str, dict[str, str]] = {}
@@ -71,17 +71,17 @@ class KvConfig:
             self._file.holds(_TABLE, rows)
         self._waits: list[tuple[int, Callable[[str], None]]] = []
         self.save_soon: Callable[[], None] = self.save
-        """Told of each change; a shell that has threads takes over."""
+        """Called after each change; a shell with threads replaces it."""
 
     def get(self, namespace: str, key: str) -> str | None:
         return self._table.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> dict[str, str]:
-        """All settings of one namespace; empty if there are none."""
+        """Settings of one namespace; empty if there are none."""
         return dict(self._table.get(namespace, {}))
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Raises RemoteProtocolError beyond the bounds, with nothing changed."""
+        """Store a setting. Raises RemoteProtocolError beyond the bounds, with nothing changed."""
         if len(namespace) + len(key) + len(value) > MAX_ENTRY_CHARS:
             raise RemoteProtocolError(f"a setting has at most {MAX_ENTRY_CHARS} characters")
         settings = self._table.get(namespace, {})
@@ -117,7 +117,7 @@ class KvConfig:
             self.save_soon()
 
     def wait(self, done: Callable[[str], None]) -> None:
-        """Call `done("")` when all changes so far are on the disk, or `done(reason)` when it does not take them."""
+        """Call `done("")` when all changes so far are on the disk, or `done(reason)` if the write fails."""
         if self._file is None or self._file.is_saved:
             done("")
             return
@@ -125,14 +125,15 @@ class KvConfig:
         self.save_soon()
 
     def save(self) -> None:
-        """Write the file now if it is behind. `wait` tells how it ended."""
+        """Write the file now if it lacks changes. `wait` reports the result."""
         write = self.unsaved()
         if write is not None:
             write()
         self.saved()
 
     def unsaved(self) -> Callable[[], None] | None:
-        """Writes what the file lacks; a thread may call it. Call `saved` afterwards."""
+        """Function that writes the changes the file lacks, for any thread; None if there are none. Call `saved`
+        afterwards."""
         file = self._file
         data = file.unsaved(dict) if file is not None else None
         if file is None or data is None:

@@ -1,4 +1,4 @@
-"""A name server's metrics, read from its tables when somebody scrapes. RocketMQ's has none. Pure."""
+"""Metrics of a name server, read from its tables for each scrape. RocketMQ's name server has none. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EVENT_INDEX = Series(
 
 
 def collect(address: str, routes: RouteTable, election_index: int | None, remoting: Mapping[str, int]) -> Collecting:
-    """`remoting`: the counts of `rmqha.host.net.remoting.Statistics`."""
+    """Metrics in steps. `remoting`: counts of `rmqha.host.net.remoting.Statistics`."""
     families = MetricFamilies({"node_type": "namesrv", "node_id": address})
     groups = routes.groups()
     for place, group in enumerate(groups[:MAX_GROUPS], 1):

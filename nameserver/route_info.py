@@ -1,11 +1,10 @@
-"""The tables of a name server, which tell where each broker is. Control plane; pure.
+"""Routes of a name server: brokers, their addresses and topics. Control plane; pure.
 
-A broker is in the tables from its registration (103) until it unregisters (104) or stays silent too long. For one that
-sends lite heartbeats (904) too long is `lite_timeout_ms`, and the end of its connection means nothing. One that only
-registers may be silent for the longer bound, but goes with the connection that it registered on, as Apache's brokers
-expect. Behaviour as RocketMQ's RouteInfoManager, except where ruling 14 (a stale master is ignored) and
-self-suspicion (lite heartbeats) say otherwise, and that elections may be heard of from the controllers (`elected`)
-before the brokers concerned say so themselves.
+A broker is listed from its registration (103) until it unregisters (104) or its time-out is over. A broker that sends
+lite heartbeats (904) has the time-out `lite_timeout_ms`, and may lose its connection. A broker that only registers has
+the longer time-out, but is removed with the connection of its registration, as Apache's brokers expect. This is
+RocketMQ's RouteInfoManager with three exceptions: a stale master is ignored (ruling 14), the name server suspects
+itself if most lite heartbeats stop, and controllers report elections (`elected`) before the brokers do.
 """
 
 from __future__ import annotations
@@ -21,52 +20,52 @@ from rmqha.wire.bodies import GroupData, QueueData, Registration, TopicTableVers
 from rmqha.wire.steps import RUN_COUNT, sorted_in_steps
 
 SELF_SUSPICION_COUNT = 3
-"""Fewer brokers than this may well die at once."""
+"""Lost brokers from which the name server may suspect itself; fewer may well die at once."""
 READ, WRITE = 4, 2
 """Bits of a topic's permission."""
 
 
 @dataclass(slots=True)
-class _Live:
-    """Knowledge of one address."""
+class _BrokerLiveInfo:
+    """Liveness and registration of one address."""
 
-    heard_at: int
+    updated_at_ms: int
     timeout_ms: int
     version: TopicTableVersion
     ha_address: str
     session_id: int
-    """The connection of the newest registration."""
+    """Connection of the newest registration."""
     lite: bool = False
 
 
 @dataclass(eq=False, slots=True)
-class _Reading:
-    """A topic table that is applied in steps."""
+class _TableUpdate:
+    """Topic table of a registration that is applied in steps."""
 
     digest: str
-    """"" once something else has changed these topics."""
+    """Digest of the table; "" after another change of these topics."""
 
 
 @dataclass(slots=True)
 class _Group:
-    """One brokerName. `addresses` and `live` hold the same addresses, none is under two ids."""
+    """Broker group by its brokerName. `addresses` and `live` have the same addresses, each under one id."""
 
     cluster_name: str
     addresses: dict[int, str] = field(default_factory=dict)
-    live: dict[str, _Live] = field(default_factory=dict)
+    live: dict[str, _BrokerLiveInfo] = field(default_factory=dict)
     enable_acting_master: bool = False
     topics_from: tuple[str, TopicTableVersion] | None = None
     """Address and version of the topic table that was applied last."""
     topics: dict[str, QueueData] = field(default_factory=dict)
-    """Topics that have queues on it."""
+    """Queues of the group's topics."""
     topics_digest: str = ""
-    """Digest of the topic table that was applied last and has not been touched since; "" if unknown."""
-    reading: _Reading | None = None
-    """The table that is being applied. One whose connection ends on the way stays here: some of it may be missing, so
-    the next table is read once more."""
+    """Digest of the topic table that was applied last, while no other change was made; "" if unknown."""
+    update: _TableUpdate | None = None
+    """Topic table that is being applied. If its connection ends before, it stays here as incomplete, so that the next
+    table is read."""
     refused: dict[str, int] = field(default_factory=dict)
-    """State version of each of MAX_REFUSED_COUNT addresses whose claim of an occupied id was ignored; bounds the trace
-    to one line each."""
+    """State versions of up to MAX_REFUSED_COUNT addresses whose claim of an occupied id was ignored; each claim is
+    traced once."""
     displaced: dict[str, str] = field(default_factory=dict)
     """MAX_REFUSED_COUNT addresses that lost their id, each with the one of the same state version that took it."""
     rivals: dict[str, int] = field(default_factory=dict)
@@ -76,16 +75,16 @@ class _Group:
     def master(self) -> str | None:
         return self.addresses.get(MASTER_ID)
 
-    def touched(self) -> None:
-        """Its topics are no more those of a broker's table: the next version of that is read."""
+    def topics_changed(self) -> None:
+        """Note that the topics differ from the broker's table, so that its next version is read."""
         self.topics_digest = ""
-        if self.reading is not None:
-            self.reading.digest = ""
+        if self.update is not None:
+            self.update.digest = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RegistrationOutcome:
-    """Outcome of a registration. `refusal` is a sentence for a broker that cannot be taken in at all."""
+    """Outcome of a registration. `refusal` is a sentence if the broker is not accepted."""
 
     master_address: str = ""
     ha_address: str = ""
@@ -95,13 +94,13 @@ class RegistrationOutcome:
 
 MAX_ROUTE_COUNT = 200_000
 MAX_BROKER_COUNT = 5_000
-"""Brokers of all groups."""
+"""Bound on the brokers of all groups."""
 MAX_ADDRESS_COUNT = 64
-"""Brokers of one group."""
+"""Bound on the brokers of one group."""
 MAX_REFUSED_COUNT = 64
 CONTEST_MS = 40_000
 """Longer than brokers without heartbeats register apart (registerNameServerPeriod)."""
-MAX_SHAPE_COUNT = 1024
+MAX_INTERNED_COUNT = 1024
 
 
 class RouteTable:
@@ -113,40 +112,41 @@ class RouteTable:
         self._route_count = 0
         """Topics of all groups, each counted once for each group that has it."""
         self.change_count = 0
-        """Changes of the addresses of some group, since the start."""
+        """Changes of groups' addresses since the start."""
         self._lite_timeout_ms = lite_timeout_ms
         self._register_timeout_ms = register_timeout_ms
         self._groups: dict[str, _Group] = {}
         self._topics: dict[str, tuple[str, ...]] = {}
-        """The groups that have each topic, sorted. Topics of one group alone share a tuple: a dict for each would be
-        three quarters of what a route costs."""
-        self._shapes: dict[QueueData, QueueData] = {}
-        """Most topics have the same few: one object of each is enough."""
-        self.forgotten_count = 0
-        """Routes that were forgotten since the last `compact`."""
-        self._gone: deque[tuple[str, Iterator[str]]] = deque()
-        """Large groups that are gone, and those of their topics that are still in the table."""
+        """Groups of each topic, sorted. Topics of one group share a tuple: a dict for each would need three quarters of
+        a route's memory."""
+        self._interned: dict[QueueData, QueueData] = {}
+        """Interned values: most topics have one of a few."""
+        self.removed_count = 0
+        """Routes removed since the last `compact`."""
+        self._removed_groups: deque[tuple[str, Iterator[str]]] = deque()
+        """Large groups that were removed, and their topics that are still in the table."""
         self._elected: dict[str, int] = {}
-        """Epoch of each group's newest election, as controllers told it; whoever claims to be the master of an older
-        one is ignored."""
-        self._scanned_at: int | None = None
+        """Epoch of each group's newest election by the controllers; a broker that registers as master of an older one
+        is ignored."""
+        self._scanned_at_ms: int | None = None
         self._suspects_itself = False
 
     def set_timeouts(self, *, lite_timeout_ms: int, register_timeout_ms: int) -> None:
-        """From now on; what a broker only registers for counts from its next registration."""
+        """Set the time-outs. That of registrations applies to a broker from its next one."""
         self._lite_timeout_ms = lite_timeout_ms
         self._register_timeout_ms = register_timeout_ms
 
-    # questions
+    # queries
 
     @property
     def suspects_itself(self) -> bool:
-        """Most heartbeats were lost at once: more likely this name server is cut off than all those brokers dead."""
+        """True if most heartbeats stopped at once: this name server is then more likely cut off than all brokers
+        dead."""
         return self._suspects_itself
 
     @property
     def topic_names(self) -> list[str]:
-        """In no order."""
+        """Names of all topics, unsorted."""
         return list(self._topics)
 
     @property
@@ -162,12 +162,12 @@ class RouteTable:
         return [self._group_data(name) for name in sorted(self._groups)]
 
     def topics_digest(self, broker_name: str) -> str:
-        """Digest of the group's topics as they stand, "" if they are to be read from its next registration."""
+        """Digest of the group's topics, "" if its next registration must be read."""
         group = self._groups.get(broker_name)
         return "" if group is None else group.topics_digest
 
     def route(self, topic: str) -> tuple[list[GroupData], dict[str, QueueData]] | None:
-        """The groups that have the topic and its queues on each, sorted by group; None if no group has it."""
+        """Groups that have the topic, sorted, and its queues on each; None if no group has it."""
         queues = {
             name: group.topics[topic]
             for name in self._topics.get(topic, ())
@@ -176,7 +176,7 @@ class RouteTable:
         return ([self._group_data(name) for name in queues], queues) if queues else None
 
     def addresses(self, broker_name: str) -> Mapping[int, str]:
-        """Addresses of a group by broker id; none of one that is not known."""
+        """Addresses of a group by broker id; none if the group is unknown."""
         group = self._groups.get(broker_name)
         return {} if group is None else dict(group.addresses)
 
@@ -197,30 +197,30 @@ class RouteTable:
     def register(
         self, now_ms: int, session_id: int, request: Registration
     ) -> Generator[None, None, RegistrationOutcome]:
-        """Take it in, its topics in steps: they are there when the last is done."""
+        """Register a broker, its topics in steps: they are complete after the last step."""
         group = self._groups.get(request.broker_name)
         if group is not None and group.cluster_name != request.cluster_name:
             return RegistrationOutcome(
                 refusal=f"broker group {request.broker_name} is registered in cluster {group.cluster_name}, "
                 f"not {request.cluster_name}; a brokerName must be unique"
             )
-        if refusal := self._no_room_for(group, request):
+        if refusal := self._limit_fault(group, request):
             return RegistrationOutcome(refusal=refusal)
         group = group or _Group(request.cluster_name)
-        if self._outranked(group, session_id, request):
+        if self._is_stale(group, session_id, request):
             return RegistrationOutcome(*self._master_of(group, request.address), ignored=True)
         self._groups[request.broker_name] = group
         group.refused.pop(request.address, None)
         group.enable_acting_master = request.enable_acting_master
         self._note_displaced(group, now_ms, request)
-        moved = self._place(group, request.broker_id, request.address)
-        self._hear(group, now_ms, session_id, request)
-        retopiced = yield from self._apply_topics(group, request)
-        if moved or retopiced:
+        moved = self._assign_id(group, request.broker_id, request.address)
+        self._renew(group, now_ms, session_id, request)
+        topics_changed = yield from self._apply_topics(group, request)
+        if moved or topics_changed:
             self._trace_route(request.broker_name, group)
         return RegistrationOutcome(*self._master_of(group, request.address))
 
-    def _no_room_for(self, group: _Group | None, request: Registration) -> str:
+    def _limit_fault(self, group: _Group | None, request: Registration) -> str:
         if group is None or not (request.broker_id in group.addresses or request.address in group.live):
             if self.broker_count >= MAX_BROKER_COUNT:
                 return (
@@ -247,21 +247,21 @@ class RouteTable:
         added = len(topics) if group is None else sum(topic not in group.topics for topic in topics)
         return self._route_count + added > self.max_route_count
 
-    def _outranked(self, group: _Group, session_id: int, request: Registration) -> bool:
-        """Ruling 14: another address holds the id under a higher state version (the epoch of the master), or this
-        address does by a later connection: what its former life sent has been on the way until now."""
+    def _is_stale(self, group: _Group, session_id: int, request: Registration) -> bool:
+        """True if the registration is stale (ruling 14): another address has the id under a higher state version (the
+        epoch of the master), or this address registered again by a later connection."""
         holder = group.addresses.get(request.broker_id)
         held = group.live[holder].version.state_version if holder is not None else 0
         claimed = request.version.state_version if request.version is not None else 0
         if holder == request.address:
-            # by its own word a broker may begin anew with lower epochs, under other controllers
+            # a broker may itself begin anew with lower epochs, under other controllers
             return claimed < held and session_id < group.live[holder].session_id
         if request.broker_id == MASTER_ID:
             held = max(held, self._elected.get(request.broker_name, 0))
         if claimed >= held:
             return False
-        told = group.refused.get(request.address)
-        if told != claimed and (told is not None or len(group.refused) < MAX_REFUSED_COUNT):
+        traced = group.refused.get(request.address)
+        if traced != claimed and (traced is not None or len(group.refused) < MAX_REFUSED_COUNT):
             group.refused[request.address] = claimed
             self._tracer.event(
                 "registration_ignored",
@@ -275,12 +275,12 @@ class RouteTable:
         return True
 
     def elected(self, broker_name: str, address: str, epoch: int) -> None:
-        """A controller has told that `address` is master of `epoch`, "" that the group has none. The route follows at
-        once: the old master goes, the new one is shown as master if it is registered as a slave. A group whose master
-        is gone without a successor keeps its route: clients that still reach it may go on (ruling 5).
+        """Apply an election: `address` is master of `epoch`; "" if the group has no master.
 
-        A log of controllers never lowers an epoch: one that is lower is of other controllers, for a group that was made
-        anew. No route follows it, but whoever claims to be its master is no longer ignored for older ones."""
+        The old master's route is removed, and the new master's is set if it is registered as a slave. A group without a
+        successor keeps its route, since clients that reach the old master may go on (ruling 5). Controllers never lower
+        an epoch: a lower one belongs to other controllers, of a group that was created anew. It changes no route, but
+        ends the bound on the epochs of masters."""
         known = self._elected.get(broker_name, 0)
         if not address or epoch == known:
             return
@@ -302,11 +302,11 @@ class RouteTable:
             live = group.live[address]
             live.version = live.version._replace(state_version=max(epoch, live.version.state_version))
         if not group.addresses:
-            self._forget(broker_name, group)
+            self._remove_group(broker_name, group)
         self._trace_route(broker_name, group)
 
     def _master_of(self, group: _Group, address: str) -> tuple[str, str]:
-        """Master address and HA address for a slave; empty for the master itself and while there is none."""
+        """Addresses (client, HA) of the master for a slave; empty for the master itself and without a master."""
         master = group.master
         return (master, group.live[master].ha_address) if master is not None and master != address else ("", "")
 
@@ -333,7 +333,7 @@ class RouteTable:
         if group.rivals.pop(address, None) is not None and len(group.rivals) < 2:
             group.rivals.clear()
 
-    def _place(self, group: _Group, broker_id: int, address: str) -> bool:
+    def _assign_id(self, group: _Group, broker_id: int, address: str) -> bool:
         """Put `address` under `broker_id` alone. True if that changes anything."""
         if group.addresses.get(broker_id) == address:
             return False
@@ -344,17 +344,17 @@ class RouteTable:
             del group.live[displaced]
         return True
 
-    def _hear(self, group: _Group, now_ms: int, session_id: int, request: Registration) -> None:
+    def _renew(self, group: _Group, now_ms: int, session_id: int, request: Registration) -> None:
         known = group.live.get(request.address)
         lite = known is not None and known.lite
         version = request.version or (known.version if known is not None else TopicTableVersion())
         limit = request.timeout_ms or self._register_timeout_ms
-        group.live[request.address] = _Live(now_ms, limit, version, request.ha_address, session_id, lite)
+        group.live[request.address] = _BrokerLiveInfo(now_ms, limit, version, request.ha_address, session_id, lite)
 
     def _apply_topics(self, group: _Group, request: Registration) -> Generator[None, None, bool]:
-        """Take, in steps, the topics of the master, or of the lowest id while there is none. True if a route changed.
+        """Apply, in steps, the topics of the master, or of the lowest id without a master. True if a route changed.
 
-        Only additions and changes: a registration may carry a part of the table (RocketMQ's incremental form)."""
+        Topics are added and changed only: a registration may have a part of the table (RocketMQ's incremental form)."""
         if request.version is None or request.broker_id != min(group.addresses):
             return False
         source = (request.address, request.version)
@@ -365,20 +365,20 @@ class RouteTable:
             return False
         if group.topics_from == source:
             return False
-        is_whole = group.reading is None
+        is_whole = group.update is None
         group.topics_from, group.topics_digest = None, ""
-        reading = group.reading = _Reading(request.digest)
+        update = group.update = _TableUpdate(request.digest)
         changed = False
         topics = iter(request.topics.items())
         while some := list(islice(topics, RUN_COUNT)):
             changed = self._apply_some(request.broker_name, group, some) or changed
             if len(some) == RUN_COUNT:
                 yield
-                if group.reading is not reading:
+                if group.update is not update:
                     return changed  # a newer table took its place, or the group is gone
-        group.reading = None
+        group.update = None
         if is_whole:
-            group.topics_from, group.topics_digest = source, reading.digest
+            group.topics_from, group.topics_digest = source, update.digest
         return changed
 
     def _apply_some(self, name: str, group: _Group, topics: list[tuple[str, QueueData]]) -> bool:
@@ -392,39 +392,39 @@ class RouteTable:
                 others = self._topics.get(topic, ())
                 if name not in others:  # else it has come back
                     self._topics[topic] = tuple(sorted((*others, name))) if others else alone
-            group.topics[topic] = self._shape(data)
+            group.topics[topic] = self._intern(data)
             changed = True
         return changed
 
-    def _shape(self, data: QueueData) -> QueueData:
-        if len(self._shapes) >= MAX_SHAPE_COUNT:
-            self._shapes.clear()
-        return self._shapes.setdefault(data, data)
+    def _intern(self, data: QueueData) -> QueueData:
+        if len(self._interned) >= MAX_INTERNED_COUNT:
+            self._interned.clear()
+        return self._interned.setdefault(data, data)
 
     def heartbeat(self, now_ms: int, broker_name: str, address: str) -> bool:
-        """A lite heartbeat. False if the broker is not registered: it must register to be routed."""
+        """Take a lite heartbeat. False if the broker is not registered and must register."""
         group = self._groups.get(broker_name)
         live = group.live.get(address) if group is not None else None
         if live is None:
             if group is not None:
                 self._note_life(group, now_ms, address)
             return False
-        live.heard_at = now_ms
+        live.updated_at_ms = now_ms
         live.lite = True
         return True
 
     def table_version(self, now_ms: int, broker_name: str, address: str) -> TopicTableVersion | None:
-        """The version of the topic table that the broker registered last; None if there is none, or not all of that
-        table is in the routes. A sign of life."""
+        """Version of the topic table that the broker registered last; None if there is none or it is not applied
+        completely. Counts as a sign of life."""
         group = self._groups.get(broker_name)
         live = group.live.get(address) if group is not None else None
         if group is None or live is None:
             return None
-        live.heard_at = now_ms
-        return None if group.reading is not None else live.version
+        live.updated_at_ms = now_ms
+        return None if group.update is not None else live.version
 
     def unregister(self, broker_name: str, address: str) -> bool:
-        """False if it was not registered."""
+        """Remove a broker; False if it was not registered."""
         group = self._groups.get(broker_name)
         if group is not None:
             self._part_rivals(group, address)
@@ -434,7 +434,7 @@ class RouteTable:
         return True
 
     def session_closed(self, session_id: int) -> None:
-        """Remove the brokers that registered on this connection and send no lite heartbeats."""
+        """Remove the brokers that registered by this connection and send no lite heartbeats."""
         for broker_name, group, address, live in list(self._entries()):
             if live.session_id == session_id and not live.lite:
                 self._tracer.event("broker_disconnected", broker_name=broker_name, address=address)
@@ -445,7 +445,7 @@ class RouteTable:
         self._part_rivals(group, address)
         group.addresses = {key: value for key, value in group.addresses.items() if value != address}
         if not group.addresses:
-            self._forget(broker_name, group)
+            self._remove_group(broker_name, group)
         self._trace_route(broker_name, group)
 
     def _trace_route(self, broker_name: str, group: _Group) -> None:
@@ -456,8 +456,8 @@ class RouteTable:
     # topics
 
     def register_topic(self, topic: str, queues: Mapping[str, QueueData]) -> str:
-        """Add the topic's queues on some groups, until those register a changed table: the reason why that is refused,
-        "" if it is done."""
+        """Add a topic's queues to some groups, until they register a changed table. Returns the reason of a refusal,
+        else ""."""
         unknown = [name for name in queues if name not in self._groups]
         if unknown:
             return f"broker group {unknown[0]} is not registered: nothing is changed"
@@ -467,12 +467,12 @@ class RouteTable:
         for name, data in queues.items():
             group = self._groups[name]
             if self._apply_some(name, group, [(topic, data)]):
-                group.touched()
+                group.topics_changed()
         return ""
 
     def topics_flagged(self, set_flags: int, unset_flags: int = 0) -> Generator[None, None, list[str]]:
-        """List, in steps and sorted, topics whose system flags have all of the first and none of the second; the first
-        group that has a topic tells."""
+        """List, in steps and sorted, the topics with all system flags of the first and none of the second argument, by
+        the first group of each topic."""
         found = []
         for place, (topic, names) in enumerate(list(self._topics.items())):
             group = self._groups.get(names[0])
@@ -484,8 +484,8 @@ class RouteTable:
         return (yield from sorted_in_steps(found))
 
     def delete_topic(self, topic: str, cluster_name: str | None = None) -> None:
-        """Forget the topic, on the groups of one cluster if one is named. A broker that still has it and registers a
-        changed table brings it back."""
+        """Remove a topic, from the groups of one cluster if one is given. A broker that still has it restores it with
+        its next changed table."""
         left = []
         for broker_name in self._topics.get(topic, ()):
             group = self._groups.get(broker_name)
@@ -494,105 +494,105 @@ class RouteTable:
             if cluster_name is None or group.cluster_name == cluster_name:
                 del group.topics[topic]
                 self._route_count -= 1
-                group.touched()
+                group.topics_changed()
             else:
                 left.append(broker_name)
-        self._have(topic, tuple(left))
+        self._set_groups(topic, tuple(left))
 
-    def _have(self, topic: str, broker_names: tuple[str, ...]) -> None:
+    def _set_groups(self, topic: str, broker_names: tuple[str, ...]) -> None:
         if broker_names:
             self._topics[topic] = broker_names
         else:
             self._topics.pop(topic, None)
 
     def set_write_permission(self, broker_name: str, allowed: bool) -> Generator[None, None, int]:
-        """Set, in steps, the write permission of all topics of a group, until it registers a changed table or has
-        another master. The result is their number."""
+        """Set, in steps, the write permission of all topics of a group, until it registers a changed table or another
+        master. Returns the number of topics."""
         group = self._groups.get(broker_name)
         if group is None:
             return 0
         topics = list(group.topics)
         if topics:
-            group.touched()
+            group.topics_changed()
         for place, topic in enumerate(topics):
             data = group.topics.get(topic)
             if data is not None:
                 perm = READ | WRITE if allowed else data.perm & ~WRITE
-                group.topics[topic] = self._shape(data._replace(perm=perm))
+                group.topics[topic] = self._intern(data._replace(perm=perm))
             if place % RUN_COUNT == RUN_COUNT - 1:
                 yield
         return len(topics)
 
     def topics_of_cluster(self, cluster_name: str) -> Generator[None, None, list[str]]:
-        """List them in steps, sorted."""
+        """List the cluster's topics in steps, sorted."""
         found: dict[str, None] = {}
         for group in [group for group in self._groups.values() if group.cluster_name == cluster_name]:
             found |= dict.fromkeys(group.topics)
             yield
         return (yield from sorted_in_steps(found))
 
-    def _forget(self, broker_name: str, group: _Group) -> None:
-        """The group, and its queues: of a large one the topics go with `forget_some`."""
+    def _remove_group(self, broker_name: str, group: _Group) -> None:
+        """Remove a group and its queues; the topics of a large one are removed by `drop_removed_topics`."""
         del self._groups[broker_name]
         self._route_count -= len(group.topics)
-        self.forgotten_count += len(group.topics)
+        self.removed_count += len(group.topics)
         topics, group.topics = group.topics, {}
-        group.reading, group.topics_digest = None, ""
+        group.update, group.topics_digest = None, ""
         if len(topics) <= RUN_COUNT:
             self._drop(broker_name, topics)
         else:
-            self._gone.append((broker_name, iter(topics)))
+            self._removed_groups.append((broker_name, iter(topics)))
 
-    def forget_some(self) -> bool:
-        """Drop RUN_COUNT topics of groups that are gone; True if more are left."""
-        if self._gone:
-            broker_name, topics = self._gone[0]
+    def drop_removed_topics(self) -> bool:
+        """Drop RUN_COUNT topics of removed groups; True if more are left."""
+        if self._removed_groups:
+            broker_name, topics = self._removed_groups[0]
             some = list(islice(topics, RUN_COUNT))
             self._drop(broker_name, some)
             if len(some) < RUN_COUNT:
-                self._gone.popleft()
-        return bool(self._gone)
+                self._removed_groups.popleft()
+        return bool(self._removed_groups)
 
     def _drop(self, broker_name: str, topics: Iterable[str]) -> None:
         group = self._groups.get(broker_name)
         for topic in topics:
             if group is None or topic not in group.topics:  # else it has come back
-                self._have(topic, tuple(name for name in self._topics.get(topic, ()) if name != broker_name))
+                self._set_groups(topic, tuple(name for name in self._topics.get(topic, ()) if name != broker_name))
 
     def compact(self) -> None:
-        """Give back the room of what was forgotten: a dict that shrinks keeps its size."""
-        self.forgotten_count = 0
+        """Free the memory of removed routes: a dict that shrinks keeps its size."""
+        self.removed_count = 0
         self._topics = dict(self._topics)
-        self._shapes.clear()
+        self._interned.clear()
 
-    # silence
+    # time-outs
 
     def scan(self, now_ms: int) -> None:
-        """Remove who has been silent too long. Call it several times per `lite_timeout_ms`."""
-        self._forgive_pause(now_ms)
-        self._judge_itself(now_ms)
+        """Remove brokers whose time-out is over. Call it several times per `lite_timeout_ms`."""
+        self._exclude_pause(now_ms)
+        self._update_self_suspicion(now_ms)
         for broker_name, group, address, live in list(self._entries()):
             limit = live.timeout_ms
             if live.lite and not self._suspects_itself:
                 limit = self._lite_timeout_ms
-            if now_ms - live.heard_at >= limit:
+            if now_ms - live.updated_at_ms >= limit:
                 self._tracer.event("broker_expired", broker_name=broker_name, address=address, silent_limit_ms=limit)
                 self._remove(broker_name, group, address)
 
-    def _forgive_pause(self, now_ms: int) -> None:
-        """If this process itself was away, what arrived meanwhile has not been read yet: nobody was silent."""
-        before, self._scanned_at = self._scanned_at, now_ms
+    def _exclude_pause(self, now_ms: int) -> None:
+        """Exclude a pause of this process from all times: heartbeats of that time have not been read yet."""
+        before, self._scanned_at_ms = self._scanned_at_ms, now_ms
         if before is None or now_ms - before <= self._lite_timeout_ms // 2:
             return
         self._tracer.event("name_server_paused", paused_ms=now_ms - before)
         for _, _, _, live in self._entries():
-            live.heard_at = min(now_ms, live.heard_at + now_ms - before)
+            live.updated_at_ms = min(now_ms, live.updated_at_ms + now_ms - before)
 
-    def _judge_itself(self, now_ms: int) -> None:
-        """Suspect itself where many brokers fall silent at once. Heartbeats of many brokers stop within one interval of
-        each other, so those count as lost that have been silent for three fifths of the bound; else the first would be
+    def _update_self_suspicion(self, now_ms: int) -> None:
+        """Suspect this name server if many brokers fall silent at once. If their heartbeats stop together, they stop
+        within one interval. So a silence of three fifths of the time-out counts as lost: else the first broker would be
         removed before the last is missed."""
-        silences = [now_ms - live.heard_at for _, _, _, live in self._entries() if live.lite]
+        silences = [now_ms - live.updated_at_ms for _, _, _, live in self._entries() if live.lite]
         lost_count = sum(1 for silence in silences if 5 * silence >= 3 * self._lite_timeout_ms)
         suspects = lost_count >= SELF_SUSPICION_COUNT and 2 * lost_count > len(silences)
         if suspects != self._suspects_itself:
@@ -600,7 +600,7 @@ class RouteTable:
             name = "name_server_suspects_itself" if suspects else "name_server_trusts_itself"
             self._tracer.event(name, lost_count=lost_count, broker_count=len(silences))
 
-    def _entries(self) -> Iterator[tuple[str, _Group, str, _Live]]:
+    def _entries(self) -> Iterator[tuple[str, _Group, str, _BrokerLiveInfo]]:
         for broker_name, group in self._groups.items():
             for address, live in group.live.items():
                 yield broker_name, group, address, live

@@ -1,6 +1,6 @@
 """The name server: request codes over the route table. Shell.
 
-Each request is answered at once from memory; the only task beside the sessions looks for silent brokers.
+Each request is answered at once from memory; the only task beside the sessions scans for silent brokers.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 import trio
 
 from nameserver.config import NamesrvConfig
+from nameserver.fifo_lock import FifoLock
 from nameserver.follower import ElectionFollower
 from nameserver.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
 from nameserver.metrics import collect
 from nameserver.route_info import RouteTable
-from nameserver.single_file import SingleFile
 from rmqha import __version__
 from rmqha.broker.replication.controller_route import parse_addresses
 from rmqha.broker.services.live_config import LiveConfig
@@ -51,7 +51,7 @@ from rmqha.wire.state.name_server_state import NameServerState
 from rmqha.wire.steps import sorted_in_steps
 
 Work = Generator[Pause | None, None, Command]
-"""A costly request in steps, between which other connections have their turns; what it returns is the answer."""
+"""A costly request in steps, between which other connections are served; it returns the answer."""
 MAX_SAVE_PAUSE_S = 0.2
 MANY_ROUTES_COUNT = 10_000
 OVERRIDES_FILE = "config-overrides.properties"
@@ -62,7 +62,7 @@ STANDARD_JSON_VERSION = 401
 
 
 class NameServer:
-    """The service of one name server's sessions."""
+    """Service of a name server's sessions."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class NameServer:
         kv_config: KvConfig,
         live: LiveConfig[NamesrvConfig] | None = None,
     ) -> None:
-        """`live` None: keys changed at run time are forgotten when the process ends."""
+        """`live` None: keys that are changed at run time are lost when the process ends."""
         self.live = LiveConfig(None, config, tracer, OVERRIDES_FILE) if live is None else live
         self.live.add_listener(self._configure)
         config = self.live.current
@@ -85,8 +85,8 @@ class NameServer:
             register_timeout_ms=config.register_broker_timeout_millis,
             max_route_count=config.max_route_count,
         )
-        self._large = SingleFile()
-        """Connections whose large registrations are read, or wait for that: each takes tens of megabytes."""
+        self._large_registrations = FifoLock()
+        """Connections with large registrations: one is read at a time, since each takes tens of megabytes."""
         self.follower: ElectionFollower | None = None
         if config.controller_addr:
             controllers = parse_addresses(config.controller_addr, "controllerAddr")
@@ -96,7 +96,7 @@ class NameServer:
         self.quotas = Quotas(config.quotas)
         kv_config.max_count = config.max_kv_count
         self._far = RemotePeer()
-        self._told_of_loopback = False
+        self._loopback_traced = False
         self._handlers: dict[int, Callable[[Command], Command | Work]] = {
             RequestCode.UNREGISTER_BROKER: self._unregister,
             RequestCode.BROKER_HEARTBEAT: self._heartbeat,
@@ -140,10 +140,10 @@ class NameServer:
             "suspects_itself": int(self.routes.suspects_itself),
         }
 
-    # exposure.Part
+    # HealthSource
 
     def readiness(self) -> Readiness:
-        """Ready, also when most brokers are silent: its routes are then the best that there are."""
+        """Ready, also when most brokers are silent: there are no better routes."""
         suspicion = {"suspectsItself": self.routes.suspects_itself}
         return Readiness("namesrv", True, facts={"brokers": self.routes.broker_count, **suspicion})
 
@@ -155,7 +155,7 @@ class NameServer:
     # remoting.Service
 
     def opened(self, session: Session) -> None:
-        """Note a session; only the first from elsewhere is kept."""
+        """Note a session from another host; only the first is recorded."""
         self._far.came(session.peer)
 
     def received(self, session: Session, commands: list[Command]) -> None:
@@ -172,19 +172,19 @@ class NameServer:
     def _send(self, session: Session, command: Command, reply: Command) -> None:
         if command.is_oneway:
             return
-        if command.code in _KEPT and reply.code == ResponseCode.SUCCESS:
+        if command.code in _PERSISTENT and reply.code == ResponseCode.SUCCESS:
             self._kv_config.wait(partial(_answer, session, reply))
         else:
             session.send(reply)
 
     def closed(self, session: Session) -> None:
-        self._large.leave(session.id)
+        self._large_registrations.release(session.id)
         self.routes.session_closed(session.id)
 
     # requests
 
     def handle(self, session_id: int, request: Command) -> Command:
-        """The answer to a request, all its steps at once; never an exception for what a peer sends."""
+        """Answer to a request after all its steps; no peer's request raises an exception."""
         outcome = self._begin(session_id, request)
         if isinstance(outcome, Command):
             return outcome
@@ -214,13 +214,13 @@ class NameServer:
     def _register(self, session_id: int, request: Command) -> Work:
         is_large = len(request.body) > SMALL_BYTES and not is_known(request, self.routes.topics_digest)
         try:
-            if is_large and (turn := self._large.enter(session_id, len(request.body))):
+            if is_large and (turn := self._large_registrations.acquire(session_id, len(request.body))):
                 yield turn
             registration = yield from parse_registration(request, self.routes.topics_digest)
             outcome = yield from self.routes.register(self._clock.now_ms(), session_id, registration)
         finally:
             if is_large:
-                self._large.leave(session_id)
+                self._large_registrations.release(session_id)
         if outcome.refusal:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=outcome.refusal)
         ext = {"haServerAddr": outcome.ha_address, "masterAddr": outcome.master_address}
@@ -230,7 +230,7 @@ class NameServer:
 
     def _unregister(self, request: Command) -> Work:
         self.routes.unregister(required(request.ext, "brokerName"), required(request.ext, "brokerAddr"))
-        while self.routes.forget_some():
+        while self.routes.drop_removed_topics():
             yield None
         return request.reply()
 
@@ -241,7 +241,7 @@ class NameServer:
         return request.reply(ResponseCode.SYSTEM_ERROR, remark="this broker is not registered; send request 103")
 
     def _data_version(self, request: Command) -> Command:
-        """Tell a broker if it must register, its topics having changed."""
+        """Tell a broker if it must register because its topics have changed."""
         name, address = required(request.ext, "brokerName"), required(request.ext, "brokerAddr")
         asked = parse_data_version(bytes(request.body))
         held = self.routes.table_version(self._clock.now_ms(), name, address)
@@ -312,7 +312,7 @@ class NameServer:
         return (yield from _topic_list(request, topics))
 
     def _system_topics(self, request: Command) -> Command:
-        """Brokers have a topic of each cluster's and each group's name, and any of them knows the rest."""
+        """Topics of every cluster and group name, which all brokers have; any broker returns the others."""
         groups = self.routes.groups()
         names = {group.cluster_name for group in groups} | {group.broker_name for group in groups}
         addresses = [address for group in groups for _, address in sorted(group.addresses.items())]
@@ -346,7 +346,8 @@ class NameServer:
         return request.reply(ext=ext, body=body)
 
     def _update_config(self, request: Command) -> Command:
-        """Live keys apply at once and are kept beside kvConfigPath; any other key and nothing changes (ruling 25)."""
+        """Apply live keys at once and store them beside kvConfigPath; a request with any other key changes nothing
+        (ruling 25)."""
         try:
             self.live.update(str(request.body, "utf-8"), "request 318")
         except UnicodeDecodeError:
@@ -368,7 +369,7 @@ class NameServer:
         return request.reply(body=dumps(state.to_json()))
 
     def address_problem(self) -> str:
-        """ "" or a sentence: clients elsewhere get routes that lead them to their own machine (ruling 23)."""
+        """Sentence if remote clients get routes to a loopback address (ruling 23), else ""."""
         if not self._far.peer:
             return ""
         for group in self.routes.groups():
@@ -381,9 +382,9 @@ class NameServer:
         return ""
 
     def check_addresses(self) -> None:
-        """Traces such a problem once; call now and then."""
-        if not self._told_of_loopback and (problem := self.address_problem()):
-            self._told_of_loopback = True
+        """Trace that problem once; call periodically."""
+        if not self._loopback_traced and (problem := self.address_problem()):
+            self._loopback_traced = True
             self._tracer.event("tells_loopback", reason=problem)
 
     def _security_state(self, request: Command) -> Command:
@@ -394,12 +395,12 @@ class NameServer:
         return request.reply(body=dumps({**told, "events": events_shown(request.principal, told["events"])}))
 
 
-_KEPT = (RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG)
-"""Answered when what they changed is on the disk."""
+_PERSISTENT = (RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG)
+"""Requests that are answered when their change is on the disk."""
 
 
 def _guarded(request: Command, work: Work) -> Work:
-    """The answer, also where the steps find that there is none."""
+    """Answer after all steps; an error of a step becomes an answer too."""
     try:
         return (yield from work)
     except (RemoteProtocolError, OSError) as error:
@@ -422,9 +423,9 @@ def _answer(session: Session, reply: Command, fault: str) -> None:
     session.send(reply)
 
 
-def open_kept(config: NamesrvConfig, tracer: HostTracer) -> tuple[KvConfig, LiveConfig[NamesrvConfig]]:
-    """Open what outlives the process. Raises UsageError if the directory of kvConfigPath cannot be used or a file there
-    is not what it must be."""
+def open_persistent(config: NamesrvConfig, tracer: HostTracer) -> tuple[KvConfig, LiveConfig[NamesrvConfig]]:
+    """Open the settings and overrides that outlive the process. Raises UsageError if the directory of kvConfigPath
+    cannot be used or a file there is malformed."""
     path = config.kv_config_path
     if not path:
         return KvConfig(), LiveConfig(None, config, tracer, OVERRIDES_FILE)
@@ -447,17 +448,17 @@ async def run_name_server(
     controllers: tuple[str, ...] = (),
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until cancelled; reports the actual port. `controllers`: whom the page asks besides controllerAddr, that in
-    the same process. Raises UsageError if the address or a file cannot be used."""
+    """Serve until cancelled; reports the actual port. `controllers`: those of the same process, which the page asks
+    besides controllerAddr. Raises UsageError if the address or a file cannot be used."""
     clock = HostClock() if clock is None else clock
-    kv_config, live = open_kept(config, tracer)
+    kv_config, live = open_persistent(config, tracer)
     server = NameServer(config, tracer, clock, kv_config, live)
     config = live.current
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(_serve, server, config, tracer)
         if exposure is not None:
             exposure.parts["namesrv"] = server
-            # only a name server with httpPort loads the page
+            # only a name server with httpPort imports the page
             from nameserver.web.site import Site
 
             await nursery.start(Site(config, server.routes, port, controllers, tracer).serve, exposure)
@@ -468,17 +469,17 @@ async def run_name_server(
             nursery.start_soon(_follow, server.follower, config)
         while True:
             server.routes.scan(clock.now_ms())
-            while server.routes.forget_some():
+            while server.routes.drop_removed_topics():
                 await trio.lowlevel.checkpoint()
-            give_back(server.routes)
+            release_memory(server.routes)
             server.check_addresses()
             await trio.sleep(server.live.current.scan_ms / 1000)
 
 
-def give_back(routes: RouteTable) -> bool:
-    """Return the memory of many forgotten routes to the system; True if there were so many. Objects that Python keeps
-    for the next use stand scattered over it and hold it until a full collection frees them."""
-    if routes.forgotten_count < MANY_ROUTES_COUNT:
+def release_memory(routes: RouteTable) -> bool:
+    """Return the memory of many removed routes to the system; True if there were so many. Python's free lists hold it,
+    in scattered places, until a full collection."""
+    if routes.removed_count < MANY_ROUTES_COUNT:
         return False
     routes.compact()
     gc.collect()
@@ -486,8 +487,8 @@ def give_back(routes: RouteTable) -> bool:
 
 
 async def _save_settings(kv_config: KvConfig) -> None:
-    """One write serves everybody who changed something before it began, in a thread; then a pause as long, since
-    somebody may change settings all the time."""
+    """Save settings in a thread. One write serves all changes before it; then follows a pause as long as the write,
+    since settings may change all the time."""
     wanted = trio.Event()
     kv_config.save_soon = lambda: wanted.set()
     try:

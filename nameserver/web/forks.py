@@ -1,7 +1,7 @@
-"""The logs of a group side by side, as the group page draws them: who wrote which part, where they part, what was cut.
+"""Logs of a group side by side for the group page: epochs, forks, cuts. Pure.
 
-Pure. A drawing has one lane for each replica. Offsets become places between 0 and 1; an interval's width grows with the
-logarithm of its bytes, so that a fork of some hundred bytes is seen beside an epoch of many gigabytes.
+A drawing has one lane for each replica. Offsets become positions between 0 and 1. The width of an interval grows with
+the logarithm of its bytes, so that a fork of some hundred bytes is visible beside an epoch of many gigabytes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from rmqha.model.epoch import EpochHistory
 from rmqha.model.offset import OPEN_END, PhyOffset
 
 MAX_INTERVALS = 24
-"""Intervals between neighbouring boundaries that are drawn, the newest; what is older is left out and counted."""
+"""Newest intervals between neighbouring boundaries that are drawn; older ones are counted."""
 MAX_CUTS = 5
-"""Most cuts of one replica, the newest."""
+"""Newest cuts of one replica that are drawn."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogCut:
-    """Bytes that a replica took off its end, to follow another history."""
+    """Bytes that a replica removed from its end, to follow another history."""
 
     at_ms: int
     start_offset: int
@@ -34,7 +34,7 @@ class LogCut:
 
 @dataclass(frozen=True, slots=True)
 class ForkedLog:
-    """One replica's log. `is_master`: it says that it leads; then its last epoch is open."""
+    """Log of one replica. `is_master`: it is a master by its own report, so its last epoch is open."""
 
     name: str
     history: EpochHistory
@@ -44,26 +44,26 @@ class ForkedLog:
     cuts: tuple[LogCut, ...] = ()
 
     @property
-    def seniority(self) -> tuple[int, int]:
+    def election_key(self) -> tuple[int, int]:
         return (self.history.last.epoch if self.history.last else -1, self.end_offset)
 
 
 def reference(logs: Sequence[ForkedLog]) -> ForkedLog | None:
-    """The log that the others are compared with: the newest master's, else the one that an election would take."""
+    """Log that the others are compared with: the newest master's, else the one that an election would choose."""
     masters = [log for log in logs if log.is_master]
-    return max(masters or logs, key=lambda log: log.seniority, default=None)
+    return max(masters or logs, key=lambda log: log.election_key, default=None)
 
 
-def parting(log: ForkedLog, other: ForkedLog) -> int | None:
-    """Up to where `log` agrees with `other`, by their epochs; None if they share nothing."""
+def fork_offset(log: ForkedLog, other: ForkedLog) -> int | None:
+    """Offset up to which `log` agrees with `other`, by their epochs; None if they share nothing."""
     if log.end_offset == log.min_offset:
         return log.end_offset
     point = consistent_point(log.history, PhyOffset(log.end_offset), other.history)
     return None if point is None else min(point, log.end_offset)
 
 
-def draw(logs: Sequence[ForkedLog]) -> dict[str, Any]:
-    """JSON-ready: `marks` (offset and place), `lanes` in the order of `logs`, `omittedEpochs`."""
+def draw_logs(logs: Sequence[ForkedLog]) -> dict[str, Any]:
+    """JSON-ready: `marks` (offset and position), `lanes` in the order of `logs`, `omittedEpochs`."""
     against = reference(logs)
     lanes = [_lane(log, against) for log in logs]
     boundaries = sorted({offset for lane in lanes for part in lane["parts"] for offset in (part["start"], part["end"])})
@@ -84,7 +84,7 @@ def draw(logs: Sequence[ForkedLog]) -> dict[str, Any]:
 
 # --- lanes ------------------------------------------------------------------------------------------------------------
 def _lane(log: ForkedLog, against: ForkedLog | None) -> dict[str, Any]:
-    point = None if against is None or against is log else parting(log, against)
+    point = None if against is None or against is log else fork_offset(log, against)
     is_apart = against is not None and against is not log and point is None and log.end_offset > log.min_offset
     limit = log.min_offset if is_apart else log.end_offset if point is None else point
     parts = [*_epoch_parts(log, limit), *_cut_parts(log)]
@@ -94,13 +94,13 @@ def _lane(log: ForkedLog, against: ForkedLog | None) -> dict[str, Any]:
         "end": log.end_offset,
         "forkBytes": max(0, log.end_offset - limit),
         "partsAt": limit if log.end_offset > limit else None,
-        "words": _words(log, against, point, is_apart),
+        "words": _summary(log, against, point, is_apart),
         "parts": parts,
     }
 
 
 def _epoch_parts(log: ForkedLog, limit: int) -> list[dict[str, Any]]:
-    """Each entry once, or twice if the logs part within it."""
+    """Parts of each epoch: one, or two if the logs fork within it."""
     parts = []
     for place, entry in enumerate(log.history):
         end = log.history.end_offset(place, PhyOffset(log.end_offset))
@@ -127,7 +127,7 @@ def _part(epoch: int | None, kind: str, start: int, end: int) -> dict[str, Any]:
     return {"epoch": epoch, "kind": kind, "start": start, "end": end, "bytes": end - start}
 
 
-def _words(log: ForkedLog, against: ForkedLog | None, point: int | None, is_apart: bool) -> str:
+def _summary(log: ForkedLog, against: ForkedLog | None, point: int | None, is_apart: bool) -> str:
     if not len(log.history):
         return "no epoch entry yet" if log.end_offset == log.min_offset else "bytes of no known epoch"
     if against is None or against is log:
@@ -144,9 +144,9 @@ def _words(log: ForkedLog, against: ForkedLog | None, point: int | None, is_apar
     return f"the same as {against.name} up to its end" + (f", {behind} bytes behind" if behind > 0 else "")
 
 
-# --- places -----------------------------------------------------------------------------------------------------------
+# --- positions --------------------------------------------------------------------------------------------------------
 def _places(offsets: Sequence[int]) -> dict[int, float]:
-    """Each offset's place between 0 and 1, rounded so that equal drawings are equal texts."""
+    """Position of each offset between 0 and 1, rounded so that equal drawings are equal texts."""
     widths = [max(1.0, log10(right - left)) for left, right in pairwise(offsets)]
     whole = sum(widths)
     places, at = {offsets[0]: 0.0} if offsets else {}, 0.0
@@ -157,7 +157,7 @@ def _places(offsets: Sequence[int]) -> dict[int, float]:
 
 
 def _is_before(part: dict[str, Any], first: int) -> bool:
-    """Nothing of it is drawn. An empty epoch that stands where the drawing begins is drawn."""
+    """True if the part is not drawn. An empty epoch at the begin of the drawing is drawn."""
     return bool(part["end"] < first or (part["end"] == first and part["start"] < first))
 
 
@@ -166,8 +166,8 @@ def _placed(part: dict[str, Any], places: dict[int, float], first: int) -> dict[
 
 
 def cuts_of(events: Sequence[dict[str, Any]]) -> tuple[LogCut, ...]:
-    """Cuts of a replica's log, from its own events (request 52001): `log_truncated`, with the reason that `ha_aligned`
-    gives right after it. Events that are not as they should be are passed over: they come from another process."""
+    """Cuts of a replica's log in its events (request 52001): `log_truncated`, with the reason in the following
+    `ha_aligned`. Malformed events are ignored: they come from another process."""
     found: list[LogCut] = []
     for event in events:
         name, end, size, at = (event.get(key) for key in ("event", "end_offset", "cut_bytes", "at_ms"))

@@ -1,6 +1,6 @@
-"""The last hour of each replica in a ring, and the failovers in it, for the page's charts. Pure.
+"""Last hour of each replica in a ring buffer, and its failovers, for the page's charts. Pure.
 
-A point is the time of one look. All series share the times; what nobody told is NaN there and null in JSON.
+All series share the sampling times; a missing value is NaN here and null in JSON.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from rmqha.ops.replica_rows import Row
 
 PERIOD_S = 5.0
 POINTS = 720
-"""An hour at PERIOD_S."""
+"""One hour at PERIOD_S."""
 MAX_SERIES = 512
-"""Most replicas, or groups, that are kept; the next one is left out. One takes 2.9 kB for each of its figures."""
+"""Replicas or groups with series; more are counted in `left_out`. Each takes 2.9 kB per figure."""
 MAX_FAILOVERS = 20
 PHASES = ("elect_ms", "role_ms", "writable_ms", "route_ms")
-"""Phases that nodes tell of; only a client knows of its first acknowledgement."""
+"""Phases that nodes report; only a client knows the time of its first acknowledgement."""
 SETTLED_MS = 60_000
-"""A phase that comes later belongs to no failover."""
+"""Time (ms) after which a phase belongs to no failover."""
 
 
-class Ring:
-    """Named series over common times, each of the same figures; the oldest point goes when a new one comes."""
+class SampleRing:
+    """Ring buffer of named series with common times and the same figures; a new sample replaces the oldest."""
 
     def __init__(self, figures: Sequence[str], points: int = POINTS) -> None:
         self.figures = tuple(figures)
@@ -35,15 +35,15 @@ class Ring:
         self._times = array("d")
         self._series: dict[str, tuple[array[float], ...]] = {}
         self.left_out = 0
-        """Series that found no room at the last look."""
+        """Series without room in the last sample."""
 
     @property
     def names(self) -> list[str]:
         return sorted(self._series)
 
     def put(self, at_ms: int, values: Mapping[str, Sequence[float | None]]) -> None:
-        """One look: the values of each series, in the order of `figures`. A series that is silent for the whole ring is
-        forgotten."""
+        """Add a sample: values of each series in the order of `figures`. A series without values in the whole ring is
+        dropped."""
         known = len(self._times)
         self.left_out = 0
         for name in values:
@@ -71,7 +71,7 @@ class Ring:
         return [int(value) for value in self._times]
 
     def series(self, name: str, figure: str) -> list[float | None]:
-        """One figure's values; empty for an unknown series."""
+        """Values of one figure; empty for an unknown series."""
         columns = self._series.get(name)
         if columns is None:
             return []
@@ -86,7 +86,7 @@ REPLICA_FIGURES = ("in", "out", "lag", "ackP50", "ackP99", "leads")
 
 
 def replica_values(rows: Iterable[Row]) -> dict[str, list[float | None]]:
-    """Values for a ring of REPLICA_FIGURES, by "group/address"."""
+    """Values of REPLICA_FIGURES by "group/address"."""
     return {
         f"{row.group}/{row.address}": [
             row.in_per_second,
@@ -101,8 +101,8 @@ def replica_values(rows: Iterable[Row]) -> dict[str, list[float | None]]:
     }
 
 
-def group_hour(ring: Ring, group: str, labels: Mapping[str, str]) -> dict[str, Any]:
-    """JSON-ready: `times`, and `in`, `out`, `ackP50`, `ackP99` of whoever led, `lag` (bytes) by replica. `labels`: by
+def group_hour(ring: SampleRing, group: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    """JSON-ready: `times`; `in`, `out`, `ackP50`, `ackP99` of the master; `lag` (bytes) by replica. `labels`: by
     address."""
     members = {name.removeprefix(f"{group}/"): name for name in ring.names if name.startswith(f"{group}/")}
     leads = {name: ring.series(key, "leads") for name, key in members.items()}
@@ -131,8 +131,8 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def failovers(events: Iterable[Event], group: str) -> list[dict[str, Any]]:
-    """Failovers, the newest first: when the old master was given up, and the phases from there on (ms). `events`: those
-    of all nodes. A switch that an operator asked for begins when the old master stops accepting."""
+    """Failovers, the newest first: the time at which the old master was given up, and the phases after it (ms).
+    `events`: of all nodes. An operator's switch begins when the old master stops accepting."""
     told = sorted((event for event in events if _time_of(event) is not None), key=lambda event: int(event["at_ms"]))
     starts = [event for event in told if _begins(event, group)]
     found = []

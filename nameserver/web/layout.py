@@ -1,5 +1,4 @@
-"""The pages, each its content in one frame: static/layout.html has the head, the links and what stands without scripts.
-Pure."""
+"""The pages, each its content in the frame of static/layout.html: head, links, text without scripts. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ LIVE = '<p id="live"><span id="state" role="status">asking the nodes…</span> <
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """`name` is that of its files. `instead`: the command that tells the same. `is_live`: it is fed all the time;
-    `is_linked`: it stands among the links on top."""
+    """`name`: of its files. `instead`: command with the same content. `is_live`: fed with events; `is_linked`: in the
+    list of links."""
 
     name: str
     title: str
@@ -39,7 +38,7 @@ PAGES: Mapping[str, Page] = {
 """Pages by path, in the order of their links."""
 
 
-def laid_out(path: str, files: Mapping[str, bytes]) -> bytes:
+def render_page(path: str, files: Mapping[str, bytes]) -> bytes:
     """The whole page at `path`. `files`: contents and layout.html by name."""
     page = PAGES[path]
     links = [

@@ -1,11 +1,10 @@
 """Message lookup for the page: by id, by key, by queue and offset. Shell.
 
-Only brokers that this name server routes to are asked, never an address that a visitor names. Partial results count: a
-group that does not answer is a note beside what the others found.
+Only brokers with a route here are asked, never an address in a request. Partial results count: a group that does not
+answer becomes a note beside the results of the others.
 
-What a visitor can make this process do is bounded: lookups at a time, groups at a time, messages of each answer, bytes
-of each body. Answers are read, and the page's document made, in one thread beside the event loop: the controller in the
-same process never waits for it.
+Bounded are lookups at a time, groups at a time, messages of each answer, bytes of each body. Answers are parsed, and
+the page's document is made, in one thread beside the event loop, so that a controller in this process never waits.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import trio
 from nameserver.config import NamesrvConfig
 from nameserver.route_info import RouteTable
 from nameserver.web.message_view import message_view, share_bytes, short
-from nameserver.web.records import MessagePreview, peeks
+from nameserver.web.records import MessagePreview, message_previews
 from rmqha.client.answers import number
 from rmqha.host.access.security import Security
 from rmqha.host.net.remoting import RemotingClient
@@ -36,19 +35,19 @@ from rmqha.wire.command import Command
 TIMEOUT_MS = 3_000
 MAX_MESSAGES = 32
 MAX_READ_MESSAGES = 4 * MAX_MESSAGES
-"""Most messages of one answer; an honest broker sends MAX_MESSAGES at most."""
+"""Bound on the messages of one answer; honest brokers send MAX_MESSAGES at most."""
 MAX_QUEUES = 64
 """Queues of a group that a lookup by time reads."""
 MAX_GROUPS = 64
 """Groups that one lookup asks."""
 MAX_KEY_CHARS = 512
 MAX_LOOKUPS = 2
-"""At the same time; more wait."""
+"""Lookups at the same time; more wait."""
 MAX_WAITING = 16
-"""More are answered that too many wait."""
+"""Waiting lookups; more are refused."""
 MAX_GROUPS_AT_ONCE = 4
 LOOKUP_TIMEOUT_S = 10.0
-"""Time (s) of a lookup. What has been found by then is shown."""
+"""Time (s) of a lookup; the results so far are shown."""
 PULL_BYTES = 1024 * 1024
 PULL_GROUP = "TOOLS_CONSUMER"
 """RocketMQ's own name for the consumer group of tools; nothing is committed for it."""
@@ -60,20 +59,20 @@ Ask = Callable[[GroupData, str], Awaitable[None]]
 
 
 class BusyError(RmqhaError):
-    """Too many lookups wait already."""
+    """Too many lookups are waiting."""
 
 
 @dataclass(slots=True)
 class LookupResult:
-    """`notes`: sentences about groups that could not be asked, or what was not found where."""
+    """Result of a lookup. `notes`: sentences about groups that could not be asked, or that lack the message."""
 
     messages: list[MessagePreview] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def refusal(config: NamesrvConfig, what: str = "message lookup") -> str:
-    """The reason why this page may not look up messages, or show `what`, "" if it may. The page has no accounts of its
-    own: whoever reaches it reads what it may read."""
+    """Reason why this page may not look up messages, or show `what`; "" if it may. The page has no accounts of its own:
+    everyone who reaches it can read what it reads."""
     if config.web_credentials_file:
         return ""
     if config.acl_enable or config.credentials_file:
@@ -91,7 +90,7 @@ def refusal(config: NamesrvConfig, what: str = "message lookup") -> str:
 
 class Lookup:
     def __init__(self, routes: RouteTable, refused: str, security: Security | None = None) -> None:
-        """`security`: what to sign with; None takes the process's own TLS and no account."""
+        """`security`: TLS and account; None takes the process's TLS and no account."""
         self._routes = routes
         self._refused = refused
         self._security = security
@@ -99,8 +98,8 @@ class Lookup:
         self._thread = trio.CapacityLimiter(1)
 
     async def find(self, query: Mapping[str, str]) -> bytes:
-        """`query` as the page's form: `by` (id, key, place, time) and its fields. JSON: `messages`, `notes`. Raises
-        UsageError, one sentence, for fields that cannot be used, and BusyError."""
+        """JSON of a lookup: `messages`, `notes`. `query`: the page's form, with `by` (id, key, place, time) and its
+        fields. Raises UsageError, one sentence, for invalid fields, and BusyError."""
         if self._refused:
             return json_bytes([], [self._refused], refused=True)
         if self._limit.statistics().tasks_waiting >= MAX_WAITING:
@@ -118,21 +117,21 @@ class Lookup:
         return await self._aside(lambda: _document(found))
 
     async def _aside(self, work: Callable[[], T]) -> T:
-        """Run `work` in the one thread that all lookups share. A lookup that ends meanwhile does not wait for it."""
+        """Run `work` in the one thread of all lookups. A lookup that ends meanwhile does not wait for it."""
         return await trio.to_thread.run_sync(work, limiter=self._thread, abandon_on_cancel=True)
 
     async def _take(self, group: GroupData, reply: Command, found: LookupResult, offset_msg_id: str = "") -> None:
-        """Add the answer's messages, or only the one of this id."""
+        """Add the answer's messages, or only the one with this id."""
         body = reply.body
-        taken = await self._aside(lambda: peeks(group.broker_name, body, MAX_READ_MESSAGES))
+        taken = await self._aside(lambda: message_previews(group.broker_name, body, MAX_READ_MESSAGES))
         found.messages += [
             item for item in taken if not offset_msg_id or item.message.offset_msg_id.upper() == offset_msg_id
         ]
 
     # --- by id ------------------------------------------------------------------------------------------------------
     async def _by_id(self, client: RemotingClient, query: Mapping[str, str], found: LookupResult) -> None:
-        """Either kind of id: that of a stored record (broker address and offset), or a producer's, which needs the
-        topic, because brokers index it by topic."""
+        """Find both kinds of ids: a record's (broker address and offset), or a producer's, which needs the topic
+        because brokers index it by topic."""
         message_id, topic = text_field(query, "id", MAX_KEY_CHARS), _topic(query, needed=False)
         await self._by_record_id(client, message_id, topic, found)
         if found.messages:
@@ -146,7 +145,7 @@ class Lookup:
         await self._query(client, topic, message_id, INDEX_UNIQUE_TYPE, found)
 
     async def _by_record_id(self, client: RemotingClient, message_id: str, topic: str, found: LookupResult) -> None:
-        """All replicas of a group have a record at the same offset: the group is asked, not the address in the id."""
+        """Ask the group, not the address in the id: all replicas have the record at the same offset."""
         try:
             _, phy_offset = parse_offset_message_id(message_id)
         except ValueError:
@@ -214,7 +213,7 @@ class Lookup:
 
     # --- by time ----------------------------------------------------------------------------------------------------
     async def _by_time(self, client: RemotingClient, query: Mapping[str, str], found: LookupResult) -> None:
-        """The messages of each queue that were stored at that time or next, the earliest MAX_MESSAGES of them all."""
+        """Find the earliest MAX_MESSAGES stored at or after the time, over all queues."""
         topic, since_ms = _topic(query), _number(query, "since", _LATEST_MS)
         route = self._routes.route(topic)
         queue_data = route[1] if route is not None else {}
@@ -240,7 +239,7 @@ class Lookup:
         if not found.messages and not found.notes:
             found.notes.append("no message of that topic was stored at that time or later")
 
-    # --- whom -------------------------------------------------------------------------------------------------------
+    # --- groups -----------------------------------------------------------------------------------------------------
     def _groups_of(self, topic: str) -> list[GroupData]:
         found = self._routes.route(topic)
         if found is None:
@@ -248,7 +247,7 @@ class Lookup:
         return found[0]
 
     async def _ask_groups(self, groups: list[GroupData], ask: Ask, found: LookupResult) -> None:
-        """Each group's master, else any of its replicas."""
+        """Ask each group's master, or any replica without one."""
         if len(groups) > MAX_GROUPS:
             found.notes.append(f"only {MAX_GROUPS} of {len(groups)} groups were asked; give the topic to ask fewer")
         at_once = trio.CapacityLimiter(MAX_GROUPS_AT_ONCE)
@@ -277,12 +276,12 @@ def _document(found: LookupResult) -> bytes:
 
 
 def json_bytes(messages: list[dict[str, object]], notes: list[str], *, refused: bool = False) -> bytes:
-    """The answer to the page."""
+    """Answer to the page."""
     return json.dumps({"messages": messages, "notes": notes, "refused": refused}, separators=(",", ":")).encode()
 
 
 def _pull(topic: str, queue_id: int, offset: int, count: int) -> dict[str, str]:
-    """Fields of a pull that waits for nothing and commits nothing."""
+    """Fields of a pull that does not wait and commits nothing."""
     return {
         "consumerGroup": PULL_GROUP,
         "topic": topic,
@@ -301,7 +300,7 @@ def _pull(topic: str, queue_id: int, offset: int, count: int) -> dict[str, str]:
 
 # --- fields -----------------------------------------------------------------------------------------------------------
 def text_field(query: Mapping[str, str], name: str, limit_chars: int) -> str:
-    """A field of a form, without spaces around it. Raises UsageError if it is missing or too long."""
+    """Stripped field of a form. Raises UsageError if it is missing or too long."""
     value = query.get(name, "").strip()
     if not value:
         raise UsageError(f"{name} is missing")

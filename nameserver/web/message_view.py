@@ -1,7 +1,7 @@
-"""A message as the page shows it: the body as text or as a hex dump, bounded, nothing that acts on the reader. Pure.
+"""View of a message for the page: bounded, its body as text or hex dump. Pure.
 
-What a producer sent is hostile until shown otherwise. The page sets it as text, never as markup; here control and
-direction characters become visible, so that what is read is what is there.
+Messages are untrusted. The page shows them as text, never as markup. Here control and direction characters become
+visible, so that the displayed text is the real one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from rmqha.client.consumers.message import Message
 
 BODY_LIMIT_BYTES = 16 * 1024
-"""Bytes of the body, in an answer with one message; with more messages each has a share of it, at least
+"""Bytes of the body in an answer with one message; with more messages each has a share of it, at least
 BODY_LEAST_BYTES."""
 BODY_LEAST_BYTES = 1024
 VALUE_LIMIT_CHARS = 1024
@@ -21,11 +21,11 @@ MAX_PROPERTIES = 100
 _HEX_ROW_BYTES = 16
 _LAYOUT = "\n\t"
 _UNSHOWN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-"""Unicode categories: control, format (direction marks are among them), surrogates, private, unassigned, separators."""
+"""Unicode categories: control, format (with direction marks), surrogates, private, unassigned, separators."""
 
 
 def visible(text: str) -> str:
-    """`text` with every character that cannot be seen as an escape; line ends and tabs stay."""
+    """`text` with every invisible character as an escape; line ends and tabs stay."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
@@ -35,16 +35,15 @@ def visible(text: str) -> str:
 
 
 def short(text: str, limit_chars: int = VALUE_LIMIT_CHARS) -> str:
-    """`visible`, cut with a note of how much is missing."""
+    """`visible`, cut, with a note of the missing length."""
     if len(text) <= limit_chars:
         return visible(text)
     return f"{visible(text[:limit_chars])}… ({len(text) - limit_chars} more characters)"
 
 
 def body_view(body: bytes, limit_bytes: int, *, packed_bytes: int = 0, problem: str = "") -> dict[str, Any]:
-    """`kind` text, hex or empty; `text` what to show; `note` what was left out, "" for nothing; `bytes` of the whole
-    body. `packed_bytes`: `body` is only the beginning of what so many compressed bytes hold, and they count; `problem`:
-    why they were not decompressed."""
+    """`kind` text, hex or empty; `text` to show; `note` about omitted parts, "" for none; `bytes` of the whole body.
+    `packed_bytes`: compressed size, if `body` is the decompressed beginning; `problem`: why it was not decompressed."""
     part = body[:limit_bytes]
     all_of_it = "rmqha receive and rmqha log cat show all"
     note = ""
@@ -62,7 +61,8 @@ def body_view(body: bytes, limit_bytes: int, *, packed_bytes: int = 0, problem: 
 
 
 def _as_text(part: bytes, *, whole: bool) -> str | None:
-    """None for what is no text: not UTF-8, or full of control characters. A cut may have split the last character."""
+    """Decoded text; None if `part` is not UTF-8, or full of control characters. A cut may have split the last
+    character."""
     for dropped in range(1 if whole else 4):
         try:
             text = part[: len(part) - dropped].decode()
@@ -112,5 +112,5 @@ def _properties(properties: Mapping[str, str], names: list[str]) -> list[list[st
 
 
 def share_bytes(message_count: int) -> int:
-    """Bytes of each body that are shown if there are so many messages."""
+    """Bytes of each body that are shown with so many messages."""
     return max(BODY_LEAST_BYTES, BODY_LIMIT_BYTES // max(1, message_count))

@@ -1,7 +1,7 @@
-"""The page's picture of a cluster and of one group, made from what every node said of itself. Pure.
+"""The page's picture of a cluster and of one group, from the reports of all nodes. Pure.
 
-Nobody's word counts for another's: brokers tell of themselves, a master of its slaves, the leading controller of the
-set. What is wrong is said in the words of `rmqha status`, `describe`, `explain` and `explain-wait`.
+Each fact has one source: brokers for themselves, a master for its slaves, the leading controller for the set. Problems
+have the sentences of `rmqha status`, `describe`, `explain` and `explain-wait`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nameserver.web.forks import ForkedLog, cuts_of, draw
+from nameserver.web.forks import ForkedLog, cuts_of, draw_logs
 from nameserver.web.message_view import short, visible
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import RmqhaError
@@ -29,9 +29,9 @@ from rmqha.wire.state.replica_state import SlaveState
 
 VERSION = 1
 MAX_GROUPS = 200
-"""On the cluster's page."""
+"""Groups on the cluster's page."""
 MAX_EVENTS = 40
-"""Most events of a group, the newest."""
+"""Newest events of a group that are shown."""
 TOLD_EVENTS = frozenset(
     (
         "config_overridden",
@@ -56,29 +56,29 @@ TOLD_EVENTS = frozenset(
         "writable",
     )
 )
-"""Events of a replica that the group page tells; the rest is for `rmqha history`."""
+"""Events of a replica on the group page; `rmqha history` has all."""
 
 
 @dataclass(slots=True)
 class GroupDetails:
-    """Answers that are asked for only while somebody looks at a group."""
+    """Answers that are requested only while a viewer has the group's page open."""
 
     explained: ExplainedGroup | None = None
-    """The leading controller's answer to request 52010."""
+    """Answer of the leading controller to request 52010."""
     events: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """The replicas' own events by address (52001)."""
+    """Replicas' own events (52001) by address."""
     epochs: dict[str, ApacheEpochs] = field(default_factory=dict)
-    """Epoch histories of Apache's brokers by address (1007)."""
+    """Epoch histories of Apache's brokers (1007) by address."""
 
 
 @dataclass(slots=True)
 class GroupPicture:
-    """A group: its replicas' answers, what the controllers say (`told`), where clients go."""
+    """A group: reports of its replicas, its state on the controllers (`registered`), its routes."""
 
     name: str
     cluster: str = ""
     brokers: dict[str, NodeReport] = field(default_factory=dict)
-    told: GroupState | None = None
+    registered: GroupState | None = None
     routes: dict[int, str] = field(default_factory=dict)
     details: GroupDetails = field(default_factory=GroupDetails)
 
@@ -93,46 +93,46 @@ class GroupPicture:
 
 @dataclass(slots=True)
 class ClusterPicture:
-    """All answers of one round."""
+    """All reports of one round."""
 
     name_server: dict[str, Any]
     snapshot: ClusterSnapshot
     groups: dict[str, GroupPicture]
 
 
-def seen_of(
+def cluster_picture(
     snapshot: ClusterSnapshot, name_server: dict[str, Any], own_address: str, details: Mapping[str, GroupDetails]
 ) -> ClusterPicture:
-    """`own_address`: this name server's; its routes are shown, other name servers' where it has none."""
+    """Picture of a snapshot. `own_address`: of this name server, whose routes are preferred to other name servers'."""
     groups: dict[str, GroupPicture] = {}
-    for word in sorted(snapshot.nodes, key=lambda item: item.address == own_address):
-        for name, addresses in word.routes.items():
+    for report in sorted(snapshot.nodes, key=lambda item: item.address == own_address):
+        for name, addresses in report.routes.items():
             groups.setdefault(name, GroupPicture(name)).routes = dict(addresses)
-    for word in snapshot.of_kind(ServerKind.BROKER):
-        if word.group:
-            group = groups.setdefault(word.group, GroupPicture(word.group))
+    for report in snapshot.of_kind(ServerKind.BROKER):
+        if report.group:
+            group = groups.setdefault(report.group, GroupPicture(report.group))
             routed = {where: broker_id for broker_id, where in group.routes.items()}
-            group.brokers[word.address] = replace(word, routed_id=routed.get(word.address))
-            group.cluster = group.cluster or str(word.keys.get("brokerClusterName") or "")
+            group.brokers[report.address] = replace(report, routed_id=routed.get(report.address))
+            group.cluster = group.cluster or str(report.keys.get("brokerClusterName") or "")
     for name, group in groups.items():
-        group.told = snapshot.told_group(name)
-        group.cluster = group.cluster or (group.told.cluster_name if group.told is not None else "")
+        group.registered = snapshot.told_group(name)
+        group.cluster = group.cluster or (group.registered.cluster_name if group.registered is not None else "")
         group.details = details.get(name, group.details)
     return ClusterPicture(name_server, snapshot, groups)
 
 
 # --- the cluster ------------------------------------------------------------------------------------------------------
-def cluster_document(seen: ClusterPicture) -> dict[str, Any]:
-    """JSON-ready: `health`, `controllers`, and `groups` with their replicas, those that take no messages first."""
-    rows = [(group, _group(group)) for _, group in sorted(seen.groups.items())]
+def cluster_document(picture: ClusterPicture) -> dict[str, Any]:
+    """JSON-ready: `health`, `controllers`, and `groups` with their replicas, those that refuse messages first."""
+    rows = [(group, _group(group)) for _, group in sorted(picture.groups.items())]
     rows.sort(key=lambda row: row[1]["writable"] is True)
     return {
         "version": VERSION,
-        "nameServer": seen.name_server,
-        "health": troubles(seen.snapshot, sorted(seen.groups), seen.name_server),
+        "nameServer": picture.name_server,
+        "health": health_findings(picture.snapshot, sorted(picture.groups), picture.name_server),
         "controllers": [
-            _controller(word, bool(seen.name_server.get("embedsController")))
-            for word in seen.snapshot.of_kind(ServerKind.CONTROLLER)
+            _controller(report, bool(picture.name_server.get("embedsController")))
+            for report in picture.snapshot.of_kind(ServerKind.CONTROLLER)
         ],
         "groups": [row | {"kind": _kind(group)} for group, row in rows[:MAX_GROUPS]],
         "groupsLeftOut": max(0, len(rows) - MAX_GROUPS),
@@ -140,43 +140,47 @@ def cluster_document(seen: ClusterPicture) -> dict[str, Any]:
 
 
 def controller_name(node_id: str, *, embedded: bool) -> str:
-    """The name of the node that runs the controller of this id, as `rmqha up` gives them: ns-1 with controller n1 in
-    it, or ctl-1. An id of another form stands for itself."""
+    """Name of the node with this controller, as `rmqha up` gives it: ns-1 for controller n1 in a name server, or ctl-1.
+    An id of another form is its own name."""
     number = node_id.removeprefix("n")
     if number == node_id or not (number.isascii() and number.isdigit()):
         return node_id
     return node_label(f"{'ns' if embedded else 'ctl'}-{number}", node_id)
 
 
-def _controller(word: NodeReport, embedded: bool) -> dict[str, Any]:
-    """`embedded`: the controllers run inside the name servers."""
-    raft = word.controller.raft if word.controller is not None else None
+def _controller(report: NodeReport, embedded: bool) -> dict[str, Any]:
+    """Row of a controller. `embedded`: the controllers run inside the name servers."""
+    raft = report.controller.raft if report.controller is not None else None
     return {
-        "address": word.address,
+        "address": report.address,
         "node": visible(controller_name(raft.node, embedded=embedded)) if raft else None,
-        "role": raft.role if raft else None if word.error else "APACHE",
+        "role": raft.role if raft else None if report.error else "APACHE",
         "term": raft.term if raft else None,
         "leader": visible(controller_name(raft.leader, embedded=embedded)) if raft and raft.leader else None,
         "commitIndex": raft.commit_index if raft else None,
         "isLearner": raft is not None and raft.node in raft.learners,
-        "error": visible(word.error) or None,
+        "error": visible(report.error) or None,
     }
 
 
 def _group(group: GroupPicture) -> dict[str, Any]:
-    """Its master's word counts, else the controllers'."""
-    master, told = group.master, group.told
+    """Row of a group: the master's values, else the controllers'."""
+    master, registered = group.master, group.registered
     state = master.replica if master is not None else None
-    has_none = master is None and told is not None and told.master_broker_id is None
-    why_not = (state.why_not_writable if state else "") or (told.why_no_master if told else "")
+    has_none = master is None and registered is not None and registered.master_broker_id is None
+    why_not = (state.why_not_writable if state else "") or (registered.why_no_master if registered else "")
     row: dict[str, Any] = {
         "name": visible(group.name),
         "cluster": visible(group.cluster),
-        "masterId": told.master_broker_id if told else None,
-        "masterAddress": master.address if master is not None else (told.master_address if told else None) or None,
-        "epoch": told.master_epoch if told else None,
-        "set": told.sync_state_set if told else None,
-        "totalReplicas": ((state.total_replicas if state else None) or (told.total_replicas if told else None)),
+        "masterId": registered.master_broker_id if registered else None,
+        "masterAddress": master.address
+        if master is not None
+        else (registered.master_address if registered else None) or None,
+        "epoch": registered.master_epoch if registered else None,
+        "set": registered.sync_state_set if registered else None,
+        "totalReplicas": (
+            (state.total_replicas if state else None) or (registered.total_replicas if registered else None)
+        ),
         "writable": False if has_none else state.writable if state else None,
         "whyNotWritable": visible(why_not or "") or None,
         "oneCopySynced": state is not None and bool(state.one_copy_synced),
@@ -194,8 +198,10 @@ def _group(group: GroupPicture) -> dict[str, Any]:
 
 
 def _in_order(group: GroupPicture) -> list[str]:
-    """By broker id where it is known, as the controllers have it or the broker says."""
-    ids: dict[str, int] = {item.address: item.broker_id for item in (group.told.replicas if group.told else ())}
+    """Addresses in the order of broker ids, as the controllers or the broker report them."""
+    ids: dict[str, int] = {
+        item.address: item.broker_id for item in (group.registered.replicas if group.registered else ())
+    }
     for address, view in group.brokers.items():
         if view.replica is not None and view.replica.broker_id is not None:
             ids[address] = view.replica.broker_id
@@ -203,7 +209,7 @@ def _in_order(group: GroupPicture) -> list[str]:
 
 
 def _kind(group: GroupPicture) -> str | None:
-    """CP, AP or static, as its brokers are configured."""
+    """CP, AP or static, by the configuration of its brokers."""
     for view in group.report.answering:
         if view.keys:
             try:
@@ -216,11 +222,15 @@ def _kind(group: GroupPicture) -> str | None:
 def _replica(group: GroupPicture, view: NodeReport) -> dict[str, Any]:
     state = view.replica
     leading = group.master.replica if group.master is not None else None
-    told = next((item for item in group.told.replicas if item.address == view.address), None) if group.told else None
-    broker_id = state.broker_id if state is not None else told.broker_id if told is not None else None
+    registered = (
+        next((item for item in group.registered.replicas if item.address == view.address), None)
+        if group.registered
+        else None
+    )
+    broker_id = state.broker_id if state is not None else registered.broker_id if registered is not None else None
     members = leading.sync_state_set if leading is not None else None
-    if members is None and group.told is not None:
-        members = group.told.sync_state_set
+    if members is None and group.registered is not None:
+        members = group.registered.sync_state_set
     slaves = (leading.slaves if leading is not None else None) or ()
     slave = next((item for item in slaves if item.broker_id == broker_id is not None), SlaveState())
     unknown = None if view.is_ours else "APACHE"
@@ -233,23 +243,23 @@ def _replica(group: GroupPicture, view: NodeReport) -> dict[str, Any]:
         "maxOffset": state.max_phy_offset if state is not None else None,
         "confirmOffset": state.confirm_offset if state is not None else None,
         "inSet": None if members is None or broker_id is None else broker_id in members,
-        "isEligible": group.told is not None and broker_id in group.told.eligible,
+        "isEligible": group.registered is not None and broker_id in group.registered.eligible,
         "lagBytes": 0 if state is not None and state.leads else slave.lag_bytes,
         "lagMs": slave.lag_ms if slave.lag_bytes else None,
         "routed": view.address in group.routes.values(),
-        "zone": visible((told.zone if told is not None else None) or "") or None,
+        "zone": visible((registered.zone if registered is not None else None) or "") or None,
         "error": visible(view.error) or None,
-        "notes": [visible(note) for note in _notes(group, view, told)],
+        "notes": [visible(note) for note in _notes(group, view, registered)],
     }
 
 
-def _notes(group: GroupPicture, view: NodeReport, told: RegisteredReplica | None) -> list[str]:
-    """Notes on what else is special about a replica, in words."""
+def _notes(group: GroupPicture, view: NodeReport, registered: RegisteredReplica | None) -> list[str]:
+    """Sentences about other unusual facts of a replica."""
     state = view.replica
     found = []
-    if (state is not None and state.async_learner) or (told is not None and told.async_learner):
+    if (state is not None and state.async_learner) or (registered is not None and registered.async_learner):
         found.append("never in the set (asyncLearner)")
-    if told is not None and told.drained:
+    if registered is not None and registered.drained:
         found.append("kept out of the set by an operator (drained)")
     if state is not None:
         found += [
@@ -269,12 +279,12 @@ def _notes(group: GroupPicture, view: NodeReport, told: RegisteredReplica | None
 
 
 # --- one group --------------------------------------------------------------------------------------------------------
-def group_document(seen: ClusterPicture, name: str) -> dict[str, Any]:
-    """The document of one group, with its logs drawn, elections, waits, promise and events. `error` for an unknown
-    one."""
-    group = seen.groups.get(name)
+def group_document(picture: ClusterPicture, name: str) -> dict[str, Any]:
+    """Document of one group, with its logs drawn, elections, waits, promise and events. `error` for an unknown
+    group."""
+    group = picture.groups.get(name)
     if group is None:
-        known = ", ".join(sorted(seen.groups)[:20]) or "none"
+        known = ", ".join(sorted(picture.groups)[:20]) or "none"
         words = f"no name server route and no controller knows a group {short(name, 100)!r}; known: {known}"
         return {"version": VERSION, "error": words}
     row, explained = _group(group) | {"kind": _kind(group)}, group.details.explained
@@ -283,10 +293,10 @@ def group_document(seen: ClusterPicture, name: str) -> dict[str, Any]:
         "version": VERSION,
         "error": None,
         "group": row,
-        "health": troubles(_about(seen.snapshot, name), [name], seen.name_server),
+        "health": health_findings(_about(picture.snapshot, name), [name], picture.name_server),
         "answer": visible(explained.answer) or None if explained is not None else None,
         "elections": [_election(item) for item in reversed(explained.elections)] if explained is not None else [],
-        "logs": draw(logs),
+        "logs": draw_logs(logs),
         "silent": [view.address for view in group.report.brokers if view.error],
         "waits": _waits(group),
         "promise": _promise(group),
@@ -296,7 +306,7 @@ def group_document(seen: ClusterPicture, name: str) -> dict[str, Any]:
 
 def _about(snapshot: ClusterSnapshot, name: str) -> ClusterSnapshot:
     return ClusterSnapshot(
-        tuple(word for word in snapshot.nodes if word.kind is not ServerKind.BROKER or word.group == name)
+        tuple(report for report in snapshot.nodes if report.kind is not ServerKind.BROKER or report.group == name)
     )
 
 
@@ -320,7 +330,7 @@ def _election(item: ExplainedElection) -> dict[str, Any]:
 
 
 def _log(group: GroupPicture, view: NodeReport) -> ForkedLog | None:
-    """None for a replica that tells no history."""
+    """Log of a replica; None without a reported history."""
     state, java = view.replica, group.details.epochs.get(view.address)
     try:
         if state is not None:
@@ -357,7 +367,7 @@ def _promise(group: GroupPicture) -> dict[str, Any] | None:
 
 
 def _events(group: GroupPicture) -> list[dict[str, Any]]:
-    """The newest first, with the address of the replica that tells."""
+    """Events, the newest first, with the address of the replica that reports them."""
     found = [
         {"atMs": event["at_ms"], "address": address, "event": event["event"], "words": _fields(event)}
         for address, events in sorted(group.details.events.items())
@@ -373,21 +383,20 @@ def _fields(event: Mapping[str, Any]) -> str:
     return short(words, 300)
 
 
-# --- troubles in the words of `rmqha health`, group by group ------------------
+# --- findings of `rmqha health`, group by group ------------------------------
 
 ODD = (KeyError, TypeError, ValueError, AttributeError, IndexError)
-"""Errors that an answer of a release that is older, newer or foreign may lead to; the part that needs it is left out
-then."""
+"""Errors that an answer of an older, newer or foreign release may cause; the part that needs it is then omitted."""
 MAX_FINDINGS = 200
 
 
-def troubles(snapshot: ClusterSnapshot, groups: Iterable[str], name_server: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON-ready: `findings` (where, what, fix, note), `views` (those that do not match), `healthy`, `answered`."""
-    common = [word for word in snapshot.nodes if word.kind is not ServerKind.BROKER]
+def health_findings(snapshot: ClusterSnapshot, groups: Iterable[str], name_server: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON-ready: `findings` (where, what, fix, note), `views` (those that differ), `healthy`, `answered`."""
+    common = [report for report in snapshot.nodes if report.kind is not ServerKind.BROKER]
     brokers: dict[str, list[NodeReport]] = {}
-    for word in snapshot.of_kind(ServerKind.BROKER):
-        for name in sorted(word.groups | {word.group}):
-            brokers.setdefault(name, []).append(word)
+    for report in snapshot.of_kind(ServerKind.BROKER):
+        for name in sorted(report.groups | {report.group}):
+            brokers.setdefault(name, []).append(report)
     common_health = judge(snapshot, [])
     findings, views = list(common_health.findings), list(common_health.views)
     if name_server.get("suspectsItself"):
@@ -397,7 +406,7 @@ def troubles(snapshot: ClusterSnapshot, groups: Iterable[str], name_server: Mapp
         findings.append(fault("this name server", what, "check its network"))
     known = set(findings)
     for name in groups:
-        own = ClusterSnapshot((*(word.about(name) for word in common), *brokers.get(name, ())))
+        own = ClusterSnapshot((*(report.about(name) for report in common), *brokers.get(name, ())))
         health = judge(own, [name])
         findings += [item for item in health.findings if item not in known]
         views += health.views

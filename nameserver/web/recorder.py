@@ -1,8 +1,8 @@
-"""Look at the replicas all the time, so that the page can show the hour before it was opened. Shell.
+"""Periodic samples of all replicas, so that the page can show the hour before it was opened. Shell.
 
-A look is one request to each broker that this name server routes to. Consumer groups cost several and are looked at
-only while somebody has asked for them within the hour. The pause grows where there are many brokers, so that
-NODES_PER_SECOND are asked at most.
+A sample is one request to each broker with a route here. Consumer groups need several requests and are sampled only
+within an hour after a viewer asked for them. The interval grows with the number of brokers, so that at most
+NODES_PER_SECOND are asked.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import trio
 
 from nameserver.route_info import RouteTable
-from nameserver.web.hour import PERIOD_S, REPLICA_FIGURES, Ring, failovers, group_hour, replica_values
+from nameserver.web.hour import PERIOD_S, REPLICA_FIGURES, SampleRing, failovers, group_hour, replica_values
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError
@@ -30,7 +30,7 @@ ROUND_S = 2.0
 NODES_PER_SECOND = 10
 WANTED_MS = 3_600_000
 LAG_EVERY = 3
-"""Consumer groups are looked at in each third look."""
+"""Consumer groups are sampled in every third round."""
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 
 
@@ -39,7 +39,7 @@ def _label(word: NodeReport) -> str:
 
 
 class Recorder:
-    """`lags`: the messages that wait for each consumer group, of whom there are few enough."""
+    """Recorder of samples. `lags`: waiting messages of each consumer group, of a bounded number of groups."""
 
     def __init__(
         self,
@@ -56,19 +56,19 @@ class Recorder:
         self._lags = lags
         self._clock = clock
         self._tracer = tracer
-        self.replicas = Ring(REPLICA_FIGURES)
-        self.consumers = Ring(("lag",), points=240)
+        self.replicas = SampleRing(REPLICA_FIGURES)
+        self.consumers = SampleRing(("lag",), points=240)
         self._labels: dict[str, str] = {}
         """Names of replicas by address."""
         self._lag_wanted_until_ms = 0
         self._before = (ClusterSnapshot(), 0)
 
     def want_lags(self) -> None:
-        """Somebody looks at the consumer groups."""
+        """Sample the consumer groups from now on, for WANTED_MS."""
         self._lag_wanted_until_ms = self._clock.now_ms() + WANTED_MS
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Take samples until cancelled."""
         place = 0
         while True:
             started = trio.current_time()
@@ -78,20 +78,20 @@ class Recorder:
                 if place % LAG_EVERY == 0 and self._clock.now_ms() < self._lag_wanted_until_ms:
                     await self.record_lags()
             except Exception as error:  # noqa: BLE001
-                # told, not swallowed: what a foreign node answers must not end the name server behind its page
+                # traced, not swallowed: a foreign node's answer must not end the name server behind its page
                 self._tracer.event("page_record_failed", error=repr(error))
             place += 1
             pause_s = max(PERIOD_S, count / NODES_PER_SECOND)
             await trio.sleep(max(1.0, started + pause_s - trio.current_time()))
 
     async def record_round(self) -> int:
-        """One look at all replicas; the number of them."""
+        """Sample all replicas. Returns their number."""
         seeds = BootstrapAddresses(
             brokers=tuple(
                 (address, group.broker_name) for group in self._routes.groups() for address in group.addresses.values()
             )
         )
-        # a name stands in the keys, which are long and seldom change
+        # a replica's name is in its configuration, whose answer is long and seldom changes
         has_new = any(address not in self._labels for address, _ in seeds.brokers)
         extent = SurveyScope.KEYS if has_new else SurveyScope.STATES
         async with RemotingClient(max_frame_bytes=MAX_ANSWER_BYTES) as client:
@@ -106,19 +106,19 @@ class Recorder:
         return len(seeds.brokers)
 
     async def record_lags(self) -> None:
-        """One look at the consumer groups."""
+        """Sample the consumer groups."""
         found = await self._lags()
         self.consumers.put(self._clock.wall_ms(), {name: [float(lag)] for name, lag in found.items()})
 
-    # --- what it shows ----------------------------------------------------------------------------------------------
+    # --- charts -----------------------------------------------------------------------------------------------------
     async def hour(self, group: str) -> dict[str, Any]:
-        """JSON-ready: the hour of a group, and its failovers by the histories that nodes keep."""
+        """JSON-ready: the hour of a group, and its failovers by the nodes' histories."""
         return group_hour(self.replicas, group, self._labels) | {
             "failovers": failovers(await self._events(group), group)
         }
 
     async def lag_hour(self) -> dict[str, Any]:
-        """JSON-ready: messages that wait for each consumer group. From now on they are looked at."""
+        """JSON-ready: waiting messages of each consumer group, which are sampled from now on."""
         self.want_lags()
         if not self.consumers.times():
             await self.record_lags()

@@ -1,7 +1,7 @@
-"""Records of a broker's answer as the page needs them: a bounded number, of each body what the page shows. Pure.
+"""Parser of the records in a broker's answer, for the page: a bounded number, with the shown part of each body. Pure.
 
-Compressed bodies are hostile until shown otherwise: 64 KiB can stand for 64 MiB. Only their beginning is decompressed.
-The functions here take milliseconds, so the lookup runs them beside the event loop.
+Compressed bodies are untrusted: 64 KiB can stand for 64 MiB, so only their beginning is decompressed. Parsing takes
+milliseconds, so the lookup does it beside the event loop.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from rmqha.model.offset import QueueOffset
 from rmqha.store.log.record import MIN_RECORD_BYTES, BadRecordError, locate
 
 BODY_START_BYTES = BODY_LIMIT_BYTES + 1
-"""Kept of each body: the page sees by the last byte that there is more."""
+"""Bytes of each body that are kept: the last one shows that there are more."""
 BATCH_START_BYTES = 256 * 1024
-"""Decompressed of a record that holds several messages."""
+"""Bytes that are decompressed of a record with several messages."""
 _SYS_FLAG_AT = 36
 _LOWEST = -(1 << 63)
 _INT32 = struct.Struct(">i")
@@ -33,15 +33,15 @@ _UINT16 = struct.Struct(">H")
 
 @dataclass(frozen=True, slots=True)
 class MessagePreview:
-    """A message with the beginning of its body. `packed_bytes` and `problem` as `body_view` takes them."""
+    """Message with the beginning of its body. `packed_bytes` and `problem` as in `body_view`."""
 
     message: Message
     packed_bytes: int = 0
     problem: str = ""
 
 
-def peeks(broker_name: str, answer: bytes | memoryview, limit_count: int) -> list[MessagePreview]:
-    """Peeks at the first `limit_count` messages. Raises RemoteProtocolError if the bytes are no records."""
+def message_previews(broker_name: str, answer: bytes | memoryview, limit_count: int) -> list[MessagePreview]:
+    """Previews of the first `limit_count` messages. Raises RemoteProtocolError if the bytes are no records."""
     found: list[MessagePreview] = []
     try:
         for record in _records(memoryview(answer)):
@@ -66,7 +66,7 @@ def _records(buffer: memoryview) -> Iterator[bytes]:
 
 def _of_record(broker_name: str, record: bytes) -> Iterator[MessagePreview]:
     (sys_flag,) = _INT32.unpack_from(record, _SYS_FLAG_AT)
-    # read as one message with a plain body, whatever that body is
+    # parsed as one message with a plain body, whatever the body is
     flags = _INT32.pack(sys_flag & ~(SYS_FLAG_COMPRESSED | SYS_FLAG_INNER_BATCH))
     plain = record[:_SYS_FLAG_AT] + flags + record[_SYS_FLAG_AT + 4 :]
     message = MessageBatch(broker_name, plain, from_offset=_LOWEST)[0].message()
@@ -87,7 +87,7 @@ def _of_record(broker_name: str, record: bytes) -> Iterator[MessagePreview]:
 
 
 def _members(record: Message, data: bytes, is_whole: bool) -> Iterator[MessagePreview]:
-    """Messages of one record that holds a batch, as in request 320, as far as its beginning has them whole."""
+    """Messages of a record with a batch, as in request 320, as far as its beginning has them whole."""
     base = record.properties.get(PROPERTY_INNER_BASE, "")
     first = int(base) if base.isascii() and base.isdigit() and len(base) < 19 else record.queue_offset
     at = number = 0

@@ -1,7 +1,7 @@
-"""The routes of the name server's page: its files, its live documents, its lookup. Shell.
+"""HTTP routes of the name server's page: files, live documents, message lookup. Shell.
 
-Everything is served by this process: no file of another site is loaded, and the browser is told to load none. What the
-page needs is loaded when somebody opens it: a port that only metrics are read from stays small.
+This process serves everything; the browser is told to load nothing from other sites. The page's code is imported when
+it is opened first, so that a port for metrics alone stays small.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import trio
 
 from nameserver.config import NamesrvConfig
 from nameserver.route_info import RouteTable
-from nameserver.web.layout import PAGES, laid_out
+from nameserver.web.layout import PAGES, render_page
 from rmqha.broker.replication.controller_route import parse_addresses
 from rmqha.host.access.security import Security, ambient
 from rmqha.host.clock import HostClock
@@ -27,7 +27,7 @@ from rmqha.model.identity import join_address
 from rmqha.port import Tracer
 
 if TYPE_CHECKING:
-    from nameserver.web.console.desk import Desk
+    from nameserver.web.console.console import Console
     from nameserver.web.lookup import Lookup
     from nameserver.web.recorder import Recorder
     from nameserver.web.watch import ClusterWatch
@@ -52,15 +52,15 @@ HEADERS = {
 }
 MAX_NAME_CHARS = 300
 RECORD_AFTER_S = 3.0
-"""The recorder's code is loaded when the name server has long been serving."""
+"""Delay (s) after the start before the recorder's code is imported."""
 
 
 class Site:
     def __init__(
         self, config: NamesrvConfig, routes: RouteTable, port: int, controllers: tuple[str, ...], tracer: Tracer
     ) -> None:
-        """`port`: where this name server listens; `controllers`: whom to ask besides controllerAddr. Raises UsageError
-        for a webCredentialsFile that cannot be used."""
+        """`port`: of this name server; `controllers`: to be asked besides controllerAddr. Raises UsageError for an
+        unusable webCredentialsFile."""
         self._config = config
         self._routes = routes
         self._tracer = tracer
@@ -75,10 +75,10 @@ class Site:
         self._watch: ClusterWatch | None = None
         self._lookup: Lookup | None = None
         self._recorder: Recorder | None = None
-        self._desk: Desk | None = None
+        self._console: Console | None = None
 
     async def serve(self, exposure: HttpEndpoint, *, task_status: trio.TaskStatus[None]) -> None:
-        """Add the page to what httpPort shows, and ask the nodes while somebody looks, until cancelled."""
+        """Add the page to httpPort, and ask the nodes while there are viewers, until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             exposure.routes.update(self.routes())
@@ -102,7 +102,7 @@ class Site:
     def _page(self, path: str) -> Handler:
         async def page(request: Request) -> Response:
             if path not in self._pages:
-                self._pages[path] = laid_out(path, self._known_files())
+                self._pages[path] = render_page(path, self._known_files())
             return Response(self._pages[path], content_type=CONTENT_TYPES["html"], headers=HEADERS)
 
         return page
@@ -117,13 +117,13 @@ class Site:
         return Response(self._known_files()[name], content_type=content_type, headers=HEADERS)
 
     def _known_files(self) -> dict[str, bytes]:
-        """Read once: a page and its scripts are of one release."""
+        """Files of the page, read once so that all are of one release."""
         if not self._files:
             folder = files("nameserver.web") / "static"
             self._files = {item.name: item.read_bytes() for item in folder.iterdir() if item.is_file()}
         return self._files
 
-    # --- what changes -----------------------------------------------------------------------------------------------
+    # --- live documents ---------------------------------------------------------------------------------------------
     async def _events(self, request: Request) -> Response:
         """Server-Sent Events: the cluster's document, or a group's if `group` names one."""
         watch = await self._started_watch()
@@ -154,7 +154,7 @@ class Site:
         await (await self._loaded_recorder()).run()
 
     async def _hour(self, request: Request) -> Response:
-        """The last hour of the group that `group` names, of consumer groups without one."""
+        """Last hour of the group that `group` names, of consumer groups without one."""
         if not _is_own(request):
             return Response.text("this is for this page only\n", 403)
         recorder = await self._loaded_recorder()
@@ -164,38 +164,38 @@ class Site:
     async def _ask(self, request: Request) -> Response:
         if not _is_own(request):
             return Response.text("tables are shown to this page only\n", 403)
-        desk = await self._loaded_desk()
+        console = await self._loaded_console()
         try:
-            return _with_headers(Response.json(await desk.ask(request.query)))
+            return _with_headers(Response.json(await console.ask(request.query)))
         except RmqhaError as error:
             return _failed(error)
 
     async def _rights(self, request: Request) -> Response:
         if not _is_own(request):
             return Response.text("this is for this page only\n", 403)
-        return _with_headers(Response.json((await self._loaded_desk()).rights))
+        return _with_headers(Response.json((await self._loaded_console()).rights))
 
     async def _act(self, request: Request) -> Response:
-        desk = await self._loaded_desk()
+        console = await self._loaded_console()
         try:
-            return _with_headers(Response.json({"done": await desk.act(request)}))
+            return _with_headers(Response.json({"done": await console.act(request)}))
         except RmqhaError as error:
             return _failed(error, 403 if type(error).__name__ == "ForeignError" else None)
 
-    async def _loaded_desk(self) -> Desk:
+    async def _loaded_console(self) -> Console:
         async with self._loading:
-            if self._desk is None:
-                module = await _load("nameserver.web.console.desk")
-                self._desk = module.Desk(self._config, self._own_address, self._security)
-            return self._desk
+            if self._console is None:
+                module = await _load("nameserver.web.console.console")
+                self._console = module.Console(self._config, self._own_address, self._security)
+            return self._console
 
     async def _loaded_recorder(self) -> Recorder:
-        desk = await self._loaded_desk()
+        console = await self._loaded_console()
         async with self._loading:
             if self._recorder is None:
                 module = await _load("nameserver.web.recorder")
                 self._recorder = module.Recorder(
-                    self._routes, self._own_address, lambda: self._controllers, desk.lags, HostClock(), self._tracer
+                    self._routes, self._own_address, lambda: self._controllers, console.lags, HostClock(), self._tracer
                 )
             return self._recorder
 
@@ -222,7 +222,7 @@ class Site:
             return self._lookup
 
     def _facts(self) -> dict[str, Any]:
-        """Facts that the page tells of this name server."""
+        """Facts about this name server for the page."""
         return {
             "address": self._own_address,
             "brokers": self._routes.broker_count,
@@ -233,18 +233,18 @@ class Site:
 
 
 def _is_own(request: Request) -> bool:
-    """False for what a page of another site has made the browser ask."""
+    """False for a request that a page of another site has caused."""
     return request.headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
 
 
 def _failed(error: RmqhaError, status: int | None = None) -> Response:
-    """The one sentence, as JSON."""
+    """The error's sentence as JSON."""
     code = status or (400 if isinstance(error, UsageError) else 503)
     return _with_headers(Response.json({"error": str(error)}, code))
 
 
 async def _load(name: str) -> Any:
-    """Beside the event loop: brokers' heartbeats go on meanwhile."""
+    """Import a module beside the event loop, so that brokers' heartbeats go on."""
     return await trio.to_thread.run_sync(import_module, name)
 
 
@@ -254,8 +254,8 @@ def _with_headers(response: Response) -> Response:
 
 
 def lookup_security(config: NamesrvConfig) -> Security:
-    """The process's TLS, but never its account: the page signs with webCredentialsFile or not at all. Raises UsageError
-    if that file cannot be used."""
+    """TLS of the process without its account: the page signs with webCredentialsFile or not at all. Raises UsageError
+    for an unusable file."""
     credentials = None
     if config.web_credentials_file:
         from rmqha.host.access.accounts import credentials_file

@@ -1,8 +1,8 @@
-"""Ask the nodes again and again while somebody looks at the page, and only then. Shell.
+"""Periodic survey of all nodes while the page has viewers. Shell.
 
-A round is a survey as `rmqha health` makes it: everybody at once, and a silent node costs its own time only. The pause
-grows with the number of nodes, so that a page costs NODES_PER_SECOND at most. Without a viewer there are no questions
-and no connections.
+A round is a survey as `rmqha health` makes it: all nodes at once, so that a silent node delays no other. The pause
+grows with the number of nodes, so that a page asks at most NODES_PER_SECOND. Without viewers there are no requests and
+no connections.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from nameserver.web.picture import GroupDetails, cluster_document, group_document, seen_of
+from nameserver.web.picture import GroupDetails, cluster_document, cluster_picture, group_document
 from rmqha.host.http.server import Send, event
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
@@ -30,19 +30,19 @@ from rmqha.wire.state.replica_state import ReplicaState
 
 PERIOD_S = 1.0
 EARLY_S = 0.1
-"""A change of the routes is seen so soon, and looked at."""
+"""Interval (s) of checks for changed routes, which begin a round early."""
 ROUND_S = 2.0
-"""A round ends by then; 0.8 s of it are for each node."""
+"""Bound (s) of a round; each node has 0.8 s of it."""
 NODES_PER_SECOND = 50
 EVENTS_PERIOD_MS = 3_000
-"""The histories of a group's replicas are longer than other answers and asked for less often."""
+"""Interval (ms) of requests for replicas' histories, which are longer than other answers."""
 MEMORY_MS = 300_000
-"""A node that nobody names any more is asked on for so long after its last answer."""
+"""Time (ms) after its last answer for which a node that is no longer named is asked."""
 BEAT_S = 2.0
-"""However long a round takes, a page hears so often that the name server is there; dom.js waits three times as long."""
+"""Interval (s) of heartbeats to a page, however long a round takes; dom.js waits three times as long."""
 MAX_VIEWERS = 32
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
-"""Most bytes of one node's answer: five thousand groups are some 3 MB of a controller's state. More ends the
+"""Bound on one node's answer: a controller with five thousand groups has a state of some 3 MB. More closes the
 connection."""
 CLUSTER = ""
 """Name of the cluster's document; a group's is its name."""
@@ -60,8 +60,8 @@ class ClusterWatch:
         tracer: Tracer,
         changes: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`name_server` gives this name server's own facts; `controllers` are those that its configuration names;
-        `changes` counts those of the routes: a new master is looked at early."""
+        """`name_server` returns this name server's facts; `controllers` are those of its configuration; `changes`
+        counts changes of the routes, each of which begins a round early."""
         self._route_changes = changes
         self._name_server = name_server
         self._own_address = own_address
@@ -73,13 +73,13 @@ class ClusterWatch:
         self._changed = trio.Event()
         self._documents: dict[str, bytes] = {}
         self._answered: dict[tuple[ServerKind, str], tuple[str, int]] = {}
-        """Group and time of the last answer."""
+        """Group and time (ms) of each node's last answer."""
         self._states: dict[str, ReplicaState] = {}
-        self._closer: dict[str, GroupDetails] = {}
+        self._details: dict[str, GroupDetails] = {}
         self._events_at_ms: dict[str, int] = {}
         self.round_count = 0
         self._time_event = b""
-        """Event that tells when the last round began, and when the next one is due to end."""
+        """Event with the begin of the last round, and the planned end of the next."""
 
     @property
     def viewer_count(self) -> int:
@@ -91,18 +91,18 @@ class ClusterWatch:
 
     # --- viewers ----------------------------------------------------------------------------------------------------
     async def show(self, name: str, send: Send) -> None:
-        """Send the document `name` as a Server-Sent Event each time that it changes, after each round its time (`at`),
-        and a heartbeat (`beat`) at least every BEAT_S, until cancelled."""
+        """Send the document `name` as a Server-Sent Event at each change, its time (`at`) after each round, and a
+        heartbeat (`beat`) at least every BEAT_S, until cancelled."""
         with self._viewer(name):
-            last, told = b"", b""
+            last, sent = b"", b""
             while True:
                 document, time_event = self._documents.get(name), self._time_event
                 if document is not None and document != last:
                     await send(document)
                     last = document
-                if document is not None and time_event != told:
+                if document is not None and time_event != sent:
                     await send(time_event)
-                    told = time_event
+                    sent = time_event
                 else:
                     await send(_BEAT)
                 with trio.move_on_after(BEAT_S):
@@ -119,12 +119,12 @@ class ClusterWatch:
             if not self._viewers[name]:
                 del self._viewers[name]
                 self._documents.pop(name, None)
-                self._closer.pop(name, None)
+                self._details.pop(name, None)
                 self._events_at_ms.pop(name, None)
 
     # --- rounds -----------------------------------------------------------------------------------------------------
     async def run(self) -> None:
-        """Task of the name server; idle until somebody looks."""
+        """Survey in rounds while there are viewers, until cancelled."""
         while True:
             await self._wanted.wait()
             async with RemotingClient(max_frame_bytes=MAX_ANSWER_BYTES) as client:
@@ -142,19 +142,19 @@ class ClusterWatch:
             self._states.clear()
 
     async def _pause(self, pause_s: float) -> None:
-        """Wait for the next round, but not long after the routes have changed."""
-        seen = self._route_changes()
+        """Wait for the next round, or for a change of the routes."""
+        picture = self._route_changes()
         for _ in range(max(1, round(pause_s / EARLY_S))):
-            if self._route_changes() != seen:
+            if self._route_changes() != picture:
                 return
             await trio.sleep(EARLY_S)
 
     async def _guarded_round(self, client: RemotingClient) -> int:
-        """The number of nodes asked."""
+        """Run a round. Returns the number of nodes asked."""
         try:
             return await self._round(client)
         except Exception as error:  # noqa: BLE001
-            # told, not swallowed: what a foreign node answers must not end the name server behind its page
+            # traced, not swallowed: a foreign node's answer must not end the name server behind its page
             self._tracer.event("page_failed", error=repr(error))
             words = f"this page could not make its picture: {error!r}; the name server's log says more"
             for name in list(self._viewers):
@@ -168,12 +168,13 @@ class ClusterWatch:
         async with trio.open_nursery() as nursery:
             for name in groups:
                 nursery.start_soon(self._ask_details, client, snapshot, name, now_ms)
-        facts, details, names = self._name_server(), dict(self._closer), list(self._viewers)
+        facts, details, names = self._name_server(), dict(self._details), list(self._viewers)
 
         def documents() -> dict[str, bytes]:
-            seen = seen_of(snapshot, facts, self._own_address, details)
+            picture = cluster_picture(snapshot, facts, self._own_address, details)
             return {
-                name: event(cluster_document(seen) if name == CLUSTER else group_document(seen, name)) for name in names
+                name: event(cluster_document(picture) if name == CLUSTER else group_document(picture, name))
+                for name in names
             }
 
         # beside the event loop: with thousands of brokers it takes longer than their heartbeats may wait
@@ -182,7 +183,7 @@ class ClusterWatch:
         return len(snapshot.nodes)
 
     def _seeds(self, now_ms: int) -> BootstrapAddresses:
-        """Addresses that the configuration names, and those that have answered lately."""
+        """Addresses of the configuration, and those that answered lately."""
         for key, (_, at_ms) in list(self._answered.items()):
             if now_ms - at_ms > MEMORY_MS:
                 del self._answered[key]
@@ -195,20 +196,20 @@ class ClusterWatch:
         )
 
     def _remembered(self, now_ms: int, snapshot: ClusterSnapshot) -> ClusterSnapshot:
-        """The snapshot beside the one of the round before."""
-        for word in snapshot.nodes:
-            if word.answers:
-                self._answered[word.kind, word.address] = (word.group, now_ms)
+        """Snapshot with the previous round's values for comparison."""
+        for report in snapshot.nodes:
+            if report.answers:
+                self._answered[report.kind, report.address] = (report.group, now_ms)
         beside = snapshot.after(self._states)
         self._states = snapshot.replicas
         return beside
 
     # --- one group --------------------------------------------------------------------------------------------------
     async def _ask_details(self, client: RemotingClient, snapshot: ClusterSnapshot, name: str, now_ms: int) -> None:
-        """Ask for what only the group's own page shows. Who does not answer has said so in the survey already."""
-        brokers = [word for word in snapshot.of_kind(ServerKind.BROKER) if word.group == name and word.answers]
-        leader = next((word for word in snapshot.nodes if word.controller is not None and word.leads), None)
-        known = self._closer.get(name, GroupDetails())
+        """Request what only the group's own page shows. Nodes that do not answer are in the survey as silent."""
+        brokers = [report for report in snapshot.of_kind(ServerKind.BROKER) if report.group == name and report.answers]
+        leader = next((report for report in snapshot.nodes if report.controller is not None and report.leads), None)
+        known = self._details.get(name, GroupDetails())
         fresh = GroupDetails(events=known.events)
         with_events = now_ms - self._events_at_ms.get(name, -EVENTS_PERIOD_MS) >= EVENTS_PERIOD_MS
 
@@ -217,30 +218,30 @@ class ClusterWatch:
             fresh.explained = await _ask(client, address, command, ExplainedGroup.from_json)
 
         async def epochs(address: str) -> None:
-            told = await _ask(client, address, Command(RequestCode.GET_BROKER_EPOCH_CACHE), ApacheEpochs.from_json)
-            if told is not None:
-                fresh.epochs[address] = told
+            answer = await _ask(client, address, Command(RequestCode.GET_BROKER_EPOCH_CACHE), ApacheEpochs.from_json)
+            if answer is not None:
+                fresh.epochs[address] = answer
 
         async def events(address: str) -> None:
-            told = await _ask(client, address, Command(RequestCode.RMQHA_GET_HISTORY), _events)
-            if told is not None:
-                fresh.events[address] = told
+            answer = await _ask(client, address, Command(RequestCode.RMQHA_GET_HISTORY), _events)
+            if answer is not None:
+                fresh.events[address] = answer
 
         async with trio.open_nursery() as nursery:
             if leader is not None:
                 nursery.start_soon(explained, leader.address)
-            for word in brokers:
-                if not word.is_ours:
-                    nursery.start_soon(epochs, word.address)
+            for report in brokers:
+                if not report.is_ours:
+                    nursery.start_soon(epochs, report.address)
                 elif with_events:
-                    nursery.start_soon(events, word.address)
+                    nursery.start_soon(events, report.address)
         if with_events:
             self._events_at_ms[name] = now_ms
-        self._closer[name] = fresh
+        self._details[name] = fresh
 
 
 def _events(body: object) -> list[dict[str, Any]]:
-    """Events of a replica's own history, each with fields of its own."""
+    """Events of a replica's history, with own copies of the fields."""
     events = body.get("events") if isinstance(body, dict) else None
     if not isinstance(events, list):
         raise ValueError("it is no history")
@@ -248,10 +249,10 @@ def _events(body: object) -> list[dict[str, Any]]:
 
 
 async def _ask(client: RemotingClient, address: str, command: Command, read: Callable[[object], T]) -> T | None:
-    """The answer as `read` makes it of its JSON; None of a node that has no such answer."""
+    """Answer, converted by `read` from JSON; None if the node has none."""
     try:
         answer = bytes((await ask(client, address, command)).body)
-        # text that strict JSON does not take is read by Python's own hand, for seconds if a node wants it
+        # text that is no strict JSON would be parsed by Python's own parser, for seconds if a node wants that
         return await trio.to_thread.run_sync(lambda: read(loads(answer)))
     except (RmqhaError, ValueError):
         return None

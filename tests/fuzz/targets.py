@@ -13,7 +13,7 @@ import cbor2
 from controller.state.event import BrokerIdApplied, BrokerRegistered, Cause, MasterElected, decode_events, encode_events
 from controller.state.image import decode_image, encode_image
 from controller.state.replicas_info import ReplicasInfo
-from nameserver.web.records import peeks
+from nameserver.web.records import message_previews
 from rmqha.broker.pop.checkpoint import Ack, CheckPoint, InOrder, bits_to_offsets, offsets_to_bits
 from rmqha.broker.pop.modes import Mode, parse_modes
 from rmqha.broker.pop.order_info import OrderInfo
@@ -409,7 +409,7 @@ TARGETS: dict[str, Target] = {
     "selector": Target(_selector, (SelectorError,), _begin(*SELECTORS)),
     "properties": Target(decode_properties, (), lambda: [encode_properties(PROPERTIES)]),
     "route": Target(lambda data: parse_route("T", data, "h:1"), REMOTE, _begin(json.dumps(ROUTE).encode())),
-    "looked-up": Target(lambda data: peeks("b", data, 128), REMOTE, lambda: [_log()]),
+    "looked-up": Target(lambda data: message_previews("b", data, 128), REMOTE, lambda: [_log()]),
     "pulled": Target(lambda data: decode_messages("b", data), REMOTE, lambda: [_log()]),
     "body": Target(_bodies, REMOTE, _begin(b"plain", zlib.compress(b"b" * 50))),
     "record": Target(_record, (BadRecordError,), lambda: [_log()]),

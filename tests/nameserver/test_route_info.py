@@ -547,9 +547,9 @@ def test_the_end_of_a_connection_leaves_nothing_of_what_it_registered() -> None:
     assert story.table.broker_count == 21
     story.table.session_closed(7)
     assert sorted(story.table.topic_names) == ["T", "U"] and story.route("T") == ["g"]
-    assert story.table.forgotten_count == 20 * 51
+    assert story.table.removed_count == 20 * 51
     story.table.compact()
-    assert story.table.forgotten_count == 0 and sorted(story.table.topic_names) == ["T", "U"]
+    assert story.table.removed_count == 0 and sorted(story.table.topic_names) == ["T", "U"]
 
 
 def test_a_topic_that_was_deleted_is_not_forgotten_twice() -> None:
@@ -557,7 +557,7 @@ def test_a_topic_that_was_deleted_is_not_forgotten_twice() -> None:
     story.register(A, 0, topics=("T", "U"))
     story.table.delete_topic("T")
     story.table.unregister("g", A)
-    assert story.table.forgotten_count == 1 and sorted(story.table.topic_names) == []
+    assert story.table.removed_count == 1 and sorted(story.table.topic_names) == []
 
 
 def test_a_newer_table_takes_the_place_of_one_that_is_half_applied(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -633,14 +633,14 @@ def test_tables_that_come_and_go_in_any_order_of_steps(data: st.DataObject) -> N
                 case "delete":
                     table.delete_topic(data.draw(st.sampled_from(TOPICS)))
                 case "forget":
-                    table.forget_some()
+                    table.drop_removed_topics()
             assert all(table.route(topic) is None or table.route(topic)[0] for topic in TOPICS)  # type: ignore[index]
         while under_way:
             step()
         for counter in (101, 103):  # a table that was cut off makes that the next one is read once more
             for name in NAMES:
                 done(register(counter, name, list(TOPICS)))
-        while table.forget_some():
+        while table.drop_removed_topics():
             pass
         table.max_route_count = len(NAMES) * len(TOPICS)
         found = {topic: table.route(topic) for topic in TOPICS}
@@ -649,7 +649,7 @@ def test_tables_that_come_and_go_in_any_order_of_steps(data: st.DataObject) -> N
         for name in NAMES:
             for broker_id in range(2):
                 table.unregister(name, f"{name}{broker_id}:1")
-        while table.forget_some():
+        while table.drop_removed_topics():
             pass
         assert (table.topic_names, table.broker_count) == ([], 0)
 
@@ -691,7 +691,7 @@ def test_claims_that_are_ignored_leave_nothing_behind() -> None:
 
 ATTACK = """
 from nameserver.route_info import RouteTable
-from nameserver.server import give_back
+from nameserver.server import release_memory
 import os
 from rmqha.wire.bodies import QueueData, Registration, TopicTableVersion
 from tests.support.memory import anonymous_rss_bytes
@@ -712,7 +712,7 @@ for session in range(15):
 full = anonymous_rss_bytes(os.getpid())
 for session in range(15):
     table.session_closed(session)
-assert give_back(table) and not give_back(table)
+assert release_memory(table) and not release_memory(table)
 print(full - before, anonymous_rss_bytes(os.getpid()) - before)
 """
 

@@ -17,9 +17,9 @@ import pytest
 import trio
 
 from nameserver.config import NamesrvConfig, parse_config, read_config
+from nameserver.fifo_lock import FifoLock, LockRequest
 from nameserver.kv_config import MAX_ENTRY_CHARS, KvConfig
-from nameserver.server import OVERRIDES_FILE, open_kept, run_name_server
-from nameserver.single_file import RequestTurn, SingleFile
+from nameserver.server import OVERRIDES_FILE, open_persistent, run_name_server
 from rmqha.host.disk import HostDisk
 from rmqha.host.net import network
 from rmqha.host.net.remoting import RemotingClient
@@ -135,10 +135,10 @@ async def test_refusals_are_answers() -> None:
 async def test_large_registrations_take_turns_and_one_whose_connection_ends_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    waited, enter = list[RequestTurn](), SingleFile.enter
+    waited, acquire = list[LockRequest](), FifoLock.acquire
 
-    def noted(file: SingleFile, owner: int, size_bytes: int) -> RequestTurn | None:
-        turn = enter(file, owner, size_bytes)
+    def noted(lock: FifoLock, owner: int, size_bytes: int) -> LockRequest | None:
+        turn = acquire(lock, owner, size_bytes)
         if turn is not None:
             waited.append(turn)
         return turn
@@ -158,7 +158,7 @@ async def test_large_registrations_take_turns_and_one_whose_connection_ends_hold
             route = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": f"{group}-019999"})
             answers.extend((answer, await client.call(address, route, HANG_MS)))
 
-    monkeypatch.setattr(SingleFile, "enter", noted)
+    monkeypatch.setattr(FifoLock, "acquire", noted)
     answers: list[Command] = []
     async with name_server() as (_, address, _):
         with trio.fail_after(HANG_S):
@@ -200,7 +200,7 @@ async def test_a_broker_without_lite_heartbeats_goes_with_its_connection() -> No
 
 
 def open_settings(path: str) -> KvConfig:
-    return open_kept(NamesrvConfig(kv_config_path=path), HostTracer(write=lambda _: None))[0]
+    return open_persistent(NamesrvConfig(kv_config_path=path), HostTracer(write=lambda _: None))[0]
 
 
 def test_settings_survive(tmp_path: Path) -> None:

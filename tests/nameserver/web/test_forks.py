@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nameserver.web.forks import MAX_INTERVALS, ForkedLog, LogCut, cuts_of, draw, parting
+from nameserver.web.forks import MAX_INTERVALS, ForkedLog, LogCut, cuts_of, draw_logs, fork_offset
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.offset import Epoch, PhyOffset
 
@@ -26,7 +26,7 @@ def parts(lane: dict[str, Any]) -> list[tuple[int | None, str, int, int]]:
 
 
 def test_a_slave_that_is_level_agrees_to_its_end() -> None:
-    found = draw([MASTER, ForkedLog("s", MASTER.history, 0, 1900)])
+    found = draw_logs([MASTER, ForkedLog("s", MASTER.history, 0, 1900)])
     assert found["reference"] == "m"
     assert parts(found["lanes"][1]) == [(1, "log", 0, 1000), (2, "log", 1000, 1500), (4, "log", 1500, 1900)]
     assert found["lanes"][1]["forkBytes"] == 0
@@ -36,7 +36,7 @@ def test_a_slave_that_is_level_agrees_to_its_end() -> None:
 
 def test_a_fork_within_an_epoch_and_an_epoch_of_its_own() -> None:
     old = ForkedLog("old", history((1, 0), (2, 1000), (3, 1700)), 0, 1800)
-    lane = draw([MASTER, old])["lanes"][1]
+    lane = draw_logs([MASTER, old])["lanes"][1]
     assert parts(lane) == [
         (1, "log", 0, 1000),
         (2, "log", 1000, 1500),
@@ -48,28 +48,28 @@ def test_a_fork_within_an_epoch_and_an_epoch_of_its_own() -> None:
 
 
 def test_logs_that_share_nothing() -> None:
-    lane = draw([MASTER, ForkedLog("x", history((9, 50)), 50, 90)])["lanes"][1]
+    lane = draw_logs([MASTER, ForkedLog("x", history((9, 50)), 50, 90)])["lanes"][1]
     assert parts(lane) == [(9, "fork", 50, 90)]
     assert lane["words"] == "shares nothing with m: no epoch of both has the same start"
 
 
 def test_without_a_master_the_one_is_the_reference_that_would_be_elected() -> None:
     short, long = ForkedLog("a", MASTER.history, 0, 1600), ForkedLog("b", MASTER.history, 0, 1700)
-    assert draw([short, long])["reference"] == "b"
-    assert draw([])["marks"] == []
-    assert draw([])["reference"] is None
+    assert draw_logs([short, long])["reference"] == "b"
+    assert draw_logs([])["marks"] == []
+    assert draw_logs([])["reference"] is None
 
 
 def test_an_empty_log_and_an_empty_epoch_are_drawn() -> None:
     begun = ForkedLog("b", history((1, 0), (5, 2000)), 0, 2000, is_master=True)
-    found = draw([begun, ForkedLog("new", EpochHistory(), 0, 0)])
+    found = draw_logs([begun, ForkedLog("new", EpochHistory(), 0, 0)])
     assert parts(found["lanes"][0]) == [(1, "log", 0, 2000), (5, "log", 2000, 2000)]
     assert found["lanes"][1]["parts"] == []
     assert found["lanes"][1]["words"] == "no epoch entry yet"
 
 
 def test_removed_files_are_not_drawn() -> None:
-    lane = draw([ForkedLog("t", MASTER.history, 1200, 2000, is_master=True)])["lanes"][0]
+    lane = draw_logs([ForkedLog("t", MASTER.history, 1200, 2000, is_master=True)])["lanes"][0]
     assert parts(lane) == [(2, "log", 1200, 1500), (4, "log", 1500, 2000)]
 
 
@@ -83,14 +83,14 @@ def test_cuts_come_from_the_replicas_own_events_with_their_reason() -> None:
         {"at_ms": 4, "event": "log_truncated", "end_offset": 900, "cut_bytes": 0},
     ]
     assert cuts_of(events) == (LogCut(1, 500, 520), LogCut(2, 900, 1000, "the logs fork at 900"))
-    lane = draw([ForkedLog("s", history((1, 0)), 0, 950, cuts=cuts_of(events))])["lanes"][0]
+    lane = draw_logs([ForkedLog("s", history((1, 0)), 0, 950, cuts=cuts_of(events))])["lanes"][0]
     assert (None, "cut", 900, 1000) in parts(lane)
     assert lane["parts"][-1]["reason"] == "the logs fork at 900"
 
 
 def test_a_long_history_shows_its_newest_part_and_counts_the_rest() -> None:
     epochs = history(*((number, number * 100) for number in range(60)))
-    found = draw([ForkedLog("m", epochs, 0, 6000, is_master=True), ForkedLog("s", epochs, 0, 5950)])
+    found = draw_logs([ForkedLog("m", epochs, 0, 6000, is_master=True), ForkedLog("s", epochs, 0, 5950)])
     assert len(found["marks"]) == MAX_INTERVALS + 1
     drawn = {part["epoch"] for part in found["lanes"][0]["parts"]}
     assert found["omittedEpochs"] == 60 - len(drawn) > 0
@@ -99,9 +99,9 @@ def test_a_long_history_shows_its_newest_part_and_counts_the_rest() -> None:
 
 def test_a_small_fork_is_wide_enough_to_be_seen_beside_a_huge_epoch() -> None:
     big = history((1, 0), (2, 10**13))
-    lane = draw([ForkedLog("m", big, 0, 10**13 + 5, is_master=True), ForkedLog("s", history((1, 0)), 0, 10**13 + 100)])[
-        "lanes"
-    ][1]
+    lane = draw_logs(
+        [ForkedLog("m", big, 0, 10**13 + 5, is_master=True), ForkedLog("s", history((1, 0)), 0, 10**13 + 100)]
+    )["lanes"][1]
     fork = next(part for part in lane["parts"] if part["kind"] == "fork")
     assert fork["x2"] - fork["x1"] > 0.05
 
@@ -118,7 +118,7 @@ def logs(draw_: st.DrawFn) -> ForkedLog:
 
 @given(st.lists(logs(), max_size=5))
 def test_any_histories_are_drawn_in_order_and_within_the_frame(some: list[ForkedLog]) -> None:
-    found = draw(some)
+    found = draw_logs(some)
     json.dumps(found)
     places = [mark["x"] for mark in found["marks"]]
     assert places == sorted(places)
@@ -134,5 +134,5 @@ def test_any_histories_are_drawn_in_order_and_within_the_frame(some: list[Forked
 
 @given(logs(), logs())
 def test_parting_is_within_the_log(left: ForkedLog, right: ForkedLog) -> None:
-    point = parting(left, right)
+    point = fork_offset(left, right)
     assert point is None or point <= left.end_offset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nameserver.web.hour import MAX_SERIES, REPLICA_FIGURES, Ring, failovers, group_hour, replica_values
+from nameserver.web.hour import MAX_SERIES, REPLICA_FIGURES, SampleRing, failovers, group_hour, replica_values
 from rmqha.ops.replica_rows import Row
 
 
@@ -13,7 +13,7 @@ def row(number: int, role: str, **fields: Any) -> Row:
 
 
 def test_a_ring_keeps_its_last_points_and_says_nothing_of_what_nobody_told() -> None:
-    ring = Ring(("a", "b"), points=3)
+    ring = SampleRing(("a", "b"), points=3)
     for at in range(5):
         ring.put(at, {"x": [at, None]} | ({"y": [1.0, 2.0]} if at == 3 else {}))
     assert ring.times() == [2, 3, 4]
@@ -24,7 +24,7 @@ def test_a_ring_keeps_its_last_points_and_says_nothing_of_what_nobody_told() -> 
 
 
 def test_a_ring_forgets_who_is_silent_for_all_of_it_and_is_bounded() -> None:
-    ring = Ring(("a",), points=2)
+    ring = SampleRing(("a",), points=2)
     ring.put(1, {f"s{number}": [1.0] for number in range(MAX_SERIES + 2)})
     assert (len(ring.names), ring.left_out) == (MAX_SERIES, 2)
     ring.put(2, {"s0": [1.0]})
@@ -33,7 +33,7 @@ def test_a_ring_forgets_who_is_silent_for_all_of_it_and_is_bounded() -> None:
 
 
 def test_a_groups_hour_follows_the_mastership_and_names_its_replicas() -> None:
-    ring = Ring(REPLICA_FIGURES)
+    ring = SampleRing(REPLICA_FIGURES)
     one = {"in_per_second": 5.0, "out_per_second": 1.0, "ack_p50_ms": 1, "ack_p99_ms": 7}
     ring.put(1, replica_values([row(1, "master", **one), row(2, "slave", lag_bytes=9, out_per_second=2.0)]))
     ring.put(2, replica_values([row(1, "down"), row(2, "master", in_per_second=6.0)]))

@@ -15,9 +15,9 @@ from nameserver.web.picture import (
     ClusterPicture,
     GroupDetails,
     cluster_document,
+    cluster_picture,
     controller_name,
     group_document,
-    seen_of,
 )
 from rmqha.ops.snapshot import ApacheEpochs, NodeReport, ServerKind
 from rmqha.wire.state.explained_state import ExplainedGroup
@@ -39,19 +39,19 @@ from tests.ha.group import Group, started
 OWN = "127.0.0.1:9861"
 
 
-def seen(words: list[NodeReport], details: dict[str, GroupDetails] | None = None, **facts: Any) -> ClusterPicture:
-    return seen_of(snapshot_of(words), {"address": OWN, **facts}, OWN, details or {})
+def picture(words: list[NodeReport], details: dict[str, GroupDetails] | None = None, **facts: Any) -> ClusterPicture:
+    return cluster_picture(snapshot_of(words), {"address": OWN, **facts}, OWN, details or {})
 
 
 def document(words: list[NodeReport], **facts: Any) -> dict[str, Any]:
     """As the browser gets it."""
-    found: dict[str, Any] = json.loads(json.dumps(cluster_document(seen(words, **facts))))
+    found: dict[str, Any] = json.loads(json.dumps(cluster_document(picture(words, **facts))))
     return found
 
 
 def group_page(words: list[NodeReport], details: GroupDetails | None = None, name: str = "broker-a") -> dict[str, Any]:
     given_ = {name: details} if details is not None else {}
-    found: dict[str, Any] = json.loads(json.dumps(group_document(seen(words, given_), name)))
+    found: dict[str, Any] = json.loads(json.dumps(group_document(picture(words, given_), name)))
     return found
 
 
@@ -103,9 +103,9 @@ def test_a_silent_node_is_one_sentence_and_the_rest_is_shown() -> None:
     row = found["groups"][0]["replicas"][2]
     assert (row["id"], row["role"], row["inSet"]) == (3, "DOWN", True)
     assert "did not answer" in row["error"]
-    told = [item for item in found["health"]["findings"] if "broker-a-3" in item["where"]]
-    assert len(told) == 1
-    assert told[0]["fix"]
+    registered = [item for item in found["health"]["findings"] if "broker-a-3" in item["where"]]
+    assert len(registered) == 1
+    assert registered[0]["fix"]
     assert [item["error"] is None for item in found["controllers"]] == [False, True, True]
 
 
@@ -121,15 +121,15 @@ def test_a_group_without_a_master_says_so_and_why() -> None:
 
 
 def test_a_group_of_which_only_the_controllers_know() -> None:
-    words = [word for name, word in cluster().items() if name.startswith("ctl")]
+    words = [report for name, report in cluster().items() if name.startswith("ctl")]
     assert document(words)["groups"] == []
     found = document([*words, silent(broker(1))])
     assert found["groups"][0]["replicas"][0]["role"] == "DOWN"
 
 
 def test_apaches_broker_is_called_that() -> None:
-    word = NodeReport(ServerKind.BROKER, "127.0.0.1:10911", groups=frozenset({"broker-a"}), is_ours=False)
-    found = document([word, name_server(1)])
+    report = NodeReport(ServerKind.BROKER, "127.0.0.1:10911", groups=frozenset({"broker-a"}), is_ours=False)
+    found = document([report, name_server(1)])
     assert found["groups"][0]["replicas"][0]["role"] == "APACHE"
     assert found["groups"][0]["masterAddress"] == "127.0.0.1:10911"
 
@@ -141,8 +141,8 @@ def test_nothing_known_is_no_error() -> None:
 
 
 def test_hostile_names_are_made_visible() -> None:
-    word = replace(broker(1, brokerName="a\u202eb<script>"), groups=frozenset())
-    found = document([word])
+    report = replace(broker(1, brokerName="a\u202eb<script>"), groups=frozenset())
+    found = document([report])
     assert found["groups"][0]["name"] == "a\\u{202e}b<script>"
 
 
@@ -167,9 +167,9 @@ def test_elections_and_cuts_are_told() -> None:
     cut = {"at_ms": 9, "event": "log_truncated", "end_offset": 100, "cut_bytes": 40, "epochs_dropped": 1}
     noise = {"at_ms": 9, "event": "listening", "port": 1}
     replicas = [replica_row(3) | {"address": "127.0.0.1:10913", "notElectable": "not alive"}]
-    told = group_row(elections=elections, replicas=replicas) | {"answer": "replica 2 is master"}
+    registered = group_row(elections=elections, replicas=replicas) | {"answer": "replica 2 is master"}
     details = GroupDetails(
-        explained=ExplainedGroup.from_json(told),
+        explained=ExplainedGroup.from_json(registered),
         events={"127.0.0.1:10913": [cut, noise, {"event": "writable"}]},
     )
     group = started()
@@ -187,9 +187,9 @@ def test_elections_and_cuts_are_told() -> None:
 
 
 def test_apaches_epochs_are_drawn_by_request_1007() -> None:
-    word = NodeReport(ServerKind.BROKER, "127.0.0.1:10911", groups=frozenset({"broker-a"}), is_ours=False)
+    report = NodeReport(ServerKind.BROKER, "127.0.0.1:10911", groups=frozenset({"broker-a"}), is_ours=False)
     epochs = {"epochList": [{"epoch": 3, "startOffset": 10, "endOffset": 99}], "maxOffset": 50}
-    found = group_page([word], GroupDetails(epochs={word.address: ApacheEpochs.from_json(epochs)}))
+    found = group_page([report], GroupDetails(epochs={report.address: ApacheEpochs.from_json(epochs)}))
     assert [part["end"] for part in found["logs"]["lanes"][0]["parts"]] == [50]
 
 
@@ -228,8 +228,8 @@ def test_many_groups_are_bounded_and_those_in_trouble_come_first() -> None:
     words = []
     for number in range(MAX_GROUPS + 5):
         name = f"g{number:04}"
-        word = broker(1, brokerName=name, writable=number != MAX_GROUPS + 2)
-        words.append(replace(word, address=f"10.0.0.1:{20_000 + number}", groups=frozenset({name})))
+        report = broker(1, brokerName=name, writable=number != MAX_GROUPS + 2)
+        words.append(replace(report, address=f"10.0.0.1:{20_000 + number}", groups=frozenset({name})))
     found = document(words)
     assert (len(found["groups"]), found["groupsLeftOut"]) == (MAX_GROUPS, 5)
     assert found["groups"][0]["name"] == f"g{MAX_GROUPS + 2:04}"

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nameserver.web.message_view import BODY_LIMIT_BYTES, message_view
-from nameserver.web.records import BATCH_START_BYTES, BODY_START_BYTES, peeks
+from nameserver.web.records import BATCH_START_BYTES, BODY_START_BYTES, message_previews
 from rmqha.client.consumers.message import decode_messages
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.message import (
@@ -58,11 +58,11 @@ def test_a_bomb_costs_no_more_than_what_is_shown(kind: str) -> None:
         body = body[: 1 << 17]  # a broker's largest body is 4 MiB, and this one need not end
     answer = record(body, flags) * 32
     tracemalloc.start()
-    found = peeks("broker-a", answer, 100)
+    found = message_previews("broker-a", answer, 100)
     most_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(found) == 32 and {len(item.message.body) for item in found} == {BODY_START_BYTES}
-    assert reference_ms(partial(cpu_ms, partial(peeks, "broker-a", answer, 100)), LIMIT_MS) < LIMIT_MS
+    assert reference_ms(partial(cpu_ms, partial(message_previews, "broker-a", answer, 100)), LIMIT_MS) < LIMIT_MS
     assert most_bytes < 32 << 20
     shown = message_view(found[0].message, 1024, packed_bytes=found[0].packed_bytes)["body"]
     assert (shown["bytes"], shown["compressed"]) == (len(body), True)
@@ -76,7 +76,7 @@ def test_a_body_is_shown_as_a_consumer_gets_it(kind: str, size: int) -> None:
     plain = bytes(index * index % 251 for index in range(size))
     answer = record(compress(plain), SYS_FLAG_COMPRESSED | flag)
     (whole,) = decode_messages("b", answer)
-    (found,) = peeks("b", answer, 9)
+    (found,) = message_previews("b", answer, 9)
     assert whole.body == plain
     assert found.message.body == plain[:BODY_START_BYTES]
     assert (found.packed_bytes > 0) == (size > BODY_START_BYTES)
@@ -84,7 +84,7 @@ def test_a_body_is_shown_as_a_consumer_gets_it(kind: str, size: int) -> None:
 
 def test_a_body_that_does_not_decompress_is_shown_as_it_is_stored() -> None:
     for flag, _ in KINDS.values():
-        (found,) = peeks("b", record(b"no stream at all", SYS_FLAG_COMPRESSED | flag), 9)
+        (found,) = message_previews("b", record(b"no stream at all", SYS_FLAG_COMPRESSED | flag), 9)
         shown = message_view(found.message, 1024, packed_bytes=found.packed_bytes, problem=found.problem)["body"]
         assert shown["kind"] == "hex" and "no stream at al" in shown["text"]
         assert shown["note"].startswith("a compressed body does not decompress")
@@ -98,17 +98,17 @@ def members(count: int, body: bytes = b"x") -> bytes:
 
 def test_members_of_a_batch_are_messages_as_far_as_its_beginning_goes() -> None:
     answer = record(members(3), SYS_FLAG_INNER_BATCH, {"INNER_BASE": "7"})
-    assert [item.message for item in peeks("b", answer, 9)] == decode_messages("b", answer)
+    assert [item.message for item in message_previews("b", answer, 9)] == decode_messages("b", answer)
     packed = zlib.compress(members(1000, bytes(4096)))
-    found = peeks("b", record(packed, SYS_FLAG_INNER_BATCH | SYS_FLAG_COMPRESSED), 10_000)
+    found = message_previews("b", record(packed, SYS_FLAG_INNER_BATCH | SYS_FLAG_COMPRESSED), 10_000)
     assert 0 < len(found) == BATCH_START_BYTES // len(members(1, bytes(4096)))
-    assert len(peeks("b", record(members(1000), SYS_FLAG_INNER_BATCH), 32)) == 32
+    assert len(message_previews("b", record(members(1000), SYS_FLAG_INNER_BATCH), 32)) == 32
 
 
 @pytest.mark.parametrize("data", [members(1)[:-1], members(1)[:22], b"\xff" * 40, b"\x00"])
 def test_a_batch_that_is_none_is_told(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
-        peeks("b", record(data, SYS_FLAG_INNER_BATCH), 9)
+        message_previews("b", record(data, SYS_FLAG_INNER_BATCH), 9)
 
 
 @given(st.binary(max_size=300), st.integers(0, 300), st.sampled_from([0, *(flag for flag, _ in KINDS.values())]))
@@ -116,4 +116,4 @@ def test_no_bytes_make_it_raise_anything_else(data: bytes, at: int, flag: int) -
     good = record(zlib.compress(members(2)), SYS_FLAG_COMPRESSED | SYS_FLAG_INNER_BATCH | flag)
     for answer in (data, good[:at] + data, good[:at] + data + good[at + len(data) :]):
         with suppress(RemoteProtocolError):
-            peeks("b", answer, 9)
+            message_previews("b", answer, 9)

@@ -9,16 +9,16 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nameserver.web.picture import MAX_FINDINGS, troubles
+from nameserver.web.picture import MAX_FINDINGS, health_findings
 from rmqha.ops.health.findings import judge
 from rmqha.ops.snapshot import NodeReport, ServerKind
 from rmqha.wire.state.controller_state import GroupState
 from tests.cli.health.words import cluster, group_row, silent, snapshot_of, tell, tell_group
 
 
-def told(words: list[NodeReport]) -> list[tuple[str, str]]:
+def registered(words: list[NodeReport]) -> list[tuple[str, str]]:
     snapshot = snapshot_of(words)
-    return [(item["where"], item["what"]) for item in troubles(snapshot, snapshot.groups, {})["findings"]]
+    return [(item["where"], item["what"]) for item in health_findings(snapshot, snapshot.groups, {})["findings"]]
 
 
 def test_it_says_what_rmqha_health_says() -> None:
@@ -29,20 +29,20 @@ def test_it_says_what_rmqha_health_says() -> None:
     every = list(words.values())
     expected = judge(snapshot_of(every), ["broker-a"]).findings
     assert len(expected) >= 3
-    assert sorted(told(every)) == sorted((item.subject, item.sentence) for item in expected)
+    assert sorted(registered(every)) == sorted((item.subject, item.sentence) for item in expected)
 
 
 def test_views_that_match_are_left_out_and_others_name_who_says_what() -> None:
     words = cluster()
-    assert troubles(snapshot_of(words.values()), ["broker-a"], {})["views"] == []
+    assert health_findings(snapshot_of(words.values()), ["broker-a"], {})["views"] == []
     tell_group(words["ctl-1"], masterBrokerId=2)
-    (view,) = troubles(snapshot_of(words.values()), ["broker-a"], {})["views"]
+    (view,) = health_findings(snapshot_of(words.values()), ["broker-a"], {})["views"]
     assert (view["about"], view["agreement"]) == ("controllers", "DIVERGENT")
     assert len(view["says"]) == 3
 
 
 def test_a_name_server_that_suspects_itself_says_so() -> None:
-    found = troubles(snapshot_of(cluster().values()), ["broker-a"], {"suspectsItself": True})
+    found = health_findings(snapshot_of(cluster().values()), ["broker-a"], {"suspectsItself": True})
     assert (found["healthy"], found["wrong"], found["findings"][0]["where"]) == (False, 1, "this name server")
 
 
@@ -55,11 +55,11 @@ def test_an_odd_field_of_a_controllers_group_is_a_silent_controller_or_survived(
     words = cluster()
     with suppress(ValueError):
         tell_group(words["ctl-2"], **{field: value})
-    told(list(words.values()))
+    registered(list(words.values()))
 
 
 def test_findings_are_bounded_and_counted() -> None:
     count = MAX_FINDINGS + 30
     words = [NodeReport(ServerKind.BROKER, f"10.0.0.1:{20_000 + number}", error="no answer") for number in range(count)]
-    found = troubles(snapshot_of(words), [], {})
+    found = health_findings(snapshot_of(words), [], {})
     assert (len(found["findings"]), found["wrong"], found["healthy"]) == (MAX_FINDINGS, count, False)

@@ -585,7 +585,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "the queues are not cut": lambda: patch.object(ConsumeQueues, "truncate", lambda self, end: None),
     "learners are replicas like others (ruling 1)": _learners_are_replicas,
     "an old master takes the name back (ruling 14)": lambda: patch.object(
-        RouteTable, "_outranked", lambda self, group, session_id, request: False
+        RouteTable, "_is_stale", lambda self, group, session_id, request: False
     ),
     "what a broken connection began goes on in the next": lambda: patch.object(
         HaClient, "opened", _with_the_old_parser

@@ -1,7 +1,7 @@
-"""The page's tables and changes: who may ask for them, how many at a time, and that only the page itself does. Shell.
+"""Tables and changes of the page: permission, number at a time, and protection against requests of other sites. Shell.
 
-A change is made only with webCredentialsFile, and only for a request that this page has sent: its Origin is the Host
-that it was sent to, it carries the token of this process, and it is JSON, which no form of another site can send.
+A change needs webCredentialsFile and a request of this page: its Origin is the Host, it carries the token of this
+process, and it is JSON, which no form of another site can send.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import trio
 
 from nameserver.config import NamesrvConfig
-from nameserver.web.console.acts import ACTS, PRODUCER_GROUP
-from nameserver.web.console.questions import QUESTIONS, lags
+from nameserver.web.console.actions import ACTIONS, PRODUCER_GROUP
+from nameserver.web.console.queries import QUERIES, lags
 from nameserver.web.lookup import BusyError, refusal
 from rmqha.client.admin import Admin
 from rmqha.client.producers.producer import Producer
@@ -25,65 +25,65 @@ from rmqha.host.access.security import Security, ambient
 from rmqha.host.http.server import Request
 from rmqha.model.error import RmqhaError, UsageError
 
-AT_ONCE = 2
+MAX_REQUESTS = 2
 MAX_WAITING = 16
 TOKEN_HEADER = "x-rmqha-token"
 
 
 class ForeignError(RmqhaError):
-    """The request does not come from this page."""
+    """Request that was not sent by this page."""
 
 
-class Desk:
+class Console:
     def __init__(self, config: NamesrvConfig, own_address: str, security: Security) -> None:
-        """`security`: what to sign with, as the lookup of messages does."""
+        """`security`: TLS and account of requests to the servers."""
         self._own_address = own_address
         self._security = security
         self._refused = refusal(config, "this table")
         self._acts = bool(config.web_credentials_file)
         self._token = secrets.token_urlsafe(32)
-        self._limit = trio.CapacityLimiter(AT_ONCE)
+        self._limit = trio.CapacityLimiter(MAX_REQUESTS)
 
     @property
     def rights(self) -> dict[str, Any]:
-        """Facts for the page: may it make changes, and its token."""
+        """Facts for the page: whether it may make changes, and its token."""
         why = "" if self._acts else "name an account that may make changes in webCredentialsFile of the name server"
         return {"acts": self._acts, "why": why, "token": self._token if self._acts else ""}
 
     async def ask(self, query: Mapping[str, str]) -> dict[str, Any]:
-        """The document that `of` names. Raises UsageError, BusyError, UnreachableError, RemoteError."""
+        """Document of the query named by `of`. Raises UsageError, BusyError, UnreachableError, RemoteError."""
         of = query.get("of", "")
-        if of not in QUESTIONS:
-            raise UsageError(f"of must be one of {', '.join(QUESTIONS)}")
+        if of not in QUERIES:
+            raise UsageError(f"of must be one of {', '.join(QUERIES)}")
         if self._refused:
             return {"refused": self._refused}
         async with self._turn(), self._admin() as admin:
-            return await QUESTIONS[of](admin, query)
+            return await QUERIES[of](admin, query)
 
     async def lags(self) -> dict[str, int]:
-        """Messages that wait for each consumer group; none if this page may not look."""
+        """Waiting messages of each consumer group; {} if this page may not read them."""
         if self._refused:
             return {}
         async with self._turn(), self._admin() as admin:
             return await lags(admin)
 
     async def act(self, request: Request) -> str:
-        """Make the change that the request asks for; what was done, in words. Raises ForeignError for a request that
-        this page has not sent, UsageError, BusyError, UnreachableError, RemoteError."""
+        """Make the change of a request. Returns a sentence about it. Raises ForeignError for a request of another site,
+        UsageError, BusyError, UnreachableError, RemoteError."""
         self._check_own(request)
         try:
             fields = json.loads(request.body)
         except (ValueError, RecursionError):
             raise UsageError("the body is no JSON") from None
-        if not isinstance(fields, dict) or fields.get("act") not in ACTS:
-            raise UsageError(f"act must be one of {', '.join(ACTS)}")
+        if not isinstance(fields, dict) or fields.get("act") not in ACTIONS:
+            raise UsageError(f"act must be one of {', '.join(ACTIONS)}")
         name = fields["act"]
         audit = ambient.get().audit
         if audit is not None:
             told = sorted((key, str(value)) for key, value in fields.items() if key not in ("act", "body"))
             audit.tell(request.peer, f"PAGE_{name.upper().replace('.', '_')}", told)
         async with self._turn(), self._admin() as admin:
-            return await ACTS[name](admin, self._producer, fields)
+            return await ACTIONS[name](admin, self._producer, fields)
 
     def _check_own(self, request: Request) -> None:
         if not self._acts:

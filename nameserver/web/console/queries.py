@@ -1,8 +1,7 @@
-"""Documents of the page's tables: topics, consumer groups, dead letters, transactions and timer messages that wait,
+"""Documents of the page's tables: topics, consumer groups, dead letters, waiting transactions and timer messages,
 accounts. Shell.
 
-Each is what the commands of the same name tell, asked as the account of webCredentialsFile, or as nobody
-where there are no accounts.
+Each has the content of a command, under the account of webCredentialsFile, or without one if there are no accounts.
 """
 
 from __future__ import annotations
@@ -38,18 +37,18 @@ MAX_BARS = 30
 MAX_TIMED_TOPICS = 20
 
 Document = dict[str, Any]
-Question = Callable[[Admin, Mapping[str, str]], Awaitable[Document]]
+Query = Callable[[Admin, Mapping[str, str]], Awaitable[Document]]
 
 
 async def topic_list(admin: Admin, query: Mapping[str, str]) -> Document:
-    """Names of users' topics; `all` also the servers' own."""
+    """Names of users' topics; `all` adds those of the servers."""
     names = await admin.topics()
     shown = names if query.get("all") else topics.of_users(names, await admin.cluster_info())
     return {"topics": [visible(name) for name in shown[:MAX_ROWS]], "leftOut": max(0, len(shown) - MAX_ROWS)}
 
 
 async def topic(admin: Admin, query: Mapping[str, str]) -> Document:
-    """A topic as each broker group keeps it: shape, queues with their offsets."""
+    """A topic on each broker group: queues, permission, offsets."""
     name = text_field(query, "name", MAX_TOPIC_BYTES)
     told = await from_each(await brokers_of_topic(admin, name), lambda broker: _topic_at(admin, name, broker))
     return {
@@ -106,7 +105,7 @@ async def consumer_list(admin: Admin, query: Mapping[str, str]) -> Document:
 
 
 async def lags(admin: Admin) -> dict[str, int]:
-    """Messages that wait for each consumer group; of MAX_CHARTED_GROUPS at most, the first by name."""
+    """Waiting messages of the first MAX_CHARTED_GROUPS consumer groups by name."""
     told = await consumer_group.group_names(admin)
     names = sorted({name for found in told.answers.values() for name in found})
     found = await consumer_group.describe_groups(admin, names[:MAX_CHARTED_GROUPS])
@@ -114,7 +113,7 @@ async def lags(admin: Admin) -> dict[str, int]:
 
 
 async def consumer(admin: Admin, query: Mapping[str, str]) -> Document:
-    """Everything about one consumer group."""
+    """All facts about one consumer group."""
     found = await consumer_group.describe_group(admin, text_field(query, "name", MAX_TOPIC_BYTES))
     return {
         "group": visible(found.name),
@@ -170,8 +169,8 @@ async def dead_letters(admin: Admin, query: Mapping[str, str]) -> Document:
 
 
 async def transactions(admin: Admin, query: Mapping[str, str]) -> Document:
-    """Half messages that are not settled yet, by broker group. Those behind the first that waits may be settled
-    already: brokers pass them in their order."""
+    """Pending half messages by broker group. Those behind the first pending one may be settled already: brokers settle
+    them in order."""
     found = []
     silent: dict[str, str] = {}
     for broker in await all_brokers(admin):
@@ -200,8 +199,8 @@ async def transactions(admin: Admin, query: Mapping[str, str]) -> Document:
 
 
 async def waiting_timers(admin: Admin, query: Mapping[str, str]) -> Document:
-    """Timer messages that wait, by the step of minutes in which they come and by topic; of one topic if `name` is
-    given. Groups whose master does not know the question are told of as silent."""
+    """Waiting timer messages by minutes until delivery and by topic; of one topic if `name` is given. Groups whose
+    master does not know the request are listed as silent."""
     name = text_field(query, "name", MAX_TOPIC_BYTES) if query.get("name") else None
     told = await timers.count_waiting(admin, name)
     minutes: Counter[int] = Counter()
@@ -225,7 +224,7 @@ async def waiting_timers(admin: Admin, query: Mapping[str, str]) -> Document:
 
 
 async def accounts(admin: Admin, query: Mapping[str, str]) -> Document:
-    """Users and their policies as the first broker that tells has them; never a password."""
+    """Users and policies of the first broker that answers; passwords are left out."""
     silent: dict[str, str] = {}
     for broker in await all_brokers(admin):
         try:
@@ -273,7 +272,7 @@ def _silent(silent: Mapping[str, str]) -> list[str]:
     return [short(f"{name}: {why}") for name, why in sorted(silent.items())]
 
 
-QUESTIONS: Mapping[str, Question] = {
+QUERIES: Mapping[str, Query] = {
     "topics": topic_list,
     "topic": topic,
     "consumers": consumer_list,

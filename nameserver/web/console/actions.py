@@ -1,6 +1,6 @@
-"""Changes that the page may make: topics, a test message, messages sent again, where groups go on. Shell.
+"""Changes that the page may make: topics, a test message, messages sent again, reset consumer groups. Shell.
 
-Each is what a command of `rmqha` does, with the same checks, as the account of webCredentialsFile.
+Each does the work of a command of `rmqha`, with the same checks, under the account of webCredentialsFile.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from rmqha.ops.messaging.consumer_group import describe_group
 MAX_QUEUE_COUNT = 1024
 MAX_BODY_CHARS = 64 * 1024
 MAX_RESENT = 1_000
-"""Dead letters of one request; the next one goes on."""
+"""Dead letters that one request sends again at most."""
 PRODUCER_GROUP = "rmqha-page"
 SEND_TIMEOUT_MS = 10_000
 
 Fields = Mapping[str, Any]
-Act = Callable[[Admin, Callable[[], Producer], Fields], Awaitable[str]]
+Action = Callable[[Admin, Callable[[], Producer], Fields], Awaitable[str]]
 
 
 async def create_topic(admin: Admin, producer: Callable[[], Producer], fields: Fields) -> str:
-    """A new topic in all groups. Raises UsageError if there is one of that name."""
+    """Create a topic in all groups. Raises UsageError if it exists."""
     name, queues = _topic(fields), _count(fields, "queues", MAX_QUEUE_COUNT)
     if name in await admin.topics():
         raise UsageError(f"there is a topic {name} already; edit it instead")
@@ -39,7 +39,8 @@ async def create_topic(admin: Admin, producer: Callable[[], Producer], fields: F
 
 
 async def alter_topic(admin: Admin, producer: Callable[[], Producer], fields: Fields) -> str:
-    """Another shape for a topic, in all groups that hold it. Refused if messages would become unreadable."""
+    """Change queues and permission of a topic in all its groups. Raises UsageError if messages would become
+    unreadable."""
     name = _topic(fields)
     permission = str(fields.get("permission") or "")
     if permission not in topics.PERMISSIONS:
@@ -60,7 +61,7 @@ async def alter_topic(admin: Admin, producer: Callable[[], Producer], fields: Fi
 
 
 async def delete_topic(admin: Admin, producer: Callable[[], Producer], fields: Fields) -> str:
-    """A topic is gone from all groups and name servers. `confirm` must be its name."""
+    """Delete a topic from all groups and name servers. `confirm` must be its name."""
     name = _topic(fields)
     if fields.get("confirm") != name:
         raise UsageError(f"nothing was deleted: write the topic's name, {name}, to confirm")
@@ -70,7 +71,7 @@ async def delete_topic(admin: Admin, producer: Callable[[], Producer], fields: F
 
 
 async def send_message(admin: Admin, producer: Callable[[], Producer], fields: Fields) -> str:
-    """A message to a topic that exists."""
+    """Send a message to an existing topic."""
     name, body = _topic(fields), str(fields.get("body") or "")
     if not body or len(body) > MAX_BODY_CHARS:
         raise UsageError(f"a body must have 1 to {MAX_BODY_CHARS} characters")
@@ -86,7 +87,7 @@ async def send_message(admin: Admin, producer: Callable[[], Producer], fields: F
 
 
 async def resend_dead_letters(admin: Admin, producer: Callable[[], Producer], fields: Fields) -> str:
-    """Dead letters of a group go to it again, those that did not before."""
+    """Send a consumer group its dead letters again, except those sent again before."""
     group = str(fields.get("group") or "").strip()
     queues = await resending.queues_of(admin, group)
     async with producer() as sending:
@@ -96,7 +97,7 @@ async def resend_dead_letters(admin: Admin, producer: Callable[[], Producer], fi
 
 
 async def resend_message(admin: Admin, producer: Callable[[], Producer], fields: Fields) -> str:
-    """A copy of a message to its own topic, for all groups that read it. `id`: its message id; `topic`: its topic."""
+    """Send a copy of a message to its topic, for all groups that read it. `id`: message id; `topic`: its topic."""
     message_id, topic = str(fields.get("id") or "").strip(), _topic(fields)
     found = (await messages.by_id(admin, message_id, topic))[-1]
     if found.topic != topic:
@@ -108,8 +109,8 @@ async def resend_message(admin: Admin, producer: Callable[[], Producer], fields:
 
 
 async def reset_consumer(admin: Admin, producer: Callable[[], Producer], fields: Fields) -> str:
-    """A consumer group goes on from another place in a topic. Without `confirm`, the group's name, nothing is changed
-    and the error says what would be."""
+    """Reset the offsets of a consumer group in a topic. Unless `confirm` is the group's name, nothing is changed and
+    the error says what would be."""
     name = str(fields.get("group") or "").strip()
     group = await describe_group(admin, name, whole=False)
     topic = consumer_reset.chosen_topic(group, str(fields.get("topic") or "").strip() or None)
@@ -129,7 +130,7 @@ async def reset_consumer(admin: Admin, producer: Callable[[], Producer], fields:
 
 
 def _target(fields: Fields) -> consumer_reset.Target:
-    """`to`: first, last, or time with `at`, milliseconds since 1970."""
+    """Target of a reset. `to`: first, last, or time with `at`, milliseconds since 1970."""
     place = str(fields.get("to") or "")
     if place in ("first", "last"):
         return consumer_reset.Target(consumer_reset.ResetPlace(place))
@@ -156,7 +157,7 @@ def _count(fields: Fields, name: str, limit: int) -> int:
     return int(text)
 
 
-ACTS: Mapping[str, Act] = {
+ACTIONS: Mapping[str, Action] = {
     "topic.create": create_topic,
     "topic.alter": alter_topic,
     "topic.delete": delete_topic,
